@@ -1,0 +1,36 @@
+"""What a feature map is: two functions whose inner product stands for the similarity."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+
+class FeatureMap(nn.Module):
+    """phi of the paper's equation 4: sim(q, k) = phi(q) . phi(k).
+
+    A subclass implements `queries`, `keys` and `feature_dim`. Both functions act on the last
+    dimension of a (B, H, N, D) tensor, position by position, so that a sequence may be processed
+    whole, in chunks or step by step.
+
+    Attributes:
+        pointwise: the name of the kernel-side map (`"elu"`, `"relu"`, `"identity"`) when this map
+            is one of them, so that backends apply it inside; None when it must be applied before.
+    """
+
+    pointwise: str | None = None
+
+    def queries(self, x: Tensor) -> Tensor:
+        """phi(x) for queries: (B, H, N, D) -> (B, H, N, F)."""
+        raise NotImplementedError(f"{type(self).__name__} must implement queries(x).")
+
+    def keys(self, x: Tensor) -> Tensor:
+        """phi(x) for keys: (B, H, N, D) -> (B, H, N, F); the queries' map unless overridden."""
+        return self.queries(x)
+
+    def feature_dim(self, head_dim: int) -> int:
+        """F for a head dim D."""
+        raise NotImplementedError(f"{type(self).__name__} must implement feature_dim(head_dim).")
+
+    def forward(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        """Both sides at once: (phi(query), phi(key))."""
+        return self.queries(query), self.keys(key)

@@ -1,0 +1,34 @@
+"""elu + 1, relu and identity: maps of each number alone, applied inside the kernels."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from linattn_core import pointwise
+from linattn_core.feature_maps.base import FeatureMap
+
+
+class Elementwise(FeatureMap):
+    """phi of each number alone, F = D.
+
+    "elu" is the paper's choice, phi(x) = elu(x) + 1 (equation 7). "relu" has zero gradient below
+    zero, and "identity" can make denominators vanish: both are for experiments.
+
+    Args:
+        name: "elu", "relu" or "identity".
+    """
+
+    pointwise: str
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.pointwise = name
+
+    def queries(self, x: Tensor) -> Tensor:
+        return pointwise.apply(self.pointwise, x)
+
+    def feature_dim(self, head_dim: int) -> int:
+        return head_dim
+
+    def extra_repr(self) -> str:
+        return repr(self.pointwise)

@@ -1,0 +1,51 @@
+"""Hedgehog: a learned map trained to be as spiky as softmax."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from linattn_core.feature_maps.base import FeatureMap
+
+
+class Hedgehog(FeatureMap):
+    """phi(x) = [softmax(W x), softmax(-W x)] with learned W (Zhang et al. 2024), F = 2 F'.
+
+    Queries and keys have a W each, one for all heads or one a head. W starts as the identity (its
+    first F' rows), so an untrained map is already a usable positive one.
+
+    Args:
+        head_dim: D.
+        num_features: F, even; 2 D unless given.
+        num_heads: H for one W a head; None shares W among the heads.
+    """
+
+    def __init__(
+        self, head_dim: int, num_features: int | None = None, num_heads: int | None = None
+    ) -> None:
+        super().__init__()
+        num_features = 2 * head_dim if num_features is None else num_features
+        if num_features < 2 or num_features % 2:
+            raise ValueError(
+                f"num_features was expected to be a positive even number and is {num_features}; "
+                f"pass for example num_features={2 * head_dim}."
+            )
+        start = torch.eye(num_features // 2, head_dim).T.contiguous()  # (D, F')
+        if num_heads is not None:
+            start = start.expand(num_heads, -1, -1)
+        self.query_weight = nn.Parameter(start.clone())
+        self.key_weight = nn.Parameter(start.clone())
+
+    @staticmethod
+    def _map(x: Tensor, weight: Tensor) -> Tensor:
+        projected = x @ weight.to(x)  # (B, H, N, F')
+        return torch.cat((projected.softmax(-1), (-projected).softmax(-1)), -1)
+
+    def queries(self, x: Tensor) -> Tensor:
+        return self._map(x, self.query_weight)
+
+    def keys(self, x: Tensor) -> Tensor:
+        return self._map(x, self.key_weight)
+
+    def feature_dim(self, head_dim: int) -> int:
+        return 2 * self.query_weight.shape[-1]

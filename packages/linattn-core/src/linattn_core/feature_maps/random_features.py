@@ -1,0 +1,145 @@
+"""Random features: FAVOR+ for the softmax kernel, random Fourier features for the RBF kernel."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from linattn_core.feature_maps.base import FeatureMap
+from linattn_core.state import accumulation_dtype
+
+
+def _orthogonal_gaussian(rows: int, columns: int, generator: torch.Generator | None) -> Tensor:
+    """(rows, columns) matrix: orthogonal directions within each block, lengths of Gaussian rows."""
+    blocks = []
+    for start in range(0, rows, columns):
+        gaussian = torch.randn(columns, columns, generator=generator, dtype=torch.float64)
+        q, r = torch.linalg.qr(gaussian)
+        # Uniform over the orthogonal matrices only once the signs of R's diagonal are taken out.
+        blocks.append((q * r.diagonal().sign())[: rows - start])
+    lengths = torch.randn(rows, columns, generator=generator, dtype=torch.float64).norm(dim=1)
+    directions: Tensor = torch.cat(blocks)
+    return directions * lengths[:, None]
+
+
+class RandomFeatures(FeatureMap):
+    """The common part of the random maps: a projection drawn once and redrawn only when told to.
+
+    The projection is a buffer, saved and loaded with the model, so that a trained model keeps the
+    features that it was trained with.
+
+    Args:
+        head_dim: D.
+        num_projections: rows of the projection.
+        generator: CPU generator that the draw uses; None for torch's default one.
+    """
+
+    projection: Tensor
+
+    def __init__(
+        self, head_dim: int, num_projections: int, generator: torch.Generator | None
+    ) -> None:
+        super().__init__()
+        self.register_buffer("projection", torch.empty(num_projections, head_dim))
+        self.redraw(generator)
+
+    def redraw(self, generator: torch.Generator | None = None) -> None:
+        """Draws a new projection in place; states summed under the old one no longer fit."""
+        rows, columns = self.projection.shape
+        self.projection.copy_(_orthogonal_gaussian(rows, columns, generator))
+
+    def _project(self, x: Tensor) -> Tensor:
+        return x @ self.projection.to(x).T  # (..., N, rows)
+
+
+def _check_count(num_features: int, head_dim: int, step: int) -> None:
+    if num_features < step or num_features % step:
+        multiple = "a positive number" if step == 1 else f"a positive multiple of {step}"
+        raise ValueError(
+            f"num_features was expected to be {multiple} and is {num_features} "
+            f"(head_dim {head_dim}); pass for example num_features={4 * head_dim}."
+        )
+
+
+class Favor(RandomFeatures):
+    """Positive random features of the softmax kernel (FAVOR+, Choromanski et al. 2021).
+
+        phi(x) = exp(w x' - |x'|^2 / 2) / sqrt(F),   x' = x / D^(1/4)
+        E[phi(q) . phi(k)] = exp(q . k / sqrt(D))
+
+    Queries are scaled by their own largest feature, which the normaliser cancels; keys are not
+    scaled, because a common scale would let later keys change earlier outputs. Computed in
+    float32 at least.
+
+    Args:
+        head_dim: D.
+        num_features: F; 4 D unless given. The error falls as 1 / sqrt(F).
+        generator: for the draw.
+    """
+
+    def __init__(
+        self,
+        head_dim: int,
+        num_features: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        num_features = 4 * head_dim if num_features is None else num_features
+        _check_count(num_features, head_dim, 1)
+        super().__init__(head_dim, num_features, generator)
+
+    def _exponent(self, x: Tensor) -> Tensor:
+        x = x.to(accumulation_dtype(x.dtype)) / x.shape[-1] ** 0.25
+        return self._project(x) - 0.5 * x.square().sum(-1, keepdim=True)
+
+    def queries(self, x: Tensor) -> Tensor:
+        exponent = self._exponent(x)
+        largest = exponent.detach().amax(-1, keepdim=True)
+        return torch.exp(exponent - largest) / math.sqrt(self.projection.shape[0])
+
+    def keys(self, x: Tensor) -> Tensor:
+        return torch.exp(self._exponent(x)) / math.sqrt(self.projection.shape[0])
+
+    def feature_dim(self, head_dim: int) -> int:
+        return self.projection.shape[0]
+
+
+class RandomFourier(RandomFeatures):
+    """Random Fourier features of the RBF kernel (Rahimi and Recht 2007; Peng et al. 2021).
+
+        phi(x) = [sin(w x), cos(w x)] / sqrt(F / 2),   w ~ N(0, 1 / lengthscale^2)
+        E[phi(q) . phi(k)] = exp(-|q - k|^2 / (2 lengthscale^2))
+
+    Single features may be negative, so a denominator can come near zero when queries are far from
+    every key; scale queries and keys to the lengthscale.
+
+    Args:
+        head_dim: D.
+        num_features: F, even; 4 D unless given.
+        lengthscale: of the kernel; D^(1/4) unless given, which matches softmax's temperature.
+        generator: for the draw.
+    """
+
+    def __init__(
+        self,
+        head_dim: int,
+        num_features: int | None = None,
+        lengthscale: float | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        num_features = 4 * head_dim if num_features is None else num_features
+        _check_count(num_features, head_dim, 2)
+        self_lengthscale = head_dim**0.25 if lengthscale is None else lengthscale
+        if not self_lengthscale > 0:
+            raise ValueError(f"lengthscale was expected to be above 0 and is {lengthscale}.")
+        super().__init__(head_dim, num_features // 2, generator)
+        self.lengthscale = self_lengthscale
+
+    def queries(self, x: Tensor) -> Tensor:
+        angles = self._project(x.to(accumulation_dtype(x.dtype)) / self.lengthscale)
+        features = torch.cat((angles.sin(), angles.cos()), -1)
+        return features / math.sqrt(self.projection.shape[0])
+
+    def feature_dim(self, head_dim: int) -> int:
+        return 2 * self.projection.shape[0]

@@ -1,0 +1,42 @@
+"""What is installed and what is live: `python -m linattn_core.info`, to paste into a bug report."""
+
+from __future__ import annotations
+
+import platform
+import sys
+
+import torch
+
+import linattn_core
+from linattn_core.feature_maps import feature_map_names
+from linattn_core.registry import installed
+
+
+def lines() -> list[str]:
+    """The report, a line an item."""
+    cuda = torch.version.cuda
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU at hand"
+    report = [
+        f"linattn-core   {linattn_core.__version__}",
+        f"python         {platform.python_version()} on {platform.system()} {platform.machine()}",
+        f"torch          {torch.__version__} (CUDA {cuda or 'not built in'}, {gpu})",
+        f"CPU            {torch.backends.cpu.get_cpu_capability()}, "
+        f"{torch.get_num_threads()} threads",
+        "feature maps   " + ", ".join(feature_map_names()),
+        "backends       in the order in which backend='auto' asks them",
+    ]
+    for found in installed():
+        status = f"not live: {found.failure}" if found.backend is None else "live"
+        about = "" if found.backend is None else f", {found.backend.description}"
+        report.append(f"  {found.name:<12} {status} ({found.origin}{about})")
+    return report
+
+
+def main() -> int:
+    """Prints the report."""
+    print("\n".join(lines()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

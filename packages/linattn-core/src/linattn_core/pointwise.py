@@ -1,0 +1,54 @@
+"""The feature maps that act on each number alone, and so run inside the kernels."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+#: Names that every backend may be asked for; any other map is applied before the operator.
+POINTWISE = ("elu", "relu", "identity")
+
+
+def elu_plus_one(x: Tensor) -> Tensor:
+    """elu(x) + 1 (equation 7): exp(x) below zero, x + 1 above.
+
+    Never computed as `elu(x) + 1`, which cancels to 0 for negative x in low precision. The
+    derivative at 0 is 1 because relu's is 0 there.
+    """
+    return torch.exp(x.clamp(max=0)).add(torch.relu(x))
+
+
+def apply(name: str, x: Tensor) -> Tensor:
+    """phi(x), differentiable, for a name in `POINTWISE`."""
+    if name == "elu":
+        return elu_plus_one(x)
+    return torch.relu(x) if name == "relu" else x
+
+
+def derivative(name: str, x: Tensor) -> Tensor | float:
+    """phi'(x), differentiable: exp(x) below zero and 1 above for "elu"; relu's is 0 at 0."""
+    if name == "elu":
+        return torch.exp(x.clamp(max=0))
+    return (x > 0).to(x.dtype) if name == "relu" else 1.0
+
+
+def apply_into(name: str, x: Tensor, out: Tensor, scratch: Tensor) -> Tensor:
+    """phi(x) written into `out` (same shape, accumulation dtype); `scratch` is overwritten."""
+    if x.dtype != out.dtype:
+        x = scratch.copy_(x)  # clamp does not widen
+    if name == "elu":
+        torch.clamp(x, max=0, out=out).exp_()
+        return out.add_(torch.clamp(x, min=0, out=scratch))
+    if name == "relu":
+        return torch.clamp(x, min=0, out=out)
+    return out.copy_(x)
+
+
+def multiply_derivative_(name: str, gradient: Tensor, phi: Tensor) -> Tensor:
+    """gradient *= phi'(x), which needs phi(x) alone; `phi` is overwritten.
+
+    elu + 1 has derivative exp(x) = phi below zero and 1 above, where phi > 1.
+    """
+    if name == "elu":
+        return gradient.mul_(phi.clamp_(max=1))
+    return gradient.mul_(phi.sign_()) if name == "relu" else gradient

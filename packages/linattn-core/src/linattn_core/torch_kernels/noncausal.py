@@ -1,0 +1,90 @@
+"""Non-causal linear attention in torch operations: one pass over the keys, one over the queries.
+
+With n_i = phi(q_i) . z + eps, g_i = G_i / n_i and h_i = -g_i . V'_i the gradients are
+
+    d phi(q_i) = S g_i + h_i z,   d phi(k_j) = R v_j + r,   d v_j = R^T phi(k_j)
+    R = sum_i phi(q_i) g_i^T,     r = sum_i h_i phi(q_i)
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from linattn_core import pointwise
+from linattn_core.state import LinearAttentionState
+from linattn_core.torch_kernels.tiles import (
+    Problem,
+    load_normaliser_gradient,
+    load_output_gradient,
+    store,
+    write_output,
+)
+from linattn_core.torch_kernels.workspace import Segment, Workspace
+
+
+def sum_keys(
+    problem: Problem, sums: LinearAttentionState, parts: list[Segment], work: Workspace
+) -> None:
+    """Adds phi(k_j) v_j^T and phi(k_j) of every key to `sums`, s (B * H, F, M), z (B * H, F)."""
+    for part in parts:
+        k, v = problem.keys(work, part), problem.values(work, part)
+        sums.s.baddbmm_(k.mT, v)
+        sums.z.add_(k.sum(1))
+
+
+def read(
+    problem: Problem,
+    sums: LinearAttentionState,
+    parts: list[Segment],
+    work: Workspace,
+    out: Tensor,
+    normaliser: Tensor,
+) -> None:
+    """Fills `out` (B, H, N, M) and `normaliser` (B, H, N) from the sums."""
+    for part in parts:
+        q = problem.queries(work, part)
+        numerator = torch.bmm(q, sums.s, out=work("o", *q.shape[:2], sums.s.shape[2]))
+        seen = torch.mul(q, sums.z[:, None], out=work("scratch", *q.shape))
+        total = seen.sum(-1, keepdim=True).add_(problem.eps)
+        write_output(numerator, total, out, normaliser, part)
+
+
+def query_gradient(
+    grad_out: Tensor,
+    problem: Problem,
+    out: Tensor,
+    normaliser: Tensor,
+    sums: LinearAttentionState,
+    grad_sums: LinearAttentionState,
+    parts: list[Segment],
+    work: Workspace,
+    grad_query: Tensor,
+) -> None:
+    """Fills `grad_query` and adds R and r to `grad_sums`."""
+    for part in parts:
+        q = problem.queries(work, part)
+        g = load_output_gradient(work, grad_out, normaliser, part)
+        h = load_normaliser_gradient(work, g, out, part)
+        grad_sums.s.baddbmm_(q.mT, g)
+        grad_sums.z.add_(torch.mul(q, h, out=work("scratch", *q.shape)).sum(1))
+        gradient = torch.bmm(g, sums.s.mT, out=work("dq", *q.shape)).addcmul_(h, sums.z[:, None])
+        store(pointwise.multiply_derivative_(problem.phi, gradient, q), grad_query, part)
+
+
+def key_value_gradient(
+    problem: Problem,
+    grad_sums: LinearAttentionState,
+    parts: list[Segment],
+    work: Workspace,
+    grad_key: Tensor,
+    grad_value: Tensor,
+) -> None:
+    """Fills `grad_key` and `grad_value` from R and r."""
+    for part in parts:
+        k, v = problem.keys(work, part), problem.values(work, part)
+        dk = torch.bmm(v, grad_sums.s.mT, out=work("dk", *k.shape)).add_(grad_sums.z[:, None])
+        dv = torch.bmm(k, grad_sums.s, out=work("o", *v.shape))
+        dk = pointwise.multiply_derivative_(problem.phi, dk, k)
+        store(problem.erase(dk, part), grad_key, part)
+        store(problem.erase(dv, part), grad_value, part)

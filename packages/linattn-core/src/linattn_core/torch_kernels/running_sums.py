@@ -1,0 +1,94 @@
+"""S and z, or R and r, carried from chunk to chunk in either direction of time."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from linattn_core.state import LinearAttentionState
+from linattn_core.torch_kernels.workspace import Segment, Workspace
+
+
+class RunningSums:
+    """The sums over everything passed so far, s (B * H, F, M) and z (B * H, F).
+
+    Args:
+        work: scratch; the sums have its dtype.
+        start: what the sums begin with, (B, H, F, M) and (B, H, F); None for nothing.
+        reverse: the chunks are passed from the last to the first.
+        keep_end: the sums after the last chunk will be asked for. If not, the work of adding a
+            chunk that nothing reads is left out.
+        length: N, which tells the last pass.
+    """
+
+    def __init__(
+        self,
+        work: Workspace,
+        start: LinearAttentionState | None,
+        *,
+        reverse: bool,
+        keep_end: bool,
+        length: int,
+    ) -> None:
+        self._work = work
+        self._reverse = reverse
+        self._keep_end = keep_end
+        self._length = length
+        self.sums: LinearAttentionState | None = None
+        if start is not None:
+            self.sums = LinearAttentionState(*(x.flatten(0, 1).to(work.dtype) for x in start))
+
+    def pass_over(
+        self, keys: Tensor, values: Tensor, scale: Tensor | None, part: Segment
+    ) -> LinearAttentionState | None:
+        """Adds a segment; returns the sums that each chunk of it meets.
+
+        Args:
+            keys: (chunks * B * H, C, F).
+            values: (chunks * B * H, C, M).
+            scale: (chunks * B * H, C, 1), factors of the keys in the vector sum; None for ones.
+            part: the segment.
+
+        Returns:
+            s (chunks * B * H, F, M) and z (chunks * B * H, F), None if there is nothing in them.
+        """
+        if part.chunks > 1:
+            return self._pass_over_chunks(keys, values, scale, part.chunks)
+        met = self.sums
+        at_end = part.start == 0 if self._reverse else part.stop == self._length
+        if self._keep_end or not at_end:
+            z = self._vector_sums(keys, scale)
+            s = torch.bmm(keys.mT, values)
+            self.sums = LinearAttentionState(s, z) if met is None else LinearAttentionState(
+                s.add_(met.s), z.add_(met.z)
+            )  # fmt: skip
+        return met
+
+    def _pass_over_chunks(
+        self, keys: Tensor, values: Tensor, scale: Tensor | None, chunks: int
+    ) -> LinearAttentionState:
+        rows, feature_dim, value_dim = keys.shape[0] // chunks, keys.shape[2], values.shape[2]
+        local_s = self._work("local s", chunks, rows, feature_dim, value_dim)
+        torch.bmm(keys.mT, values, out=local_s.flatten(0, 1))
+        local_z = self._vector_sums(keys, scale).unflatten(0, (chunks, rows))
+        s = self._accumulate("running s", local_s, None if self.sums is None else self.sums.s)
+        z = self._accumulate("running z", local_z, None if self.sums is None else self.sums.z)
+        met, end = (slice(1, None), 0) if self._reverse else (slice(0, chunks), chunks)
+        self.sums = LinearAttentionState(s[end].clone(), z[end].clone())
+        return LinearAttentionState(s[met].flatten(0, 1), z[met].flatten(0, 1))
+
+    def _accumulate(self, name: str, local: Tensor, start: Tensor | None) -> Tensor:
+        """Running sums of (chunks, ...) `local`: (chunks + 1, ...), one more than the chunks."""
+        chunks = local.shape[0]
+        running = self._work(name, chunks + 1, *local.shape[1:])
+        running[chunks if self._reverse else 0] = 0 if start is None else start
+        for i in reversed(range(chunks)) if self._reverse else range(chunks):
+            source, target = (i + 1, i) if self._reverse else (i, i + 1)
+            torch.add(running[source], local[i], out=running[target])
+        return running
+
+    def _vector_sums(self, keys: Tensor, scale: Tensor | None) -> Tensor:
+        """The sum of the (scaled) keys of each chunk, (chunks * B * H, F)."""
+        if scale is None:
+            return keys.sum(1)
+        return torch.mul(keys, scale, out=self._work("scratch", *keys.shape)).sum(1)

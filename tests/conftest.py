@@ -1,0 +1,49 @@
+"""What every test gets: fixed seeds, one thread, and the way to the real data."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+# Tests run side by side, one process a core; set before torch loads, so that its OpenMP heeds it,
+# and inherited by the scripts that tests start.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import hypothesis
+import numpy as np
+import pytest
+import torch
+
+ROOT = Path(__file__).parent.parent
+
+# A shared core can take any time over an example; the same examples come on every run.
+hypothesis.settings.register_profile("linattn", deadline=None, derandomize=True, database=None)
+hypothesis.settings.load_profile("linattn")
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    random.seed(0)
+    np.random.seed(0)  # scikit-learn draws from the global generator
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The root of the checkout."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of real data sets: LINATTN_DATA, or shared/data beside the checkout."""
+    folder = Path(os.environ.get("LINATTN_DATA", ROOT.parent / "shared" / "data"))
+    if not folder.is_dir():
+        pytest.skip(f"no real data at {folder}: set LINATTN_DATA to the folder that holds it")
+    return folder
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--backend NAME` (repeatable): the backends that the contract suite runs over."""
+    parser.addoption("--backend", action="append", default=[], help="backend under contract")

@@ -1,0 +1,134 @@
+"""One node under torch.compile, torch.export of the step, and torch's own checks of operators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch.testing import assert_close
+
+from linattn_core import LinearAttentionState, linear_attention, linear_attention_step
+
+from .cases import Case, evaluate
+
+
+@pytest.fixture(autouse=True)
+def _fresh_compiler() -> None:
+    """No graph of one test is met by the next."""
+    torch._dynamo.reset()
+
+
+KINDS = [
+    Case(),
+    Case(is_causal=False, queries=5, keys=9),
+    Case(initial_state=True),
+    Case(key_lengths=(37, 3)),
+    Case(batch=1, cu_seqlens=(0, 8, 37)),
+    Case(dtype=torch.bfloat16),
+]
+
+
+@pytest.mark.parametrize("case", KINDS, ids=str)
+def test_compiles_to_one_graph(case: Case, backend: str) -> None:
+    tensors, options = case.inputs(), {**case.options(), "backend": backend}
+    compiled = torch.compile(linear_attention, fullgraph=True, backend="aot_eager")
+    eager = evaluate(linear_attention, tensors, options)
+    for name, x in evaluate(compiled, tensors, options).items():
+        assert_close(x, eager[name], msg=lambda m, name=name: f"{name}: {m}")
+
+
+@pytest.mark.parametrize("feature_map", ["taylor", "favor", "hedgehog"])
+def test_compiles_with_maps_by_name(feature_map: str, backend: str) -> None:
+    tensors = Case().inputs()
+    options = {"is_causal": True, "feature_map": feature_map, "backend": backend}
+    compiled = torch.compile(linear_attention, fullgraph=True, backend="aot_eager")
+    eager = evaluate(linear_attention, tensors, options)
+    for name, x in evaluate(compiled, tensors, options).items():
+        assert_close(x, eager[name], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_compiles_with_inductor(backend: str) -> None:
+    tensors = Case(queries=70).inputs()
+    options = {"is_causal": True, "backend": backend}
+
+    def block(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **kwargs: Any) -> Any:
+        out, state = linear_attention(2 * q, k.sin(), v, **kwargs)
+        return out.relu(), state
+
+    compiled = torch.compile(block, fullgraph=True)
+    eager = evaluate(block, tensors, options)
+    for name, x in evaluate(compiled, tensors, options).items():
+        assert_close(x, eager[name], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+def test_step_compiles_and_exports(inplace: bool, backend: str) -> None:
+    class Cell(torch.nn.Module):
+        def forward(self, q, k, v, s, z):
+            state = LinearAttentionState(s, z)
+            return linear_attention_step(q, k, v, state, backend=backend, inplace=inplace)
+
+    def arguments() -> tuple[torch.Tensor, ...]:
+        generator = torch.Generator().manual_seed(0)
+        shapes = (2, 3, 4), (2, 3, 4), (2, 3, 5), (2, 3, 4, 5), (2, 3, 4)
+        return tuple(torch.rand(x, generator=generator) for x in shapes)
+
+    with torch.no_grad():
+        out, state = Cell()(*arguments())
+        program = torch.export.export(Cell(), arguments())
+        compiled = torch.compile(Cell(), fullgraph=True, backend="aot_eager")
+        for run in (program.module(), compiled):
+            got, new = run(*arguments())
+            assert_close(got, out)
+            assert_close(tuple(new), tuple(state))
+
+
+def test_lengths_may_change_without_recompiling(backend: str) -> None:
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(linear_attention, fullgraph=True, backend=counter, dynamic=True)
+    with torch.no_grad():
+        for length in (17, 11, 80):
+            tensors = Case(queries=length).inputs()
+            q, k, v = (tensors[x] for x in ("query", "key", "value"))
+            options = {"is_causal": True, "backend": backend}
+            assert_close(compiled(q, k, v, **options), linear_attention(q, k, v, **options))
+    assert counter.frame_count == 1
+
+
+def _operator_arguments(case: Case, backend: str) -> tuple[Any, ...]:
+    tensors, options = case.inputs(), case.options()
+    return (
+        *(tensors[x] for x in ("query", "key", "value")),
+        options["key_lengths"],
+        options["cu_seqlens"],
+        tensors.get("s"),
+        tensors.get("z"),
+        case.is_causal,
+        True,
+        case.feature_map,
+        1e-6,
+        backend,
+        True,
+    )
+
+
+@pytest.mark.parametrize("case", KINDS, ids=str)
+def test_opcheck_attention(case: Case, backend: str) -> None:
+    torch.library.opcheck(torch.ops.linattn.attention, _operator_arguments(case, backend))
+
+
+def test_opcheck_strided_attention(backend: str) -> None:
+    arguments = _operator_arguments(Case(), backend)
+    strided = [x.detach().mT.contiguous().mT.requires_grad_() for x in arguments[:3]]
+    torch.library.opcheck(torch.ops.linattn.attention, (*strided, *arguments[3:]))
+
+
+def test_opcheck_step(backend: str) -> None:
+    q, k, v = torch.rand(2, 3, 4), torch.rand(2, 3, 4), torch.rand(2, 3, 5)
+    s, z = torch.rand(2, 3, 4, 5), torch.rand(2, 3, 4)
+    torch.library.opcheck(torch.ops.linattn.step_, (q, k, v, s, z, "elu", 1e-6, backend))
+    leaves = [x.requires_grad_() for x in (q, k, v, s, z)]
+    torch.library.opcheck(torch.ops.linattn.step, (*leaves, "elu", 1e-6, backend, True))

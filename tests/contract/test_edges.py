@@ -1,0 +1,126 @@
+"""Lengths of nothing and of one, low precision over long sequences, unwritten memory, 2**31."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from linattn_core import LinearAttentionState, linear_attention, linear_attention_step
+
+from .cases import Case, evaluate
+
+
+@pytest.mark.parametrize("is_causal", [True, False])
+@pytest.mark.parametrize(
+    ("batch", "heads", "queries", "keys"), [(2, 3, 0, 0), (0, 3, 5, 5), (2, 0, 5, 5)]
+)
+def test_nothing_in_nothing_out(
+    batch: int, heads: int, queries: int, keys: int, is_causal: bool, backend: str
+) -> None:
+    case = Case(batch=batch, heads=heads, queries=queries, keys=keys, is_causal=is_causal)
+    result = evaluate(linear_attention, case.inputs(), {**case.options(), "backend": backend})
+    assert result["out"].shape == (batch, heads, queries, case.value_dim)
+    assert result["s"].shape == (batch, heads, case.head_dim, case.value_dim)
+    assert not result["s"].any()
+
+
+def test_no_keys_give_zeros(backend: str) -> None:
+    case = Case(queries=4, keys=0, is_causal=False)
+    result = evaluate(linear_attention, case.inputs(), {**case.options(), "backend": backend})
+    assert not result["out"].any()
+    assert not result["grad_query"].any()
+
+
+def test_empty_sequence_hands_its_state_on(backend: str) -> None:
+    case = Case(queries=0, initial_state=True)
+    tensors = case.inputs()
+    result = evaluate(linear_attention, tensors, {**case.options(), "backend": backend})
+    assert torch.equal(result["s"], tensors["s"])
+    assert torch.equal(result["z"], tensors["z"])
+    assert result["grad_s"].any()
+
+
+def test_one_position_is_its_own_value(backend: str) -> None:
+    tensors = Case(queries=1).inputs()
+    out = linear_attention(
+        tensors["query"], tensors["key"], tensors["value"], is_causal=True, backend=backend
+    )
+    assert_close(out, tensors["value"], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_low_precision_stays_close_over_a_long_sequence(dtype: torch.dtype, backend: str) -> None:
+    """Constant values come out constant to the last place however many keys were summed."""
+    length = 70_000  # sums pass the largest float16, 65,504
+    q, k = (torch.randn(1, 1, length, 4).to(dtype) for _ in range(2))
+    v = torch.full((1, 1, length, 2), 1.5, dtype=dtype)
+    out, state = linear_attention(q, k, v, is_causal=True, return_state=True, backend=backend)
+    assert state.s.dtype == torch.float32
+    assert torch.isfinite(state.s).all()
+    assert_close(out, v, rtol=torch.finfo(dtype).eps, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_elu_does_not_cancel(dtype: torch.dtype, backend: str) -> None:
+    """elu(x) + 1 is 0 in half precision at x = -12; exp(x) is not."""
+    q = torch.zeros(1, 1, 2, 1, dtype=dtype)
+    k = torch.tensor([-12.0, -11.0], dtype=dtype).view(1, 1, 2, 1)
+    v = torch.tensor([0.0, 1.0], dtype=dtype).view(1, 1, 2, 1)
+    out = linear_attention(q, k, v, eps=0.0, backend=backend)
+    expected = torch.tensor(1.0 / (1.0 + 2.718281828**-1.0), dtype=dtype)
+    assert_close(out, expected.expand_as(out))
+
+
+def test_every_output_is_written(backend: str) -> None:
+    """Fresh memory is NaN in deterministic mode: whatever is not written shows."""
+    case = Case(queries=100, initial_state=True, key_lengths=(100, 60))
+    torch.use_deterministic_algorithms(True)
+    try:
+        result = evaluate(linear_attention, case.inputs(), {**case.options(), "backend": backend})
+    finally:
+        torch.use_deterministic_algorithms(False)
+    for name, x in result.items():
+        assert torch.isfinite(x).all(), name
+
+
+def test_relu_with_no_positive_feature_gives_zero_not_nan(backend: str) -> None:
+    x = -torch.rand(1, 2, 9, 4) - 0.1
+    leaves = {n: x.clone().requires_grad_() for n in ("query", "key", "value")}
+    options = {"is_causal": True, "feature_map": "relu", "backend": backend}
+    for name, result in evaluate(linear_attention, leaves, options).items():
+        assert torch.isfinite(result).all(), name
+
+
+def test_step_inplace_updates_the_given_state(backend: str) -> None:
+    q, k = torch.randn(2, 3, 4), torch.randn(2, 3, 4)
+    v = torch.randn(2, 3, 5)
+    state = LinearAttentionState.zeros(2, 3, 4, 5)
+    kept = state.clone()
+    out, new = linear_attention_step(q, k, v, state, backend=backend)
+    assert torch.equal(state.s, kept.s)
+    out_inplace, same = linear_attention_step(q, k, v, kept, inplace=True, backend=backend)
+    assert same.s is kept.s
+    assert_close(out, out_inplace)
+    assert_close(tuple(new), tuple(kept))
+
+
+def test_values_are_finite_in_a_step_of_low_precision(backend: str) -> None:
+    state = LinearAttentionState.zeros(1, 2, 4, 4, dtype=torch.bfloat16)
+    assert state.s.dtype == torch.float32
+    q, k, v = (torch.randn(1, 2, 4).bfloat16() for _ in range(3))
+    out, state = linear_attention_step(q, k, v, state, backend=backend)
+    assert out.dtype == torch.bfloat16
+    assert_close(out, v, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.slow
+def test_past_two_to_the_31_elements(backend: str) -> None:
+    """The output has more than 2**31 elements; its end is computed from the right inputs."""
+    length, dim = 2**25 + 70, 64
+    q = torch.zeros(1, 1, 1, 1).expand(1, 1, length, 1)
+    v = torch.randn(1, 1, 1, dim).bfloat16().expand(1, 1, length, dim)
+    out = linear_attention(q.bfloat16(), q.bfloat16(), v, is_causal=True, backend=backend)
+    assert out.numel() > 2**31
+    for window in (slice(0, 100), slice(length // 2, length // 2 + 100), slice(-100, None)):
+        assert_close(out[:, :, window], v[:, :, window], rtol=1e-2, atol=1e-2)

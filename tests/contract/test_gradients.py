@@ -1,0 +1,87 @@
+"""Gradients by finite differences, twice; or a refusal that says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from linattn_core import LinearAttentionState, linear_attention, linear_attention_step
+from linattn_core.registry import named
+
+from .cases import Case
+
+KINDS = [
+    Case(batch=1, heads=2, queries=5, head_dim=2, value_dim=3),
+    Case(batch=1, heads=2, queries=3, keys=4, head_dim=2, value_dim=3, is_causal=False),
+    Case(batch=1, heads=1, queries=5, head_dim=2, value_dim=2, initial_state=True),
+    Case(batch=2, heads=1, queries=4, head_dim=2, value_dim=2, key_lengths=(4, 2)),
+    Case(batch=1, heads=1, queries=5, head_dim=2, value_dim=2, cu_seqlens=(0, 2, 5)),
+]
+
+
+def function(case: Case, backend: str) -> tuple[Callable[..., tuple[Tensor, ...]], list[Tensor]]:
+    tensors = case.with_(dtype=torch.float64).inputs()
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
+        initial = LinearAttentionState(*state) if state else None
+        out, last = linear_attention(
+            q, k, v, initial_state=initial, return_state=True, backend=backend, **case.options()
+        )
+        return out, *last
+
+    return attend, list(tensors.values())
+
+
+@pytest.mark.parametrize("case", KINDS, ids=str)
+def test_gradients(case: Case, backend: str) -> None:
+    assert torch.autograd.gradcheck(*function(case, backend))
+
+
+@pytest.mark.parametrize("case", KINDS, ids=str)
+def test_second_gradients_or_a_refusal(case: Case, backend: str) -> None:
+    attend, inputs = function(case, backend)
+    if named(backend).double_backward:
+        assert torch.autograd.gradgradcheck(attend, inputs)
+        return
+    first = torch.autograd.grad(attend(*inputs)[0].sum(), inputs[0], create_graph=True)[0]
+    with pytest.raises(RuntimeError, match='backend="reference"'):
+        first.sum().backward()
+
+
+def test_step_gradients_twice(backend: str) -> None:
+    shapes = (2, 1, 2), (2, 1, 2), (2, 1, 3), (2, 1, 2, 3), (2, 1, 2)
+    inputs = [torch.rand(x, dtype=torch.float64, requires_grad=True) for x in shapes]
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, s: Tensor, z: Tensor) -> tuple[Tensor, ...]:
+        out, state = linear_attention_step(
+            q - 0.5, k - 0.5, v, LinearAttentionState(s, z), backend=backend
+        )
+        return out, *state
+
+    assert torch.autograd.gradcheck(attend, inputs)
+    assert torch.autograd.gradgradcheck(attend, inputs)
+
+
+def test_gradients_of_some_inputs_only(backend: str) -> None:
+    tensors = Case(queries=70).inputs()
+    q, k, v = (tensors[x] for x in ("query", "key", "value"))
+    linear_attention(q, k, v, is_causal=True, backend=backend).sum().backward()
+    alone = v.detach().clone().requires_grad_()
+    out = linear_attention(q.detach(), k.detach(), alone, is_causal=True, backend=backend)
+    out.sum().backward()
+    assert torch.equal(alone.grad, v.grad)
+
+
+def test_only_small_things_are_kept_for_the_backward_pass(backend: str) -> None:
+    """Inputs, output and one number a query: nothing of size N x N or N x F x M."""
+    tensors = Case(batch=1, heads=1, queries=500, head_dim=16, value_dim=16).inputs()
+    kept: list[Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x, lambda x: x):
+        linear_attention(
+            tensors["query"], tensors["key"], tensors["value"], is_causal=True, backend=backend
+        )
+    extra = [x for x in kept if all(x.data_ptr() != y.data_ptr() for y in tensors.values())]
+    assert sum(x.numel() for x in extra) <= 500 * 16 + 500

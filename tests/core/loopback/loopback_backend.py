@@ -1,0 +1,38 @@
+"""A backend that hands every call to the reference, and remembers which calls it had."""
+
+from __future__ import annotations
+
+from linattn_core.torch_kernels.backend import ReferenceBackend
+
+
+class Loopback(ReferenceBackend):
+    """Faster than the reference by its own word; refuses float64 and second derivatives."""
+
+    name = "loopback"
+    speed = 5
+    double_backward = False
+    description = "a test's own"
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+
+    def refuses(self, call):
+        if str(call.value_dtype) == "torch.float64":
+            return "float64 is not supported, only float32."
+        return None
+
+    def attention(self, *args, **kwargs):
+        self.ran.append("attention")
+        return super().attention(*args, **kwargs)
+
+    def attention_backward(self, *args, **kwargs):
+        self.ran.append("attention_backward")
+        return super().attention_backward(*args, **kwargs)
+
+    def step_(self, *args, **kwargs):
+        self.ran.append("step_")
+        return super().step_(*args, **kwargs)
+
+
+def broken():
+    raise OSError("libnothing.so.1 is missing")

@@ -1,0 +1,122 @@
+"""Calls that cannot be right: one sentence, what was expected and what came."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from linattn_core import LinearAttentionState, linear_attention, linear_attention_step
+
+
+def tensors(n: int = 5, length: int | None = None) -> dict[str, Tensor]:
+    length = n if length is None else length
+    return {
+        "query": torch.randn(2, 3, n, 4),
+        "key": torch.randn(2, 3, length, 4),
+        "value": torch.randn(2, 3, length, 6),
+    }
+
+
+REFUSED = [
+    ({"query": torch.randn(2, 3, 4)}, ValueError, r"query.*4 dimensions.*\(2, 3, 4\)"),
+    ({"key": [1.0]}, TypeError, "key.*torch.Tensor and is list"),
+    ({"query": torch.ones(2, 3, 5, 4).long()}, TypeError, "query.*float.*int64"),
+    ({"key": torch.randn(2, 3, 5, 4).double()}, TypeError, "one dtype.*float32 and torch.float64"),
+    ({"value": torch.randn(2, 3, 5, 6).half()}, TypeError, "query and value.*float16"),
+    ({"key": torch.randn(1, 3, 5, 4)}, ValueError, "batch size.*2 and 1"),
+    ({"value": torch.randn(2, 1, 5, 6)}, ValueError, "number of heads.*3 and 1"),
+    ({"key": torch.randn(2, 3, 5, 7)}, ValueError, "query and key.*dim.*4 and 7"),
+    ({"value": torch.randn(2, 3, 4, 6)}, ValueError, "key and value.*length.*5 and 4"),
+    ({"query": torch.randn(2, 3, 2, 4), "is_causal": True}, ValueError, "2 queries and 5 keys"),
+    ({"feature_map": "el"}, ValueError, "did you mean 'elu'"),
+    ({"backend": "referense"}, ValueError, "did you mean 'reference'"),
+    ({"eps": -1e-3}, ValueError, "eps.*-0.001"),
+    ({"eps": float("nan")}, ValueError, "eps.*nan"),
+    ({"key_lengths": torch.tensor([5])}, ValueError, "batch size.*2 and 1"),
+    ({"key_lengths": torch.tensor([5, 6])}, ValueError, "key length 5.*5 to 6"),
+    ({"key_lengths": torch.tensor([-1, 5])}, ValueError, "from -1 to 5"),
+    ({"key_lengths": torch.tensor([1.0, 5.0])}, TypeError, "int32 or int64.*float32"),
+    ({"key_lengths": [1, 2]}, TypeError, "torch.Tensor and is list"),
+    ({"key_lengths": torch.tensor([[1], [2]])}, ValueError, r"one dimension.*\(2, 1\)"),
+    ({"cu_seqlens": torch.tensor([0, 5])}, ValueError, "batch size 1 and came with 2"),
+    (
+        {"cu_seqlens": torch.tensor([0, 5]), "key_lengths": torch.tensor([1, 2])},
+        ValueError,
+        "both given",
+    ),
+    (
+        {"initial_state": LinearAttentionState.zeros(2, 3, 4, 6)},
+        ValueError,
+        "initial_state.*non-causal",
+    ),
+    (
+        {"initial_state": LinearAttentionState.zeros(2, 3, 4, 5), "is_causal": True},
+        ValueError,
+        r"initial_state.*\(2, 3, 4, 6\).*\(2, 3, 4, 5\)",
+    ),
+    (
+        {"initial_state": LinearAttentionState.zeros(2, 3, 7, 6), "is_causal": True},
+        ValueError,
+        "feature dim 4.*7",
+    ),
+    (
+        {
+            "initial_state": LinearAttentionState.zeros(2, 3, 4, 6, dtype=torch.float64),
+            "is_causal": True,
+        },
+        TypeError,
+        "float32.*float64",
+    ),
+    (
+        {"initial_state": (torch.zeros(2, 3, 4, 6), torch.zeros(2, 3, 4)), "is_causal": True},
+        TypeError,
+        "LinearAttentionState and is tuple",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "error", "says"), REFUSED, ids=[x[2] for x in REFUSED])
+def test_whole_sequence(changes: dict, error: type[Exception], says: str) -> None:
+    arguments = {**tensors(), **changes}
+    with pytest.raises(error, match=says) as caught:
+        linear_attention(**arguments)
+    assert str(caught.value).count("\n") == 0
+
+
+@pytest.mark.parametrize(
+    ("bounds", "says"),
+    [
+        ([0, 3], "packed length 5.*0 to 3"),
+        ([1, 5], "1 to 5"),
+        ([0, 4, 2, 5], "never to fall"),
+        ([], "is empty"),
+    ],
+)
+def test_packing(bounds: list[int], says: str) -> None:
+    one = {name: x[:1] for name, x in tensors().items()}
+    with pytest.raises(ValueError, match=says):
+        linear_attention(**one, cu_seqlens=torch.tensor(bounds, dtype=torch.int64))
+
+
+STEPS = [
+    ({"query": torch.randn(2, 3, 1, 4)}, ValueError, "3 dimensions"),
+    ({"key": torch.randn(2, 3, 5)}, ValueError, "one shape"),
+    ({"value": torch.randn(1, 3, 6)}, ValueError, "batch and heads"),
+    ({"state": LinearAttentionState.zeros(1, 3, 4, 6)}, ValueError, "state.*s .2, 3, 4, 6"),
+    ({"state": LinearAttentionState.zeros(2, 3, 9, 6)}, ValueError, "feature dim 4.*9"),
+    ({"inplace": True, "query": torch.randn(2, 3, 4, requires_grad=True)}, ValueError, "no_grad"),
+]
+
+
+@pytest.mark.parametrize(("changes", "error", "says"), STEPS, ids=[x[2] for x in STEPS])
+def test_step(changes: dict, error: type[Exception], says: str) -> None:
+    arguments = {
+        "query": torch.randn(2, 3, 4),
+        "key": torch.randn(2, 3, 4),
+        "value": torch.randn(2, 3, 6),
+        "state": LinearAttentionState.zeros(2, 3, 4, 6),
+        **changes,
+    }
+    with pytest.raises(error, match=says):
+        linear_attention_step(**arguments)

@@ -1,0 +1,114 @@
+"""Backends are found by entry point, answer for themselves, and nothing is substituted quietly."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from linattn_core import (
+    LinearAttentionState,
+    backends,
+    explain,
+    info,
+    linear_attention,
+    linear_attention_step,
+)
+from linattn_core.registry import installed, named, reload_backends
+
+METADATA = "Metadata-Version: 2.1\nName: linattn-loopback\nVersion: 1.2\n"
+GOOD = "loopback = loopback_backend:Loopback\n"
+BAD = "broken = loopback_backend:broken\n"
+
+
+@pytest.fixture
+def distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An installed distribution, as pip leaves it; its entry points are for the test to write."""
+    folder = tmp_path / "linattn_loopback-1.2.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text(METADATA)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.syspath_prepend(Path(__file__).parent / "loopback")
+    yield folder / "entry_points.txt"
+    reload_backends()
+    sys.modules.pop("loopback_backend", None)
+
+
+@pytest.fixture
+def loopback(distribution: Path):
+    distribution.write_text("[linattn.backends]\n" + GOOD)
+    reload_backends()
+    return named("loopback")
+
+
+def qkv(dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+    return [torch.randn(1, 2, 5, 4, dtype=dtype, requires_grad=True) for _ in range(3)]
+
+
+def test_auto_takes_the_fastest_that_accepts(loopback) -> None:
+    assert backends() == ("loopback", "reference")
+    linear_attention(*qkv(), is_causal=True).sum().backward()
+    assert loopback.ran == ["attention", "attention_backward"]
+    linear_attention(*qkv(torch.float64), is_causal=True).sum().backward()
+    assert len(loopback.ran) == 2
+    state = LinearAttentionState.zeros(1, 2, 4, 4)
+    linear_attention_step(*(torch.randn(1, 2, 4) for _ in range(3)), state)
+    assert loopback.ran[2:] == ["step_"]
+
+
+def test_the_named_one_runs_forward_and_backward(loopback) -> None:
+    linear_attention(*qkv(), is_causal=True, backend="reference").sum().backward()
+    assert loopback.ran == []
+
+
+def test_a_named_backend_that_refuses_says_why(loopback) -> None:
+    with pytest.raises(ValueError, match=r"'loopback' refuses.*float64 is not supported"):
+        linear_attention(*qkv(torch.float64), backend="loopback")
+
+
+def test_explain_gives_each_answer(loopback) -> None:
+    assert explain(*qkv(), is_causal=True) == {"loopback": "accepts", "reference": "accepts"}
+    assert explain(*qkv(torch.float64))["loopback"] == "float64 is not supported, only float32."
+    state = LinearAttentionState.zeros(1, 2, 4, 4, dtype=torch.float64)
+    answer = explain(*(torch.randn(1, 2, 4).double() for _ in range(3)), state)
+    assert answer["loopback"].startswith("float64")
+
+
+def test_second_derivatives_are_refused_with_the_way_out(loopback) -> None:
+    q, k, v = qkv()
+    out = linear_attention(q, k, v, is_causal=True)
+    (first,) = torch.autograd.grad(out.sum(), q, create_graph=True)
+    with pytest.raises(RuntimeError, match=r"'loopback'.*backend=\"reference\""):
+        first.sum().backward()
+
+
+def test_compiled_code_follows_the_registry(loopback) -> None:
+    compiled = torch.compile(linear_attention, fullgraph=True, backend="aot_eager")
+    compiled(*qkv(), is_causal=True)
+    assert loopback.ran == ["attention"]
+
+
+def test_a_backend_that_fails_to_load_is_told_once(
+    distribution: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    distribution.write_text("[linattn.backends]\n" + GOOD + BAD)
+    reload_backends()
+    with pytest.warns(RuntimeWarning, match=r"'broken'.*linattn-loopback 1\.2.*libnothing"):
+        linear_attention(*qkv())
+    linear_attention(*qkv())  # a second warning would be an error here
+    assert "broken" not in backends()
+    with pytest.raises(ValueError, match=r"not live.*libnothing"):
+        linear_attention(*qkv(), backend="broken")
+    assert explain(*qkv())["broken"].startswith("not live")
+    assert info.main() == 0
+    shown = capsys.readouterr().out
+    assert "not live: OSError: libnothing.so.1 is missing" in shown
+    assert "loopback     live (linattn-loopback 1.2, a test's own)" in shown
+
+
+def test_the_reference_is_always_there() -> None:
+    assert "reference" in backends()
+    assert installed()[-1].name == "reference"
