@@ -89,13 +89,15 @@ def test_step_compiles_and_exports(inplace: bool, backend: str) -> None:
 def test_lengths_may_change_without_recompiling(backend: str) -> None:
     counter = CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(linear_attention, fullgraph=True, backend=counter, dynamic=True)
+    counts = []
     with torch.no_grad():
         for length in (17, 11, 80):
             tensors = Case(queries=length).inputs()
             q, k, v = (tensors[x] for x in ("query", "key", "value"))
             options = {"is_causal": True, "backend": backend}
             assert_close(compiled(q, k, v, **options), linear_attention(q, k, v, **options))
-    assert counter.frame_count == 1
+            counts.append(counter.frame_count)
+    assert counts[0] == counts[-1] > 0
 
 
 def _operator_arguments(case: Case, backend: str) -> tuple[Any, ...]:

@@ -19,7 +19,8 @@ def _orthogonal_gaussian(rows: int, columns: int, generator: torch.Generator | N
         q, r = torch.linalg.qr(gaussian)
         # Uniform over the orthogonal matrices only once the signs of R's diagonal are taken out.
         blocks.append((q * r.diagonal().sign())[: rows - start])
-    lengths = torch.randn(rows, columns, generator=generator, dtype=torch.float64).norm(dim=1)
+    gaussian = torch.randn(rows, columns, generator=generator, dtype=torch.float64)
+    lengths: Tensor = torch.linalg.vector_norm(gaussian, dim=1)
     directions: Tensor = torch.cat(blocks)
     return directions * lengths[:, None]
 

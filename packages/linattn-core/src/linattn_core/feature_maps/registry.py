@@ -103,7 +103,8 @@ def _factory(name: str) -> Factory:
 _shared: dict[tuple[str, int], FeatureMap] = {}
 
 
-@torch.compiler.assume_constant_result  # runs while a graph is traced, and leaves no trace in it
+# Runs while a graph is traced, and leaves no trace in it.
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _make_shared(name: str, head_dim: int) -> bool:
     if (name, head_dim) not in _shared:
         factory = _factory(name)
