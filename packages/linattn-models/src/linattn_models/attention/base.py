@@ -1,0 +1,79 @@
+"""What every attention shares: the projections in and out, and three ways to be run."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from linattn_models.config import TransformerConfig
+from linattn_models.state import Cursor, LayerState
+
+
+class Mixer(nn.Module):
+    """Multi-head attention from (B, N, E) to (B, N, E); a subclass says how heads attend.
+
+    A subclass implements `attend` (a whole sequence), and for decoding `initial_state`,
+    `attend_and_keep` (a whole prompt, keeping a state) and `attend_next` (one position more).
+    """
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.num_heads = config.num_heads
+        self.head_dim = config.head_dim
+        self.is_causal = config.is_causal
+        self.qkv = nn.Linear(config.embed_dim, 3 * config.embed_dim)
+        self.out = nn.Linear(config.embed_dim, config.embed_dim)
+
+    def forward(self, x: Tensor, key_lengths: Tensor | None = None) -> Tensor:
+        """(B, N, E) -> (B, N, E), all positions at once."""
+        return self._join(self.attend(*self._split(x), key_lengths))
+
+    def prefill(
+        self, x: Tensor, lengths: Tensor | None, max_length: int | None
+    ) -> tuple[Tensor, LayerState]:
+        """As `forward`, and the state after each row's own length."""
+        heads, state = self.attend_and_keep(*self._split(x), lengths, max_length)
+        return self._join(heads), state
+
+    def step(self, x: Tensor, state: LayerState, cursor: Cursor) -> tuple[Tensor, LayerState]:
+        """One position more: (B, E) -> (B, E), and the state that includes it."""
+        projected = self.qkv(x).view(x.shape[0], 3, self.num_heads, self.head_dim)
+        query, key, value = projected.unbind(1)  # (B, H, D) each, views
+        heads, state = self.attend_next(query, key, value, state, cursor)
+        return self.out(heads.flatten(1)), state
+
+    def initial_state(
+        self, batch: int, max_length: int | None, device: torch.device, dtype: torch.dtype
+    ) -> LayerState:
+        """The state before the first position."""
+        raise NotImplementedError
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, lengths: Tensor | None) -> Tensor:
+        """(B, H, N, D) three times -> (B, H, N, D)."""
+        raise NotImplementedError
+
+    def attend_and_keep(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        lengths: Tensor | None,
+        max_length: int | None,
+    ) -> tuple[Tensor, LayerState]:
+        """As `attend`, and the state after each row's own length."""
+        raise NotImplementedError
+
+    def attend_next(
+        self, query: Tensor, key: Tensor, value: Tensor, state: LayerState, cursor: Cursor
+    ) -> tuple[Tensor, LayerState]:
+        """(B, H, D) three times -> (B, H, D), and the next state."""
+        raise NotImplementedError
+
+    def _split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        projected = self.qkv(x).unflatten(-1, (3, self.num_heads, self.head_dim))
+        query, key, value = projected.permute(2, 0, 3, 1, 4).unbind(0)  # (B, H, N, D) each, views
+        return query, key, value
+
+    def _join(self, heads: Tensor) -> Tensor:
+        joined: Tensor = self.out(heads.transpose(1, 2).flatten(2))  # (B, N, E)
+        return joined

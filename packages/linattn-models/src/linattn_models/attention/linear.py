@@ -1,0 +1,86 @@
+"""Linear attention, the paper's: a state of fixed size, a step of fixed cost."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from linattn_core import (
+    LinearAttentionState,
+    get_feature_map,
+    linear_attention,
+    linear_attention_step,
+)
+from linattn_models.attention.base import Mixer
+from linattn_models.config import TransformerConfig
+from linattn_models.state import Cursor, LayerState
+
+
+class LinearMixer(Mixer):
+    """Heads attend by phi(q)^T S / (phi(q)^T z + eps) (equations 4 to 12, 16 to 20 of the paper).
+
+    The feature map is a submodule, so that drawn or learned features are saved with the model.
+    """
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__(config)
+        options = dict(config.feature_map_options)
+        self.feature_map = get_feature_map(config.feature_map, config.head_dim, **options)
+        self.eps = config.eps
+
+    def initial_state(
+        self, batch: int, max_length: int | None, device: torch.device, dtype: torch.dtype
+    ) -> LayerState:
+        """S = 0 and z = 0, whatever the length to come."""
+        features = self.feature_map.feature_dim(self.head_dim)
+        return LinearAttentionState.zeros(
+            batch, self.num_heads, features, self.head_dim, dtype=dtype, device=device
+        )
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, lengths: Tensor | None) -> Tensor:
+        """(B, H, N, D) three times -> (B, H, N, D) in O(N)."""
+        return linear_attention(
+            query,
+            key,
+            value,
+            is_causal=self.is_causal,
+            feature_map=self.feature_map,
+            key_lengths=lengths,
+            eps=self.eps,
+        )
+
+    def attend_and_keep(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        lengths: Tensor | None,
+        max_length: int | None,
+    ) -> tuple[Tensor, LayerState]:
+        """As `attend`, and the sums over each row's own keys."""
+        return linear_attention(
+            query,
+            key,
+            value,
+            is_causal=True,
+            feature_map=self.feature_map,
+            key_lengths=lengths,
+            return_state=True,
+            eps=self.eps,
+        )
+
+    def attend_next(
+        self, query: Tensor, key: Tensor, value: Tensor, state: LayerState, cursor: Cursor
+    ) -> tuple[Tensor, LayerState]:
+        """Adds one key to the sums and reads them: the same cost at every position."""
+        return linear_attention_step(
+            query,
+            key,
+            value,
+            cast(LinearAttentionState, state),
+            feature_map=self.feature_map,
+            eps=self.eps,
+            inplace=not torch.is_grad_enabled(),
+        )

@@ -1,0 +1,285 @@
+"""A transformer that predicts each token of a sequence from those before it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from linattn_models import generation
+from linattn_models.config import TransformerConfig
+from linattn_models.heads import Categorical, Head, head_from_dict
+from linattn_models.heads.base import check_tokens, token_shape
+from linattn_models.positions import Positions
+from linattn_models.state import Cursor, DecodingState
+from linattn_models.transformer import Transformer
+from linattn_models.validation import at_least, exact_keys, lengths_within
+
+# Entries of the token and of the position vectors at the start, so that their sum has variance 1.
+_STD = 0.5**0.5
+
+
+class AutoregressiveTransformer(nn.Module):
+    """p(tokens) = prod_i p(tokens[i] | tokens[:i]), with a causal transformer and an output head.
+
+    What enters position i is the vector of token i - 1 (at position 0 a learned start vector) and
+    the vector of position i; what leaves it are the head's parameters for token i. A token has one
+    value, or three (red, green, blue); the vectors of its values are summed.
+
+    Args:
+        config: the layers; must be causal.
+        head: the distribution of a token, or an int for `Categorical(head)`.
+        max_length: the most tokens in a sequence.
+        positions: "learned" or "sinusoidal".
+
+    Raises:
+        ValueError: a configuration that is not causal, a length below 1, unknown positions.
+    """
+
+    def __init__(
+        self,
+        config: TransformerConfig,
+        head: Head | int,
+        max_length: int,
+        positions: str = "learned",
+    ) -> None:
+        super().__init__()
+        if not config.is_causal:
+            raise ValueError(
+                "An autoregressive transformer needs a causal configuration and got "
+                "is_causal=False: its outputs would see the tokens that they predict."
+            )
+        at_least("max_length", max_length, 1)
+        self.head: Head = Categorical(head) if isinstance(head, int) else head
+        self.max_length = max_length
+        self.position_kind = positions
+        embed_dim = config.embed_dim
+        self.start = nn.Parameter(torch.randn(embed_dim) * _STD)
+        self.embeddings = nn.ModuleList(
+            nn.Embedding(self.head.levels, embed_dim) for _ in range(self.head.channels)
+        )
+        for embedding in self.embeddings:
+            nn.init.normal_(
+                cast(nn.Embedding, embedding).weight, std=_STD / self.head.channels**0.5
+            )
+        self.positions = Positions(positions, max_length, embed_dim, std=_STD)
+        self.transformer = Transformer(config)
+        self.output = nn.Linear(embed_dim, self.head.num_parameters)
+        with torch.no_grad():
+            self.output.bias.copy_(self.head.initial_bias())
+
+    @property
+    def config(self) -> TransformerConfig:
+        """The configuration of the layers."""
+        return self.transformer.config
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """The head's parameters for every token, each from the tokens before it.
+
+        Args:
+            tokens: (B, N) int64, or (B, N, 3); 1 <= N <= max_length.
+
+        Returns:
+            (B, N, P).
+
+        Raises:
+            ValueError, TypeError: another shape, dtype, length or value.
+        """
+        self._check_tokens(tokens, shortest=1)
+        vectors = self._enter(tokens[:, :-1])
+        return cast(Tensor, self.output(self.transformer(vectors)))
+
+    def loss(self, tokens: Tensor) -> Tensor:
+        """The mean of -log p in nats per dimension (token and channel), a scalar.
+
+        Divide by log(2) for bits per dimension.
+
+        Args:
+            tokens: (B, N) int64, or (B, N, 3).
+        """
+        nats = self.head.negative_log_likelihood(self(tokens), tokens)
+        return nats.mean() / self.head.channels
+
+    def predict_next(self, tokens: Tensor) -> Tensor:
+        """The head's parameters for the token after `tokens`, by running them all.
+
+        Args:
+            tokens: (B, N) int64, or (B, N, 3); 0 <= N < max_length.
+
+        Returns:
+            (B, P).
+        """
+        self._check_tokens(tokens, longest=self.max_length - 1)
+        return cast(Tensor, self.output(self.transformer(self._enter(tokens))[:, -1]))
+
+    def prefill(
+        self, tokens: Tensor, lengths: Tensor | None = None, *, max_length: int | None = None
+    ) -> tuple[Tensor, DecodingState]:
+        """The parameters for the token after each prompt, and the state to step on from.
+
+        Args:
+            tokens: (B, N) int64, or (B, N, 3); 0 <= N < max_length; padded on the right with any
+                tokens in range.
+            lengths: (B,) int, each prompt's own length in 0..N; all N by default.
+            max_length: the positions to make room for, by default the model's.
+
+        Returns:
+            (B, P) and the state, whose position is `lengths` + 1: the start vector counts.
+
+        Raises:
+            ValueError, TypeError: another shape, dtype, length or value.
+        """
+        room = self.max_length if max_length is None else max_length
+        at_least("max_length", room, 1)
+        if room > self.max_length:
+            raise ValueError(
+                f"max_length {room} is more than the {self.max_length} positions of the model."
+            )
+        self._check_tokens(tokens, longest=room - 1)
+        batch, length = tokens.shape[0], tokens.shape[1]
+        last: int | Tensor = length
+        inputs = None
+        if lengths is not None:
+            lengths_within("lengths", lengths, batch, length)
+            last, inputs = lengths.long(), lengths + 1
+        y, state = self.transformer.prefill(self._enter(tokens), inputs, max_length=room)
+        rows = torch.arange(batch, device=tokens.device)
+        return cast(Tensor, self.output(y[rows, last])), state
+
+    def step(self, token: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
+        """Takes one token of each sequence; puts out the parameters for the next.
+
+        Args:
+            token: (B,) int64, or (B, 3).
+            state: from `prefill` or `step`; updated in place under `torch.no_grad`.
+
+        Returns:
+            (B, P) and the next state.
+
+        Raises:
+            ValueError: another shape, or a sequence that is full.
+
+        Cost: for linear attention the same at every position, for softmax O(position).
+        """
+        if token.ndim != (1 if self.head.channels == 1 else 2):
+            raise ValueError(
+                f"A step takes tokens of shape {('batch', *token_shape(self.head))} and got "
+                f"{tuple(token.shape)}."
+            )
+        self._check_room(state.cursor)
+        vectors = self._embed(token) + self.positions.at(state.cursor.position)  # (B, E)
+        y, state = self.transformer.step(vectors, state)
+        return cast(Tensor, self.output(y)), state
+
+    def generate(
+        self,
+        batch: int | None = None,
+        *,
+        prefix: Tensor | None = None,
+        prefix_lengths: Tensor | None = None,
+        length: int | None = None,
+        temperature: float = 1.0,
+        generator: torch.Generator | None = None,
+        progress: bool = False,
+        method: str = "stateful",
+    ) -> Tensor:
+        """Whole sequences, drawn token by token; see `linattn_models.generation.generate`."""
+        return generation.generate(
+            self,
+            batch,
+            prefix=prefix,
+            prefix_lengths=prefix_lengths,
+            length=length,
+            temperature=temperature,
+            generator=generator,
+            progress=progress,
+            method=method,
+        )
+
+    def stream(
+        self,
+        batch: int | None = None,
+        *,
+        prefix: Tensor | None = None,
+        prefix_lengths: Tensor | None = None,
+        length: int | None = None,
+        temperature: float = 1.0,
+        generator: torch.Generator | None = None,
+        progress: bool = False,
+        method: str = "stateful",
+    ) -> Iterator[Tensor]:
+        """The tokens of each new position as they are drawn; see `generation.stream`."""
+        return generation.stream(
+            self,
+            batch,
+            prefix=prefix,
+            prefix_lengths=prefix_lengths,
+            length=length,
+            temperature=temperature,
+            generator=generator,
+            progress=progress,
+            method=method,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """What rebuilds the model without its weights, as JSON values."""
+        return {
+            "transformer": self.config.to_dict(),
+            "head": self.head.to_dict(),
+            "max_length": self.max_length,
+            "positions": self.position_kind,
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> AutoregressiveTransformer:
+        """A model with fresh weights of the shape that `to_dict` described.
+
+        Raises:
+            ValueError: a key that is unknown or missing, or a value out of range.
+        """
+        keys = ("transformer", "head", "max_length", "positions")
+        values = exact_keys("An AutoregressiveTransformer's description", values, keys)
+        return cls(
+            TransformerConfig.from_dict(values["transformer"]),
+            head_from_dict(values["head"]),
+            values["max_length"],
+            values["positions"],
+        )
+
+    def _embed(self, tokens: Tensor) -> Tensor:
+        """The vectors of tokens: (...) or (..., 3) -> (..., E)."""
+        if self.head.channels == 1:
+            return cast(Tensor, self.embeddings[0](tokens))
+        vectors = [table(tokens[..., c]) for c, table in enumerate(self.embeddings)]
+        return cast(Tensor, sum(vectors[1:], vectors[0]))
+
+    def _enter(self, tokens: Tensor) -> Tensor:
+        """What enters positions 0..N: the start and the tokens, each with its position's vector."""
+        start = self.start.expand(tokens.shape[0], 1, -1)
+        vectors = torch.cat([start, self._embed(tokens)], 1)  # (B, N + 1, E)
+        return vectors + cast(Tensor, self.positions(vectors.shape[1]))
+
+    def _check_tokens(
+        self, tokens: Tensor, *, shortest: int = 0, longest: int | None = None
+    ) -> None:
+        longest = self.max_length if longest is None else longest
+        extra = token_shape(self.head)
+        if tokens.ndim != 2 + len(extra) or tuple(tokens.shape[2:]) != extra:
+            raise ValueError(
+                f"tokens must have shape {('batch', 'length', *extra)} and have "
+                f"{tuple(tokens.shape)}."
+            )
+        if not shortest <= tokens.shape[1] <= longest:
+            raise ValueError(
+                f"tokens must be {shortest} to {longest} long here and are {tokens.shape[1]} long."
+            )
+        check_tokens(self.head, tokens)
+
+    def _check_room(self, cursor: Cursor) -> None:
+        if cursor.furthest >= self.max_length:
+            raise ValueError(
+                f"The model has {self.max_length} positions and the sequence has taken all; "
+                "nothing can follow."
+            )

@@ -1,0 +1,33 @@
+"""Output heads: the distributions that a model can put out over its next token."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+
+from linattn_models.heads.base import Head
+from linattn_models.heads.categorical import Categorical
+from linattn_models.heads.logistics import MixtureOfLogistics
+from linattn_models.validation import exact_keys, one_of
+
+_HEADS: dict[str, type[Categorical] | type[MixtureOfLogistics]] = {
+    head.kind: head for head in (Categorical, MixtureOfLogistics)
+}
+
+
+def head_from_dict(values: object) -> Head:
+    """The head that `to_dict` wrote.
+
+    Raises:
+        ValueError: an unknown kind, a key that is unknown or missing, a value out of range.
+    """
+    if not isinstance(values, Mapping) or "kind" not in values:
+        raise ValueError(f"A head must be described by a mapping with a 'kind' and is {values!r}.")
+    one_of("head", values["kind"], _HEADS)
+    cls = _HEADS[values["kind"]]
+    names = [field.name for field in fields(cls)]
+    options = exact_keys(f"The configuration of head {cls.kind!r}", values, ["kind", *names])
+    return cls(**{name: options[name] for name in names})
+
+
+__all__ = ["Categorical", "Head", "MixtureOfLogistics", "head_from_dict"]

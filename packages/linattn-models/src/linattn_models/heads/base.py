@@ -1,0 +1,105 @@
+"""What an output head is: the distribution that a model's numbers stand for."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+from linattn_models.validation import in_range
+
+
+class Head(Protocol):
+    """A distribution over one token, given the parameters that a model puts out for it.
+
+    Heads have no weights of their own; the model's last linear layer makes the parameters.
+
+    Attributes:
+        kind: the name under which configurations are written.
+        levels: values that a channel can take, 0..levels-1.
+        channels: values in a token: tokens are (...) for one channel, (..., channels) for more.
+        num_parameters: P, the model's outputs for a token.
+    """
+
+    kind: ClassVar[str]
+
+    @property
+    def levels(self) -> int: ...
+
+    @property
+    def channels(self) -> int: ...
+
+    @property
+    def num_parameters(self) -> int: ...
+
+    def negative_log_likelihood(self, parameters: Tensor, tokens: Tensor) -> Tensor:
+        """Nats for a whole token: (..., P) and tokens -> (...)."""
+
+    def sample(
+        self,
+        parameters: Tensor,
+        *,
+        temperature: float = 1.0,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Tokens drawn from the distributions: (..., P) -> int64 tokens."""
+
+    def initial_bias(self) -> Tensor:
+        """(P,) parameters of a sensible distribution to start learning from."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The head as JSON values."""
+
+
+def check_temperature(temperature: float) -> None:
+    """Refuses what is not a number of 0 or more."""
+    in_range("temperature", temperature, 0.0, math.inf)
+
+
+def check_parameters(head: Head, parameters: Tensor) -> None:
+    """Refuses parameters of another width."""
+    if parameters.ndim == 0 or parameters.shape[-1] != head.num_parameters:
+        raise ValueError(
+            f"parameters must have shape (..., {head.num_parameters}) and have "
+            f"{tuple(parameters.shape)}."
+        )
+
+
+def check_tokens(head: Head, tokens: Tensor, leading: tuple[int, ...] | None = None) -> None:
+    """Refuses tokens of another dtype or shape, and on the CPU also values out of range.
+
+    On an accelerator the values are not read: that would stop it at every call.
+    """
+    if tokens.dtype != torch.int64:
+        raise TypeError(f"tokens must be int64 and are {tokens.dtype}; convert them by .long().")
+    expected = None if leading is None else (*leading, *token_shape(head))
+    if expected is not None and tokens.shape != expected:
+        raise ValueError(f"tokens must have shape {expected} and have {tuple(tokens.shape)}.")
+    if tokens.device.type != "cpu" or tokens.numel() == 0 or torch.compiler.is_compiling():
+        return
+    low, high = (int(bound) for bound in tokens.aminmax())
+    if low < 0 or high >= head.levels:
+        raise ValueError(f"tokens must lie in 0..{head.levels - 1} and reach from {low} to {high}.")
+
+
+def token_shape(head: Head) -> tuple[int, ...]:
+    """The dimensions that a token adds: none for one channel."""
+    return () if head.channels == 1 else (head.channels,)
+
+
+def at_least_single(parameters: Tensor) -> Tensor:
+    """The parameters in float32, float64 if they came so: half precision cannot hold a tail."""
+    return parameters if parameters.dtype == torch.float64 else parameters.float()
+
+
+def draw(logits: Tensor, temperature: float, generator: torch.Generator | None) -> Tensor:
+    """Indices (...) drawn with probability softmax(logits / temperature); at 0 the likeliest."""
+    if temperature == 0:
+        return logits.argmax(-1)
+    # The first of exponential clocks to ring, clock i running at rate exp(logits[i]); a few times
+    # faster than torch.multinomial, which is felt at one sequence a time.
+    waits = torch.empty_like(logits).exponential_(generator=generator)
+    waits.clamp_(min=torch.finfo(logits.dtype).tiny)  # a wait of 0 would beat any rate
+    return (logits / temperature - waits.log_()).argmax(-1)

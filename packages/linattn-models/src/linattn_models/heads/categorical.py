@@ -1,0 +1,100 @@
+"""A free probability for every token."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from linattn_models.heads.base import (
+    at_least_single,
+    check_parameters,
+    check_temperature,
+    check_tokens,
+    draw,
+)
+from linattn_models.validation import at_least
+
+
+@dataclass(frozen=True)
+class Categorical:
+    """p(token) = softmax(parameters)[token].
+
+    Args:
+        vocabulary: number of tokens; the parameters are as many logits.
+    """
+
+    kind: ClassVar[str] = "categorical"
+
+    vocabulary: int
+
+    def __post_init__(self) -> None:
+        at_least("vocabulary", self.vocabulary, 2)
+
+    @property
+    def levels(self) -> int:
+        """Values that a token can take."""
+        return self.vocabulary
+
+    @property
+    def channels(self) -> int:
+        """One value a token."""
+        return 1
+
+    @property
+    def num_parameters(self) -> int:
+        """P, a logit for every token."""
+        return self.vocabulary
+
+    def negative_log_likelihood(self, parameters: Tensor, tokens: Tensor) -> Tensor:
+        """-log p(token) in nats.
+
+        Args:
+            parameters: (..., P) logits.
+            tokens: (...) int64 in 0..vocabulary-1.
+
+        Returns:
+            (...), at least float32.
+
+        Raises:
+            ValueError, TypeError: other shapes, dtype or values.
+        """
+        check_parameters(self, parameters)
+        check_tokens(self, tokens, parameters.shape[:-1])
+        logits = at_least_single(parameters).flatten(0, -2)
+        return F.cross_entropy(logits, tokens.flatten(), reduction="none").view(tokens.shape)
+
+    def sample(
+        self,
+        parameters: Tensor,
+        *,
+        temperature: float = 1.0,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Tokens drawn with probability softmax(logits / temperature).
+
+        Args:
+            parameters: (..., P) logits.
+            temperature: 0 takes the likeliest token and draws nothing.
+            generator: source of randomness, on the device of the parameters.
+
+        Returns:
+            (...) int64.
+
+        Raises:
+            ValueError: a negative temperature, or parameters of another width.
+        """
+        check_parameters(self, parameters)
+        check_temperature(temperature)
+        return draw(at_least_single(parameters), temperature, generator)
+
+    def initial_bias(self) -> Tensor:
+        """(P,) zeros: every token as likely as the next."""
+        return torch.zeros(self.num_parameters)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The head as JSON values."""
+        return {"kind": self.kind, **asdict(self)}

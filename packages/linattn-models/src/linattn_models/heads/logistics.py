@@ -1,0 +1,215 @@
+"""A mixture of logistic distributions cut into levels: neighbouring intensities are alike."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from linattn_models.heads.base import (
+    at_least_single,
+    check_parameters,
+    check_temperature,
+    check_tokens,
+    draw,
+)
+from linattn_models.validation import at_least
+
+_LOWEST_LOG_SCALE = -7.0
+
+
+class _Mixture(NamedTuple):
+    """The parameters taken apart: logits (..., K), means and log_scales (..., C, K), and
+    coefficients (..., 3, K) of green on red, blue on red, blue on green (absent for C = 1)."""
+
+    logits: Tensor
+    means: Tensor
+    log_scales: Tensor
+    coefficients: Tensor | None
+
+
+@dataclass(frozen=True)
+class MixtureOfLogistics:
+    """p(token) = sum_k pi_k prod_c (mass of logistic(mean_ck, scale_ck) on the level's bin).
+
+    As in PixelCNN++, which the paper follows. Levels 0..levels-1 stand at equal distances in
+    [-1, 1]; a bin reaches half-way to the neighbours, the first one down to minus infinity and the
+    last one up to infinity, so the probabilities of all levels sum to 1. With three channels the
+    mean of green moves with the red value and that of blue with both, by coefficients in (-1, 1).
+
+    Args:
+        num_mixtures: K.
+        channels: C, 1 or 3.
+        levels: values that a channel takes.
+    """
+
+    kind: ClassVar[str] = "mixture_of_logistics"
+
+    num_mixtures: int = 10
+    channels: int = 1
+    levels: int = 256
+
+    def __post_init__(self) -> None:
+        at_least("num_mixtures", self.num_mixtures, 1)
+        at_least("levels", self.levels, 2)
+        at_least("channels", self.channels, 1)
+        if self.channels not in (1, 3):
+            raise ValueError(f"channels must be 1 or 3 and is {self.channels}.")
+
+    @property
+    def num_parameters(self) -> int:
+        """P: K logits, C K means, C K log-scales, and for three channels 3 K coefficients."""
+        return self.num_mixtures * (4 + 6 if self.channels == 3 else 3)
+
+    def negative_log_likelihood(self, parameters: Tensor, tokens: Tensor) -> Tensor:
+        """-log p(token) in nats, all channels together; finite, and so are its gradients.
+
+        Args:
+            parameters: (..., P).
+            tokens: (...) int64 in 0..levels-1 for one channel, (..., 3) for three.
+
+        Returns:
+            (...), at least float32.
+
+        Raises:
+            ValueError, TypeError: other shapes, dtype or values.
+        """
+        check_parameters(self, parameters)
+        check_tokens(self, tokens, parameters.shape[:-1])
+        mixture = self._take_apart(self._rows(at_least_single(parameters)))
+        channels = tokens.unsqueeze(-1) if self.channels == 1 else tokens
+        x = self._to_unit(channels, mixture.means.dtype)  # (..., C)
+        log_mass = self._log_mass(
+            channels.unsqueeze(-1),
+            x.unsqueeze(-1) - _conditioned(mixture, x),
+            mixture.log_scales,
+        )  # (..., C, K)
+        log_weights = torch.log_softmax(mixture.logits, -1)
+        return -torch.logsumexp(log_weights + log_mass.sum(-2), -1)
+
+    def sample(
+        self,
+        parameters: Tensor,
+        *,
+        temperature: float = 1.0,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Tokens drawn from the mixture with softmax(logits / temperature), temperature * scale.
+
+        Args:
+            parameters: (..., P).
+            temperature: 0 takes the mean of the heaviest component and draws nothing.
+            generator: source of randomness, on the device of the parameters.
+
+        Returns:
+            (...) int64 for one channel, (..., 3) for three.
+
+        Raises:
+            ValueError: a negative temperature, or parameters of another width.
+        """
+        check_parameters(self, parameters)
+        check_temperature(temperature)
+        rows = self._rows(at_least_single(parameters))  # (..., P / K, K)
+        chosen = draw(rows[..., 0, :], temperature, generator)  # (...)
+        index = chosen[..., None, None].expand(*rows.shape[:-1], 1)
+        mixture = self._take_apart(rows.gather(-1, index))  # of the chosen component alone
+        values = mixture.means.squeeze(-1)  # (..., C)
+        if temperature > 0:
+            noise = _logistic_noise(values, generator).mul_(temperature)
+            values = values + noise * mixture.log_scales.squeeze(-1).exp()
+        return self._to_tokens(values, mixture.coefficients)
+
+    def initial_bias(self) -> Tensor:
+        """(P,) components spread evenly over [-1, 1], each as wide as the gap to the next."""
+        k, c = self.num_mixtures, self.channels
+        centres = (torch.arange(k) + 0.5) * (2.0 / k) - 1.0
+        log_scale = math.log(1.0 / k)
+        parts = [torch.zeros(k), centres.repeat(c), torch.full((c * k,), log_scale)]
+        return torch.cat([*parts, torch.zeros(self.num_parameters - k * (1 + 2 * c))])
+
+    def to_dict(self) -> dict[str, Any]:
+        """The head as JSON values."""
+        return {"kind": self.kind, **asdict(self)}
+
+    def _rows(self, parameters: Tensor) -> Tensor:
+        """(..., P) -> (..., P / K, K)."""
+        return parameters.reshape(*parameters.shape[:-1], -1, self.num_mixtures)
+
+    def _take_apart(self, rows: Tensor) -> _Mixture:
+        c = self.channels
+        coefficients = torch.tanh(rows[..., 1 + 2 * c :, :]) if c == 3 else None
+        log_scales = rows[..., 1 + c : 1 + 2 * c, :].clamp(min=_LOWEST_LOG_SCALE)
+        return _Mixture(rows[..., 0, :], rows[..., 1 : 1 + c, :], log_scales, coefficients)
+
+    def _to_unit(self, tokens: Tensor, dtype: torch.dtype) -> Tensor:
+        return tokens.to(dtype) * (2.0 / (self.levels - 1)) - 1.0
+
+    def _to_level(self, x: Tensor) -> Tensor:
+        half_range = (self.levels - 1) / 2.0
+        return x.mul(half_range).add_(half_range).round_().clamp_(0, self.levels - 1).long()
+
+    def _to_tokens(self, values: Tensor, coefficients: Tensor | None) -> Tensor:
+        """The levels at values (..., C), each channel moved by the levels of those before."""
+        if coefficients is None:
+            return self._to_level(values.squeeze(-1))
+        green_on_red, blue_on_red, blue_on_green = coefficients.squeeze(-1).unbind(-1)
+        red = self._to_level(values[..., 0])
+        x_red = self._to_unit(red, values.dtype)
+        green = self._to_level(values[..., 1] + green_on_red * x_red)
+        x_green = self._to_unit(green, values.dtype)
+        blue = self._to_level(values[..., 2] + blue_on_red * x_red + blue_on_green * x_green)
+        return torch.stack([red, green, blue], -1)
+
+    def _log_mass(self, tokens: Tensor, distance: Tensor, log_scales: Tensor) -> Tensor:
+        """log of the logistic's mass on each token's bin, at `distance` from its mean.
+
+        With a and b the bin's upper and lower end in units of the scale,
+
+            sigmoid(a) - sigmoid(b) = sigmoid(a) sigmoid(-b) (1 - exp(b - a)),
+
+        whose logarithm loses nothing however small the mass: a mass far out in the tail needs no
+        approximation by the density. At the ends one factor remains.
+        """
+        half = 1.0 / (self.levels - 1)
+        inverse_scale = torch.exp(-log_scales)
+        log_below_upper = F.logsigmoid((distance + half) * inverse_scale)
+        log_above_lower = F.logsigmoid((half - distance) * inverse_scale)
+        middle = log_below_upper + log_above_lower + _log1m_exp(math.log(2 * half) - log_scales)
+        middle = torch.where(tokens == 0, log_below_upper, middle)
+        return torch.where(tokens == self.levels - 1, log_above_lower, middle)
+
+
+def _conditioned(mixture: _Mixture, x: Tensor) -> Tensor:
+    """Means (..., C, K) given the values x (..., C) of the channels before."""
+    if mixture.coefficients is None:
+        return mixture.means
+    red, green = x[..., 0, None], x[..., 1, None]
+    means, on = mixture.means, mixture.coefficients
+    shifts = [
+        torch.zeros_like(means[..., 0, :]),
+        on[..., 0, :] * red,
+        on[..., 1, :] * red + on[..., 2, :] * green,
+    ]
+    return means + torch.stack(shifts, -2)
+
+
+def _logistic_noise(like: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Draws from the standard logistic distribution, by its inverse distribution function."""
+    uniform = torch.empty_like(like).uniform_(generator=generator)
+    return torch.logit(uniform, eps=torch.finfo(like.dtype).eps / 2)
+
+
+def _log1m_exp(log_width: Tensor) -> Tensor:
+    """log(1 - exp(-w)) for w = exp(log_width) > 0, right for the smallest w too."""
+    width = log_width.exp()
+    narrow = 1e-4
+    # 1 - exp(-w) = w (1 - w / 2 + ...): below `narrow` the next term is under float32's rounding.
+    return torch.where(
+        width < narrow,
+        log_width - width / 2,
+        torch.log(-torch.expm1(-width.clamp(min=narrow))),
+    )

@@ -1,0 +1,167 @@
+"""What a transformer remembers between two steps of decoding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from linattn_core import LinearAttentionState
+
+
+class KeyValueCache(NamedTuple):
+    """The keys and values of one softmax layer, in memory set aside for the longest sequence.
+
+    Attributes:
+        keys: (B, H, max_length, D); positions not yet written hold zeros.
+        values: (B, H, max_length, M).
+    """
+
+    keys: Tensor
+    values: Tensor
+
+    @classmethod
+    def zeros(
+        cls,
+        batch: int,
+        heads: int,
+        max_length: int,
+        head_dim: int,
+        *,
+        dtype: torch.dtype,
+        device: torch.device | str | None = None,
+    ) -> KeyValueCache:
+        """The cache before the first key, with room for `max_length`."""
+        shape = (batch, heads, max_length, head_dim)
+        return cls(
+            torch.zeros(shape, dtype=dtype, device=device),
+            torch.zeros(shape, dtype=dtype, device=device),
+        )
+
+    def index_select(self, indices: Tensor) -> KeyValueCache:
+        """The caches of the sequences `indices`, as a copy."""
+        indices = indices.to(self.keys.device)
+        return KeyValueCache(
+            self.keys.index_select(0, indices), self.values.index_select(0, indices)
+        )
+
+    def clone(self) -> KeyValueCache:
+        """A copy that shares no memory with this cache."""
+        return KeyValueCache(self.keys.clone(), self.values.clone())
+
+    def detach(self) -> KeyValueCache:
+        """The same memory, cut off from autograd."""
+        return KeyValueCache(self.keys.detach(), self.values.detach())
+
+    def to(self, *args: Any, **kwargs: Any) -> KeyValueCache:
+        """The cache moved or cast as by `torch.Tensor.to`."""
+        return KeyValueCache(self.keys.to(*args, **kwargs), self.values.to(*args, **kwargs))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes set aside: they grow with `max_length`, unlike those of a linear state."""
+        return self.keys.nbytes + self.values.nbytes
+
+
+LayerState = LinearAttentionState | KeyValueCache
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """Where the next input of each row goes.
+
+    Attributes:
+        position: one int for all rows, or (B,) int64 when rows stand at different positions.
+        furthest: the largest position, known without asking the device.
+    """
+
+    position: int | Tensor
+    furthest: int
+
+    @classmethod
+    def at(cls, positions: Tensor) -> Cursor:
+        """The cursor for (B,) positions: a plain int where all are equal."""
+        if positions.numel() == 0:
+            return cls(0, 0)
+        low, high = (int(bound) for bound in positions.aminmax())
+        return cls(high if low == high else positions.long(), high)
+
+    def advanced(self) -> Cursor:
+        """One position on."""
+        return Cursor(self.position + 1, self.furthest + 1)
+
+    def index_select(self, indices: Tensor) -> Cursor:
+        """The cursor of the rows `indices`."""
+        if isinstance(self.position, int):
+            return self
+        return Cursor.at(self.position.index_select(0, indices.to(self.position.device)))
+
+    def to(self, device: torch.device) -> Cursor:
+        """The cursor with its positions, if they are a tensor, on `device`."""
+        if isinstance(self.position, int):
+            return self
+        return Cursor(self.position.to(device), self.furthest)
+
+    @cached_property
+    def visible(self) -> Tensor | None:
+        """(B, 1, 1, furthest + 1) bool, the cached positions that each row sees; None if all do.
+
+        Kept, because every layer of a step asks for it.
+        """
+        if isinstance(self.position, int):
+            return None
+        slots = torch.arange(self.furthest + 1, device=self.position.device)
+        return (slots <= self.position.unsqueeze(1)).unsqueeze(1).unsqueeze(1)
+
+
+@dataclass(frozen=True)
+class DecodingState:
+    """All that the sequences of a batch leave behind: `step` takes it and returns the next.
+
+    Under `torch.no_grad` a step updates the tensors of the state that it is given, so keep a
+    `clone()` of a state to come back to. With gradients on, the given state stays as it was.
+
+    Attributes:
+        layers: for each layer a `LinearAttentionState` (its size is fixed) or a `KeyValueCache`.
+        cursor: where the next inputs go.
+        max_length: the positions there is room for; None when there is no bound.
+    """
+
+    layers: tuple[LayerState, ...]
+    cursor: Cursor
+    max_length: int | None = None
+
+    @property
+    def position(self) -> int | Tensor:
+        """Inputs seen so far: an int, or (B,) int64 when rows differ."""
+        return self.cursor.position
+
+    def index_select(self, indices: Tensor) -> DecodingState:
+        """The states of the rows `indices`, as a copy: repeats fork a row, omissions drop it.
+
+        Args:
+            indices: (new batch,) int64 or int32 rows.
+        """
+        layers = tuple(layer.index_select(indices) for layer in self.layers)
+        return replace(self, layers=layers, cursor=self.cursor.index_select(indices))
+
+    def clone(self) -> DecodingState:
+        """A copy that later steps of this state do not touch."""
+        return replace(self, layers=tuple(layer.clone() for layer in self.layers))
+
+    def detach(self) -> DecodingState:
+        """The same numbers, cut off from autograd."""
+        return replace(self, layers=tuple(layer.detach() for layer in self.layers))
+
+    def to(self, *args: Any, **kwargs: Any) -> DecodingState:
+        """The state moved or cast as by `torch.Tensor.to`; positions are moved, never cast."""
+        layers = tuple(layer.to(*args, **kwargs) for layer in self.layers)
+        return replace(self, layers=layers, cursor=self.cursor.to(layers[0][0].device))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the layers hold for the whole batch."""
+        return sum(layer.nbytes for layer in self.layers)

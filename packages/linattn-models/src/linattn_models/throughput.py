@@ -1,0 +1,186 @@
+"""How fast a model generates: sequences a second, seconds a sequence, bytes of state."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from linattn_models.autoregressive import AutoregressiveTransformer
+from linattn_models.generation import PREDICTORS, check_length
+from linattn_models.heads.base import token_shape
+from linattn_models.state import Cursor
+from linattn_models.validation import at_least, one_of
+
+# A step too short for one reading of the clock is repeated for this long, or this often.
+_SECONDS_A_POSITION = 0.05
+_MOST_REPEATS = 20
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """What `generation_throughput` measured.
+
+    Attributes:
+        samples_per_second: whole sequences, for the batch together.
+        seconds_per_sample: its inverse; at batch 1, the time that one sequence takes.
+        seconds_per_step: (position, seconds) of each position timed, for the batch together.
+        state_bytes_per_sample: what decoding carries along for one sequence; 0 for rerunning.
+        estimated: whether some positions were timed and the others interpolated.
+    """
+
+    samples_per_second: float
+    seconds_per_sample: float
+    seconds_per_step: list[tuple[int, float]]
+    state_bytes_per_sample: int
+    estimated: bool
+
+
+def generation_throughput(
+    model: AutoregressiveTransformer,
+    *,
+    batch: int,
+    length: int | None = None,
+    method: str = "stateful",
+    steps: int | None = None,
+    seed: int = 0,
+) -> Throughput:
+    """Times the generation of `batch` sequences side by side, after a warm-up.
+
+    Args:
+        model: whose weights need not be trained.
+        batch: sequences side by side.
+        length: tokens of a sequence, the model's `max_length` by default.
+        method: "stateful" or "rerun", as for `generate`.
+        steps: how many positions to time, spread over the sequence; the others are interpolated.
+            None generates whole sequences.
+        seed: of the tokens drawn.
+
+    Raises:
+        ValueError: arguments that cannot be right.
+    """
+    at_least("batch", batch, 1)
+    one_of("method", method, PREDICTORS)
+    length = model.max_length if length is None else length
+    check_length(model, length)
+    generator = torch.Generator(model.start.device).manual_seed(seed)
+    if steps is None:
+        timed = _time_all(model, batch, length, method, generator)
+    else:
+        at_least("steps", steps, 2)
+        timed = _time_some(model, batch, length, method, steps, generator)
+    positions, seconds = zip(*timed, strict=True)
+    total = float(np.interp(np.arange(length), positions, seconds).sum())
+    return Throughput(
+        samples_per_second=batch / total,
+        seconds_per_sample=total / batch,
+        seconds_per_step=timed,
+        state_bytes_per_sample=_state_bytes(model, length) if method == "stateful" else 0,
+        estimated=len(timed) < length,
+    )
+
+
+def _time_all(
+    model: AutoregressiveTransformer,
+    batch: int,
+    length: int,
+    method: str,
+    generator: torch.Generator,
+) -> list[tuple[int, float]]:
+    """Generates, reading the clock at every token."""
+    model.generate(batch, length=min(length, 3), method=method, generator=generator)
+    device = model.start.device
+    timed = []
+    started = _now(device)
+    tokens = model.stream(batch, length=length, method=method, generator=generator)
+    for position, _ in enumerate(tokens):
+        ended = _now(device)
+        timed.append((position, ended - started))
+        started = ended
+    return timed
+
+
+@torch.inference_mode()
+def _time_some(
+    model: AutoregressiveTransformer,
+    batch: int,
+    length: int,
+    method: str,
+    steps: int,
+    generator: torch.Generator,
+) -> list[tuple[int, float]]:
+    """Times positions spread over the sequence, each several times."""
+    make = _stateful_step if method == "stateful" else _rerun_step
+    positions = sorted({int(x) for x in np.linspace(0, length - 1, steps).round()})
+    timed = []
+    for position in positions:
+        step = make(model, batch, length, position, generator)
+        timed.append((position, _seconds(step, model.start.device)))
+    return timed
+
+
+def _stateful_step(
+    model: AutoregressiveTransformer,
+    batch: int,
+    length: int,
+    position: int,
+    generator: torch.Generator,
+) -> Callable[[], Tensor]:
+    """One step as it is at `position`: its time does not depend on what the state holds."""
+    state = model.transformer.initial_state(batch, max_length=length)
+    state = type(state)(state.layers, Cursor(position, position), length)
+    token = _random_tokens(model, (batch,), generator)
+
+    def step() -> Tensor:
+        parameters, _ = model.step(token, state)
+        return model.head.sample(parameters, generator=generator)
+
+    return step
+
+
+def _rerun_step(
+    model: AutoregressiveTransformer,
+    batch: int,
+    length: int,
+    position: int,
+    generator: torch.Generator,
+) -> Callable[[], Tensor]:
+    tokens = _random_tokens(model, (batch, position), generator)
+    return lambda: model.head.sample(model.predict_next(tokens), generator=generator)
+
+
+def _random_tokens(
+    model: AutoregressiveTransformer, shape: tuple[int, ...], generator: torch.Generator
+) -> Tensor:
+    shape = (*shape, *token_shape(model.head))
+    return torch.randint(model.head.levels, shape, generator=generator, device=model.start.device)
+
+
+def _seconds(step: Callable[[], Tensor], device: torch.device) -> float:
+    """The median of several runs after one to warm up; of one run, if that is long."""
+    started = _now(device)
+    step()
+    warm_up = _now(device) - started
+    if warm_up > 20 * _SECONDS_A_POSITION:
+        return warm_up
+    seconds: list[float] = []
+    while sum(seconds) < _SECONDS_A_POSITION and len(seconds) < _MOST_REPEATS:
+        started = _now(device)
+        step()
+        seconds.append(_now(device) - started)
+    return float(np.median(seconds))
+
+
+def _state_bytes(model: AutoregressiveTransformer, length: int) -> int:
+    return model.transformer.initial_state(1, max_length=length).nbytes
+
+
+def _now(device: torch.device) -> float:
+    """The clock, once the device has done what it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()

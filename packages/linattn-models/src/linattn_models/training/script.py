@@ -1,0 +1,40 @@
+"""How a script ends: results on stdout, one sentence on stderr, an exit code that says which."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import NoReturn
+
+import torch
+
+DEBUG_VARIABLE = "LINATTN_DEBUG"
+EXIT_BAD_INPUT = 2
+EXIT_INTERRUPTED = 130
+
+
+def run_script(main: Callable[[], object]) -> NoReturn:
+    """Calls `main` and ends the process: 0 when it returns, 2 on bad input, 130 when interrupted.
+
+    A ValueError or OSError becomes its one sentence on stderr; with LINATTN_DEBUG=1 in the
+    environment the traceback comes before it. Any other exception is a bug and keeps its traceback.
+    """
+    try:
+        main()
+    except (ValueError, OSError) as error:
+        _leave(error, EXIT_BAD_INPUT)
+    except KeyboardInterrupt as error:
+        _leave(error, EXIT_INTERRUPTED)
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+    sys.exit(0)
+
+
+def _leave(error: BaseException, code: int) -> NoReturn:
+    if os.environ.get(DEBUG_VARIABLE) == "1":
+        traceback.print_exception(error)
+    sentence = " ".join(str(error).split()) or "interrupted"
+    print(sentence, file=sys.stderr)
+    sys.exit(code)

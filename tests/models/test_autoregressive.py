@@ -1,0 +1,191 @@
+"""A model of tokens: what predicts a token has not seen it, and decoding agrees with training."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from linattn_models import (
+    AutoregressiveTransformer,
+    Categorical,
+    DecodingState,
+    Head,
+    MixtureOfLogistics,
+)
+from tests.models.tiny import ATTENTIONS, MAX_LENGTH, random_tokens, tiny_config, tiny_model
+
+HEADS: list[Head] = [
+    Categorical(7),
+    MixtureOfLogistics(2, 1, 17),
+    MixtureOfLogistics(2, 3, 8),
+]
+heads = pytest.mark.parametrize("head", HEADS, ids=["categorical", "grey", "colour"])
+positions = pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
+
+
+def teacher_forced(
+    model: AutoregressiveTransformer, state: DecodingState, tokens: Tensor
+) -> Tensor:
+    """Parameters after each of tokens (B, n), fed one position at a time."""
+    outputs = []
+    for column in tokens.unbind(1):
+        parameters, state = model.step(column, state)
+        outputs.append(parameters)
+    return torch.stack(outputs, 1)
+
+
+@heads
+def test_parameters_for_a_token_do_not_see_it(attention: str, head: Head) -> None:
+    model = tiny_model(attention, head)
+    tokens = random_tokens(model, 2, 8)
+    changed = tokens.clone()
+    changed[:, 4] = (changed[:, 4] + 1) % head.levels
+    before, after = model(tokens), model(changed)
+    assert before.shape == (2, 8, head.num_parameters)
+    assert torch.equal(before[:, :5], after[:, :5])
+    assert ((before[:, 5:] - after[:, 5:]).abs().amax(-1) > 1e-9).all()
+
+
+@heads
+@positions
+def test_teacher_forced_steps_equal_forward(attention: str, head: Head, positions: str) -> None:
+    model = tiny_model(attention, head, positions)
+    tokens = random_tokens(model, 3, MAX_LENGTH)
+    whole = model(tokens)
+    with torch.no_grad():
+        first, state = model.prefill(tokens[:, :0])
+        torch.testing.assert_close(first, whole[:, 0])
+        steps = teacher_forced(model, state, tokens[:, :-1])
+        torch.testing.assert_close(steps, whole[:, 1:])
+
+
+@given(
+    attention=st.sampled_from(ATTENTIONS),
+    head=st.sampled_from(HEADS),
+    lengths=st.lists(st.integers(0, 5), min_size=1, max_size=4),
+)
+def test_ragged_prompts_go_on_as_each_alone_and_as_the_whole(
+    attention: str, head: Head, lengths: list[int]
+) -> None:
+    model = tiny_model(attention, head)
+    tokens = random_tokens(model, len(lengths), MAX_LENGTH)
+    more = 3
+    with torch.no_grad():
+        following = torch.stack([tokens[b, n : n + more] for b, n in enumerate(lengths)])
+        parameters, state = model.prefill(tokens[:, :5], torch.tensor(lengths))
+        steps = teacher_forced(model, state, following)
+        for row, length in enumerate(lengths):
+            whole = model(tokens[row : row + 1, : length + more + 1])[0]
+            torch.testing.assert_close(parameters[row], whole[length])
+            torch.testing.assert_close(steps[row], whole[length + 1 :])
+            alone, own = model.prefill(tokens[row : row + 1, :length])
+            torch.testing.assert_close(alone[0], parameters[row])
+            steps_alone = teacher_forced(model, own, following[row : row + 1])
+            torch.testing.assert_close(steps_alone[0], steps[row])
+
+
+def test_rerunning_the_prefix_predicts_what_the_state_predicts(attention: str) -> None:
+    model = tiny_model(attention)
+    tokens = random_tokens(model, 2, 5)
+    torch.testing.assert_close(model.predict_next(tokens), model.prefill(tokens)[0])
+    torch.testing.assert_close(model.predict_next(tokens[:, :0]), model(tokens)[:, 0])
+
+
+@heads
+def test_loss_is_nats_per_dimension(head: Head) -> None:
+    model = tiny_model(head=head)
+    tokens = random_tokens(model, 2, 6)
+    nats = head.negative_log_likelihood(model(tokens), tokens)
+    assert nats.shape == (2, 6)
+    torch.testing.assert_close(model.loss(tokens), nats.sum() / tokens.numel())
+
+
+@heads
+def test_gradient_reaches_every_parameter(attention: str, head: Head) -> None:
+    model = tiny_model(attention, head, feature_map="hedgehog")
+    model.loss(random_tokens(model, 8, MAX_LENGTH)).backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None and parameter.grad.abs().sum() > 0, name
+
+
+def test_learns_a_sequence_by_heart(attention: str) -> None:
+    model = tiny_model(attention).float().train()
+    tokens = torch.tensor([[3, 1, 4, 1, 5, 2, 6, 5, 3]])
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    for _ in range(60):
+        optimizer.zero_grad()
+        model.loss(tokens).backward()
+        optimizer.step()
+    assert model.loss(tokens) < 0.1
+    assert torch.equal(model.generate(temperature=0.0), tokens)
+
+
+def test_loss_compiles_into_one_graph(attention: str) -> None:
+    model = tiny_model(attention, MixtureOfLogistics(2, 3, 8))
+    compiled = torch.compile(model.loss, fullgraph=True, backend="aot_eager")
+    tokens = random_tokens(model, 2, 5)
+    torch.testing.assert_close(compiled(tokens), model.loss(tokens))
+
+
+def test_vectors_entering_the_layers_have_variance_one() -> None:
+    for head in HEADS:
+        model = AutoregressiveTransformer(tiny_config(num_heads=16), head, 50)
+        tokens = random_tokens(model, 20, 49)
+        assert model._enter(tokens).var().item() == pytest.approx(1.0, rel=0.15)
+
+
+def test_a_full_sequence_refuses_to_go_on(attention: str) -> None:
+    model = tiny_model(attention)
+    tokens = random_tokens(model, 2, MAX_LENGTH)
+    _, state = model.prefill(tokens[:, :-1], torch.tensor([8, 2]))
+    with pytest.raises(ValueError, match="has 9 positions and the sequence has taken all"):
+        model.step(tokens[:, 0], state)
+    with pytest.raises(ValueError, match="tokens must be 0 to 8 long here and are 9 long"):
+        model.prefill(tokens)
+    _, state = model.prefill(tokens[:, :3], max_length=4)
+    with pytest.raises(ValueError, match="room for 4 positions and all are taken"):
+        model.step(tokens[:, 0], state)
+    with pytest.raises(ValueError, match="10 is more than the 9 positions"):
+        model.prefill(tokens[:, :3], max_length=10)
+
+
+@pytest.mark.parametrize(
+    ("head", "tokens", "error", "said"),
+    [
+        (7, torch.zeros(2, 3, 3, dtype=torch.int64), ValueError, "have (2, 3, 3)"),
+        (7, torch.zeros(2, 0, dtype=torch.int64), ValueError, "1 to 9 long here and are 0"),
+        (7, torch.zeros(2, 10, dtype=torch.int64), ValueError, "1 to 9 long here and are 10"),
+        (7, torch.zeros(2, 3), TypeError, "int64 and are torch.float32"),
+        (7, torch.tensor([[1, 7]]), ValueError, "in 0..6 and reach from 1 to 7"),
+        (HEADS[2], torch.zeros(2, 3, dtype=torch.int64), ValueError, "('batch', 'length', 3)"),
+        (HEADS[2], torch.full((1, 2, 3), 8), ValueError, "in 0..7 and reach from 8 to 8"),
+    ],
+)
+def test_refuses_tokens_that_cannot_be_right(
+    head: Any, tokens: Tensor, error: type[Exception], said: str
+) -> None:
+    model = tiny_model(head=head)
+    with pytest.raises(error, match=re.escape(said)):
+        model.loss(tokens)
+
+
+def test_refuses_tokens_of_another_shape_in_a_step() -> None:
+    model = tiny_model(head=HEADS[2])
+    _, state = model.prefill(random_tokens(model, 2, 3))
+    with pytest.raises(ValueError, match=re.escape("('batch', 3) and got (2,)")):
+        model.step(torch.zeros(2, dtype=torch.int64), state)
+
+
+def test_refuses_models_that_cannot_be_built() -> None:
+    with pytest.raises(ValueError, match="would see the tokens that they predict"):
+        tiny_model(is_causal=False)
+    with pytest.raises(ValueError, match="positions 'sinusoid' is unknown"):
+        tiny_model(positions="sinusoid")
+    with pytest.raises(ValueError, match="max_length must be an integer of at least 1 and is 0"):
+        AutoregressiveTransformer(tiny_config(), 7, 0)

@@ -1,0 +1,250 @@
+"""Prefill and step agree with forward, whatever the attention and however prompts are mixed."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from linattn_models import DecodingState, Transformer
+from tests.models.tiny import ATTENTIONS, tiny_config, tiny_transformer
+
+ROOM = 8
+
+
+def vectors(batch: int, length: int = ROOM) -> Tensor:
+    return torch.randn(batch, length, 8, dtype=torch.float64)
+
+
+def steps_from(model: Transformer, state: DecodingState, x: Tensor) -> tuple[Tensor, DecodingState]:
+    """Outputs for x (B, n, E) fed one position at a time."""
+    outputs = []
+    for column in x.unbind(1):
+        y, state = model.step(column, state)
+        outputs.append(y)
+    return torch.stack(outputs, 1), state
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("grad", [True, False])
+def test_steps_from_the_start_equal_forward(attention: str, norm: str, grad: bool) -> None:
+    model = tiny_transformer(attention, norm=norm)
+    x = vectors(3)
+    with torch.set_grad_enabled(grad):
+        state = model.initial_state(3, max_length=ROOM)
+        y, state = steps_from(model, state, x)
+    torch.testing.assert_close(y, model(x), check_dtype=True)
+    assert state.position == ROOM
+
+
+@given(
+    attention=st.sampled_from(ATTENTIONS),
+    lengths=st.lists(st.integers(0, 5), min_size=1, max_size=4),
+    more=st.integers(1, 3),
+)
+def test_ragged_prompts_go_on_as_each_alone_and_as_the_whole(
+    attention: str, lengths: list[int], more: int
+) -> None:
+    model = tiny_transformer(attention)
+    x = vectors(len(lengths))
+    batch = torch.arange(len(lengths))
+    with torch.no_grad():
+        y, state = model.prefill(x[:, :5], torch.tensor(lengths), max_length=ROOM)
+        following = torch.stack([x[batch, torch.tensor(lengths) + i] for i in range(more)], 1)
+        together, state = steps_from(model, state, following)
+        for row, length in enumerate(lengths):
+            whole = model(x[row : row + 1, : length + more])[0]
+            torch.testing.assert_close(y[row, :length], whole[:length])
+            torch.testing.assert_close(together[row], whole[length:])
+            _, alone = model.prefill(x[row : row + 1, :length], max_length=ROOM)
+            after, _ = steps_from(model, alone, following[row : row + 1])
+            torch.testing.assert_close(after[0], whole[length:])
+    expected = torch.tensor(lengths) + more
+    assert torch.equal(torch.as_tensor(state.position).expand(len(lengths)), expected)
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_ragged_states_are_those_of_each_prompt_alone(attention: str, grad: bool) -> None:
+    model = tiny_transformer(attention)
+    x, lengths = vectors(3, 5), [2, 5, 1]
+    with torch.set_grad_enabled(grad):
+        _, state = model.prefill(x, torch.tensor(lengths), max_length=ROOM)
+    for row, length in enumerate(lengths):
+        _, alone = model.prefill(x[row : row + 1, :length], max_length=ROOM)
+        for layer, own in zip(state.layers, alone.layers, strict=True):
+            for together, apart in zip(layer, own, strict=True):
+                # What a cache holds past a row's length is out of sight.
+                seen = slice(None) if attention == "linear" else slice(length)
+                torch.testing.assert_close(together[row, :, seen], apart[0, :, seen])
+
+
+def test_the_size_of_a_state(attention: str) -> None:
+    model = tiny_transformer(attention)
+    sizes = [model.initial_state(3, max_length=n).nbytes for n in (4, 8)]
+    heads, dim, layers, bytes_each, batch = 2, 4, 2, 8, 3
+    linear = batch * layers * heads * (dim * dim + dim) * bytes_each
+    cache = batch * layers * 2 * heads * dim * bytes_each
+    assert sizes == ([linear, linear] if attention == "linear" else [4 * cache, 8 * cache])
+
+
+@pytest.mark.parametrize("ragged", [True, False])
+def test_rows_can_be_forked_reordered_and_dropped(attention: str, ragged: bool) -> None:
+    model = tiny_transformer(attention)
+    x = vectors(3)
+    lengths = torch.tensor([4, 2, 3] if ragged else [4, 4, 4])
+    order = torch.tensor([2, 0, 2, 2])
+    with torch.no_grad():
+        _, state = model.prefill(x[:, :4], lengths, max_length=ROOM)
+        chosen = state.index_select(order)
+        new = vectors(4, 3)
+        y, _ = steps_from(model, chosen, new)
+        for beam, row in enumerate(order.tolist()):
+            prompt = x[row, : lengths[row]]
+            whole = model(torch.cat([prompt, new[beam]]).unsqueeze(0))[0]
+            torch.testing.assert_close(y[beam], whole[len(prompt) :])
+        # The rows that were chosen from are untouched by steps of the copies.
+        z, _ = steps_from(model, state, x[:, 4:6])
+        whole = model(torch.cat([x[0, : lengths[0]], x[0, 4:6]]).unsqueeze(0))[0]
+        torch.testing.assert_close(z[0], whole[-2:])
+
+
+def test_rows_left_at_one_position_are_uniform_again(attention: str) -> None:
+    model = tiny_transformer(attention)
+    _, state = model.prefill(vectors(3, 4), torch.tensor([4, 2, 2]), max_length=ROOM)
+    assert isinstance(state.position, Tensor) and state.cursor.furthest == 4
+    kept = state.index_select(torch.tensor([1, 2]))
+    assert kept.position == 2 and kept.cursor.furthest == 2
+    assert state.index_select(torch.tensor([], dtype=torch.int64)).layers[0][0].shape[0] == 0
+
+
+def test_a_clone_is_not_touched_by_steps(attention: str) -> None:
+    model = tiny_transformer(attention)
+    with torch.no_grad():
+        _, state = model.prefill(vectors(2, 3), max_length=ROOM)
+        kept, again = state.clone(), state.clone()
+        x = vectors(2, 3)
+        first, _ = steps_from(model, state, x)
+        for layer, other in zip(kept.layers, again.layers, strict=True):
+            assert all(torch.equal(a, b) for a, b in zip(layer, other, strict=True))
+        torch.testing.assert_close(steps_from(model, kept, x)[0], first)
+
+
+def test_without_gradients_the_state_is_updated_in_place(attention: str) -> None:
+    model = tiny_transformer(attention)
+    state = model.initial_state(2, max_length=ROOM)
+    where = [x.data_ptr() for layer in state.layers for x in layer]
+    with torch.no_grad():
+        _, state = steps_from(model, state, vectors(2, 3))
+    assert [x.data_ptr() for layer in state.layers for x in layer] == where
+
+
+def test_gradients_through_states_equal_those_of_forward(attention: str) -> None:
+    model = tiny_transformer(attention)
+    x = vectors(2).requires_grad_()
+    weights = torch.randn(2, ROOM, 8, dtype=torch.float64)
+    (expected,) = torch.autograd.grad((model(x) * weights).sum(), x)
+    y, state = model.prefill(x[:, :5], max_length=ROOM)
+    given_away = [t.clone() for layer in state.layers for t in layer]
+    z, _ = steps_from(model, state, x[:, 5:])
+    (gradient,) = torch.autograd.grad((torch.cat([y, z], 1) * weights).sum(), x)
+    torch.testing.assert_close(gradient, expected)
+    kept = [t for layer in state.layers for t in layer]
+    assert all(torch.equal(a, b) for a, b in zip(kept, given_away, strict=True))
+
+
+def test_detach_cuts_gradients_off(attention: str) -> None:
+    model = tiny_transformer(attention)
+    x = vectors(2, 3).requires_grad_()
+    _, state = model.prefill(x, max_length=ROOM)
+    y, _ = model.step(vectors(2, 1)[:, 0], state.detach())
+    assert torch.autograd.grad(y.sum(), x, allow_unused=True) == (None,)
+
+
+def test_to_casts_tensors_and_leaves_positions(attention: str) -> None:
+    model = tiny_transformer(attention)
+    _, state = model.prefill(vectors(2, 3), torch.tensor([3, 1]), max_length=ROOM)
+    single = state.to(dtype=torch.float32)
+    assert all(x.dtype == torch.float32 for layer in single.layers for x in layer)
+    assert isinstance(single.position, Tensor) and single.position.tolist() == [3, 1]
+    assert single.nbytes * 2 == state.nbytes
+
+
+def test_autocast_steps_as_it_prefills(attention: str) -> None:
+    model = Transformer(tiny_config(attention)).eval()
+    x = torch.randn(2, ROOM, 8)
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        _, state = model.prefill(x[:, :4], max_length=ROOM)
+        y, _ = steps_from(model, state, x[:, 4:])
+        z, _ = steps_from(model, model.initial_state(2, max_length=ROOM), x)
+        whole = model(x)
+    assert (y.float() - whole[:, 4:].float()).abs().max() < 0.1
+    assert (z.float() - whole.float()).abs().max() < 0.1
+
+
+def test_decoding_never_drops_out(attention: str) -> None:
+    model = tiny_transformer(attention, dropout=0.5)
+    x = vectors(2)
+    whole = model(x)
+    model.train()
+    y, state = model.prefill(x[:, :5], max_length=ROOM)
+    z, _ = steps_from(model, state, x[:, 5:])
+    torch.testing.assert_close(torch.cat([y, z], 1), whole)
+
+
+def test_other_feature_maps_step_as_they_run_whole() -> None:
+    for name in ("relu", "polynomial", "taylor", "favor", "rff", "hedgehog"):
+        model = tiny_transformer(feature_map=name, eps=1e-3)
+        x = vectors(2)
+        with torch.no_grad():
+            y, _ = steps_from(model, model.initial_state(2), x)
+            torch.testing.assert_close(y, model(x), msg=name)
+
+
+def test_linear_attention_steps_on_without_bound() -> None:
+    model = tiny_transformer("linear")
+    with torch.no_grad():
+        y, state = steps_from(model, model.initial_state(1), vectors(1, 50))
+    assert state.position == 50 and y.isfinite().all()
+
+
+def test_softmax_needs_to_know_the_room() -> None:
+    with pytest.raises(ValueError, match="max_length is needed to step with attention 'softmax'"):
+        tiny_transformer("softmax").initial_state(1)
+
+
+def test_a_full_state_refuses_to_step(attention: str) -> None:
+    model = tiny_transformer(attention)
+    _, state = model.prefill(vectors(2, 4), torch.tensor([4, 1]), max_length=4)
+    with pytest.raises(ValueError, match="room for 4 positions and all are taken"):
+        model.step(vectors(2, 1)[:, 0], state)
+    with pytest.raises(ValueError, match="take 5 positions and max_length is 4"):
+        model.prefill(vectors(2, 5), max_length=4)
+
+
+def test_an_encoder_refuses_to_decode_with_the_reason(attention: str) -> None:
+    model = tiny_transformer(attention, is_causal=False)
+    state = tiny_transformer(attention).initial_state(1, max_length=2)
+    reason = "depends on inputs still to come"
+    with pytest.raises(ValueError, match=reason):
+        model.initial_state(1, max_length=2)
+    with pytest.raises(ValueError, match=reason):
+        model.prefill(vectors(1), max_length=ROOM)
+    with pytest.raises(ValueError, match=reason):
+        model.step(vectors(1)[:, 0], state)
+
+
+def test_refuses_what_cannot_be_right(attention: str) -> None:
+    model = tiny_transformer(attention)
+    state = model.initial_state(2, max_length=4)
+    with pytest.raises(ValueError, match=re.escape("shape (batch, 8) and got (2, 1, 8)")):
+        model.step(vectors(2, 1), state)
+    with pytest.raises(
+        ValueError, match=re.escape("lengths must lie in 0..3 and reach from 1 to 4")
+    ):
+        model.prefill(vectors(2, 3), torch.tensor([1, 4]), max_length=8)
+    with pytest.raises(ValueError, match="batch must be an integer of at least 1 and is 0"):
+        model.initial_state(0, max_length=4)

@@ -1,0 +1,215 @@
+"""A saved model comes back the same; anything that does not fit is refused in a sentence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from linattn_models import (
+    AutoregressiveTransformer,
+    MixtureOfLogistics,
+    load,
+    read_config,
+    save,
+    serialization,
+)
+from linattn_models.serialization import Model
+from tests.models.tiny import random_tokens, tiny_model, tiny_transformer
+
+
+def models() -> list[Model]:
+    return [
+        tiny_model("linear"),
+        tiny_model("softmax", MixtureOfLogistics(2, 3, 8), "sinusoidal", norm="post"),
+        tiny_model("linear", feature_map="hedgehog").float().bfloat16(),
+        tiny_transformer(
+            feature_map="favor", feature_map_options={"num_features": 6}, is_causal=False
+        ),
+    ]
+
+
+@pytest.mark.parametrize("index", range(4))
+def test_round_trips(index: int, tmp_path: Path) -> None:
+    model = models()[index]
+    save(model, tmp_path / "a" / "model")
+    loaded = load(tmp_path / "a" / "model")
+    assert type(loaded) is type(model) and loaded.to_dict() == model.to_dict()
+    assert not loaded.training
+    state = loaded.state_dict()
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(state[name], tensor) and state[name].dtype == tensor.dtype
+    trainable = {name for name, p in loaded.named_parameters() if p.requires_grad}
+    assert trainable == {name for name, p in model.named_parameters() if p.requires_grad}
+    if isinstance(model, AutoregressiveTransformer):
+        assert isinstance(loaded, AutoregressiveTransformer)
+        tokens = random_tokens(model, 2, 5)
+        assert torch.equal(loaded.loss(tokens), model.loss(tokens))
+
+
+def test_the_folder_holds_two_files_and_what_was_added(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    save(tiny_model(), folder, extra={"dataset": "digits", "step": 3})
+    assert sorted(x.name for x in folder.iterdir()) == ["config.json", "model.safetensors"]
+    assert [x.name for x in tmp_path.iterdir()] == ["model"]
+    config = read_config(folder)
+    assert config["extra"] == {"dataset": "digits", "step": 3}
+    assert config["format_version"] == 1 and config["model"] == "AutoregressiveTransformer"
+
+
+def test_loading_leaves_the_random_state_alone(tmp_path: Path) -> None:
+    save(tiny_model(), tmp_path / "model")
+    before = torch.get_rng_state()
+    load(tmp_path / "model")
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_saving_again_replaces(tmp_path: Path) -> None:
+    first, second = tiny_model(), tiny_model("softmax")
+    for model in (first, second):
+        save(model, tmp_path / "model")
+    assert load(tmp_path / "model").to_dict() == second.to_dict()
+    assert [x.name for x in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_folder_with_other_things_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(ValueError, match=r"holds 'notes.txt', which saving there would remove"):
+        save(tiny_model(), tmp_path)
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+    with pytest.raises(ValueError, match="is a file where a folder was expected"):
+        save(tiny_model(), tmp_path / "notes.txt")
+
+
+def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "model"
+    before = tiny_model()
+    save(before, folder)
+
+    def fill_up(tensors: dict[str, Tensor], path: Path) -> None:
+        path.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(serialization, "save_file", fill_up)
+    with pytest.raises(OSError, match="No space left"):
+        save(tiny_model("softmax"), folder)
+    with pytest.raises(OSError, match="No space left"):
+        save(tiny_model("softmax"), tmp_path / "other")
+    assert [x.name for x in tmp_path.iterdir()] == ["model"]
+    assert load(folder).to_dict() == before.to_dict()
+
+
+@pytest.mark.parametrize("extra", [{"a": object()}, {"a": float("nan")}])
+def test_extra_that_is_not_json_is_refused(extra: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="extra must hold JSON values only"):
+        save(tiny_model(), tmp_path / "model", extra=extra)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_other_modules_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="'Linear' is unknown"):
+        save(torch.nn.Linear(2, 2), tmp_path / "model")  # type: ignore[arg-type]
+
+
+Change = Callable[[dict[str, Any]], object]
+
+
+def rename(tensors: dict[str, Any]) -> None:
+    tensors["output.wieght"] = tensors.pop("output.weight")
+
+
+def shorten(tensors: dict[str, Any]) -> None:
+    tensors["start"] = tensors["start"][:-1].clone()
+
+
+def to_integers(tensors: dict[str, Any]) -> None:
+    tensors["start"] = tensors["start"].long()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda t: t.pop("start"), "lacks 1 of the model's tensors, the first 'start'"),
+        (rename, "the first 'output.weight'; it has 'output.wieght'.*renamed"),
+        (lambda t: t.update(more=torch.zeros(2)), "has 1 tensors that .* lacks, the first 'more'"),
+        (shorten, r"'start' has shape \(7,\) and the configured model expects \(8,\)"),
+        (to_integers, "'start' is torch.int64 where the model has torch.float32"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused(change: Change, said: str, tmp_path: Path) -> None:
+    save(tiny_model(), tmp_path / "model")
+    path = tmp_path / "model" / "model.safetensors"
+    tensors = load_file(path)
+    change(tensors)
+    save_file(tensors, path)
+    with pytest.raises(ValueError, match=said):
+        load(tmp_path / "model")
+
+
+def drop(key: str) -> Change:
+    return lambda config: config.pop(key)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda c: c.update(num_layer=3), "'num_layer' is unknown"),
+        (lambda c: c["transformer"].update(num_layer=3), "did you mean 'num_layers'"),
+        (lambda c: c["transformer"].update(num_layers=3), "lacks 12 of the model's tensors"),
+        (lambda c: c["transformer"].update(num_layers=1), "another configuration"),
+        (lambda c: c["transformer"].update(ffn_dim=13), "another configuration"),
+        (lambda c: c["transformer"].update(attention="sofmax"), "did you mean 'softmax'"),
+        (lambda c: c["transformer"].update(feature_map_options={"x": 1}), "describes no model"),
+        (lambda c: c.update(max_length=3), "another configuration"),
+        (lambda c: c.update(max_length="9"), "and is '9'"),
+        (lambda c: c.update(transformer=[]), "must be a mapping and is a list"),
+        (lambda c: c["head"].update(kind="cat"), "head 'cat' is unknown"),
+        (lambda c: c.update(format_version=2), "format_version 2 and .* reads 1"),
+        (drop("format_version"), "format_version None"),
+        (lambda c: c.update(model="LSTM"), "'LSTM' is unknown"),
+        (drop("head"), "lacks the key.*'head'"),
+    ],
+)
+def test_configurations_that_do_not_fit_are_refused(
+    change: Change, said: str, tmp_path: Path
+) -> None:
+    save(tiny_model(), tmp_path / "model")
+    path = tmp_path / "model" / "config.json"
+    config = json.loads(path.read_text())
+    change(config)
+    path.write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=said) as refusal:
+        load(tmp_path / "model")
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b"[]", b""])
+def test_a_configuration_that_is_no_json_object_is_refused(content: bytes, tmp_path: Path) -> None:
+    save(tiny_model(), tmp_path / "model")
+    (tmp_path / "model" / "config.json").write_bytes(content)
+    with pytest.raises(ValueError, match=r"config.json (is not JSON|has format_version None)"):
+        load(tmp_path / "model")
+
+
+@pytest.mark.parametrize("keep", [0, 4, 100, -4])
+def test_truncated_weights_are_refused(keep: int, tmp_path: Path) -> None:
+    save(tiny_model(), tmp_path / "model")
+    path = tmp_path / "model" / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(ValueError, match="is damaged or no safetensors file"):
+        load(tmp_path / "model")
+
+
+def test_absent_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"config.json does not exist"):
+        load(tmp_path / "nowhere")
+    save(tiny_model(), tmp_path / "model")
+    (tmp_path / "model" / "model.safetensors").unlink()
+    with pytest.raises(FileNotFoundError, match=r"model.safetensors does not exist"):
+        load(tmp_path / "model")

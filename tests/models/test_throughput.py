@@ -1,0 +1,56 @@
+"""Throughput: what is reported follows from what was timed."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from linattn_models import MixtureOfLogistics, generation_throughput
+from tests.models.tiny import MAX_LENGTH, tiny_model
+
+
+@pytest.mark.parametrize("method", ["stateful", "rerun"])
+def test_whole_sequences_are_timed_position_by_position(attention: str, method: str) -> None:
+    model = tiny_model(attention, MixtureOfLogistics(2, 3, 8))
+    measured = generation_throughput(model, batch=3, method=method)
+    assert [position for position, _ in measured.seconds_per_step] == list(range(MAX_LENGTH))
+    assert not measured.estimated
+    total = sum(seconds for _, seconds in measured.seconds_per_step)
+    assert math.isclose(measured.seconds_per_sample, total / 3)
+    assert math.isclose(measured.samples_per_second, 3 / total)
+
+
+@pytest.mark.parametrize("method", ["stateful", "rerun"])
+def test_some_positions_stand_for_all(attention: str, method: str) -> None:
+    measured = generation_throughput(tiny_model(attention), batch=2, method=method, steps=3)
+    (first, a), (middle, b), (last, c) = measured.seconds_per_step
+    assert (first, middle, last) == (0, 4, 8) and measured.estimated
+    trapezoids = 4 * (a + b) / 2 + 4 * (b + c) / 2 + (a + c) / 2
+    assert math.isclose(2 * measured.seconds_per_sample, trapezoids)
+
+
+def test_bytes_are_those_of_one_samples_state() -> None:
+    heads, dim, layers, bytes_each = 2, 4, 2, 8
+    linear = generation_throughput(tiny_model("linear"), batch=3, length=4, steps=2)
+    assert linear.state_bytes_per_sample == layers * heads * (dim * dim + dim) * bytes_each
+    cache = generation_throughput(tiny_model("softmax"), batch=3, length=4, steps=2)
+    assert cache.state_bytes_per_sample == layers * 2 * heads * 4 * dim * bytes_each
+    rerun = generation_throughput(tiny_model(), batch=3, length=4, steps=2, method="rerun")
+    assert rerun.state_bytes_per_sample == 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"batch": 0}, "batch must be"),
+        ({"batch": 1, "length": 10}, "length 10 is more than the 9 positions"),
+        ({"batch": 1, "length": 10, "steps": 3}, "length 10 is more than the 9 positions"),
+        ({"batch": 1, "steps": 1}, "steps must be an integer of at least 2"),
+        ({"batch": 1, "method": "state"}, "did you mean 'stateful'"),
+    ],
+)
+def test_refuses_what_cannot_be_right(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        generation_throughput(tiny_model(), **fields)

@@ -1,0 +1,156 @@
+"""Run whole, a transformer sees what it may see and learns with all its weights."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from linattn_models import Transformer
+from tests.models.tiny import ATTENTIONS, tiny_config, tiny_transformer
+
+LAYOUTS: list[dict[str, Any]] = [
+    {"norm": "pre", "activation": "gelu"},
+    {"norm": "post", "activation": "relu"},
+]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_outputs_before_a_changed_input_are_identical(
+    attention: str, layout: dict[str, Any]
+) -> None:
+    model = tiny_transformer(attention, **layout)
+    x = torch.randn(2, 8, 8, dtype=torch.float64)
+    changed = x.clone()
+    changed[:, 5] *= -1.0
+    before, after = model(x), model(changed)
+    assert torch.equal(before[:, :5], after[:, :5])
+    assert ((before[:, 5:] - after[:, 5:]).abs().amax(-1) > 1e-9).all()
+
+
+def test_without_causality_every_output_sees_every_input(attention: str) -> None:
+    model = tiny_transformer(attention, is_causal=False)
+    x = torch.randn(1, 6, 8, dtype=torch.float64)
+    changed = x.clone()
+    changed[:, 5] *= -1.0
+    assert ((model(x) - model(changed)).abs().amax(-1) > 1e-9).all()
+
+
+@given(
+    attention=st.sampled_from(ATTENTIONS),
+    is_causal=st.booleans(),
+    lengths=st.lists(st.integers(0, 6), min_size=1, max_size=4),
+)
+def test_padding_is_as_if_it_were_not_there(
+    attention: str, is_causal: bool, lengths: list[int]
+) -> None:
+    model = tiny_transformer(attention, is_causal=is_causal)
+    x = torch.randn(len(lengths), 6, 8, dtype=torch.float64)
+    padded = model(x, torch.tensor(lengths))
+    assert padded.isfinite().all()
+    for row, length in enumerate(lengths):
+        if length:
+            alone = model(x[row : row + 1, :length])
+            torch.testing.assert_close(padded[row, :length], alone[0])
+
+
+def test_gradients_of_real_positions_ignore_padding(attention: str) -> None:
+    model = tiny_transformer(attention, is_causal=False)
+    x = torch.randn(2, 6, 8, dtype=torch.float64, requires_grad=True)
+    lengths = torch.tensor([4, 6])
+    model(x, lengths)[0, :4].sum().backward()
+    assert x.grad is not None
+    assert (x.grad[0, 4:] == 0).all() and (x.grad[0, :4] != 0).any()
+
+
+def test_a_row_without_keys_attends_to_nothing(attention: str) -> None:
+    model = tiny_transformer(attention, is_causal=False)
+    x = torch.randn(2, 4, 8, dtype=torch.float64, requires_grad=True)
+    model(x, torch.tensor([0, 4]))[0, 1].sum().backward()
+    assert x.grad is not None
+    assert (x.grad[:, [0, 2, 3]] == 0).all() and x.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("feature_map", ["elu", "hedgehog"])
+def test_gradient_reaches_every_parameter(
+    attention: str, layout: dict[str, Any], feature_map: str
+) -> None:
+    model = tiny_transformer(attention, feature_map=feature_map, **layout)
+    x = torch.randn(2, 5, 8, dtype=torch.float64)
+    (model(x) * torch.randn_like(x)).sum().backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None and parameter.grad.abs().sum() > 0, name
+
+
+def test_learned_features_are_parameters_and_drawn_ones_are_saved() -> None:
+    learned = tiny_transformer(feature_map="hedgehog")
+    assert any("feature_map" in name for name, _ in learned.named_parameters())
+    drawn = tiny_transformer(feature_map="favor", feature_map_options={"num_features": 6})
+    assert any("feature_map" in name for name in drawn.state_dict())
+
+
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_compiles_into_one_graph(attention: str, is_causal: bool) -> None:
+    model = tiny_transformer(attention, is_causal=is_causal)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    x = torch.randn(2, 5, 8, dtype=torch.float64, requires_grad=True)
+    lengths = torch.tensor([5, 3])
+    torch.testing.assert_close(compiled(x, lengths)[1, :3], model(x, lengths)[1, :3])
+    torch.testing.assert_close(compiled(x), model(x))
+    (gradient,) = torch.autograd.grad(compiled(x).square().sum(), x)
+    (expected,) = torch.autograd.grad(model(x).square().sum(), x)
+    torch.testing.assert_close(gradient, expected)
+
+
+def test_both_attentions_have_the_same_weights() -> None:
+    shapes = [
+        {name: tuple(x.shape) for name, x in tiny_transformer(name_).state_dict().items()}
+        for name_ in ATTENTIONS
+    ]
+    assert shapes[0] == shapes[1]
+
+
+def test_drops_out_in_training_only(attention: str) -> None:
+    model = tiny_transformer(attention, dropout=0.5)
+    x = torch.randn(2, 5, 8, dtype=torch.float64)
+    assert torch.equal(model(x), model(x))
+    model.train()
+    assert not torch.equal(model(x), model(x))
+
+
+def test_bfloat16_stays_close_to_float32(attention: str) -> None:
+    model = Transformer(tiny_config(attention))
+    x = torch.randn(2, 50, 8)
+    exact = model(x)
+    half = model.bfloat16()(x.bfloat16())
+    assert half.dtype == torch.bfloat16
+    assert (half.float() - exact).abs().max() < 0.15  # outputs have variance 1
+
+
+@pytest.mark.parametrize(
+    ("x", "lengths", "error", "said"),
+    [
+        (torch.zeros(2, 5, 7), None, ValueError, "(batch, length, 8) and has (2, 5, 7)"),
+        (torch.zeros(5, 8), None, ValueError, "has (5, 8)"),
+        (torch.zeros(2, 5, 8), torch.tensor([1]), ValueError, "(2,), one length a row, and has"),
+        (torch.zeros(2, 5, 8), torch.tensor([1, 6]), ValueError, "0..5 and reach from 1 to 6"),
+        (torch.zeros(2, 5, 8), torch.tensor([-1, 5]), ValueError, "reach from -1 to 5"),
+        (torch.zeros(2, 5, 8), torch.tensor([1.0, 2.0]), TypeError, "dtype torch.float32"),
+        (torch.zeros(2, 5, 8), [1, 2], TypeError, "is a list"),
+    ],
+)
+def test_refuses_what_cannot_be_right(
+    attention: str, x: Any, lengths: Any, error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=re.escape(said)):
+        tiny_transformer(attention).float()(x, lengths)
+
+
+def test_options_that_the_feature_map_lacks_are_refused() -> None:
+    with pytest.raises(TypeError, match="num_feature"):
+        tiny_transformer(feature_map="favor", feature_map_options={"num_feature": 6})

@@ -1,0 +1,50 @@
+"""Models small enough to run hundreds of times."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from linattn_models import AutoregressiveTransformer, Head, Transformer, TransformerConfig
+
+ATTENTIONS = ("linear", "softmax")
+MAX_LENGTH = 9
+
+
+def tiny_config(attention: str = "linear", **fields: Any) -> TransformerConfig:
+    return TransformerConfig(
+        **{
+            "num_layers": 2,
+            "num_heads": 2,
+            "head_dim": 4,
+            "ffn_dim": 12,
+            "attention": attention,
+            **fields,
+        }
+    )
+
+
+def tiny_transformer(attention: str = "linear", **fields: Any) -> Transformer:
+    """In float64, where equalities that hold to rounding hold to 1e-9."""
+    return Transformer(tiny_config(attention, **fields)).double().eval()
+
+
+def tiny_model(
+    attention: str = "linear",
+    head: Head | int = 7,
+    positions: str = "learned",
+    **fields: Any,
+) -> AutoregressiveTransformer:
+    config = tiny_config(attention, **fields)
+    return AutoregressiveTransformer(config, head, MAX_LENGTH, positions).double().eval()
+
+
+def random_tokens(model: AutoregressiveTransformer, batch: int, length: int) -> Tensor:
+    extra = () if model.head.channels == 1 else (model.head.channels,)
+    return torch.randint(model.head.levels, (batch, length, *extra))
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)

@@ -1,0 +1,52 @@
+"""A training configuration that cannot be carried out is refused in one sentence."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from linattn_models.training import TrainingConfig
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"steps": 0}, "steps must be an integer of at least 1, got 0"),
+        ({"steps": 2.0}, "steps must be an integer of at least 1, got 2.0"),
+        ({"steps": True}, "steps must be an integer of at least 1, got True"),
+        ({"batch_size": -4}, "batch_size must be an integer of at least 1, got -4"),
+        ({"eval_every": 0}, "eval_every must be an integer of at least 1 or None, got 0"),
+        ({"seed": -1}, "seed must be an integer of at least 0, got -1"),
+        ({"learning_rate": 0}, "learning_rate must be a finite number above 0, got 0"),
+        ({"learning_rate": float("nan")}, "learning_rate must be a finite number above 0, got nan"),
+        ({"clip_norm": 0.0}, "clip_norm must be a finite number above 0 or None, got 0.0"),
+        ({"weight_decay": -0.1}, "weight_decay must be a finite number of at least 0, got -0.1"),
+        (
+            {"optimizer": "radm"},
+            "optimizer must be one of radam, adam, adamw, got 'radm' (did you mean 'radam'?)",
+        ),
+        (
+            {"mixed_precision": "float16"},
+            "mixed_precision must be one of no, bf16, fp16, got 'float16'",
+        ),
+        ({"schedule": "step"}, "got schedule='step' and drop_at=None"),
+        ({"drop_at": 5}, "got schedule='constant' and drop_at=5"),
+        (
+            {"schedule": "cosine", "warmup_steps": 10},
+            "warmup_steps must be below steps=10, got 10",
+        ),
+    ],
+)
+def test_refusals(changes: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ValueError) as refusal:  # noqa: PT011 - the sentence is compared below
+        TrainingConfig(**{"steps": 10, "batch_size": 2, **changes})
+    assert sentence in str(refusal.value)
+
+
+def test_it_is_frozen_and_plain_json() -> None:
+    config = TrainingConfig(steps=10, batch_size=2, schedule="step", drop_at=4, clip_norm=1)
+    assert TrainingConfig(**json.loads(json.dumps(config.to_dict()))) == config
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.steps = 5

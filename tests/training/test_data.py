@@ -1,0 +1,57 @@
+"""The order of examples: every epoch sees each once, whatever the batch size, from any step on."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from linattn_models.training.data import ExampleOrder, derived_seed
+
+sizes = {"examples": st.integers(1, 30), "batch_size": st.integers(1, 40)}
+
+
+@given(**sizes, seed=st.integers(0, 2**40), epochs=st.integers(1, 4))
+def test_each_epoch_is_a_permutation(
+    examples: int, batch_size: int, seed: int, epochs: int
+) -> None:
+    order = ExampleOrder(examples, batch_size, seed)
+    steps = -(-epochs * examples // batch_size)
+    stream = torch.cat([order.indices(step) for step in range(steps)])
+    for epoch in stream[: epochs * examples].split(examples):
+        assert epoch.sort().values.tolist() == list(range(examples))
+
+
+@given(**sizes, steps=st.lists(st.integers(0, 50), min_size=1))
+def test_a_batch_depends_on_nothing_but_seed_and_step(
+    examples: int, batch_size: int, steps: list[int]
+) -> None:
+    walked = ExampleOrder(examples, batch_size, seed=1)
+    for step in steps:
+        fresh = ExampleOrder(examples, batch_size, seed=1).indices(step)
+        assert fresh.shape == (batch_size,)
+        assert torch.equal(walked.indices(step), fresh)
+
+
+def test_batch_size_only_cuts_the_stream() -> None:
+    by_three, by_four = ExampleOrder(10, 3, 0), ExampleOrder(10, 4, 0)
+    assert torch.equal(
+        torch.cat([by_three.indices(step) for step in range(8)]),
+        torch.cat([by_four.indices(step) for step in range(6)]),
+    )
+
+
+def test_seeds_and_epochs_differ_in_order() -> None:
+    orders = [ExampleOrder(50, 50, seed).indices(epoch) for seed in (0, 1) for epoch in (0, 1)]
+    assert len({tuple(order.tolist()) for order in orders}) == 4
+
+
+def test_derived_seeds_keep_their_arguments_apart() -> None:
+    seeds = {derived_seed("a", 1, 23), derived_seed("a", 12, 3), derived_seed("b", 1, 23)}
+    assert len(seeds) == 3
+
+
+def test_no_example_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least 1 example, the data has 0"):
+        ExampleOrder(0, 4, 0)

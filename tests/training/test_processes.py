@@ -1,0 +1,129 @@
+"""Runs in processes of their own: killed, interrupted, and several at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+
+from linattn_models.training import RunFolder
+from tests.training.toy import logged, same_weights, toy_run
+
+Start = Callable[..., subprocess.Popen[str]]
+TORCHRUN = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m")
+
+
+@pytest.fixture
+def start(repository: Path) -> Start:
+    """Starts a worker, on the CPU: one process, or two under torchrun."""
+
+    def start(out: Path, processes: int = 1, **options: Any) -> subprocess.Popen[str]:
+        launcher = TORCHRUN if processes == 2 else ()
+        worker = ("tests.training.worker", json.dumps({"out": str(out), **options}))
+        environment = {**os.environ, "ACCELERATE_USE_CPU": "1", "CUDA_VISIBLE_DEVICES": ""}
+        return subprocess.Popen(
+            [sys.executable, "-m", *launcher, *worker],
+            cwd=repository,
+            env={**environment, "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    return start
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    output, errors = process.communicate(timeout=120)
+    return process.returncode, output, errors
+
+
+@pytest.mark.parametrize("mixed_precision", ["no", "bf16"])
+def test_a_killed_run_resumes_bit_for_bit(
+    start: Start, out: Path, tmp_path: Path, mixed_precision: str
+) -> None:
+    whole = tmp_path / "whole"
+    options: dict[str, Any] = {
+        **{"steps": 12, "checkpoint_every": 3, "eval_every": 2, "log_every": 2},
+        "mixed_precision": mixed_precision,
+    }
+    assert ended(start(out, **options, kill_at=8))[0] == -signal.SIGKILL
+    assert RunFolder(out).latest_checkpoint() == out / "checkpoints" / "step-6"
+    resumed = toy_run(out, **options, resume=True)
+    assert resumed["metrics"] == toy_run(whole, **options)["metrics"]
+    assert logged(out) == logged(whole)
+    assert same_weights(out, whole)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_leaves_the_checkpoint_of_the_step_in_hand(
+    start: Start, out: Path, unbroken: Path, number: signal.Signals
+) -> None:
+    process = start(out, eval_every=3, pause_at=4)
+    signal_when_paused(process, out, number)
+    code, _, errors = ended(process)
+    assert code == 130, errors
+    assert "stopped after step 5 of 12" in errors.splitlines()[-1]
+    assert "Traceback" not in errors
+    assert [path.name for path in RunFolder(out).checkpoints()] == ["step-5"]
+    assert not (out / "summary.json").exists()
+    toy_run(out, eval_every=3, resume=True)
+    assert logged(out) == logged(unbroken)
+    assert same_weights(out, unbroken)
+
+
+@pytest.mark.slow
+def test_two_processes_stop_together_and_make_the_run_of_one(
+    start: Start, out: Path, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"plain": True, "clip_norm": 0.5, "log_every": 2}
+    process = start(out, processes=2, pause_at=3, **options)
+    signal_when_paused(process, out, signal.SIGINT)
+    _, _, errors = ended(process)
+    [checkpoint] = RunFolder(out).checkpoints()
+    assert f"stopped after step {checkpoint.name.removeprefix('step-')} of 12" in errors
+    code, _, errors = ended(start(out, processes=2, resume=True, **options))
+    assert code == 0, errors
+
+    one = tmp_path / "one"
+    assert ended(start(one, **options))[0] == 0
+    for line, expected in zip(logged(out), logged(one), strict=True):
+        assert line.pop("split") == expected.pop("split")
+        assert line == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.slow
+def test_two_processes_with_dropout_resume_bit_for_bit(
+    start: Start, out: Path, tmp_path: Path
+) -> None:
+    """Each process has draws of its own, and gets them back."""
+    whole = tmp_path / "whole"
+    unbroken, begun = start(whole, processes=2, steps=8), start(out, processes=2, steps=3)
+    assert ended(begun)[0] == ended(unbroken)[0] == 0
+    code, _, errors = ended(start(out, processes=2, steps=8, resume=True))
+    assert code == 0, errors
+    assert logged(out) == logged(whole)
+    assert same_weights(out, whole)
+    draws = RunFolder(out).checkpoints()[-1] / "rng.safetensors"
+    states = safetensors.torch.load_file(draws)["torch"]  # (processes, bytes)
+    assert len(states) == 2
+    assert not torch.equal(states[0], states[1])
+
+
+def signal_when_paused(process: subprocess.Popen[str], out: Path, number: signal.Signals) -> None:
+    """Sends the signal while the worker waits at its `pause_at`."""
+    while not (out.parent / "paused").exists():
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.02)
+    process.send_signal(number)
+    (out.parent / "signalled").touch()

@@ -1,0 +1,219 @@
+"""A run that stopped at any moment goes on as if it had not."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from linattn_models.training import RunFolder
+from tests.training.toy import (
+    Crash,
+    CrashingData,
+    ToyData,
+    logged,
+    noisy_loss,
+    same_weights,
+    toy_model,
+    toy_run,
+)
+
+
+@settings(max_examples=12)
+@given(
+    steps=st.integers(2, 9),
+    crash_at=st.integers(0, 8),
+    log_every=st.integers(1, 4),
+    eval_every=st.none() | st.integers(1, 4),
+    checkpoint_every=st.none() | st.integers(1, 4),
+    keep_checkpoints=st.integers(1, 3),
+    optimizer=st.sampled_from(["radam", "adam", "adamw"]),
+    mixed_precision=st.sampled_from(["no", "bf16"]),
+)
+def test_a_crash_at_any_step_changes_nothing(steps: int, crash_at: int, **settings: object) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        whole, broken = Path(folder, "whole"), Path(folder, "broken")
+        model, resumed = toy_model(), toy_model()
+        summary = toy_run(whole, model=model, steps=steps, **settings)
+        with pytest.raises(Crash):
+            toy_run(broken, data=CrashingData(crash_at % steps), steps=steps, **settings)
+        again = toy_run(broken, model=resumed, resume=True, steps=steps, **settings)
+        assert logged(broken) == logged(whole)
+        assert same_weights(whole, broken)
+        assert all(map(torch.equal, model.state_dict().values(), resumed.state_dict().values()))
+        assert again["metrics"] == summary["metrics"]
+
+
+def test_an_ended_run_is_extended_as_if_it_had_never_ended(out: Path, unbroken: Path) -> None:
+    for steps in (5, 7, 12):
+        toy_run(out, steps=steps, checkpoint_every=4, eval_every=3, resume=out.exists())
+    assert logged(out) == logged(unbroken)
+    assert same_weights(out, unbroken)
+
+
+def test_losses_between_two_lines_survive_a_stop(out: Path, tmp_path: Path) -> None:
+    toy_run(tmp_path / "whole", steps=9, log_every=5)
+    with pytest.raises(Crash):
+        toy_run(out, steps=9, log_every=5, checkpoint_every=3, data=CrashingData(4))
+    toy_run(out, steps=9, log_every=5, checkpoint_every=3, resume=True)
+    assert logged(out) == logged(tmp_path / "whole")
+
+
+def test_resuming_a_complete_run_makes_no_step(out: Path) -> None:
+    summary = toy_run(out, steps=3)
+    before = (out / "metrics.jsonl").read_bytes()
+    model = toy_model()
+    assert toy_run(out, steps=3, model=model, data=CrashingData(0), resume=True) == summary
+    assert (out / "metrics.jsonl").read_bytes() == before
+    weights = toy_model()
+    RunFolder(out).load_weights(weights)
+    assert all(map(torch.equal, model.state_dict().values(), weights.state_dict().values()))
+
+
+def test_a_run_killed_before_its_summary_gets_one(out: Path) -> None:
+    summary = toy_run(out, steps=3)
+    (out / "summary.json").unlink()
+    again = toy_run(out, steps=3, data=CrashingData(0), resume=True)
+    assert again["metrics"] == summary["metrics"]
+    assert json.loads((out / "summary.json").read_text()) == again
+
+
+def test_a_half_written_line_is_dropped(out: Path, unbroken: Path) -> None:
+    toy_run(out, steps=8, checkpoint_every=4, eval_every=3)
+    with (out / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"step": 9, "split": "train", "lo')
+    toy_run(out, checkpoint_every=4, eval_every=3, resume=True)
+    assert logged(out) == logged(unbroken)
+
+
+def test_without_a_checkpoint_the_run_starts_over_and_says_so(
+    out: Path, unbroken: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(Crash):
+        toy_run(out, data=CrashingData(3), checkpoint_every=4, eval_every=3)
+    assert logged(out)
+    toy_run(out, resume=True, checkpoint_every=4, eval_every=3)
+    assert "no checkpoint yet: starting from the beginning" in capsys.readouterr().err
+    assert logged(out) == logged(unbroken)
+
+
+def test_evaluating_does_not_disturb_training(out: Path, tmp_path: Path) -> None:
+    toy_run(out, steps=6, eval_every=1)
+    toy_run(tmp_path / "blind", steps=6, evaluate=None)
+    trained = [line for line in logged(out) if line["split"] == "train"]
+    assert trained == logged(tmp_path / "blind")
+    assert same_weights(out, tmp_path / "blind")
+
+
+def test_training_time_adds_up_over_resumes(out: Path) -> None:
+    first = toy_run(out, steps=3)["train_seconds"]
+    assert toy_run(out, steps=6, resume=True)["train_seconds"] >= first > 0
+    times = [line["seconds"] for line in RunFolder(out).metrics()]
+    assert times == sorted(times)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"learning_rate": 0.5}, "training.learning_rate was 0.02 and is now 0.5"),
+        ({"seed": 7}, "training.seed was 0 and is now 7"),
+        ({"clip_norm": 1.0}, "training.clip_norm was null and is now 1.0"),
+        ({"model_config": {"width": 9}}, "model.width was 8 and is now 9"),
+        ({"data": ToyData(24)}, "examples was 23 and is now 24"),
+        (
+            {"describe": {"app": "toy", "preset": "p", "dataset": "d", "attention": "softmax"}},
+            'attention was "linear" and is now "softmax"',
+        ),
+        ({"model_config": {"width": 8, "depth": 2}}, "model.depth was absent and is now 2"),
+    ],
+)
+def test_another_configuration_is_refused(
+    out: Path, changes: dict[str, object], named: str
+) -> None:
+    toy_run(out, steps=2)
+    before = (out / "config.json").read_bytes()
+    with pytest.raises(ValueError, match="cannot be resumed") as refusal:
+        toy_run(out, **{"steps": 2, "resume": True, **changes})
+    assert named in str(refusal.value)
+    assert (out / "config.json").read_bytes() == before
+
+
+def test_an_unknown_key_in_the_configuration_is_named(out: Path) -> None:
+    toy_run(out, steps=2)
+    config = json.loads((out / "config.json").read_text())
+    config["training"]["momentum"] = 0.9
+    (out / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=r"training\.momentum was 0\.9 and is now absent"):
+        toy_run(out, steps=2, resume=True)
+
+
+def test_what_alters_no_update_may_change(out: Path, unbroken: Path) -> None:
+    toy_run(out, steps=4, log_every=1, checkpoint_every=1, keep_checkpoints=3)
+    toy_run(out, resume=True, log_every=1, checkpoint_every=6, keep_checkpoints=1)
+    assert same_weights(out, unbroken)
+    assert [folder.name for folder in RunFolder(out).checkpoints()] == ["step-12"]
+    assert RunFolder(out).config()["training"]["steps"] == 12
+
+
+def test_fewer_steps_than_made_are_refused(out: Path) -> None:
+    toy_run(out, steps=5)
+    with pytest.raises(ValueError, match=r"has made 5 steps already, .* got 3"):
+        toy_run(out, steps=3, resume=True)
+
+
+def test_a_lengthened_cosine_schedule_warns(out: Path) -> None:
+    toy_run(out, steps=4, schedule="cosine")
+    with pytest.warns(UserWarning, match="cosine schedule now ends at step 6 instead of 4"):
+        toy_run(out, steps=6, schedule="cosine", resume=True)
+
+
+def test_a_checkpoint_of_other_processes_warns_that_draws_start_afresh(out: Path) -> None:
+    toy_run(out, steps=2)
+    path = out / "checkpoints" / "step-2" / "training.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "processes": 2}))
+    with pytest.warns(UserWarning, match=r"written by 2 process\(es\) on .* resumed by 1 on"):
+        toy_run(out, steps=4, resume=True)
+
+
+def test_a_checkpoint_of_another_run_is_refused(out: Path, tmp_path: Path) -> None:
+    toy_run(out, steps=2)
+    toy_run(tmp_path / "other", steps=2, seed=1)
+    stray = tmp_path / "other" / "checkpoints" / "step-2"
+    stray.rename(out / "checkpoints" / "step-9")
+    with pytest.raises(ValueError, match="another configuration"):
+        toy_run(out, resume=True)
+
+
+def test_lost_metrics_are_refused(out: Path) -> None:
+    toy_run(out, steps=4)
+    (out / "metrics.jsonl").write_bytes(b"")
+    with pytest.raises(ValueError, match="has 0 whole lines, the checkpoint was written after 4"):
+        toy_run(out, steps=6, resume=True)
+
+
+def test_a_model_with_other_tensors_is_refused(out: Path) -> None:
+    toy_run(out, steps=2)
+    model = torch.nn.Sequential(*toy_model(), torch.nn.Linear(1, 1))
+    with pytest.raises(ValueError, match=r"model\.safetensors misses the tensor '5\.bias'"):
+        toy_run(out, steps=4, model=model, resume=True)
+
+
+def test_weights_that_are_tied_stay_tied(out: Path) -> None:
+    def tied() -> torch.nn.Module:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(
+            torch.nn.Linear(4, 4), torch.nn.Linear(4, 4), torch.nn.Linear(4, 1)
+        )
+        model[1].weight = model[0].weight
+        return model
+
+    first, second = tied(), tied()
+    toy_run(out, steps=4, model=first, loss=noisy_loss, evaluate=None)
+    toy_run(out, steps=4, model=second, resume=True, evaluate=None)
+    assert second[0].weight is second[1].weight
+    assert torch.equal(first[0].weight, second[0].weight)

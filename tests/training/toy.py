@@ -1,0 +1,126 @@
+"""A run small enough to make a hundred times: what the training tests train."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from linattn_models.training import RunFolder, TrainingConfig, train
+
+DESCRIBE = {"app": "toy", "preset": "smoke", "dataset": "noise", "attention": "linear"}
+
+
+class ToyData:
+    """Regression on random features."""
+
+    def __init__(self, examples: int = 23, dtype: torch.dtype = torch.float32) -> None:
+        generator = torch.Generator().manual_seed(5)
+        self.inputs = torch.randn(examples, 4, generator=generator, dtype=dtype)
+        self.targets = self.inputs.sum(-1, keepdim=True).sin()
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def batch(self, indices: Tensor) -> dict[str, Tensor]:
+        return {"inputs": self.inputs[indices], "targets": self.targets[indices]}
+
+
+class Crash(Exception):
+    """Stands for any sudden end of a process."""
+
+
+class CrashingData(ToyData):
+    """Its batch number `crash_at`, counted from 0 within the process, never comes."""
+
+    def __init__(self, crash_at: int, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__(dtype=dtype)
+        self.left = crash_at
+
+    def batch(self, indices: Tensor) -> dict[str, Tensor]:
+        if self.left == 0:
+            self.crash()
+        self.left -= 1
+        return super().batch(indices)
+
+    def crash(self) -> None:
+        raise Crash
+
+
+def toy_model(dropout: float = 0.25, dtype: torch.dtype = torch.float32) -> nn.Module:
+    torch.manual_seed(3)
+    layers = nn.Linear(4, 8), nn.GELU(), nn.Dropout(dropout), nn.LayerNorm(8), nn.Linear(8, 1)
+    return nn.Sequential(*layers).to(dtype)
+
+
+def toy_loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    return nn.functional.mse_loss(model(batch["inputs"]), batch["targets"])
+
+
+def noisy_loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    """Draws from every global generator there is."""
+    noise = random.gauss(1.0, 0.1) + np.random.normal(0.0, 0.1) + 0.1 * torch.randn(()).item()
+    return toy_loss(model, batch) * noise
+
+
+def toy_evaluate(model: nn.Module) -> dict[str, float]:
+    """Draws too, and must not be noticed."""
+    assert not model.training and not torch.is_grad_enabled()
+    random.random(), np.random.rand(), torch.rand(3)
+    data = ToyData()
+    return {
+        "error": float(
+            nn.functional.l1_loss(model(data.inputs.to(model[0].weight.device)).cpu(), data.targets)
+        )
+    }
+
+
+def toy_config(**changes: Any) -> TrainingConfig:
+    settings: dict[str, Any] = {"steps": 12, "batch_size": 4, "learning_rate": 0.02, "log_every": 1}
+    return TrainingConfig(**{**settings, **changes})
+
+
+def toy_run(
+    out: Path,
+    *,
+    model: nn.Module | None = None,
+    data: Any = None,
+    loss: Any = noisy_loss,
+    evaluate: Any = toy_evaluate,
+    resume: bool = False,
+    describe: dict[str, object] = DESCRIBE,
+    model_config: dict[str, object] | None = None,
+    **changes: Any,
+) -> dict[str, Any]:
+    """The summary of a run in `out`; `changes` go to the training configuration."""
+    return train(
+        toy_model() if model is None else model,
+        ToyData() if data is None else data,
+        loss=loss,
+        evaluate=evaluate,
+        config=toy_config(**changes),
+        out=out,
+        resume=resume,
+        describe=describe,
+        model_config={"width": 8} if model_config is None else model_config,
+    )
+
+
+def logged(out: Path) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl without their times, which no two runs share."""
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name != "seconds"} for line in lines]
+
+
+def same_weights(first: Path, second: Path) -> bool:
+    """Whether the last checkpoints of two runs hold the same bits."""
+    folders = [RunFolder(out).latest_checkpoint() for out in (first, second)]
+    return all(
+        (folders[0] / name).read_bytes() == (folders[1] / name).read_bytes()
+        for name in ("model.safetensors", "optimizer.safetensors", "rng.safetensors")
+    )

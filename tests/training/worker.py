@@ -1,0 +1,65 @@
+"""A run as a script of its own, for the tests that kill processes or start several.
+
+    python -m tests.training.worker '{"out": "...", "steps": 12, ...}'
+
+`plain` trains in float64 without a random draw, `kill_at` ends it at that batch by SIGKILL, and
+`pause_at` makes it wait there: it creates the file `paused` beside `out` and goes on when there is
+a file `signalled`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from linattn_models.training import run_script
+from tests.training.toy import CrashingData, ToyData, toy_loss, toy_model, toy_run
+
+
+class KilledData(CrashingData):
+    """Kills its process, as the system would."""
+
+    def crash(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class PausingData(CrashingData):
+    """Waits once for a signal to come."""
+
+    def __init__(self, pause_at: int, folder: Path, dtype: torch.dtype) -> None:
+        super().__init__(pause_at, dtype)
+        self.folder = folder
+
+    def crash(self) -> None:
+        (self.folder / "paused").touch()
+        while not (self.folder / "signalled").exists():
+            time.sleep(0.02)
+        if "RANK" in os.environ:
+            time.sleep(2.0)  # torchrun passes the signal on in its own time
+
+
+def main() -> None:
+    options: dict[str, Any] = json.loads(sys.argv[1])
+    out = Path(options.pop("out"))
+    kill_at, pause_at = options.pop("kill_at", None), options.pop("pause_at", None)
+    if options.pop("plain", False):
+        model = toy_model(dropout=0.0, dtype=torch.float64)
+        options.update(model=model, loss=toy_loss, evaluate=None)
+    dtype = torch.float64 if "model" in options else torch.float32
+    data = ToyData(dtype=dtype)
+    if kill_at is not None:
+        data = KilledData(kill_at)
+    if pause_at is not None:
+        data = PausingData(pause_at, out.parent, dtype)
+    toy_run(out, data=data, **options)
+
+
+if __name__ == "__main__":
+    run_script(main)
