@@ -1,0 +1,67 @@
+"""Peak memory of the causal operator above its inputs, each call in a process of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from benchmarks.cases.attention import (
+    FAST_TRANSFORMERS,
+    LINEAR,
+    SDPA,
+    Sizes,
+    attention,
+    call_on,
+    inputs,
+    method,
+)
+from benchmarks.cases.operator import PASSES
+from benchmarks.memory import peak_above_inputs
+from benchmarks.registry import Absent, Case, Method, Settings, Target, registry
+
+MIB = 2**20
+LENGTH, QUICK_LENGTH, WARMING_LENGTH = 16_384, 256, 64
+
+
+def make_call(name: str, length: int, backward: bool, settings: Settings) -> Callable[[], object]:
+    """Allocates the inputs and returns the call to measure; runs in the child process."""
+    operator = attention(name, length, settings)
+    tensors = inputs(Sizes(length), length_first=operator.length_first, backward=backward)
+    return call_on(operator, tensors)
+
+
+def _method(name: str, backward: bool, settings: Settings) -> Method | Absent:
+    length = QUICK_LENGTH if settings.quick else LENGTH
+    checked = method(name, Sizes(length), backward=backward, settings=settings)
+    if isinstance(checked, Absent):
+        return checked
+    return dataclasses.replace(
+        checked,
+        run=None,
+        operations=0,
+        measure=lambda: peak_above_inputs(
+            make_call,
+            (name, length, backward, settings),
+            tiny=(name, WARMING_LENGTH, backward, settings),
+            threads=settings.threads,
+        ),
+    )
+
+
+def _case(backward: bool, most: int) -> Case:
+    return Case(
+        f"memory/{PASSES[backward].replace(' ', '-')}",
+        shows=f"Peak resident memory of the process above its inputs (96 MiB), {PASSES[backward]}, "
+        "causal, N=16,384 (B=1, H=8, D=M=64, float32); outputs and gradients count.",
+        setup=lambda settings: [
+            _method(name, backward, settings) for name in (LINEAR, FAST_TRANSFORMERS, SDPA)
+        ],
+        targets=(Target(f"peak of {LINEAR}", LINEAR, at_most=most * MIB),),
+        quantity="bytes",
+        seconds=60,
+        rounds=(2, 3),
+    )
+
+
+registry.add(_case(backward=False, most=160))
+registry.add(_case(backward=True, most=300))

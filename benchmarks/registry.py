@@ -1,0 +1,152 @@
+"""What a benchmark case is, and the one registry that holds them all."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+Quantity = Literal["seconds", "bytes"]
+
+
+class NotMeasured(Exception):
+    """A method takes no part in this run; the message is the reason that its row shows."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What a run asks of every case.
+
+    Args:
+        quick: tiny sizes that only show that a case runs; its numbers mean nothing.
+        peers: measure other libraries too, where they are installed.
+        threads: threads that torch may use, in this process and in the memory children.
+    """
+
+    quick: bool = False
+    peers: bool = False
+    threads: int = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """One way to do a case's work.
+
+    Args:
+        name: as printed; unique within the case.
+        check: returns None when the method is right, else the sentence that says what differs.
+            It is called before any measurement: no speed without green.
+        run: the timed call.
+        measure: takes the measurement itself and returns it, in place of timing `run`.
+        units: how many of the case's units (positions, steps, images) one call does.
+        operations: the least float32 operations that the algorithm needs for one call.
+        estimated: the figure is extrapolated from a sample of the work, and is marked so.
+    """
+
+    name: str
+    check: Callable[[], str | None]
+    run: Callable[[], object] | None = None
+    measure: Callable[[], float] | None = None
+    units: float = 1
+    operations: float = 0
+    estimated: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.run is None) == (self.measure is None):
+            raise ValueError(f"method {self.name!r} must have either run or measure, not both")
+
+
+@dataclasses.dataclass(frozen=True)
+class Absent:
+    """A method that cannot be measured here, with the reason that its row shows."""
+
+    name: str
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """A figure that the project promises: one method's quantity, alone or over another's.
+
+    Quantities are per unit of the case, so methods that do different amounts of work compare.
+    """
+
+    shows: str
+    numerator: str
+    denominator: str | None = None
+    at_least: float | None = None
+    at_most: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.at_least is None) == (self.at_most is None):
+            raise ValueError(f"target {self.shows!r} must have either at_least or at_most")
+
+    def reached(self, value: float) -> bool:
+        """True when `value` is on the right side of the bound."""
+        if self.at_least is not None:
+            return value >= self.at_least
+        return self.at_most is not None and value <= self.at_most
+
+
+Setup = Callable[[Settings], "list[Method | Absent]"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """Methods measured side by side in one run, and what must come out.
+
+    Args:
+        name: `family/what`, matched by --only.
+        shows: one sentence for the report.
+        setup: makes the inputs and the methods; nothing is allocated before it is called.
+        targets: what must be reached.
+        quantity: what is measured, "seconds" or "bytes".
+        unit: what the quantity is per.
+        seconds: time that the rounds may take; the least number of rounds is taken in any case.
+        rounds: least and largest number of rounds.
+        series, at: cases that differ only in a size belong to one series, drawn as one table
+            whose rows are the sizes `at`; the table says from which size on the first method wins.
+    """
+
+    name: str
+    shows: str
+    setup: Setup
+    targets: tuple[Target, ...] = ()
+    quantity: Quantity = "seconds"
+    unit: str = "call"
+    seconds: float = 20.0
+    rounds: tuple[int, int] = (3, 200)
+    series: str | None = None
+    at: int | None = None
+
+
+class Registry:
+    """Cases by name, in the order in which they were added."""
+
+    def __init__(self) -> None:
+        self._cases: dict[str, Case] = {}
+
+    def add(self, case: Case) -> Case:
+        """Returns `case` after adding it; a name can be taken once."""
+        if case.name in self._cases:
+            raise ValueError(f"the benchmark case {case.name!r} is registered twice")
+        self._cases[case.name] = case
+        return case
+
+    def __iter__(self) -> Iterator[Case]:
+        return iter(self._cases.values())
+
+    def matching(self, pattern: str | None) -> list[Case]:
+        """The cases whose name contains `pattern`, or all of them for None.
+
+        Raises:
+            ValueError: when no case matches.
+        """
+        found = [case for case in self if pattern is None or pattern in case.name]
+        if not found:
+            names = ", ".join(self._cases)
+            raise ValueError(f"no benchmark case contains {pattern!r}; the cases are {names}")
+        return found
+
+
+registry = Registry()

@@ -1,0 +1,123 @@
+"""One dated Markdown document and one JSON from the results of a run."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+from pathlib import Path
+
+from benchmarks.machine import Limits, Machine
+from benchmarks.runner import CaseResult
+from benchmarks.tables import measurements, series, targets
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """A run: when, where, and what came out.
+
+    Args:
+        quick: taken at tiny sizes; the document says that its numbers mean nothing.
+        complete: False when the run was stopped before its last case.
+    """
+
+    date: datetime.date
+    machine: Machine
+    limits: Limits
+    results: tuple[CaseResult, ...]
+    quick: bool = False
+    complete: bool = True
+
+    @property
+    def name(self) -> str:
+        """The file name without its ending, such as 2026-11-21-2-core-avx512."""
+        quick = "-quick" if self.quick else ""
+        return f"{self.date.isoformat()}-{self.machine.host_class}{quick}"
+
+
+def write(report: Report, folder: Path) -> tuple[Path, Path]:
+    """Writes `<name>.md` and `<name>.json` and returns their paths.
+
+    A second run of a day takes the next free number: dated results are never overwritten.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    name = _free_name(folder, report.name)
+    paths = folder / f"{name}.md", folder / f"{name}.json"
+    for path, text in zip(paths, (to_markdown(report), to_json(report)), strict=True):
+        path.write_text(text, encoding="utf-8")
+    return paths
+
+
+def to_json(report: Report) -> str:
+    """Returns the whole report, samples of every round included."""
+    document = {
+        "date": report.date.isoformat(),
+        "quick": report.quick,
+        "complete": report.complete,
+        "machine": dataclasses.asdict(report.machine),
+        "limits": dataclasses.asdict(report.limits),
+        "cases": [_case_record(result) for result in report.results],
+    }
+    return json.dumps(document, indent=2, allow_nan=False) + "\n"
+
+
+def to_markdown(report: Report) -> str:
+    """Returns the document for readers."""
+    parts = [f"# Benchmarks of {report.date.isoformat()}, {report.machine.host_class}"]
+    if report.quick:
+        parts.append("A quick run at tiny sizes: the cases run, the numbers mean nothing.")
+    if not report.complete:
+        parts.append("The run was stopped before its last case.")
+    parts.append(_machine_list(report.machine, report.limits))
+    parts += ["## What was to be reached", targets(report.results)]
+    parts += series(report.results)
+    parts += ["## Everything measured", measurements(report.results)]
+    parts.append(
+        "Medians with quartiles over interleaved rounds; ratios are taken round by round. A method "
+        "is measured only after its result agreed with a float64 oracle. The share is of the "
+        "float32 GEMM rate above, counting the least operations that the algorithm needs."
+    )
+    return "\n\n".join(parts) + "\n"
+
+
+def _free_name(folder: Path, name: str) -> str:
+    number, candidate = 1, name
+    while (folder / f"{candidate}.md").exists() or (folder / f"{candidate}.json").exists():
+        number += 1
+        candidate = f"{name}-{number}"
+    return candidate
+
+
+def _machine_list(machine: Machine, limits: Limits) -> str:
+    packages = ", ".join(f"{name} {version}" for name, version in machine.packages.items())
+    lines = [
+        f"Hardware: {machine.cpu}, {machine.cores} cores, {machine.memory_gib:g} GiB, "
+        f"{machine.system}; {machine.threads} threads used.",
+        f"Software: torch {machine.torch}, Python {machine.python}, {packages}; "
+        f"commit {machine.commit}; {machine.allocator}.",
+        f"Limits: GEMM {limits.gemm_float32 / 1e9:,.0f} GFLOP/s in float32 and "
+        f"{limits.gemm_bfloat16 / 1e9:,.0f} in bfloat16, copy "
+        f"{limits.copy_bandwidth / 1e9:,.1f} GB/s (read and written).",
+    ]
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _case_record(result: CaseResult) -> dict[str, object]:
+    case = result.case
+    return {
+        "name": case.name,
+        "shows": case.shows,
+        "quantity": case.quantity,
+        "unit": case.unit,
+        "series": case.series,
+        "at": case.at,
+        "methods": [dataclasses.asdict(method) for method in result.methods],
+        "targets": [
+            {
+                **dataclasses.asdict(outcome.target),
+                "value": None if outcome.value is None else dataclasses.asdict(outcome.value),
+                "reached": outcome.reached,
+            }
+            for outcome in result.targets
+        ],
+    }

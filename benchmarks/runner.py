@@ -1,0 +1,167 @@
+"""Runs cases: sets up, checks every method, and measures those that are right."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+
+from benchmarks.registry import Absent, Case, Method, Settings, Target
+from benchmarks.timer import Measured, Spread, interleave, pairwise, spread
+
+NOT_CORRECT = "not correct"
+QUICK_SECONDS = 0.05
+QUICK_ROUNDS = (1, 2)
+
+Progress = Callable[[str], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class MethodResult:
+    """A method's figures, or the reason why there are none.
+
+    Args:
+        status: "measured", "not correct", or why it was not measured.
+        samples: the case's quantity per call, one a round.
+        value: the quantity per unit, median and quartiles; None unless measured.
+        share_of_gemm: the algorithm's least operations at the measured speed, over the machine's
+            float32 GEMM rate; None where it does not apply.
+        detail: what the check said, for the reader of the JSON.
+    """
+
+    name: str
+    status: str
+    samples: tuple[float, ...] = ()
+    units: float = 1
+    value: Spread | None = None
+    share_of_gemm: float | None = None
+    estimated: bool = False
+    detail: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class TargetResult:
+    """A promised figure beside what came out.
+
+    Args:
+        value: None when one of its methods has no figure.
+        reached: None without a value, and in a quick run, whose sizes are not the promised ones.
+    """
+
+    target: Target
+    value: Spread | None
+    reached: bool | None
+
+
+@dataclasses.dataclass(frozen=True)
+class CaseResult:
+    """Everything that one case gave."""
+
+    case: Case
+    methods: tuple[MethodResult, ...]
+    targets: tuple[TargetResult, ...]
+
+    def method(self, name: str) -> MethodResult:
+        """The method of that name."""
+        return next(method for method in self.methods if method.name == name)
+
+    def ratio(self, numerator: str, denominator: str) -> Spread | None:
+        """Quantity per unit of one method over another's, taken round by round."""
+        above, below = self.method(numerator), self.method(denominator)
+        if above.value is None or below.value is None:
+            return None
+        scale = below.units / above.units
+        return spread([scale * ratio for ratio in pairwise(above.samples, below.samples)])
+
+
+def run_cases(
+    cases: Sequence[Case],
+    settings: Settings,
+    *,
+    gemm_float32: float,
+    progress: Progress = lambda words: None,
+) -> Iterator[CaseResult]:
+    """Yields each case's result as soon as it is there.
+
+    Args:
+        gemm_float32: the machine's rate, operations a second.
+        progress: told in a few words what goes on.
+    """
+    for case in cases:
+        yield run_case(case, settings, gemm_float32=gemm_float32, progress=progress)
+
+
+def run_case(
+    case: Case,
+    settings: Settings,
+    *,
+    gemm_float32: float,
+    progress: Progress = lambda words: None,
+) -> CaseResult:
+    """Returns the figures of one case; a method that fails its check gets none."""
+    progress(f"{case.name}: setting up")
+    entries = case.setup(settings)
+    _check_names(case, entries)
+    faults: dict[str, str] = {}
+    for entry in entries:
+        if isinstance(entry, Method):
+            progress(f"{case.name}: checking {entry.name}")
+            fault = entry.check()
+            if fault is not None:
+                faults[entry.name] = fault
+    correct = [entry for entry in entries if isinstance(entry, Method) and entry.name not in faults]
+    measured = interleave(
+        correct,
+        seconds=QUICK_SECONDS if settings.quick else case.seconds,
+        rounds=QUICK_ROUNDS if settings.quick else case.rounds,
+        on_round=lambda taken: progress(f"{case.name}: round {taken}"),
+    )
+    methods = tuple(_method_result(entry, faults, measured, gemm_float32) for entry in entries)
+    result = CaseResult(case, methods, ())
+    return dataclasses.replace(
+        result, targets=tuple(_target(result, t, settings) for t in case.targets)
+    )
+
+
+def _check_names(case: Case, entries: Sequence[Method | Absent]) -> None:
+    names = [entry.name for entry in entries]
+    wanted = {t.numerator for t in case.targets} | {
+        t.denominator for t in case.targets if t.denominator
+    }
+    if len(set(names)) != len(names) or not wanted <= set(names):
+        raise ValueError(
+            f"case {case.name!r} needs methods of distinct names, {sorted(wanted)} among them "
+            f"for its targets, and has {names}"
+        )
+
+
+def _method_result(
+    entry: Method | Absent, faults: dict[str, str], measured: Measured, gemm_float32: float
+) -> MethodResult:
+    if isinstance(entry, Absent):
+        return MethodResult(entry.name, entry.reason)
+    if entry.name in faults:
+        return MethodResult(entry.name, NOT_CORRECT, detail=faults[entry.name])
+    if entry.name in measured.refused:
+        return MethodResult(entry.name, measured.refused[entry.name])
+    samples = measured.samples[entry.name]
+    value = spread([sample / entry.units for sample in samples])
+    rate = entry.operations / spread(samples).median
+    return MethodResult(
+        entry.name,
+        "measured",
+        samples=tuple(samples),
+        units=entry.units,
+        value=value,
+        share_of_gemm=rate / gemm_float32 if entry.operations else None,
+        estimated=entry.estimated,
+    )
+
+
+def _target(result: CaseResult, target: Target, settings: Settings) -> TargetResult:
+    if target.denominator is None:
+        value = result.method(target.numerator).value
+    else:
+        value = result.ratio(target.numerator, target.denominator)
+    if value is None or settings.quick:
+        return TargetResult(target, value, None)
+    return TargetResult(target, value, target.reached(value.median))

@@ -1,0 +1,124 @@
+"""Markdown tables of results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from benchmarks.registry import Quantity, Target
+from benchmarks.runner import CaseResult, MethodResult, TargetResult
+from benchmarks.timer import Spread
+
+MIB = 2**20
+SECOND_PREFIXES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
+REACHED = {True: "yes", False: "**no**", None: "-"}
+
+
+def targets(results: Sequence[CaseResult]) -> str:
+    """Returns one row for each promised figure."""
+    rows = [
+        [result.case.name, outcome.target.shows, *_outcome(result, outcome)]
+        for result in results
+        for outcome in result.targets
+    ]
+    if not rows:
+        return "No case of this run promises a figure."
+    return _table(["case", "figure", "measured", "quartiles", "to reach", "reached"], rows)
+
+
+def measurements(results: Sequence[CaseResult]) -> str:
+    """Returns one row for each method of each case."""
+    rows = [_method_row(result, method) for result in results for method in result.methods]
+    return _table(["case", "method", "per", "median", "quartiles", "rounds", "GEMM share"], rows)
+
+
+def series(results: Sequence[CaseResult]) -> list[str]:
+    """Returns a heading, a table and a sentence for each series of cases."""
+    names = dict.fromkeys(result.case.series for result in results if result.case.series)
+    parts: list[str] = []
+    for name in names:
+        members = [result for result in results if result.case.series == name]
+        parts += [f"## By length: {name}", _series_table(members), first_win(members)]
+    return parts
+
+
+def first_win(members: Sequence[CaseResult]) -> str:
+    """Returns the sentence saying from which size on the first method beats each other one."""
+    first, *rivals = (method.name for method in members[0].methods)
+    return " ".join(_first_win_over(members, first, rival) for rival in rivals)
+
+
+def _first_win_over(members: Sequence[CaseResult], first: str, rival: str) -> str:
+    ratios = [(member.case.at, member.ratio(rival, first)) for member in members]
+    known = sorted((at, ratio.median) for at, ratio in ratios if at is not None and ratio)
+    if len(known) < len(members):
+        return f"{first} and {rival} were not both measured at every length."
+    losses = [at for at, ratio in known if ratio <= 1]
+    if not losses:
+        return f"{first} is faster than {rival} at every length measured."
+    wins = [at for at, _ in known if at > max(losses)]
+    if not wins:
+        return f"{first} is not yet faster than {rival} at N={max(losses):,}."
+    return f"{first} is faster than {rival} from N={min(wins):,} on (of the lengths measured)."
+
+
+def _series_table(members: Sequence[CaseResult]) -> str:
+    first, *rivals = (method.name for method in members[0].methods)
+    header = ["N", first, *(cell for rival in rivals for cell in (rival, f"{rival} / {first}"))]
+    return _table(header, [_series_row(member, first, rivals) for member in members])
+
+
+def _series_row(member: CaseResult, first: str, rivals: Sequence[str]) -> list[str]:
+    row = [f"{member.case.at:,}", _median(member, member.method(first))]
+    for rival in rivals:
+        ratio = member.ratio(rival, first)
+        row += [_median(member, member.method(rival)), f"{ratio.median:.2f}" if ratio else "-"]
+    return row
+
+
+def _outcome(result: CaseResult, outcome: TargetResult) -> list[str]:
+    target, value = outcome.target, outcome.value
+    bound = target.at_least if target.at_least is not None else target.at_most
+    assert bound is not None  # Target holds exactly one of the two
+    sign = ">=" if target.at_least is not None else "<="
+    measured = ["-", "-"] if value is None else _figure(result, target, value)
+    return [*measured, f"{sign} {_bound(result, target, bound)}", REACHED[outcome.reached]]
+
+
+def _figure(result: CaseResult, target: Target, value: Spread) -> list[str]:
+    names = [target.numerator] + ([target.denominator] if target.denominator else [])
+    mark = " (estimated)" if any(result.method(name).estimated for name in names) else ""
+    middle, low, high = (_bound(result, target, v) for v in (value.median, value.low, value.high))
+    return [middle + mark, f"{low} to {high}"]
+
+
+def _bound(result: CaseResult, target: Target, value: float) -> str:
+    return f"{value:.3g}" if target.denominator else quantity(value, result.case.quantity)
+
+
+def _method_row(result: CaseResult, method: MethodResult) -> list[str]:
+    row = [result.case.name, method.name, result.case.unit, _median(result, method)]
+    if method.value is None:
+        return [*row, "-", "-", "-"]
+    low, high = (quantity(v, result.case.quantity) for v in (method.value.low, method.value.high))
+    share = "-" if method.share_of_gemm is None else f"{method.share_of_gemm:.0%}"
+    return [*row, f"{low} to {high}", str(len(method.samples)), share]
+
+
+def _median(result: CaseResult, method: MethodResult) -> str:
+    if method.value is None:
+        return method.status
+    shown = quantity(method.value.median, result.case.quantity)
+    return f"{shown} (estimated)" if method.estimated else shown
+
+
+def quantity(value: float, kind: Quantity) -> str:
+    """Returns seconds with a fitting prefix, or bytes in MiB."""
+    if kind == "bytes":
+        return f"{value / MIB:,.0f} MiB"
+    scale, name = next((p for p in SECOND_PREFIXES if abs(value) >= p[0]), SECOND_PREFIXES[-1])
+    return f"{value / scale:.3g} {name}"
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

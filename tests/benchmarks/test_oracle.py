@@ -1,0 +1,59 @@
+"""The oracle for a sample of rows agrees with the definitions that the packages are held to."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from benchmarks import oracle
+from linattn_core import reference
+
+
+def _inputs(length: int) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    shape = (2, 3, length, 5)
+    return [torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(3)]
+
+
+@pytest.mark.parametrize("length", [1, 2, 15, 16, 17, 100])
+def test_sampled_rows_hold_the_ends_and_no_row_twice(length: int) -> None:
+    rows = oracle.sampled_rows(length).tolist()
+    assert rows == sorted(set(rows))
+    assert {rows[0], rows[-1]} == {0, length - 1}
+
+
+def test_linear_rows_are_rows_of_the_quadratic_definition() -> None:
+    query, key, value = _inputs(40)
+    rows = oracle.sampled_rows(40)
+    whole = reference.quadratic(query, key, value, is_causal=True, feature_map="elu")
+    assert isinstance(whole, torch.Tensor)
+    torch.testing.assert_close(oracle.linear_rows(query, key, value, rows), whole[:, :, rows])
+
+
+def test_softmax_rows_are_rows_of_torchs_attention() -> None:
+    query, key, value = _inputs(40)
+    rows = oracle.sampled_rows(40)
+    whole = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+    torch.testing.assert_close(oracle.softmax_rows(query, key, value, rows), whole[:, :, rows])
+
+
+def test_product_rows_are_rows_of_the_masked_product() -> None:
+    query, key, value = _inputs(40)
+    rows = oracle.sampled_rows(40)
+    whole = (query @ key.mT).tril() @ value
+    torch.testing.assert_close(oracle.product_rows(query, key, value, rows), whole[:, :, rows])
+
+
+@pytest.mark.parametrize("wrong", [1.01, float("nan")])
+def test_a_wrong_tensor_is_named(wrong: float) -> None:
+    truth = torch.ones(4, dtype=torch.float64)
+    ours = torch.tensor([1.0, 1.0, 1.0, wrong])
+    sentence = oracle.disagreement((truth, ours), (truth, truth), ("the output", "the gradient"))
+    assert sentence is not None
+    assert sentence.startswith("the gradient differs")
+
+
+def test_rounding_passes() -> None:
+    truth = torch.rand(100, dtype=torch.float64) + 1
+    assert oracle.disagreement((truth.float(),), (truth,), ("the output",)) is None

@@ -1,0 +1,92 @@
+"""The timer takes interleaved rounds within its budget and repeats calls that are too short."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.registry import Method, NotMeasured
+from benchmarks.timer import SAMPLE_SECONDS, WARM_UP_CALLS, interleave, pairwise, spread
+
+
+def test_methods_take_turns_after_the_warm_up(clock: Any) -> None:
+    methods = [clock.method(name, 1.0) for name in "ABC"]
+    interleave(methods, seconds=0, rounds=(3, 3), clock=clock)
+    warm_up = [name for name in "ABC" for _ in range(WARM_UP_CALLS)]
+    assert clock.calls == warm_up + list("ABC") * 3
+
+
+def test_a_sample_is_what_the_call_took(clock: Any) -> None:
+    warm = [9.0] * WARM_UP_CALLS
+    measured = interleave(
+        [clock.method("A", *warm, 1.0, 2.0, 4.0)], seconds=0, rounds=(3, 3), clock=clock
+    )
+    assert measured.samples == {"A": [1.0, 2.0, 4.0]}
+
+
+@settings(max_examples=15)  # each takes a garbage collection of the whole test process
+@given(
+    duration=st.floats(0.5, 10), seconds=st.floats(0, 200), fewest=st.integers(1, 5),
+    more=st.integers(0, 20),
+)  # fmt: skip
+def test_rounds_stay_within_the_bounds_and_the_budget(
+    new_clock: Callable[[], Any], duration: float, seconds: float, fewest: int, more: int
+) -> None:
+    clock = new_clock()
+    methods = [clock.method("A", duration), clock.method("B", duration)]
+    measured = interleave(methods, seconds=seconds, rounds=(fewest, fewest + more), clock=clock)
+    taken = len(measured.samples["A"])
+    assert fewest <= taken <= fewest + more
+    assert taken == fewest or taken * 2 * duration <= seconds * (1 + 1e-9)
+    # Nor does it stop early: another round would not have fitted.
+    assert taken == fewest + more or (taken + 1) * 2 * duration > seconds * (1 - 1e-9)
+
+
+def test_short_calls_are_repeated_until_a_sample_is_long_enough(clock: Any) -> None:
+    duration = SAMPLE_SECONDS / 8
+    measured = interleave([clock.method("A", duration)], seconds=0, rounds=(2, 2), clock=clock)
+    assert len(clock.calls) == WARM_UP_CALLS + 2 * 8
+    assert measured.samples["A"] == pytest.approx([duration] * 2)
+
+
+def test_a_method_that_measures_itself_is_asked_once_a_round(clock: Any) -> None:
+    answers = iter([3.0, 4.0])
+    method = Method("A", check=lambda: None, measure=lambda: next(answers))
+    assert interleave([method], seconds=0, rounds=(2, 2), clock=clock).samples["A"] == [3.0, 4.0]
+
+
+def test_a_method_that_cannot_be_measured_falls_out_and_the_others_go_on(clock: Any) -> None:
+    def refuse() -> float:
+        raise NotMeasured("does not fit")
+
+    methods = [Method("A", check=lambda: None, measure=refuse), clock.method("B", 1.0)]
+    measured = interleave(methods, seconds=0, rounds=(3, 3), clock=clock)
+    assert measured.refused == {"A": "does not fit"}
+    assert measured.samples == {"B": [1.0] * 3}
+
+
+def test_the_garbage_collector_stays_out_and_comes_back() -> None:
+    seen: list[bool] = []
+    method = Method("A", check=lambda: None, run=lambda: seen.append(gc.isenabled()))
+    interleave([method], seconds=0, rounds=(1, 1))
+    assert seen
+    assert not any(seen)
+    assert gc.isenabled()
+
+
+@given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=30))
+def test_the_spread_is_ordered_and_within_the_values(values: list[float]) -> None:
+    found = spread(values)
+    assert min(values) <= found.low <= found.median <= found.high <= max(values)
+
+
+def test_ratios_are_taken_round_by_round() -> None:
+    # A machine that slows down to a tenth after the first round leaves the ratio alone.
+    assert pairwise([2.0, 20.0, 20.0], [1.0, 10.0, 10.0]) == [2.0, 2.0, 2.0]
+    with pytest.raises(ValueError, match="argument 2"):
+        pairwise([1.0], [1.0, 2.0])
