@@ -1,0 +1,172 @@
+"""Everything that the project does by command: `nox --list` names the sessions.
+
+`nox` alone runs lint, types and tests. What follows `--` goes to the program that a session runs:
+`nox -s tests -- tests/core -k causal`. Every installation is held to constraints.txt.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+import nox
+
+ROOT = Path(__file__).parent
+DIST = ROOT / "dist"
+
+
+class Package(NamedTuple):
+    """A package of this repository, and what of it must import with its extra and without."""
+
+    name: str
+    module: str
+    extra: str = ""
+    extra_module: str = ""
+
+    @property
+    def folder(self) -> Path:
+        """Where its pyproject.toml stands, relative to the repository's root."""
+        return Path("packages") / self.name
+
+    def with_extra(self, target: str) -> str:
+        """Returns the requirement `target` with this package's extra, where it has one."""
+        return f"{target}[{self.extra}]" if self.extra else target
+
+
+# In the order in which they depend on one another.
+PACKAGES = (
+    Package("linattn-core", "linattn_core"),
+    Package("linattn-models", "linattn_models", "train", "linattn_models.training"),
+)
+BUILD_BACKENDS = ("hatchling", "editables")
+TEST_TOOLS = ("pytest", "pytest-xdist", "hypothesis", "import-linter", "grimp")
+
+nox.options.sessions = ["lint", "types", "tests"]
+nox.options.default_venv_backend = "venv"
+# Versions are pinned, so an environment that exists only needs what is missing from it.
+nox.options.reuse_venv = "yes"
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check style and formatting of every Python file (ruff); changes nothing."""
+    install(session, "ruff")
+    session.run("ruff", "check", *session.posargs)
+    session.run("ruff", "format", "--check")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Check types (mypy): strictly in packages, plainly in apps, benchmarks and this file."""
+    install_packages(session, "mypy", "nox", "types-tqdm", *app_requirements())
+    session.run("mypy", "--strict", *(str(package.folder / "src") for package in PACKAGES))
+    session.run("mypy", "benchmarks", "noxfile.py")
+    # Apps are folders of scripts, each with a train.py of its own: one call each.
+    for app in app_folders():
+        session.run("mypy", str(app), env={"MYPYPATH": str(app)})
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Run the tests on every core (pytest); `-- tests/core -k causal` runs some of them."""
+    install_packages(session, *TEST_TOOLS, *app_requirements())
+    session.run("python", "-m", "pytest", "-n", str(os.cpu_count() or 1), *session.posargs)
+
+
+@nox.session
+def demo(session: nox.Session) -> None:
+    """Train on handwritten digits, generate images as an RNN, print the table: the main job."""
+    install_packages(session, *app_requirements())
+    session.run("python", "apps/pixel_generation/demo.py", *session.posargs)
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Measure the operator and generation against softmax attention; `-- --help` tells more."""
+    install_packages(session)
+    session.run("python", "-m", "benchmarks", *session.posargs)
+
+
+@nox.session
+def bench_peers(session: nox.Session) -> None:
+    """Measure against pytorch-fast-transformers too, which takes four minutes to compile."""
+    install_packages(session, "setuptools", "wheel")
+    # Isolated, its setup.py would not find torch; with an nvcc in reach, it would compile for CUDA.
+    install(
+        session, "--no-build-isolation", "--no-deps", "pytorch-fast-transformers",
+        env={"PATH": path_without("nvcc")},
+    )  # fmt: skip
+    session.run("python", "-m", "benchmarks", "--peers", *session.posargs)
+
+
+@nox.session
+def build(session: nox.Session) -> None:
+    """Build every package's sdist and wheel into dist/, and import each alone from its wheel."""
+    install(session, "build", "twine", *BUILD_BACKENDS)
+    shutil.rmtree(DIST, ignore_errors=True)
+    for package in PACKAGES:
+        # Without --wheel or --sdist, the wheel is built from the sdist: both are tried.
+        session.run(
+            "python", "-m", "build", "--no-isolation", "--outdir", str(DIST), str(package.folder)
+        )
+    session.run("twine", "check", "--strict", *(str(path) for path in sorted(DIST.iterdir())))
+    for package in PACKAGES:
+        import_alone(session, package)
+
+
+def install(session: nox.Session, *requirements: str, env: dict[str, str] | None = None) -> None:
+    """Installs into the session's environment what is asked for, in the pinned versions."""
+    session.install("-c", "constraints.txt", *requirements, env=env)
+
+
+def install_packages(session: nox.Session, *requirements: str) -> None:
+    """Installs this repository's packages, editable, with their extras and what else is asked."""
+    install(session, *BUILD_BACKENDS)
+    folders = (package.with_extra(str(package.folder)) for package in PACKAGES)
+    editable = (argument for folder in folders for argument in ("-e", folder))
+    install(session, "--no-build-isolation", *editable, *requirements)
+
+
+def app_folders() -> list[Path]:
+    """Returns the applications' folders, relative to the repository's root."""
+    return sorted(path.relative_to(ROOT) for path in (ROOT / "apps").iterdir() if path.is_dir())
+
+
+def app_requirements() -> list[str]:
+    """Returns pip's arguments that install what the applications need beside the packages."""
+    files = [app / "requirements.txt" for app in app_folders()]
+    return [argument for file in files if file.exists() for argument in ("-r", str(file))]
+
+
+def path_without(program: str) -> str:
+    """Returns PATH less the folders that hold the program."""
+    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    return os.pathsep.join(folder for folder in folders if not Path(folder, program).exists())
+
+
+def import_alone(session: nox.Session, package: Package) -> None:
+    """Installs a package from its wheel into an empty environment, and imports it there."""
+    (wheel,) = DIST.glob(f"{package.module}-*.whl")
+    with tempfile.TemporaryDirectory() as empty, session.chdir(empty):
+        session.run("python", "-m", "venv", "venv")
+        python = str(Path(empty, "venv", "Scripts" if os.name == "nt" else "bin", "python"))
+        pip = (python, "-m", "pip", "install", "-c", str(ROOT / "constraints.txt"))
+        local = ("--find-links", str(DIST))
+        session.run(*pip, *local, str(wheel), external=True)
+        session.run(python, "-I", "-c", import_check(package.module), external=True)
+        if package.extra:
+            session.run(*pip, *local, package.with_extra(str(wheel)), external=True)
+            session.run(python, "-I", "-c", f"import {package.extra_module}", external=True)
+
+
+def import_check(module: str) -> str:
+    """Returns a program that fails unless the module imports, typed, from the environment."""
+    return (
+        f"import sys, pathlib, {module} as module\n"
+        "folder = pathlib.Path(module.__file__).parent\n"
+        "assert pathlib.Path(sys.prefix) in folder.parents, folder\n"
+        "assert (folder / 'py.typed').is_file(), 'py.typed is missing'\n"
+    )

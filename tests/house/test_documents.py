@@ -1,0 +1,80 @@
+"""What the documents say exists: sessions, scripts, linked files; and their examples run."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+GUIDES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("packages/*/README.md")])
+SESSION = re.compile(r"\bnox -s ([\w-]+)")
+SCRIPT = re.compile(r"\bpython ((?:apps|benchmarks)/\S+\.py)")
+COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
+PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+WITH_EXAMPLES = [guide for guide in GUIDES if PYTHON.search(guide.read_text())]
+
+
+def name(path: Path) -> str:
+    """The document's path in the repository, to name the test."""
+    return path.relative_to(ROOT).as_posix()
+
+
+@pytest.fixture(scope="module")
+def sessions() -> set[str]:
+    """The names of the sessions in noxfile.py."""
+    tree = ast.parse((ROOT / "noxfile.py").read_text())
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    return {
+        function.name
+        for function in functions
+        if any("nox.session" in ast.unparse(decorator) for decorator in function.decorator_list)
+    }
+
+
+def test_every_session_says_what_it_does(sessions: set[str]) -> None:
+    tree = ast.parse((ROOT / "noxfile.py").read_text())
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+    assert sessions
+    assert [session for session in sessions if not ast.get_docstring(functions[session])] == []
+
+
+def test_readme_opens_with_the_two_commands() -> None:
+    first_screen = "\n".join((ROOT / "README.md").read_text().splitlines()[:25])
+
+    assert "python -m pip install nox && python -m nox -s demo" in first_screen
+    assert "python -m pip install nox && python -m nox -s tests" in first_screen
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=name)
+def test_commands_exist(guide: Path, sessions: set[str]) -> None:
+    text = guide.read_text()
+
+    assert set(SESSION.findall(text)) - sessions == set()
+    assert [script for script in SCRIPT.findall(text) if not (ROOT / script).is_file()] == []
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=name)
+def test_links_lead_somewhere(guide: Path) -> None:
+    links = LINK.findall(COMMENT.sub("", guide.read_text()))
+
+    assert [link for link in links if not (guide.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("guide", WITH_EXAMPLES, ids=name)
+def test_examples_run(guide: Path, tmp_path: Path) -> None:
+    # The examples of one document are one program: a later one uses the names of those before it.
+    program = "\n".join(PYTHON.findall(guide.read_text()))
+
+    ended = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+    assert ended.returncode == 0, ended.stderr

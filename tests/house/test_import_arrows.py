@@ -1,0 +1,40 @@
+"""Who may import whom (DESIGN of the house): the contracts of pyproject.toml, and core's diet."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import grimp
+from importlinter.cli import lint_imports
+
+MAY_IMPORT_IN_CORE = {"linattn_core", "torch"} | sys.stdlib_module_names
+
+
+def test_contracts_hold(repository: Path) -> None:
+    status = lint_imports(
+        config_filename=str(repository / "pyproject.toml"), no_cache=True, no_logo=True
+    )
+
+    assert status == 0, "a contract is broken: run lint-imports for the whole report"
+
+
+def test_core_imports_torch_and_the_standard_library_only() -> None:
+    graph = grimp.build_graph("linattn_core", include_external_packages=True, cache_dir=None)
+
+    packages = {module.split(".")[0] for module in graph.modules}
+
+    assert "torch" in packages
+    assert packages - MAY_IMPORT_IN_CORE == set()
+
+
+def test_nothing_imports_an_application(repository: Path) -> None:
+    applications = [path for path in (repository / "apps").iterdir() if path.is_dir()]
+    names = {"apps"} | {script.stem for app in applications for script in app.glob("*.py")}
+    graph = grimp.build_graph(
+        "linattn_core", "linattn_models", "benchmarks",
+        include_external_packages=True, cache_dir=None,
+    )  # fmt: skip
+
+    assert applications
+    assert {module for module in graph.modules if module.split(".")[0] in names} == set()
