@@ -150,12 +150,11 @@ def linear_attention_step(
             "inplace=True was asked for where a gradient is wanted; pass inplace=False or call it "
             "under torch.no_grad()."
         )
-    if _pointwise_name(feature_map) is None:
+    phi = _pointwise_name(feature_map)
+    if phi is None:
         # Feature maps act on (B, H, N, D); a step is a sequence of one.
         q, k, phi = _map_features(query[:, :, None], key[:, :, None], feature_map)
         query, key = q[:, :, 0], k[:, :, 0]
-    else:
-        query, key, phi = _map_features(query, key, feature_map)
     checks.check_feature_dim(state, "state", key.shape[-1])
     if inplace:
         return operators.step_(query, key, value, *state, phi, eps, backend), state

@@ -75,19 +75,21 @@ def _select(
     backend: str,
     requires_grad: bool,
 ) -> Backend:
-    call = AttentionCall.of(
-        query,
-        key,
-        value,
-        feature_map,
-        is_causal=is_causal,
-        padded=key_lengths is not None,
-        packed=cu_seqlens is not None,
-        initial_state=is_causal and s is not None,
-        return_state=return_state,
-        requires_grad=requires_grad,
+    return registry.select(
+        backend,
+        lambda: AttentionCall.of(
+            query,
+            key,
+            value,
+            feature_map,
+            is_causal=is_causal,
+            padded=key_lengths is not None,
+            packed=cu_seqlens is not None,
+            initial_state=is_causal and s is not None,
+            return_state=return_state,
+            requires_grad=requires_grad,
+        ),
     )
-    return registry.select(backend, call)
 
 
 # --- the whole sequence ---------------------------------------------------------------------------
@@ -335,7 +337,7 @@ def _step_(
     eps: float,
     backend: str,
 ) -> Tensor:
-    chosen = registry.select(backend, StepCall.of(query, value, feature_map, False))
+    chosen = registry.select(backend, lambda: StepCall.of(query, value, feature_map, False))
     state = LinearAttentionState(s, z)
     return chosen.step_(query, key, value, state, feature_map=feature_map, eps=eps)
 
@@ -351,7 +353,9 @@ def _step(
     backend: str,
     requires_grad: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    chosen = registry.select(backend, StepCall.of(query, value, feature_map, requires_grad))
+    chosen = registry.select(
+        backend, lambda: StepCall.of(query, value, feature_map, requires_grad)
+    )
     state = LinearAttentionState(*(x.clone(memory_format=torch.contiguous_format) for x in (s, z)))
     out = chosen.step_(query, key, value, state, feature_map=feature_map, eps=eps)
     return out, state.s, state.z

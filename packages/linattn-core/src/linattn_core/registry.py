@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import NamedTuple, Protocol
@@ -274,13 +275,21 @@ def backends() -> tuple[str, ...]:
     return tuple(_live)
 
 
-def select(name: str, call: AttentionCall | StepCall) -> Backend:
+def select(name: str, describe: Callable[[], AttentionCall | StepCall]) -> Backend:
     """The backend that runs a call: the named one, or with "auto" the first that accepts.
+
+    Args:
+        name: "auto" or that of a backend.
+        describe: makes the call's description, which is left out where nobody may refuse: a
+            decoding step on the reference is short enough to feel it.
 
     Raises:
         ValueError: no backend of that name, or the named one refuses (with its reason).
     """
     installed()
+    if name == "reference" or len(_live) == 1 and name == "auto":
+        return _live["reference"]
+    call = describe()
     if name != "auto":
         backend = named(name)
         reason = backend.refuses(call)

@@ -17,8 +17,8 @@ from linattn_models.state import Cursor, DecodingState
 from linattn_models.transformer import Transformer
 from linattn_models.validation import at_least, exact_keys, lengths_within
 
-# Entries of the token and of the position vectors at the start, so that their sum has variance 1.
-_STD = 0.5**0.5
+# Entries of the vectors at the start: small, so that the first updates can turn them.
+_STD = 0.02
 
 
 class AutoregressiveTransformer(nn.Module):
@@ -61,9 +61,7 @@ class AutoregressiveTransformer(nn.Module):
             nn.Embedding(self.head.levels, embed_dim) for _ in range(self.head.channels)
         )
         for embedding in self.embeddings:
-            nn.init.normal_(
-                cast(nn.Embedding, embedding).weight, std=_STD / self.head.channels**0.5
-            )
+            nn.init.normal_(cast(nn.Embedding, embedding).weight, std=_STD)
         self.positions = Positions(positions, max_length, embed_dim, std=_STD)
         self.transformer = Transformer(config)
         self.output = nn.Linear(embed_dim, self.head.num_parameters)

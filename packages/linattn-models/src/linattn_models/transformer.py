@@ -9,8 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from linattn_models import single
 from linattn_models.attention import Mixer, build_mixer
 from linattn_models.config import TransformerConfig
+from linattn_models.initialization import initialise
+from linattn_models.projection import WideningLinear
 from linattn_models.state import Cursor, DecodingState, LayerState
 from linattn_models.validation import at_least, exact_keys, integer_vector, lengths_within
 
@@ -29,7 +32,7 @@ class Block(nn.Module):
         self.mixer: Mixer = build_mixer(config)
         self.norm1 = nn.LayerNorm(config.embed_dim)
         self.norm2 = nn.LayerNorm(config.embed_dim)
-        self.expand = nn.Linear(config.embed_dim, config.ffn_dim)
+        self.expand = WideningLinear(config.embed_dim, config.ffn_dim)
         self.contract = nn.Linear(config.ffn_dim, config.embed_dim)
         self.activation = _ACTIVATIONS[config.activation]
         self.norm_first = config.norm == "pre"
@@ -49,8 +52,14 @@ class Block(nn.Module):
 
     def step(self, x: Tensor, state: LayerState, cursor: Cursor) -> tuple[Tensor, LayerState]:
         """(B, E) -> (B, E), and the next state."""
-        attended, state = self.mixer.step(self._entering(x), state, cursor)
-        return self._leaving(x, attended), state
+        layers: dict[str, Any] = self._modules
+        if self.norm_first:
+            attended, state = layers["mixer"].step(single.norm(layers["norm1"], x), state, cursor)
+            x = x + attended
+            return x + self._ffn_of_one(single.norm(layers["norm2"], x)), state
+        attended, state = layers["mixer"].step(x, state, cursor)
+        x = single.norm(layers["norm1"], x + attended)
+        return single.norm(layers["norm2"], x + self._ffn_of_one(x)), state
 
     def _entering(self, x: Tensor) -> Tensor:
         return self.norm1(x) if self.norm_first else x
@@ -64,6 +73,11 @@ class Block(nn.Module):
 
     def _ffn(self, x: Tensor) -> Tensor:
         return cast(Tensor, self.contract(self.activation(self.expand(x))))
+
+    def _ffn_of_one(self, x: Tensor) -> Tensor:
+        layers = self._modules
+        hidden = self.activation(single.widening(layers["expand"], x))
+        return single.linear(layers["contract"], hidden)
 
 
 class Transformer(nn.Module):
@@ -81,6 +95,7 @@ class Transformer(nn.Module):
         self.config = config
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_layers))
         self.norm = nn.LayerNorm(config.embed_dim)
+        initialise(self.blocks, norm_first=config.norm == "pre")
 
     def forward(self, x: Tensor, key_lengths: Tensor | None = None) -> Tensor:
         """All positions at once.
@@ -182,7 +197,8 @@ class Transformer(nn.Module):
                 under `torch.no_grad`, and left as they were with gradients on.
 
         Returns:
-            (B, E) outputs at that position, and the next state.
+            (B, E) outputs at that position, and the next state. Forward hooks on the layers inside
+            do not run.
 
         Raises:
             ValueError: no room for one more, or a model that is not causal.

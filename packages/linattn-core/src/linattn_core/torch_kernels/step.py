@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from linattn_core import pointwise
@@ -16,11 +17,15 @@ def step_(
 
     Cost: O(F M) a head, whatever was seen before.
     """
-    q = pointwise.apply(phi, query.to(s.dtype))
-    k = pointwise.apply(phi, key.to(s.dtype))
-    s.addcmul_(k.unsqueeze(-1), value.to(s.dtype).unsqueeze(-2))
+    dtype = value.dtype
+    if dtype != s.dtype:
+        value = value.to(s.dtype)
+    if query.dtype != s.dtype:
+        query, key = query.to(s.dtype), key.to(s.dtype)
+    q, k = pointwise.apply(phi, query), pointwise.apply(phi, key)
+    s.addcmul_(k.unsqueeze(-1), value.unsqueeze(-2))
     z.add_(k)
-    q = q.unsqueeze(-2)  # (B, H, 1, F)
-    numerator = (q @ s).squeeze(-2)
-    normaliser = (q @ z.unsqueeze(-1)).squeeze(-1).add_(eps)
-    return numerator.div_(normaliser).to(value.dtype)
+    numerator = (q.unsqueeze(-2) @ s).squeeze(-2)  # (B, H, M)
+    normaliser = torch.linalg.vecdot(q, z).unsqueeze(-1).add_(eps)
+    out = numerator.div_(normaliser)
+    return out if dtype == out.dtype else out.to(dtype)

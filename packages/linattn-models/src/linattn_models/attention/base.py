@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from linattn_models import single
 from linattn_models.config import TransformerConfig
+from linattn_models.projection import WideningLinear
 from linattn_models.state import Cursor, LayerState
 
 
@@ -14,14 +16,19 @@ class Mixer(nn.Module):
 
     A subclass implements `attend` (a whole sequence), and for decoding `initial_state`,
     `attend_and_keep` (a whole prompt, keeping a state) and `attend_next` (one position more).
+
+    Attributes:
+        spread: standard deviation with which queries and keys start, for normalised inputs.
     """
+
+    spread = 1.0
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.num_heads = config.num_heads
         self.head_dim = config.head_dim
         self.is_causal = config.is_causal
-        self.qkv = nn.Linear(config.embed_dim, 3 * config.embed_dim)
+        self.qkv = WideningLinear(config.embed_dim, 3 * config.embed_dim)
         self.out = nn.Linear(config.embed_dim, config.embed_dim)
 
     def forward(self, x: Tensor, key_lengths: Tensor | None = None) -> Tensor:
@@ -37,10 +44,12 @@ class Mixer(nn.Module):
 
     def step(self, x: Tensor, state: LayerState, cursor: Cursor) -> tuple[Tensor, LayerState]:
         """One position more: (B, E) -> (B, E), and the state that includes it."""
-        projected = self.qkv(x).view(x.shape[0], 3, self.num_heads, self.head_dim)
-        query, key, value = projected.unbind(1)  # (B, H, D) each, views
+        layers = self._modules
+        projected = single.widening(layers["qkv"], x)  # (B, 3 E)
+        by_head = projected.view(x.shape[0], 3, self.num_heads, self.head_dim)
+        query, key, value = by_head.unbind(1)  # (B, H, D) each, views
         heads, state = self.attend_next(query, key, value, state, cursor)
-        return self.out(heads.flatten(1)), state
+        return single.linear(layers["out"], heads.flatten(1)), state
 
     def initial_state(
         self, batch: int, max_length: int | None, device: torch.device, dtype: torch.dtype

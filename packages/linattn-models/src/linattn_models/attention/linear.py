@@ -29,6 +29,8 @@ class LinearMixer(Mixer):
         options = dict(config.feature_map_options)
         self.feature_map = get_feature_map(config.feature_map, config.head_dim, **options)
         self.eps = config.eps
+        if self.feature_map.pointwise is not None:
+            self.spread = 2.0  # reaches well to both sides of the bend at 0
 
     def initial_state(
         self, batch: int, max_length: int | None, device: torch.device, dtype: torch.dtype

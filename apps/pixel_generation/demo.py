@@ -1,0 +1,128 @@
+"""The paper in five minutes: the same transformer with two kinds of attention, on real digits.
+
+    python apps/pixel_generation/demo.py
+
+Both learn, for the same number of updates, to predict scikit-learn's 8x8 scans of digits pixel by
+pixel. Then both draw digits and complete halves of them, and the table says what each pixel costs:
+linear attention carries a state of fixed size from one pixel to the next, as an RNN does, softmax
+attention carries keys and values of all pixels before, or runs them all again.
+
+Everything goes into --out: completions and samples as PNG, the table as table.md and results.json,
+and a run folder for each model. Running the demo again starts anew.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from typing import Any, get_args
+
+import tyro
+from demo_table import demo_report
+from pixel_datasets import Images, load
+from pixel_pictures import write_completions, write_samples
+from pixel_presets import Attention, Recipe, demo
+from pixel_runs import APP, default_device
+from pixel_speed import measure
+from pixel_training import train_model
+
+from linattn_models import AutoregressiveTransformer
+from linattn_models.training import RunFolder, run_script
+from linattn_models.training.atomic import replace_file
+from linattn_models.training.environment import environment
+
+ATTENTIONS: tuple[Attention, ...] = get_args(Attention)
+
+
+@dataclasses.dataclass(frozen=True)
+class Flags:
+    """Train linear and softmax attention on digits, generate, complete, compare."""
+
+    out: Path = Path("runs/demo")
+    """Folder for pictures, table and runs."""
+    steps: int | None = None
+    """Updates of each model; fewer take less time and draw worse."""
+    batch: int = 1_000
+    """Images made side by side where speed is measured, beside one alone."""
+    positions: int = 17
+    """Pixels of an image that are timed, of 64."""
+    seed: int = 0
+    """Decides the weights at the start and every draw."""
+    publish: Path | None = None
+    """Folder that gets a copy of the pictures and the table, such as docs/results/demo."""
+
+
+def main(flags: Flags) -> None:
+    """Trains, draws, times, prints the table."""
+    images = load("digits")
+    recipe = demo(images)
+    if flags.steps is not None:
+        recipe = dataclasses.replace(recipe, steps=flags.steps)
+    for folder in (flags.out, flags.publish):
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)  # refused now, not after the training
+    models, summaries = {}, {}
+    for attention in ATTENTIONS:
+        say(f"Training with {attention} attention, {recipe.steps:,} updates")
+        models[attention], summaries[attention] = train_anew(flags, images, recipe, attention)
+    for attention in ATTENTIONS:
+        say(f"Drawing and completing digits with {attention} attention")
+        draw(flags, images, recipe, attention, models[attention])
+    say("Timing generation")
+    speeds = measure(models, sorted({1, flags.batch}), flags.positions)
+    results = {
+        "app": APP,
+        "environment": environment(default_device()),
+        "runs": summaries,
+        "speeds": [dataclasses.asdict(speed) for speed in speeds],
+    }
+    text = demo_report(results, speeds, flags.batch)
+    replace_file(flags.out / "table.md", text.encode())
+    replace_file(flags.out / "results.json", (json.dumps(results, indent=2) + "\n").encode())
+    if flags.publish is not None:
+        publish(flags.out, flags.publish)
+    print(f"\n{text}\nPictures, table and runs are in {flags.out}.")
+
+
+def train_anew(
+    flags: Flags, images: Images, recipe: Recipe, attention: Attention
+) -> tuple[AutoregressiveTransformer, dict[str, Any]]:
+    """A model and its summary; what an earlier demo left in its run folder goes first."""
+    out = flags.out / attention
+    folder = RunFolder(out)
+    if folder.config_file.exists() and folder.config().get("preset") == "demo":
+        shutil.rmtree(out)
+    return train_model(images, recipe, attention=attention, preset="demo", seed=flags.seed, out=out)
+
+
+def draw(
+    flags: Flags,
+    images: Images,
+    recipe: Recipe,
+    attention: Attention,
+    model: AutoregressiveTransformer,
+) -> None:
+    """The two pictures of one model."""
+    label = f"digits, {attention} attention"
+    samples = flags.out / f"samples-{attention}.png"
+    write_samples(samples, model, images, 64, label, seed=flags.seed)
+    completions = flags.out / f"completions-{attention}.png"
+    write_completions(completions, model, images, recipe.layout, 10, 4, label, seed=flags.seed)
+
+
+def publish(out: Path, folder: Path) -> None:
+    """Copies pictures and table, and no weights."""
+    pictures = [f"{kind}-{name}.png" for kind in ("completions", "samples") for name in ATTENTIONS]
+    for file in [*pictures, "table.md", "results.json"]:
+        replace_file(folder / file, (out / file).read_bytes())
+
+
+def say(words: str) -> None:
+    """A heading on the terminal."""
+    print(f"\n{words}", flush=True)
+
+
+if __name__ == "__main__":
+    run_script(lambda: main(tyro.cli(Flags, description=__doc__)))

@@ -1,0 +1,108 @@
+"""Images side by side in one PNG, enlarged without blurring, under a title.
+
+Pixels of an 8x8 digit are what the model deals in, so a picture has to show them as squares: each
+becomes a block of the same colour, and matplotlib is only asked to write words above the blocks.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.figure import Figure
+from pixel_datasets import Pixels
+
+from linattn_models.training.atomic import replace_file
+
+DPI = 100
+GAP = 4  # between images, in pixels of the picture
+LINE = 20  # height of a line of words
+BACKGROUND = (205, 211, 222)  # pale, and no grey: neither black nor white pixels run into it
+HIDDEN = (66, 99, 160)  # a blue that no grey image holds: what the model was not shown
+
+Colours = npt.NDArray[np.uint8]
+
+
+def to_colours(images: Pixels, levels: int) -> Colours:
+    """Images (n, H, W, 3) on the scale 0 .. 255, whatever number of levels they had."""
+    scaled = np.rint(images * (255.0 / (levels - 1))).astype(np.uint8)
+    return scaled if scaled.ndim == 4 else np.repeat(scaled[..., None], 3, axis=-1)
+
+
+def hide_below(colours: Colours, row: int) -> Colours:
+    """A copy whose rows from `row` on are painted over."""
+    painted = colours.copy()
+    painted[:, row:] = HIDDEN
+    return painted
+
+
+def tile(rows: Sequence[Sequence[Colours]], scale: int, gap: int = GAP) -> Colours:
+    """One canvas (height, width, 3) of the images in `rows`, each pixel `scale` pixels wide."""
+    height, width = rows[0][0].shape[0] * scale, rows[0][0].shape[1] * scale
+    across = max(len(row) for row in rows)
+    shape = (len(rows) * (height + gap) - gap, across * (width + gap) - gap, 3)
+    canvas = np.full(shape, BACKGROUND, np.uint8)
+    for down, row in enumerate(rows):
+        for right, image in enumerate(row):
+            top, left = down * (height + gap), right * (width + gap)
+            block = image.repeat(scale, axis=0).repeat(scale, axis=1)
+            canvas[top : top + height, left : left + width] = block
+    return canvas
+
+
+def enlargement(height: int) -> int:
+    """The scale at which an image of `height` rows comes out about 56 pixels high."""
+    return max(1, round(56 / height))
+
+
+def write_grid(
+    path: Path,
+    rows: Sequence[Sequence[Colours]],
+    title: str,
+    column_titles: Sequence[tuple[int, str]] = (),
+) -> None:
+    """Writes the images in `rows` as a PNG.
+
+    Args:
+        path: the file; whole or not there.
+        rows: images (H, W, 3) of one size, row by row.
+        title: a line above everything.
+        column_titles: (first column, words) pairs, set above the columns they begin at.
+    """
+    scale = enlargement(rows[0][0].shape[0])
+    canvas = tile(rows, scale)
+    head = LINE * (2 if column_titles else 1) + 2 * GAP
+    width = max(canvas.shape[1], 7 * len(title)) + 2 * GAP  # 7: a letter of the title, at most
+    height = canvas.shape[0] + head + GAP
+    figure = Figure(figsize=(width / DPI, height / DPI), dpi=DPI, facecolor="white")
+    figure.figimage(canvas, xo=GAP, yo=GAP, origin="upper")
+    _write(figure, GAP, GAP + LINE / 2, title, size=9)
+    step = rows[0][0].shape[1] * scale + GAP
+    for column, words in column_titles:
+        _write(figure, GAP + column * step, GAP + LINE * 1.5, words, size=7)
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=DPI)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, content.getvalue())
+
+
+def _write(figure: Figure, left: float, top: float, words: str, size: int) -> None:
+    width, height = figure.get_size_inches() * DPI
+    figure.text(left / width, 1 - top / height, words, fontsize=size, va="center", ha="left")
+
+
+def square_rows(colours: Colours) -> list[list[Colours]]:
+    """Images laid out in rows, about as many of them as there are in each."""
+    across = int(np.ceil(np.sqrt(len(colours))))
+    return [list(colours[start : start + across]) for start in range(0, len(colours), across)]
+
+
+def completion_rows(
+    occluded: Colours, completed: Colours, original: Colours
+) -> list[list[Colours]]:
+    """Rows of one image each: occluded (n, ...), its completions (n, copies, ...), original."""
+    together = zip(occluded, completed, original, strict=True)
+    return [[hidden, *tries, whole] for hidden, tries, whole in together]

@@ -1,0 +1,43 @@
+"""The application's scripts, run as a user runs them."""
+
+from __future__ import annotations
+
+import io
+import runpy
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from unittest import mock
+
+APP = Path(__file__).parents[3] / "apps" / "pixel_generation"
+
+
+@dataclass(frozen=True)
+class Finished:
+    """How a script ended and what it said."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+
+Script = Callable[..., Finished]
+
+
+def command(name: str, *arguments: object) -> list[str]:
+    """What runs the script `name` in a process of its own."""
+    return [sys.executable, str(APP / f"{name}.py"), *map(str, arguments)]
+
+
+def run(name: str, *arguments: object) -> Finished:
+    """The script `name` as `__main__` of this process, which has torch loaded already."""
+    out, err = io.StringIO(), io.StringIO()
+    argv = command(name, *arguments)[1:]
+    with mock.patch.object(sys, "argv", argv), redirect_stdout(out), redirect_stderr(err):
+        try:
+            runpy.run_path(argv[0], run_name="__main__")
+        except SystemExit as ended:
+            return Finished(int(ended.code or 0), out.getvalue(), err.getvalue())
+    raise AssertionError(f"{name} returned without an exit code")

@@ -1,0 +1,93 @@
+"""Drawing and measuring, on a model small enough to sum over all its images."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from pixel_datasets import Images
+from pixel_evaluation import bits_per_dim
+from pixel_pictures import affordable_samples
+from pixel_sampling import complete_images, sample_images
+from pixel_speed import METHODS, measure
+
+from linattn_models import AutoregressiveTransformer, TransformerConfig
+
+
+def tiny(
+    attention: str = "linear", levels: int = 2, positions: int = 4
+) -> AutoregressiveTransformer:
+    config = TransformerConfig(
+        num_layers=1, num_heads=1, head_dim=4, ffn_dim=8, attention=attention, dropout=0.5
+    )
+    return AutoregressiveTransformer(config, levels, positions)
+
+
+@pytest.mark.parametrize("attention", ["linear", "softmax"])
+def test_bits_are_those_of_a_distribution_over_all_images(attention: str) -> None:
+    """The probabilities that the bits stand for sum to 1 over the 16 images of 2x2 bits."""
+    model = tiny(attention).train()
+    every = np.array(list(itertools.product((0, 1), repeat=4)), np.uint8).reshape(-1, 2, 2)
+    bits = [bits_per_dim(model, image[None], "sub-pixels") * 4 for image in every]
+    assert sum(2.0**-cost for cost in bits) == pytest.approx(1, abs=1e-5)
+    together = bits_per_dim(model, every, "sub-pixels")
+    assert together == pytest.approx(sum(bits) / 64, abs=1e-5)
+    assert model.training  # as it was
+
+
+def test_batches_of_unequal_size_weigh_by_their_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny(levels=5)
+    images = np.random.default_rng(0).integers(0, 5, (7, 2, 2), dtype=np.uint8)
+    whole = bits_per_dim(model, images, "sub-pixels")
+    monkeypatch.setattr("pixel_evaluation.POSITIONS_AT_ONCE", 12)  # 3 + 3 + 1 images
+    assert bits_per_dim(model, images, "sub-pixels") == pytest.approx(whole, abs=1e-5)
+
+
+def test_samples_have_the_frequencies_that_the_bits_promise() -> None:
+    model = tiny().train()
+    drawn = sample_images(model, 4_000, 2, 2)
+    every = np.array(list(itertools.product((0, 1), repeat=4)), np.uint8).reshape(-1, 2, 2)
+    for image in every:
+        promised = 2.0 ** -(4 * bits_per_dim(model, image[None], "sub-pixels"))
+        found = (drawn == image).all(axis=(1, 2)).mean()
+        assert found == pytest.approx(promised, abs=5 * math.sqrt(promised / 4_000))
+
+
+def test_seeds_decide_the_draws() -> None:
+    model = tiny(levels=16).train()
+    first, again, other = (sample_images(model, 8, 2, 2, seed=seed) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).any()
+
+
+@pytest.mark.parametrize("attention", ["linear", "softmax"])
+def test_completions_keep_what_was_shown_and_differ_below(attention: str) -> None:
+    model = tiny(attention, levels=16, positions=16)
+    images = np.random.default_rng(0).integers(0, 16, (3, 4, 4), dtype=np.uint8)
+    completed = complete_images(model, images, 5, "sub-pixels", rows_shown=2)
+    assert completed.shape == (3, 5, 4, 4)
+    for image, tries in zip(images, completed, strict=True):
+        assert (tries[:, :2] == image[:2]).all()
+        assert len(np.unique(tries[:, 2:].reshape(5, -1), axis=0)) > 1
+
+
+@pytest.mark.parametrize(
+    ("shape", "count"), [((8, 8), 64), ((28, 28), 20), ((32, 32, 3), 5), ((90, 90), 4)]
+)
+def test_samples_affordable(shape: tuple[int, ...], count: int) -> None:
+    blank = np.zeros((1, *shape), np.uint8)
+    assert affordable_samples(Images("any", blank, blank, blank, 2)) == count
+
+
+def test_every_method_is_measured_at_every_batch() -> None:
+    torch.manual_seed(0)
+    models = {"linear": tiny("linear").eval(), "softmax": tiny("softmax").eval()}
+    speeds = measure(models, [1, 3], positions=2)  # type: ignore[arg-type]
+    assert [(s.method, s.batch) for s in speeds] == [(m, b) for b in (1, 3) for m in METHODS]
+    assert all(speed.images_per_second > 0 and speed.estimated for speed in speeds)
+    kept = {speed.method: speed.state_bytes_per_image for speed in speeds}
+    # S is 4x4 and z is 4; keys and values are 4 each for 4 positions; rerunning keeps nothing.
+    assert kept == {"linear": 20 * 4, "stateful-softmax": 32 * 4, "softmax": 0}

@@ -1,0 +1,45 @@
+"""Tokens are the numbers of an image in reading order, and nothing is lost on the way back."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from pixel_datasets import Pixels
+from pixel_tokens import Layout, TokenData, to_images, to_tokens
+
+SIDES = st.integers(1, 5)
+GREY = arrays.arrays(np.uint8, st.tuples(st.integers(1, 3), SIDES, SIDES))
+COLOUR = arrays.arrays(np.uint8, st.tuples(st.integers(1, 3), SIDES, SIDES, st.just(3)))
+
+
+@given(images=st.one_of(GREY, COLOUR), layout=st.sampled_from(["sub-pixels", "pixels"]))
+def test_there_and_back(images: Pixels, layout: Layout) -> None:
+    tokens = to_tokens(images, layout)
+    assert tokens.dtype == torch.int64
+    back = to_images(tokens, images.shape[1], images.shape[2])
+    np.testing.assert_array_equal(back, images)
+
+
+def test_order_is_row_by_row_with_colours_of_a_pixel_together() -> None:
+    image = np.arange(2 * 2 * 3, dtype=np.uint8).reshape(1, 2, 2, 3)
+    assert to_tokens(image, "sub-pixels").tolist() == [list(range(12))]
+    assert to_tokens(image, "pixels").tolist() == [
+        [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]],
+    ]
+
+
+@pytest.mark.parametrize("layout", ["sub-pixels", "pixels"])
+def test_a_grey_pixel_is_one_token_in_either_layout(layout: Layout) -> None:
+    assert to_tokens(np.zeros((3, 4, 5), np.uint8), layout).shape == (3, 20)
+
+
+def test_batches_are_the_images_asked_for() -> None:
+    images = np.random.default_rng(0).integers(0, 17, (6, 2, 2), dtype=np.uint8)
+    data = TokenData(images, "sub-pixels")
+    assert len(data) == 6
+    batch = data.batch(torch.tensor([4, 0, 4]))
+    assert batch.tolist() == [images[i].ravel().tolist() for i in (4, 0, 4)]

@@ -1,0 +1,119 @@
+"""train.py as its user runs it: what it leaves, how it resumes, what it refuses."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pixel_scripts import Script, command
+
+PNG = b"\x89PNG"
+
+
+def lines_of(run: Path) -> list[dict[str, Any]]:
+    """metrics.jsonl without the times, which differ between runs."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name != "seconds"} for line in lines]
+
+
+def test_a_run_leaves_numbers_and_pictures(smoke_run: Path) -> None:
+    summary = json.loads((smoke_run / "summary.json").read_text())
+    assert (summary["app"], summary["preset"]) == ("pixel_generation", "smoke")
+    assert (summary["dataset"], summary["attention"], summary["seed"]) == ("digits", "linear", 0)
+    assert summary["steps"] == 20
+    assert summary["parameters"] > 0
+    metrics = summary["metrics"]
+    assert 0 < metrics["bits_per_dim"] < 6
+    assert metrics["validation_bits_per_dim"] == lines_of(smoke_run)[-1]["bits_per_dim"]
+    assert metrics["test_images"] == 8
+    for picture in ("samples.png", "curve.png"):
+        assert (smoke_run / picture).read_bytes().startswith(PNG)
+
+
+def test_training_lowers_the_loss(smoke_run: Path) -> None:
+    losses = [line["loss"] for line in lines_of(smoke_run) if line["split"] == "train"]
+    assert losses[-1] < losses[0]
+
+
+def test_killed_and_resumed_equals_unbroken(script: Script, tmp_path: Path) -> None:
+    flags = ["--preset", "smoke", "--steps", "100", "--dropout", "0.2", "--checkpoint-every", "5"]
+    unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
+    assert script("train", *flags, "--out", unbroken).code == 0
+    kill_after_a_checkpoint([*flags, "--out", str(broken)], broken / "checkpoints" / "step-10")
+    assert not (broken / "summary.json").exists()
+    resumed = script("train", *flags, "--out", broken, "--resume")
+    assert resumed.code == 0, resumed.stderr
+    assert lines_of(broken) == lines_of(unbroken)
+    weights = Path("checkpoints", "step-100", "model.safetensors")
+    assert (broken / weights).read_bytes() == (unbroken / weights).read_bytes()
+    summaries = [json.loads((run / "summary.json").read_text()) for run in (unbroken, broken)]
+    assert summaries[0]["metrics"] == summaries[1]["metrics"]
+    again = script("train", *flags, "--out", broken, "--resume")  # of a run that has ended
+    assert again.code == 0, again.stderr
+    assert json.loads((broken / "summary.json").read_text())["metrics"] == summaries[0]["metrics"]
+
+
+def kill_after_a_checkpoint(flags: list[str], checkpoint: Path) -> None:
+    process = subprocess.Popen(command("train", *flags), stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while not checkpoint.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.005)
+    process.kill()
+    _, errors = process.communicate()
+    assert process.returncode == -signal.SIGKILL, errors
+
+
+@pytest.mark.parametrize("dataset", ["mnist", "cifar10"])
+def test_real_images(script: Script, shared_data: Path, tmp_path: Path, dataset: str) -> None:
+    out = tmp_path / "run"
+    where = ["--data-dir", shared_data]
+    done = script("train", "--preset", "smoke", "--dataset", dataset, *where, "--out", out)
+    assert done.code == 0, done.stderr
+    assert "bits/dim on 8 test images" in done.stdout
+    few = ["--count", 2, "--completed", 2, "--copies", 1]
+    done = script("generate", "--run", out, *where, *few, "--out", tmp_path / "pictures")
+    assert done.code == 0, done.stderr
+    assert (tmp_path / "pictures" / "completions.png").read_bytes().startswith(PNG)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--dataset", "mnist"], "expected --data-dir with their folder, got none"),
+        (
+            ["--dataset", "cifar10", "--data-dir", "{tmp}/none"],
+            "expected --data-dir to be a folder",
+        ),
+        (["--dataset", "fashion-mnist", "--data-dir", "{tmp}"], "expected train-images-idx3-ubyte"),
+        (["--steps", "0"], "steps must be"),
+        (["--num-heads", "0"], "num_heads must be"),
+        (["--resume"], "holds no run to resume"),
+    ],
+    ids=["no data", "no folder", "no file", "no steps", "no heads", "nothing to resume"],
+)
+def test_bad_input_is_one_sentence_and_leaves_nothing(
+    script: Script, tmp_path: Path, arguments: list[str], sentence: str
+) -> None:
+    out = tmp_path / "run"
+    filled = [argument.format(tmp=tmp_path) for argument in arguments]
+    done = script("train", "--preset", "smoke", *filled, "--out", out)
+    assert done.code == 2
+    assert sentence in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stdout == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_is_not_overwritten_nor_resumed_as_another(script: Script, smoke_run: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in smoke_run.rglob("*")}
+    anew = script("train", "--preset", "smoke", "--out", smoke_run)
+    other = script("train", "--preset", "smoke", "--head-dim", "4", "--out", smoke_run, "--resume")
+    assert (anew.code, other.code) == (2, 2)
+    assert "already holds a run" in anew.stderr
+    assert "head_dim was 8 and is now 4" in other.stderr
+    assert {path: path.stat().st_mtime_ns for path in smoke_run.rglob("*")} == before

@@ -1,0 +1,34 @@
+"""The layer laid out for single vectors is an ordinary linear layer."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from linattn_models import single
+from linattn_models.projection import WideningLinear
+
+
+@pytest.mark.parametrize("shape", [(5,), (2, 3, 5)])
+def test_is_a_linear_layer(shape: tuple[int, ...]) -> None:
+    layer, usual = WideningLinear(5, 12), nn.Linear(5, 12)
+    with torch.no_grad():
+        usual.weight.copy_(layer.weight.t())
+        usual.bias.copy_(layer.bias)
+    x = torch.randn(shape)
+    torch.testing.assert_close(layer(x), usual(x))
+
+
+def test_starts_as_a_linear_layer_does() -> None:
+    layer, usual = WideningLinear(64, 640), nn.Linear(64, 640)
+    for own, other in ((layer.weight, usual.weight), (layer.bias, usual.bias)):
+        assert own.std().item() == pytest.approx(other.std().item(), rel=0.1)
+        assert own.abs().max() <= 64**-0.5
+
+
+def test_single_vectors_go_past_the_module_to_the_same_result() -> None:
+    x = torch.randn(3, 5)
+    layers = (WideningLinear(5, 12), nn.Linear(5, 12), nn.LayerNorm(5, eps=0.1))
+    for layer, alone in zip(layers, (single.widening, single.linear, single.norm), strict=True):
+        torch.testing.assert_close(alone(layer, x), layer(x))
