@@ -353,9 +353,7 @@ def _step(
     backend: str,
     requires_grad: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    chosen = registry.select(
-        backend, lambda: StepCall.of(query, value, feature_map, requires_grad)
-    )
+    chosen = registry.select(backend, lambda: StepCall.of(query, value, feature_map, requires_grad))
     state = LinearAttentionState(*(x.clone(memory_format=torch.contiguous_format) for x in (s, z)))
     out = chosen.step_(query, key, value, state, feature_map=feature_map, eps=eps)
     return out, state.s, state.z
