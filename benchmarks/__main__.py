@@ -55,7 +55,7 @@ def _measure(cases: Sequence[Case], settings: Settings, folder: Path | None) -> 
     finally:
         # What an interruption leaves is still worth keeping: a whole run takes many minutes.
         report = Report(
-            datetime.datetime.now(tz=datetime.timezone.utc).date(),
+            datetime.datetime.now(tz=datetime.UTC).date(),
             machine,
             limits,
             tuple(results),

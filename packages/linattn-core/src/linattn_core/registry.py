@@ -287,7 +287,7 @@ def select(name: str, describe: Callable[[], AttentionCall | StepCall]) -> Backe
         ValueError: no backend of that name, or the named one refuses (with its reason).
     """
     installed()
-    if name == "reference" or len(_live) == 1 and name == "auto":
+    if name == "reference" or (len(_live) == 1 and name == "auto"):
         return _live["reference"]
     call = describe()
     if name != "auto":
