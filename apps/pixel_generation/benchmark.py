@@ -29,8 +29,8 @@ from pixel_runs import APP, build_model, default_device, load_run
 from pixel_speed import METHODS, MethodName, measure
 
 from linattn_models import AutoregressiveTransformer, TransformerConfig
+from linattn_models.atomic import replace_file
 from linattn_models.training import RunFolder, run_script
-from linattn_models.training.atomic import replace_file
 from linattn_models.training.environment import environment
 
 Shape = Literal["digits", "mnist", "cifar10"]

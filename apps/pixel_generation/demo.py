@@ -29,8 +29,8 @@ from pixel_speed import measure
 from pixel_training import train_model
 
 from linattn_models import AutoregressiveTransformer
+from linattn_models.atomic import replace_file
 from linattn_models.training import RunFolder, run_script
-from linattn_models.training.atomic import replace_file
 from linattn_models.training.environment import environment
 
 ATTENTIONS: tuple[Attention, ...] = get_args(Attention)

@@ -53,7 +53,7 @@ QUICK_SIZE = Size(num_layers=2, num_heads=2, head_dim=8, ffn_dim=32, length=12)
 
 
 def build_model(attention: str, size: Size) -> AutoregressiveTransformer:
-    """Returns the model with random weights, the same for every attention."""
+    """Returns the model with random weights, the same at every call."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = AutoregressiveTransformer(

@@ -92,11 +92,6 @@ def test_a_missing_peer_is_a_row() -> None:
     assert made == Absent("peer", "not asked for (--peers)")
 
 
-def test_the_attentions_share_their_weights() -> None:
-    linear, softmax = (build_model(name, QUICK_SIZE) for name in ("linear", "softmax"))
-    torch.testing.assert_close(linear.state_dict(), softmax.state_dict(), rtol=0, atol=0)
-
-
 def test_a_call_makes_the_whole_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     def timed(model: AutoregressiveTransformer, **_: object) -> Throughput:
         return Throughput(4.0, 0.25, [], 0, estimated=False)

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from linattn_models.atomic import new_folder, remove_folder, replace_file
 from linattn_models.training import RunFolder
 from linattn_models.training import checkpoint as checkpoint_module
-from linattn_models.training.atomic import new_folder, remove_folder, replace_file
 from linattn_models.training.checkpoint import load_weights, read_checkpoint
 from linattn_models.training.checkpointing import CheckpointKeeper
 from linattn_models.training.progress import Progress
@@ -110,7 +110,7 @@ def test_a_full_disk_leaves_earlier_checkpoints_and_a_run_to_resume(
     write_file = checkpoint_module.write_file
 
     def full(path: Path, content: bytes) -> None:
-        if path.parent.name.endswith("step-8") and path.name == name:
+        if path.parent.name.startswith(".tmp-step-8") and path.name == name:
             path.write_bytes(content[: len(content) // 2])
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         write_file(path, content)
