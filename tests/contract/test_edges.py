@@ -124,3 +124,29 @@ def test_past_two_to_the_31_elements(backend: str) -> None:
     assert out.numel() > 2**31
     for window in (slice(0, 100), slice(length // 2, length // 2 + 100), slice(-100, None)):
         assert_close(out[:, :, window], v[:, :, window], rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("feature_map", ["elu", "favor", "rff"])
+def test_autocast_lowers_nothing_that_is_kept_in_float32(feature_map: str, backend: str) -> None:
+    case = Case(feature_map=feature_map, initial_state=feature_map == "elu")
+    options = {**case.options(), "backend": backend}
+    tensors = case.inputs()
+    expected = evaluate(linear_attention, tensors, options)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        result = evaluate(linear_attention, tensors, options)
+    # torch's own backward of a map outside the operator is not meant to run under autocast.
+    names = expected if feature_map == "elu" else ("out", "s", "z")
+    assert all(torch.equal(result[name], expected[name]) for name in names)
+
+
+@pytest.mark.parametrize("inplace", [True, False])
+def test_autocast_lowers_nothing_in_a_step(inplace: bool, backend: str) -> None:
+    q, k, v = (torch.randn(2, 3, 8).requires_grad_(not inplace) for _ in range(3))
+    results = []
+    for enabled in (False, True):
+        state = LinearAttentionState(torch.ones(2, 3, 8, 8), torch.ones(2, 3, 8))
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+            out, state = linear_attention_step(q, k, v, state, inplace=inplace, backend=backend)
+            grads = () if inplace else torch.autograd.grad(out.sum() + state.s.sum(), (q, k, v))
+        results.append((out, *state, *grads))
+    assert all(torch.equal(x, y) for x, y in zip(*results, strict=True))

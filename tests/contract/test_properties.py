@@ -225,3 +225,14 @@ def test_broadcast_views_are_read_in_place(backend: str) -> None:
     shared = k[:, :1].expand(-1, 3, -1, -1)  # one key head for all, stride 0
     out = linear_attention(q, shared, v, is_causal=True, backend=backend)
     assert_close(out, linear_attention(q, shared.contiguous(), v, is_causal=True, backend=backend))
+
+
+def test_a_step_in_place_is_the_operator(backend: str) -> None:
+    """Plain tensors go past torch's dispatcher, others through it, to the same result."""
+    q, k, v = (torch.randn(2, 3, 4) for _ in range(3))
+    states = [LinearAttentionState.zeros(2, 3, 4, 4) for _ in range(2)]
+    out, _ = linear_attention_step(q, k, v, states[0], inplace=True, backend=backend)
+    through = torch.nn.Parameter(q, requires_grad=False)
+    again, _ = linear_attention_step(through, k, v, states[1], inplace=True, backend=backend)
+    assert torch.equal(out, again)
+    assert all(torch.equal(x, y) for x, y in zip(*states, strict=True))

@@ -32,3 +32,21 @@ def test_single_vectors_go_past_the_module_to_the_same_result() -> None:
     layers = (WideningLinear(5, 12), nn.Linear(5, 12), nn.LayerNorm(5, eps=0.1))
     for layer, alone in zip(layers, (single.widening, single.linear, single.norm), strict=True):
         torch.testing.assert_close(alone(layer, x), layer(x))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("outputs", [12, 64, 128, 320, 384])
+def test_threads_that_share_a_vector_leave_its_result(threads: int, outputs: int) -> None:
+    before = torch.get_num_threads()
+    x = torch.randn(1, 40)
+    torch.set_num_threads(threads)
+    try:
+        for layer, alone in (
+            (WideningLinear(40, outputs), single.widening),
+            (nn.Linear(40, outputs), single.linear),
+        ):
+            y = alone(layer, x)
+            assert y.shape == (1, outputs) and y.is_contiguous()
+            torch.testing.assert_close(y, layer(x))
+    finally:
+        torch.set_num_threads(before)

@@ -11,7 +11,9 @@ runs the latter on threads of its own.
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -23,6 +25,9 @@ from linattn_core.registry import AttentionCall, Backend, StepCall
 from linattn_core.state import LinearAttentionState, accumulation_dtype
 
 _library = torch.library.Library("linattn", "DEF")
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _HOW = (
     "bool is_causal, bool return_state, str feature_map, float eps, str backend, bool requires_grad"
@@ -62,6 +67,20 @@ def _unpair(state: LinearAttentionState | None, like: Tensor) -> tuple[Tensor, T
     return (like.new_empty(0), like.new_empty(0)) if state is None else (state.s, state.z)
 
 
+def _in_full_precision(kernel: Callable[P, R]) -> Callable[P, R]:
+    """The same kernel, out of reach of autocast, which would lower what is kept in float32."""
+
+    @functools.wraps(kernel)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        kind = cast(Tensor, args[0]).device.type
+        if not torch.is_autocast_enabled(kind):  # a decoding step would feel entering the context
+            return kernel(*args, **kwargs)
+        with torch.autocast(kind, enabled=False):
+            return kernel(*args, **kwargs)
+
+    return run
+
+
 def _select(
     query: Tensor,
     key: Tensor,
@@ -95,6 +114,7 @@ def _select(
 # --- the whole sequence ---------------------------------------------------------------------------
 
 
+@_in_full_precision
 def _attention(
     query: Tensor,
     key: Tensor,
@@ -179,6 +199,7 @@ def _attention_autograd(
 # --- its gradients --------------------------------------------------------------------------------
 
 
+@_in_full_precision
 def _attention_backward(
     grad_out: Tensor,
     grad_s: Tensor | None,
@@ -275,7 +296,8 @@ def _backward_autograd(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         None if x is None else x if x.requires_grad else x.detach().requires_grad_()
         for x in tensors
     ]
-    with torch.enable_grad():
+    without_autocast = torch.autocast(query.device.type, enabled=False)
+    with torch.enable_grad(), without_autocast:
         first = _reference_gradients(leaf, key_lengths, cu_seqlens, is_causal, feature_map, eps)
         pairs = [
             (f, g) for f, g in zip(first, grads, strict=False) if f is not None and f.requires_grad
@@ -327,6 +349,7 @@ def _reference_gradients(
 # --- one step -------------------------------------------------------------------------------------
 
 
+@_in_full_precision
 def _step_(
     query: Tensor,
     key: Tensor,
@@ -342,6 +365,7 @@ def _step_(
     return chosen.step_(query, key, value, state, feature_map=feature_map, eps=eps)
 
 
+@_in_full_precision
 def _step(
     query: Tensor,
     key: Tensor,
@@ -376,6 +400,13 @@ def _step_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...])
 
 
 def _step_autograd(
+    ctx: Any, grad_out: Tensor, grad_s: Tensor, grad_z: Tensor
+) -> tuple[Tensor | None, ...]:
+    with torch.autocast(grad_out.device.type, enabled=False):
+        return _step_gradients(ctx, grad_out, grad_s, grad_z)
+
+
+def _step_gradients(
     ctx: Any, grad_out: Tensor, grad_s: Tensor, grad_z: Tensor
 ) -> tuple[Tensor | None, ...]:
     """The chain rule of one step in differentiable operations, for any backend."""
@@ -425,4 +456,24 @@ for _name, _backward, _context in (
 
 attention = torch.ops.linattn.attention
 step = torch.ops.linattn.step
-step_ = torch.ops.linattn.step_
+
+
+def step_(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    s: Tensor,
+    z: Tensor,
+    feature_map: str,
+    eps: float,
+    backend: str,
+) -> Tensor:
+    """linattn::step_, called past torch's dispatcher where only a compiler would need that.
+
+    The dispatcher takes a quarter of the whole call for one sequence. Subclasses of Tensor, which
+    stand for something else than memory, go through it.
+    """
+    arguments = (query, key, value, s, z)
+    if torch.compiler.is_compiling() or any(type(x) is not Tensor for x in arguments):
+        return cast(Tensor, torch.ops.linattn.step_(*arguments, feature_map, eps, backend))
+    return _step_(*arguments, feature_map, eps, backend)

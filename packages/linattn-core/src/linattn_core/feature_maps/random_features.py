@@ -52,7 +52,9 @@ class RandomFeatures(FeatureMap):
         self.projection.copy_(_orthogonal_gaussian(rows, columns, generator))
 
     def _project(self, x: Tensor) -> Tensor:
-        return x @ self.projection.to(x).T  # (..., N, rows)
+        # Autocast would multiply in half precision, and exp and sin magnify what that loses.
+        with torch.autocast(x.device.type, enabled=False):
+            return x @ self.projection.to(x).T  # (..., N, rows)
 
 
 def _check_count(num_features: int, head_dim: int, step: int) -> None:

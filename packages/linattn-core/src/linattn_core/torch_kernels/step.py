@@ -7,6 +7,10 @@ from torch import Tensor
 
 from linattn_core import pointwise
 
+# torch shares elementwise work among threads from this many elements on. Below it, products and
+# their sum cost less than a matrix product, which wakes the threads however small it is.
+_SERIAL = 32_768
+
 
 def step_(
     query: Tensor, key: Tensor, value: Tensor, s: Tensor, z: Tensor, phi: str, eps: float
@@ -25,7 +29,10 @@ def step_(
     q, k = pointwise.apply(phi, query), pointwise.apply(phi, key)
     s.addcmul_(k.unsqueeze(-1), value.unsqueeze(-2))
     z.add_(k)
-    numerator = (q.unsqueeze(-2) @ s).squeeze(-2)  # (B, H, M)
-    normaliser = torch.linalg.vecdot(q, z).unsqueeze(-1).add_(eps)
+    if s.numel() < _SERIAL:
+        numerator = (q.unsqueeze(-1) * s).sum(-2)  # (B, H, M)
+    else:
+        numerator = (q.unsqueeze(-2) @ s).squeeze(-2)
+    normaliser = (q * z).sum(-1, keepdim=True).add_(eps)
     out = numerator.div_(normaliser)
     return out if dtype == out.dtype else out.to(dtype)
