@@ -3,60 +3,83 @@
 At one sequence a time these would cost a tenth of a whole decoding step. The price: forward hooks
 on the layers do not run in a step, and a layer put in another's place must hold its own `weight`
 and `bias`.
+
+Few vectors times a matrix are bound by reading the matrix, which BLAS leaves to one thread. So the
+matrices are cut here into one part for each thread, as views, and multiplied as a batch.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# The fewest outputs that are worth a thread of their own.
+# The fewest outputs that are worth a thread of their own, and the most rows that gain by it.
 _OUTPUTS_A_THREAD = 64
+_ROWS = 128
 
 
 def linear(layer: Any, x: Tensor) -> Tensor:
     """An `nn.Linear` of (B, inputs)."""
-    weights = layer._parameters
-    weight, bias = weights["weight"], weights["bias"]  # (outputs, inputs), (outputs,)
-    parts = _parts(x, weight.shape[0])
+    weight, bias = _weights(layer)  # (outputs, inputs), (outputs,)
+    parts = _parts(x, weight.shape[0]) if x.shape[0] == 1 else 1
     if parts == 1:
         return F.linear(x, weight, bias)
-    return _side_by_side(x, weight.view(parts, -1, weight.shape[1]).transpose(1, 2), bias)
+    return _columns(x, weight.view(parts, -1, weight.shape[1]).transpose(1, 2), bias).view(1, -1)
 
 
 def widening(layer: Any, x: Tensor) -> Tensor:
     """A `WideningLinear` of (B, inputs)."""
-    weights = layer._parameters
-    weight, bias = weights["weight"], weights["bias"]  # (inputs, outputs), (outputs,)
-    parts = _parts(x, weight.shape[1])
+    weight, bias = _weights(layer)  # (inputs, outputs), (outputs,)
+    parts = _parts(x, weight.shape[1]) if x.shape[0] == 1 else 1
     if parts == 1:
         return torch.addmm(bias, x, weight)
-    return _side_by_side(x, weight.view(weight.shape[0], parts, -1).transpose(0, 1), bias)
+    return _columns(x, _column_parts(weight, parts), bias).view(1, -1)
+
+
+def feed_forward(
+    expand: Any, activation: Callable[[Tensor], Tensor], contract: Any, x: Tensor
+) -> Tensor:
+    """A `WideningLinear`, an activation and an `nn.Linear` of (B, inputs)."""
+    (weight, bias), (back, shift) = _weights(expand), _weights(contract)
+    parts = _parts(x, weight.shape[1])
+    if parts == 1:
+        return F.linear(activation(torch.addmm(bias, x, weight)), back, shift)
+    # The hidden vector stays in parts: each is multiplied by its own rows of the second matrix.
+    hidden = activation(_columns(x, _column_parts(weight, parts), bias))  # (parts, B, hidden/parts)
+    sums = torch.bmm(hidden, back.t().view(parts, -1, back.shape[0]))  # (parts, B, outputs)
+    return sums.sum(0).add_(shift)
 
 
 def norm(layer: Any, x: Tensor) -> Tensor:
     """An `nn.LayerNorm` of (B, E)."""
-    weights = layer._parameters
-    return F.layer_norm(x, layer.normalized_shape, weights["weight"], weights["bias"], layer.eps)
+    weight, bias = _weights(layer)
+    return F.layer_norm(x, layer.normalized_shape, weight, bias, layer.eps)
+
+
+def _weights(layer: Any) -> tuple[Tensor, Tensor]:
+    parameters = layer._parameters
+    return parameters["weight"], parameters["bias"]
 
 
 def _parts(x: Tensor, outputs: int) -> int:
-    """Into how many groups of outputs a layer is cut, so that every thread reads some weights.
-
-    One vector times a matrix is bound by reading the matrix, and BLAS does that on one thread.
-    """
-    alone = x.shape[0] == 1 and x.dtype == torch.float32 and x.is_cpu
-    if not alone or outputs < 2 * _OUTPUTS_A_THREAD or torch.compiler.is_compiling():
+    """Into how many groups of outputs a layer is cut, at best one for each thread."""
+    fitting = x.shape[0] <= _ROWS and x.dtype == torch.float32 and x.is_cpu
+    if not fitting or outputs < 2 * _OUTPUTS_A_THREAD or torch.compiler.is_compiling():
         return 1
     return math.gcd(torch.get_num_threads(), outputs // _OUTPUTS_A_THREAD, outputs)
 
 
-def _side_by_side(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """x W + b of one vector (1, inputs), W as (parts, inputs, outputs / parts)."""
-    parts, inputs, outputs = weight.shape
-    y = torch.baddbmm(bias.view(parts, 1, outputs), x.expand(parts, 1, inputs), weight)
-    return y.view(1, parts * outputs)
+def _column_parts(weight: Tensor, parts: int) -> Tensor:
+    """(inputs, outputs) as (parts, inputs, outputs / parts), a view."""
+    return weight.view(weight.shape[0], parts, -1).transpose(0, 1)
+
+
+def _columns(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """x W + b, with W and the result cut by outputs: (parts, B, outputs / parts)."""
+    parts = weight.shape[0]
+    return torch.baddbmm(bias.view(parts, 1, -1), x.expand(parts, *x.shape), weight)

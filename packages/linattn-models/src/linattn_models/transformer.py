@@ -76,8 +76,7 @@ class Block(nn.Module):
 
     def _ffn_of_one(self, x: Tensor) -> Tensor:
         layers = self._modules
-        hidden = self.activation(single.widening(layers["expand"], x))
-        return single.linear(layers["contract"], hidden)
+        return single.feed_forward(layers["expand"], self.activation, layers["contract"], x)
 
 
 class Transformer(nn.Module):

@@ -24,9 +24,7 @@ def step_(
     dtype = value.dtype
     if dtype != s.dtype:
         value = value.to(s.dtype)
-    if query.dtype != s.dtype:
-        query, key = query.to(s.dtype), key.to(s.dtype)
-    q, k = pointwise.apply(phi, query), pointwise.apply(phi, key)
+    q, k = _features(query, key, phi, s.dtype)
     s.addcmul_(k.unsqueeze(-1), value.unsqueeze(-2))
     z.add_(k)
     if s.numel() < _SERIAL:
@@ -36,3 +34,11 @@ def step_(
     normaliser = (q * z).sum(-1, keepdim=True).add_(eps)
     out = numerator.div_(normaliser)
     return out if dtype == out.dtype else out.to(dtype)
+
+
+def _features(query: Tensor, key: Tensor, phi: str, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """phi of both at once, which halves the operations, in the accumulation dtype."""
+    if phi == "identity":
+        return query.to(dtype), key.to(dtype)
+    q, k = pointwise.apply_(phi, torch.stack((query, key)).to(dtype)).unbind(0)
+    return q, k
