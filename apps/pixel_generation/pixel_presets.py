@@ -149,16 +149,22 @@ def _laptop_digits() -> Recipe:
 
 
 def _laptop_larger(images: Images) -> Recipe:
-    """The paper's kind of model, seven times smaller, shown as many images as minutes allow."""
+    """The paper's kind of model, seven times smaller, shown as many images as minutes allow.
+
+    Grey digits and clothes are nearly all black or white. A probability for each level learns that
+    at once, where the logistics, which have to sharpen at both ends, take far longer: after 250
+    updates on MNIST some 1.35 bits per dimension against 1.65. Colours keep the logistics.
+    """
     colour = images.channels == 3
     return Recipe(
         num_layers=4,
         num_heads=4,
         head_dim=32,
         ffn_dim=512,
+        head="logistics" if colour else "categorical",
         steps=500 if colour else 1_000,
         batch_size=4 if colour else 8,
-        learning_rate=1e-3,
+        learning_rate=1e-3 if colour else 2e-3,
         eval_every=250,
         checkpoint_every=250,
         validation_images=64 if colour else 256,
