@@ -11,7 +11,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
-GUIDES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("packages/*/README.md")])
+GUIDES = sorted(
+    path
+    for pattern in ("*.md", "docs/*.md", "docs/results/*/README.md", "*/*/README.md")
+    for path in ROOT.glob(pattern)
+)
 SESSION = re.compile(r"\bnox -s ([\w-]+)")
 SCRIPT = re.compile(r"\bpython ((?:apps|benchmarks)/\S+\.py)")
 COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
@@ -50,6 +54,14 @@ def test_readme_opens_with_the_two_commands() -> None:
 
     assert "python -m pip install nox && python -m nox -s demo" in first_screen
     assert "python -m pip install nox && python -m nox -s tests" in first_screen
+
+
+def test_readme_shows_what_the_demo_published() -> None:
+    published = ROOT / "docs" / "results" / "demo"
+    readme = (ROOT / "README.md").read_text()
+
+    assert (published / "table.md").read_text().strip() in readme
+    assert "](docs/results/demo/completions-linear.png)" in readme
 
 
 @pytest.mark.parametrize("guide", GUIDES, ids=name)

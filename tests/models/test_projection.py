@@ -50,3 +50,35 @@ def test_threads_that_share_a_vector_leave_its_result(threads: int, outputs: int
             torch.testing.assert_close(y, layer(x))
     finally:
         torch.set_num_threads(before)
+
+
+def test_a_layer_with_a_hook_or_in_anothers_place_is_called() -> None:
+    x, calls = torch.randn(1, 40), []
+    for layer, alone in (
+        (WideningLinear(40, 128), single.widening),
+        (nn.Linear(40, 128), single.linear),
+        (nn.LayerNorm(40), single.norm),
+    ):
+        layer.register_forward_hook(lambda *_: calls.append(1))
+        torch.testing.assert_close(alone(layer, x), layer(x))
+        other = nn.Sequential(nn.Linear(40, 7), nn.ReLU())
+        assert torch.equal(alone(other, x), other(x))
+    assert len(calls) == 6
+    without_bias = nn.Linear(40, 128, bias=False)
+    assert torch.equal(single.linear(without_bias, x), without_bias(x))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("rows", [1, 5, 200])
+def test_a_feed_forward_network_is_its_layers_one_after_the_other(rows: int, threads: int) -> None:
+    expand, contract, x = WideningLinear(40, 320), nn.Linear(320, 40), torch.randn(rows, 40)
+    expected = contract(torch.relu(expand(x)))
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        y = single.feed_forward(expand, torch.relu, contract, x)
+    finally:
+        torch.set_num_threads(before)
+    torch.testing.assert_close(y, expected)
+    expand.register_forward_hook(lambda _, __, output: output + 1)
+    assert not torch.allclose(single.feed_forward(expand, torch.relu, contract, x), expected)

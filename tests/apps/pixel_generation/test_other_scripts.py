@@ -1,4 +1,4 @@
-"""generate.py, benchmark.py and demo.py as their user runs them."""
+"""generate.py, benchmark.py, compare.py and demo.py as their user runs them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 PNG = b"\x89PNG"
 
 
-@pytest.mark.parametrize("name", ["train", "generate", "benchmark", "demo"])
+@pytest.mark.parametrize("name", ["train", "generate", "benchmark", "compare", "demo"])
 def test_help_says_what_it_does_and_how_it_is_run(script: Script, name: str) -> None:
     done = script(name, "--help")
     assert done.code == 0
@@ -90,6 +90,35 @@ def test_benchmark_refuses(script: Script, tmp_path: Path) -> None:
     assert done.code == 2
     assert done.stderr == "expected --positions of 2 or more, got 1\n"
     assert not (tmp_path / "out").exists()
+
+
+def test_compare(script: Script, smoke_run: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(smoke_run, other)
+    done = script("compare", "--runs", smoke_run, other, "--out", tmp_path / "both")
+    assert done.code == 0, done.stderr
+    assert (tmp_path / "both" / "curves.png").read_bytes().startswith(PNG)
+    assert (tmp_path / "both" / "table.md").read_text() in done.stdout
+    bits = json.loads((smoke_run / "summary.json").read_text())["metrics"]["bits_per_dim"]
+    assert done.stdout.count(f"| {bits:14.3f} |") >= 2
+    kept = sorted(path.name for path in (tmp_path / "both" / "other").iterdir())
+    assert kept == ["config.json", "metrics.jsonl", "summary.json"]
+
+
+def test_compare_refuses(script: Script, smoke_run: Path, tmp_path: Path) -> None:
+    unfinished = tmp_path / "unfinished"
+    shutil.copytree(smoke_run, unfinished)
+    (unfinished / "summary.json").unlink()
+    cases = {
+        "summary.json is missing": [unfinished],
+        "got one name twice": [smoke_run, smoke_run],
+    }
+    for sentence, runs in cases.items():
+        done = script("compare", "--runs", *runs, "--out", tmp_path / "both")
+        assert done.code == 2
+        assert sentence in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+        assert not (tmp_path / "both").exists()
 
 
 def test_demo_twice(script: Script, tmp_path: Path) -> None:

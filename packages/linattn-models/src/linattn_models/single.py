@@ -1,8 +1,7 @@
 """Layers applied to one vector a row, past `nn.Module`'s own calls and look-ups.
 
-At one sequence a time these would cost a tenth of a whole decoding step. The price: forward hooks
-on the layers do not run in a step, and a layer put in another's place must hold its own `weight`
-and `bias`.
+At one sequence a time these would cost a tenth of a whole decoding step. A layer that has hooks, or
+that somebody put in another's place (quantised, adapted), is called as usual.
 
 Few vectors times a matrix are bound by reading the matrix, which BLAS leaves to one thread. So the
 matrices are cut here into one part for each thread, as views, and multiplied as a batch.
@@ -12,11 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
+
+from linattn_models.projection import WideningLinear
 
 # The fewest outputs that are worth a thread of their own, and the most rows that gain by it.
 _OUTPUTS_A_THREAD = 64
@@ -25,6 +26,8 @@ _ROWS = 128
 
 def linear(layer: Any, x: Tensor) -> Tensor:
     """An `nn.Linear` of (B, inputs)."""
+    if not _plain(layer, nn.Linear):
+        return cast(Tensor, layer(x))
     weight, bias = _weights(layer)  # (outputs, inputs), (outputs,)
     parts = _parts(x, weight.shape[0]) if x.shape[0] == 1 else 1
     if parts == 1:
@@ -34,6 +37,8 @@ def linear(layer: Any, x: Tensor) -> Tensor:
 
 def widening(layer: Any, x: Tensor) -> Tensor:
     """A `WideningLinear` of (B, inputs)."""
+    if not _plain(layer, WideningLinear):
+        return cast(Tensor, layer(x))
     weight, bias = _weights(layer)  # (inputs, outputs), (outputs,)
     parts = _parts(x, weight.shape[1]) if x.shape[0] == 1 else 1
     if parts == 1:
@@ -45,6 +50,8 @@ def feed_forward(
     expand: Any, activation: Callable[[Tensor], Tensor], contract: Any, x: Tensor
 ) -> Tensor:
     """A `WideningLinear`, an activation and an `nn.Linear` of (B, inputs)."""
+    if not (_plain(expand, WideningLinear) and _plain(contract, nn.Linear)):
+        return cast(Tensor, contract(activation(expand(x))))
     (weight, bias), (back, shift) = _weights(expand), _weights(contract)
     parts = _parts(x, weight.shape[1])
     if parts == 1:
@@ -57,8 +64,19 @@ def feed_forward(
 
 def norm(layer: Any, x: Tensor) -> Tensor:
     """An `nn.LayerNorm` of (B, E)."""
+    if not _plain(layer, nn.LayerNorm):
+        return cast(Tensor, layer(x))
     weight, bias = _weights(layer)
     return F.layer_norm(x, layer.normalized_shape, weight, bias, layer.eps)
+
+
+def _plain(layer: Any, kind: type[nn.Module]) -> bool:
+    """Whether calling the layer would do nothing but its arithmetic with weight and bias."""
+    return (
+        type(layer) is kind
+        and layer._parameters.get("bias") is not None
+        and not (layer._forward_hooks or layer._forward_pre_hooks)
+    )
 
 
 def _weights(layer: Any) -> tuple[Tensor, Tensor]:

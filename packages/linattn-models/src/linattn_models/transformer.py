@@ -196,8 +196,7 @@ class Transformer(nn.Module):
                 under `torch.no_grad`, and left as they were with gradients on.
 
         Returns:
-            (B, E) outputs at that position, and the next state. Forward hooks on the layers inside
-            do not run.
+            (B, E) outputs at that position, and the next state.
 
         Raises:
             ValueError: no room for one more, or a model that is not causal.
