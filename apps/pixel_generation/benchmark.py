@@ -118,7 +118,7 @@ def trained(folders: Sequence[Path]) -> tuple[Models, dict[str, float], str]:
     for name in set(get_args(Attention)) - set(models):
         models[name] = _alike(runs[0].model, name)
     bits: dict[str, float] = {
-        run.attention: RunFolder(folder).summary()["metrics"]["bits_per_dim"]
+        run.attention: RunFolder(folder).summary().get("metrics", {}).get("bits_per_dim")
         for run, folder in zip(runs, folders, strict=True)
     }
     return models, bits, runs[0].dataset

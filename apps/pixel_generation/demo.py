@@ -56,6 +56,7 @@ class Flags:
 
 def main(flags: Flags) -> None:
     """Trains, draws, times, prints the table."""
+    require_counts(flags)
     images = load("digits")
     recipe = demo(images)
     if flags.steps is not None:
@@ -84,6 +85,14 @@ def main(flags: Flags) -> None:
     if flags.publish is not None:
         publish(flags.out, flags.publish)
     print(f"\n{text}\nPictures, table and runs are in {flags.out}.")
+
+
+def require_counts(flags: Flags) -> None:
+    """Refuses now what would otherwise be refused after the training."""
+    for name, minimum in {"batch": 1, "positions": 2}.items():
+        value = getattr(flags, name)
+        if value < minimum:
+            raise ValueError(f"expected --{name} of {minimum} or more, got {value}")
 
 
 def train_anew(

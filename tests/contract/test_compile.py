@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -84,6 +85,22 @@ def test_step_compiles_and_exports(inplace: bool, backend: str) -> None:
             got, new = run(*arguments())
             assert_close(got, out)
             assert_close(tuple(new), tuple(state))
+
+
+def test_an_exported_step_with_a_state_can_be_saved(backend: str, tmp_path: Path) -> None:
+    class Cell(torch.nn.Module):
+        def forward(self, q, k, v, state):
+            return linear_attention_step(q, k, v, state, backend=backend)
+
+    shapes = (2, 3, 4), (2, 3, 4), (2, 3, 5), (2, 3, 4, 5), (2, 3, 4)
+    q, k, v, s, z = (torch.rand(x) for x in shapes)
+    arguments = q, k, v, LinearAttentionState(s, z)
+    with torch.no_grad():
+        torch.export.save(torch.export.export(Cell(), arguments), tmp_path / "step.pt2")
+        out, state = torch.export.load(tmp_path / "step.pt2").module()(*arguments)
+        expected, new = Cell()(*arguments)
+    assert_close(out, expected)
+    assert_close(tuple(state), tuple(new))
 
 
 def test_lengths_may_change_without_recompiling(backend: str) -> None:

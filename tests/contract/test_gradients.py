@@ -8,7 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from linattn_core import LinearAttentionState, linear_attention, linear_attention_step
+from linattn_core import (
+    LinearAttentionState,
+    linear_attention,
+    linear_attention_step,
+    reference,
+)
 from linattn_core.registry import named
 
 from .cases import Case
@@ -49,6 +54,46 @@ def test_second_gradients_or_a_refusal(case: Case, backend: str) -> None:
     first = torch.autograd.grad(attend(*inputs)[0].sum(), inputs[0], create_graph=True)[0]
     with pytest.raises(RuntimeError, match='backend="reference"'):
         first.sum().backward()
+
+
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_second_gradients_where_everything_depends_on_one_tensor(
+    is_causal: bool, backend: str
+) -> None:
+    """The gradient from above is a function of the output, and query, key and value are one."""
+    if not named(backend).double_backward:
+        pytest.skip("computes first derivatives only")
+    x = torch.randn(1, 2, 5, 3, dtype=torch.float64, requires_grad=True)
+    direction = torch.randn_like(x)
+
+    def product(attend: Callable[..., Tensor]) -> Tensor:
+        out = attend(x, x, x * 2, is_causal=is_causal)
+        (first,) = torch.autograd.grad(out.pow(3).sum(), x, create_graph=True)
+        return torch.autograd.grad((first * direction).sum(), x)[0]
+
+    def definition(*tensors: Tensor, is_causal: bool) -> Tensor:
+        return reference.quadratic(*tensors, is_causal=is_causal)
+
+    def attend(*tensors: Tensor, is_causal: bool) -> Tensor:
+        return linear_attention(*tensors, is_causal=is_causal, backend=backend)
+
+    torch.testing.assert_close(product(attend), product(definition))
+
+
+def test_forward_mode_is_refused(backend: str) -> None:
+    q, ones = torch.randn(1, 2, 5, 3), torch.ones(1, 2, 5, 3)
+
+    def whole(x: Tensor) -> Tensor:
+        return linear_attention(x, q, q, is_causal=True, backend=backend)
+
+    def step(x: Tensor) -> Tensor:
+        state = LinearAttentionState.zeros(1, 2, 3, 3)
+        return linear_attention_step(x, q[:, :, 0], q[:, :, 0], state, backend=backend)[0]
+
+    with pytest.raises(NotImplementedError, match="reverse mode only"):
+        torch.func.jvp(whole, (q,), (ones,))
+    with pytest.raises(NotImplementedError, match="reverse mode only"):
+        torch.func.jvp(step, (q[:, :, 0],), (ones[:, :, 0],))
 
 
 def test_step_gradients_twice(backend: str) -> None:

@@ -19,6 +19,7 @@ from linattn_core import (
     register_feature_map,
 )
 from linattn_core.feature_maps import registry
+from linattn_core.feature_maps.registry import shared_feature_map
 
 
 def similarity(mapping: FeatureMap, q: Tensor, k: Tensor) -> Tensor:
@@ -185,3 +186,116 @@ def test_own_maps_can_be_registered(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_refusals(name: str, options: dict, error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         get_feature_map(name, 4, **options)
+
+
+def test_a_map_must_give_what_it_promises() -> None:
+    class Twice(FeatureMap):
+        def queries(self, x: Tensor) -> Tensor:
+            return torch.cat((x, x), -1)
+
+        def feature_dim(self, head_dim: int) -> int:
+            return head_dim
+
+    q = torch.rand(1, 2, 3, 4)
+    says = r"map queries \(1, 2, 3, 4\) to \(1, 2, 3, 4\), .* gave \(1, 2, 3, 8\)"
+    with pytest.raises(ValueError, match=says):
+        linear_attention(q, q, q, feature_map=Twice())
+
+
+@pytest.mark.parametrize(
+    ("feature_map", "says"),
+    [
+        (get_feature_map("favor", 8), "Favor was built for head dim 8"),
+        (get_feature_map("rff", 8), "RandomFourier was built for head dim 8"),
+        (get_feature_map("hedgehog", 8), "Hedgehog was built for head dim 8"),
+        (get_feature_map("hedgehog", 4, num_heads=3), "Hedgehog was built for 3 heads"),
+    ],
+    ids=["favor", "rff", "hedgehog", "heads"],
+)
+def test_a_map_built_for_other_heads_says_so(feature_map: FeatureMap, says: str) -> None:
+    q = torch.rand(1, 2, 3, 4)
+    with pytest.raises(ValueError, match=says):
+        linear_attention(q, q, q, feature_map=feature_map)
+
+
+def test_a_factory_that_makes_something_else_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_factories", dict(registry._factories))
+    register_feature_map("wrong", lambda head_dim: torch.nn.ReLU())
+    with pytest.raises(TypeError, match=r"'wrong' was expected to return a FeatureMap .* a ReLU"):
+        get_feature_map("wrong", 8)
+
+
+MAPPED = ("polynomial", "taylor", "favor", "rff", "hedgehog")
+
+
+@pytest.mark.parametrize("name", MAPPED)
+@pytest.mark.parametrize("mode", ["inference", "device", "export", "vmap"])
+def test_a_shared_map_outlives_the_mode_it_was_first_used_in(
+    name: str, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "_shared", {})
+    q = torch.rand(2, 2, 3, 4)
+
+    def attend(x: Tensor) -> Tensor:
+        return linear_attention(x, x, x, feature_map=name)
+
+    class Module(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return attend(x)
+
+    if mode == "inference":
+        with torch.inference_mode():
+            attend(q)
+    elif mode == "device":
+        with torch.device("meta"):
+            shared_feature_map(name, 4)
+    elif mode == "export":
+        torch.export.export(Module(), (q,))
+    else:
+        torch.vmap(lambda x: shared_feature_map(name, 4).queries(x))(q)
+    assert type(attend(q)) is Tensor
+    attend(q.clone().requires_grad_()).sum().backward()
+
+
+@pytest.mark.parametrize("name", MAPPED)
+def test_padding_never_reaches_a_map(name: str) -> None:
+    q, k, v = (torch.randn(2, 1, 5, 4) for _ in range(3))
+    lengths = torch.tensor([5, 2])
+    k[1, :, 2:] = torch.nan
+    v[1, :, 2:] = torch.nan
+    mapping = get_feature_map(name, 4)
+    leaves = [*(x.requires_grad_() for x in (k, v)), *mapping.parameters()]
+    out = linear_attention(q, k, v, feature_map=mapping, key_lengths=lengths)
+    assert out.isfinite().all()
+    assert all(x.isfinite().all() for x in torch.autograd.grad(out.sum(), leaves))
+
+
+@pytest.mark.parametrize("name", ["polynomial", "taylor"])
+def test_squares_do_not_overflow_half_precision(name: str) -> None:
+    q = torch.full((1, 1, 3, 4), 1e4, dtype=torch.float16)
+    assert linear_attention(q, q, q, feature_map=name).isfinite().all()
+
+
+def test_favor_gradients_hold_where_eps_is_felt() -> None:
+    mapping = get_feature_map("favor", 8, generator=torch.Generator().manual_seed(0)).double()
+    generator = torch.Generator().manual_seed(1)
+    q, k, v = (4 * torch.randn(1, 1, 3, 8, generator=generator).double() for _ in range(3))
+
+    def attend(x: Tensor) -> Tensor:
+        return linear_attention(x, k, v, feature_map=mapping, eps=1e-3)
+
+    assert torch.autograd.gradcheck(attend, (q.requires_grad_(),))
+
+
+@pytest.mark.parametrize("name", MAPPED)
+def test_calls_by_name_compile_with_dynamic_shapes(name: str) -> None:
+    q = torch.rand(1, 2, 5, 4)
+
+    def attend(x: Tensor) -> Tensor:
+        return linear_attention(x, x, x, is_causal=True, feature_map=name)
+
+    torch.compiler.reset()  # each name is another graph of one and the same function
+    compiled = torch.compile(attend, fullgraph=True, dynamic=True, backend="aot_eager")
+    with torch.no_grad():
+        assert_close(compiled(q), attend(q))
+        assert_close(compiled(q[:, :, :3]), attend(q[:, :, :3]))

@@ -33,6 +33,16 @@ REFUSED = [
     ({"backend": "referense"}, ValueError, "did you mean 'reference'"),
     ({"eps": -1e-3}, ValueError, "eps.*-0.001"),
     ({"eps": float("nan")}, ValueError, "eps.*nan"),
+    ({"eps": float("inf")}, ValueError, "eps.*finite.*inf"),
+    ({"eps": "small"}, TypeError, "eps.*a number and is a str"),
+    ({"backend": None}, TypeError, "backend.*a name and is a NoneType"),
+    ({"is_causal": "yes"}, TypeError, "is_causal.*True or False and is 'yes'"),
+    ({"return_state": 1}, TypeError, "return_state.*True or False and is 1"),
+    (
+        {"initial_state": LinearAttentionState("s", "z"), "is_causal": True},
+        TypeError,
+        "initial_state.*tensors s .B, H, F, M. and z",
+    ),
     ({"key_lengths": torch.tensor([5])}, ValueError, "batch size.*2 and 1"),
     ({"key_lengths": torch.tensor([5, 6])}, ValueError, "key length 5.*5 to 6"),
     ({"key_lengths": torch.tensor([-1, 5])}, ValueError, "from -1 to 5"),
@@ -105,6 +115,9 @@ STEPS = [
     ({"value": torch.randn(1, 3, 6)}, ValueError, "batch and heads"),
     ({"state": LinearAttentionState.zeros(1, 3, 4, 6)}, ValueError, "state.*s .2, 3, 4, 6"),
     ({"state": LinearAttentionState.zeros(2, 3, 9, 6)}, ValueError, "feature dim 4.*9"),
+    ({"state": LinearAttentionState("s", "z")}, TypeError, "state.*tensors s"),
+    ({"state": LinearAttentionState(torch.ones(()), torch.ones(()))}, TypeError, "tensors s"),
+    ({"query": None}, TypeError, "query.*torch.Tensor and is NoneType"),
     ({"inplace": True, "query": torch.randn(2, 3, 4, requires_grad=True)}, ValueError, "no_grad"),
 ]
 

@@ -112,3 +112,26 @@ def test_a_backend_that_fails_to_load_is_told_once(
 def test_the_reference_is_always_there() -> None:
     assert "reference" in backends()
     assert installed()[-1].name == "reference"
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ("name = None", "its attribute 'name' is absent or of another type"),
+        ("speed = 'x'", "its attribute 'speed'"),
+        ("attention = None", "it has no method 'attention'"),
+        ("name = 'reference'", "the name 'reference' is taken"),
+        ("name = 'auto'", "the name 'auto' is taken"),
+    ],
+)
+def test_a_backend_that_could_not_run_is_not_live(
+    distribution: Path, tmp_path: Path, change: str, says: str
+) -> None:
+    source = f"from loopback_backend import Loopback\n\nclass Faulty(Loopback):\n    {change}\n"
+    (tmp_path / "faulty_backend.py").write_text(source)
+    distribution.write_text("[linattn.backends]\nfaulty = faulty_backend:Faulty\n")
+    reload_backends()
+    with pytest.warns(RuntimeWarning, match=says):
+        assert backends() == ("reference",)
+    sys.modules.pop("faulty_backend")
+    assert linear_attention(*qkv()).isfinite().all()

@@ -237,6 +237,20 @@ def test_an_encoder_refuses_to_decode_with_the_reason(attention: str) -> None:
         model.step(vectors(1)[:, 0], state)
 
 
+@pytest.mark.parametrize("rows", [1, 4])
+@pytest.mark.parametrize("lengths", [[3, 3, 3], [3, 1, 2]])
+def test_a_step_takes_as_many_rows_as_the_state_holds(
+    attention: str, rows: int, lengths: list[int]
+) -> None:
+    model = tiny_transformer(attention)
+    _, state = model.prefill(vectors(3, 3), torch.tensor(lengths), max_length=ROOM)
+    before = state.clone()
+    with torch.no_grad(), pytest.raises(ValueError, match=f"3 sequences .* inputs for {rows}"):
+        model.step(vectors(rows, 1)[:, 0], state)
+    for layer, kept in zip(state.layers, before.layers, strict=True):
+        assert all(torch.equal(x, y) for x, y in zip(layer, kept, strict=True))
+
+
 def test_refuses_what_cannot_be_right(attention: str) -> None:
     model = tiny_transformer(attention)
     state = model.initial_state(2, max_length=4)

@@ -213,3 +213,15 @@ def test_absent_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "model" / "model.safetensors").unlink()
     with pytest.raises(FileNotFoundError, match=r"model.safetensors does not exist"):
         load(tmp_path / "model")
+
+
+def test_saving_through_a_link_replaces_what_it_points_to(tmp_path: Path) -> None:
+    save(tiny_transformer(), tmp_path / "folder")
+    (tmp_path / "link").symlink_to(tmp_path / "folder")
+    changed = tiny_transformer()
+    with torch.no_grad():
+        changed.norm.bias.add_(1)
+    save(changed, tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert torch.equal(load(tmp_path / "folder").norm.bias, changed.norm.bias)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "link"]

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linattn_models.training.data import ExampleOrder, derived_seed
+from linattn_models.training.data import ExampleOrder, TensorData, derived_seed
 
 sizes = {"examples": st.integers(1, 30), "batch_size": st.integers(1, 40)}
 
@@ -55,3 +55,9 @@ def test_derived_seeds_keep_their_arguments_apart() -> None:
 def test_no_example_is_refused() -> None:
     with pytest.raises(ValueError, match="at least 1 example, the data has 0"):
         ExampleOrder(0, 4, 0)
+
+
+def test_rows_of_a_tensor_are_examples() -> None:
+    data = TensorData(torch.arange(12).view(4, 3))
+    assert len(data) == 4
+    assert data.batch(torch.tensor([3, 1])).tolist() == [[9, 10, 11], [3, 4, 5]]

@@ -30,7 +30,7 @@ def start(repository: Path) -> Start:
     def start(out: Path, processes: int = 1, **options: Any) -> subprocess.Popen[str]:
         launcher = TORCHRUN if processes == 2 else ()
         worker = ("tests.training.worker", json.dumps({"out": str(out), **options}))
-        environment = {**os.environ, "ACCELERATE_USE_CPU": "1", "CUDA_VISIBLE_DEVICES": ""}
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
         return subprocess.Popen(
             [sys.executable, "-m", *launcher, *worker],
             cwd=repository,

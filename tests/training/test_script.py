@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 
 import pytest
+import torch
 
 from linattn_models.training import run_script
 
@@ -58,9 +59,23 @@ def test_an_interruption_is_code_130(capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr().err == "stopped after step 5\n"
 
 
+def test_too_little_memory_is_bad_input(capsys: pytest.CaptureFixture[str]) -> None:
+    def main() -> None:
+        torch.empty(2**50)
+
+    with pytest.raises(SystemExit) as end:
+        run_script(main)
+    assert end.value.code == 2
+    errors = capsys.readouterr().err
+    assert errors.startswith("there is not enough memory for what was asked")
+    assert errors.count("\n") == 1
+
+
 def test_a_bug_keeps_its_traceback() -> None:
     with pytest.raises(KeyError):
         run_script(lambda: {}["absent"])
+    with pytest.raises(RuntimeError, match="shapes"):
+        run_script(lambda: torch.ones(2, 3) @ torch.ones(2, 3))
 
 
 def test_the_exit_code_of_main_stands() -> None:

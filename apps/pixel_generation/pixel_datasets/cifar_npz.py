@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tokenize
 import zipfile
 import zlib
 from pathlib import Path
@@ -12,7 +13,16 @@ import numpy as np
 from .faults import damaged
 from .images import Pixels
 
-UNREADABLE = (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError)
+# What numpy and zipfile raise for bytes that are not theirs; some encrypted, or a broken header.
+UNREADABLE = (
+    ValueError,
+    OSError,
+    EOFError,
+    RuntimeError,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 def read(path: Path, source: str) -> tuple[Pixels, Pixels]:

@@ -61,6 +61,26 @@ def test_generate_refuses(script: Script, smoke_run: Path, tmp_path: Path) -> No
         assert not (tmp_path / "pictures").exists()
 
 
+def test_generate_refuses_weights_of_another_run(
+    script: Script, smoke_run: Path, tmp_path: Path
+) -> None:
+    """The tensors fit, but config.json tells of another model than the checkpoint's."""
+    other = tmp_path / "other"
+    shutil.copytree(smoke_run, other)
+    config = json.loads((other / "config.json").read_text())
+    config["model"]["transformer"]["attention"] = "softmax"
+    (other / "config.json").write_text(json.dumps(config))
+    done = script("generate", "--run", other, "--out", tmp_path / "pictures")
+    assert done.code == 2
+    assert "was written by a run with another configuration" in done.stderr
+    config["model"] = 5
+    (other / "config.json").write_text(json.dumps(config))
+    done = script("generate", "--run", other, "--out", tmp_path / "pictures")
+    assert done.code == 2
+    assert "describes no model" in done.stderr
+    assert not (tmp_path / "pictures").exists()
+
+
 def test_benchmark(script: Script, smoke_run: Path, tmp_path: Path) -> None:
     flags = ["--runs", smoke_run, "--batch", 3, "--positions", 2, "--threads", 1]
     done = script("benchmark", *flags, "--out", tmp_path)
@@ -142,6 +162,14 @@ def test_demo_twice(script: Script, tmp_path: Path) -> None:
     assert results["runs"]["linear"]["steps"] == results["runs"]["softmax"]["steps"] == 5
     for name in pictures:
         assert (tmp_path / "published" / name).read_bytes().startswith(PNG)
+
+
+@pytest.mark.parametrize("flag", ["batch", "positions"])
+def test_demo_refuses_before_it_trains(script: Script, tmp_path: Path, flag: str) -> None:
+    done = script("demo", f"--{flag}", 0, "--out", tmp_path / "demo")
+    assert done.code == 2
+    assert f"expected --{flag} of" in done.stderr
+    assert not (tmp_path / "demo").exists()
 
 
 def test_demo_deletes_no_run_but_its_own(script: Script, smoke_run: Path, tmp_path: Path) -> None:

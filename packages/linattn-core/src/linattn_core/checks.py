@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -128,6 +129,8 @@ def check_state(
         raise TypeError(
             f"{name} was expected to be a LinearAttentionState and is {type(state).__name__}."
         )
+    if not all(isinstance(x, Tensor) and x.ndim > 2 for x in state):
+        raise TypeError(f"{name} was expected to hold tensors s (B, H, F, M) and z (B, H, F).")
     feature_dim = state.z.shape[-1]
     expected = (sequences, query.shape[1], feature_dim, value.shape[-1])
     if _shape(state.s) != expected or _shape(state.z) != expected[:3]:
@@ -162,8 +165,11 @@ def check_step(query: Tensor, key: Tensor, value: Tensor, state: LinearAttention
 
     Decoding makes this call thousands of times a second, so a right one passes in one expression.
     """
-    if isinstance(state, LinearAttentionState) and _is_step(query, key, value, *state):
-        return
+    if isinstance(state, LinearAttentionState):
+        s, z = state
+        tensors = all(isinstance(x, Tensor) for x in (query, key, value, s, z))
+        if tensors and _is_step(query, key, value, s, z):
+            return
     _check_tensors(("query", "key", "value"), (query, key, value), "(batch, heads, dim)", 3)
     if query.shape != key.shape:
         raise ValueError(
@@ -192,10 +198,20 @@ def _is_step(query: Tensor, key: Tensor, value: Tensor, s: Tensor, z: Tensor) ->
     )
 
 
-def check_eps(eps: float) -> None:
-    """eps may be zero, but not negative or NaN."""
-    if not eps >= 0:
-        raise ValueError(f"eps was expected to be 0 or more and is {eps}.")
+def check_how(eps: float, backend: str, **flags: bool) -> None:
+    """Checks what is not a tensor: eps may be zero, but not negative, infinite or NaN."""
+    if not isinstance(eps, (int, float)):
+        raise TypeError(f"eps was expected to be a number and is a {type(eps).__name__}.")
+    if not 0 <= eps < math.inf:
+        raise ValueError(f"eps was expected to be 0 or more, finite, and is {eps}.")
+    if not isinstance(backend, str):
+        raise TypeError(
+            f"backend was expected to be a name and is a {type(backend).__name__}; pass 'auto' for "
+            "the fastest."
+        )
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise TypeError(f"{name} was expected to be True or False and is {value!r}.")
 
 
 def check_lengths(key_lengths: Tensor | None, cu_seqlens: Tensor | None, length: int) -> None:

@@ -6,10 +6,12 @@ from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from linattn_core import checks, operators, pointwise
 from linattn_core.feature_maps.base import FeatureMap
 from linattn_core.feature_maps.registry import get_feature_map, shared_feature_map
+from linattn_core.reference.definition import absent
 from linattn_core.registry import AttentionCall, StepCall, answers
 from linattn_core.state import LinearAttentionState, accumulation_dtype
 
@@ -99,8 +101,11 @@ def linear_attention(
     Cost: O(N F (C + M)) time a head with C = 64, O(F M) memory a head beyond the results.
     """
     checks.check_attention(query, key, value, is_causal, key_lengths, cu_seqlens, initial_state)
-    checks.check_eps(eps)
+    checks.check_how(eps, backend, is_causal=is_causal, return_state=return_state)
+    _refuse_tangents(query, key, value, *(initial_state or ()))
     requires_grad = _differentiated(query, key, value, *(initial_state or ()))
+    if key_lengths is not None and _pointwise_name(feature_map) is None:
+        key = _without_padding(key, key_lengths)
     query, key, phi = _map_features(query, key, feature_map)
     checks.check_feature_dim(initial_state, "initial_state", key.shape[-1])
     s, z = (None, None) if initial_state is None else initial_state
@@ -143,7 +148,8 @@ def linear_attention_step(
     Cost: O(F M) time and memory a head, whatever the length before.
     """
     checks.check_step(query, key, value, state)
-    checks.check_eps(eps)
+    checks.check_how(eps, backend, inplace=inplace)
+    _refuse_tangents(query, key, value, *state)
     requires_grad = _differentiated(query, key, value, *state)
     if inplace and requires_grad:
         raise ValueError(
@@ -218,6 +224,32 @@ def _pointwise_name(feature_map: Any) -> str | None:
     return getattr(feature_map, "pointwise", None)
 
 
+def _without_padding(key: Tensor, key_lengths: Tensor) -> Tensor:
+    """Zeros past the lengths, for maps that run before the operator: 0 times NaN is NaN."""
+    gone = absent(key_lengths.to(key.device), key.shape[2])
+    return key.masked_fill(gone, 0)
+
+
+def _check_features(mapping: FeatureMap, mapped: Tensor, query: Tensor) -> None:
+    expected = (*query.shape[:-1], mapping.feature_dim(query.shape[-1]))
+    if tuple(mapped.shape) != expected:
+        raise ValueError(
+            f"{type(mapping).__name__} was expected to map queries {tuple(query.shape)} to "
+            f"{expected}, as its feature_dim says, and gave {tuple(mapped.shape)}."
+        )
+
+
+def _refuse_tangents(*tensors: Tensor) -> None:
+    """Forward-mode differentiation would pass through the operators as zeros."""
+    if forward_ad._current_level < 0:
+        return
+    if any(forward_ad.unpack_dual(x).tangent is not None for x in tensors):
+        raise NotImplementedError(
+            "linear attention was asked for a forward-mode derivative (a jvp) and has reverse mode "
+            "only; differentiate linattn_core.reference.chunked, or use torch.autograd.grad."
+        )
+
+
 def _map_features(
     query: Tensor, key: Tensor, feature_map: str | FeatureMap
 ) -> tuple[Tensor, Tensor, str]:
@@ -236,6 +268,7 @@ def _map_features(
             f"{type(mapping).__name__} was expected to give queries and keys one feature dim and "
             f"gave {mapped_query.shape[-1]} and {mapped_key.shape[-1]}."
         )
+    _check_features(mapping, mapped_query, query)
     # A map may widen half precision to float32; anything else goes on in the inputs' dtype.
     kept = (query.dtype, accumulation_dtype(query.dtype))
     if mapped_query.dtype not in kept or mapped_key.dtype != mapped_query.dtype:

@@ -21,6 +21,7 @@ from linattn_core.feature_maps.registry import near_names
 from linattn_core.state import LinearAttentionState
 
 ENTRY_POINT_GROUP = "linattn.backends"
+RESERVED_NAMES = ("auto", "reference")
 
 
 @dataclass(frozen=True)
@@ -225,6 +226,7 @@ def _load(entry: EntryPoint) -> Installed:
     try:
         loaded = entry.load()
         backend: Backend = loaded() if callable(loaded) else loaded
+        _check_backend(backend)
     except Exception as error:  # noqa: BLE001 - whatever a plug-in does, the others must go on
         failure = f"{type(error).__name__}: {error}"
         warnings.warn(
@@ -235,6 +237,19 @@ def _load(entry: EntryPoint) -> Installed:
         )
         return Installed(entry.name, origin, None, failure)
     return Installed(backend.name, origin, backend, None)
+
+
+def _check_backend(backend: Backend) -> None:
+    """Refuses an object that could only fail later, in the middle of somebody's call."""
+    kinds = {"name": str, "speed": int | float, "double_backward": bool, "description": str}
+    for attribute, kind in kinds.items():
+        if not isinstance(getattr(backend, attribute, None), kind):
+            raise TypeError(f"its attribute {attribute!r} is absent or of another type")
+    for method in ("refuses", "attention", "attention_backward", "step_"):
+        if not callable(getattr(backend, method, None)):
+            raise TypeError(f"it has no method {method!r}")
+    if backend.name in RESERVED_NAMES:
+        raise ValueError(f"the name {backend.name!r} is taken")
 
 
 def _reference() -> Installed:
@@ -319,9 +334,11 @@ def named(name: str) -> Backend:
 
 def answers(call: AttentionCall | StepCall) -> dict[str, str]:
     """Each installed backend's answer to a call: "accepts", or why not."""
-    return {
-        x.name: f"not live: {x.failure}"
-        if x.backend is None
-        else x.backend.refuses(call) or "accepts"
-        for x in installed()
-    }
+    return {x.name: _answer(x, call) for x in installed()}
+
+
+def _answer(found: Installed, call: AttentionCall | StepCall) -> str:
+    if found.backend is None:
+        return f"not live: {found.failure}"
+    reason = found.backend.refuses(call)
+    return "accepts" if reason is None else reason

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
+import torch.utils._pytree as pytree
 from torch import Tensor
 
 
@@ -19,7 +20,8 @@ class LinearAttentionState(NamedTuple):
 
         s = sum_j phi(k_j) v_j^T        z = sum_j phi(k_j)
 
-    Being a named tuple it passes through `torch.compile`, `torch.export` and pytrees as it is.
+    Being a named tuple it passes through `torch.compile`, `torch.export` and pytrees as it is; a
+    program that was exported with one can be saved.
 
     Attributes:
         s: (B, H, F, M), float32 (float64 for float64 inputs).
@@ -89,3 +91,11 @@ class LinearAttentionState(NamedTuple):
     def nbytes(self) -> int:
         """Bytes that the two tensors hold; it does not depend on the length seen."""
         return self.s.numel() * self.s.element_size() + self.z.numel() * self.z.element_size()
+
+
+# torch.export.save writes named tuples only under a name that it was told (torch has no public call
+# for that yet), and torch.load reads back only what it was told is safe.
+pytree._register_namedtuple(
+    LinearAttentionState, serialized_type_name="linattn_core.LinearAttentionState"
+)
+torch.serialization.add_safe_globals([LinearAttentionState])

@@ -55,6 +55,7 @@ def replaced_folder(folder: Path, expected: Collection[str]) -> Iterator[Path]:
         ValueError: `folder` is a file, or holds other things, which would be lost.
         OSError: it cannot be written there.
     """
+    folder = folder.resolve()  # what a symbolic link points to, not the link
     _refuse_to_destroy(folder, expected)
     folder.parent.mkdir(parents=True, exist_ok=True)
     aside = _temporary_sibling(folder)

@@ -100,7 +100,7 @@ def read_config(folder: str | Path) -> dict[str, Any]:
         raise FileNotFoundError(f"{path} does not exist; expected a folder that `save` wrote.")
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON: {error}.") from None
     if not isinstance(config, dict) or config.get("format_version") != FORMAT_VERSION:
         version = config.get("format_version") if isinstance(config, dict) else None

@@ -135,6 +135,11 @@ class DecodingState:
     max_length: int | None = None
 
     @property
+    def batch(self) -> int:
+        """The sequences decoded side by side."""
+        return self.layers[0][0].shape[0]
+
+    @property
     def position(self) -> int | Tensor:
         """Inputs seen so far: an int, or (B,) int64 when rows differ."""
         return self.cursor.position

@@ -209,6 +209,10 @@ class Transformer(nn.Module):
                 f"A step takes x of shape (batch, {self.config.embed_dim}) and got "
                 f"{tuple(x.shape)}."
             )
+        if x.shape[0] != state.batch:
+            raise ValueError(
+                f"The state holds {state.batch} sequences and a step got inputs for {x.shape[0]}."
+            )
         cursor = state.cursor
         if state.max_length is not None and cursor.furthest >= state.max_length:
             raise ValueError(

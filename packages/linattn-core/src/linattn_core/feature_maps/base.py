@@ -34,3 +34,9 @@ class FeatureMap(nn.Module):
     def forward(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         """Both sides at once: (phi(query), phi(key))."""
         return self.queries(query), self.keys(key)
+
+    def _refuse(self, x: Tensor, expected: str) -> ValueError:
+        return ValueError(
+            f"{type(self).__name__} was built for {expected} and got inputs of shape "
+            f"{tuple(x.shape)}; build one for them."
+        )

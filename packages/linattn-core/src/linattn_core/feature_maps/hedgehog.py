@@ -36,8 +36,11 @@ class Hedgehog(FeatureMap):
         self.query_weight = nn.Parameter(start.clone())
         self.key_weight = nn.Parameter(start.clone())
 
-    @staticmethod
-    def _map(x: Tensor, weight: Tensor) -> Tensor:
+    def _map(self, x: Tensor, weight: Tensor) -> Tensor:
+        if x.shape[-1] != weight.shape[-2]:
+            raise self._refuse(x, f"head dim {weight.shape[-2]}")
+        if weight.ndim == 3 and x.shape[-3] != weight.shape[0]:
+            raise self._refuse(x, f"{weight.shape[0]} heads")
         projected = x @ weight.to(x)  # (B, H, N, F')
         return torch.cat((projected.softmax(-1), (-projected).softmax(-1)), -1)
 

@@ -8,10 +8,12 @@ import torch
 from torch import Tensor
 
 from linattn_core.feature_maps.base import FeatureMap
+from linattn_core.state import accumulation_dtype
 
 
 def _degree_two(x: Tensor) -> Tensor:
-    """The D (D + 1) / 2 monomials whose inner product is (x . y)^2."""
+    """The D (D + 1) / 2 monomials whose inner product is (x . y)^2, in float32 at least."""
+    x = x.to(accumulation_dtype(x.dtype))  # squares soon pass the largest float16
     dim = x.shape[-1]
     row, column = torch.triu_indices(dim, dim, device=x.device)
     # Off the diagonal x_i x_j stands for two terms of the square, hence the root of two.
@@ -41,7 +43,8 @@ class Taylor(FeatureMap):
     """
 
     def queries(self, x: Tensor) -> Tensor:
-        x = x / x.shape[-1] ** 0.25  # q . k / sqrt(D) shared evenly between the two sides
+        # q . k / sqrt(D), the root shared evenly between the two sides.
+        x = x.to(accumulation_dtype(x.dtype)) / x.shape[-1] ** 0.25
         return torch.cat((torch.ones_like(x[..., :1]), x, _degree_two(x) / math.sqrt(2.0)), -1)
 
     def feature_dim(self, head_dim: int) -> int:

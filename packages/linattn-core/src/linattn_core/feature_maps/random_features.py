@@ -52,6 +52,8 @@ class RandomFeatures(FeatureMap):
         self.projection.copy_(_orthogonal_gaussian(rows, columns, generator))
 
     def _project(self, x: Tensor) -> Tensor:
+        if x.shape[-1] != self.projection.shape[1]:
+            raise self._refuse(x, f"head dim {self.projection.shape[1]}")
         # Autocast would multiply in half precision, and exp and sin magnify what that loses.
         with torch.autocast(x.device.type, enabled=False):
             return x @ self.projection.to(x).T  # (..., N, rows)
@@ -72,8 +74,8 @@ class Favor(RandomFeatures):
         phi(x) = exp(w x' - |x'|^2 / 2) / sqrt(F),   x' = x / D^(1/4)
         E[phi(q) . phi(k)] = exp(q . k / sqrt(D))
 
-    Queries are scaled by their own largest feature, which the normaliser cancels; keys are not
-    scaled, because a common scale would let later keys change earlier outputs. Computed in
+    Queries are scaled by their own largest feature, which the normaliser cancels but for eps; keys
+    are not scaled, because a common scale would let later keys change earlier outputs. Computed in
     float32 at least.
 
     Args:
@@ -98,7 +100,7 @@ class Favor(RandomFeatures):
 
     def queries(self, x: Tensor) -> Tensor:
         exponent = self._exponent(x)
-        largest = exponent.detach().amax(-1, keepdim=True)
+        largest = exponent.amax(-1, keepdim=True)
         return torch.exp(exponent - largest) / math.sqrt(self.projection.shape[0])
 
     def keys(self, x: Tensor) -> Tensor:

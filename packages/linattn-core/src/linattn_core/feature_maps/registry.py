@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -90,8 +91,17 @@ def get_feature_map(feature_map: str | FeatureMap, head_dim: int, **options: Any
     try:
         inspect.signature(factory).bind(head_dim, **options)
     except TypeError as error:
-        raise TypeError(f"Feature map {feature_map!r}: {error}.") from None
-    return factory(head_dim, **options)
+        raise TypeError(
+            f"Feature map {feature_map!r} is built as {feature_map}{inspect.signature(factory)} "
+            f"and was asked for with head_dim={head_dim} and options {options}: {error}."
+        ) from None
+    made = factory(head_dim, **options)
+    if not isinstance(made, FeatureMap):
+        raise TypeError(
+            f"The factory of feature map {feature_map!r} was expected to return a FeatureMap and "
+            f"returned a {type(made).__name__}."
+        )
+    return made
 
 
 def _factory(name: str) -> Factory:
@@ -107,11 +117,17 @@ _shared: dict[tuple[str, int], FeatureMap] = {}
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _make_shared(name: str, head_dim: int) -> bool:
     if (name, head_dim) not in _shared:
-        factory = _factory(name)
-        seeded = "generator" in inspect.signature(factory).parameters
-        options = {"generator": torch.Generator().manual_seed(0)} if seeded else {}
-        _shared[name, head_dim] = factory(head_dim, **options).requires_grad_(False)
+        # On a thread of its own, for the map outlives whatever mode the caller is in: inference,
+        # another default device, the fake tensors of torch.export, vmap. A thread begins without.
+        with ThreadPoolExecutor(1) as thread:
+            _shared[name, head_dim] = thread.submit(_seeded_and_fixed, name, head_dim).result()
     return True
+
+
+def _seeded_and_fixed(name: str, head_dim: int) -> FeatureMap:
+    seeded = "generator" in inspect.signature(_factory(name)).parameters
+    options = {"generator": torch.Generator().manual_seed(0)} if seeded else {}
+    return get_feature_map(name, head_dim, **options).requires_grad_(False)
 
 
 def shared_feature_map(name: str, head_dim: int) -> FeatureMap:
@@ -120,5 +136,7 @@ def shared_feature_map(name: str, head_dim: int) -> FeatureMap:
     Sharing makes a call by name a pure function: the same features in every call, whole sequence
     or step by step.
     """
+    # With dynamic shapes D is a symbol while a graph is traced; a range has to know its length.
+    head_dim = len(range(head_dim))
     _make_shared(name, head_dim)
     return _shared[name, head_dim]

@@ -118,17 +118,23 @@ def _backward_autograd(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
             f"backend {chosen.name!r} computes first derivatives only and a second derivative was "
             'asked for; pass backend="reference" to linear_attention.'
         )
-    leaf = [
-        None if x is None else x if x.requires_grad else x.detach().requires_grad_()
-        for x in tensors
-    ]
     without_autocast = torch.autocast(query.device.type, enabled=False)
     with torch.enable_grad(), without_autocast:
-        first = _reference_gradients(leaf, key_lengths, cu_seqlens, is_causal, feature_map, eps)
+        # Fresh names for all: grad_out may be a function of the queries, and the keys the queries
+        # themselves, and what is wanted here is the derivative by each argument alone.
+        alone = [
+            None if x is None else x.view_as(x) if x.requires_grad else x.detach().requires_grad_()
+            for x in tensors
+        ]
+        first = _reference_gradients(alone, key_lengths, cu_seqlens, is_causal, feature_map, eps)
         pairs = [
             (f, g) for f, g in zip(first, grads, strict=False) if f is not None and f.requires_grad
         ]
-        wanted = [x for x in tensors if x is not None and x.requires_grad]
+        wanted = [
+            new
+            for new, x in zip(alone, tensors, strict=True)
+            if new is not None and x.requires_grad
+        ]
         second = iter(
             torch.autograd.grad(
                 [f for f, _ in pairs],

@@ -16,9 +16,9 @@ if _missing:
     )
 
 from linattn_models.training.config import TrainingConfig  # noqa: E402
-from linattn_models.training.data import TrainingData  # noqa: E402
+from linattn_models.training.data import TensorData, TrainingData  # noqa: E402
 from linattn_models.training.loop import train  # noqa: E402
 from linattn_models.training.run_folder import RunFolder  # noqa: E402
 from linattn_models.training.script import run_script  # noqa: E402
 
-__all__ = ["RunFolder", "TrainingConfig", "TrainingData", "run_script", "train"]
+__all__ = ["RunFolder", "TensorData", "TrainingConfig", "TrainingData", "run_script", "train"]

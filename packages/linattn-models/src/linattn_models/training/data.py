@@ -19,6 +19,24 @@ class TrainingData(Protocol):
         """The examples at `indices` (batch,) int64: a tensor or a dict of tensors, on the CPU."""
 
 
+class TensorData:
+    """The rows of a tensor as examples.
+
+    Args:
+        examples: (examples, ...), on the CPU.
+    """
+
+    def __init__(self, examples: Tensor) -> None:
+        self.examples = examples
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def batch(self, indices: Tensor) -> Tensor:
+        """The rows at `indices`, a copy."""
+        return self.examples[indices]
+
+
 class ExampleOrder:
     """Endless epochs, each a permutation of all examples, cut into batches that may straddle two.
 

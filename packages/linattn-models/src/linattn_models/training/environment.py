@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import subprocess
+import sys
 from pathlib import Path
 
 import torch
@@ -15,7 +16,9 @@ def environment(device: torch.device) -> dict[str, object]:
         "torch": torch.__version__,
         "device": _device_name(device),
         "threads": torch.get_num_threads(),
-        "commit": source_commit(Path(__file__).parent),
+        # The script's checkout; where there is none, that of an editable installation.
+        "commit": source_commit(Path(sys.argv[0]).resolve().parent)
+        or source_commit(Path(__file__).parent),
         "python": platform.python_version(),
         "platform": platform.platform(),
     }

@@ -12,6 +12,7 @@ from torch import nn
 from linattn_models.atomic import replace_file
 from linattn_models.training.checkpoint import MODEL_FILE, load_weights, read_checkpoint
 from linattn_models.training.curves import plot_curves
+from linattn_models.training.identity import fingerprint
 
 _CHECKPOINT_NAME = re.compile(r"step-(\d+)")
 
@@ -81,12 +82,18 @@ class RunFolder:
             The step of that checkpoint.
 
         Raises:
-            ValueError: if there is none, if it is damaged, or if its tensors do not fit `model`.
+            ValueError: if there is none, if it is damaged, if its tensors do not fit `model`, or if
+                it was written by a run of another configuration.
         """
         folder = self.latest_checkpoint()
         if folder is None:
             raise ValueError(f"{self.path} holds no checkpoint: train there first")
         checkpoint = read_checkpoint(folder)
+        if checkpoint.record["fingerprint"] != fingerprint(self.config()):
+            raise ValueError(
+                f"{folder} was written by a run with another configuration than "
+                f"{self.config_file} describes: restore the one or the other"
+            )
         load_weights(model, checkpoint.tensors[MODEL_FILE], folder / MODEL_FILE)
         return checkpoint_step(folder)
 

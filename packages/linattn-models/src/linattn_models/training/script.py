@@ -18,13 +18,23 @@ EXIT_INTERRUPTED = 130
 def run_script(main: Callable[[], object]) -> NoReturn:
     """Calls `main` and ends the process: 0 when it returns, 2 on bad input, 130 when interrupted.
 
-    A ValueError or OSError becomes its one sentence on stderr; with LINATTN_DEBUG=1 in the
-    environment the traceback comes before it. Any other exception is a bug and keeps its traceback.
+    A ValueError or OSError, or a lack of memory, becomes one sentence on stderr; with
+    LINATTN_DEBUG=1 in the environment the traceback comes before it. Any other exception is a bug
+    and keeps its traceback.
     """
     try:
         main()
     except (ValueError, OSError) as error:
         _leave(error, EXIT_BAD_INPUT)
+    except (MemoryError, RuntimeError) as error:
+        if not _lacks_memory(error):
+            raise
+        print(
+            f"there is not enough memory for what was asked ({_sentence(error)}): ask for a "
+            "smaller model or batch",
+            file=sys.stderr,
+        )
+        sys.exit(EXIT_BAD_INPUT)
     except KeyboardInterrupt as error:
         _leave(error, EXIT_INTERRUPTED)
     if torch.distributed.is_available() and torch.distributed.is_initialized():
@@ -35,6 +45,16 @@ def run_script(main: Callable[[], object]) -> NoReturn:
 def _leave(error: BaseException, code: int) -> NoReturn:
     if os.environ.get(DEBUG_VARIABLE) == "1":
         traceback.print_exception(error)
-    sentence = " ".join(str(error).split()) or "interrupted"
-    print(sentence, file=sys.stderr)
+    print(_sentence(error) or "interrupted", file=sys.stderr)
     sys.exit(code)
+
+
+def _sentence(error: BaseException) -> str:
+    return " ".join(str(error).split())
+
+
+def _lacks_memory(error: BaseException) -> bool:
+    # torch's allocator for the CPU raises a plain RuntimeError.
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    return "allocate memory" in str(error) or "not enough memory" in str(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -32,6 +33,8 @@ def make_accelerator(config: TrainingConfig) -> Accelerator:
     # A process may train twice, in two precisions: accelerate's state would hold on to the first.
     AcceleratorState._reset_state()
     accelerator = Accelerator(
+        # Left to itself, accelerate takes processes on a CPU for runs that have nothing in common.
+        cpu=int(os.environ.get("WORLD_SIZE", "1")) > 1 and not torch.cuda.is_available(),
         mixed_precision=config.mixed_precision,
         kwargs_handlers=[InitProcessGroupKwargs(timeout=_LONGEST_EVALUATION)],
     )
