@@ -76,7 +76,7 @@ def test_the_peer_with_our_weights_decodes_what_we_do(peer_decoder: PeerDecoder)
 
 def test_the_peer_with_other_weights_fails_its_check(peer_decoder: PeerDecoder) -> None:
     with torch.no_grad():
-        peer_decoder.encoder.get_parameter("layers.0.attention.key_projection.weight").mul_(-1)
+        peer_decoder.encoder.get_parameter("layers.0.attention.value_projection.weight").mul_(-1)
     assert check_peer(peer_decoder) is not None
 
 

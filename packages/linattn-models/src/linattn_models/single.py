@@ -56,8 +56,10 @@ def feed_forward(
     parts = _parts(x, weight.shape[1])
     if parts == 1:
         return F.linear(activation(torch.addmm(bias, x, weight)), back, shift)
-    # The hidden vector stays in parts: each is multiplied by its own rows of the second matrix.
     hidden = activation(_columns(x, _column_parts(weight, parts), bias))  # (parts, B, hidden/parts)
+    if x.shape[0] == 1:
+        return linear(contract, hidden.view(1, -1))
+    # Hidden vectors stay in parts, and each is multiplied by its own rows of the second matrix.
     sums = torch.bmm(hidden, back.t().view(parts, -1, back.shape[0]))  # (parts, B, outputs)
     return sums.sum(0).add_(shift)
 

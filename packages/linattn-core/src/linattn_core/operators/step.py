@@ -130,7 +130,7 @@ def step_(
     The dispatcher takes a quarter of the whole call for one sequence. Subclasses of Tensor, which
     stand for something else than memory, go through it.
     """
-    arguments = (query, key, value, s, z)
-    if torch.compiler.is_compiling() or any(type(x) is not Tensor for x in arguments):
-        return cast(Tensor, _step_operator(*arguments, feature_map, eps, backend))
-    return _step_(*arguments, feature_map, eps, backend)
+    plain = type(query) is type(key) is type(value) is type(s) is type(z) is Tensor
+    if plain and not torch.compiler.is_compiling():
+        return _step_(query, key, value, s, z, feature_map, eps, backend)
+    return cast(Tensor, _step_operator(query, key, value, s, z, feature_map, eps, backend))
