@@ -23,6 +23,7 @@ import numpy as np
 import torch
 import tyro
 from benchmark_tables import report
+from flag_checks import require_at_least
 from pixel_datasets import Images
 from pixel_presets import Attention, paper
 from pixel_runs import APP, build_model, default_device, load_run
@@ -60,7 +61,7 @@ class Flags:
 
 def main(flags: Flags) -> None:
     """Measures, prints the table, and writes it."""
-    require_counts(flags)
+    require_at_least(flags, {"batch": 1, "positions": 2, "threads": 1})
     if flags.threads is not None:
         torch.set_num_threads(flags.threads)
     models, bits, shape = trained(flags.runs) if flags.runs else untrained(flags.shape)
@@ -81,15 +82,6 @@ def main(flags: Flags) -> None:
     replace_file(out / "benchmark.json", (json.dumps(record, indent=2) + "\n").encode())
     replace_file(out / "benchmark.md", text.encode())
     print(text)
-
-
-def require_counts(flags: Flags) -> None:
-    """Refuses numbers that nothing can be measured with."""
-    least = {"batch": 1, "positions": 2, "threads": 1}
-    for name, minimum in least.items():
-        value = getattr(flags, name)
-        if value is not None and value < minimum:
-            raise ValueError(f"expected --{name} of {minimum} or more, got {value}")
 
 
 Models = dict[Attention, AutoregressiveTransformer]

@@ -21,6 +21,7 @@ from typing import Any, get_args
 
 import tyro
 from demo_table import demo_report
+from flag_checks import require_at_least
 from pixel_datasets import Images, load
 from pixel_pictures import write_completions, write_samples
 from pixel_presets import Attention, Recipe, demo
@@ -56,7 +57,7 @@ class Flags:
 
 def main(flags: Flags) -> None:
     """Trains, draws, times, prints the table."""
-    require_counts(flags)
+    require_at_least(flags, {"batch": 1, "positions": 2})
     images = load("digits")
     recipe = demo(images)
     if flags.steps is not None:
@@ -85,14 +86,6 @@ def main(flags: Flags) -> None:
     if flags.publish is not None:
         publish(flags.out, flags.publish)
     print(f"\n{text}\nPictures, table and runs are in {flags.out}.")
-
-
-def require_counts(flags: Flags) -> None:
-    """Refuses now what would otherwise be refused after the training."""
-    for name, minimum in {"batch": 1, "positions": 2}.items():
-        value = getattr(flags, name)
-        if value < minimum:
-            raise ValueError(f"expected --{name} of {minimum} or more, got {value}")
 
 
 def train_anew(

@@ -15,6 +15,7 @@ import math
 from pathlib import Path
 
 import tyro
+from flag_checks import require_at_least
 from pixel_datasets import load
 from pixel_pictures import affordable_samples, write_completions, write_samples
 from pixel_runs import load_run
@@ -46,7 +47,7 @@ class Flags:
 
 def main(flags: Flags) -> None:
     """Writes samples.png and completions.png."""
-    require_counts(flags)
+    require_numbers(flags)
     run = load_run(flags.run)
     images = load(run.dataset, flags.data_dir)
     out = flags.out if flags.out is not None else flags.run
@@ -76,12 +77,9 @@ def main(flags: Flags) -> None:
     print(out / "completions.png")
 
 
-def require_counts(flags: Flags) -> None:
+def require_numbers(flags: Flags) -> None:
     """Refuses numbers that no picture can be made with."""
-    for name in ("count", "completed", "copies"):
-        value = getattr(flags, name)
-        if value is not None and value < 1:
-            raise ValueError(f"expected --{name} of 1 or more, got {value}")
+    require_at_least(flags, {"count": 1, "completed": 1, "copies": 1})
     if not 0 <= flags.temperature < math.inf:
         raise ValueError(f"expected --temperature of 0 or more, got {flags.temperature}")
 

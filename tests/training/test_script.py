@@ -67,7 +67,7 @@ def test_too_little_memory_is_bad_input(capsys: pytest.CaptureFixture[str]) -> N
         run_script(main)
     assert end.value.code == 2
     errors = capsys.readouterr().err
-    assert errors.startswith("there is not enough memory for what was asked")
+    assert errors.startswith("not enough memory, ask for a smaller model or batch: ")
     assert errors.count("\n") == 1
 
 

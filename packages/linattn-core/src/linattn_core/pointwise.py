@@ -25,14 +25,6 @@ def apply(name: str, x: Tensor) -> Tensor:
     return torch.relu(x) if name == "relu" else x
 
 
-def apply_(name: str, x: Tensor) -> Tensor:
-    """phi(x), not differentiable; `x` is overwritten."""
-    if name == "elu":
-        below = x.clamp(max=0).exp_()
-        return below.add_(x.clamp_(min=0))
-    return x.clamp_(min=0) if name == "relu" else x
-
-
 def derivative(name: str, x: Tensor) -> Tensor | float:
     """phi'(x), differentiable: exp(x) below zero and 1 above for "elu"; relu's is 0 at 0."""
     if name == "elu":

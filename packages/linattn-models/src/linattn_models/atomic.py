@@ -67,7 +67,7 @@ def replaced_folder(folder: Path, expected: Collection[str]) -> Iterator[Path]:
             if folder.exists():
                 folder.rename(aside)
     except BaseException:
-        if aside.exists():
+        if aside.exists() and not folder.exists():
             aside.rename(folder)
         raise
     shutil.rmtree(aside, ignore_errors=True)

@@ -127,7 +127,7 @@ def step_(
 ) -> Tensor:
     """linattn::step_, called past torch's dispatcher where only a compiler would need that.
 
-    The dispatcher takes a quarter of the whole call for one sequence. Subclasses of Tensor, which
+    For one sequence the dispatcher is a good part of the whole call. Subclasses of Tensor, which
     stand for something else than memory, go through it.
     """
     plain = type(query) is type(key) is type(value) is type(s) is type(z) is Tensor

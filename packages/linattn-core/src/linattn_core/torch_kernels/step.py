@@ -40,5 +40,6 @@ def _features(query: Tensor, key: Tensor, phi: str, dtype: torch.dtype) -> tuple
     """phi of both at once, which halves the operations, in the accumulation dtype."""
     if phi == "identity":
         return query.to(dtype), key.to(dtype)
-    q, k = pointwise.apply_(phi, torch.stack((query, key)).to(dtype)).unbind(0)
+    both = torch.stack((query, key)).to(dtype)
+    q, k = pointwise.apply_into(phi, both, torch.empty_like(both), scratch=both).unbind(0)
     return q, k

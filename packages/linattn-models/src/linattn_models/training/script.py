@@ -29,12 +29,7 @@ def run_script(main: Callable[[], object]) -> NoReturn:
     except (MemoryError, RuntimeError) as error:
         if not _lacks_memory(error):
             raise
-        print(
-            f"there is not enough memory for what was asked ({_sentence(error)}): ask for a "
-            "smaller model or batch",
-            file=sys.stderr,
-        )
-        sys.exit(EXIT_BAD_INPUT)
+        _leave(error, EXIT_BAD_INPUT, "not enough memory, ask for a smaller model or batch: ")
     except KeyboardInterrupt as error:
         _leave(error, EXIT_INTERRUPTED)
     if torch.distributed.is_available() and torch.distributed.is_initialized():
@@ -42,15 +37,12 @@ def run_script(main: Callable[[], object]) -> NoReturn:
     sys.exit(0)
 
 
-def _leave(error: BaseException, code: int) -> NoReturn:
+def _leave(error: BaseException, code: int, advice: str = "") -> NoReturn:
     if os.environ.get(DEBUG_VARIABLE) == "1":
         traceback.print_exception(error)
-    print(_sentence(error) or "interrupted", file=sys.stderr)
+    sentence = " ".join(str(error).split()) or "interrupted"
+    print(f"{advice}{sentence}", file=sys.stderr)
     sys.exit(code)
-
-
-def _sentence(error: BaseException) -> str:
-    return " ".join(str(error).split())
 
 
 def _lacks_memory(error: BaseException) -> bool:
