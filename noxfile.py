@@ -39,9 +39,11 @@ class Package(NamedTuple):
 # In the order in which they depend on one another.
 PACKAGES = (
     Package("linattn-core", "linattn_core"),
+    Package("linattn-cpu", "linattn_cpu"),
     Package("linattn-models", "linattn_models", "train", "linattn_models.training"),
 )
-BUILD_BACKENDS = ("hatchling", "editables")
+BUILD_BACKENDS = ("hatchling", "editables", "scikit-build-core", "pybind11", "cmake", "ninja")
+SANITIZERS = ("address,undefined", "thread")
 TEST_TOOLS = ("pytest", "pytest-xdist", "hypothesis", "import-linter", "grimp")
 
 nox.options.sessions = ["lint", "types", "tests"]
@@ -115,6 +117,21 @@ def build(session: nox.Session) -> None:
     session.run("twine", "check", "--strict", *(str(path) for path in sorted(DIST.iterdir())))
     for package in PACKAGES:
         import_alone(session, package)
+
+
+@nox.session
+def sanitize(session: nox.Session) -> None:
+    """Run the C++ kernels under the address, undefined-behaviour and thread sanitizers."""
+    install(session, "cmake", "ninja")
+    source = str(ROOT / "packages" / "linattn-cpu")
+    for sanitizer in SANITIZERS:
+        folder = str(Path(session.create_tmp(), sanitizer.replace(",", "-")))
+        session.run(
+            "cmake", "-G", "Ninja", "-S", source, "-B", folder, "-D", "LINATTN_EXERCISE=ON",
+            "-D", f"LINATTN_SANITIZE={sanitizer}",
+        )  # fmt: skip
+        session.run("cmake", "--build", folder)
+        session.run(str(Path(folder, "exercise")), *session.posargs, external=True)
 
 
 def install(session: nox.Session, *requirements: str, env: dict[str, str] | None = None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 import pytest
@@ -16,12 +17,18 @@ from linattn_core import (
     info,
     linear_attention,
     linear_attention_step,
+    registry,
 )
 from linattn_core.registry import installed, named, reload_backends
 
 METADATA = "Metadata-Version: 2.1\nName: linattn-loopback\nVersion: 1.2\n"
 GOOD = "loopback = loopback_backend:Loopback\n"
 BAD = "broken = loopback_backend:broken\n"
+
+
+def _of_the_test(group: str) -> list[EntryPoint]:
+    """The entry points of the test's own distribution, whatever else is installed."""
+    return [x for x in entry_points(group=group) if x.dist and x.dist.name == "linattn-loopback"]
 
 
 @pytest.fixture
@@ -32,6 +39,7 @@ def distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pa
     (folder / "METADATA").write_text(METADATA)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.syspath_prepend(Path(__file__).parent / "loopback")
+    monkeypatch.setattr(registry, "entry_points", _of_the_test)
     yield folder / "entry_points.txt"
     reload_backends()
     sys.modules.pop("loopback_backend", None)

@@ -12,11 +12,12 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from linattn_core.decoding import CannotCompile, DecoderDescription, NativeDecoder
 from linattn_core.feature_maps.registry import near_names
 from linattn_core.state import LinearAttentionState
 
@@ -138,6 +139,8 @@ class GradientsLike(Protocol):
 class Backend(Protocol):
     """What runs the operators. Shapes, dtypes and devices have been checked before.
 
+    A backend may compile decoders too; it then satisfies `DecoderBackend`.
+
     Attributes:
         name: what callers pass as `backend=`.
         speed: "auto" asks backends from the highest to the lowest; the reference is 0.
@@ -207,6 +210,17 @@ class Backend(Protocol):
         """Updates the state in place and returns out (B, H, M)."""
 
 
+@runtime_checkable
+class DecoderBackend(Protocol):
+    """A backend that compiles whole models for decoding."""
+
+    def refuses_decoder(self, description: DecoderDescription, weights: str) -> str | None:
+        """None to accept the model with its weights kept so, or the reason as a sentence."""
+
+    def compile_decoder(self, description: DecoderDescription, weights: str) -> NativeDecoder:
+        """Packs the weights of a model that was not refused."""
+
+
 class Installed(NamedTuple):
     """A backend that was found: the live object, or why it is not live."""
 
@@ -248,6 +262,9 @@ def _check_backend(backend: Backend) -> None:
     for method in ("refuses", "attention", "attention_backward", "step_"):
         if not callable(getattr(backend, method, None)):
             raise TypeError(f"it has no method {method!r}")
+    of_decoders = ("refuses_decoder", "compile_decoder")
+    if len({callable(getattr(backend, method, None)) for method in of_decoders}) > 1:
+        raise TypeError(f"it has only one of the methods {' and '.join(map(repr, of_decoders))}")
     if backend.name in RESERVED_NAMES:
         raise ValueError(f"the name {backend.name!r} is taken")
 
@@ -342,3 +359,31 @@ def _answer(found: Installed, call: AttentionCall | StepCall) -> str:
         return f"not live: {found.failure}"
     reason = found.backend.refuses(call)
     return "accepts" if reason is None else reason
+
+
+def compile_decoder(name: str, description: DecoderDescription, weights: str) -> NativeDecoder:
+    """The decoder of the named backend, or with "auto" of the first that accepts the model.
+
+    Args:
+        name: "auto" or that of a backend.
+        description: the model.
+        weights: how its matrices are kept, one of `decoding.WEIGHTS`.
+
+    Raises:
+        CannotCompile: the backend refuses, or with "auto" all do (with their reasons).
+        ValueError: no backend of that name.
+    """
+    asked = [named(name)] if name != "auto" else [x.backend for x in installed() if x.backend]
+    reasons = []
+    for backend in asked:
+        reason = _refuses_decoder(backend, description, weights)
+        if reason is None:
+            return cast(DecoderBackend, backend).compile_decoder(description, weights)
+        reasons.append(f"backend {backend.name!r}: {reason}")
+    raise CannotCompile("No backend compiles this decoder; " + " ".join(reasons))
+
+
+def _refuses_decoder(backend: Backend, description: DecoderDescription, weights: str) -> str | None:
+    if not isinstance(backend, DecoderBackend):
+        return "it compiles no decoders."
+    return backend.refuses_decoder(description, weights)

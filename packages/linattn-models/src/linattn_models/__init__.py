@@ -4,11 +4,13 @@ TransformerConfig            the shape of the layers
 Transformer                  vectors in, vectors out: forward, prefill, step
 AutoregressiveTransformer    tokens in, a distribution over the next one out: loss, generate
 Categorical, MixtureOfLogistics     the distributions
+compile_decoder              a model's weights packed, a whole step in one native call
 DecodingState, KeyValueCache        what is remembered between two steps
 save, load, read_config      one folder: config.json and model.safetensors
 """
 
 from linattn_models.autoregressive import AutoregressiveTransformer
+from linattn_models.compiled import CompiledDecoder, CompiledTransformer, compile_decoder
 from linattn_models.config import TransformerConfig
 from linattn_models.heads import Categorical, Head, MixtureOfLogistics, head_from_dict
 from linattn_models.serialization import load, read_config, save
@@ -21,6 +23,8 @@ __version__ = "0.1.0"
 __all__ = [
     "AutoregressiveTransformer",
     "Categorical",
+    "CompiledDecoder",
+    "CompiledTransformer",
     "DecodingState",
     "Head",
     "KeyValueCache",
@@ -28,6 +32,7 @@ __all__ = [
     "Throughput",
     "Transformer",
     "TransformerConfig",
+    "compile_decoder",
     "generation_throughput",
     "head_from_dict",
     "load",

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from linattn_models import generation
+from linattn_core.decoding import DecoderDescription, TokenCoding
+from linattn_models import description
+from linattn_models.compiled import CompiledDecoder, choose_decoder
 from linattn_models.config import TransformerConfig
-from linattn_models.heads import Categorical, Head, head_from_dict
-from linattn_models.heads.base import check_tokens, token_shape
+from linattn_models.generation import (
+    METHODS,
+    Begin,
+    Generating,
+    RerunPredictor,
+    StatefulPredictor,
+)
+from linattn_models.heads import Categorical, Head, MixtureOfLogistics, head_from_dict
+from linattn_models.heads.base import Drawn, check_sequences, check_step_shape
 from linattn_models.positions import Positions
-from linattn_models.state import Cursor, DecodingState
+from linattn_models.state import DecodingState, check_positions, room_for
 from linattn_models.transformer import Transformer
-from linattn_models.validation import at_least, exact_keys, lengths_within
+from linattn_models.validation import at_least, exact_keys, lengths_within, one_of
 
 # Entries of the vectors at the start: small, so that the first updates can turn them.
 _STD = 0.02
 
 
-class AutoregressiveTransformer(nn.Module):
+class AutoregressiveTransformer(Generating, nn.Module):
     """p(tokens) = prod_i p(tokens[i] | tokens[:i]), with a causal transformer and an output head.
 
     What enters position i is the vector of token i - 1 (at position 0 a learned start vector) and
@@ -85,7 +96,7 @@ class AutoregressiveTransformer(nn.Module):
         Raises:
             ValueError, TypeError: another shape, dtype, length or value.
         """
-        self._check_tokens(tokens, shortest=1)
+        check_sequences(self.head, tokens, 1, self.max_length)
         vectors = self._enter(tokens[:, :-1])
         return cast(Tensor, self.output(self.transformer(vectors)))
 
@@ -109,7 +120,7 @@ class AutoregressiveTransformer(nn.Module):
         Returns:
             (B, P).
         """
-        self._check_tokens(tokens, longest=self.max_length - 1)
+        check_sequences(self.head, tokens, 0, self.max_length - 1)
         return cast(Tensor, self.output(self.transformer(self._enter(tokens))[:, -1]))
 
     def prefill(
@@ -129,13 +140,8 @@ class AutoregressiveTransformer(nn.Module):
         Raises:
             ValueError, TypeError: another shape, dtype, length or value.
         """
-        room = self.max_length if max_length is None else max_length
-        at_least("max_length", room, 1)
-        if room > self.max_length:
-            raise ValueError(
-                f"max_length {room} is more than the {self.max_length} positions of the model."
-            )
-        self._check_tokens(tokens, longest=room - 1)
+        room = room_for(max_length, self.max_length)
+        check_sequences(self.head, tokens, 0, room - 1)
         batch, length = tokens.shape[0], tokens.shape[1]
         last: int | Tensor = length
         inputs = None
@@ -161,65 +167,54 @@ class AutoregressiveTransformer(nn.Module):
 
         Cost: for linear attention the same at every position, for softmax O(position).
         """
-        if token.ndim != (1 if self.head.channels == 1 else 2):
-            raise ValueError(
-                f"A step takes tokens of shape {('batch', *token_shape(self.head))} and got "
-                f"{tuple(token.shape)}."
-            )
-        self._check_room(state.cursor)
+        check_step_shape(self.head, token)
+        check_positions(state.cursor, self.max_length)
         vectors = self._embed(token) + self.positions.at(state.cursor.position)  # (B, E)
         y, state = self.transformer.step(vectors, state)
         return cast(Tensor, self.output(y)), state
 
-    def generate(
-        self,
-        batch: int | None = None,
-        *,
-        prefix: Tensor | None = None,
-        prefix_lengths: Tensor | None = None,
-        length: int | None = None,
-        temperature: float = 1.0,
-        generator: torch.Generator | None = None,
-        progress: bool = False,
-        method: str = "stateful",
-    ) -> Tensor:
-        """Whole sequences, drawn token by token; see `linattn_models.generation.generate`."""
-        return generation.generate(
-            self,
-            batch,
-            prefix=prefix,
-            prefix_lengths=prefix_lengths,
-            length=length,
-            temperature=temperature,
-            generator=generator,
-            progress=progress,
-            method=method,
-        )
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.start.device
 
-    def stream(
-        self,
-        batch: int | None = None,
-        *,
-        prefix: Tensor | None = None,
-        prefix_lengths: Tensor | None = None,
-        length: int | None = None,
-        temperature: float = 1.0,
-        generator: torch.Generator | None = None,
-        progress: bool = False,
-        method: str = "stateful",
-    ) -> Iterator[Tensor]:
-        """The tokens of each new position as they are drawn; see `generation.stream`."""
-        return generation.stream(
-            self,
-            batch,
-            prefix=prefix,
-            prefix_lengths=prefix_lengths,
-            length=length,
-            temperature=temperature,
-            generator=generator,
-            progress=progress,
-            method=method,
+    def begin(self, method: str, decoder: str | CompiledDecoder, steps: int) -> Begin:
+        """How sequences begin that are drawn by this method; see `generation.Generating`."""
+        one_of("method", method, METHODS)
+        self._check_drops_nothing()
+        if method == "rerun":
+            if decoder not in ("auto", "eager"):
+                raise ValueError(
+                    "method 'rerun' runs the whole model for each token and takes no decoder; pass "
+                    "method='stateful' or decoder='eager'."
+                )
+            return lambda known, length: RerunPredictor(self, known)
+        compiled = choose_decoder(self, decoder, steps)
+        if compiled is None:
+            return partial(StatefulPredictor, self)
+        return compiled.begin(method, "auto", steps)
+
+    def describe(self) -> DecoderDescription:
+        """The model for a backend that compiles whole steps of tokens.
+
+        Raises:
+            CannotCompile: as for `Transformer.describe`.
+        """
+        layers = self.transformer.describe()
+        description.require(self, AutoregressiveTransformer)
+        description.require(self.positions, Positions)
+        for table in self.embeddings:
+            description.require(table, nn.Embedding)
+        tables = [cast(nn.Embedding, table).weight for table in self.embeddings]
+        known = type(self.head) in (Categorical, MixtureOfLogistics)
+        coding = TokenCoding(
+            embeddings=tuple(description.numbers(x, "an embedding") for x in tables),
+            start=description.numbers(self.start, "the start vector"),
+            positions=description.numbers(self.positions.table, "the table of positions"),
+            output=description.affine(self.output, nn.Linear),
+            sampler=cast(Drawn, self.head).sampler() if known else None,
         )
+        return replace(layers, tokens=coding)
 
     def to_dict(self) -> dict[str, Any]:
         """What rebuilds the model without its weights, as JSON values."""
@@ -259,25 +254,9 @@ class AutoregressiveTransformer(nn.Module):
         vectors = torch.cat([start, self._embed(tokens)], 1)  # (B, N + 1, E)
         return vectors + cast(Tensor, self.positions(vectors.shape[1]))
 
-    def _check_tokens(
-        self, tokens: Tensor, *, shortest: int = 0, longest: int | None = None
-    ) -> None:
-        longest = self.max_length if longest is None else longest
-        extra = token_shape(self.head)
-        if tokens.ndim != 2 + len(extra) or tuple(tokens.shape[2:]) != extra:
+    def _check_drops_nothing(self) -> None:
+        if self.training and self.config.dropout > 0:
             raise ValueError(
-                f"tokens must have shape {('batch', 'length', *extra)} and have "
-                f"{tuple(tokens.shape)}."
-            )
-        if not shortest <= tokens.shape[1] <= longest:
-            raise ValueError(
-                f"tokens must be {shortest} to {longest} long here and are {tokens.shape[1]} long."
-            )
-        check_tokens(self.head, tokens)
-
-    def _check_room(self, cursor: Cursor) -> None:
-        if cursor.furthest >= self.max_length:
-            raise ValueError(
-                f"The model has {self.max_length} positions and the sequence has taken all; "
-                "nothing can follow."
+                f"The model is in training mode, where dropout of {self.config.dropout:g} would "
+                "disturb what it draws; call model.eval() first."
             )

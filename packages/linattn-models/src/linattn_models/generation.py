@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -10,17 +10,23 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from linattn_models.heads import Head
 from linattn_models.heads.base import check_temperature, check_tokens, token_shape
-from linattn_models.validation import at_least, lengths_within, one_of
+from linattn_models.validation import at_least, lengths_within
 
 if TYPE_CHECKING:
     from linattn_models.autoregressive import AutoregressiveTransformer
+    from linattn_models.compiled import CompiledDecoder
+
+METHODS = ("stateful", "rerun")
+DECODERS = ("auto", "eager", "compiled")
 
 
 class Predictor(Protocol):
-    """Holds the parameters for the next token, and takes that token once it is known."""
+    """Draws the next token of each row, and takes that token once it is known."""
 
-    parameters: Tensor  # (B, P)
+    def draw(self, temperature: float, generator: torch.Generator | None) -> Tensor:
+        """Tokens (B,) or (B, 3), not yet taken."""
 
     def take(self, token: Tensor) -> None:
         """Appends one token to each row."""
@@ -33,6 +39,10 @@ class StatefulPredictor:
         self.model = model
         self.parameters, self.state = model.prefill(known, max_length=length)
 
+    def draw(self, temperature: float, generator: torch.Generator | None) -> Tensor:
+        """From the parameters after the last token taken."""
+        return self.model.head.sample(self.parameters, temperature=temperature, generator=generator)
+
     def take(self, token: Tensor) -> None:
         """One step."""
         self.parameters, self.state = self.model.step(token, self.state)
@@ -41,21 +51,102 @@ class StatefulPredictor:
 class RerunPredictor:
     """No state: each token costs running all tokens so far (the paper's plain "softmax")."""
 
-    def __init__(self, model: AutoregressiveTransformer, known: Tensor, length: int) -> None:
+    def __init__(self, model: AutoregressiveTransformer, known: Tensor) -> None:
         self.model = model
         self.tokens = known
-        self.parameters = model.predict_next(known)
+
+    def draw(self, temperature: float, generator: torch.Generator | None) -> Tensor:
+        """One run of the whole prefix."""
+        parameters = self.model.predict_next(self.tokens)
+        return self.model.head.sample(parameters, temperature=temperature, generator=generator)
 
     def take(self, token: Tensor) -> None:
-        """One run of the whole prefix."""
+        """Appends the token."""
         self.tokens = torch.cat([self.tokens, token.unsqueeze(1)], 1)
-        self.parameters = self.model.predict_next(self.tokens)
 
 
-PREDICTORS: dict[str, type[StatefulPredictor] | type[RerunPredictor]] = {
-    "stateful": StatefulPredictor,
-    "rerun": RerunPredictor,
-}
+# Makes the predictor for tokens that are known, (B, N) or (B, N, 3), and a length in all.
+Begin = Callable[[Tensor, int], Predictor]
+
+
+class Generating:
+    """What sequences are drawn from: a model, or a decoder compiled of one.
+
+    Attributes:
+        head: the distribution of a token.
+        max_length: the most tokens of a sequence.
+    """
+
+    head: Head
+    max_length: int
+
+    @property
+    def device(self) -> torch.device:
+        """Where tokens and parameters are."""
+        raise NotImplementedError
+
+    def begin(self, method: str, decoder: str | CompiledDecoder, steps: int) -> Begin:
+        """How sequences begin that are drawn by this method in so many steps.
+
+        Raises:
+            ValueError: a method or decoder that is unknown or not to be had, or a model that is
+                not ready to be drawn from.
+        """
+        raise NotImplementedError
+
+    def generate(
+        self,
+        batch: int | None = None,
+        *,
+        prefix: Tensor | None = None,
+        prefix_lengths: Tensor | None = None,
+        length: int | None = None,
+        temperature: float = 1.0,
+        generator: torch.Generator | None = None,
+        progress: bool = False,
+        method: str = "stateful",
+        decoder: str | CompiledDecoder = "auto",
+    ) -> Tensor:
+        """Whole sequences, drawn token by token; see `linattn_models.generation.generate`."""
+        return generate(
+            self,
+            batch,
+            prefix=prefix,
+            prefix_lengths=prefix_lengths,
+            length=length,
+            temperature=temperature,
+            generator=generator,
+            progress=progress,
+            method=method,
+            decoder=decoder,
+        )
+
+    def stream(
+        self,
+        batch: int | None = None,
+        *,
+        prefix: Tensor | None = None,
+        prefix_lengths: Tensor | None = None,
+        length: int | None = None,
+        temperature: float = 1.0,
+        generator: torch.Generator | None = None,
+        progress: bool = False,
+        method: str = "stateful",
+        decoder: str | CompiledDecoder = "auto",
+    ) -> Iterator[Tensor]:
+        """The tokens of each new position as they are drawn; see `generation.stream`."""
+        return stream(
+            self,
+            batch,
+            prefix=prefix,
+            prefix_lengths=prefix_lengths,
+            length=length,
+            temperature=temperature,
+            generator=generator,
+            progress=progress,
+            method=method,
+            decoder=decoder,
+        )
 
 
 @dataclass(frozen=True)
@@ -67,6 +158,11 @@ class _Plan:
     common: int
     length: int
 
+    @property
+    def steps(self) -> int:
+        """Tokens that are drawn for each row."""
+        return self.length - self.common
+
     def forced(self, position: int, drawn: Tensor) -> Tensor:
         """`drawn`, but a row's own prefix where that still reaches `position`."""
         if self.prefix_lengths is None or position >= self.prefix.shape[1]:
@@ -77,7 +173,7 @@ class _Plan:
 
 
 def generate(
-    model: AutoregressiveTransformer,
+    model: Generating,
     batch: int | None = None,
     *,
     prefix: Tensor | None = None,
@@ -87,11 +183,12 @@ def generate(
     generator: torch.Generator | None = None,
     progress: bool = False,
     method: str = "stateful",
+    decoder: str | CompiledDecoder = "auto",
 ) -> Tensor:
     """Sequences of `length` tokens that begin with the given prefixes and are drawn beyond them.
 
     Args:
-        model: in evaluation mode, if it has dropout.
+        model: in evaluation mode, if it has dropout; or a compiled decoder.
         batch: B, sequences drawn side by side; 1 by default, or the prefix's own.
         prefix: (B, P) int64 or (B, P, 3), tokens that are forced: they come out as they went in.
         prefix_lengths: (B,) int in 0..P, when rows have prefixes of different lengths; what lies
@@ -102,6 +199,11 @@ def generate(
         progress: show a bar on stderr.
         method: "stateful" steps from a state; "rerun" runs the whole prefix for each token. Both
             draw the same random numbers in the same order.
+        decoder: what steps. "eager" is the model itself; "compiled" a decoder compiled of it in
+            float32, or the reason why there is none; "auto" that decoder where there is one and
+            the sequences are long enough to be worth packing the weights, else the model; or a
+            decoder that `compile_decoder` made. In float32 all draw the same tokens from the same
+            seed, except where rounding decides between two.
 
     Returns:
         (B, length) or (B, length, 3) int64.
@@ -111,15 +213,16 @@ def generate(
 
     Cost: `length` steps; rerun costs O(length^2) positions (O(length^3) time with softmax).
     """
-    plan = _plan(model, batch, prefix, prefix_lengths, length, temperature, generator, method)
+    plan = _plan(model, batch, prefix, prefix_lengths, length, temperature, generator)
+    begin = model.begin(method, decoder, plan.steps)
     known = plan.prefix[:, : plan.common]
-    steps = _steps(model, plan, temperature, generator, progress, method)
+    steps = _steps(begin, plan, temperature, generator, progress)
     drawn = [token.unsqueeze(1) for token in steps]
     return torch.cat([known, *drawn], 1)
 
 
 def stream(
-    model: AutoregressiveTransformer,
+    model: Generating,
     batch: int | None = None,
     *,
     prefix: Tensor | None = None,
@@ -129,6 +232,7 @@ def stream(
     generator: torch.Generator | None = None,
     progress: bool = False,
     method: str = "stateful",
+    decoder: str | CompiledDecoder = "auto",
 ) -> Iterator[Tensor]:
     """The tokens of each new position as soon as they are drawn.
 
@@ -143,48 +247,43 @@ def stream(
     Raises:
         ValueError, TypeError: as for `generate`, at the call and not at the first token.
     """
-    plan = _plan(model, batch, prefix, prefix_lengths, length, temperature, generator, method)
-    steps = _steps(model, plan, temperature, generator, progress, method)
+    plan = _plan(model, batch, prefix, prefix_lengths, length, temperature, generator)
+    begin = model.begin(method, decoder, plan.steps)
+    steps = _steps(begin, plan, temperature, generator, progress)
     # Cloned where the caller stands: tensors made in inference mode could not be trained on.
     return (token.clone() for token in steps)
 
 
 @torch.inference_mode()
 def _steps(
-    model: AutoregressiveTransformer,
+    begin: Begin,
     plan: _Plan,
     temperature: float,
     generator: torch.Generator | None,
     progress: bool,
-    method: str,
 ) -> Iterator[Tensor]:
-    if plan.common == plan.length:
+    if plan.steps == 0:
         return
-    predictor: Predictor = PREDICTORS[method](model, plan.prefix[:, : plan.common], plan.length)
+    predictor = begin(plan.prefix[:, : plan.common], plan.length)
     positions = range(plan.common, plan.length)
     for position in tqdm(positions, desc="generate", unit="step", disable=not progress):
-        drawn = model.head.sample(
-            predictor.parameters, temperature=temperature, generator=generator
-        )
-        token = plan.forced(position, drawn)
+        token = plan.forced(position, predictor.draw(temperature, generator))
         yield token
         if position + 1 < plan.length:
             predictor.take(token)
 
 
 def _plan(
-    model: AutoregressiveTransformer,
+    model: Generating,
     batch: int | None,
     prefix: Tensor | None,
     prefix_lengths: Tensor | None,
     length: int | None,
     temperature: float,
     generator: torch.Generator | None,
-    method: str,
 ) -> _Plan:
-    one_of("method", method, PREDICTORS)
     check_temperature(temperature)
-    _check_model(model, generator)
+    _check_generator(model, generator)
     length = model.max_length if length is None else length
     check_length(model, length)
     prefix = _prefix(model, batch, prefix, prefix_lengths, length)
@@ -199,7 +298,7 @@ def _plan(
     return _Plan(prefix, prefix_lengths, common, length)
 
 
-def check_length(model: AutoregressiveTransformer, length: int) -> None:
+def check_length(model: Generating, length: int) -> None:
     """Refuses lengths that the model has no positions for."""
     at_least("length", length, 1)
     if length > model.max_length:
@@ -209,7 +308,7 @@ def check_length(model: AutoregressiveTransformer, length: int) -> None:
 
 
 def _prefix(
-    model: AutoregressiveTransformer,
+    model: Generating,
     batch: int | None,
     prefix: Tensor | None,
     prefix_lengths: Tensor | None,
@@ -217,7 +316,7 @@ def _prefix(
 ) -> Tensor:
     """The prefix, checked; without one, a prefix of no tokens."""
     extra = token_shape(model.head)
-    device = model.start.device
+    device = model.device
     if batch is not None:
         at_least("batch", batch, 1)
     if prefix is None:
@@ -241,15 +340,9 @@ def _prefix(
     return prefix
 
 
-def _check_model(model: AutoregressiveTransformer, generator: torch.Generator | None) -> None:
-    if model.training and model.config.dropout > 0:
+def _check_generator(model: Generating, generator: torch.Generator | None) -> None:
+    if generator is not None and generator.device.type != model.device.type:
         raise ValueError(
-            f"The model is in training mode, where dropout of {model.config.dropout:g} would "
-            "disturb what it draws; call model.eval() first."
-        )
-    device = model.start.device
-    if generator is not None and generator.device.type != device.type:
-        raise ValueError(
-            f"The generator is on {generator.device} and the model on {device}; make it by "
-            f"torch.Generator({str(device)!r})."
+            f"The generator is on {generator.device} and the model on {model.device}; make it by "
+            f"torch.Generator({str(model.device)!r})."
         )

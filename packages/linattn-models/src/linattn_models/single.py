@@ -26,7 +26,7 @@ _ROWS = 128
 
 def linear(layer: Any, x: Tensor) -> Tensor:
     """An `nn.Linear` of (B, inputs)."""
-    if not _plain(layer, nn.Linear):
+    if not plain(layer, nn.Linear):
         return cast(Tensor, layer(x))
     weight, bias = _weights(layer)  # (outputs, inputs), (outputs,)
     parts = _parts(x, weight.shape[0]) if x.shape[0] == 1 else 1
@@ -37,7 +37,7 @@ def linear(layer: Any, x: Tensor) -> Tensor:
 
 def widening(layer: Any, x: Tensor) -> Tensor:
     """A `WideningLinear` of (B, inputs)."""
-    if not _plain(layer, WideningLinear):
+    if not plain(layer, WideningLinear):
         return cast(Tensor, layer(x))
     weight, bias = _weights(layer)  # (inputs, outputs), (outputs,)
     parts = _parts(x, weight.shape[1]) if x.shape[0] == 1 else 1
@@ -50,7 +50,7 @@ def feed_forward(
     expand: Any, activation: Callable[[Tensor], Tensor], contract: Any, x: Tensor
 ) -> Tensor:
     """A `WideningLinear`, an activation and an `nn.Linear` of (B, inputs)."""
-    if not (_plain(expand, WideningLinear) and _plain(contract, nn.Linear)):
+    if not (plain(expand, WideningLinear) and plain(contract, nn.Linear)):
         return cast(Tensor, contract(activation(expand(x))))
     (weight, bias), (back, shift) = _weights(expand), _weights(contract)
     parts = _parts(x, weight.shape[1])
@@ -66,19 +66,20 @@ def feed_forward(
 
 def norm(layer: Any, x: Tensor) -> Tensor:
     """An `nn.LayerNorm` of (B, E)."""
-    if not _plain(layer, nn.LayerNorm):
+    if not plain(layer, nn.LayerNorm):
         return cast(Tensor, layer(x))
     weight, bias = _weights(layer)
     return F.layer_norm(x, layer.normalized_shape, weight, bias, layer.eps)
 
 
-def _plain(layer: Any, kind: type[nn.Module]) -> bool:
+def plain(layer: Any, kind: type[nn.Module]) -> bool:
     """Whether calling the layer would do nothing but its arithmetic with weight and bias."""
-    return (
-        type(layer) is kind
-        and layer._parameters.get("bias") is not None
-        and not (layer._forward_hooks or layer._forward_pre_hooks)
-    )
+    return type(layer) is kind and layer._parameters.get("bias") is not None and not hooked(layer)
+
+
+def hooked(layer: Any) -> bool:
+    """Whether calling the layer runs somebody's hooks too."""
+    return bool(layer._forward_hooks or layer._forward_pre_hooks)
 
 
 def _weights(layer: Any) -> tuple[Tensor, Tensor]:

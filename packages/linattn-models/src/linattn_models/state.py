@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from linattn_core import LinearAttentionState
+from linattn_models.validation import at_least
 
 
 class KeyValueCache(NamedTuple):
@@ -89,6 +90,11 @@ class Cursor:
         low, high = (int(bound) for bound in positions.aminmax())
         return cls(high if low == high else positions.long(), high)
 
+    @classmethod
+    def after(cls, length: int, lengths: Tensor | None) -> Cursor:
+        """The cursor behind prompts of (B,) lengths, all `length` by default."""
+        return cls(length, length) if lengths is None else cls.at(lengths)
+
     def advanced(self) -> Cursor:
         """One position on."""
         return Cursor(self.position + 1, self.furthest + 1)
@@ -144,6 +150,22 @@ class DecodingState:
         """Inputs seen so far: an int, or (B,) int64 when rows differ."""
         return self.cursor.position
 
+    def check_step(self, rows: int) -> None:
+        """Refuses a step of another number of sequences, or past the last position.
+
+        Raises:
+            ValueError: with both numbers.
+        """
+        if rows != self.batch:
+            raise ValueError(
+                f"The state holds {self.batch} sequences and a step got inputs for {rows}."
+            )
+        if self.max_length is not None and self.cursor.furthest >= self.max_length:
+            raise ValueError(
+                f"The state has room for {self.max_length} positions and all are taken; "
+                "start with a larger max_length."
+            )
+
     def index_select(self, indices: Tensor) -> DecodingState:
         """The states of the rows `indices`, as a copy: repeats fork a row, omissions drop it.
 
@@ -170,3 +192,30 @@ class DecodingState:
     def nbytes(self) -> int:
         """Bytes that the layers hold for the whole batch."""
         return sum(layer.nbytes for layer in self.layers)
+
+
+def check_prompts(length: int, max_length: int | None) -> None:
+    """Refuses prompts that take more positions than there is room for."""
+    if max_length is not None and length > max_length:
+        raise ValueError(
+            f"The prompts take {length} positions and max_length is {max_length}; "
+            "shorten them or make more room."
+        )
+
+
+def check_positions(cursor: Cursor, positions: int) -> None:
+    """Refuses a token more where the model has no position left."""
+    if cursor.furthest >= positions:
+        raise ValueError(
+            f"The model has {positions} positions and the sequence has taken all; "
+            "nothing can follow."
+        )
+
+
+def room_for(max_length: int | None, positions: int) -> int:
+    """The positions to make room for, by default all that the model has."""
+    room = positions if max_length is None else max_length
+    at_least("max_length", room, 1)
+    if room > positions:
+        raise ValueError(f"max_length {room} is more than the {positions} positions of the model.")
+    return room

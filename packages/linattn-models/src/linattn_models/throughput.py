@@ -5,13 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from linattn_models.autoregressive import AutoregressiveTransformer
-from linattn_models.generation import PREDICTORS, check_length
+from linattn_models.compiled import CompiledDecoder, choose_decoder
+from linattn_models.generation import METHODS, check_length
 from linattn_models.heads.base import token_shape
 from linattn_models.state import Cursor
 from linattn_models.validation import at_least, one_of
@@ -46,6 +48,7 @@ def generation_throughput(
     batch: int,
     length: int | None = None,
     method: str = "stateful",
+    decoder: str | CompiledDecoder = "auto",
     steps: int | None = None,
     seed: int = 0,
 ) -> Throughput:
@@ -55,7 +58,7 @@ def generation_throughput(
         model: whose weights need not be trained.
         batch: sequences side by side.
         length: tokens of a sequence, the model's `max_length` by default.
-        method: "stateful" or "rerun", as for `generate`.
+        method, decoder: as for `generate`.
         steps: how many positions to time, spread over the sequence; the others are interpolated.
             None generates whole sequences.
         seed: of the tokens drawn.
@@ -64,15 +67,17 @@ def generation_throughput(
         ValueError: arguments that cannot be right.
     """
     at_least("batch", batch, 1)
-    one_of("method", method, PREDICTORS)
+    one_of("method", method, METHODS)
     length = model.max_length if length is None else length
     check_length(model, length)
-    generator = torch.Generator(model.start.device).manual_seed(seed)
+    generator = torch.Generator(model.device).manual_seed(seed)
+    if method == "stateful":
+        decoder = choose_decoder(model, decoder, length) or "eager"  # packed once, not timed
     if steps is None:
-        timed = _time_all(model, batch, length, method, generator)
+        timed = _time_all(model, batch, length, method, decoder, generator)
     else:
         at_least("steps", steps, 2)
-        timed = _time_some(model, batch, length, method, steps, generator)
+        timed = _time_some(model, batch, length, method, decoder, steps, generator)
     positions, seconds = zip(*timed, strict=True)
     total = float(np.interp(np.arange(length), positions, seconds).sum())
     return Throughput(
@@ -89,14 +94,17 @@ def _time_all(
     batch: int,
     length: int,
     method: str,
+    decoder: str | CompiledDecoder,
     generator: torch.Generator,
 ) -> list[tuple[int, float]]:
     """Generates, reading the clock at every token."""
-    model.generate(batch, length=min(length, 3), method=method, generator=generator)
-    device = model.start.device
+    stream = partial(model.stream, batch, method=method, decoder=decoder, generator=generator)
+    for _ in stream(length=min(length, 3)):
+        pass  # warms up
+    device = model.device
     timed = []
     started = _now(device)
-    tokens = model.stream(batch, length=length, method=method, generator=generator)
+    tokens = stream(length=length)
     for position, _ in enumerate(tokens):
         ended = _now(device)
         timed.append((position, ended - started))
@@ -110,20 +118,22 @@ def _time_some(
     batch: int,
     length: int,
     method: str,
+    decoder: str | CompiledDecoder,
     steps: int,
     generator: torch.Generator,
 ) -> list[tuple[int, float]]:
     """Times positions spread over the sequence, each several times."""
-    make = _stateful_step if method == "stateful" else _rerun_step
+    make = _rerun_step if method == "rerun" else partial(_stateful_step, decoder)
     positions = sorted({int(x) for x in np.linspace(0, length - 1, steps).round()})
     timed = []
     for position in positions:
         step = make(model, batch, length, position, generator)
-        timed.append((position, _seconds(step, model.start.device)))
+        timed.append((position, _seconds(step, model.device)))
     return timed
 
 
 def _stateful_step(
+    decoder: str | CompiledDecoder,
     model: AutoregressiveTransformer,
     batch: int,
     length: int,
@@ -136,6 +146,8 @@ def _stateful_step(
     token = _random_tokens(model, (batch,), generator)
 
     def step() -> Tensor:
+        if isinstance(decoder, CompiledDecoder):
+            return decoder.step_and_sample(token, state, generator=generator)[1]
         parameters, _ = model.step(token, state)
         return model.head.sample(parameters, generator=generator)
 
@@ -157,7 +169,7 @@ def _random_tokens(
     model: AutoregressiveTransformer, shape: tuple[int, ...], generator: torch.Generator
 ) -> Tensor:
     shape = (*shape, *token_shape(model.head))
-    return torch.randint(model.head.levels, shape, generator=generator, device=model.start.device)
+    return torch.randint(model.head.levels, shape, generator=generator, device=model.device)
 
 
 def _seconds(step: Callable[[], Tensor], device: torch.device) -> float:

@@ -9,12 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from linattn_models import single
-from linattn_models.attention import Mixer, build_mixer
+from linattn_core.decoding import CannotCompile, DecoderDescription, DecoderLayer
+from linattn_models import description, single
+from linattn_models.attention import LinearMixer, Mixer, build_mixer
 from linattn_models.config import TransformerConfig
 from linattn_models.initialization import initialise
 from linattn_models.projection import WideningLinear
-from linattn_models.state import Cursor, DecodingState, LayerState
+from linattn_models.state import Cursor, DecodingState, LayerState, check_prompts
 from linattn_models.validation import at_least, exact_keys, integer_vector, lengths_within
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "relu": F.relu}
@@ -60,6 +61,19 @@ class Block(nn.Module):
         attended, state = layers["mixer"].step(x, state, cursor)
         x = single.norm(layers["norm1"], x + attended)
         return single.norm(layers["norm2"], x + self._ffn_of_one(x)), state
+
+    def describe(self) -> DecoderLayer:
+        """The layer for a backend that compiles it; see `Transformer.describe`."""
+        description.require(self, Block)
+        qkv, out = self.mixer.describe()
+        return DecoderLayer(
+            qkv,
+            out,
+            expand=description.affine(self.expand, WideningLinear),
+            contract=description.affine(self.contract, nn.Linear),
+            norm1=description.norm(self.norm1),
+            norm2=description.norm(self.norm2),
+        )
 
     def _entering(self, x: Tensor) -> Tensor:
         return self.norm1(x) if self.norm_first else x
@@ -112,7 +126,7 @@ class Transformer(nn.Module):
 
         Cost: O(N) time for linear attention, O(N^2) for softmax.
         """
-        self._check_sequence(x)
+        check_vector_sequences(x, self.config.embed_dim)
         if key_lengths is not None:
             _check_key_lengths(key_lengths, x)
         for block in self.blocks:
@@ -169,17 +183,12 @@ class Transformer(nn.Module):
             ValueError: a model that is not causal, lengths out of 0..N, N past `max_length`.
         """
         self._check_causal("prefill")
-        self._check_sequence(x)
+        check_vector_sequences(x, self.config.embed_dim)
         batch, length = x.shape[0], x.shape[1]
-        if max_length is not None and length > max_length:
-            raise ValueError(
-                f"The prompts take {length} positions and max_length is {max_length}; "
-                "shorten them or make more room."
-            )
-        cursor = Cursor(length, length)
+        check_prompts(length, max_length)
+        cursor = Cursor.after(length, lengths)
         if lengths is not None:
             shortest, _ = lengths_within("lengths", lengths, batch, length)
-            cursor = Cursor.at(lengths)
             lengths = None if shortest == length else lengths
         layers = []
         for block in self.blocks:
@@ -204,27 +213,50 @@ class Transformer(nn.Module):
         Cost: for linear attention the same at every position, for softmax O(position).
         """
         self._check_causal("step")
-        if x.ndim != 2 or x.shape[1] != self.config.embed_dim:
-            raise ValueError(
-                f"A step takes x of shape (batch, {self.config.embed_dim}) and got "
-                f"{tuple(x.shape)}."
-            )
-        if x.shape[0] != state.batch:
-            raise ValueError(
-                f"The state holds {state.batch} sequences and a step got inputs for {x.shape[0]}."
-            )
+        check_vectors(x, self.config.embed_dim)
+        state.check_step(x.shape[0])
         cursor = state.cursor
-        if state.max_length is not None and cursor.furthest >= state.max_length:
-            raise ValueError(
-                f"The state has room for {state.max_length} positions and all are taken; "
-                "start with a larger max_length."
-            )
         layers = []
         for block, layer in zip(self.blocks, state.layers, strict=True):
             x, layer = cast(Block, block).step(x, layer, cursor)
             layers.append(layer)
         state = DecodingState(tuple(layers), cursor.advanced(), state.max_length)
         return cast(Tensor, self.norm(x)), state
+
+    def describe(self) -> DecoderDescription:
+        """The model for a backend that compiles whole steps of vectors.
+
+        Raises:
+            CannotCompile: attention that is not linear, a feature map that is not of each number
+                alone, a layer that somebody replaced or hooked, other than float32 on the CPU.
+        """
+        config = self.config
+        if config.attention != "linear" or not config.is_causal:
+            raise CannotCompile(
+                "only causal linear attention has a step of fixed size to compile, and this is "
+                f"{config.attention!r} with is_causal={config.is_causal}."
+            )
+        description.require(self, Transformer)
+        blocks = [cast(Block, block) for block in self.blocks]
+        layers = tuple(block.describe() for block in blocks)
+        maps = {cast(LinearMixer, block.mixer).feature_map.pointwise for block in blocks}
+        activations = {block.activation for block in blocks}
+        if len(maps) > 1 or activations != {_ACTIVATIONS[config.activation]}:
+            raise CannotCompile(
+                "all layers were expected to have the feature map and the activation of the "
+                f"configuration, and have {len(maps)} and {len(activations)} different ones."
+            )
+        return DecoderDescription(
+            layers=layers,
+            norm=description.norm(self.norm),
+            num_heads=config.num_heads,
+            head_dim=config.head_dim,
+            feature_map=str(maps.pop()),
+            eps=config.eps,
+            activation=config.activation,
+            norm_first=config.norm == "pre",
+            tokens=None,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """What rebuilds the model without its weights, as JSON values."""
@@ -247,12 +279,19 @@ class Transformer(nn.Module):
                 "inputs still to come; build it with is_causal=True."
             )
 
-    def _check_sequence(self, x: Tensor) -> None:
-        if x.ndim != 3 or x.shape[2] != self.config.embed_dim:
-            raise ValueError(
-                f"x must have shape (batch, length, {self.config.embed_dim}) and has "
-                f"{tuple(x.shape)}."
-            )
+
+def check_vectors(x: Tensor, embed_dim: int) -> None:
+    """Refuses what is not one vector a row, (B, E)."""
+    if x.ndim != 2 or x.shape[1] != embed_dim:
+        raise ValueError(f"A step takes x of shape (batch, {embed_dim}) and got {tuple(x.shape)}.")
+
+
+def check_vector_sequences(x: Tensor, embed_dim: int) -> None:
+    """Refuses what is not (B, N, E)."""
+    if x.ndim != 3 or x.shape[2] != embed_dim:
+        raise ValueError(
+            f"x must have shape (batch, length, {embed_dim}) and has {tuple(x.shape)}."
+        )
 
 
 def _dropped(x: Tensor, probability: float) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from linattn_core.decoding import Affine, CannotCompile
 from linattn_models import single
 from linattn_models.config import TransformerConfig
 from linattn_models.projection import WideningLinear
@@ -77,6 +78,14 @@ class Mixer(nn.Module):
     ) -> tuple[Tensor, LayerState]:
         """(B, H, D) three times -> (B, H, D), and the next state."""
         raise NotImplementedError
+
+    def describe(self) -> tuple[Affine, Affine]:
+        """The projections in and out, for a backend that compiles whole steps.
+
+        Raises:
+            CannotCompile: an attention, or a layer in it, that no compiled decoder knows.
+        """
+        raise CannotCompile(f"{type(self).__name__} has no compiled step.")
 
     def _split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         projected = self.qkv(x).unflatten(-1, (3, self.num_heads, self.head_dim))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from linattn_core import (
     LinearAttentionState,
@@ -13,8 +13,11 @@ from linattn_core import (
     linear_attention,
     linear_attention_step,
 )
+from linattn_core.decoding import Affine, CannotCompile
+from linattn_models import description
 from linattn_models.attention.base import Mixer
 from linattn_models.config import TransformerConfig
+from linattn_models.projection import WideningLinear
 from linattn_models.state import Cursor, LayerState
 
 
@@ -86,3 +89,14 @@ class LinearMixer(Mixer):
             eps=self.eps,
             inplace=not torch.is_grad_enabled(),
         )
+
+    def describe(self) -> tuple[Affine, Affine]:
+        """The projections in and out, for a backend that compiles whole steps."""
+        description.require(self, LinearMixer)
+        if self.feature_map.pointwise is None:
+            raise CannotCompile(
+                f"feature map {type(self.feature_map).__name__} is not of each number alone; "
+                "compiled are 'elu', 'relu' and 'identity'."
+            )
+        qkv = description.affine(self.qkv, WideningLinear)
+        return qkv, description.affine(self.out, nn.Linear)

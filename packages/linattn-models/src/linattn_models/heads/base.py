@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor
 
+from linattn_core.decoding import Draw, Sampler
 from linattn_models.validation import in_range
 
 
@@ -53,6 +54,29 @@ class Head(Protocol):
         """The head as JSON values."""
 
 
+class Drawn(Protocol):
+    """A head whose draws are a choice by random numbers that are drawn apart from it.
+
+    A backend may then make the choice inside a compiled step, from the same numbers.
+    """
+
+    def noise(
+        self,
+        leading: tuple[int, ...],
+        temperature: float,
+        generator: torch.Generator | None,
+        *,
+        like: Tensor,
+    ) -> Draw:
+        """The random numbers for tokens of the `leading` shape, of `like`'s dtype and device."""
+
+    def choose(self, parameters: Tensor, draw: Draw) -> Tensor:
+        """The tokens that these numbers draw."""
+
+    def sampler(self) -> Sampler:
+        """The head as a backend knows it."""
+
+
 def check_temperature(temperature: float) -> None:
     """Refuses what is not a number of 0 or more."""
     in_range("temperature", temperature, 0.0, math.inf)
@@ -84,6 +108,29 @@ def check_tokens(head: Head, tokens: Tensor, leading: tuple[int, ...] | None = N
         raise ValueError(f"tokens must lie in 0..{head.levels - 1} and reach from {low} to {high}.")
 
 
+def check_sequences(head: Head, tokens: Tensor, shortest: int, longest: int) -> None:
+    """Refuses what is not (B, N) int64 tokens, or (B, N, 3), with N from shortest to longest."""
+    extra = token_shape(head)
+    if tokens.ndim != 2 + len(extra) or tuple(tokens.shape[2:]) != extra:
+        raise ValueError(
+            f"tokens must have shape {('batch', 'length', *extra)} and have {tuple(tokens.shape)}."
+        )
+    if not shortest <= tokens.shape[1] <= longest:
+        raise ValueError(
+            f"tokens must be {shortest} to {longest} long here and are {tokens.shape[1]} long."
+        )
+    check_tokens(head, tokens)
+
+
+def check_step_shape(head: Head, token: Tensor) -> None:
+    """Refuses what is not one token a row, (B,) or (B, 3)."""
+    if token.ndim != (1 if head.channels == 1 else 2):
+        raise ValueError(
+            f"A step takes tokens of shape {('batch', *token_shape(head))} and got "
+            f"{tuple(token.shape)}."
+        )
+
+
 def token_shape(head: Head) -> tuple[int, ...]:
     """The dimensions that a token adds: none for one channel."""
     return () if head.channels == 1 else (head.channels,)
@@ -94,12 +141,22 @@ def at_least_single(parameters: Tensor) -> Tensor:
     return parameters if parameters.dtype == torch.float64 else parameters.float()
 
 
-def draw(logits: Tensor, temperature: float, generator: torch.Generator | None) -> Tensor:
-    """Indices (...) drawn with probability softmax(logits / temperature); at 0 the likeliest."""
+def waits(
+    shape: tuple[int, ...], temperature: float, generator: torch.Generator | None, like: Tensor
+) -> Tensor | None:
+    """How long each of exponential clocks waits at rate 1; None at temperature 0."""
     if temperature == 0:
+        return None
+    return like.new_empty(shape).exponential_(generator=generator)
+
+
+def choose(logits: Tensor, draw: Draw) -> Tensor:
+    """Indices (...) with probability softmax(logits / temperature); at 0 the likeliest.
+
+    The first of the clocks to ring, clock i running at rate exp(logits[i] / temperature); a few
+    times faster than torch.multinomial, which is felt at one sequence a time.
+    """
+    if draw.waits is None:
         return logits.argmax(-1)
-    # The first of exponential clocks to ring, clock i running at rate exp(logits[i]); a few times
-    # faster than torch.multinomial, which is felt at one sequence a time.
-    waits = torch.empty_like(logits).exponential_(generator=generator)
-    waits.clamp_(min=torch.finfo(logits.dtype).tiny)  # a wait of 0 would beat any rate
-    return (logits / temperature - waits.log_()).argmax(-1)
+    waited = draw.waits.clamp(min=torch.finfo(logits.dtype).tiny)  # 0 would beat any rate
+    return (logits / draw.temperature - waited.log_()).argmax(-1)

@@ -9,12 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from linattn_core.decoding import Draw, Sampler
 from linattn_models.heads.base import (
     at_least_single,
     check_parameters,
     check_temperature,
     check_tokens,
-    draw,
+    choose,
+    waits,
 )
 from linattn_models.validation import at_least
 
@@ -89,7 +91,36 @@ class Categorical:
         """
         check_parameters(self, parameters)
         check_temperature(temperature)
-        return draw(at_least_single(parameters), temperature, generator)
+        logits = at_least_single(parameters)
+        return self.choose(
+            logits, self.noise(logits.shape[:-1], temperature, generator, like=logits)
+        )
+
+    def noise(
+        self,
+        leading: tuple[int, ...],
+        temperature: float,
+        generator: torch.Generator | None,
+        *,
+        like: Tensor,
+    ) -> Draw:
+        """The random numbers of a draw.
+
+        Args:
+            leading: (...), the shape of the tokens.
+            temperature, generator: as for `sample`.
+            like: of the logits' dtype and device.
+        """
+        shape = (*leading, self.vocabulary)
+        return Draw(temperature, waits(shape, temperature, generator, like), None)
+
+    def choose(self, logits: Tensor, draw: Draw) -> Tensor:
+        """The tokens (...) that these random numbers draw from the logits (..., P)."""
+        return choose(logits, draw)
+
+    def sampler(self) -> Sampler:
+        """The head for a backend that chooses inside."""
+        return Sampler("categorical", self.vocabulary)
 
     def initial_bias(self) -> Tensor:
         """(P,) zeros: every token as likely as the next."""

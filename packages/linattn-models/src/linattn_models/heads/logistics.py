@@ -10,12 +10,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from linattn_core.decoding import Draw, Sampler
 from linattn_models.heads.base import (
     at_least_single,
     check_parameters,
     check_temperature,
     check_tokens,
-    draw,
+    choose,
+    waits,
 )
 from linattn_models.validation import at_least
 
@@ -113,15 +115,47 @@ class MixtureOfLogistics:
         """
         check_parameters(self, parameters)
         check_temperature(temperature)
-        rows = self._rows(at_least_single(parameters))  # (..., P / K, K)
-        chosen = draw(rows[..., 0, :], temperature, generator)  # (...)
+        parameters = at_least_single(parameters)
+        leading = parameters.shape[:-1]
+        draw = self.noise(leading, temperature, generator, like=parameters)
+        return self.choose(parameters, draw)
+
+    def noise(
+        self,
+        leading: tuple[int, ...],
+        temperature: float,
+        generator: torch.Generator | None,
+        *,
+        like: Tensor,
+    ) -> Draw:
+        """The random numbers of a draw: for the choice of a component, then for its channels.
+
+        Args:
+            leading: (...), the shape of the tokens but for channels.
+            temperature, generator: as for `sample`.
+            like: of the parameters' dtype and device.
+        """
+        waited = waits((*leading, self.num_mixtures), temperature, generator, like)
+        uniform = None
+        if temperature > 0:
+            uniform = like.new_empty(*leading, self.channels).uniform_(generator=generator)
+        return Draw(temperature, waited, uniform)
+
+    def choose(self, parameters: Tensor, draw: Draw) -> Tensor:
+        """The tokens that these random numbers draw from the parameters (..., P)."""
+        rows = self._rows(parameters)  # (..., P / K, K)
+        chosen = choose(rows[..., 0, :], draw)  # (...)
         index = chosen[..., None, None].expand(*rows.shape[:-1], 1)
         mixture = self._take_apart(rows.gather(-1, index))  # of the chosen component alone
         values = mixture.means.squeeze(-1)  # (..., C)
-        if temperature > 0:
-            noise = _logistic_noise(values, generator).mul_(temperature)
+        if draw.uniform is not None:
+            noise = _logistic(draw.uniform).mul_(draw.temperature)
             values = values + noise * mixture.log_scales.squeeze(-1).exp()
         return self._to_tokens(values, mixture.coefficients)
+
+    def sampler(self) -> Sampler:
+        """The head for a backend that chooses inside."""
+        return Sampler("mixture_of_logistics", self.num_mixtures, _LOWEST_LOG_SCALE)
 
     def initial_bias(self) -> Tensor:
         """(P,) components spread evenly over [-1, 1], each as wide as the gap to the next."""
@@ -197,10 +231,9 @@ def _conditioned(mixture: _Mixture, x: Tensor) -> Tensor:
     return means + torch.stack(shifts, -2)
 
 
-def _logistic_noise(like: Tensor, generator: torch.Generator | None) -> Tensor:
+def _logistic(uniform: Tensor) -> Tensor:
     """Draws from the standard logistic distribution, by its inverse distribution function."""
-    uniform = torch.empty_like(like).uniform_(generator=generator)
-    return torch.logit(uniform, eps=torch.finfo(like.dtype).eps / 2)
+    return torch.logit(uniform, eps=torch.finfo(uniform.dtype).eps / 2)
 
 
 def _log1m_exp(log_width: Tensor) -> Tensor:

@@ -1,0 +1,172 @@
+"""A model as a backend compiles it: its weights and numbers, without the modules that hold them.
+
+Letters: B batch, N inputs, E width of the embedding, F width of the feed-forward network, H heads,
+D head dim, P parameters of the head, K choices of the head, C channels of a token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol
+
+from torch import Tensor
+
+from linattn_core.state import LinearAttentionState
+
+WEIGHTS = ("float32", "bfloat16", "int8")
+
+
+class CannotCompile(ValueError):
+    """A model, or a way of keeping its weights, that no compiled decoder is made of."""
+
+
+@dataclass(frozen=True, eq=False)
+class Affine:
+    """y = x W + b: weight (inputs, outputs) of any strides, bias (outputs,)."""
+
+    weight: Tensor
+    bias: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Norm:
+    """LayerNorm over E numbers: weight (E,), bias (E,)."""
+
+    weight: Tensor
+    bias: Tensor
+    eps: float
+
+
+@dataclass(frozen=True, eq=False)
+class DecoderLayer:
+    """One block: qkv (E, 3 E), out (E, E), expand (E, F), contract (F, E).
+
+    Attributes:
+        norm1, norm2: before attention and feed-forward network, or after their residual sums.
+    """
+
+    qkv: Affine
+    out: Affine
+    expand: Affine
+    contract: Affine
+    norm1: Norm
+    norm2: Norm
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """A head whose tokens may be drawn inside.
+
+    Attributes:
+        kind: "categorical" (K logits) or "mixture_of_logistics" (groups of K numbers: logits, C
+            means, C log-scales, and for C = 3 the coefficients of green on red, blue on red, blue
+            on green before their tanh).
+        choices: K.
+        lowest_log_scale: what log-scales are clamped to.
+    """
+
+    kind: Literal["categorical", "mixture_of_logistics"]
+    choices: int
+    lowest_log_scale: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class TokenCoding:
+    """How tokens become vectors, and vectors the parameters of the next token.
+
+    Attributes:
+        embeddings: (levels, E) for each of C channels; the vectors of a token's values are summed.
+        start: (E,), what enters at position 0.
+        positions: (max_length, E), added to what enters.
+        output: (E, P).
+        sampler: None where the parameters are all that is wanted.
+    """
+
+    embeddings: tuple[Tensor, ...]
+    start: Tensor
+    positions: Tensor
+    output: Affine
+    sampler: Sampler | None
+
+
+@dataclass(frozen=True, eq=False)
+class DecoderDescription:
+    """A causal transformer with linear attention; all tensors are float32.
+
+    Attributes:
+        layers, norm: the blocks and what follows the last.
+        num_heads, head_dim: H and D; E = H D.
+        feature_map: "elu", "relu" or "identity".
+        eps: added to the denominator of attention.
+        activation: "gelu" (exact) or "relu".
+        norm_first: x + f(norm(x)) instead of norm(x + f(x)).
+        tokens: None for a decoder of vectors (B, E) -> (B, E).
+    """
+
+    layers: tuple[DecoderLayer, ...]
+    norm: Norm
+    num_heads: int
+    head_dim: int
+    feature_map: str
+    eps: float
+    activation: str
+    norm_first: bool
+    tokens: TokenCoding | None
+
+
+class Draw(NamedTuple):
+    """What decides a draw, next to the parameters.
+
+    Attributes:
+        temperature: as the heads take it.
+        waits: (B, K) of the exponential distribution, None at temperature 0.
+        uniform: (B, C) of the uniform distribution, None at temperature 0 and for logits alone.
+    """
+
+    temperature: float
+    waits: Tensor | None
+    uniform: Tensor | None
+
+
+class NativeDecoder(Protocol):
+    """Packed weights that decode; later changes of the description's tensors do not reach them.
+
+    Inputs have been checked for shape and dtype; their values have not. States are updated in
+    place; calls from several threads are independent where their states are.
+
+    Attributes:
+        nbytes: bytes of the packed weights.
+    """
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def prefill(
+        self, inputs: Tensor, lengths: Tensor | None, states: Sequence[LinearAttentionState]
+    ) -> Tensor:
+        """Whole prompts from the state before the first position, padded on the right.
+
+        Args:
+            inputs: tokens (B, N) or (B, N, C), behind the start vector; or vectors (B, N, E).
+            lengths: (B,) int64, inputs of each row (the start vector counts); None: all.
+
+        Returns:
+            (B, P) after each row's last input; for vectors (B, N, E).
+        """
+
+    def step(
+        self,
+        inputs: Tensor,
+        position: int | Tensor,
+        states: Sequence[LinearAttentionState],
+        draw: Draw | None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """One input of each row, at `position` or at each row's own (B,).
+
+        Args:
+            inputs: tokens (B,) or (B, C), or vectors (B, E).
+
+        Returns:
+            (B, P), or for vectors (B, E), and the tokens drawn if a draw was given.
+        """

@@ -1,0 +1,100 @@
+// What Python hands to the kernels: addresses, sizes and strides, no framework's types.
+#pragma once
+
+#include <cstdint>
+
+namespace linattn {
+
+// Numbers as they lie in memory; the values are Python's.
+enum class Dtype : int { float64 = 0, float32 = 1, bfloat16 = 2, float16 = 3 };
+
+static constexpr int bytes_of(Dtype dtype) {
+    return dtype == Dtype::float64 ? 8 : dtype == Dtype::float32 ? 4 : 2;
+}
+
+// The feature maps that are applied inside; the values are Python's.
+enum class FeatureMap : int { identity = 0, relu = 1, elu = 2 };
+
+// A tensor (batch, heads, length, dim) with strides in elements.
+struct Tensor4 {
+    void* data;
+    std::int64_t batch, head, position, dim;
+};
+
+// S (sequences, heads, D, M) and z (sequences, heads, D), contiguous, in the accumulation dtype;
+// null where there is no state.
+struct State {
+    void* s;
+    void* z;
+};
+
+// One call of linear_attention. Queries, keys, values and the gradient of the output have any
+// strides; everything that is written is contiguous.
+struct Attention {
+    Tensor4 query, key, value;  // (B, H, N, D), (B, H, L, D), (B, H, L, M)
+    std::int64_t batch, heads, queries, keys, dim, value_dim;
+    const std::int64_t* key_lengths;  // (B), or null
+    const std::int64_t* cu_seqlens;   // (sequences + 1), or null: then there are `batch` sequences
+    std::int64_t sequences;
+    Dtype query_dtype, value_dtype;  // of query and key; of value, output and their gradients
+    FeatureMap map;
+    double eps;
+    bool causal;
+    int threads;
+};
+
+struct AttentionForward : Attention {
+    State initial;     // causal only
+    State last;        // after the last key, or the sums over all keys
+    void* out;         // (B, H, N, M), value_dtype
+    void* normaliser;  // (B, H, N), accumulation dtype
+};
+
+struct AttentionBackward : Attention {
+    Tensor4 grad_out;        // (B, H, N, M), value_dtype
+    State grad_last;         // of `last`
+    State state;             // causal: `initial`; otherwise the sums over the keys
+    const void* out;         // as the forward pass wrote them
+    const void* normaliser;
+    void* grad_query;        // (B, H, N, D), query_dtype
+    void* grad_key;          // (B, H, L, D), query_dtype
+    void* grad_value;        // (B, H, L, M), value_dtype
+    State grad_initial;      // causal only
+    void* scratch;           // (B, H, N) in the accumulation dtype, for whatever the kernel wants
+};
+
+// One decoding step: s += phi(k) v^T, z += phi(k), out = phi(q)^T s / (phi(q)^T z + eps).
+// The tensors have no length: their `position` stride means nothing. The state has any strides.
+struct Step {
+    Tensor4 query, key, value;  // (B, H, D), (B, H, D), (B, H, M)
+    Tensor4 s, z;               // s: `position` is the stride of D and `dim` that of M
+    void* out;                  // (B, H, M), contiguous, value_dtype
+    std::int64_t batch, heads, dim, value_dim;
+    Dtype query_dtype, value_dtype;
+    FeatureMap map;
+    double eps;
+    int threads;
+};
+
+// Of the compiled decoder; see decoder.hpp.
+enum class WeightFormat : int;
+struct MatrixSource;
+struct PackedMatrix;
+struct DecoderModel;
+struct DecoderCall;
+
+// The kernels of one instruction set.
+struct Kernels {
+    const char* instruction_set;
+    void (*attention_forward)(const AttentionForward& call);
+    void (*attention_backward)(const AttentionBackward& call);
+    void (*step)(const Step& call);
+    int panel_width;  // outputs of packed weights that are computed together
+    std::int64_t (*packed_bytes)(WeightFormat format, std::int64_t inputs, std::int64_t outputs);
+    void (*pack_matrix)(const MatrixSource& source, WeightFormat format, const PackedMatrix& matrix,
+                        int threads);
+    std::int64_t (*workspace_bytes)(const DecoderModel& model, const DecoderCall& call);
+    void (*decode)(const DecoderModel& model, const DecoderCall& call, void* workspace);
+};
+
+}  // namespace linattn

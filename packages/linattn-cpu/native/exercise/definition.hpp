@@ -1,0 +1,80 @@
+// The definition, position by position in double precision: what the kernels are held against.
+#pragma once
+
+#include <cmath>
+
+#include "exercise/tensors.hpp"
+
+namespace linattn::exercise {
+
+inline double phi(FeatureMap map, double x) {
+    if (map == FeatureMap::identity) return x;
+    if (map == FeatureMap::relu) return x > 0 ? x : 0;
+    return x > 0 ? x + 1 : std::exp(x);
+}
+
+inline double slope(FeatureMap map, double x) {
+    if (map == FeatureMap::identity) return 1;
+    if (map == FeatureMap::relu) return x > 0 ? 1 : 0;
+    return x > 0 ? 1 : std::exp(x);
+}
+
+// One head of one sequence: its rows, its scores phi(q_i) . phi(k_j) (0 where i does not see j),
+// normalisers and outputs.
+struct Head {
+    const Attention& call;
+    const Tensor &query, &key, &value;
+    std::int64_t batch, head, start, queries, keys;
+    std::vector<Numbers> scores, outs;
+    Numbers normalisers;
+
+    Head(const Attention& call, const Tensor& query, const Tensor& key, const Tensor& value, std::int64_t batch,
+         std::int64_t head, std::int64_t start, std::int64_t queries, std::int64_t keys)
+        : call(call), query(query), key(key), value(value), batch(batch), head(head), start(start),
+          queries(queries), keys(keys) {
+        for (std::int64_t i = 0; i < queries; ++i) {
+            scores.push_back(scores_of(i));
+            double sum = call.eps;
+            for (double score : scores.back()) sum += score;
+            normalisers.push_back(sum);
+            outs.push_back(out_of(i));
+        }
+    }
+
+    bool sees(std::int64_t i, std::int64_t j) const { return !call.causal || j <= i; }
+    double q(std::int64_t i, std::int64_t d) const { return query.at(batch, head, start + i, d); }
+    double k(std::int64_t j, std::int64_t d) const { return key.at(batch, head, start + j, d); }
+    double v(std::int64_t j, std::int64_t m) const { return value.at(batch, head, start + j, m); }
+    double weight(std::int64_t i, std::int64_t j) const { return scores[i][j] / normalisers[i]; }
+
+    // The derivative of gradient . out_i by the score of i and j: how far v_j lies from out_i.
+    double score_gradient(std::int64_t i, std::int64_t j, const Tensor& gradient) const {
+        if (!sees(i, j)) return 0;
+        double sum = 0;
+        for (std::int64_t m = 0; m < call.value_dim; ++m) {
+            sum += gradient.at(batch, head, start + i, m) * (v(j, m) - outs[i][m]);
+        }
+        return sum / normalisers[i];
+    }
+
+private:
+    Numbers scores_of(std::int64_t i) const {
+        Numbers row(static_cast<std::size_t>(keys));
+        for (std::int64_t j = 0; j < keys; ++j) {
+            for (std::int64_t d = 0; d < call.dim && sees(i, j); ++d) {
+                row[j] += phi(call.map, q(i, d)) * phi(call.map, k(j, d));
+            }
+        }
+        return row;
+    }
+
+    Numbers out_of(std::int64_t i) const {
+        Numbers sum(static_cast<std::size_t>(call.value_dim));
+        for (std::int64_t j = 0; j < keys; ++j) {
+            for (std::int64_t m = 0; m < call.value_dim; ++m) sum[m] += weight(i, j) * v(j, m);
+        }
+        return sum;
+    }
+};
+
+}  // namespace linattn::exercise

@@ -1,0 +1,213 @@
+// Random calls of every kernel of every instruction set that this machine runs, on tensors of exact
+// size and from several threads at once, compared with the definition. Built with a sanitizer, this
+// is where a read past an end, an undefined shift or a race shows.
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <thread>
+
+#include "exercise/definition.hpp"
+#include "instruction_sets.hpp"
+
+namespace linattn::exercise {
+
+void fail(const Kernels& kernels, const std::string& what, double got, double expected) {
+    std::fprintf(stderr, "%s: %s was expected to be %g and is %g.\n", kernels.instruction_set, what.c_str(),
+                 expected, got);
+    std::exit(1);
+}
+
+// One random call with its tensors.
+struct Case {
+    AttentionBackward backward{};
+    AttentionForward forward{};
+    std::vector<Tensor> tensors;  // query, key, value, grad_out, then what is written
+    std::vector<std::int64_t> lengths, bounds;
+    std::vector<char> sums_s, sums_z, normaliser, scratch;
+    double tolerance;
+
+    Case(Random& random, std::int64_t longest) {
+        Attention call{};
+        const std::int64_t kind = between(random, 0, 2);
+        const Dtype dtype = kind == 0 ? Dtype::float64 : kind == 1 ? Dtype::float32 : Dtype::bfloat16;
+        tolerance = kind == 0 ? 1e-9 : kind == 1 ? 2e-4 : 4e-2;
+        call.causal = between(random, 0, 1) == 1;
+        const bool packed = between(random, 0, 3) == 0;
+        call.batch = packed ? 1 : between(random, 1, 2);
+        call.heads = between(random, 1, 3);
+        call.queries = between(random, 0, longest);
+        call.keys = call.causal || packed ? call.queries : between(random, 0, longest);
+        call.dim = between(random, 1, 37);
+        call.value_dim = between(random, 1, 37);
+        call.sequences = call.batch;
+        call.query_dtype = call.value_dtype = dtype;
+        call.map = between(random, 0, 1) == 1 ? FeatureMap::elu : FeatureMap::relu;
+        call.eps = 0.1;
+        call.threads = static_cast<int>(between(random, 1, 3));
+        if (packed) {
+            bounds = {0, call.queries / 3, call.queries / 3, call.queries};
+            call.sequences = 3;
+            call.cu_seqlens = bounds.data();
+        } else if (between(random, 0, 1) == 1) {
+            for (std::int64_t b = 0; b < call.batch; ++b) lengths.push_back(between(random, 0, call.keys));
+            call.key_lengths = lengths.data();
+        }
+        make_tensors(random, call, dtype);
+    }
+
+    void run(const Kernels& kernels) {
+        kernels.attention_forward(forward);
+        kernels.attention_backward(backward);
+    }
+
+    void check(const Kernels& kernels) const {
+        const Attention& call = forward;
+        for (std::int64_t sequence = 0; sequence < call.sequences; ++sequence) {
+            const bool packed = call.cu_seqlens != nullptr;
+            const std::int64_t start = packed ? bounds[sequence] : 0;
+            const std::int64_t queries = packed ? bounds[sequence + 1] - start : call.queries;
+            const std::int64_t keys = packed ? queries : lengths.empty() ? call.keys : lengths[sequence];
+            for (std::int64_t h = 0; h < call.heads; ++h) {
+                check_head(kernels, Head{call, tensors[0], tensors[1], tensors[2], packed ? 0 : sequence, h, start,
+                                     queries, keys});
+            }
+        }
+    }
+
+private:
+    void make_tensors(Random& random, Attention& call, Dtype dtype) {
+        const bool length_first = between(random, 0, 1) == 1;
+        const std::int64_t b = call.batch, h = call.heads, n = call.queries, l = call.keys, d = call.dim,
+                           m = call.value_dim;
+        tensors.reserve(8);
+        for (const auto& [length, dim] : {std::pair{n, d}, {l, d}, {l, m}, {n, m}}) {
+            tensors.push_back(Tensor::normal(random, b, h, length, dim, dtype, length_first));
+        }
+        for (const auto& [length, dim] : {std::pair{n, m}, {n, d}, {l, d}, {l, m}}) {
+            tensors.emplace_back(b, h, length, dim, dtype);
+        }
+        const std::size_t wide = dtype == Dtype::float64 ? 8 : 4;
+        const auto states = static_cast<std::size_t>(call.sequences * h);
+        sums_s.resize(states * static_cast<std::size_t>(d * m) * wide);
+        sums_z.resize(states * static_cast<std::size_t>(d) * wide);
+        normaliser.resize(static_cast<std::size_t>(b * h * n) * wide);
+        scratch.resize(normaliser.size());
+        call.query = tensors[0].view();
+        call.key = tensors[1].view();
+        call.value = tensors[2].view();
+        static_cast<Attention&>(forward) = call;
+        static_cast<Attention&>(backward) = call;
+        forward.last = {sums_s.data(), sums_z.data()};
+        forward.out = tensors[4].data();
+        forward.normaliser = normaliser.data();
+        backward.grad_out = tensors[3].view();
+        if (!call.causal) backward.state = forward.last;
+        backward.out = forward.out;
+        backward.normaliser = forward.normaliser;
+        backward.scratch = scratch.data();
+        backward.grad_query = tensors[5].data();
+        backward.grad_key = tensors[6].data();
+        backward.grad_value = tensors[7].data();
+    }
+
+    void check_head(const Kernels& kernels, const Head& head) const {
+        for (std::int64_t i = 0; i < head.queries; ++i) {
+            for (std::int64_t m = 0; m < head.call.value_dim; ++m) {
+                compare(kernels, "an output", written(4, head, i, m), head.outs[i][m]);
+            }
+        }
+        // A sample of the gradients, each of which is a sum over the other side.
+        for (std::int64_t i = 0; i < head.queries; i += 7) check_query_gradient(kernels, head, i);
+        for (std::int64_t j = 0; j < head.keys; j += 11) {
+            check_key_gradient(kernels, head, j);
+            check_value_gradient(kernels, head, j);
+        }
+    }
+
+    double written(std::size_t tensor, const Head& head, std::int64_t position, std::int64_t dim) const {
+        return tensors[tensor].at(head.batch, head.head, head.start + position, dim);
+    }
+
+    void check_query_gradient(const Kernels& kernels, const Head& head, std::int64_t i) const {
+        for (std::int64_t d = 0; d < head.call.dim; ++d) {
+            double sum = 0;
+            for (std::int64_t j = 0; j < head.keys; ++j) {
+                sum += head.score_gradient(i, j, tensors[3]) * phi(head.call.map, head.k(j, d));
+            }
+            compare(kernels, "a query gradient", written(5, head, i, d), sum * slope(head.call.map, head.q(i, d)));
+        }
+    }
+
+    void check_key_gradient(const Kernels& kernels, const Head& head, std::int64_t j) const {
+        for (std::int64_t d = 0; d < head.call.dim; ++d) {
+            double sum = 0;
+            for (std::int64_t i = 0; i < head.queries; ++i) {
+                sum += head.score_gradient(i, j, tensors[3]) * phi(head.call.map, head.q(i, d));
+            }
+            compare(kernels, "a key gradient", written(6, head, j, d), sum * slope(head.call.map, head.k(j, d)));
+        }
+    }
+
+    void check_value_gradient(const Kernels& kernels, const Head& head, std::int64_t j) const {
+        for (std::int64_t m = 0; m < head.call.value_dim; ++m) {
+            double sum = 0;
+            for (std::int64_t i = 0; i < head.queries; ++i) sum += head.weight(i, j) * written(3, head, i, m);
+            compare(kernels, "a value gradient", written(7, head, j, m), sum);
+        }
+    }
+
+    void compare(const Kernels& kernels, const std::string& what, double got, double expected) const {
+        if (!(std::fabs(got - expected) <= tolerance * (1 + std::fabs(expected)))) {
+            fail(kernels, what, got, expected);
+        }
+    }
+};
+
+// Sequences long enough to be cut among threads, without the definition, which would take too long.
+void run_long(Random& random, const Kernels& kernels) {
+    Case one(random, 0);
+    while (one.forward.queries < 600) one = Case(random, 1200);
+    one.forward.threads = one.backward.threads = 4;
+    one.run(kernels);
+}
+
+void run_step(Random& random, const Kernels& kernels) {
+    const std::int64_t b = between(random, 1, 9), h = between(random, 1, 5), d = between(random, 1, 65),
+                       m = between(random, 1, 65);
+    const Tensor q = Tensor::normal(random, b, h, 1, d, Dtype::float32, false);
+    const Tensor k = Tensor::normal(random, b, h, 1, d, Dtype::float32, false);
+    const Tensor v = Tensor::normal(random, b, h, 1, m, Dtype::float32, false);
+    const Tensor s(b, h, d, m, Dtype::float32), z(b, h, 1, d, Dtype::float32), out(b, h, 1, m, Dtype::float32);
+    Step call{q.view(), k.view(), v.view(), s.view(), z.view(), out.data(), b, h, d, m, Dtype::float32,
+              Dtype::float32, FeatureMap::elu, 0.0, 3};
+    kernels.step(call);
+    for (std::int64_t i = 0; i < out.size(); ++i) {
+        // One key alone: its value comes out.
+        if (std::fabs(out.get(i) - v.get(i)) > 1e-4) fail(kernels, "a step", out.get(i), v.get(i));
+    }
+}
+
+void run_all(unsigned seed, int rounds) {
+    Random random(seed);
+    for (const Kernels* kernels : usable_kernels()) {
+        for (int round = 0; round < rounds; ++round) {
+            Case one(random, 70);
+            one.run(*kernels);
+            one.check(*kernels);
+            run_step(random, *kernels);
+        }
+        run_long(random, *kernels);
+    }
+}
+
+}  // namespace linattn::exercise
+
+int main(int count, char** arguments) {
+    const int rounds = count > 1 ? std::atoi(arguments[1]) : 40;
+    // Two callers at once, each with threads of its own.
+    std::thread other([rounds] { linattn::exercise::run_all(1, rounds); });
+    linattn::exercise::run_all(2, rounds);
+    other.join();
+    std::printf("%d calls of each instruction set by two threads: as defined.\n", rounds);
+    return 0;
+}

@@ -1,0 +1,103 @@
+// What the passes share: scores within a chunk, sums of rows, and the division of one.
+#pragma once
+
+#include "products.hpp"
+#include "schedule.hpp"
+#include "transpose.hpp"
+
+LINATTN_BEGIN
+
+// How many of the rows first .. first + size exist when `total` do.
+LINATTN_INLINE int rows_at(std::int64_t first, std::int64_t total, int size) {
+    return static_cast<int>(first >= total ? 0 : total - first < size ? total - first : size);
+}
+
+template <class T>
+LINATTN_INLINE Vec<T> lane_numbers() {
+    Vec<T> lanes{};
+    for (int i = 0; i < W<T>; ++i) lanes[i] = T(i);
+    return lanes;
+}
+
+// out (kChunk, kChunk) = a b, with zeros above (lower) or below (upper) the diagonal.
+template <class E, class T = SumOf<E>>
+LINATTN_LOOP void scores(const E* a, std::int64_t a_width, const E* b, std::int64_t depth,
+                         Triangle triangle, T* out) {
+    for (int row = 0; row < kChunk; row += kTileRows) {
+        for (int column = 0; column < kChunk; column += W<T>) {
+            Vec<T> sums[kTileRows][1] = {};
+            add_product<E, kTileRows, 1>(sums, a + row * a_width, a_width, 1, b + column, kChunk, depth);
+            const Vec<T> lanes = lane_numbers<T>() + T(column - row);
+#pragma GCC unroll 8
+            for (int i = 0; i < kTileRows; ++i) {
+                const auto inside = triangle == Triangle::lower ? lanes <= T(i) : lanes >= T(i);
+                store<T>(out + (row + i) * kChunk + column, inside ? sums[i][0] : Vec<T>{});
+            }
+        }
+    }
+}
+
+// sums[i] = the sum of row i of (kChunk, W).
+template <class T>
+LINATTN_LOOP void sum_rows(const T* rows, T* sums) {
+    for (int first = 0; first < kChunk; first += W<T>) {
+        Vec<T> block[W<T>];
+#pragma GCC unroll 16
+        for (int i = 0; i < W<T>; ++i) block[i] = load<T>(rows + (first + i) * W<T>);
+        transpose_block<T>(block);
+#pragma GCC unroll 4
+        for (int half = W<T> / 2; half > 0; half /= 2) {
+#pragma GCC unroll 8
+            for (int i = 0; i < half; ++i) block[i] += block[i + half];
+        }
+        store<T>(sums + first, block[0]);
+    }
+}
+
+// products[i] = the W partial sums of row i of a (kChunk, width) times x (width).
+template <class T>
+LINATTN_LOOP void partial_products(const T* rows, const T* x, std::int64_t width, T* products) {
+    for (int i = 0; i < kChunk; ++i) {
+        Vec<T> sum{};
+        for (std::int64_t d = 0; d < width; d += W<T>) sum += load<T>(rows + i * width + d) * load<T>(x + d);
+        store<T>(products + i * W<T>, sum);
+    }
+}
+
+// sums (width) = the sum of the rows.
+template <class T>
+LINATTN_LOOP void sum_of_rows(const T* rows, int count, std::int64_t width, T* sums) {
+    for (std::int64_t d = 0; d < width; d += W<T>) {
+        Vec<T> sum{};
+        for (int t = 0; t < count; ++t) sum += load<T>(rows + t * width + d);
+        store<T>(sums + d, sum);
+    }
+}
+
+// 1 / divisor, to multiply a row by. Where that overflows or vanishes, the row is divided at once and
+// 1 remains.
+template <class T>
+static inline T reciprocal_for(T divisor, T* row, std::int64_t width) {
+    const T inverse = T(1) / divisor;
+    if (inverse - inverse == T(0) && inverse != T(0)) return inverse;
+    for (std::int64_t i = 0; i < width; i += W<T>) store<T>(row + i, load<T>(row + i) / divisor);
+    return T(1);
+}
+
+// `count` rows of a contiguous tensor.
+struct OutRows {
+    char* data;
+    std::int64_t width;
+    Dtype dtype;
+
+    void* at(std::int64_t row) const { return data + row * width * bytes_of(dtype); }
+};
+
+// The rows of an item in a contiguous (batch, heads, length, width).
+LINATTN_INLINE OutRows out_rows(void* out, const Attention& call, const Item& item, std::int64_t length,
+                                std::int64_t width, Dtype dtype) {
+    const std::int64_t row = (item.batch * call.heads + item.head) * length + item.start;
+    return {static_cast<char*>(out) + row * width * bytes_of(dtype), width, dtype};
+}
+
+LINATTN_END

@@ -1,0 +1,329 @@
+// Whole inputs through the whole model: embedding, layers, output, sampling, in one team of threads.
+#pragma once
+
+#include "kernels/decoder/heads.hpp"
+#include "kernels/decoder/sampling.hpp"
+#include "kernels/decoder/workspace.hpp"
+
+LINATTN_BEGIN
+namespace decoding {
+
+// What becomes of a product x W + b.
+enum class After { nothing, activation, added };
+struct Result {
+    Buffer to;
+    After after = After::nothing;
+    Buffer added{};  // row r is added to row r
+};
+
+// One worker's view of a call.
+struct Run {
+    const DecoderModel& model;
+    const DecoderCall& call;
+    const Workspace& space;
+    const Worker& worker;
+    Turn turn;
+
+    void meet() const { wait_at(worker.barriers[0], worker.count); }
+    void meet_unless_alone() const {
+        if (!turn.alone()) meet();
+    }
+    // The rows that are this worker's to write.
+    Share rows() const {
+        return turn.alone() ? Share{0, 1} : share_of(worker, turn.rows());
+    }
+    // A buffer whose row is each worker's own when it is alone.
+    Buffer own(const Buffer& buffer) const {
+        return {buffer.data + (turn.alone() ? worker.rank * buffer.width : 0), buffer.width};
+    }
+    std::int64_t sequence(std::int64_t row) const { return turn.sequence + row / turn.inputs; }
+    std::int64_t input(std::int64_t row) const { return turn.first + row % turn.inputs; }
+    std::int64_t inputs_of(std::int64_t sequence) const {
+        return call.lengths == nullptr ? call.inputs : call.lengths[sequence];
+    }
+};
+
+// Bias, activation or residual for one row of a panel.
+LINATTN_INLINE void finish(const Run& run, const PackedMatrix& matrix, std::int64_t row,
+                           std::int64_t column, const float* sums, const Result& result) {
+    for (int i = 0; i < kPanel; i += W<float>) {
+        Vec<float> y = load(sums + i);
+        if (run.model.format == WeightFormat::int8) y *= load(matrix.scales + column + i);
+        y += load(matrix.bias + column + i);
+        if (result.after == After::activation) y = activate(run.model.activation, y);
+        if (result.after == After::added) y += load(result.added.row(row) + column + i);
+        store(result.to.row(row) + column + i, y);
+    }
+}
+
+// `count` <= R rows of one panel.
+template <class From, int R>
+static void multiply_tile(const Run& run, const Operand& x, const PackedMatrix& matrix,
+                          std::int64_t panel, std::int64_t row, std::int64_t count,
+                          const Result& result) {
+    if (count < R) {
+        if constexpr (R > 1) multiply_tile<From, R - 1>(run, x, matrix, panel, row, count, result);
+        return;
+    }
+    const Sums<R> sums = From::template multiply<R>(x, row, matrix, panel);
+    float stored[R][kPanel];
+    std::memcpy(stored, &sums, sizeof stored);
+    for (int r = 0; r < R; ++r) finish(run, matrix, row + r, panel * kPanel, stored[r], result);
+}
+
+// This worker's share of the tiles of a product: for each panel, all rows while it is in the cache.
+template <class From>
+static void multiply_share(const Run& run, const Operand& x, std::int64_t rows,
+                           const PackedMatrix& matrix, const Result& result) {
+    const std::int64_t tiles = (rows + From::kRows - 1) / From::kRows;
+    const Share share = share_of(run.worker, panels_of(matrix.outputs) * tiles);
+    for (std::int64_t item = share.begin; item < share.end; ++item) {
+        const std::int64_t panel = item / tiles, tile = item % tiles;
+        const std::int64_t row = rows * tile / tiles, end = rows * (tile + 1) / tiles;
+        multiply_tile<From, From::kRows>(run, x, matrix, panel, row, end - row, result);
+    }
+}
+
+static void multiply(const Run& run, const Operand& x, Kept kept, std::int64_t rows,
+                     const PackedMatrix& matrix, const Result& result) {
+#ifdef LINATTN_SHORT_PRODUCTS
+    if (kept == Kept::bf16) return multiply_share<FromBf16>(run, x, rows, matrix, result);
+    if (kept == Kept::bytes) return multiply_share<FromBytes>(run, x, rows, matrix, result);
+#endif
+    (void)kept;
+    switch (run.model.format) {
+        case WeightFormat::float32:
+            return multiply_share<FromFloats<WeightFormat::float32>>(run, x, rows, matrix, result);
+        case WeightFormat::bfloat16:
+            return multiply_share<FromFloats<WeightFormat::bfloat16>>(run, x, rows, matrix, result);
+        case WeightFormat::int8:
+            return multiply_share<FromFloats<WeightFormat::int8>>(run, x, rows, matrix, result);
+    }
+}
+
+// What this worker's rows of x are as they enter the product; the other workers do the others.
+static Operand keep(const Run& run, Kept kept, const Buffer& x) {
+    if (kept == Kept::floats) return {x.data, x.width, nullptr};
+    const std::int64_t first = run.turn.alone() ? run.worker.rank : 0;
+    char* const to = run.space.operand + first * x.width * kOperandBytes;
+    float* const scales = run.space.scales + first;
+#ifdef LINATTN_SHORT_PRODUCTS
+    const Share rows = run.rows();
+    for (std::int64_t r = rows.begin; r < rows.end; ++r) {
+        char* row = to + r * x.width * kOperandBytes;
+        if (kept == Kept::bf16) {
+            keep_bf16(x.row(r), x.width, row);
+        } else {
+            scales[r] = keep_bytes(x.row(r), x.width, row);
+        }
+    }
+#endif
+    return {to, x.width, scales};
+}
+
+// The result of x W + b for all rows; x is there for this worker's own rows at least.
+static void product(const Run& run, const Buffer& x, const PackedMatrix& matrix,
+                    const Result& result) {
+    const std::int64_t rows = run.turn.rows();
+    const Kept kept = kept_for(run.model.format, rows);
+    const Operand operand = keep(run, kept, x);
+    run.meet_unless_alone();
+    multiply(run, operand, kept, rows, matrix, result);
+    run.meet();
+}
+
+static void add(const float* from, std::int64_t count, float* to) {
+    for (std::int64_t i = 0; i < count; ++i) to[i] += from[i];
+}
+
+// The vectors that enter the first layer, each with its position's.
+static void enter_row(const Run& run, std::int64_t row, float* to) {
+    const TokenWeights& tokens = run.model.tokens;
+    const DecoderCall& call = run.call;
+    const std::int64_t embed = run.model.embed, b = run.sequence(row), i = run.input(row);
+    std::memset(to, 0, run.space.stream.width * sizeof(float));
+    if (tokens.channels == 0) {
+        add(call.vectors + (b * call.inputs + i) * embed, embed, to);
+        return;
+    }
+    if (call.begins && i == 0) {
+        add(tokens.start, embed, to);
+    } else {
+        const std::int64_t taken = call.inputs - call.begins;
+        const std::int64_t* token = call.tokens + (b * taken + i - call.begins) * tokens.channels;
+        for (std::int64_t c = 0; c < tokens.channels; ++c) {
+            add(tokens.embeddings[c] + token[c] * embed, embed, to);
+        }
+    }
+    const std::int64_t first = call.first == nullptr ? call.position : call.first[b];
+    add(tokens.positions + (first + i) * embed, embed, to);
+}
+
+static void enter(const Run& run) {
+    const Share rows = share_of(run.worker, run.turn.rows());
+    for (std::int64_t r = rows.begin; r < rows.end; ++r) enter_row(run, r, run.space.stream.row(r));
+    run.meet();
+}
+
+// LayerNorm of this worker's rows of the stream, or the rows as they are where there is no norm.
+static void normalise_rows(const Run& run, const Buffer& from, const NormWeights* norm,
+                           const Buffer& to) {
+    const Share rows = run.rows();
+    for (std::int64_t r = rows.begin; r < rows.end; ++r) {
+        if (norm == nullptr) {
+            std::memcpy(to.row(r), from.row(r), from.width * sizeof(float));
+        } else {
+            normalise(from.row(r), run.model.embed, *norm, to.row(r));
+        }
+    }
+}
+
+// One head of one sequence over the block's inputs, in order.
+static void attend_head(const Run& run, std::int64_t layer, std::int64_t sequence, std::int64_t head) {
+    const DecoderModel& model = run.model;
+    const std::int64_t D = model.head_dim, H = model.heads, b = run.turn.sequence + sequence;
+    float* query = run.space.mapped.row(run.worker.rank);
+    float* key = query + round_up(D, W<float>);
+    float* s = run.call.s[layer] + (b * H + head) * D * D;
+    float* z = run.call.z[layer] + (b * H + head) * D;
+    for (std::int64_t i = 0; i < run.turn.inputs; ++i) {
+        const std::int64_t row = sequence * run.turn.inputs + i;
+        float* out = run.space.heads.row(row) + head * D;
+        if (run.turn.first + i >= run.inputs_of(b)) {
+            std::memset(out, 0, D * sizeof(float));  // padding: whatever comes out is not looked at
+            continue;
+        }
+        const float* qkv = run.space.qkv.row(row) + head * D;
+        map_vector(model.map, qkv, D, query);
+        map_vector(model.map, qkv + model.embed, D, key);
+        step_head({query, key, qkv + 2 * model.embed, s, z, out, D}, model.eps);
+    }
+}
+
+// Asks for the state of this worker's heads of a row that is alone, which the weights that are read
+// in between have pushed far away.
+static void prefetch_state(const Run& run, std::int64_t layer) {
+    const std::int64_t D = run.model.head_dim;
+    const Share heads = share_of(run.worker, run.model.heads);
+    const float* const s = run.call.s[layer] + run.turn.sequence * run.model.heads * D * D;
+    for (const float* at = s + heads.begin * D * D; at < s + heads.end * D * D; at += 16) {
+        __builtin_prefetch(at, 1, 2);
+    }
+}
+
+static void attend(const Run& run, std::int64_t layer) {
+    const std::int64_t H = run.model.heads;
+    const Share items = share_of(run.worker, run.turn.sequences * H);
+    for (std::int64_t item = items.begin; item < items.end; ++item) {
+        attend_head(run, layer, item / H, item % H);
+    }
+    run.meet();
+}
+
+static void run_layer(const Run& run, std::int64_t index) {
+    const DecoderLayer& layer = run.model.layers[index];
+    const Workspace& space = run.space;
+    const bool first = run.model.norm_first;
+    const Buffer normed = run.own(space.normed);
+    const Buffer residual = first ? space.stream : normed;
+    if (run.turn.alone()) prefetch_state(run, index);
+    if (first) normalise_rows(run, space.stream, &layer.norm1, normed);
+    product(run, normed, layer.qkv, {space.qkv});
+    attend(run, index);
+    product(run, space.heads, layer.out, {space.stream, After::added, residual});
+    normalise_rows(run, space.stream, first ? &layer.norm2 : &layer.norm1, normed);
+    product(run, normed, layer.expand, {space.hidden, After::activation});
+    product(run, space.hidden, layer.contract, {space.stream, After::added, residual});
+    if (!first) normalise_rows(run, space.stream, &layer.norm2, normed);
+}
+
+// The last norm: of vectors, into the caller's memory; of tokens, of each sequence's last input.
+static void leave(const Run& run) {
+    const DecoderModel& model = run.model;
+    const Buffer normed = run.own(run.space.normed);
+    const Buffer from = model.norm_first ? run.space.stream : normed;
+    const Share rows = run.turn.alone() && run.worker.rank > 0 ? Share{0, 0} : run.rows();
+    for (std::int64_t r = rows.begin; r < rows.end; ++r) {
+        const std::int64_t b = run.sequence(r), i = run.input(r);
+        if (model.tokens.channels == 0) {
+            float* y = run.call.outputs + (b * run.call.inputs + i) * model.embed;
+            normalise(from.row(r), model.embed, model.norm, normed.row(r));
+            std::memcpy(y, normed.row(r), model.embed * sizeof(float));
+        } else if (i == run.inputs_of(b) - 1) {
+            normalise(from.row(r), model.embed, model.norm, run.space.last.row(b - run.turn.sequence));
+        }
+    }
+    run.meet();
+}
+
+// The head's parameters for each sequence of the block, and the tokens drawn from them.
+static void predict(Run run) {
+    const DecoderCall& call = run.call;
+    const PackedMatrix& output = run.model.tokens.output;
+    const Buffer parameters = run.space.parameters;
+    run.turn.inputs = 1;  // a row a sequence from here on
+    product(run, run.space.last, output, {parameters});
+    const Share rows = share_of(run.worker, run.turn.rows());
+    for (std::int64_t r = rows.begin; r < rows.end; ++r) {
+        const std::int64_t b = run.turn.sequence + r;
+        float* const to = call.outputs + b * output.outputs;
+        std::memcpy(to, parameters.row(r), output.outputs * sizeof(float));
+        if (call.drawn != nullptr) draw_token(run.model.tokens, call, b, parameters.row(r));
+    }
+}
+
+static void take_turn(const Run& run) {
+    enter(run);
+    const Buffer normed = run.own(run.space.normed);
+    if (!run.model.norm_first) normalise_rows(run, run.space.stream, nullptr, normed);
+    for (std::int64_t layer = 0; layer < run.model.num_layers; ++layer) run_layer(run, layer);
+    leave(run);
+}
+
+static void clear_padding(const Buffer& buffer, std::int64_t used, Share rows) {
+    for (std::int64_t r = rows.begin; r < rows.end; ++r) {
+        std::memset(buffer.row(r) + used, 0, (buffer.width - used) * sizeof(float));
+    }
+}
+
+struct Team {
+    const DecoderModel& model;
+    const DecoderCall& call;
+    const Workspace& space;
+};
+
+static void work(void* context, const Worker& worker) {
+    const Team& team = *static_cast<const Team*>(context);
+    const Blocks blocks = Blocks::of(team.call);
+    clear_padding(team.space.heads, team.model.embed, share_of(worker, blocks.rows()));
+    for (std::int64_t b = 0; b < team.call.batch; b += blocks.sequences) {
+        const std::int64_t left = team.call.batch - b;
+        Run run{team.model, team.call, team.space, worker, {b, 0, 0, 0}};
+        run.turn.sequences = left < blocks.sequences ? left : blocks.sequences;
+        for (std::int64_t i = 0; i < team.call.inputs; i += blocks.inputs) {
+            const std::int64_t rest = team.call.inputs - i;
+            run.turn.first = i;
+            run.turn.inputs = rest < blocks.inputs ? rest : blocks.inputs;
+            take_turn(run);
+        }
+        if (team.model.tokens.channels > 0) predict(run);
+    }
+}
+
+// Bytes that `decode` works in.
+static std::int64_t workspace_bytes(const DecoderModel& model, const DecoderCall& call) {
+    Layout layout{nullptr};
+    lay_out(layout, model, call);
+    return layout.bytes;
+}
+
+// Runs the call in memory that is aligned to cache lines.
+static void decode(const DecoderModel& model, const DecoderCall& call, void* memory) {
+    Layout layout{static_cast<char*>(memory)};
+    const Workspace space = lay_out(layout, model, call);
+    Team team{model, call, space};
+    run_team(call.threads, work, &team);
+}
+
+}  // namespace decoding
+LINATTN_END

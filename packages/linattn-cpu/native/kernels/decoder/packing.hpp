@@ -1,0 +1,156 @@
+// Weights in the order in which the products read them; see `PackedMatrix`.
+#pragma once
+
+#include "decoder.hpp"
+#include "kernels/convert.hpp"
+#include "team.hpp"
+
+LINATTN_BEGIN
+namespace decoding {
+
+// Outputs of a panel: two registers of sums for each row of inputs.
+inline constexpr int kPanel = 2 * W<float>;
+
+constexpr std::int64_t panels_of(std::int64_t outputs) { return (outputs + kPanel - 1) / kPanel; }
+
+// Inputs that share 32 bits.
+constexpr int group_of(WeightFormat format) {
+    return format == WeightFormat::float32 ? 1 : format == WeightFormat::bfloat16 ? 2 : 4;
+}
+
+// Words of 32 bits in a panel.
+constexpr std::int64_t panel_words(WeightFormat format, std::int64_t inputs) {
+    return (inputs + group_of(format) - 1) / group_of(format) * kPanel;
+}
+
+// Bytes of a whole packed matrix.
+static std::int64_t packed_bytes(WeightFormat format, std::int64_t inputs, std::int64_t outputs) {
+    return panels_of(outputs) * panel_words(format, inputs) * 4;
+}
+
+// The part of `count` things that falls to this worker: from begin up to end.
+struct Share {
+    std::int64_t begin, end;
+};
+LINATTN_INLINE Share share_of(const Worker& worker, std::int64_t count) {
+    return {count * worker.rank / worker.count, count * (worker.rank + 1) / worker.count};
+}
+
+// A panel's weights for a few inputs, as float32 in the cache: whichever way the source lies, it is
+// read by lines, and the panel is written from the first word to the last.
+inline constexpr int kBlockInputs = 16;
+using Block = float[kBlockInputs][kPanel];
+
+// 0 past the last input or output.
+static void read_block(const MatrixSource& from, const PackedMatrix& matrix, std::int64_t output,
+                       std::int64_t input, Block& block) {
+    const std::int64_t outputs = matrix.outputs - output, inputs = matrix.inputs - input;
+    for (int j = 0; j < kPanel; ++j) {
+        const float* source = from.data + (output + j) * from.output_stride + input * from.input_stride;
+        for (int k = 0; k < kBlockInputs; ++k) {
+            block[k][j] = j < outputs && k < inputs ? source[k * from.input_stride] : 0.0f;
+        }
+    }
+}
+
+// What makes the largest weight of each output 127 or -127, and that weight over 127.
+struct Scales {
+    Vec<float> inverse[2], scale[2];
+};
+static Scales scales_of(const MatrixSource& from, const PackedMatrix& matrix, std::int64_t output) {
+    Vec<float> largest[2] = {}, poison[2] = {};
+    Block block;
+    for (std::int64_t input = 0; input < matrix.inputs; input += kBlockInputs) {
+        read_block(from, matrix, output, input, block);
+        for (const auto& row : block) {
+            for (int half = 0; half < 2; ++half) {
+                const Vec<float> x = load(row + half * W<float>), size = x < 0.0f ? -x : x;
+                largest[half] = size > largest[half] ? size : largest[half];
+                poison[half] += x * 0.0f;  // no number, where a weight is none or infinite
+            }
+        }
+    }
+    Scales scales;
+    for (int half = 0; half < 2; ++half) {
+        const Vec<float> inverse = 127.0f / largest[half];
+        scales.inverse[half] = largest[half] > 0.0f && poison[half] == 0.0f ? inverse : Vec<float>{};
+        scales.scale[half] = largest[half] / 127.0f + poison[half];
+    }
+    return scales;
+}
+
+// A weight's bits in their place of a word, for input i of the word.
+template <WeightFormat F>
+LINATTN_INLINE UInt32s word_part(Vec<float> x, int i, Vec<float> inverse, Int32s& sum) {
+    if constexpr (F == WeightFormat::float32) return bits<UInt32s>(x);
+    if constexpr (F == WeightFormat::bfloat16) return narrow_bf16(x) << (16 * i);
+    // 1.5 * 2^23 rounds to an integer, whose bits are the low bits of the sum.
+    const Vec<float> round = all(0x1.8p23f);
+    const Int32s level = bits<Int32s>(x * inverse + round) - bits<Int32s>(round);
+    sum += level;
+    return (bits<UInt32s>(level) & 255u) << (8 * i);
+}
+
+template <WeightFormat F>
+static void pack_panel(const MatrixSource& from, const PackedMatrix& matrix, std::int64_t panel) {
+    constexpr int kGroup = group_of(F);
+    const std::int64_t output = panel * kPanel;
+    auto* to = static_cast<std::uint32_t*>(matrix.panels) + panel * panel_words(F, matrix.inputs);
+    Scales scales{};
+    if constexpr (F == WeightFormat::int8) scales = scales_of(from, matrix, output);
+    Int32s sums[2] = {};
+    Block block;
+    for (std::int64_t input = 0; input < matrix.inputs; input += kBlockInputs) {
+        read_block(from, matrix, output, input, block);
+        for (int k = 0; k < kBlockInputs && input + k < matrix.inputs; k += kGroup) {
+            for (int half = 0; half < 2; ++half, to += W<float>) {
+                UInt32s word{};
+                for (int i = 0; i < kGroup; ++i) {
+                    const Vec<float> x = load(block[k + i] + half * W<float>);
+                    word |= word_part<F>(x, i, scales.inverse[half], sums[half]);
+                }
+                store_as(to, word);
+            }
+        }
+    }
+    if constexpr (F == WeightFormat::int8) {
+        for (int half = 0; half < 2; ++half) {
+            store(matrix.scales + output + half * W<float>, scales.scale[half]);
+            store(matrix.sums + output + half * W<float>, sums[half]);
+        }
+    }
+}
+
+struct Packing {
+    const MatrixSource& source;
+    const PackedMatrix& matrix;
+    WeightFormat format;
+};
+
+static void pack_share(void* context, const Worker& worker) {
+    const auto& [source, matrix, format] = *static_cast<const Packing*>(context);
+    const Share panels = share_of(worker, panels_of(matrix.outputs));
+    for (std::int64_t panel = panels.begin; panel < panels.end; ++panel) {
+        switch (format) {
+            case WeightFormat::float32:
+                pack_panel<WeightFormat::float32>(source, matrix, panel);
+                break;
+            case WeightFormat::bfloat16:
+                pack_panel<WeightFormat::bfloat16>(source, matrix, panel);
+                break;
+            case WeightFormat::int8:
+                pack_panel<WeightFormat::int8>(source, matrix, panel);
+                break;
+        }
+    }
+}
+
+// Fills the panels, scales and sums of `matrix`, whose memory is there.
+static void pack_matrix(const MatrixSource& source, WeightFormat format, const PackedMatrix& matrix,
+                        int threads) {
+    Packing packing{source, matrix, format};
+    run_team(threads, pack_share, &packing);
+}
+
+}  // namespace decoding
+LINATTN_END

@@ -1,0 +1,202 @@
+// Rows of activations times one panel of packed weights, for each way of keeping both.
+#pragma once
+
+#include "kernels/decoder/packing.hpp"
+
+#if defined(__AVX512BF16__) && defined(__AVX512VNNI__)
+#define LINATTN_SHORT_PRODUCTS
+#include <immintrin.h>
+#endif
+
+LINATTN_BEGIN
+namespace decoding {
+
+// How the activations that enter a product are kept: as they are; as bfloat16; or as integers of 16
+// bits, those of a row on a scale of their own, in two planes of 8 bits.
+enum class Kept { floats, bf16, bytes };
+
+// Rows of activations, ready for a product. A row is `width` numbers, whole panels, and finite past
+// its end, where the weights are 0. Bytes: first the row's high ones, offset by 128, then the low.
+struct Operand {
+    const void* rows;
+    std::int64_t width;
+    const float* scales;  // of bytes: what 1 stands for in each row
+};
+
+// R rows of sums for the two registers of a panel.
+template <int R>
+struct Sums {
+    Vec<float> of[R][2];
+};
+
+// Few rows leave too few sums to hide the latency of a multiplication: more are kept, and added.
+template <int R>
+inline constexpr int kWays = R == 1 ? 4 : R <= 3 ? 2 : 1;
+
+// Input i of one word of 32 bits, for W outputs.
+template <WeightFormat F>
+LINATTN_INLINE Vec<float> weight_of(UInt32s word, int i) {
+    if constexpr (F == WeightFormat::float32) {
+        return bits<Vec<float>>(word);
+    } else if constexpr (F == WeightFormat::bfloat16) {
+        return bits<Vec<float>>(i == 0 ? word << 16 : word & 0xffff0000u);
+    } else {
+        const Int32s top = bits<Int32s>(word << (24 - 8 * i));
+        return __builtin_convertvector(top >> 24, Vec<float>);
+    }
+}
+
+// Weights of any format, unpacked in registers, and activations in float32.
+template <WeightFormat F>
+struct FromFloats {
+    // Rows multiplied at once: their sums fill the registers, with room for the weights.
+    static constexpr int kRows = kRegisters == 32 ? 8 : 4;
+
+    template <int R>
+    LINATTN_INLINE void add_word(const float* x, std::int64_t width, const char* word, Sums<R>& sums) {
+        constexpr int kGroup = group_of(F);
+        const UInt32s left = load_as<UInt32s>(word), right = load_as<UInt32s>(word + kVectorBytes);
+#pragma GCC unroll 4
+        for (int i = 0; i < kGroup; ++i) {
+            const Vec<float> w0 = weight_of<F>(left, i), w1 = weight_of<F>(right, i);
+#pragma GCC unroll 8
+            for (int r = 0; r < R; ++r) {
+                const float xr = x[r * width + i];
+                sums.of[r][0] += xr * w0;
+                sums.of[r][1] += xr * w1;
+            }
+        }
+    }
+
+    template <int R>
+    LINATTN_INLINE Sums<R> multiply(const Operand& x, std::int64_t row, const PackedMatrix& matrix,
+                                    std::int64_t panel) {
+        constexpr int kGroup = group_of(F), kBytes = kPanel * 4;
+        const std::int64_t words = (matrix.inputs + kGroup - 1) / kGroup;
+        const float* from = static_cast<const float*>(x.rows) + row * x.width;
+        const char* w = static_cast<const char*>(matrix.panels) + panel * words * kBytes;
+        Sums<R> ways[kWays<R>] = {};
+        std::int64_t word = 0;
+        for (; word + kWays<R> <= words; word += kWays<R>) {
+#pragma GCC unroll 4
+            for (int way = 0; way < kWays<R>; ++way) {
+                const std::int64_t at = word + way;
+                add_word<R>(from + at * kGroup, x.width, w + at * kBytes, ways[way]);
+            }
+        }
+        for (; word < words; ++word) {
+            add_word<R>(from + word * kGroup, x.width, w + word * kBytes, ways[0]);
+        }
+#pragma GCC unroll 4
+        for (int way = 1; way < kWays<R>; ++way) {
+#pragma GCC unroll 8
+            for (int r = 0; r < R; ++r) {
+                ways[0].of[r][0] += ways[way].of[r][0];
+                ways[0].of[r][1] += ways[way].of[r][1];
+            }
+        }
+        return ways[0];
+    }
+};
+
+#ifdef LINATTN_SHORT_PRODUCTS
+
+LINATTN_INLINE __m512i broadcast_word(const void* from) {
+    return _mm512_set1_epi32(load_as<std::int32_t>(from));
+}
+
+// Both in bfloat16: two products a lane and instruction, summed in float32.
+struct FromBf16 {
+    static constexpr int kRows = 8;
+
+    template <int R>
+    LINATTN_INLINE Sums<R> multiply(const Operand& x, std::int64_t row, const PackedMatrix& matrix,
+                                    std::int64_t panel) {
+        const std::int64_t words = (matrix.inputs + 1) / 2;
+        const bf16* from = static_cast<const bf16*>(x.rows) + row * x.width;
+        const char* w = static_cast<const char*>(matrix.panels) + panel * words * kPanel * 4;
+        Sums<R> sums = {};
+        for (std::int64_t word = 0; word < words; ++word, w += kPanel * 4) {
+            const __m512bh w0 = load_as<__m512bh>(w), w1 = load_as<__m512bh>(w + kVectorBytes);
+#pragma GCC unroll 8
+            for (int r = 0; r < R; ++r) {
+                const __m512bh xr = bits<__m512bh>(broadcast_word(from + r * x.width + 2 * word));
+                sums.of[r][0] = _mm512_dpbf16_ps(sums.of[r][0], xr, w0);
+                sums.of[r][1] = _mm512_dpbf16_ps(sums.of[r][1], xr, w1);
+            }
+        }
+        return sums;
+    }
+};
+
+// Weights of 8 bits and activations of 16: four products a lane and instruction for each of the two
+// planes, summed exactly in integers.
+struct FromBytes {
+    static constexpr int kRows = 6;
+
+    // Sums of the high bytes and of the low ones.
+    template <int R>
+    struct Planes {
+        Int32s high[R][2], low[R][2];
+    };
+
+    LINATTN_INLINE Int32s add_products(Int32s sum, __m512i bytes, __m512i weights) {
+        return (Int32s)_mm512_dpbusd_epi32((__m512i)sum, bytes, weights);
+    }
+
+    template <int R>
+    LINATTN_INLINE void add_word(const std::uint8_t* x, std::int64_t width, const char* word,
+                                 Planes<R>& sums) {
+        const __m512i w0 = load_as<__m512i>(word), w1 = load_as<__m512i>(word + kVectorBytes);
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) {
+            const __m512i high = broadcast_word(x + r * 2 * width);
+            const __m512i low = broadcast_word(x + r * 2 * width + width);
+            sums.high[r][0] = add_products(sums.high[r][0], high, w0);
+            sums.high[r][1] = add_products(sums.high[r][1], high, w1);
+            sums.low[r][0] = add_products(sums.low[r][0], low, w0);
+            sums.low[r][1] = add_products(sums.low[r][1], low, w1);
+        }
+    }
+
+    template <int R>
+    LINATTN_INLINE Sums<R> multiply(const Operand& x, std::int64_t row, const PackedMatrix& matrix,
+                                    std::int64_t panel) {
+        constexpr int kBytes = kPanel * 4, kWays = R <= 2 ? 2 : 1;
+        const std::int64_t words = (matrix.inputs + 3) / 4;
+        const auto* from = static_cast<const std::uint8_t*>(x.rows) + row * 2 * x.width;
+        const char* w = static_cast<const char*>(matrix.panels) + panel * words * kBytes;
+        Planes<R> ways[kWays] = {};
+        std::int64_t word = 0;
+        for (; word + kWays <= words; word += kWays) {
+#pragma GCC unroll 2
+            for (int way = 0; way < kWays; ++way) {
+                add_word<R>(from + 4 * (word + way), x.width, w + (word + way) * kBytes, ways[way]);
+            }
+        }
+        for (; word < words; ++word) add_word<R>(from + 4 * word, x.width, w + word * kBytes, ways[0]);
+        Sums<R> sums;
+#pragma GCC unroll 2
+        for (int half = 0; half < 2; ++half) {
+            // The high bytes are 128 too large.
+            const Int32s offset = load(matrix.sums + panel * kPanel + half * W<float>) * 128;
+#pragma GCC unroll 8
+            for (int r = 0; r < R; ++r) {
+                Int32s high = ways[0].high[r][half], low = ways[0].low[r][half];
+                if constexpr (kWays == 2) {
+                    high += ways[1].high[r][half];
+                    low += ways[1].low[r][half];
+                }
+                const auto tops = __builtin_convertvector(high - offset, Vec<float>);
+                const auto rests = __builtin_convertvector(low, Vec<float>);
+                sums.of[r][half] = (tops * 256.0f + rests) * x.scales[row + r];
+            }
+        }
+        return sums;
+    }
+};
+
+#endif  // LINATTN_SHORT_PRODUCTS
+
+}  // namespace decoding
+LINATTN_END

@@ -1,0 +1,107 @@
+// What is done to whole rows of activations: activations of the feed-forward network, LayerNorm,
+// and the forms in which rows enter a product.
+#pragma once
+
+#include "kernels/decoder/products.hpp"
+#include "kernels/feature_map.hpp"
+
+LINATTN_BEGIN
+namespace decoding {
+
+// x Phi(x), Phi the normal distribution function, to 5e-7 of the smaller tail.
+LINATTN_INLINE Vec<float> gelu(Vec<float> x) {
+    const Vec<float> size = x < 0.0f ? -x : x;
+    // Phi(-size) = exp(-size^2 / 2) p(1 / (1 + 0.31 size)), p fitted by minimax.
+    const Vec<float> t = 1.0f / (size * 0x1.3d70a4p-2f + 1.0f);
+    Vec<float> p = t * 0x1.260b8cp-5f - 0x1.22797ep-3f;
+    p = p * t + 0x1.3e6d5cp-3f;
+    p = p * t - 0x1.f589d0p-7f;
+    p = p * t + 0x1.c3ef5ap-4f;
+    p = p * t + 0x1.b921fcp-4f;
+    p = p * t + 0x1.fc33b4p-4f;
+    p = p * t + 0x1.fa7ec4p-4f;
+    const Vec<float> tail = x * (p * t * exp_of_negative(size * size * -0.5f));
+    return x > 0.0f ? x - tail : tail;
+}
+
+LINATTN_INLINE Vec<float> activate(Activation activation, Vec<float> x) {
+    return activation == Activation::gelu ? gelu(x) : apply_map<float>(1, x);
+}
+
+// 0, 1, 2, ...
+LINATTN_INLINE Int32s lane_numbers() {
+    Int32s lanes{};
+    for (int i = 0; i < W<float>; ++i) lanes[i] = i;
+    return lanes;
+}
+
+// LayerNorm of `count` numbers; what lies past them in `to`, up to whole panels, becomes 0.
+static void normalise(const float* from, std::int64_t count, const NormWeights& norm, float* to) {
+    Vec<float> total{}, squares{};
+    // Past the end `from` holds 0.
+    for (std::int64_t i = 0; i < count; i += W<float>) total += load(from + i);
+    const float mean = sum<float>(total) / static_cast<float>(count);
+    for (std::int64_t i = 0; i < count; i += W<float>) {
+        const Int32s index = lane_numbers() + static_cast<std::int32_t>(i);
+        const Vec<float> x = load(from + i) - mean;
+        const Vec<float> d = index < static_cast<std::int32_t>(count) ? x : Vec<float>{};
+        squares += d * d;
+    }
+    const float variance = sum<float>(squares) / static_cast<float>(count);
+    const float inverse = 1.0f / __builtin_sqrtf(variance + norm.eps);
+    for (std::int64_t i = 0; i < round_up(count, kPanel); i += W<float>) {
+        store(to + i, (load(from + i) - mean) * inverse * load(norm.weight + i) + load(norm.bias + i));
+    }
+}
+
+// How activations of `rows` rows enter a product with weights of this format.
+//
+// bfloat16: a few rows are bound by reading the weights and keep activations in float32; from
+// kBf16Rows rows on, a machine with AVX512-BF16 rounds them to bfloat16 too. int8: a machine with
+// VNNI takes activations as 16 bits, to 2^-16 of the row's largest.
+inline constexpr std::int64_t kBf16Rows = 16;
+LINATTN_INLINE Kept kept_for(WeightFormat format, std::int64_t rows) {
+#ifdef LINATTN_SHORT_PRODUCTS
+    if (format == WeightFormat::bfloat16 && rows >= kBf16Rows) return Kept::bf16;
+    if (format == WeightFormat::int8) return Kept::bytes;
+#endif
+    (void)format, (void)rows;
+    return Kept::floats;
+}
+
+// Bytes of a row of operands, at most.
+inline constexpr std::int64_t kOperandBytes = 2;
+
+#ifdef LINATTN_SHORT_PRODUCTS
+
+static void keep_bf16(const float* from, std::int64_t width, void* to) {
+    for (std::int64_t i = 0; i < width; i += W<float>) {
+        Convert<float, bf16>::store_to(static_cast<bf16*>(to) + i, load(from + i));
+    }
+}
+
+// Returns what 1 stands for; of a row that holds no number or infinity, that is no number either.
+static float keep_bytes(const float* from, std::int64_t width, void* to) {
+    Vec<float> largest{}, poison{};
+    for (std::int64_t i = 0; i < width; i += W<float>) {
+        const Vec<float> x = load(from + i), size = x < 0.0f ? -x : x;
+        largest = size > largest ? size : largest;
+        poison += x * 0.0f;
+    }
+    float top = 0;
+    for (int i = 0; i < W<float>; ++i) top = largest[i] > top ? largest[i] : top;
+    const float inverse = top > 0 ? 32767.0f / top : 0.0f;
+    auto* high = static_cast<std::uint8_t*>(to);
+    for (std::int64_t i = 0; i < width; i += W<float>) {
+        // 1.5 * 2^23 rounds to an integer, whose bits are the low bits of the sum.
+        const UInt32s level = bits<UInt32s>(load(from + i) * inverse + 0x1.8p23f) + 0x8000u;
+        store_as(high + i, _mm512_maskz_cvtepi32_epi8(0xffff, (__m512i)(level >> 8)));
+        store_as(high + width + i, _mm512_maskz_cvtepi32_epi8(0xffff, (__m512i)level));
+    }
+    return top / 32767.0f + sum<float>(poison);
+}
+
+#endif  // LINATTN_SHORT_PRODUCTS
+
+}  // namespace decoding
+LINATTN_END

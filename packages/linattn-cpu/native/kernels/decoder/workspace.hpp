@@ -1,0 +1,94 @@
+// The activations of a block of rows, and what each worker has for itself.
+#pragma once
+
+#include "kernels/decoder/rows.hpp"
+#include "team.hpp"
+
+LINATTN_BEGIN
+namespace decoding {
+
+// Rows that go through the layers together: enough to be bound by arithmetic, few enough that what
+// lies between two layers stays in the cache.
+inline constexpr std::int64_t kBlockRows = 128;
+
+// What a call is cut into: all inputs of some sequences, and of these some at a time.
+struct Blocks {
+    std::int64_t sequences, inputs;  // of a block, at most
+
+    LINATTN_INLINE Blocks of(const DecoderCall& call) {
+        const std::int64_t parts = (call.batch + kBlockRows - 1) / kBlockRows;
+        const std::int64_t sequences = (call.batch + parts - 1) / parts;
+        const std::int64_t inputs = kBlockRows / sequences;
+        return {sequences, inputs < call.inputs ? inputs : call.inputs};
+    }
+    std::int64_t rows() const { return sequences * inputs; }
+};
+
+// Inputs `first` .. first + inputs - 1 of `sequences` sequences from `sequence` on; row r holds
+// input first + r % inputs of sequence sequence + r / inputs.
+struct Turn {
+    std::int64_t sequence, sequences, first, inputs;
+
+    std::int64_t rows() const { return sequences * inputs; }
+    // With one row, every worker does for itself what takes less time than waiting.
+    bool alone() const { return rows() == 1; }
+};
+
+// Float32 rows, each padded to whole panels.
+struct Buffer {
+    float* data;
+    std::int64_t width;
+
+    float* row(std::int64_t r) const { return data + r * width; }
+};
+
+// The memory of a call. Measured first, with `memory` null, then laid out.
+struct Workspace {
+    Buffer stream;   // the residual stream
+    Buffer normed;   // what enters a layer's products; one worker's own where a row is alone
+    Buffer qkv, heads, hidden;
+    Buffer last;        // what leaves the layers after each sequence's last input
+    Buffer parameters;  // of the head
+    char* operand;      // rows as they enter a product, and their scales; one worker's own as above
+    float* scales;
+    Buffer mapped;  // phi(q) and phi(k) of one head, a row for each worker
+};
+
+struct Layout {
+    char* memory;
+    std::int64_t bytes = 0;
+
+    void* take(std::int64_t size) {
+        void* piece = memory == nullptr ? nullptr : memory + bytes;
+        bytes += round_up(size, 64);
+        return piece;
+    }
+    Buffer rows(std::int64_t count, std::int64_t numbers) {
+        const std::int64_t width = round_up(numbers, kPanel);
+        return {static_cast<float*>(take(count * width * 4)), width};
+    }
+};
+
+static Workspace lay_out(Layout& layout, const DecoderModel& model, const DecoderCall& call) {
+    const Blocks blocks = Blocks::of(call);
+    const std::int64_t rows = blocks.rows(), embed = model.embed, hidden = model.hidden;
+    // Rows that are a worker's own stand where that worker's rank says.
+    const std::int64_t shared = rows > call.threads ? rows : call.threads;
+    const std::int64_t widest = round_up(embed > hidden ? embed : hidden, kPanel);
+    const std::int64_t sequences = call.tokens != nullptr || call.begins ? blocks.sequences : 0;
+    Workspace space;
+    space.stream = layout.rows(rows, embed);
+    space.normed = layout.rows(shared, embed);
+    space.qkv = layout.rows(rows, 3 * embed);
+    space.heads = layout.rows(rows, embed);
+    space.hidden = layout.rows(rows, hidden);
+    space.last = layout.rows(sequences, embed);
+    space.parameters = layout.rows(sequences, model.tokens.output.outputs);
+    space.operand = static_cast<char*>(layout.take(shared * widest * kOperandBytes));
+    space.scales = static_cast<float*>(layout.take(shared * 4));
+    space.mapped = layout.rows(call.threads, 2 * round_up(model.head_dim, W<float>));
+    return space;
+}
+
+}  // namespace decoding
+LINATTN_END

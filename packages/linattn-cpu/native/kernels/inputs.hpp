@@ -1,0 +1,120 @@
+// The rows of one item, loaded to scratch: mapped, padded, and nothing where there is no key.
+#pragma once
+
+#include "chunks.hpp"
+
+LINATTN_BEGIN
+
+// In which order a pass walks along the sequence.
+enum class Direction { forwards, backwards };
+
+template <class T>
+class Inputs {
+public:
+    Inputs(const Attention& call, const Item& item, Direction direction = Direction::forwards)
+        : direction_(direction == Direction::forwards ? 1 : -1),
+          call_(call),
+          item_(item),
+          query_(slice(call.query, item.batch, item.head, item.start, call.query_dtype)),
+          key_(slice(call.key, item.batch, item.head, item.start, call.query_dtype)),
+          value_(slice(call.value, item.batch, item.head, item.start, call.value_dtype)) {}
+
+    // `size` rows from position `first` on; those that do not exist are zero.
+    void queries(std::int64_t first, int size, T* to) const {
+        load_rows<T>(query_, first, rows_at(first, item_.queries, size), size, size * direction_, call_.dim, call_.map, to);
+    }
+    void keys(std::int64_t first, int size, T* to) const {
+        load_rows<T>(key_, first, rows_at(first, item_.keys, size), size, size * direction_, call_.dim, call_.map, to);
+    }
+    void values(std::int64_t first, int size, T* to) const {
+        load_rows<T>(value_, first, rows_at(first, item_.keys, size), size, size * direction_, call_.value_dim,
+                     FeatureMap::identity, to);
+    }
+
+protected:
+    const int direction_;
+    const Attention& call_;
+    const Item& item_;
+
+private:
+    const Rows query_, key_, value_;
+};
+
+// With what the backward pass is given beside.
+template <class T>
+class GradientInputs : public Inputs<T> {
+public:
+    GradientInputs(const AttentionBackward& call, const Item& item, Direction direction = Direction::forwards)
+        : Inputs<T>(call, item, direction),
+          grad_out_(slice(call.grad_out, item.batch, item.head, item.start, call.value_dtype)),
+          out_(contiguous_rows(call.out, first_row(call, item), call.value_dim, call.value_dtype)),
+          normaliser_(static_cast<const T*>(call.normaliser) + first_row(call, item)),
+          width_(padded<T>(call.value_dim)) {}
+
+    // g = grad_out / n.
+    void gradients(std::int64_t first, int size, T* to) const {
+        const int count = rows_at(first, this->item_.queries, size);
+        load_rows<T>(grad_out_, first, count, size, size * this->direction_, this->call_.value_dim, FeatureMap::identity, to);
+        for (int i = 0; i < count; ++i) {
+            T* row = to + i * width_;
+            const T factor = reciprocal_for<T>(normaliser_[first + i], row, width_);
+            for (std::int64_t m = 0; m < width_; m += W<T>) store<T>(row + m, load<T>(row + m) * factor);
+        }
+    }
+
+    // h = -g . out of `size` positions (a multiple of kChunk), the gradient of their normalisers.
+    // `out` (size, M) and `partial` (kChunk, W) are scratch.
+    void normaliser_gradients(std::int64_t first, int size, const T* gradients, T* out, T* partial,
+                              T* to) const {
+        const int count = rows_at(first, this->item_.queries, size);
+        load_rows<T>(out_, first, count, size, size * this->direction_, this->call_.value_dim, FeatureMap::identity, out);
+        for (int group = 0; group < size; group += kChunk) {
+            for (int i = 0; i < kChunk; ++i) {
+                const std::int64_t row = (group + i) * width_;
+                Vec<T> sum{};
+                for (std::int64_t m = 0; m < width_; m += W<T>) {
+                    sum -= load<T>(gradients + row + m) * load<T>(out + row + m);
+                }
+                store<T>(partial + i * W<T>, sum);
+            }
+            sum_rows<T>(partial, to + group);
+        }
+    }
+
+    // The item's first row in a contiguous (batch, heads, queries).
+    static std::int64_t first_row(const Attention& call, const Item& item) {
+        return (item.batch * call.heads + item.head) * call.queries + item.start;
+    }
+
+private:
+    const Rows grad_out_, out_;
+    const T* normaliser_;
+    const std::int64_t width_;
+};
+
+// Writes the gradients of `count` rows of q or k, the derivative of the map at phi multiplied in,
+// and of those only the first `exist`: the others are zero.
+template <class T>
+LINATTN_LOOP void store_gradients(const OutRows& to, std::int64_t first, int count, int exist, T* gradients,
+                                  const T* phi, FeatureMap map) {
+    const std::int64_t width = padded<T>(to.width);
+    for (int t = 0; t < count; ++t) {
+        T* row = gradients + t * width;
+        for (std::int64_t d = 0; d < width; d += W<T>) {
+            const Vec<T> slope = map_derivative<T>(static_cast<int>(map), load<T>(phi + t * width + d));
+            store<T>(row + d, t < exist ? load<T>(row + d) * slope : Vec<T>{});
+        }
+        store_row<T>(to.at(first + t), to.dtype, row, to.width);
+    }
+}
+
+// The same for values, which no map was applied to.
+template <class T>
+static inline void store_value_gradients(const OutRows& to, std::int64_t first, int count, int exist,
+                                         T* gradients) {
+    const std::int64_t width = padded<T>(to.width);
+    if (exist < count) std::memset(gradients + exist * width, 0, sizeof(T) * (count - exist) * width);
+    for (int t = 0; t < count; ++t) store_row<T>(to.at(first + t), to.dtype, gradients + t * width, to.width);
+}
+
+LINATTN_END

@@ -1,0 +1,230 @@
+// Linear attention of every query to every key (equations 4 to 6 of the paper), and its gradients.
+//
+//   S = sum_j phi(k_j) v_j^T    z = sum_j phi(k_j)    out_i = phi(q_i)^T S / (phi(q_i) . z + eps)
+//
+// First the sums over the keys, then the queries; backwards first the queries and the gradient of
+// the sums, G and r, then the keys. No position waits for another within a half.
+#pragma once
+
+#include "sums.hpp"
+
+LINATTN_BEGIN
+
+// Parts of each sequence, so that every thread has one; the sums of a part are added up later.
+LINATTN_INLINE std::int64_t noncausal_parts(const Attention& call, std::int64_t longest) {
+    return parts_for(items_of(call), longest, call.threads);
+}
+
+// call.last = the sums over the keys.
+template <class T>
+static inline void sum_all_keys(const AttentionForward& call) {
+    const std::int64_t parts = noncausal_parts(call, call.keys);
+    const PieceSums<T> pieces(call, items_of(call), parts);
+    Arena<T> count(nullptr);
+    const KeySums<T> counted(count, call);
+    share(items_of(call) * parts, call.threads, count.bytes(), [&](std::int64_t index, char* scratch) {
+        Arena<T> arena(scratch);
+        const KeySums<T> keys(arena, call);
+        const Item item = item_of(call, index / parts);
+        const Sums<T> sums = pieces.at(index / parts, index % parts);
+        sums.clear();
+        keys.add(call, item, part_of(item.keys, index % parts, parts), sums);
+    });
+    for (std::int64_t item = 0; item < items_of(call); ++item) {
+        const Sums<T> sums = pieces.at(item, 0);
+        pieces.add(item, 1, parts, sums);
+        sums.save_to(call.last, item);
+    }
+}
+
+// Reads the sums for a range of queries.
+template <class T>
+class NonCausalRead {
+public:
+    NonCausalRead(Arena<T>& arena, const AttentionForward& call)
+        : call_(call),
+          sums(arena, call.dim, call.value_dim),
+          query_(arena.take(kBlock * sums.s.rows)),
+          out_(arena.take(kBlock * sums.s.width)),
+          partial_(arena.take(kChunk * W<T>)) {}
+
+    void run(const Item& item, Range range) {
+        const Inputs<T> inputs(call_, item);
+        const OutRows out = out_rows(call_.out, call_, item, call_.queries, call_.value_dim, call_.value_dtype);
+        T* normaliser = static_cast<T*>(call_.normaliser) +
+                        (item.batch * call_.heads + item.head) * call_.queries + item.start;
+        for (std::int64_t first = range.low; first < range.high; first += kBlock) {
+            const int count = rows_at(first, range.high, kBlock);
+            const int size = static_cast<int>(round_up(count, kChunk));
+            inputs.queries(first, size, query_);
+            multiply<T>(sums.s.times(query_, call_.dim), size, sums.s.width, out_, sums.s.width);
+            T n[kBlock];
+            for (int group = 0; group < size; group += kChunk) {
+                partial_products<T>(query_ + group * sums.s.rows, sums.z, sums.s.rows, partial_);
+                sum_rows<T>(partial_, n + group);
+            }
+            prefetch_to_write(out.at(first + kBlock), kBlock * out.width * bytes_of(out.dtype));
+            for (int i = 0; i < count; ++i) {
+                normaliser[first + i] = n[i] + static_cast<T>(call_.eps);
+                T* row = out_ + i * sums.s.width;
+                const T factor = reciprocal_for<T>(normaliser[first + i], row, sums.s.width);
+                store_row<T>(out.at(first + i), out.dtype, row, out.width, factor);
+            }
+        }
+    }
+
+private:
+    const AttentionForward& call_;
+
+public:
+    const Sums<T> sums;
+
+private:
+    T *const query_, *const out_, *const partial_;
+};
+
+template <class T>
+static void noncausal_forward(const AttentionForward& call) {
+    sum_all_keys<T>(call);
+    const std::int64_t parts = noncausal_parts(call, call.queries);
+    Arena<T> count(nullptr);
+    const NonCausalRead<T> counted(count, call);
+    share(items_of(call) * parts, call.threads, count.bytes(), [&](std::int64_t index, char* scratch) {
+        Arena<T> arena(scratch);
+        NonCausalRead<T> pass(arena, call);
+        const Item item = item_of(call, index / parts);
+        pass.sums.load_from(call.last, item.state);
+        pass.run(item, part_of(item.queries, index % parts, parts));
+    });
+}
+
+// grad q of a range of queries, and what they add to G and r.
+template <class T>
+class NonCausalQueryGradient {
+public:
+    NonCausalQueryGradient(Arena<T>& arena, const AttentionBackward& call)
+        : call_(call),
+          sums(arena, call.dim, call.value_dim),
+          adder_(arena, call.dim),
+          transposed_(arena, call.value_dim, call.dim),
+          query_(arena.take(kBlock * sums.s.rows)),
+          gradient_(arena.take(kBlock * sums.s.width)),
+          out_(arena.take(kBlock * sums.s.width)),
+          grad_query_(arena.take(kBlock * sums.s.rows)),
+          partial_(arena.take(kChunk * W<T>)) {}
+
+    void run(const Item& item, Range range, const Sums<T>& grad_sums) {
+        const GradientInputs<T> inputs(call_, item);
+        const OutRows to = out_rows(call_.grad_query, call_, item, call_.queries, call_.dim, call_.query_dtype);
+        transposed_.become_transpose_of(sums.s);
+        for (std::int64_t first = range.low; first < range.high; first += kBlock) {
+            const int count = rows_at(first, range.high, kBlock);
+            const int size = static_cast<int>(round_up(count, kChunk));
+            T h[kBlock];
+            inputs.queries(first, size, query_);
+            inputs.gradients(first, size, gradient_);
+            inputs.normaliser_gradients(first, size, gradient_, out_, partial_, h);
+            multiply<T>(transposed_.times(gradient_, call_.value_dim), size, sums.s.rows, grad_query_, sums.s.rows);
+            for (int t = 0; t < count; ++t) {
+                for (std::int64_t d = 0; d < sums.s.rows; d += W<T>) {
+                    T* grad = grad_query_ + t * sums.s.rows + d;
+                    store<T>(grad, load<T>(grad) + h[t] * load<T>(sums.z + d));
+                }
+            }
+            store_gradients<T>(to, first, count, count, grad_query_, query_, call_.map);
+            adder_.add(grad_sums, query_, gradient_, size);
+            add_weighted_rows<T>(grad_sums, query_, h, count);
+        }
+    }
+
+private:
+    const AttentionBackward& call_;
+
+public:
+    const Sums<T> sums;
+
+private:
+    const Adder<T> adder_;
+    const Matrix<T> transposed_;
+    T *const query_, *const gradient_, *const out_, *const grad_query_, *const partial_;
+};
+
+// grad k = G v + r and grad v = G^T phi(k) of a range of keys.
+template <class T>
+class NonCausalKeyGradient {
+public:
+    NonCausalKeyGradient(Arena<T>& arena, const AttentionBackward& call)
+        : call_(call),
+          sums(arena, call.dim, call.value_dim),
+          transposed_(arena, call.value_dim, call.dim),
+          key_(arena.take(kBlock * sums.s.rows)),
+          value_(arena.take(kBlock * sums.s.width)),
+          grad_key_(arena.take(kBlock * sums.s.rows)),
+          grad_value_(arena.take(kBlock * sums.s.width)) {}
+
+    void run(const Item& item, Range range) {
+        const Inputs<T> inputs(call_, item);
+        const OutRows grad_key = out_rows(call_.grad_key, call_, item, call_.keys, call_.dim, call_.query_dtype);
+        const OutRows grad_value =
+            out_rows(call_.grad_value, call_, item, call_.keys, call_.value_dim, call_.value_dtype);
+        transposed_.become_transpose_of(sums.s);
+        for (std::int64_t first = range.low; first < range.high; first += kBlock) {
+            const int count = rows_at(first, range.high, kBlock), exist = rows_at(first, item.keys, kBlock);
+            const int size = static_cast<int>(round_up(count, kChunk));
+            inputs.keys(first, size, key_);
+            inputs.values(first, size, value_);
+            multiply<T>(sums.s.times(key_, call_.dim), size, sums.s.width, grad_value_, sums.s.width);
+            store_value_gradients<T>(grad_value, first, count, exist, grad_value_);
+            multiply<T>(transposed_.times(value_, call_.value_dim), size, sums.s.rows, grad_key_, sums.s.rows);
+            for (int t = 0; t < count; ++t) {
+                for (std::int64_t d = 0; d < sums.s.rows; d += W<T>) {
+                    T* grad = grad_key_ + t * sums.s.rows + d;
+                    store<T>(grad, load<T>(grad) + load<T>(sums.z + d));
+                }
+            }
+            store_gradients<T>(grad_key, first, count, exist, grad_key_, key_, call_.map);
+        }
+    }
+
+private:
+    const AttentionBackward& call_;
+
+public:
+    const Sums<T> sums;  // G and r
+
+private:
+    const Matrix<T> transposed_;
+    T *const key_, *const value_, *const grad_key_, *const grad_value_;
+};
+
+template <class T>
+static void noncausal_backward(const AttentionBackward& call) {
+    const std::int64_t items = items_of(call), query_parts = noncausal_parts(call, call.queries);
+    const PieceSums<T> pieces(call, items, query_parts);
+    Arena<T> count(nullptr);
+    const NonCausalQueryGradient<T> counted(count, call);
+    share(items * query_parts, call.threads, count.bytes(), [&](std::int64_t index, char* scratch) {
+        Arena<T> arena(scratch);
+        NonCausalQueryGradient<T> pass(arena, call);
+        const Item item = item_of(call, index / query_parts);
+        const Sums<T> grad_sums = pieces.at(index / query_parts, index % query_parts);
+        grad_sums.clear();
+        pass.sums.load_from(call.state, item.state);
+        pass.run(item, part_of(item.queries, index % query_parts, query_parts), grad_sums);
+    });
+    const std::int64_t key_parts = noncausal_parts(call, call.keys);
+    Arena<T> key_count(nullptr);
+    const NonCausalKeyGradient<T> key_counted(key_count, call);
+    share(items * key_parts, call.threads, key_count.bytes(), [&](std::int64_t index, char* scratch) {
+        Arena<T> arena(scratch);
+        NonCausalKeyGradient<T> pass(arena, call);
+        const Item item = item_of(call, index / key_parts);
+        pass.sums.load_from(call.grad_last, item.state);
+        pieces.add(item.state, 0, query_parts, pass.sums);
+        // Of a packed batch every position is a key; of a padded one, those past the length too.
+        const std::int64_t rows = call.cu_seqlens != nullptr ? item.queries : call.keys;
+        pass.run(item, part_of(rows, index % key_parts, key_parts));
+    });
+}
+
+LINATTN_END

@@ -1,0 +1,175 @@
+// Products of small matrices in scratch, which is where nearly all of the time goes.
+#pragma once
+
+#include "simd.hpp"
+
+#ifdef __AVX512BF16__
+#include <immintrin.h>
+#endif
+
+LINATTN_BEGIN
+
+// Rows of a register tile; its columns are two vectors. With the tile's accumulators, two vectors
+// of b and one number of a, that fills the registers.
+inline constexpr int kTileRows = kRegisters == 32 ? 8 : 4;
+
+// How an element of a product enters its sum: a number of the sum's own type.
+template <class E>
+struct Factor {
+    using Sum = E;
+    using Vector = Vec<E>;
+    static constexpr int kNumbers = 1;
+    LINATTN_INLINE Vector all_of(E x) { return all(x); }
+    LINATTN_INLINE void add(Vector& sum, Vector x, Vector row) { sum += x * row; }
+};
+
+#ifdef __AVX512BF16__
+// Two bfloat16 that stand one behind the other along the depth of a product: one instruction
+// multiplies both and adds them to a sum in float32.
+struct Pair {
+    std::uint32_t bits;
+};
+
+template <>
+struct Factor<Pair> {
+    using Sum = float;
+    using Vector = UInt32s;
+    static constexpr int kNumbers = 2;
+    LINATTN_INLINE Vector all_of(Pair x) { return all(x.bits); }
+    LINATTN_INLINE void add(Vec<float>& sum, Vector x, Vector row) {
+        sum = bits<Vec<float>>(
+            _mm512_dpbf16_ps(bits<__m512>(sum), bits<__m512bh>(x), bits<__m512bh>(row)));
+    }
+};
+#endif
+
+template <class E>
+using SumOf = typename Factor<E>::Sum;
+
+// a b, a (rows, depth) with strides and b (depth, columns) with `b_row` elements a row.
+template <class E>
+struct Product {
+    const E* a;
+    std::int64_t a_row, a_column;
+    const E* b;
+    std::int64_t b_row;
+    std::int64_t depth;
+};
+
+// What of a factor a is other than zero: all, or row i up to column i, or from there on.
+enum class Triangle { full, lower, upper };
+
+template <class E, int R, int C>
+LINATTN_INLINE void add_product(Vec<SumOf<E>> (&sums)[R][C], const E* a, std::int64_t a_row,
+                                std::int64_t a_column, const E* b, std::int64_t b_row, std::int64_t depth) {
+    using Vector = typename Factor<E>::Vector;
+    for (std::int64_t k = 0; k < depth; ++k) {
+        Vector row[C];
+#pragma GCC unroll 4
+        for (int c = 0; c < C; ++c) row[c] = load_as<Vector>(b + k * b_row + c * W<SumOf<E>>);
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) {
+            const Vector x = Factor<E>::all_of(a[r * a_row + k * a_column]);
+#pragma GCC unroll 4
+            for (int c = 0; c < C; ++c) Factor<E>::add(sums[r][c], x, row[c]);
+        }
+    }
+}
+
+template <class T, int R, int C>
+LINATTN_INLINE void store_tile(const Vec<T> (&sums)[R][C], T* out, std::int64_t out_row) {
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 4
+        for (int c = 0; c < C; ++c) store<T>(out + r * out_row + c * W<T>, sums[r][c]);
+    }
+}
+
+// sum += x, where `rest` is what earlier additions rounded away (Kahan's sum): without it, the sums
+// over a long sequence would lose a digit for every hundred times that its length grows.
+template <class T>
+LINATTN_INLINE void add_exactly(T* sum, T* rest, Vec<T> x) {
+    const Vec<T> before = load<T>(sum), wanted = x + load<T>(rest), after = before + wanted;
+    store<T>(sum, after);
+    store<T>(rest, wanted - (after - before));
+}
+
+template <class E, int C, class T = SumOf<E>>
+LINATTN_LOOP void multiply_columns(const Product<E>& x, std::int64_t rows, std::int64_t column, T* out,
+                                   std::int64_t out_row) {
+    for (std::int64_t r = 0; r < rows; r += kTileRows) {
+        Vec<T> sums[kTileRows][C] = {};
+        add_product<E, kTileRows, C>(sums, x.a + r * x.a_row, x.a_row, x.a_column, x.b + column, x.b_row,
+                                     x.depth);
+        store_tile<T, kTileRows, C>(sums, out + r * out_row + column, out_row);
+    }
+}
+
+// out = a b.
+template <class E, class T = SumOf<E>>
+static inline void multiply(const Product<E>& x, std::int64_t rows, std::int64_t columns, T* out,
+                            std::int64_t out_row) {
+    std::int64_t column = 0;
+    for (; column + 2 * W<T> <= columns; column += 2 * W<T>) multiply_columns<E, 2>(x, rows, column, out, out_row);
+    if (column < columns) multiply_columns<E, 1>(x, rows, column, out, out_row);
+}
+
+template <class E, int C, class T = SumOf<E>>
+LINATTN_LOOP void accumulate_columns(const Product<E>& x, std::int64_t rows, std::int64_t column, T* out, T* rest,
+                                     std::int64_t out_row) {
+    for (std::int64_t r = 0; r < rows; r += kTileRows) {
+        Vec<T> sums[kTileRows][C] = {};
+        const std::int64_t tile = r * out_row + column;
+        add_product<E, kTileRows, C>(sums, x.a + r * x.a_row, x.a_row, x.a_column, x.b + column, x.b_row,
+                                     x.depth);
+#pragma GCC unroll 8
+        for (int i = 0; i < kTileRows; ++i) {
+#pragma GCC unroll 4
+            for (int c = 0; c < C; ++c) {
+                const std::int64_t at = tile + i * out_row + c * W<T>;
+                add_exactly<T>(out + at, rest + at, sums[i][c]);
+            }
+        }
+    }
+}
+
+// out += a b.
+template <class E, class T = SumOf<E>>
+static inline void accumulate(const Product<E>& x, std::int64_t rows, std::int64_t columns, T* out, T* rest,
+                              std::int64_t out_row) {
+    std::int64_t column = 0;
+    for (; column + 2 * W<T> <= columns; column += 2 * W<T>) {
+        accumulate_columns<E, 2>(x, rows, column, out, rest, out_row);
+    }
+    if (column < columns) accumulate_columns<E, 1>(x, rows, column, out, rest, out_row);
+}
+
+template <class E, int C, class T = SumOf<E>>
+LINATTN_LOOP void multiply_both_columns(const Product<E>& x, const Product<E>& other, Triangle triangle,
+                                         std::int64_t rows, std::int64_t column, T* out,
+                                         std::int64_t out_row) {
+    for (std::int64_t r = 0; r < rows; r += kTileRows) {
+        Vec<T> sums[kTileRows][C] = {};
+        add_product<E, kTileRows, C>(sums, x.a + r * x.a_row, x.a_row, x.a_column, x.b + column, x.b_row,
+                                     x.depth);
+        const std::int64_t first = triangle == Triangle::upper ? r / Factor<E>::kNumbers : 0;
+        const std::int64_t last =
+            triangle == Triangle::lower ? (r + kTileRows) / Factor<E>::kNumbers : other.depth;
+        add_product<E, kTileRows, C>(sums, other.a + r * other.a_row + first, other.a_row, 1,
+                                     other.b + first * other.b_row + column, other.b_row, last - first);
+        store_tile<T, kTileRows, C>(sums, out + r * out_row + column, out_row);
+    }
+}
+
+// out = a b + c d, where c may be a triangle.
+template <class E, class T = SumOf<E>>
+static inline void multiply_both(const Product<E>& x, const Product<E>& other, Triangle triangle,
+                                 std::int64_t rows, std::int64_t columns, T* out, std::int64_t out_row) {
+    std::int64_t column = 0;
+    for (; column + 2 * W<T> <= columns; column += 2 * W<T>) {
+        multiply_both_columns<E, 2>(x, other, triangle, rows, column, out, out_row);
+    }
+    if (column < columns) multiply_both_columns<E, 1>(x, other, triangle, rows, column, out, out_row);
+}
+
+LINATTN_END

@@ -1,0 +1,105 @@
+// Who works on what: heads of sequences, cut along the length where there are too few of them.
+#pragma once
+
+#include "calls.hpp"
+#include "memory.hpp"
+#include "rows.hpp"
+#include "team.hpp"
+
+LINATTN_BEGIN
+
+// Positions of a causal chunk. Within it every query meets every key, which costs kChunk (D + M) a
+// position beside the 2 D M of reading the state and the 2 D M of adding to it.
+inline constexpr int kChunk = 16;
+// Positions that are taken at once where none of them waits for another.
+inline constexpr int kBlock = 64;
+// A part of a sequence shorter than this is not worth a thread of its own.
+inline constexpr std::int64_t kShortestPart = 256;
+
+// One head of one sequence, or positions first .. last of it.
+struct Item {
+    std::int64_t sequence, head, batch;
+    std::int64_t start;          // where the sequence begins along the length
+    std::int64_t queries, keys;  // positions, and keys that exist
+    std::int64_t state;          // its number among all (sequence, head)
+};
+
+LINATTN_INLINE Item item_of(const Attention& call, std::int64_t index) {
+    const std::int64_t sequence = index / call.heads, head = index % call.heads;
+    if (call.cu_seqlens != nullptr) {
+        const std::int64_t start = call.cu_seqlens[sequence];
+        const std::int64_t length = call.cu_seqlens[sequence + 1] - start;
+        return {sequence, head, 0, start, length, length, index};
+    }
+    const std::int64_t keys = call.key_lengths == nullptr ? call.keys : call.key_lengths[sequence];
+    return {sequence, head, sequence, 0, call.queries, keys, index};
+}
+
+// Positions low .. high of a length.
+struct Range {
+    std::int64_t low, high;
+};
+
+// The part of `parts` nearly equal parts of a length, each beginning at a multiple of kBlock.
+LINATTN_INLINE Range part_of(std::int64_t length, std::int64_t part, std::int64_t parts) {
+    const std::int64_t blocks = (length + kBlock - 1) / kBlock;
+    const std::int64_t low = blocks * part / parts * kBlock, high = blocks * (part + 1) / parts * kBlock;
+    return {low < length ? low : length, high < length ? high : length};
+}
+
+// Into how many parts each sequence is cut: one for each thread that would have no head otherwise.
+LINATTN_INLINE std::int64_t parts_for(std::int64_t items, std::int64_t longest, int threads) {
+    if (items == 0) return 1;
+    const std::int64_t most = longest / kShortestPart, wanted = threads / items;
+    const std::int64_t parts = wanted < most ? wanted : most;
+    return parts > 1 ? parts : 1;
+}
+
+LINATTN_INLINE std::int64_t items_of(const Attention& call) { return call.sequences * call.heads; }
+
+// Takes memory from a block, piece by piece; with no block it counts the bytes.
+template <class T>
+class Arena {
+public:
+    explicit Arena(void* block) : start_(static_cast<char*>(block)) {}
+    T* take(std::int64_t count) {
+        char* piece = start_ == nullptr ? nullptr : start_ + used_;
+        used_ += round_up(count * static_cast<std::int64_t>(sizeof(T)), 64);
+        return reinterpret_cast<T*>(piece);
+    }
+    std::int64_t bytes() const { return used_; }
+
+private:
+    char* start_;
+    std::int64_t used_ = 0;
+};
+
+// Calls work(index, scratch) for every index below `count`, each on one of up to `threads` threads,
+// with that thread's own `bytes` of scratch. Threads draw the next index when they are free; what
+// comes out does not depend on who did what.
+template <class Work>
+static inline void share(std::int64_t count, int threads, std::int64_t bytes, const Work& work) {
+    if (count == 0) return;
+    if (threads > count) threads = static_cast<int>(count);
+    bytes = round_up(bytes, 64);
+    // Taken before the threads start, because an exception could not leave them.
+    const Scratch scratch(bytes * threads);
+    struct Context {
+        std::int64_t count, bytes;
+        char* scratch;
+        const Work& work;
+    } context{count, bytes, static_cast<char*>(scratch.get()), work};
+    run_team(
+        threads,
+        [](void* given, const Worker& worker) {
+            const Context& at = *static_cast<Context*>(given);
+            for (;;) {
+                const std::int64_t index = __atomic_fetch_add(worker.next, 1, __ATOMIC_RELAXED);
+                if (index >= at.count) return;
+                at.work(index, at.scratch + at.bytes * worker.rank);
+            }
+        },
+        &context);
+}
+
+LINATTN_END

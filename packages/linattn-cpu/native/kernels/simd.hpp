@@ -1,0 +1,93 @@
+// Vectors of the instruction set that this translation unit is compiled for.
+//
+// GCC's and Clang's vector types carry the arithmetic; `a * b + c` becomes one fused operation where
+// the machine has it (-ffp-contract=fast). Everything lives in a namespace named after the
+// instruction set, so that builds for several of them can be linked into one module.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#ifndef LINATTN_ISA
+#error "LINATTN_ISA names the instruction set: avx512, avx2 or baseline"
+#endif
+
+#define LINATTN_BEGIN namespace linattn::LINATTN_ISA {
+#define LINATTN_END }
+#define LINATTN_INLINE static inline __attribute__((always_inline))
+// Loops whose registers are all spoken for: inlined, they would have to share them.
+#define LINATTN_LOOP static __attribute__((noinline))
+
+LINATTN_BEGIN
+
+#if defined(__AVX512F__)
+inline constexpr int kVectorBytes = 64, kRegisters = 32;
+#elif defined(__AVX2__)
+inline constexpr int kVectorBytes = 32, kRegisters = 16;
+#elif defined(__aarch64__)
+inline constexpr int kVectorBytes = 16, kRegisters = 32;
+#else
+inline constexpr int kVectorBytes = 16, kRegisters = 16;
+#endif
+
+template <class T, int Bytes>
+struct VectorOf {
+    typedef T type __attribute__((vector_size(Bytes)));
+};
+
+// W numbers of type T, as many as a register holds.
+template <class T>
+using Vec = typename VectorOf<T, kVectorBytes>::type;
+template <class T>
+inline constexpr int W = kVectorBytes / static_cast<int>(sizeof(T));
+
+using Int32s = Vec<std::int32_t>;
+using UInt32s = Vec<std::uint32_t>;
+using UInt16s = typename VectorOf<std::uint16_t, kVectorBytes / 2>::type;
+
+template <class V>
+LINATTN_INLINE V load_as(const void* from) {
+    V v;
+    std::memcpy(&v, from, sizeof v);
+    return v;
+}
+template <class V>
+LINATTN_INLINE void store_as(void* to, V v) {
+    std::memcpy(to, &v, sizeof v);
+}
+template <class T>
+LINATTN_INLINE Vec<T> load(const T* from) {
+    return load_as<Vec<T>>(from);
+}
+template <class T>
+LINATTN_INLINE void store(T* to, Vec<T> v) {
+    store_as(to, v);
+}
+// The number in every lane; x - 0 is x, also for x = -0.
+template <class T>
+LINATTN_INLINE Vec<T> all(T x) {
+    return x - Vec<T>{};
+}
+
+template <class To, class From>
+LINATTN_INLINE To bits(From v) {
+    static_assert(sizeof(To) == sizeof(From));
+    To to;
+    std::memcpy(&to, &v, sizeof to);
+    return to;
+}
+
+// The sum over lanes, by halves.
+template <class T>
+LINATTN_INLINE T sum(Vec<T> v) {
+    T lanes[W<T>];
+    store(lanes, v);
+    for (int width = W<T> / 2; width > 0; width /= 2) {
+        for (int i = 0; i < width; ++i) lanes[i] += lanes[i + width];
+    }
+    return lanes[0];
+}
+
+constexpr std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
+
+LINATTN_END

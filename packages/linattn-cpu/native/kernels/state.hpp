@@ -1,0 +1,96 @@
+// S and z in scratch, padded, and as the caller keeps them.
+#pragma once
+
+#include "chunks.hpp"
+
+LINATTN_BEGIN
+
+// A matrix that is a sum over the sequence, and what its additions rounded away.
+template <class T>
+struct Matrix {
+    std::int64_t rows, width;  // padded
+    T *sum, *rest;
+
+    Matrix(Arena<T>& arena, std::int64_t rows, std::int64_t width)
+        : rows(padded<T>(rows)),
+          width(padded<T>(width)),
+          sum(arena.take(this->rows * this->width)),
+          rest(arena.take(this->rows * this->width)) {}
+
+    void clear() const {
+        std::memset(sum, 0, sizeof(T) * rows * width);
+        std::memset(rest, 0, sizeof(T) * rows * width);
+    }
+
+    // sum += a^T b, given a by columns: a (rows, depth), b (depth, width).
+    void add(const T* a, const T* b, std::int64_t depth) const {
+        accumulate<T>({a, depth, 1, b, width, depth}, rows, width, sum, rest, width);
+    }
+
+    void add(const Matrix& other) const {
+        for (std::int64_t i = 0; i < rows * width; i += W<T>) {
+            add_exactly<T>(sum + i, rest + i, load<T>(other.sum + i));
+        }
+    }
+
+    // a times the sum, for a with `depth` numbers in a row of this matrix's padded rows.
+    Product<T> times(const T* a, std::int64_t depth) const { return {a, rows, 1, sum, width, depth}; }
+
+    void become_transpose_of(const Matrix& other) const {
+        transpose<T>(other.sum, other.rows, other.width, other.width, sum, width);
+        transpose<T>(other.rest, other.rows, other.width, other.width, rest, width);
+    }
+};
+
+// S (D, M) and z (D): the state of a head.
+template <class T>
+struct Sums {
+    std::int64_t dim, value_dim;
+    Matrix<T> s;
+    T *z, *z_rest;
+
+    Sums(Arena<T>& arena, std::int64_t dim, std::int64_t value_dim)
+        : dim(dim),
+          value_dim(value_dim),
+          s(arena, dim, value_dim),
+          z(arena.take(s.rows)),
+          z_rest(arena.take(s.rows)) {}
+
+    void clear() const {
+        s.clear();
+        std::memset(z, 0, sizeof(T) * s.rows);
+        std::memset(z_rest, 0, sizeof(T) * s.rows);
+    }
+
+    // Adds x (padded) to z.
+    void add_to_z(const T* x) const {
+        for (std::int64_t d = 0; d < s.rows; d += W<T>) add_exactly<T>(z + d, z_rest + d, load<T>(x + d));
+    }
+
+    void add(const Sums& other) const {
+        s.add(other.s);
+        add_to_z(other.z);
+    }
+
+    // The caller's state number `index`, or zeros where there is none.
+    void load_from(const State& state, std::int64_t index) const {
+        clear();
+        if (state.s == nullptr) return;
+        const T* from = static_cast<const T*>(state.s) + index * dim * value_dim;
+        for (std::int64_t r = 0; r < dim; ++r) {
+            std::memcpy(s.sum + r * s.width, from + r * value_dim, sizeof(T) * value_dim);
+        }
+        std::memcpy(z, static_cast<const T*>(state.z) + index * dim, sizeof(T) * dim);
+    }
+
+    void save_to(const State& state, std::int64_t index) const {
+        if (state.s == nullptr) return;
+        T* to = static_cast<T*>(state.s) + index * dim * value_dim;
+        for (std::int64_t r = 0; r < dim; ++r) {
+            std::memcpy(to + r * value_dim, s.sum + r * s.width, sizeof(T) * value_dim);
+        }
+        std::memcpy(static_cast<T*>(state.z) + index * dim, z, sizeof(T) * dim);
+    }
+};
+
+LINATTN_END

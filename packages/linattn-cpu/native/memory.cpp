@@ -1,0 +1,34 @@
+#include "memory.hpp"
+
+#include <cstdint>
+#include <cstdlib>
+#include <new>
+
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
+
+namespace linattn {
+
+Scratch::Scratch(long long bytes) {
+    constexpr long long line = 64;
+    const long long whole = (bytes + line - 1) / line * line;
+    memory_ = std::aligned_alloc(line, static_cast<std::size_t>(whole > 0 ? whole : line));
+    if (memory_ == nullptr) throw std::bad_alloc();
+}
+
+Scratch::~Scratch() { std::free(memory_); }
+
+void expect_writes(void* tensor, long long bytes) {
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+    constexpr std::uintptr_t page = 2 << 20;
+    const auto start = reinterpret_cast<std::uintptr_t>(tensor);
+    const std::uintptr_t low = (start + page - 1) / page * page, high = (start + bytes) / page * page;
+    // Advice: where the system does not take it, nothing is lost.
+    if (low < high) madvise(reinterpret_cast<void*>(low), high - low, MADV_HUGEPAGE);
+#else
+    (void)tensor, (void)bytes;
+#endif
+}
+
+}  // namespace linattn

@@ -1,0 +1,63 @@
+"""Layers as a compiled decoder takes them: their weights, provided that they do nothing else."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from linattn_core.decoding import Affine, CannotCompile, Norm
+from linattn_models import single
+from linattn_models.projection import WideningLinear
+
+
+def require(module: nn.Module, kind: type[nn.Module]) -> None:
+    """Refuses a module of another class, or one whose call runs more than its class says.
+
+    Raises:
+        CannotCompile: with the class that was found, or that hooks were.
+    """
+    if type(module) is not kind:
+        raise CannotCompile(
+            f"a {kind.__name__} was expected and a {type(module).__name__} is in its place, whose "
+            "arithmetic a compiled decoder does not know."
+        )
+    if single.hooked(module) or "forward" in vars(module):
+        raise CannotCompile(
+            f"a {kind.__name__} has hooks or a forward of its own, which a compiled decoder would "
+            "not run."
+        )
+
+
+def numbers(tensor: Tensor | None, what: str) -> Tensor:
+    """A plain float32 tensor on the CPU.
+
+    Raises:
+        CannotCompile: absent, of another dtype, device or kind of tensor.
+    """
+    if tensor is None or type(tensor) not in (Tensor, nn.Parameter):
+        raise CannotCompile(f"{what} was expected to be a plain tensor and is {type(tensor)}.")
+    if tensor.dtype != torch.float32 or not tensor.is_cpu:
+        raise CannotCompile(
+            f"{what} was expected in float32 on the CPU and is {tensor.dtype} on {tensor.device}; "
+            "move the model by .float() and .cpu(), or decode eagerly."
+        )
+    return tensor.detach()
+
+
+def affine(layer: nn.Module, kind: type[nn.Linear] | type[WideningLinear]) -> Affine:
+    """An `nn.Linear` or `WideningLinear` as (inputs, outputs) and bias."""
+    require(layer, kind)
+    weight = numbers(cast(Any, layer).weight, "a layer's weight")
+    bias = numbers(cast(Any, layer).bias, "a layer's bias")
+    return Affine(weight.t() if kind is nn.Linear else weight, bias)
+
+
+def norm(layer: nn.Module) -> Norm:
+    """An `nn.LayerNorm`."""
+    require(layer, nn.LayerNorm)
+    found = cast(nn.LayerNorm, layer)
+    return Norm(
+        numbers(found.weight, "a norm's weight"), numbers(found.bias, "a norm's bias"), found.eps
+    )

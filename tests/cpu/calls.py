@@ -1,0 +1,36 @@
+"""Calls of the operator with their gradients, on any backend."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from linattn_core import LinearAttentionState, linear_attention
+
+
+def draw(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    """Query, key, value (B, H, N, D) and a gradient from above, standard normal."""
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for _ in range(4)
+    ]
+
+
+def run(tensors: list[Tensor], backend: str = "cpu", **options: Any) -> dict[str, Tensor]:
+    """Output, last state, and the gradients of query, key and value."""
+    leaves = [x.detach().requires_grad_() for x in tensors[:3]]
+    out, last = linear_attention(*leaves, return_state=True, backend=backend, **options)
+    gradients = torch.autograd.grad(out, leaves, tensors[3])
+    names = ("out", "s", "z", "grad_query", "grad_key", "grad_value")
+    values = (out.detach(), *(x.detach() for x in last), *gradients)
+    return dict(zip(names, values, strict=True))
+
+
+def zeros(tensors: list[Tensor]) -> LinearAttentionState:
+    """The state before the first position of such tensors."""
+    query, _, value, _ = tensors
+    return LinearAttentionState.zeros(
+        *query.shape[:2], query.shape[3], value.shape[3], dtype=value.dtype
+    )

@@ -1,0 +1,30 @@
+"""Tests of linattn_cpu alone; the contract suite covers what every backend promises."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+linattn_cpu = pytest.importorskip("linattn_cpu", reason="linattn-cpu is not installed")
+
+INSTRUCTION_SETS = linattn_cpu.instruction_sets()
+
+
+@pytest.fixture(params=INSTRUCTION_SETS)
+def instruction_set(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Each build of the kernels that this machine runs, made the live one for a test."""
+    live = linattn_cpu.instruction_set()
+    linattn_cpu.use_instruction_set(request.param)
+    yield request.param
+    linattn_cpu.use_instruction_set(live)
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    """torch with two threads, whatever the machine has."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(threads)

@@ -1,0 +1,133 @@
+"""The compiled decoder of this backend: every build of it, and what it refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+
+import linattn_cpu
+from linattn_core.decoding import DecoderDescription
+from linattn_cpu.decoder import CpuDecoder, refuses_decoder
+from linattn_models import MixtureOfLogistics, compile_decoder
+from tests.models.tiny import MAX_LENGTH, random_tokens, tiny_model
+
+# How far each way of keeping weights may be from the model, whose outputs are of size 1.
+ERRORS = {"float32": 1e-5, "bfloat16": 0.05, "int8": 0.1}
+
+
+def model_of(head: Any = 7, **fields: Any):
+    return tiny_model("linear", head, **fields).float()
+
+
+def description() -> DecoderDescription:
+    return model_of().describe()
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize("weights", ERRORS)
+@pytest.mark.parametrize("batch", [1, 5, 40])
+@pytest.mark.parametrize("head_dim", [5, 16, 33])
+@torch.no_grad()
+def test_every_build_steps_as_the_model(
+    instruction_set: str, weights: str, batch: int, head_dim: int
+) -> None:
+    model = model_of(MixtureOfLogistics(3), head_dim=head_dim, ffn_dim=3 * head_dim + 1)
+    decoder = compile_decoder(model, weights, backend="cpu")
+    assert decoder.native.instruction_set == instruction_set
+    tokens = random_tokens(model, batch, MAX_LENGTH)
+    found, state = decoder.prefill(tokens[:, :-2])
+    torch.testing.assert_close(found, model(tokens[:, :-1])[:, -1], rtol=0, atol=ERRORS[weights])
+    found, _ = decoder.step(tokens[:, -2], state)
+    torch.testing.assert_close(found, model(tokens)[:, -1], rtol=0, atol=ERRORS[weights])
+
+
+@torch.no_grad()
+def test_a_decoder_keeps_the_build_it_was_packed_for(instruction_set: str) -> None:
+    model = model_of()
+    decoder = compile_decoder(model)
+    tokens = random_tokens(model, 2, 5)
+    linattn_cpu.use_instruction_set("baseline")
+    found, _ = decoder.prefill(tokens[:, :-1])
+    assert decoder.native.instruction_set == instruction_set
+    torch.testing.assert_close(found, model(tokens)[:, -1])
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize("weights", ["float32", "bfloat16"])
+@torch.no_grad()
+def test_a_row_does_not_depend_on_its_neighbours(instruction_set: str, weights: str) -> None:
+    """Not to the bit either, among batches whose activations are kept alike."""
+    model = model_of(head_dim=24)
+    decoder = compile_decoder(model, weights)
+    tokens = random_tokens(model, 100, 4)
+    together, _ = decoder.prefill(tokens)
+    others, _ = decoder.prefill(torch.cat([tokens[50:], random_tokens(model, 9, 4)]))
+    torch.testing.assert_close(together[50:], others[:50], rtol=1e-5, atol=1e-6)
+
+
+@torch.no_grad()
+def test_sampled_tokens_are_those_of_the_head_on_every_build(instruction_set: str) -> None:
+    for head in (7, MixtureOfLogistics(3), MixtureOfLogistics(2, 3, 9)):
+        model = model_of(head)
+        decoder = compile_decoder(model)
+        tokens = random_tokens(model, 200, 2)
+        _, state = decoder.prefill(tokens[:, :1])
+        generator = torch.Generator().manual_seed(1)
+        parameters, drawn, _ = decoder.step_and_sample(tokens[:, 1], state, generator=generator)
+        expected = model.head.sample(parameters, generator=generator.manual_seed(1))
+        assert (drawn == expected).float().mean() > 0.995  # rounding decides between a few
+
+
+def test_logits_that_are_no_numbers_are_chosen_as_torch_chooses() -> None:
+    model = model_of(7)
+    with torch.no_grad():
+        model.output.bias[3] = float("nan")
+    decoder = compile_decoder(model)
+    _, state = decoder.prefill(torch.zeros(2, 1, dtype=torch.int64))
+    token = torch.zeros(2, dtype=torch.int64)
+    parameters, drawn, state = decoder.step_and_sample(token, state)
+    assert torch.equal(drawn, model.head.sample(parameters))
+    assert drawn.tolist() == [3, 3]
+
+
+def test_refusals_are_sentences() -> None:
+    good = description()
+    assert refuses_decoder(good, "int8") is None
+    assert "'int4' was asked for" in str(refuses_decoder(good, "int4"))
+    for change, said in (
+        ({"feature_map": "favor"}, "'favor' is none of identity, relu, elu"),
+        ({"activation": "silu"}, "'silu' is none of relu, gelu"),
+        ({"norm": dataclasses.replace(good.norm, bias=good.norm.bias.double())}, "torch.float64"),
+    ):
+        assert said in str(refuses_decoder(dataclasses.replace(good, **change), "float32"))
+
+
+def test_positions_out_of_range_are_refused() -> None:
+    decoder = CpuDecoder(description(), "float32")
+    _, state = compile_decoder(model_of()).prefill(torch.zeros(2, 1, dtype=torch.int64))
+    token = torch.zeros(2, dtype=torch.int64)
+    with pytest.raises(ValueError, match=rf"lie in 0\.\.{MAX_LENGTH - 1} and reach from -1 to 3"):
+        decoder.step(token, torch.tensor([3, -1]), state.layers, None)
+    with pytest.raises(ValueError, match="reach from 9 to 9"):
+        decoder.step(token, MAX_LENGTH, state.layers, None)
+
+
+def test_states_of_strides_of_their_own_are_refused() -> None:
+    decoder = CpuDecoder(description(), "float32")
+    _, state = compile_decoder(model_of()).prefill(torch.zeros(2, 1, dtype=torch.int64))
+    layers = [layer._replace(s=layer.s.transpose(2, 3)) for layer in state.layers]
+    with pytest.raises(ValueError, match="contiguous float32"):
+        decoder.step(torch.zeros(2, dtype=torch.int64), 1, layers, None)
+
+
+def test_weights_that_are_no_numbers_reach_the_output(instruction_set: str) -> None:
+    for weights in ERRORS:
+        model = model_of()
+        with torch.no_grad():
+            model.output.weight[2, 0] = float("inf")
+        found, _ = compile_decoder(model, weights).prefill(torch.zeros(3, 2, dtype=torch.int64))
+        assert not found[:, 2].isfinite().any()
+        assert found[:, [0, 1, 3, 4, 5, 6]].isfinite().all()

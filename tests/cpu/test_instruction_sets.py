@@ -1,0 +1,107 @@
+"""One wheel for every machine: each build of the kernels that runs here is right."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+import linattn_cpu
+from linattn_core import info, linear_attention_step
+
+from .calls import draw, run, zeros
+
+
+def test_the_plainest_build_is_always_there() -> None:
+    assert linattn_cpu.instruction_sets()[-1] == "baseline"
+
+
+def test_unknown_names_are_refused_with_those_that_run_here() -> None:
+    with pytest.raises(ValueError, match=r"'sse9' was asked for and this machine runs .*baseline"):
+        linattn_cpu.use_instruction_set("sse9")
+
+
+def test_info_says_which_path_is_live(instruction_set: str) -> None:
+    line = next(x for x in info.lines() if x.startswith("  cpu"))
+
+    assert f"kernels for {instruction_set} " in line
+    assert "baseline" in line
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("dims", [(1, 1), (8, 8), (17, 33), (64, 64), (40, 130)])
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_agrees_with_the_reference(
+    instruction_set: str, is_causal: bool, dims: tuple[int, int], dtype: torch.dtype
+) -> None:
+    query, key, *_ = draw(2, 3, 75, dims[0], dtype=dtype)
+    _, _, value, grad = draw(2, 3, 75, dims[1], dtype=dtype)
+    tensors = [query, key, value, grad]
+    lengths = torch.tensor([75, 31])
+
+    ours = run(tensors, is_causal=is_causal, key_lengths=lengths)
+    theirs = run(tensors, "reference", is_causal=is_causal, key_lengths=lengths)
+
+    for name, x in theirs.items():
+        assert_close(ours[name], x, rtol=1e-4, atol=1e-4, msg=lambda m, name=name: f"{name}: {m}")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("dim", [40, 64])
+def test_half_precision_is_rounded_once(instruction_set: str, dim: int, dtype: torch.dtype) -> None:
+    """What is read is exact and what is written is float32's answer rounded to nearest."""
+    if instruction_set == "avx512bf16" and dtype == torch.bfloat16 and dim == 64:
+        pytest.skip("multiplied in pairs, see below")
+    tensors = draw(1, 2, 40, dim, dtype=dtype)
+
+    half = run(tensors, is_causal=True)
+    single = run([x.float() for x in tensors], is_causal=True)
+
+    assert torch.equal(half["s"], single["s"])
+    assert torch.equal(half["out"], single["out"].to(dtype))
+
+
+@pytest.mark.parametrize("length", [1, 17, 3_000])
+def test_products_of_bfloat16_pairs_round_what_enters_them(
+    instruction_set: str, length: int
+) -> None:
+    """Rounded features and scores err by 2^-9 of themselves, which averages out in the sums."""
+    tensors = draw(1, 2, length, 64, dtype=torch.bfloat16)
+
+    ours = run(tensors, is_causal=True)
+    exact = run([x.double() for x in tensors], "reference", is_causal=True)
+
+    for name, x in exact.items():
+        # A gradient that cancels is no exacter than the terms that it is the difference of.
+        scale = max(1.0, x.abs().max().item())
+        assert (ours[name].double() - x).abs().max() <= 2**-7 * scale, name
+
+
+def test_every_float16_is_read_and_written_unchanged(instruction_set: str) -> None:
+    """Subnormal, infinite and all: one key alone hands its value on."""
+    bits = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16)
+    value = bits.view(torch.float16)
+    value = value[torch.isfinite(value)].view(1, 1, 1, -1)
+    one = torch.ones(1, 1, 1, 1, dtype=torch.float16)
+
+    state = zeros([one, one, value, value])
+    out, _ = linear_attention_step(
+        one[:, :, 0], one[:, :, 0], value[:, :, 0], state,
+        feature_map="identity", eps=0.0, backend="cpu",
+    )  # fmt: skip
+
+    assert torch.equal(out, value[:, :, 0])
+
+
+def test_elu_is_exact_to_two_units_in_the_last_place(instruction_set: str) -> None:
+    """A step from nothing leaves phi(k) in z; here every key is a sequence of its own."""
+    x = torch.cat([torch.linspace(-87, 0, 40_001), torch.linspace(0, 5, 1001)])
+    key = x.view(-1, 1, 1)
+
+    _, state = linear_attention_step(
+        key, key, key, zeros([key.unsqueeze(2)] * 4), inplace=True, backend="cpu"
+    )
+
+    exact = torch.where(x > 0, x.double() + 1, x.double().exp())
+    ulps = (state.z.flatten().double() - exact).abs() / exact / torch.finfo(x.dtype).eps
+    assert ulps.max() < 2

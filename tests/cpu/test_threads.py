@@ -1,0 +1,119 @@
+"""Threads: torch's number of them, sequences cut among them, several callers, other processes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.testing import assert_close
+
+from .calls import draw, run
+
+SPAWNED = """
+import multiprocessing, torch
+from linattn_core import linear_attention
+
+def child(numbers):
+    x = torch.tensor(numbers).view(1, 1, -1, 1)
+    return linear_attention(x, x, x, is_causal=True, backend="cpu").flatten().tolist()
+
+if __name__ == "__main__":
+    torch.set_num_threads(2)
+    numbers = torch.linspace(-1, 1, 3000).tolist()
+    mine = child(numbers)
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        (theirs,) = pool.map(child, [numbers])
+    torch.testing.assert_close(torch.tensor(theirs), torch.tensor(mine))
+"""
+
+
+def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> None:
+    for name, x in a.items():
+        assert_close(b[name], x, rtol=1e-8, atol=1e-8, msg=lambda m, name=name: f"{name}: {m}")
+
+
+@pytest.mark.usefixtures("two_threads")
+@given(length=st.integers(500, 1500), is_causal=st.booleans(), seed=st.integers(0, 99))
+def test_one_head_cut_among_threads(length: int, is_causal: bool, seed: int) -> None:
+    """Fewer heads than threads: the sequence is cut, and nothing but rounding tells."""
+    tensors = draw(1, 1, length, 6, seed=seed, dtype=torch.float64)
+
+    same(run(tensors, "reference", is_causal=is_causal), run(tensors, is_causal=is_causal))
+
+
+@pytest.mark.parametrize("threads", [2, 3, 5, 8])
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_any_number_of_threads(is_causal: bool, threads: int) -> None:
+    tensors = draw(1, 1, 2_100, 5, dtype=torch.float64)
+    options = {"is_causal": is_causal, "key_lengths": torch.tensor([1_700])}
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        cut = run(tensors, **options)
+    finally:
+        torch.set_num_threads(before)
+
+    same(run(tensors, "reference", **options), cut)
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_packed_sequences_of_any_length_share_the_threads() -> None:
+    tensors = draw(1, 1, 1_900, 5, dtype=torch.float64)
+    bounds = torch.tensor([0, 0, 1_800, 1_801, 1_900])
+
+    for is_causal in (True, False):
+        options = {"is_causal": is_causal, "cu_seqlens": bounds}
+        same(run(tensors, "reference", **options), run(tensors, **options))
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_a_call_comes_out_the_same_every_time() -> None:
+    tensors = draw(2, 3, 900, 20)
+    first = run(tensors, is_causal=True)
+
+    for _ in range(5):
+        again = run(tensors, is_causal=True)
+        assert all(torch.equal(again[name], x) for name, x in first.items())
+
+
+def test_heads_do_not_depend_on_how_many_threads_there_are() -> None:
+    """As many heads as threads or more: to the last bit."""
+    tensors = draw(2, 4, 300, 20)
+    alone = run(tensors, is_causal=True)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        shared = run(tensors, is_causal=True)
+    finally:
+        torch.set_num_threads(before)
+
+    assert all(torch.equal(shared[name], x) for name, x in alone.items())
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_two_python_threads_at_once() -> None:
+    calls = [draw(1, 2, 700, 16, seed=seed) for seed in range(2)]
+    expected = [run(tensors, is_causal=True) for tensors in calls]
+
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(10):
+            found = list(pool.map(lambda x: run(x, is_causal=True), calls))
+            for one, other in zip(found, expected, strict=True):
+                assert all(torch.equal(one[name], x) for name, x in other.items())
+
+
+def test_a_spawned_process_calls_too(tmp_path) -> None:
+    program = tmp_path / "spawned.py"
+    program.write_text(SPAWNED)
+
+    ended = subprocess.run(
+        [sys.executable, str(program)], capture_output=True, text=True, check=False
+    )
+
+    assert ended.returncode == 0, ended.stderr
