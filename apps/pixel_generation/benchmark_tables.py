@@ -7,7 +7,7 @@ from typing import Any
 
 from markdown_tables import figure, markdown_table
 from paper_figures import PAPER, PaperRow
-from pixel_speed import METHODS, Speed
+from pixel_speed import METHODS, Speed, how_it_ran
 
 
 def report(record: dict[str, Any], speeds: Sequence[Speed], batch: int) -> str:
@@ -16,7 +16,8 @@ def report(record: dict[str, Any], speeds: Sequence[Speed], batch: int) -> str:
     lines = [
         f"Images of {record['shape']} by a model of {config['num_layers']} layers, "
         f"{config['num_heads']} heads of {config['head_dim']}, {record['model']['max_length']:,} "
-        f"positions; torch {where['torch']}, {where['device']}, {where['threads']} threads.",
+        "positions.",
+        how_it_ran(where, speeds),
         "~: timed at some positions, the others interpolated.",
         "",
         our_table(speeds, batch, record["bits_per_dim"]),

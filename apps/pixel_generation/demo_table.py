@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from markdown_tables import figure, markdown_table
-from pixel_speed import METHODS, Speed
+from pixel_speed import METHODS, Speed, how_it_ran
 
 
 def demo_report(results: dict[str, Any], speeds: Sequence[Speed], batch: int) -> str:
@@ -36,7 +36,7 @@ def _notes(results: dict[str, Any], speeds: Sequence[Speed]) -> list[str]:
         f"Independent pixels, each position with its own frequencies, cost {alone:.2f} bits/dim.",
         f"Held-out images: {run['metrics']['test_images']}; updates: {run['steps']:,} each; "
         f"training: {_seconds(results)}; parameters: {run['parameters']:,}.",
-        f"torch {where['torch']}, {where['device']}, {where['threads']} threads.",
+        how_it_ran(where, speeds),
     ]
     if any(speed.estimated for speed in speeds):
         notes.append("Speeds are from pixels spread over the image, the others interpolated.")

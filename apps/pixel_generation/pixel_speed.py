@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from pixel_presets import Attention
 from tqdm import tqdm
@@ -31,6 +31,7 @@ class Speed:
     """One method at one batch size.
 
     estimated: some positions were timed, and the others interpolated between them.
+    compiled: the steps were those of a compiled decoder, and not of the model in PyTorch.
     """
 
     method: MethodName
@@ -39,6 +40,7 @@ class Speed:
     seconds_per_image: float
     state_bytes_per_image: int
     estimated: bool
+    compiled: bool
 
 
 def measure(
@@ -63,6 +65,19 @@ def measure(
     ]
 
 
+def how_it_ran(environment: Mapping[str, Any], speeds: Sequence[Speed]) -> str:
+    """A line for below a table: versions, threads, and what of linear attention was native."""
+    first = (
+        f"torch {environment['torch']}, {environment['device']}, {environment['threads']} threads"
+    )
+    native = environment["backends"][0]
+    if native == "reference":
+        return f"{first}; linear attention in plain torch."
+    compiled = dict.fromkeys(speed.method for speed in speeds if speed.compiled)
+    drawn = f", which also compiled the decoder of: {', '.join(compiled)}" if compiled else ""
+    return f"{first}; linear attention by the backend {native}{drawn}."
+
+
 def _measure_one(
     models: Mapping[Attention, AutoregressiveTransformer],
     method: MethodName,
@@ -80,4 +95,5 @@ def _measure_one(
         timed.seconds_per_sample,
         timed.state_bytes_per_sample,
         timed.estimated,
+        timed.compiled,
     )

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from linattn_core import backends
 from linattn_models import MixtureOfLogistics, generation_throughput
 from tests.models.tiny import MAX_LENGTH, tiny_model
 
@@ -54,3 +55,18 @@ def test_bytes_are_those_of_one_samples_state() -> None:
 def test_refuses_what_cannot_be_right(fields: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         generation_throughput(tiny_model(), **fields)
+
+
+def test_it_says_whether_a_compiled_decoder_stepped() -> None:
+    eager = generation_throughput(tiny_model("linear"), batch=1, decoder="eager")
+    assert not eager.compiled
+    rerun = generation_throughput(tiny_model("linear"), batch=1, method="rerun")
+    assert not rerun.compiled
+
+
+@pytest.mark.skipif(
+    "cpu" not in backends(), reason="no backend is installed that compiles decoders"
+)
+def test_a_compiled_decoder_is_timed_where_asked_for() -> None:
+    model = tiny_model("linear").float()
+    assert generation_throughput(model, batch=1, decoder="compiled").compiled

@@ -6,6 +6,7 @@
 #include <string>
 #include <thread>
 
+#include "exercise/decoding.hpp"
 #include "exercise/definition.hpp"
 #include "instruction_sets.hpp"
 
@@ -187,27 +188,43 @@ void run_step(Random& random, const Kernels& kernels) {
     }
 }
 
-void run_all(unsigned seed, int rounds) {
-    Random random(seed);
-    for (const Kernels* kernels : usable_kernels()) {
-        for (int round = 0; round < rounds; ++round) {
-            Case one(random, 70);
-            one.run(*kernels);
-            one.check(*kernels);
-            run_step(random, *kernels);
+// A team of threads decodes what one thread does. The decoder is packed for the live kernels.
+void run_decoder(Random& random, const Kernels& kernels) {
+    const WeightFormat formats[] = {WeightFormat::float32, WeightFormat::bfloat16, WeightFormat::int8};
+    RandomModel model(random, formats[between(random, 0, 2)]);
+    const std::int64_t batch = between(random, 1, 40);
+    const std::vector<std::int64_t> prompts = model.prompts(batch);
+    const std::vector<float> one = model.decode(prompts, batch, 1), team = model.decode(prompts, batch, 3);
+    for (std::size_t i = 0; i < one.size(); ++i) {
+        if (!(std::fabs(one[i] - team[i]) <= 2e-2 * (1 + std::fabs(one[i])))) {
+            fail(kernels, "a decoded parameter", team[i], one[i]);
         }
-        run_long(random, *kernels);
     }
+}
+
+void run_all(const Kernels& kernels, unsigned seed, int rounds) {
+    Random random(seed);
+    for (int round = 0; round < rounds; ++round) {
+        Case one(random, 70);
+        one.run(kernels);
+        one.check(kernels);
+        run_step(random, kernels);
+        run_decoder(random, kernels);
+    }
+    run_long(random, kernels);
 }
 
 }  // namespace linattn::exercise
 
 int main(int count, char** arguments) {
     const int rounds = count > 1 ? std::atoi(arguments[1]) : 40;
-    // Two callers at once, each with threads of its own.
-    std::thread other([rounds] { linattn::exercise::run_all(1, rounds); });
-    linattn::exercise::run_all(2, rounds);
-    other.join();
+    for (const linattn::Kernels* kernels : linattn::usable_kernels()) {
+        linattn::use_instruction_set(kernels->instruction_set);
+        // Two callers at once, each with threads of its own.
+        std::thread other([=] { linattn::exercise::run_all(*kernels, 1, rounds); });
+        linattn::exercise::run_all(*kernels, 2, rounds);
+        other.join();
+    }
     std::printf("%d calls of each instruction set by two threads: as defined.\n", rounds);
     return 0;
 }

@@ -33,6 +33,7 @@ class Throughput:
         seconds_per_step: (position, seconds) of each position timed, for the batch together.
         state_bytes_per_sample: what decoding carries along for one sequence; 0 for rerunning.
         estimated: whether some positions were timed and the others interpolated.
+        compiled: whether a compiled decoder made the steps, and not the model itself.
     """
 
     samples_per_second: float
@@ -40,6 +41,7 @@ class Throughput:
     seconds_per_step: list[tuple[int, float]]
     state_bytes_per_sample: int
     estimated: bool
+    compiled: bool
 
 
 def generation_throughput(
@@ -86,6 +88,7 @@ def generation_throughput(
         seconds_per_step=timed,
         state_bytes_per_sample=_state_bytes(model, length) if method == "stateful" else 0,
         estimated=len(timed) < length,
+        compiled=isinstance(decoder, CompiledDecoder),
     )
 
 

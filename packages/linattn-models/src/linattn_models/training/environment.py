@@ -9,6 +9,8 @@ from pathlib import Path
 
 import torch
 
+from linattn_core import backends
+
 
 def environment(device: torch.device) -> dict[str, object]:
     """The versions, device, threads and source commit of this process; never fails."""
@@ -16,6 +18,7 @@ def environment(device: torch.device) -> dict[str, object]:
         "torch": torch.__version__,
         "device": _device_name(device),
         "threads": torch.get_num_threads(),
+        "backends": list(backends()),
         # The script's checkout; where there is none, that of an editable installation.
         "commit": source_commit(Path(sys.argv[0]).resolve().parent)
         or source_commit(Path(__file__).parent),
