@@ -45,7 +45,7 @@ def _measure(cases: Sequence[Case], settings: Settings, folder: Path | None) -> 
             running = run_cases(
                 cases,
                 settings,
-                gemm_float32=limits.gemm_float32,
+                limits=limits,
                 progress=lambda words: bar.set_description(words, refresh=sys.stderr.isatty()),
             )
             for result in running:

@@ -13,9 +13,10 @@ import torch
 
 from benchmarks.registry import Method
 from benchmarks.timer import interleave
+from linattn_core.registry import installed
 
 INSTRUCTION_SETS = (("amx_tile", "amx"), ("avx512f", "avx512"), ("avx2", "avx2"))
-PACKAGES = ("linattn-core", "linattn-models", "pytorch-fast-transformers")
+PACKAGES = ("linattn-core", "linattn-cpu", "linattn-models", "pytorch-fast-transformers")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +35,11 @@ class Limits:
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """The hardware and software that a result was taken with; names no host and no path."""
+    """The hardware and software that a result was taken with; names no host and no path.
+
+    Args:
+        backends: for each that was found, what is live of it: its instruction set, its threads.
+    """
 
     host_class: str
     cpu: str
@@ -45,6 +50,7 @@ class Machine:
     python: str
     torch: str
     packages: dict[str, str]
+    backends: dict[str, str]
     allocator: str
     commit: str
 
@@ -79,7 +85,7 @@ def describe_machine() -> Machine:
     information = _cpu_information()
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return Machine(
-        host_class=f"{cores}-core-{_instruction_set(information.get('flags', ''))}",
+        host_class=f"{cores}-core-{_instruction_set(cpu_flags())}",
         cpu=information.get("model name", platform.processor() or platform.machine()),
         cores=cores or 1,
         threads=torch.get_num_threads(),
@@ -88,9 +94,15 @@ def describe_machine() -> Machine:
         python=platform.python_version(),
         torch=torch.__version__,
         packages={name: _version(name) for name in PACKAGES},
+        backends=_backends(),
         allocator=_allocator(),
         commit=_commit(),
     )
+
+
+def cpu_flags() -> frozenset[str]:
+    """Returns the features of the processor by the kernel's names, such as "avx512_bf16"."""
+    return frozenset(_cpu_information().get("flags", "").split())
 
 
 def _no_check() -> None:
@@ -107,10 +119,9 @@ def _cpu_information() -> dict[str, str]:
     return {key.strip(): value.strip() for key, value in pairs}
 
 
-def _instruction_set(flags: str) -> str:
-    present = flags.split()
+def _instruction_set(flags: frozenset[str]) -> str:
     for flag, name in INSTRUCTION_SETS:
-        if flag in present:
+        if flag in flags:
             return name
     return platform.machine().replace("_", "-")
 
@@ -120,6 +131,13 @@ def _version(package: str) -> str:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return "not installed"
+
+
+def _backends() -> dict[str, str]:
+    return {
+        found.name: f"not live: {found.failure}" if not found.backend else found.backend.description
+        for found in installed()
+    }
 
 
 def _allocator() -> str:

@@ -26,43 +26,63 @@ def sampled_rows(length: int) -> torch.Tensor:
 
 
 def linear_rows(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rows: torch.Tensor
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    rows: torch.Tensor,
+    is_causal: bool = True,
 ) -> torch.Tensor:
-    """Rows of causal linear attention with phi = elu + 1 (the paper's equations 8 and 9).
+    """Rows of linear attention with phi = elu + 1 (the paper's equations 8 and 9, or 4 and 5).
 
     Args:
         query, key: (B, H, N, D) float64. value: (B, H, N, M) float64.
         rows: (R,) positions.
+        is_causal: row i sees the keys up to i, not all of them.
 
     Returns:
         (B, H, R, M).
     """
-    scores = _causal(_elu_plus_one(query[:, :, rows]) @ _elu_plus_one(key).mT, rows, 0.0)
+    scores = _elu_plus_one(query[:, :, rows]) @ _elu_plus_one(key).mT
+    if is_causal:
+        scores = _causal(scores, rows, 0.0)
     return scores @ value / (scores.sum(-1, keepdim=True) + EPS)
 
 
 def product_rows(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rows: torch.Tensor
 ) -> torch.Tensor:
-    """The same with neither feature map nor normaliser: what the peer's bare kernel computes."""
+    """The causal form with neither feature map nor normaliser: the peer's bare kernel."""
     return _causal(query[:, :, rows] @ key.mT, rows, 0.0) @ value
 
 
 def softmax_rows(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rows: torch.Tensor
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    rows: torch.Tensor,
+    is_causal: bool = True,
 ) -> torch.Tensor:
-    """Rows of causal softmax attention (the paper's equation 2)."""
+    """Rows of softmax attention (the paper's equation 2); as `linear_rows`."""
     scores = query[:, :, rows] @ key.mT / query.shape[-1] ** 0.5
-    return F.softmax(_causal(scores, rows, -torch.inf), dim=-1) @ value
+    if is_causal:
+        scores = _causal(scores, rows, -torch.inf)
+    return F.softmax(scores, dim=-1) @ value
 
 
 def disagreement(
-    actual: tuple[torch.Tensor, ...], expected: tuple[torch.Tensor, ...], names: tuple[str, ...]
+    actual: tuple[torch.Tensor, ...],
+    expected: tuple[torch.Tensor, ...],
+    names: tuple[str, ...],
+    tolerance: float | None = None,
 ) -> str | None:
-    """Returns the sentence that names the first tensor beyond its tolerance, or None."""
+    """Returns the sentence that names the first tensor beyond its tolerance, or None.
+
+    Args:
+        tolerance: largest error over largest magnitude; that of each tensor's dtype by default.
+    """
     for name, ours, truth in zip(names, actual, expected, strict=True):
         error = float((ours.double() - truth).abs().max() / truth.abs().max())
-        allowed = TOLERANCE[ours.dtype]
+        allowed = TOLERANCE[ours.dtype] if tolerance is None else tolerance
         if not error <= allowed:  # a NaN must not pass
             return f"{name} differs from the float64 oracle by {error:.1e}, allowed {allowed:.0e}"
     return None

@@ -35,8 +35,10 @@ def _import_fast_transformers() -> types.SimpleNamespace:
         raise NotMeasured(f"does not import here: {error}".splitlines()[0]) from error
     return types.SimpleNamespace(
         CausalLinearAttention=attention.CausalLinearAttention,
+        LinearAttention=attention.LinearAttention,
         RecurrentEncoderBuilder=builders.RecurrentEncoderBuilder,
         TriangularCausalMask=masking.TriangularCausalMask,
+        FullMask=masking.FullMask,
         LengthMask=masking.LengthMask,
         causal_dot_product=product.causal_dot_product,
     )

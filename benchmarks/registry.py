@@ -40,6 +40,7 @@ class Method:
         measure: takes the measurement itself and returns it, in place of timing `run`.
         units: how many of the case's units (positions, steps, images) one call does.
         operations: the least float32 operations that the algorithm needs for one call.
+        traffic: the least bytes that one call has to read and write, wherever they lie.
         estimated: the figure is extrapolated from a sample of the work, and is marked so.
     """
 
@@ -49,6 +50,7 @@ class Method:
     measure: Callable[[], float] | None = None
     units: float = 1
     operations: float = 0
+    traffic: float = 0
     estimated: bool = False
 
     def __post_init__(self) -> None:
@@ -69,6 +71,12 @@ class Target:
     """A figure that the project promises: one method's quantity, alone or over another's.
 
     Quantities are per unit of the case, so methods that do different amounts of work compare.
+
+    Args:
+        shows: the figure in words.
+        numerator, denominator: names of methods.
+        at_least, at_most: the bound; one of them.
+        of_gemm: the figure is the numerator's share of the machine's GEMM rate, not its quantity.
     """
 
     shows: str
@@ -76,10 +84,25 @@ class Target:
     denominator: str | None = None
     at_least: float | None = None
     at_most: float | None = None
+    of_gemm: bool = False
 
     def __post_init__(self) -> None:
         if (self.at_least is None) == (self.at_most is None):
             raise ValueError(f"target {self.shows!r} must have either at_least or at_most")
+        if self.of_gemm and self.denominator is not None:
+            raise ValueError(f"target {self.shows!r} is a share of the GEMM rate, of one method")
+
+    @classmethod
+    def faster(cls, ours: str, rival: str, at_least: float) -> Target:
+        """The promise that `ours` is so many times as fast as `rival`."""
+        return cls(f"{ours}: times as fast as {rival}", rival, ours, at_least=at_least)
+
+    @property
+    def subject(self) -> str:
+        """The method that the figure speaks for: a ratio that should be large divides by it."""
+        if self.denominator is not None and self.at_least is not None:
+            return self.denominator
+        return self.numerator
 
     def reached(self, value: float) -> bool:
         """True when `value` is on the right side of the bound."""
@@ -105,7 +128,8 @@ class Case:
         seconds: time that the rounds may take; the least number of rounds is taken in any case.
         rounds: least and largest number of rounds.
         series, at: cases that differ only in a size belong to one series, drawn as one table
-            whose rows are the sizes `at`; the table says from which size on the first method wins.
+            whose rows are the sizes `at`; the table says from which size on each method wins over
+            the last one.
     """
 
     name: str

@@ -74,8 +74,10 @@ def to_markdown(report: Report) -> str:
     parts += ["## Everything measured", measurements(report.results)]
     parts.append(
         "Medians with quartiles over interleaved rounds; ratios are taken round by round. A method "
-        "is measured only after its result agreed with a float64 oracle. The share is of the "
-        "float32 GEMM rate above, counting the least operations that the algorithm needs."
+        "is measured only after its result agreed with a float64 oracle. The shares are of the "
+        "float32 GEMM rate and the copy bandwidth above, counting the least operations and the "
+        "least bytes that the algorithm needs; caches that hold the bytes can take the latter over "
+        "100%. The first table shows the larger share of the method that is to be fast."
     )
     return "\n\n".join(parts) + "\n"
 
@@ -90,11 +92,13 @@ def _free_name(folder: Path, name: str) -> str:
 
 def _machine_list(machine: Machine, limits: Limits) -> str:
     packages = ", ".join(f"{name} {version}" for name, version in machine.packages.items())
+    backends = "; ".join(f"{name}: {what}" for name, what in machine.backends.items())
     lines = [
         f"Hardware: {machine.cpu}, {machine.cores} cores, {machine.memory_gib:g} GiB, "
         f"{machine.system}; {machine.threads} threads used.",
         f"Software: torch {machine.torch}, Python {machine.python}, {packages}; "
         f"commit {machine.commit}; {machine.allocator}.",
+        f"Backends: {backends}.",
         f"Limits: GEMM {limits.gemm_float32 / 1e9:,.0f} GFLOP/s in float32 and "
         f"{limits.gemm_bfloat16 / 1e9:,.0f} in bfloat16, copy "
         f"{limits.copy_bandwidth / 1e9:,.1f} GB/s (read and written).",

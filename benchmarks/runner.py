@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
+from benchmarks.machine import Limits
 from benchmarks.registry import Absent, Case, Method, Settings, Target
 from benchmarks.timer import Measured, Spread, interleave, pairwise, spread
 
@@ -25,6 +26,7 @@ class MethodResult:
         value: the quantity per unit, median and quartiles; None unless measured.
         share_of_gemm: the algorithm's least operations at the measured speed, over the machine's
             float32 GEMM rate; None where it does not apply.
+        share_of_copy: the same of the least bytes moved, over the machine's copy bandwidth.
         detail: what the check said, for the reader of the JSON.
     """
 
@@ -33,7 +35,8 @@ class MethodResult:
     samples: tuple[float, ...] = ()
     units: float = 1
     value: Spread | None = None
-    share_of_gemm: float | None = None
+    share_of_gemm: Spread | None = None
+    share_of_copy: Spread | None = None
     estimated: bool = False
     detail: str | None = None
 
@@ -77,24 +80,24 @@ def run_cases(
     cases: Sequence[Case],
     settings: Settings,
     *,
-    gemm_float32: float,
+    limits: Limits,
     progress: Progress = lambda words: None,
 ) -> Iterator[CaseResult]:
     """Yields each case's result as soon as it is there.
 
     Args:
-        gemm_float32: the machine's rate, operations a second.
+        limits: the machine's, for the shares of them.
         progress: told in a few words what goes on.
     """
     for case in cases:
-        yield run_case(case, settings, gemm_float32=gemm_float32, progress=progress)
+        yield run_case(case, settings, limits=limits, progress=progress)
 
 
 def run_case(
     case: Case,
     settings: Settings,
     *,
-    gemm_float32: float,
+    limits: Limits,
     progress: Progress = lambda words: None,
 ) -> CaseResult:
     """Returns the figures of one case; a method that fails its check gets none."""
@@ -115,7 +118,7 @@ def run_case(
         rounds=QUICK_ROUNDS if settings.quick else case.rounds,
         on_round=lambda taken: progress(f"{case.name}: round {taken}"),
     )
-    methods = tuple(_method_result(entry, faults, measured, gemm_float32) for entry in entries)
+    methods = tuple(_method_result(entry, faults, measured, limits) for entry in entries)
     result = CaseResult(case, methods, ())
     return dataclasses.replace(
         result, targets=tuple(_target(result, t, settings) for t in case.targets)
@@ -135,7 +138,7 @@ def _check_names(case: Case, entries: Sequence[Method | Absent]) -> None:
 
 
 def _method_result(
-    entry: Method | Absent, faults: dict[str, str], measured: Measured, gemm_float32: float
+    entry: Method | Absent, faults: dict[str, str], measured: Measured, limits: Limits
 ) -> MethodResult:
     if isinstance(entry, Absent):
         return MethodResult(entry.name, entry.reason)
@@ -145,20 +148,28 @@ def _method_result(
         return MethodResult(entry.name, measured.refused[entry.name])
     samples = measured.samples[entry.name]
     value = spread([sample / entry.units for sample in samples])
-    rate = entry.operations / spread(samples).median
     return MethodResult(
         entry.name,
         "measured",
         samples=tuple(samples),
         units=entry.units,
         value=value,
-        share_of_gemm=rate / gemm_float32 if entry.operations else None,
+        share_of_gemm=_share(entry.operations, limits.gemm_float32, samples),
+        share_of_copy=_share(entry.traffic, limits.copy_bandwidth, samples),
         estimated=entry.estimated,
     )
 
 
+def _share(amount: float, limit: float, samples: Sequence[float]) -> Spread | None:
+    if not amount:
+        return None
+    return spread([amount / sample / limit for sample in samples])
+
+
 def _target(result: CaseResult, target: Target, settings: Settings) -> TargetResult:
-    if target.denominator is None:
+    if target.of_gemm:
+        value = result.method(target.numerator).share_of_gemm
+    elif target.denominator is None:
         value = result.method(target.numerator).value
     else:
         value = result.ratio(target.numerator, target.denominator)

@@ -22,13 +22,15 @@ def targets(results: Sequence[CaseResult]) -> str:
     ]
     if not rows:
         return "No case of this run promises a figure."
-    return _table(["case", "figure", "measured", "quartiles", "to reach", "reached"], rows)
+    header = ["case", "figure", "measured", "quartiles", "to reach", "reached", "share of a limit"]
+    return _table(header, rows)
 
 
 def measurements(results: Sequence[CaseResult]) -> str:
     """Returns one row for each method of each case."""
     rows = [_method_row(result, method) for result in results for method in result.methods]
-    return _table(["case", "method", "per", "median", "quartiles", "rounds", "GEMM share"], rows)
+    shares = ["GEMM share", "copy share"]
+    return _table(["case", "method", "per", "median", "quartiles", "rounds", *shares], rows)
 
 
 def series(results: Sequence[CaseResult]) -> list[str]:
@@ -42,37 +44,37 @@ def series(results: Sequence[CaseResult]) -> list[str]:
 
 
 def first_win(members: Sequence[CaseResult]) -> str:
-    """Returns the sentence saying from which size on the first method beats each other one."""
-    first, *rivals = (method.name for method in members[0].methods)
-    return " ".join(_first_win_over(members, first, rival) for rival in rivals)
+    """Returns the sentences saying from which size on each method beats the last one."""
+    *ours, rival = (method.name for method in members[0].methods)
+    return " ".join(_first_win_over(members, name, rival) for name in ours)
 
 
-def _first_win_over(members: Sequence[CaseResult], first: str, rival: str) -> str:
-    ratios = [(member.case.at, member.ratio(rival, first)) for member in members]
+def _first_win_over(members: Sequence[CaseResult], ours: str, rival: str) -> str:
+    ratios = [(member.case.at, member.ratio(rival, ours)) for member in members]
     known = sorted((at, ratio.median) for at, ratio in ratios if at is not None and ratio)
     if len(known) < len(members):
-        return f"{first} and {rival} were not both measured at every length."
+        return f"{ours} and {rival} were not both measured at every length."
     losses = [at for at, ratio in known if ratio <= 1]
     if not losses:
-        return f"{first} is faster than {rival} at every length measured."
+        return f"{ours} is faster than {rival} at every length measured."
     wins = [at for at, _ in known if at > max(losses)]
     if not wins:
-        return f"{first} is not yet faster than {rival} at N={max(losses):,}."
-    return f"{first} is faster than {rival} from N={min(wins):,} on (of the lengths measured)."
+        return f"{ours} is not yet faster than {rival} at N={max(losses):,}."
+    return f"{ours} is faster than {rival} from N={min(wins):,} on (of the lengths measured)."
 
 
 def _series_table(members: Sequence[CaseResult]) -> str:
-    first, *rivals = (method.name for method in members[0].methods)
-    header = ["N", first, *(cell for rival in rivals for cell in (rival, f"{rival} / {first}"))]
-    return _table(header, [_series_row(member, first, rivals) for member in members])
+    names = [method.name for method in members[0].methods]
+    *ours, rival = names
+    header = ["N", *names, *(f"{rival} / {name}" for name in ours)]
+    return _table(header, [_series_row(member, ours, rival) for member in members])
 
 
-def _series_row(member: CaseResult, first: str, rivals: Sequence[str]) -> list[str]:
-    row = [f"{member.case.at:,}", _median(member, member.method(first))]
-    for rival in rivals:
-        ratio = member.ratio(rival, first)
-        row += [_median(member, member.method(rival)), f"{ratio.median:.2f}" if ratio else "-"]
-    return row
+def _series_row(member: CaseResult, ours: Sequence[str], rival: str) -> list[str]:
+    medians = [_median(member, method) for method in member.methods]
+    ratios = [member.ratio(rival, name) for name in ours]
+    shown = (f"{ratio.median:.2f}" if ratio else "-" for ratio in ratios)
+    return [f"{member.case.at:,}", *medians, *shown]
 
 
 def _outcome(result: CaseResult, outcome: TargetResult) -> list[str]:
@@ -81,7 +83,18 @@ def _outcome(result: CaseResult, outcome: TargetResult) -> list[str]:
     assert bound is not None  # Target holds exactly one of the two
     sign = ">=" if target.at_least is not None else "<="
     measured = ["-", "-"] if value is None else _figure(result, target, value)
-    return [*measured, f"{sign} {_bound(result, target, bound)}", REACHED[outcome.reached]]
+    promised = [f"{sign} {_bound(result, target, bound)}", REACHED[outcome.reached]]
+    return [*measured, *promised, _larger_share(result.method(target.subject))]
+
+
+def _larger_share(method: MethodResult) -> str:
+    """Of the machine's two limits the one that the method comes closer to."""
+    shares = {"GEMM": method.share_of_gemm, "copy": method.share_of_copy}
+    known = {name: share.median for name, share in shares.items() if share is not None}
+    if not known:
+        return "-"
+    nearest = max(known, key=lambda name: known[name])
+    return f"{known[nearest]:.0%} of {nearest}"
 
 
 def _figure(result: CaseResult, target: Target, value: Spread) -> list[str]:
@@ -92,16 +105,19 @@ def _figure(result: CaseResult, target: Target, value: Spread) -> list[str]:
 
 
 def _bound(result: CaseResult, target: Target, value: float) -> str:
+    if target.of_gemm:
+        return f"{value:.0%}"
     return f"{value:.3g}" if target.denominator else quantity(value, result.case.quantity)
 
 
 def _method_row(result: CaseResult, method: MethodResult) -> list[str]:
     row = [result.case.name, method.name, result.case.unit, _median(result, method)]
     if method.value is None:
-        return [*row, "-", "-", "-"]
+        return [*row, "-", "-", "-", "-"]
     low, high = (quantity(v, result.case.quantity) for v in (method.value.low, method.value.high))
-    share = "-" if method.share_of_gemm is None else f"{method.share_of_gemm:.0%}"
-    return [*row, f"{low} to {high}", str(len(method.samples)), share]
+    shares = (method.share_of_gemm, method.share_of_copy)
+    shown = ("-" if share is None else f"{share.median:.0%}" for share in shares)
+    return [*row, f"{low} to {high}", str(len(method.samples)), *shown]
 
 
 def _median(result: CaseResult, method: MethodResult) -> str:
@@ -114,7 +130,7 @@ def _median(result: CaseResult, method: MethodResult) -> str:
 def quantity(value: float, kind: Quantity) -> str:
     """Returns seconds with a fitting prefix, or bytes in MiB."""
     if kind == "bytes":
-        return f"{value / MIB:,.0f} MiB"
+        return f"{value / MIB:,.1f}".removesuffix(".0") + " MiB"
     scale, name = next((p for p in SECOND_PREFIXES if abs(value) >= p[0]), SECOND_PREFIXES[-1])
     return f"{value / scale:.3g} {name}"
 

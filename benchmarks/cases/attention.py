@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import types
 from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -12,27 +15,42 @@ import linattn_core
 from benchmarks import oracle, peers
 from benchmarks.registry import Absent, Method, NotMeasured, Settings
 
+LINEAR_CPU = "linear (cpu)"
 LINEAR = "linear (torch)"
 SDPA = "softmax SDPA"
 FAST_TRANSFORMERS = peers.FAST_TRANSFORMERS
 FAST_TRANSFORMERS_KERNEL = "fast-transformers, kernel alone"
+# Our methods, and the backends that they name.
+BACKENDS = {LINEAR_CPU: "cpu", LINEAR: "reference"}
 
 Call = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+Result = TypeVar("Result")
 
 
 @dataclasses.dataclass(frozen=True)
-class Sizes:
-    """One problem: batch, heads, length, and the width of queries, keys and values."""
+class Problem:
+    """What is asked of an operator: batch, heads, length, the width of queries, keys and values."""
 
     length: int
     batch: int = 1
     heads: int = 8
     width: int = 64
+    causal: bool = True
+    dtype: torch.dtype = torch.float32
 
     def operations(self, backward: bool) -> float:
-        """The least that causal linear attention needs: 4 N D M a head, 10 with the backward."""
+        """The least that linear attention needs: 4 N D M a head, 10 with the backward pass."""
         each = 10 if backward else 4
         return each * self.batch * self.heads * self.length * self.width**2
+
+    def traffic(self, backward: bool) -> float:
+        """The least bytes: queries, keys, values read and outputs written once a pass.
+
+        The backward pass reads the gradient too, and writes three.
+        """
+        tensors = 12 if backward else 4
+        numbers = self.batch * self.heads * self.length * self.width
+        return tensors * numbers * self.dtype.itemsize
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +61,7 @@ class Attention:
         call: takes query, key, value in the operator's own layout.
         rows: the float64 truth.
         length_first: the layout is (B, N, H, D) instead of (B, H, N, D).
-        linear: the work grows with N, so that its operations can be held against the GEMM rate.
+        linear: the work grows with N, so that it can be held against the machine's limits.
     """
 
     name: str
@@ -53,47 +71,69 @@ class Attention:
     linear: bool = True
 
 
-def attention(name: str, length: int, settings: Settings) -> Attention:
-    """Returns the operator of that name, made ready for sequences of `length`.
+def attention(name: str, problem: Problem, settings: Settings) -> Attention:
+    """Returns the operator of that name, made ready for the problem.
 
     Raises:
-        NotMeasured: when it belongs to a peer that is not here.
+        NotMeasured: when it belongs to a backend or a peer that is not here.
     """
-    if name == LINEAR:
-        return Attention(name, _linear, oracle.linear_rows)
+    if name in BACKENDS:
+        return _linear(name, problem)
     if name == SDPA:
-        return Attention(name, _sdpa, oracle.softmax_rows, linear=False)
+        return _sdpa(problem)
     library = peers.fast_transformers(settings)
-    if name == FAST_TRANSFORMERS_KERNEL:
-        return Attention(name, library.causal_dot_product, oracle.product_rows)
-    module = library.CausalLinearAttention(None)  # elu + 1 ignores the query dimension
-    # Its encoder makes the masks once for all layers, so they stay outside the timed call.
-    causal = library.TriangularCausalMask(length)
-    lengths = library.LengthMask(torch.tensor([length]))
+    if name == FAST_TRANSFORMERS:
+        return _peer(library, problem)
+    if not problem.causal:
+        raise NotMeasured("it is causal only")
+    return Attention(name, library.causal_dot_product, oracle.product_rows)
+
+
+def _linear(name: str, problem: Problem) -> Attention:
+    backend = BACKENDS[name]
+    if backend not in linattn_core.backends():
+        raise NotMeasured(f"no live backend {backend!r}; python -m linattn_core.info tells more")
 
     def call(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = module(query, key, value, causal, lengths, lengths)
+        out: torch.Tensor = linattn_core.linear_attention(
+            query, key, value, is_causal=problem.causal, feature_map="elu", backend=backend
+        )
         return out
 
-    return Attention(name, call, oracle.linear_rows, length_first=True)
+    return Attention(name, call, _linear_rows(problem))
 
 
-def _linear(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    out: torch.Tensor = linattn_core.linear_attention(
-        query, key, value, is_causal=True, feature_map="elu", backend="reference"
-    )
-    return out
+def _sdpa(problem: Problem) -> Attention:
+    call = functools.partial(F.scaled_dot_product_attention, is_causal=problem.causal)
+    rows = functools.partial(oracle.softmax_rows, is_causal=problem.causal)
+    return Attention(SDPA, call, rows, linear=False)
 
 
-def _sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    return F.scaled_dot_product_attention(query, key, value, is_causal=True)
+def _peer(library: types.SimpleNamespace, problem: Problem) -> Attention:
+    # Its encoder makes the masks once for all layers, so they stay outside the timed call.
+    if problem.causal:
+        kind, mask = library.CausalLinearAttention, library.TriangularCausalMask(problem.length)
+    else:
+        kind, mask = library.LinearAttention, library.FullMask(problem.length)
+    module = kind(None)  # elu + 1 ignores the query dimension
+    lengths = library.LengthMask(torch.tensor([problem.length]))
+
+    def call(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = module(query, key, value, mask, lengths, lengths)
+        return out
+
+    return Attention(FAST_TRANSFORMERS, call, _linear_rows(problem), length_first=True)
 
 
-def inputs(sizes: Sizes, *, length_first: bool, backward: bool) -> list[torch.Tensor]:
+def _linear_rows(problem: Problem) -> oracle.Rows:
+    return functools.partial(oracle.linear_rows, is_causal=problem.causal)
+
+
+def inputs(problem: Problem, *, length_first: bool, backward: bool) -> list[torch.Tensor]:
     """Returns query, key and value; the same numbers in either layout."""
     generator = torch.Generator().manual_seed(0)
-    shape = (sizes.batch, sizes.heads, sizes.length, sizes.width)
-    made = [torch.randn(shape, generator=generator) for _ in range(3)]
+    shape = (problem.batch, problem.heads, problem.length, problem.width)
+    made = [torch.randn(shape, generator=generator).to(problem.dtype) for _ in range(3)]
     if length_first:
         made = [tensor.transpose(1, 2).contiguous() for tensor in made]
     return [tensor.requires_grad_(backward) for tensor in made]
@@ -101,7 +141,7 @@ def inputs(sizes: Sizes, *, length_first: bool, backward: bool) -> list[torch.Te
 
 def method(
     name: str,
-    sizes: Sizes,
+    problem: Problem,
     *,
     backward: bool,
     settings: Settings,
@@ -109,17 +149,40 @@ def method(
 ) -> Method | Absent:
     """Returns the operator as a method of a case whose unit is the call, or the position."""
     try:
-        operator = attention(name, sizes.length, settings)
+        operator = attention(name, problem, settings)
     except NotMeasured as reason:
         return Absent(name, str(reason))
-    tensors = inputs(sizes, length_first=operator.length_first, backward=backward)
+    tensors = inputs(problem, length_first=operator.length_first, backward=backward)
     return Method(
         name,
         check=lambda: _check(operator, tensors),
         run=call_on(operator, tensors, torch.ones_like(tensors[2]) if backward else None),
-        units=sizes.length if per_position else 1,
-        operations=sizes.operations(backward) if operator.linear else 0,
+        units=problem.length if per_position else 1,
+        operations=problem.operations(backward) if operator.linear else 0,
+        traffic=problem.traffic(backward) if operator.linear else 0,
     )
+
+
+def on_threads(made: Method | Absent, threads: int) -> Method | Absent:
+    """Returns the method, checked and timed with so many threads of torch, set back after it."""
+    if isinstance(made, Absent):
+        return made
+    assert made.run is not None  # the operators are timed, they do not measure themselves
+    return dataclasses.replace(
+        made, check=_on_threads(made.check, threads), run=_on_threads(made.run, threads)
+    )
+
+
+def _on_threads(call: Callable[[], Result], threads: int) -> Callable[[], Result]:
+    def called() -> Result:
+        before = torch.get_num_threads()
+        torch.set_num_threads(threads)
+        try:
+            return call()
+        finally:
+            torch.set_num_threads(before)
+
+    return called
 
 
 def call_on(

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from benchmarks.cases.attention import (
     FAST_TRANSFORMERS,
     LINEAR,
+    LINEAR_CPU,
     SDPA,
-    Sizes,
+    Problem,
     attention,
     call_on,
     inputs,
@@ -25,20 +26,22 @@ LENGTH, QUICK_LENGTH, WARMING_LENGTH = 16_384, 256, 64
 
 def make_call(name: str, length: int, backward: bool, settings: Settings) -> Callable[[], object]:
     """Allocates the inputs and returns the call to measure; runs in the child process."""
-    operator = attention(name, length, settings)
-    tensors = inputs(Sizes(length), length_first=operator.length_first, backward=backward)
+    problem = Problem(length)
+    operator = attention(name, problem, settings)
+    tensors = inputs(problem, length_first=operator.length_first, backward=backward)
     return call_on(operator, tensors)
 
 
 def _method(name: str, backward: bool, settings: Settings) -> Method | Absent:
     length = QUICK_LENGTH if settings.quick else LENGTH
-    checked = method(name, Sizes(length), backward=backward, settings=settings)
+    checked = method(name, Problem(length), backward=backward, settings=settings)
     if isinstance(checked, Absent):
         return checked
     return dataclasses.replace(
         checked,
         run=None,
         operations=0,
+        traffic=0,
         measure=lambda: peak_above_inputs(
             make_call,
             (name, length, backward, settings),
@@ -48,20 +51,23 @@ def _method(name: str, backward: bool, settings: Settings) -> Method | Absent:
     )
 
 
-def _case(backward: bool, most: int) -> Case:
+def _case(backward: bool, most: dict[str, int]) -> Case:
     return Case(
         f"memory/{PASSES[backward].replace(' ', '-')}",
         shows=f"Peak resident memory of the process above its inputs (96 MiB), {PASSES[backward]}, "
         "causal, N=16,384 (B=1, H=8, D=M=64, float32); outputs and gradients count.",
         setup=lambda settings: [
-            _method(name, backward, settings) for name in (LINEAR, FAST_TRANSFORMERS, SDPA)
+            _method(name, backward, settings)
+            for name in (LINEAR_CPU, LINEAR, FAST_TRANSFORMERS, SDPA)
         ],
-        targets=(Target(f"peak of {LINEAR}", LINEAR, at_most=most * MIB),),
+        targets=tuple(
+            Target(f"peak of {name}", name, at_most=bound * MIB) for name, bound in most.items()
+        ),
         quantity="bytes",
-        seconds=60,
+        seconds=40,
         rounds=(2, 3),
     )
 
 
-registry.add(_case(backward=False, most=160))
-registry.add(_case(backward=True, most=300))
+registry.add(_case(backward=False, most={LINEAR_CPU: 32, LINEAR: 160}))
+registry.add(_case(backward=True, most={LINEAR_CPU: 160, LINEAR: 300}))

@@ -1,80 +1,203 @@
-"""The causal operator in plain torch: its scaling in N, and its rivals at N = 16,384."""
+"""The operator alone: its scaling in N, its rivals, its threads, half precision."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+
+import torch
 
 from benchmarks.cases.attention import (
     FAST_TRANSFORMERS,
     FAST_TRANSFORMERS_KERNEL,
     LINEAR,
+    LINEAR_CPU,
     SDPA,
-    Sizes,
+    Problem,
     method,
+    on_threads,
 )
+from benchmarks.machine import cpu_flags
 from benchmarks.registry import Absent, Case, Method, Settings, Target, registry
 
-SHORT, LONG, USUAL = 4_096, 65_536, 16_384
+SHORT, LONG, USUAL, FEW = 4_096, 65_536, 16_384, 512
 QUICK_DIVISOR = 64
 PASSES = {False: "forward", True: "forward and backward"}
-METHODS = (LINEAR, FAST_TRANSFORMERS, FAST_TRANSFORMERS_KERNEL, SDPA)
+OURS = (LINEAR_CPU, LINEAR)
+PEERS = (FAST_TRANSFORMERS, FAST_TRANSFORMERS_KERNEL)
+ONE_THREAD, TWO_THREADS = f"{LINEAR_CPU}, one thread", f"{LINEAR_CPU}, two threads"
+BFLOAT16 = f"{LINEAR_CPU}, bfloat16"
+# Instructions that multiply bfloat16 faster than float32.
+FAST_BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16"})
+
+
+def _scaled(problem: Problem, settings: Settings) -> Problem:
+    if not settings.quick:
+        return problem
+    return dataclasses.replace(problem, length=problem.length // QUICK_DIVISOR)
+
+
+def _at(name: str, length: int) -> str:
+    return f"{name}, N={length:,}"
 
 
 def _scaling(backward: bool, settings: Settings) -> list[Method | Absent]:
-    return [_linear_at(length, backward, settings) for length in (SHORT, LONG)]
-
-
-def _linear_at(length: int, backward: bool, settings: Settings) -> Method | Absent:
-    sizes = _sizes(length, settings)
-    made = method(LINEAR, sizes, backward=backward, settings=settings, per_position=True)
-    return dataclasses.replace(made, name=_at(length))
-
-
-def _rivals(backward: bool, settings: Settings) -> list[Method | Absent]:
-    sizes = _sizes(USUAL, settings)
-    return [method(name, sizes, backward=backward, settings=settings) for name in METHODS]
-
-
-def _sizes(length: int, settings: Settings) -> Sizes:
-    return Sizes(length // QUICK_DIVISOR) if settings.quick else Sizes(length)
-
-
-def _at(length: int) -> str:
-    return f"{LINEAR}, N={length:,}"
+    return [
+        dataclasses.replace(
+            method(
+                name,
+                _scaled(Problem(length), settings),
+                backward=backward,
+                settings=settings,
+                per_position=True,
+            ),
+            name=_at(name, length),
+        )
+        for name in OURS
+        for length in (SHORT, LONG)
+    ]
 
 
 def _scaling_case(backward: bool) -> Case:
     return Case(
-        f"operator/scaling/{PASSES[backward].replace(' ', '-')}",
+        f"operator/scaling/{_slug(backward)}",
         shows=f"Causal linear attention, {PASSES[backward]}: the time per position does not "
         "grow with N (B=1, H=8, D=M=64, float32).",
         setup=lambda settings: _scaling(backward, settings),
-        targets=(
+        targets=tuple(
             Target(
-                "time per position at N=65,536 over N=4,096", _at(LONG), _at(SHORT), at_most=1.5
-            ),
+                f"{name}: time per position at N=65,536 over N=4,096",
+                _at(name, LONG),
+                _at(name, SHORT),
+                at_most=1.5,
+            )
+            for name in OURS
         ),
         unit="position",
-        seconds=30,
+        seconds=20,
     )
 
 
-def _rivals_case(backward: bool, targets: tuple[Target, ...]) -> Case:
+def _rivals_case(
+    name: str,
+    problem: Problem,
+    backward: bool,
+    rivals: Sequence[str],
+    targets: tuple[Target, ...],
+    seconds: float,
+) -> Case:
+    kind = "Causal" if problem.causal else "Not causal"
     return Case(
-        f"operator/rivals/{PASSES[backward].replace(' ', '-')}",
-        shows=f"Causal attention, {PASSES[backward]}, N=16,384 (B=1, H=8, D=M=64, float32), "
-        "beside softmax and the paper's own library, as built by pip.",
-        setup=lambda settings: _rivals(backward, settings),
+        f"operator/{name}/{_slug(backward)}",
+        shows=f"{kind} attention, {PASSES[backward]}, N={problem.length:,} "
+        f"(B=1, H=8, D=M={problem.width}, float32), beside {', '.join(rivals)}.",
+        setup=lambda settings: [
+            method(each, _scaled(problem, settings), backward=backward, settings=settings)
+            for each in (*OURS, *rivals)
+        ],
         targets=targets,
-        seconds=60,
+        seconds=seconds,
     )
 
 
-def _faster_than(rival: str, at_least: float) -> Target:
-    return Target(f"times faster than {rival}", rival, LINEAR, at_least=at_least)
+def _one_head(backward: bool, settings: Settings) -> list[Method | Absent]:
+    problem = _scaled(Problem(LONG, heads=1), settings)
+    made = method(LINEAR_CPU, problem, backward=backward, settings=settings)
+    one = dataclasses.replace(on_threads(made, 1), name=ONE_THREAD)
+    if settings.threads < 2:
+        return [one, Absent(TWO_THREADS, "the run was given one thread (--threads)")]
+    return [one, dataclasses.replace(on_threads(made, 2), name=TWO_THREADS)]
 
 
-registry.add(_scaling_case(backward=False))
-registry.add(_scaling_case(backward=True))
-registry.add(_rivals_case(False, (_faster_than(SDPA, 12), _faster_than(FAST_TRANSFORMERS, 2))))
-registry.add(_rivals_case(True, (_faster_than(FAST_TRANSFORMERS, 2),)))
+def _one_head_case(backward: bool) -> Case:
+    return Case(
+        f"operator/one-head/{_slug(backward)}",
+        shows=f"One head, {PASSES[backward]}, causal, N=65,536 (B=1, H=1, D=M=64, float32): the "
+        "sequence itself is shared among threads.",
+        setup=lambda settings: _one_head(backward, settings),
+        targets=(Target.faster(TWO_THREADS, ONE_THREAD, 1.8),),
+        seconds=10,
+    )
+
+
+def _half(settings: Settings) -> list[Method | Absent]:
+    full = _scaled(Problem(USUAL), settings)
+    half = dataclasses.replace(full, dtype=torch.bfloat16)
+    made = method(LINEAR_CPU, half, backward=False, settings=settings)
+    return [
+        method(LINEAR_CPU, full, backward=False, settings=settings),
+        dataclasses.replace(made, name=BFLOAT16),
+    ]
+
+
+def _half_case() -> Case:
+    to_reach = 1.5 if FAST_BFLOAT16 & cpu_flags() else 1
+    return Case(
+        "operator/bfloat16/forward",
+        shows="Causal linear attention, forward, N=16,384 (B=1, H=8, D=M=64): bfloat16 tensors "
+        "beside float32.",
+        setup=_half,
+        targets=(Target.faster(BFLOAT16, LINEAR_CPU, to_reach),),
+        seconds=10,
+    )
+
+
+def _slug(backward: bool) -> str:
+    return PASSES[backward].replace(" ", "-")
+
+
+def _faster(rivals: dict[str, float], ours: str = LINEAR_CPU) -> tuple[Target, ...]:
+    return tuple(Target.faster(ours, rival, at_least) for rival, at_least in rivals.items())
+
+
+for _backward in PASSES:
+    registry.add(_scaling_case(_backward))
+registry.add(
+    _rivals_case(
+        "rivals", Problem(USUAL), False, (*PEERS, SDPA),
+        (
+            *_faster({FAST_TRANSFORMERS: 20, LINEAR: 8}),
+            Target(f"{LINEAR_CPU}: share of the GEMM rate", LINEAR_CPU, at_least=0.7, of_gemm=True),
+            *_faster({SDPA: 12, FAST_TRANSFORMERS: 2}, LINEAR),
+        ),
+        seconds=40,
+    )
+)  # fmt: skip
+registry.add(
+    _rivals_case(
+        "rivals", Problem(USUAL), True, (*PEERS, SDPA),
+        (*_faster({FAST_TRANSFORMERS: 14, LINEAR: 6}), *_faster({FAST_TRANSFORMERS: 2}, LINEAR)),
+        seconds=45,
+    )
+)  # fmt: skip
+registry.add(
+    _rivals_case(
+        "rivals-of-width-32", Problem(USUAL, width=32), False, PEERS,
+        _faster({FAST_TRANSFORMERS: 20, LINEAR: 11}),
+        seconds=15,
+    )
+)  # fmt: skip
+registry.add(
+    _rivals_case(
+        "rivals-of-width-32", Problem(USUAL, width=32), True, PEERS,
+        _faster({FAST_TRANSFORMERS: 15, LINEAR: 8}),
+        seconds=20,
+    )
+)  # fmt: skip
+registry.add(
+    _rivals_case(
+        "rivals-at-512", Problem(FEW), False, (*PEERS, SDPA),
+        _faster({FAST_TRANSFORMERS: 10, LINEAR: 4.5, SDPA: 4.6}),
+        seconds=10,
+    )
+)  # fmt: skip
+registry.add(
+    _rivals_case(
+        "rivals-not-causal", Problem(USUAL, causal=False), True, (FAST_TRANSFORMERS,),
+        _faster({FAST_TRANSFORMERS: 4, LINEAR: 4}),
+        seconds=20,
+    )
+)  # fmt: skip
+for _backward in PASSES:
+    registry.add(_one_head_case(_backward))
+registry.add(_half_case())

@@ -12,15 +12,23 @@ from benchmarks import peers
 from benchmarks.cases import decoding
 from benchmarks.cases.decoding import (
     QUICK_SIZE,
+    WEIGHT_BYTES,
     Size,
     build_model,
+    check_compiled,
     check_peer,
     check_rerun,
     check_steps,
 )
 from benchmarks.peer_decoder import PeerDecoder
 from benchmarks.registry import Absent, Method, NotMeasured, Settings
-from linattn_models import AutoregressiveTransformer, Throughput
+from linattn_core.decoding import CannotCompile
+from linattn_models import (
+    AutoregressiveTransformer,
+    CompiledDecoder,
+    Throughput,
+    compile_decoder,
+)
 
 SETTINGS = Settings(quick=True, peers=True, threads=1)
 
@@ -32,6 +40,16 @@ def peer_decoder() -> PeerDecoder:
     except NotMeasured as reason:
         pytest.skip(f"{peers.FAST_TRANSFORMERS}: {reason}")
     return PeerDecoder(library, build_model("linear", QUICK_SIZE))
+
+
+@pytest.fixture(params=WEIGHT_BYTES)
+def compiled(request: pytest.FixtureRequest) -> tuple[AutoregressiveTransformer, CompiledDecoder]:
+    """A model and its compiled decoder, for each way to keep the weights."""
+    model = build_model("linear", QUICK_SIZE)
+    try:
+        return model, compile_decoder(model, request.param)
+    except CannotCompile as reason:
+        pytest.skip(str(reason))
 
 
 @pytest.mark.parametrize("attention", ["linear", "softmax"])
@@ -70,6 +88,86 @@ def test_a_rerun_that_drops_the_first_token_fails_its_check(
     assert "rerunning the prefix differs" in fault
 
 
+@pytest.mark.parametrize("batch", [1, 2, 5, 40])
+def test_compiled_decoders_pass_their_check(
+    compiled: tuple[AutoregressiveTransformer, CompiledDecoder], batch: int
+) -> None:
+    assert check_compiled(*compiled, batch) is None
+
+
+def test_a_decoder_of_other_weights_fails_its_check(
+    compiled: tuple[AutoregressiveTransformer, CompiledDecoder],
+) -> None:
+    model, decoder = compiled
+    with torch.no_grad():
+        model.output.weight.mul_(1.1)
+    fault = check_compiled(model, decoder, 3)
+    assert fault is not None
+    assert "decoding by steps differs" in fault
+
+
+def test_a_decoder_that_draws_other_tokens_fails_its_check(
+    compiled: tuple[AutoregressiveTransformer, CompiledDecoder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draws = CompiledDecoder.step_and_sample
+
+    def shifted(decoder: CompiledDecoder, *arguments: Any, **given: Any) -> Any:
+        parameters, drawn, state = draws(decoder, *arguments, **given)
+        return parameters, drawn + 1, state
+
+    monkeypatch.setattr(CompiledDecoder, "step_and_sample", shifted)
+    fault = check_compiled(*compiled, 3)
+    assert fault == "33 of 36 tokens drawn are not the head's own"
+
+
+@pytest.mark.parametrize("make", [decoding.compiled, decoding.compiled_step])
+def test_a_missing_compiler_is_a_row(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> object:
+        raise CannotCompile("No backend compiles this decoder.")
+
+    monkeypatch.setattr(decoding, "compile_decoder", refuse)
+    assert make("int8", QUICK_SIZE, 1) == Absent(
+        "linear (compiled, int8)", "No backend compiles this decoder."
+    )
+
+
+def test_what_is_said_to_be_eager_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+
+    def timed(model: AutoregressiveTransformer, **given: object) -> Throughput:
+        asked.append(given["decoder"])
+        return Throughput(4.0, 0.25, [], 0, estimated=False, compiled=False)
+
+    monkeypatch.setattr(decoding, "generation_throughput", timed)
+    for attention in ("linear", "softmax"):
+        method = decoding.stateful("eager", attention, QUICK_SIZE, 1)
+        assert method.measure is not None
+        method.measure()
+    assert asked == ["eager"] * 2
+
+
+def test_steps_that_are_timed_leave_the_cursor_where_it_was() -> None:
+    entries = [
+        decoding.eager_step("linear", "linear", QUICK_SIZE, 2, 5),
+        decoding.eager_step("softmax", "softmax", QUICK_SIZE, 2, QUICK_SIZE.length - 1),
+        decoding.compiled_step("float32", QUICK_SIZE, 2),
+        decoding.peer_step("peer", QUICK_SIZE, 2, SETTINGS),
+    ]
+    for entry in entries:
+        if isinstance(entry, Method):
+            assert entry.run is not None
+            for _ in range(QUICK_SIZE.length + 1):  # no room for so many, one after the other
+                entry.run()
+
+
+@pytest.mark.parametrize("weights", WEIGHT_BYTES)
+def test_reading_reads_every_matrix_once(weights: str) -> None:
+    method = decoding.reading("reading", weights, QUICK_SIZE)
+    assert method.run is not None
+    read = method.run.__self__  # type: ignore[attr-defined]
+    assert read.nbytes == method.traffic == QUICK_SIZE.matrix_weights() * WEIGHT_BYTES[weights]
+
+
 def test_the_peer_with_our_weights_decodes_what_we_do(peer_decoder: PeerDecoder) -> None:
     assert check_peer(peer_decoder) is None
 
@@ -94,14 +192,16 @@ def test_a_missing_peer_is_a_row() -> None:
 
 def test_a_call_makes_the_whole_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     def timed(model: AutoregressiveTransformer, **_: object) -> Throughput:
-        return Throughput(4.0, 0.25, [], 0, estimated=False)
+        return Throughput(4.0, 0.25, [], 0, estimated=False, compiled=False)
 
     monkeypatch.setattr(decoding, "generation_throughput", timed)
     for method in (
         decoding.stateful("linear", "linear", QUICK_SIZE, 8),
+        decoding.compiled("float32", QUICK_SIZE, 8),
         decoding.rerunning("rerun", QUICK_SIZE, 8, 4),
     ):
-        assert isinstance(method, Method)
+        if isinstance(method, Absent):
+            continue
         assert method.measure is not None
         assert method.measure() / method.units == 0.25
 
@@ -117,3 +217,13 @@ def test_least_operations_count_every_matrix_of_the_layers() -> None:
     weights = sum(parameter.numel() for parameter in blocks.parameters() if parameter.ndim == 2)
     state = 3 * 2 * (2 * 8 * 8 + 2 * 8 * 8)
     assert size.operations_per_token() == 2 * weights + state
+
+
+def test_least_traffic_is_the_weights_and_the_states_twice() -> None:
+    size = Size(num_layers=3, num_heads=2, head_dim=8, ffn_dim=20, length=5)
+    model = build_model("linear", size)
+    matrices = [p for p in model.transformer.blocks.parameters() if p.ndim == 2]
+    weights = sum(p.numel() for p in matrices)
+    states = 2 * model.transformer.initial_state(7).nbytes
+    assert size.traffic_of_step(7) == 4 * weights + states
+    assert size.traffic_of_step(7, "int8") == weights + states

@@ -2,35 +2,55 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+
 import pytest
 import torch
 import torch.nn.functional as F
 
 from benchmarks import peers
 from benchmarks.cases import attention
-from benchmarks.cases.attention import Attention, Sizes, method
-from benchmarks.registry import Absent, Method, NotMeasured, Settings
+from benchmarks.cases import operator as operator_cases
+from benchmarks.cases.attention import Attention, Problem, method, on_threads
+from benchmarks.registry import Absent, Method, NotMeasured, Settings, registry
 
-SIZES = Sizes(length=40, heads=2, width=8)
+PROBLEM = Problem(length=40, heads=2, width=8)
 SETTINGS = Settings(quick=True, peers=True, threads=1)
 NAMES = (
-    attention.LINEAR, attention.SDPA, attention.FAST_TRANSFORMERS,
+    attention.LINEAR_CPU, attention.LINEAR, attention.SDPA, attention.FAST_TRANSFORMERS,
     attention.FAST_TRANSFORMERS_KERNEL,
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("backward", [False, True])
-@pytest.mark.parametrize("name", NAMES)
-def test_every_operator_passes_its_own_check(name: str, backward: bool) -> None:
-    made = method(name, SIZES, backward=backward, settings=SETTINGS)
+PROBLEMS = (
+    PROBLEM,
+    dataclasses.replace(PROBLEM, causal=False),
+    dataclasses.replace(PROBLEM, dtype=torch.bfloat16),
+    Problem(length=70, heads=1, width=5),
+)
+
+
+def _measurable(name: str, problem: Problem, backward: bool) -> Method:
+    """The method, or a skipped test where it is absent or does not take the problem's dtype."""
+    if problem.dtype == torch.bfloat16 and "fast-transformers" in name:
+        pytest.skip(f"{name} knows float32 alone")
+    made = method(name, problem, backward=backward, settings=SETTINGS)
     if isinstance(made, Absent):
         pytest.skip(f"{name}: {made.reason}")
-    assert made.check() is None
+    return made
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("problem", PROBLEMS, ids=("usual", "not causal", "bfloat16", "odd"))
+@pytest.mark.parametrize("name", NAMES)
+def test_every_operator_passes_its_own_check(name: str, problem: Problem, backward: bool) -> None:
+    assert _measurable(name, problem, backward).check() is None
 
 
 def _method_of(monkeypatch: pytest.MonkeyPatch, operator: Attention, backward: bool) -> Method:
     monkeypatch.setattr(attention, "attention", lambda *_: operator)
-    made = method(operator.name, SIZES, backward=backward, settings=SETTINGS)
+    made = method(operator.name, PROBLEM, backward=backward, settings=SETTINGS)
     assert isinstance(made, Method)
     return made
 
@@ -43,6 +63,14 @@ def test_the_wrong_attention_fails_its_check(monkeypatch: pytest.MonkeyPatch) ->
     fault = _method_of(monkeypatch, wrong, backward=False).check()
     assert fault is not None
     assert "the output differs" in fault
+
+
+def test_an_operator_that_sees_later_keys_fails_its_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    everywhere = dataclasses.replace(PROBLEM, causal=False)
+    operator = attention.attention(attention.LINEAR, everywhere, SETTINGS)
+    wrong = dataclasses.replace(operator, rows=attention.oracle.linear_rows)
+    assert _method_of(monkeypatch, operator, backward=False).check() is None
+    assert _method_of(monkeypatch, wrong, backward=False).check() is not None
 
 
 def test_a_wrong_gradient_fails_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,7 +86,82 @@ def test_a_wrong_gradient_fails_the_check(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize(("backward", "each"), [(False, 4), (True, 10)])
 def test_least_operations_are_those_of_the_algorithm(backward: bool, each: int) -> None:
-    assert Sizes(100, batch=2, heads=3, width=8).operations(backward) == each * 2 * 3 * 100 * 8 * 8
+    assert (
+        Problem(100, batch=2, heads=3, width=8).operations(backward) == each * 2 * 3 * 100 * 8 * 8
+    )
+
+
+@pytest.mark.parametrize(("backward", "tensors"), [(False, 4), (True, 12)])
+@pytest.mark.parametrize(("dtype", "size"), [(torch.float32, 4), (torch.bfloat16, 2)])
+def test_least_traffic_is_every_tensor_once_a_pass(
+    backward: bool, tensors: int, dtype: torch.dtype, size: int
+) -> None:
+    problem = Problem(100, batch=2, heads=3, width=8, dtype=dtype)
+    assert problem.traffic(backward) == tensors * 2 * 3 * 100 * 8 * size
+
+
+def test_softmax_is_held_against_no_limit() -> None:
+    made = method(attention.SDPA, PROBLEM, backward=False, settings=SETTINGS)
+    assert isinstance(made, Method)
+    assert (made.operations, made.traffic) == (0, 0)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_check_and_call_have_their_threads_and_leave_the_others(fails: bool) -> None:
+    seen: list[int] = []
+
+    def look() -> None:
+        seen.append(torch.get_num_threads())
+        if fails:
+            raise KeyboardInterrupt
+
+    before = torch.get_num_threads()
+    made = on_threads(Method("a", check=look, run=look), before + 1)
+    assert isinstance(made, Method)
+    assert made.run is not None
+    for call in (made.check, made.run):
+        with pytest.raises(KeyboardInterrupt) if fails else contextlib.nullcontext():
+            call()
+        assert torch.get_num_threads() == before
+    assert seen == [before + 1] * 2
+
+
+def test_threads_of_an_absent_method_are_none() -> None:
+    absent = Absent("a", "not here")
+    assert on_threads(absent, 2) is absent
+
+
+def test_two_threads_are_not_measured_where_one_was_given() -> None:
+    (case,) = registry.matching("operator/one-head/forward-and-backward")
+    entries = {entry.name: entry for entry in case.setup(SETTINGS)}
+    two = entries[operator_cases.TWO_THREADS]
+    assert two == Absent(two.name, "the run was given one thread (--threads)")
+
+
+@pytest.mark.parametrize(
+    ("flags", "bound"), [({"avx512f"}, 1), ({"avx512_bf16"}, 1.5), ({"amx_bf16", "avx2"}, 1.5)]
+)
+def test_more_is_promised_of_bfloat16_where_the_machine_multiplies_it(
+    monkeypatch: pytest.MonkeyPatch, flags: set[str], bound: float
+) -> None:
+    monkeypatch.setattr(operator_cases, "cpu_flags", lambda: frozenset(flags))
+    (target,) = operator_cases._half_case().targets
+    assert target.at_least == bound
+
+
+def test_a_backend_that_is_not_installed_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention.linattn_core, "backends", lambda: ("reference",))
+    made = method(attention.LINEAR_CPU, PROBLEM, backward=False, settings=SETTINGS)
+    sentence = "no live backend 'cpu'; python -m linattn_core.info tells more"
+    assert made == Absent(attention.LINEAR_CPU, sentence)
+
+
+def test_a_peers_kernel_that_is_causal_alone_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "fast_transformers", lambda settings: None)
+    everywhere = dataclasses.replace(PROBLEM, causal=False)
+    name = attention.FAST_TRANSFORMERS_KERNEL
+    made = method(name, everywhere, backward=False, settings=SETTINGS)
+    assert made == Absent(name, "it is causal only")
 
 
 def test_a_peer_that_does_not_import_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +169,7 @@ def test_a_peer_that_does_not_import_is_a_row(monkeypatch: pytest.MonkeyPatch) -
         raise NotMeasured("not installed")
 
     monkeypatch.setattr(peers, "fast_transformers", missing)
-    made = method(attention.FAST_TRANSFORMERS, SIZES, backward=False, settings=SETTINGS)
+    made = method(attention.FAST_TRANSFORMERS, PROBLEM, backward=False, settings=SETTINGS)
     assert made == Absent(attention.FAST_TRANSFORMERS, "not installed")
 
 

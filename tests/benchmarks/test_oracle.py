@@ -23,19 +23,23 @@ def test_sampled_rows_hold_the_ends_and_no_row_twice(length: int) -> None:
     assert {rows[0], rows[-1]} == {0, length - 1}
 
 
-def test_linear_rows_are_rows_of_the_quadratic_definition() -> None:
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_linear_rows_are_rows_of_the_quadratic_definition(is_causal: bool) -> None:
     query, key, value = _inputs(40)
     rows = oracle.sampled_rows(40)
-    whole = reference.quadratic(query, key, value, is_causal=True, feature_map="elu")
+    whole = reference.quadratic(query, key, value, is_causal=is_causal, feature_map="elu")
     assert isinstance(whole, torch.Tensor)
-    torch.testing.assert_close(oracle.linear_rows(query, key, value, rows), whole[:, :, rows])
+    ours = oracle.linear_rows(query, key, value, rows, is_causal)
+    torch.testing.assert_close(ours, whole[:, :, rows])
 
 
-def test_softmax_rows_are_rows_of_torchs_attention() -> None:
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_softmax_rows_are_rows_of_torchs_attention(is_causal: bool) -> None:
     query, key, value = _inputs(40)
     rows = oracle.sampled_rows(40)
-    whole = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-    torch.testing.assert_close(oracle.softmax_rows(query, key, value, rows), whole[:, :, rows])
+    whole = F.scaled_dot_product_attention(query, key, value, is_causal=is_causal)
+    ours = oracle.softmax_rows(query, key, value, rows, is_causal)
+    torch.testing.assert_close(ours, whole[:, :, rows])
 
 
 def test_product_rows_are_rows_of_the_masked_product() -> None:
@@ -52,6 +56,13 @@ def test_a_wrong_tensor_is_named(wrong: float) -> None:
     sentence = oracle.disagreement((truth, ours), (truth, truth), ("the output", "the gradient"))
     assert sentence is not None
     assert sentence.startswith("the gradient differs")
+
+
+def test_a_looser_tolerance_has_to_be_given() -> None:
+    truth = torch.ones(4, dtype=torch.float64)
+    near = (truth + 5e-3).float()
+    assert oracle.disagreement((near,), (truth,), ("the output",)) is not None
+    assert oracle.disagreement((near,), (truth,), ("the output",), 1e-2) is None
 
 
 def test_rounding_passes() -> None:

@@ -40,6 +40,23 @@ def test_a_target_has_exactly_one_bound(bounds: dict[str, float]) -> None:
         Target("speed", "a", **bounds)  # type: ignore[arg-type]
 
 
+def test_a_share_of_the_gemm_rate_is_of_one_method() -> None:
+    with pytest.raises(ValueError, match="a share of the GEMM rate, of one method"):
+        Target("share", "a", "b", at_least=0.7, of_gemm=True)
+
+
+def test_a_figure_speaks_for_the_method_that_is_to_be_fast() -> None:
+    assert Target.faster("ours", "rival", 2).subject == "ours"
+    assert Target("growth", "long", "short", at_most=1.5).subject == "long"
+    assert Target("peak", "a", at_most=160).subject == "a"
+
+
+def test_faster_is_the_rivals_time_over_ours() -> None:
+    target = Target.faster("ours", "rival", 2)
+    assert (target.numerator, target.denominator, target.at_least) == ("rival", "ours", 2)
+    assert target.shows == "ours: times as fast as rival"
+
+
 def test_a_method_is_timed_or_measures_itself() -> None:
     with pytest.raises(ValueError, match="either run or measure"):
         Method("a", check=lambda: None)

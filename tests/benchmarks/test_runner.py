@@ -7,14 +7,16 @@ from collections.abc import Callable
 
 import pytest
 
+from benchmarks.machine import Limits
 from benchmarks.registry import Absent, Case, Method, Settings, Target
 from benchmarks.runner import NOT_CORRECT, CaseResult, run_case
 
 MakeCase = Callable[..., Case]
+LIMITS = Limits(gemm_float32=1e9, gemm_bfloat16=4e9, copy_bandwidth=1e8)
 
 
 def _run(case: Case, **settings: bool) -> CaseResult:
-    return run_case(case, Settings(threads=1, **settings), gemm_float32=1e9)
+    return run_case(case, Settings(threads=1, **settings), limits=LIMITS)
 
 
 def _with(case: Case, *more: Method | Absent) -> Case:
@@ -107,8 +109,34 @@ def test_a_quick_run_judges_nothing(make_case: MakeCase, twice_as_fast: Target) 
 
 def test_the_share_of_the_gemm_rate_counts_operations_per_second(make_case: MakeCase) -> None:
     method = Method("a", check=lambda: None, measure=lambda: 2.0, operations=1e9)
-    result = _run(_with(make_case({}), method))
-    assert result.method("a").share_of_gemm == pytest.approx(0.5)
+    share = _run(_with(make_case({}), method)).method("a").share_of_gemm
+    assert share is not None
+    assert share.median == pytest.approx(0.5)
+
+
+def test_the_share_of_the_copy_bandwidth_counts_bytes_per_second(make_case: MakeCase) -> None:
+    method = Method("a", check=lambda: None, measure=lambda: 2.0, traffic=1e8)
+    result = _run(_with(make_case({}), method)).method("a")
+    assert result.share_of_copy is not None
+    assert result.share_of_copy.median == pytest.approx(0.5)
+    assert result.share_of_gemm is None
+
+
+@pytest.mark.parametrize(("seconds", "reached"), [(1.4, True), (1.5, False)])
+def test_a_target_can_be_a_share_of_the_gemm_rate(seconds: float, reached: bool) -> None:
+    method = Method("a", check=lambda: None, measure=lambda: seconds, operations=1e9)
+    target = Target("share", "a", at_least=0.7, of_gemm=True)
+    (outcome,) = _run(Case("a", "Shares.", lambda _: [method], targets=(target,))).targets
+    assert outcome.value is not None
+    assert outcome.value.median == pytest.approx(1 / seconds)
+    assert outcome.reached is reached
+
+
+def test_a_share_of_what_was_not_counted_is_not_measured(make_case: MakeCase) -> None:
+    target = Target("share", "a", at_least=0.7, of_gemm=True)
+    (outcome,) = _run(make_case({"a": 1.0}, targets=(target,))).targets
+    assert outcome.value is None
+    assert outcome.reached is None
 
 
 def test_a_target_that_names_no_method_is_refused(

@@ -11,11 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.registry import Method, NotMeasured
-from benchmarks.timer import SAMPLE_SECONDS, WARM_UP_CALLS, interleave, pairwise, spread
+from benchmarks.timer import (
+    LEAD_IN_SECONDS,
+    SAMPLE_SECONDS,
+    WARM_UP_CALLS,
+    interleave,
+    pairwise,
+    spread,
+)
 
 
 def test_methods_take_turns_after_the_warm_up(clock: Any) -> None:
-    methods = [clock.method(name, 1.0) for name in "ABC"]
+    methods = [clock.method(name, LEAD_IN_SECONDS) for name in "ABC"]
     interleave(methods, seconds=0, rounds=(3, 3), clock=clock)
     warm_up = [name for name in "ABC" for _ in range(WARM_UP_CALLS)]
     assert clock.calls == warm_up + list("ABC") * 3
@@ -31,7 +38,7 @@ def test_a_sample_is_what_the_call_took(clock: Any) -> None:
 
 @settings(max_examples=15)  # each takes a garbage collection of the whole test process
 @given(
-    duration=st.floats(0.5, 10), seconds=st.floats(0, 200), fewest=st.integers(1, 5),
+    duration=st.floats(LEAD_IN_SECONDS, 10), seconds=st.floats(0, 200), fewest=st.integers(1, 5),
     more=st.integers(0, 20),
 )  # fmt: skip
 def test_rounds_stay_within_the_bounds_and_the_budget(
@@ -50,8 +57,17 @@ def test_rounds_stay_within_the_bounds_and_the_budget(
 def test_short_calls_are_repeated_until_a_sample_is_long_enough(clock: Any) -> None:
     duration = SAMPLE_SECONDS / 8
     measured = interleave([clock.method("A", duration)], seconds=0, rounds=(2, 2), clock=clock)
-    assert len(clock.calls) == WARM_UP_CALLS + 2 * 8
+    assert len(clock.calls) == WARM_UP_CALLS + 2 * (1 + 8)
     assert measured.samples["A"] == pytest.approx([duration] * 2)
+
+
+def test_a_short_call_is_led_in_by_one_that_is_not_timed(clock: Any) -> None:
+    short, long = LEAD_IN_SECONDS / 2, LEAD_IN_SECONDS
+    cold = [9.0, short]
+    methods = [clock.method("A", short, short, *cold * 3), clock.method("B", long)]
+    measured = interleave(methods, seconds=0, rounds=(3, 3), clock=clock)
+    assert clock.calls[2 * WARM_UP_CALLS :] == ["A", "A", "B"] * 3
+    assert measured.samples == {"A": [short] * 3, "B": [long] * 3}
 
 
 def test_a_method_that_measures_itself_is_asked_once_a_round(clock: Any) -> None:
