@@ -9,7 +9,7 @@ import torch
 
 import linattn_core
 from linattn_core.feature_maps import feature_map_names
-from linattn_core.registry import installed
+from linattn_core.registry import backends, installed
 
 
 def lines() -> list[str]:
@@ -29,6 +29,8 @@ def lines() -> list[str]:
         status = f"not live: {found.failure}" if found.backend is None else "live"
         about = "" if found.backend is None else f", {found.backend.description}"
         report.append(f"  {found.name:<12} {status} ({found.origin}{about})")
+    if backends() == ("reference",):
+        report.append("  no native backend is installed; everything runs in plain torch operations")
     return report
 
 

@@ -9,6 +9,7 @@ DecodingState, KeyValueCache        what is remembered between two steps
 save, load, read_config      one folder: config.json and model.safetensors
 """
 
+from linattn_core.decoding import CannotCompile
 from linattn_models.autoregressive import AutoregressiveTransformer
 from linattn_models.compiled import CompiledDecoder, CompiledTransformer, compile_decoder
 from linattn_models.config import TransformerConfig
@@ -22,6 +23,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AutoregressiveTransformer",
+    "CannotCompile",
     "Categorical",
     "CompiledDecoder",
     "CompiledTransformer",

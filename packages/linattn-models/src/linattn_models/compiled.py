@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Protocol, cast, overload
+from typing import NoReturn, Protocol, cast, overload
 
 import torch
 from torch import Tensor
@@ -65,6 +65,17 @@ class _Compiled:
         self.config = config
         self.weights = weights
         self.native = native
+
+    def __repr__(self) -> str:
+        """What it is, how its weights are kept and what they were packed for."""
+        kept = f"{self.weights} weights, {self.native.nbytes:,} bytes"
+        return f"{type(self).__name__}({kept}, {self.native.instruction_set})"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"A {type(self).__name__} cannot be copied or pickled; save the model and compile it "
+            "where it is used."
+        )
 
     def initial_state(self, batch: int, *, max_length: int | None = None) -> DecodingState:
         """The state before the first position, as the model's own."""
@@ -193,6 +204,19 @@ class CompiledDecoder(_Compiled, Generating):
             )
         return partial(_FusedPredictor, self)
 
+    def check_decodes(self, model: TokenModel) -> None:
+        """Refuses a model of another shape than that which this was compiled from."""
+        own = (self.config, self.head, self.max_length)
+        names = ("config", "head", "max_length")
+        for name, mine, other in zip(
+            names, own, (model.config, model.head, model.max_length), strict=True
+        ):
+            if mine != other:
+                raise ValueError(
+                    f"The decoder was compiled from a model with {name} {mine} and the model has "
+                    f"{other}; compile this model, or call the decoder's own generate."
+                )
+
     def _check_step(self, token: Tensor, state: DecodingState) -> None:
         check_step_shape(self.head, token)
         if token.dtype != torch.int64:
@@ -242,8 +266,9 @@ def compile_decoder(
         model: an `AutoregressiveTransformer` or a bare `Transformer`, with causal linear attention
             and a feature map of each number alone ("elu", "relu", "identity"), in float32 on the
             CPU. Decoding never drops out, whatever mode the model is in.
-        weights: "float32" gives the model's own numbers to rounding; "bfloat16" and "int8" are read
-            in a half and a quarter of the time, with the errors that the backend states.
+        weights: "float32" gives the model's own numbers to rounding. "bfloat16" rounds each weight
+            to 2^-9 of itself, "int8" to 1/254 of the largest weight of its output; both are read in
+            a half and a quarter of the time. What else a backend rounds, it says.
         backend: one that compiles decoders, or "auto" for the fastest that takes this one.
 
     Returns:
@@ -257,12 +282,29 @@ def compile_decoder(
     Cost: memory for the packed weights; time to read the model's once.
     """
     one_of("weights", weights, WEIGHTS)
+    if not callable(getattr(model, "describe", None)):
+        raise TypeError(
+            "compile_decoder takes an AutoregressiveTransformer or a Transformer and got a "
+            f"{type(model).__name__}."
+        )
     description = model.describe()
-    native = registry.compile_decoder(backend, description, weights)
+    native = _compile(backend, description, weights)
     if isinstance(model, Transformer):
         return CompiledTransformer(model.config, weights, native)
     tokens = cast(TokenCoding, description.tokens)
     return CompiledDecoder(model, weights, native, draws_inside=tokens.sampler is not None)
+
+
+def _compile(backend: str, description: DecoderDescription, weights: str) -> NativeDecoder:
+    try:
+        return registry.compile_decoder(backend, description, weights)
+    except CannotCompile as error:
+        if registry.backends() != ("reference",):
+            raise
+        raise CannotCompile(
+            f"{error} No native backend is installed; linattn-cpu, the extra [cpu], is one that "
+            "compiles decoders."
+        ) from None
 
 
 def choose_decoder(
@@ -274,6 +316,7 @@ def choose_decoder(
         ValueError: a name that is unknown, or "compiled" where that cannot be.
     """
     if isinstance(decoder, CompiledDecoder):
+        decoder.check_decodes(model)
         return decoder
     one_of("decoder", decoder, DECODERS)
     if decoder == "eager" or (decoder == "auto" and not _worth_compiling(steps)):

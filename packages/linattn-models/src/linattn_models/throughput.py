@@ -68,6 +68,11 @@ def generation_throughput(
     Raises:
         ValueError: arguments that cannot be right.
     """
+    if isinstance(model, CompiledDecoder):
+        raise TypeError(
+            "generation_throughput takes a model and got a CompiledDecoder; pass the model, and "
+            "the decoder as decoder=."
+        )
     at_least("batch", batch, 1)
     one_of("method", method, METHODS)
     length = model.max_length if length is None else length
