@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.testing import assert_close
 
 from linattn_core import LinearAttentionState, linear_attention, linear_attention_step
@@ -150,3 +152,28 @@ def test_autocast_lowers_nothing_in_a_step(inplace: bool, backend: str) -> None:
             grads = () if inplace else torch.autograd.grad(out.sum() + state.s.sum(), (q, k, v))
         results.append((out, *state, *grads))
     assert all(torch.equal(x, y) for x, y in zip(*results, strict=True))
+
+
+@pytest.mark.parametrize("inplace", [True, False])
+def test_a_step_reads_negated_views(inplace: bool, backend: str) -> None:
+    """The imaginary part of a conjugate is a view whose memory holds the opposite sign."""
+    q, k, v = torch.randn(2, 3, 4), torch.randn(2, 3, 4), torch.randn(2, 3, 5)
+    negated = torch.complex(torch.zeros_like(v), -v).conj().imag
+    assert negated.is_neg()
+    results = [
+        linear_attention_step(
+            q, k, x, LinearAttentionState.zeros(2, 3, 4, 5), inplace=inplace, backend=backend
+        )[0]
+        for x in (v, negated)
+    ]
+    assert torch.equal(*results)
+
+
+def test_a_traced_step_is_the_step(backend: str) -> None:
+    q, k, v = torch.randn(2, 3, 4), torch.randn(2, 3, 4), torch.randn(2, 3, 5)
+
+    def step(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        state = LinearAttentionState(torch.ones(2, 3, 4, 5), torch.ones(2, 3, 4))
+        return linear_attention_step(q, k, v, state, inplace=True, backend=backend)[0]
+
+    assert_close(make_fx(step)(q, k, v)(q, k, v), step(q, k, v))

@@ -22,10 +22,22 @@ def run(tensors: list[Tensor], backend: str = "cpu", **options: Any) -> dict[str
     """Output, last state, and the gradients of query, key and value."""
     leaves = [x.detach().requires_grad_() for x in tensors[:3]]
     out, last = linear_attention(*leaves, return_state=True, backend=backend, **options)
-    gradients = torch.autograd.grad(out, leaves, tensors[3])
-    names = ("out", "s", "z", "grad_query", "grad_key", "grad_value")
-    values = (out.detach(), *(x.detach() for x in last), *gradients)
-    return dict(zip(names, values, strict=True))
+    return {**_gradients(out, leaves, tensors[3]), "s": last.s.detach(), "z": last.z.detach()}
+
+
+def run_without_state(
+    tensors: list[Tensor], backend: str = "cpu", **options: Any
+) -> dict[str, Tensor]:
+    """As `run`, of a call that returns no state."""
+    leaves = [x.detach().requires_grad_() for x in tensors[:3]]
+    out = linear_attention(*leaves, backend=backend, **options)
+    return _gradients(out, leaves, tensors[3])
+
+
+def _gradients(out: Tensor, leaves: list[Tensor], above: Tensor) -> dict[str, Tensor]:
+    names = ("out", "grad_query", "grad_key", "grad_value")
+    gradients = torch.autograd.grad(out, leaves, above)
+    return dict(zip(names, (out.detach(), *gradients), strict=True))
 
 
 def zeros(tensors: list[Tensor]) -> LinearAttentionState:

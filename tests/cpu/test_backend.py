@@ -5,10 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
-from linattn_core import backends, explain, linear_attention
+from linattn_core import (
+    LinearAttentionState,
+    backends,
+    explain,
+    linear_attention,
+    linear_attention_step,
+)
 from linattn_core.registry import named
 
-from .calls import draw
+from .calls import draw, run
 
 
 def test_auto_asks_it_first() -> None:
@@ -59,3 +65,61 @@ def test_a_large_map_outside_the_kernel() -> None:
     )  # fmt: skip
 
     torch.testing.assert_close(ours.double(), theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_a_state_that_rows_share_is_not_updated_in_place() -> None:
+    state = LinearAttentionState(
+        torch.zeros(1, 2, 8, 8).expand(3, 2, 8, 8), torch.zeros(1, 2, 8).expand(3, 2, 8)
+    )
+    x = torch.randn(3, 2, 8)
+
+    with pytest.raises(ValueError, match=r"is expanded, with strides .* make it by .clone\(\)"):
+        linear_attention_step(x, x, x, state, inplace=True, backend="cpu")
+    assert not state.s.any()
+
+
+def test_autograd_notices_a_step_in_place() -> None:
+    q, k, v = torch.randn(2, 3, 8, requires_grad=True), torch.randn(2, 3, 8), torch.randn(2, 3, 5)
+    state = LinearAttentionState(torch.randn(2, 3, 8, 5), torch.rand(2, 3, 8) + 1)
+    out, state = linear_attention_step(q, k, v, state, backend="cpu")
+    with torch.no_grad():
+        linear_attention_step(q.detach(), k, v, state, inplace=True, backend="cpu")
+
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.pow(2).sum().backward()
+
+
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_values_of_no_width_leave_a_z(is_causal: bool) -> None:
+    query, value = torch.randn(1, 2, 6, 4), torch.zeros(1, 2, 6, 0)
+
+    _, ours = linear_attention(
+        query, query, value, is_causal=is_causal, return_state=True, backend="cpu"
+    )
+    _, theirs = linear_attention(
+        query, query, value, is_causal=is_causal, return_state=True, backend="reference"
+    )
+
+    torch.testing.assert_close(ours.z, theirs.z)
+
+
+def test_a_state_of_no_width_has_a_gradient() -> None:
+    query, value = torch.randn(1, 2, 6, 4), torch.zeros(1, 2, 6, 0)
+    z = torch.ones(1, 2, 4, requires_grad=True)
+
+    _, last = linear_attention(
+        query, query, value, is_causal=True, return_state=True, backend="cpu",
+        initial_state=LinearAttentionState(torch.zeros(1, 2, 4, 0), z),
+    )  # fmt: skip
+
+    assert torch.equal(torch.autograd.grad(last.z.sum(), z)[0], torch.ones_like(z))
+
+
+def test_a_returned_state_is_exact_for_bfloat16_too(instruction_set: str) -> None:
+    """Rounded products are for outputs alone, and only where no state is asked for."""
+    half = draw(1, 2, 500, 64, dtype=torch.bfloat16)
+
+    ours = run(half, is_causal=True)
+    single = run([x.float() for x in half], is_causal=True)
+
+    assert torch.equal(ours["s"], single["s"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -376,6 +377,32 @@ def hooked() -> AutoregressiveTransformer:
     return model
 
 
+def widened() -> AutoregressiveTransformer:
+    """Runs eagerly, and would be read past its ends if sizes were taken from the first layer."""
+    model = model_of()
+    block = model.transformer.blocks[1]
+    block.expand, block.contract = WideningLinear(8, 200), nn.Linear(200, 8)  # type: ignore[union-attr]
+    return model
+
+
+def narrowed() -> AutoregressiveTransformer:
+    model = model_of()
+    model.output = nn.Linear(8, 3)
+    return model
+
+
+def renormalising() -> AutoregressiveTransformer:
+    model = model_of()
+    model.embeddings[0].max_norm = 1.0  # type: ignore[union-attr]
+    return model
+
+
+def reconfigured() -> AutoregressiveTransformer:
+    model = model_of()
+    model.transformer.blocks[1].mixer.eps = 0.5  # type: ignore[union-attr]
+    return model
+
+
 def replaced() -> AutoregressiveTransformer:
     model = model_of()
     model.output = nn.Sequential(model.output)  # type: ignore[assignment]
@@ -395,8 +422,12 @@ class Changed(AutoregressiveTransformer):
         (lambda: model_of().to(torch.bfloat16), "is torch.bfloat16 on cpu"),
         (lambda: model_of().to("meta"), "is torch.float32 on meta"),
         (hooked, "a WideningLinear has hooks"),
-        (replaced, "a Linear was expected and a Sequential is in its place"),
-        (lambda: Changed(tiny_config(), 7, 5), "a Changed is in its place"),
+        (replaced, "a Linear was expected and a torch.nn.modules.container.Sequential is in its"),
+        (lambda: Changed(tiny_config(), 7, 5), "Changed is in its place"),
+        (widened, "a layer's expand weight was expected to have shape (8, 12)"),
+        (narrowed, "the output weight was expected to have shape (8, 7)"),
+        (renormalising, "max_norm=1.0"),
+        (reconfigured, "a block was expected to have the configuration's heads"),
     ],
 )
 def test_refuses_models_that_it_does_not_know(make: Any, said: str) -> None:
@@ -519,3 +550,80 @@ def test_a_decoder_knows_what_it_is() -> None:
     decoder = compile_decoder(model_of(), "int8")
     assert isinstance(decoder, CompiledDecoder) and decoder.weights == "int8"
     assert decoder.native.nbytes < compile_decoder(model_of()).native.nbytes
+
+
+def test_hooks_on_all_modules_are_hooks_too() -> None:
+    model = model_of()
+    handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
+    try:
+        with pytest.raises(CannotCompile, match="has hooks"):
+            compile_decoder(model)
+    finally:
+        handle.remove()
+
+
+def test_refuses_what_is_no_model() -> None:
+    with pytest.raises(TypeError, match=r"takes an AutoregressiveTransformer .* got a Linear"):
+        compile_decoder(nn.Linear(2, 2))  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("head", [Categorical(5), MixtureOfLogistics(2, 1, 17)], ids=str)
+def test_a_decoder_of_another_model_is_refused(head: Head) -> None:
+    decoder = compile_decoder(model_of(7))
+    for call in (lambda m: m.generate(decoder=decoder), lambda m: m.stream(decoder=decoder)):
+        with pytest.raises(ValueError, match="compiled from a model with head"):
+            call(model_of(head))
+    with pytest.raises(ValueError, match="compiled from a model with config"):
+        model_of(7, num_layers=3).generate(decoder=decoder)
+
+
+def test_int8_sums_that_could_overflow_are_refused() -> None:
+    model = model_of(num_heads=1, head_dim=1, ffn_dim=65_537)
+    with pytest.raises(CannotCompile, match="at most 65,536 inputs exactly"):
+        compile_decoder(model, weights="int8")
+    tokens = random_tokens(model, 2, MAX_LENGTH)
+    close(forced(compile_decoder(model), tokens), model(tokens))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+def test_defaults_of_torch_change_nothing(dtype: torch.dtype) -> None:
+    model = model_of()
+    decoder, tokens = compile_decoder(model), random_tokens(model, 5, MAX_LENGTH)
+    expected = forced(decoder, tokens)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with torch.device("meta"):
+            found = forced(decoder, tokens)
+    finally:
+        torch.set_default_dtype(before)
+    assert torch.equal(found, expected)
+
+
+def test_tokens_of_another_shape_or_device_are_refused() -> None:
+    decoder = compile_decoder(model_of(MixtureOfLogistics(2, 3, 8)))
+    _, state = decoder.prefill(torch.zeros(4, 0, 3, dtype=torch.int64))
+    for wrong in ((4, 1), (4, 5), (4,)):
+        with pytest.raises(ValueError, match="tokens of shape"):
+            decoder.step(torch.zeros(wrong, dtype=torch.int64), state)
+    with pytest.raises(ValueError, match="tokens on the CPU and got some on meta"):
+        decoder.step(torch.zeros(4, 3, dtype=torch.int64, device="meta"), state)
+    with pytest.raises(ValueError, match="tokens on the CPU and got some on meta"):
+        decoder.prefill(torch.zeros(4, 0, 3, dtype=torch.int64, device="meta"))
+
+
+def test_it_says_what_it_is_and_is_not_copied() -> None:
+    decoder = compile_decoder(model_of(), weights="int8")
+    assert re.fullmatch(r"CompiledDecoder\(int8 weights, [\d,]+ bytes, \w+\)", repr(decoder))
+    with pytest.raises(TypeError, match="compile it where it is used"):
+        copy.deepcopy(decoder)
+
+
+def test_autograd_notices_that_a_step_updated_the_state() -> None:
+    model = model_of()
+    tokens = random_tokens(model, 2, MAX_LENGTH)
+    parameters, state = model.prefill(tokens[:, :1])
+    parameters, state = model.step(tokens[:, 1], state)
+    compile_decoder(model).step(tokens[:, 2], state.detach())
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        parameters.sum().backward()

@@ -70,6 +70,12 @@ class Sampler:
     choices: int
     lowest_log_scale: float = 0.0
 
+    def parameters(self, channels: int) -> int:
+        """P of a token of `channels` values."""
+        if self.kind == "categorical":
+            return self.choices
+        return self.choices * (1 + 2 * channels + (3 if channels == 3 else 0))
+
 
 @dataclass(frozen=True, eq=False)
 class TokenCoding:
@@ -114,6 +120,55 @@ class DecoderDescription:
     norm_first: bool
     tokens: TokenCoding | None
 
+    def __post_init__(self) -> None:
+        """Refuses tensors that do not fit together: a backend reads them by their addresses.
+
+        Raises:
+            CannotCompile: with the tensor, the shape that was expected and the one that came.
+        """
+        embed = self.num_heads * self.head_dim
+        hidden = self.layers[0].expand.weight.shape[-1] if self.layers else 0
+        _check_norm("the last norm", self.norm, embed)
+        for layer in self.layers:
+            _check_affine("a layer's qkv", layer.qkv, embed, 3 * embed)
+            _check_affine("a layer's out", layer.out, embed, embed)
+            _check_affine("a layer's expand", layer.expand, embed, hidden)
+            _check_affine("a layer's contract", layer.contract, hidden, embed)
+            _check_norm("a layer's norm1", layer.norm1, embed)
+            _check_norm("a layer's norm2", layer.norm2, embed)
+        if self.tokens is not None:
+            _check_tokens(self.tokens, embed)
+
+
+def _check_shape(what: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
+    if tuple(tensor.shape) != shape:
+        raise CannotCompile(
+            f"{what} was expected to have shape {shape}, which the layers of the model share, and "
+            f"has {tuple(tensor.shape)}."
+        )
+
+
+def _check_affine(what: str, affine: Affine, inputs: int, outputs: int) -> None:
+    _check_shape(f"{what} weight", affine.weight, (inputs, outputs))
+    _check_shape(f"{what} bias", affine.bias, (outputs,))
+
+
+def _check_norm(what: str, norm: Norm, embed: int) -> None:
+    _check_shape(f"{what}'s weight", norm.weight, (embed,))
+    _check_shape(f"{what}'s bias", norm.bias, (embed,))
+
+
+def _check_tokens(tokens: TokenCoding, embed: int) -> None:
+    levels = tokens.embeddings[0].shape[0]
+    for table in tokens.embeddings:
+        _check_shape("an embedding", table, (levels, embed))
+    _check_shape("the start vector", tokens.start, (embed,))
+    _check_shape("the table of positions", tokens.positions, (tokens.positions.shape[0], embed))
+    parameters = tokens.output.weight.shape[-1]
+    if tokens.sampler is not None:
+        parameters = tokens.sampler.parameters(len(tokens.embeddings))
+    _check_affine("the output", tokens.output, embed, parameters)
+
 
 class Draw(NamedTuple):
     """What decides a draw, next to the parameters.
@@ -137,10 +192,14 @@ class NativeDecoder(Protocol):
 
     Attributes:
         nbytes: bytes of the packed weights.
+        instruction_set: what they were packed for.
     """
 
     @property
     def nbytes(self) -> int: ...
+
+    @property
+    def instruction_set(self) -> str: ...
 
     def prefill(
         self, inputs: Tensor, lengths: Tensor | None, states: Sequence[LinearAttentionState]

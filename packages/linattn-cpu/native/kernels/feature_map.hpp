@@ -10,7 +10,7 @@ LINATTN_BEGIN
 LINATTN_INLINE Vec<float> exp_of_negative(Vec<float> x) {
     // exp(x) = 2^n exp(r) with |r| <= ln 2 / 2; adding 1.5 * 2^23 rounds to an integer. The first part
     // of ln 2 has few enough digits that n times it is exact.
-    constexpr float round = 0x1.8p23f, lowest = -87.0f;
+    constexpr float round = 0x1.8p23f, lowest = -87.33f;
     const Vec<float> shifted = x * 0x1.715476p0f + round;
     const Vec<float> n = shifted - round;
     const Vec<float> r = (x - n * 0x1.62e4p-1f) - n * 0x1.7f7d1cp-20f;

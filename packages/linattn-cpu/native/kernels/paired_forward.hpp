@@ -23,9 +23,10 @@ public:
           value_pairs_(take(arena, kChunk / 2 * value_width_)),
           score_rows_(take(arena, kChunk * kChunk / 2)) {}
 
-    // Whether the rows of pairs are whole vectors.
+    // Whether the rows of pairs are whole vectors, and nobody asks for the state, which would be of
+    // rounded features.
     static bool takes(const AttentionForward& call) {
-        return call.query_dtype == Dtype::bfloat16 && call.value_dtype == Dtype::bfloat16 &&
+        return call.last.z == nullptr && call.query_dtype == Dtype::bfloat16 && call.value_dtype == Dtype::bfloat16 &&
                padded<float>(call.dim) % (2 * W<float>) == 0;
     }
 

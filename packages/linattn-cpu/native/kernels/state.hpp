@@ -75,18 +75,18 @@ struct Sums {
     // The caller's state number `index`, or zeros where there is none.
     void load_from(const State& state, std::int64_t index) const {
         clear();
-        if (state.s == nullptr) return;
+        if (state.z == nullptr) return;  // an s without columns has no address either
         const T* from = static_cast<const T*>(state.s) + index * dim * value_dim;
-        for (std::int64_t r = 0; r < dim; ++r) {
+        for (std::int64_t r = 0; r < dim && value_dim > 0; ++r) {
             std::memcpy(s.sum + r * s.width, from + r * value_dim, sizeof(T) * value_dim);
         }
         std::memcpy(z, static_cast<const T*>(state.z) + index * dim, sizeof(T) * dim);
     }
 
     void save_to(const State& state, std::int64_t index) const {
-        if (state.s == nullptr) return;
+        if (state.z == nullptr) return;
         T* to = static_cast<T*>(state.s) + index * dim * value_dim;
-        for (std::int64_t r = 0; r < dim; ++r) {
+        for (std::int64_t r = 0; r < dim && value_dim > 0; ++r) {
             std::memcpy(to + r * value_dim, s.sum + r * s.width, sizeof(T) * value_dim);
         }
         std::memcpy(static_cast<T*>(state.z) + index * dim, z, sizeof(T) * dim);

@@ -32,4 +32,6 @@ def use_instruction_set(name: str) -> None:
     Raises:
         ValueError: a build that is unknown or that this machine cannot run, with those that it can.
     """
+    if not isinstance(name, str):
+        raise TypeError(f"name was expected to be a str and is a {type(name).__name__}.")
     _native.use_instruction_set(name)

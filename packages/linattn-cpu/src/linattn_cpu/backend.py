@@ -11,6 +11,7 @@ from linattn_core.decoding import DecoderDescription, NativeDecoder
 from linattn_core.registry import AttentionCall, StepCall
 from linattn_core.state import LinearAttentionState, accumulation_dtype
 from linattn_cpu import _native, decoder
+from linattn_cpu.tensors import check_own_memory, written_in_place
 
 # The numbers by which native/calls.hpp knows dtypes and feature maps.
 _DTYPES = {torch.float64: 0, torch.float32: 1, torch.bfloat16: 2, torch.float16: 3}
@@ -140,6 +141,8 @@ class CpuBackend:
         feature_map: str,
         eps: float,
     ) -> Tensor:
+        check_own_memory("the state's s", state.s)
+        check_own_memory("the state's z", state.z)
         out = value.new_empty(value.shape)
         batch, heads, dim = query.shape
         _native.step(
@@ -148,6 +151,7 @@ class CpuBackend:
             (batch, heads, dim, value.shape[2]), _kinds(query, value, feature_map), eps,
             torch.get_num_threads(),
         )  # fmt: skip
+        written_in_place(state.s, state.z)
         return out
 
     def refuses_decoder(self, description: DecoderDescription, weights: str) -> str | None:

@@ -30,12 +30,15 @@ from linattn_core.decoding import (
 )
 from linattn_core.state import LinearAttentionState
 from linattn_cpu import _native
+from linattn_cpu.tensors import written_in_place
 
 # As native/calls.hpp and native/decoder.hpp number them.
 _FORMATS = {name: code for code, name in enumerate(WEIGHTS)}
 _MAPS = {"identity": 0, "relu": 1, "elu": 2}
 _ACTIVATIONS = {"relu": 0, "gelu": 1}
 _HEADS = {"categorical": 1, "mixture_of_logistics": 2}
+# Sums of so many products of 8 bits by 8 stay within 32.
+_MOST_INT8_INPUTS = 65_536
 
 
 def refuses_decoder(description: DecoderDescription, weights: str) -> str | None:
@@ -46,6 +49,11 @@ def refuses_decoder(description: DecoderDescription, weights: str) -> str | None
         return f"feature map {description.feature_map!r} is none of {', '.join(_MAPS)}."
     if description.activation not in _ACTIVATIONS:
         return f"activation {description.activation!r} is none of {', '.join(_ACTIVATIONS)}."
+    if weights == "int8" and description.layers[0].contract.weight.shape[0] > _MOST_INT8_INPUTS:
+        return (
+            f"products of int8 weights sum at most {_MOST_INT8_INPUTS:,} inputs exactly, and the "
+            f"feed-forward network has {description.layers[0].contract.weight.shape[0]:,}."
+        )
     for tensor in _tensors(description):
         if tensor.device.type != "cpu" or tensor.dtype != torch.float32:
             return (
@@ -102,7 +110,7 @@ class CpuDecoder:
     ) -> Tensor:
         batch, length = inputs.shape[0], inputs.shape[1]
         shape = (batch, length, self._width) if self._sequential else (batch, self._width)
-        outputs = torch.empty(shape)
+        outputs = torch.empty(shape, dtype=torch.float32, device="cpu")
         begins = not self._sequential
         self._run(inputs, length + begins, lengths, 0, begins, states, outputs, None, None)
         return outputs
@@ -114,8 +122,11 @@ class CpuDecoder:
         states: Sequence[LinearAttentionState],
         draw: Draw | None,
     ) -> tuple[Tensor, Tensor | None]:
-        outputs = torch.empty(inputs.shape[0], self._width)
-        drawn = None if draw is None else torch.empty(inputs.shape, dtype=torch.int64)
+        shape = (inputs.shape[0], self._width)
+        outputs = torch.empty(shape, dtype=torch.float32, device="cpu")
+        drawn = None
+        if draw is not None:
+            drawn = torch.empty(inputs.shape, dtype=torch.int64, device="cpu")
         self._run(inputs, 1, None, position, False, states, outputs, draw, drawn)
         return outputs, drawn
 
@@ -132,8 +143,8 @@ class CpuDecoder:
         drawn: Tensor | None,
     ) -> None:
         # Named here so that a copy, where one was needed, lives as long as the call.
-        inputs = inputs.contiguous()
-        first = None if isinstance(position, int) else position.contiguous()
+        inputs = inputs.resolve_neg().contiguous()
+        first = None if isinstance(position, int) else _positions(position, inputs.shape[0])
         lengths = None if lengths is None else lengths.contiguous()
         waits = None if draw is None or draw.waits is None else draw.waits.contiguous()
         uniform = None if draw is None or draw.uniform is None else draw.uniform.contiguous()
@@ -153,6 +164,7 @@ class CpuDecoder:
             _address(drawn),
             torch.get_num_threads(),
         )
+        written_in_place(*(x for state in states for x in state))
 
     def _addresses(self, states: Sequence[LinearAttentionState], batch: int) -> list[int]:
         """Those of each layer's s and z, once they are known to be what native code expects."""
@@ -174,10 +186,20 @@ class CpuDecoder:
                     raise ValueError(
                         "A state was expected in contiguous float32 on the CPU and is "
                         f"{x.dtype} on {x.device} with strides {x.stride()}; "
-                        "make it by .to(torch.float32) and .clone()."
+                        "make it by .float() and .contiguous()."
                     )
                 found.append(x.data_ptr())
         return found
+
+
+def _positions(positions: Tensor, batch: int) -> Tensor:
+    """One position a row, as native code reads them."""
+    if positions.shape != (batch,) or positions.is_floating_point() or not positions.is_cpu:
+        raise ValueError(
+            f"A state's positions were expected to be {batch} integers on the CPU and are "
+            f"{positions.dtype} of shape {tuple(positions.shape)} on {positions.device}."
+        )
+    return positions.long().contiguous()
 
 
 def _address(tensor: Tensor | None) -> int:

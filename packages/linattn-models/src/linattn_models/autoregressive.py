@@ -203,12 +203,9 @@ class AutoregressiveTransformer(Generating, nn.Module):
         layers = self.transformer.describe()
         description.require(self, AutoregressiveTransformer)
         description.require(self.positions, Positions)
-        for table in self.embeddings:
-            description.require(table, nn.Embedding)
-        tables = [cast(nn.Embedding, table).weight for table in self.embeddings]
         known = type(self.head) in (Categorical, MixtureOfLogistics)
         coding = TokenCoding(
-            embeddings=tuple(description.numbers(x, "an embedding") for x in tables),
+            embeddings=tuple(description.embedding(table) for table in self.embeddings),
             start=description.numbers(self.start, "the start vector"),
             positions=description.numbers(self.positions.table, "the table of positions"),
             output=description.affine(self.output, nn.Linear),

@@ -15,7 +15,6 @@ from linattn_core.decoding import (
     CannotCompile,
     DecoderDescription,
     NativeDecoder,
-    TokenCoding,
 )
 from linattn_models.config import TransformerConfig
 from linattn_models.generation import DECODERS, Begin, Generating
@@ -77,17 +76,10 @@ class _Compiled:
             "where it is used."
         )
 
-    def initial_state(self, batch: int, *, max_length: int | None = None) -> DecodingState:
-        """The state before the first position, as the model's own."""
-        at_least("batch", batch, 1)
-        if max_length is not None:
-            at_least("max_length", max_length, 1)
-        return self._state(batch, Cursor(0, 0), max_length)
-
     def _state(self, batch: int, cursor: Cursor, max_length: int | None) -> DecodingState:
         heads, dim = self.config.num_heads, self.config.head_dim
         layers = tuple(
-            LinearAttentionState.zeros(batch, heads, dim, dim)
+            LinearAttentionState.zeros(batch, heads, dim, dim, dtype=torch.float32, device="cpu")
             for _ in range(self.config.num_layers)
         )
         return DecodingState(layers, cursor, max_length)
@@ -98,6 +90,13 @@ class CompiledTransformer(_Compiled):
 
     Later changes of the model's weights do not reach it. Nothing that it returns has a gradient.
     """
+
+    def initial_state(self, batch: int, *, max_length: int | None = None) -> DecodingState:
+        """The state before the first position, as the model's own."""
+        at_least("batch", batch, 1)
+        if max_length is not None:
+            at_least("max_length", max_length, 1)
+        return self._state(batch, Cursor(0, 0), max_length)
 
     def prefill(
         self, x: Tensor, lengths: Tensor | None = None, *, max_length: int | None = None
@@ -150,6 +149,7 @@ class CompiledDecoder(_Compiled, Generating):
     ) -> tuple[Tensor, DecodingState]:
         """As `AutoregressiveTransformer.prefill`."""
         room = room_for(max_length, self.max_length)
+        _check_cpu(tokens)
         check_sequences(self.head, tokens, 0, room - 1)
         batch, length = tokens.shape[:2]
         inputs = None
@@ -219,6 +219,7 @@ class CompiledDecoder(_Compiled, Generating):
 
     def _check_step(self, token: Tensor, state: DecodingState) -> None:
         check_step_shape(self.head, token)
+        _check_cpu(token)
         if token.dtype != torch.int64:
             raise TypeError(f"tokens must be int64 and are {token.dtype}; convert them by .long().")
         check_positions(state.cursor, self.max_length)
@@ -289,10 +290,14 @@ def compile_decoder(
         )
     description = model.describe()
     native = _compile(backend, description, weights)
-    if isinstance(model, Transformer):
+    if description.tokens is None:
         return CompiledTransformer(model.config, weights, native)
-    tokens = cast(TokenCoding, description.tokens)
-    return CompiledDecoder(model, weights, native, draws_inside=tokens.sampler is not None)
+    return CompiledDecoder(
+        cast(TokenModel, model),
+        weights,
+        native,
+        draws_inside=description.tokens.sampler is not None,
+    )
 
 
 def _compile(backend: str, description: DecoderDescription, weights: str) -> NativeDecoder:
@@ -346,6 +351,13 @@ def _layers(state: DecodingState) -> tuple[LinearAttentionState, ...]:
 
 def _advanced(state: DecodingState) -> DecodingState:
     return replace(state, cursor=state.cursor.advanced())
+
+
+def _check_cpu(tokens: Tensor) -> None:
+    if not tokens.is_cpu:
+        raise ValueError(
+            f"A compiled decoder takes tokens on the CPU and got some on {tokens.device}."
+        )
 
 
 def _check_float32(x: Tensor) -> None:

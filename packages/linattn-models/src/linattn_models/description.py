@@ -20,14 +20,26 @@ def require(module: nn.Module, kind: type[nn.Module]) -> None:
     """
     if type(module) is not kind:
         raise CannotCompile(
-            f"a {kind.__name__} was expected and a {type(module).__name__} is in its place, whose "
-            "arithmetic a compiled decoder does not know."
+            f"a {kind.__name__} was expected and a {type(module).__module__}."
+            f"{type(module).__name__} is in its place, whose arithmetic a compiled decoder does "
+            "not know."
         )
     if single.hooked(module) or "forward" in vars(module):
         raise CannotCompile(
             f"a {kind.__name__} has hooks or a forward of its own, which a compiled decoder would "
             "not run."
         )
+
+
+def embedding(table: nn.Module) -> Tensor:
+    """The weight of an `nn.Embedding` that is nothing but a table."""
+    require(table, nn.Embedding)
+    found = cast(nn.Embedding, table)
+    if found.max_norm is not None:
+        raise CannotCompile(
+            f"an embedding has max_norm={found.max_norm}, by which looking up changes its weights."
+        )
+    return numbers(found.weight, "an embedding")
 
 
 def numbers(tensor: Tensor | None, what: str) -> Tensor:

@@ -16,6 +16,7 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules import module
 
 from linattn_models.projection import WideningLinear
 
@@ -79,7 +80,12 @@ def plain(layer: Any, kind: type[nn.Module]) -> bool:
 
 def hooked(layer: Any) -> bool:
     """Whether calling the layer runs somebody's hooks too."""
-    return bool(layer._forward_hooks or layer._forward_pre_hooks)
+    return bool(
+        layer._forward_hooks
+        or layer._forward_pre_hooks
+        or module._global_forward_hooks
+        or module._global_forward_pre_hooks
+    )
 
 
 def _weights(layer: Any) -> tuple[Tensor, Tensor]:

@@ -75,6 +75,21 @@ class Block(nn.Module):
             norm2=description.norm(self.norm2),
         )
 
+    def check_configured(self, config: TransformerConfig) -> None:
+        """Refuses a block whose numbers are no longer those of the configuration.
+
+        Raises:
+            CannotCompile: with what was changed.
+        """
+        mixer = cast(LinearMixer, self.mixer)
+        found = (mixer.num_heads, mixer.head_dim, mixer.eps, self.norm_first)
+        expected = (config.num_heads, config.head_dim, config.eps, config.norm == "pre")
+        if found != expected:
+            raise CannotCompile(
+                "a block was expected to have the configuration's heads, head dim, eps and norm "
+                f"first {expected} and has {found}."
+            )
+
     def _entering(self, x: Tensor) -> Tensor:
         return self.norm1(x) if self.norm_first else x
 
@@ -239,6 +254,8 @@ class Transformer(nn.Module):
         description.require(self, Transformer)
         blocks = [cast(Block, block) for block in self.blocks]
         layers = tuple(block.describe() for block in blocks)
+        for block in blocks:
+            block.check_configured(config)
         maps = {cast(LinearMixer, block.mixer).feature_map.pointwise for block in blocks}
         activations = {block.activation for block in blocks}
         if len(maps) > 1 or activations != {_ACTIVATIONS[config.activation]}:

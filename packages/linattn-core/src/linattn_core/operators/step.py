@@ -115,6 +115,30 @@ step = register(
 _step_operator = register("step_", STEP_IN_PLACE_SCHEMA, _step_, _step_shape)
 
 
+def _plain_keys() -> frozenset[int]:
+    """How the dispatcher sees CPU tensors that are nothing but their memory."""
+    plain = [torch.empty(0, device="cpu")]
+    with torch.inference_mode():
+        plain.append(torch.empty(0, device="cpu"))
+    return frozenset(torch._C._dispatch_keys(x).raw_repr() for x in plain)
+
+
+_PLAIN_KEYS = _plain_keys()
+
+
+def _is_plain_memory(x: Tensor) -> bool:
+    return type(x) is Tensor and torch._C._dispatch_keys(x).raw_repr() in _PLAIN_KEYS
+
+
+def _watched() -> bool:
+    """Whether something follows the operations that are called: a compiler, a mode, a tracer."""
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._get_tracing_state() is not None
+    )
+
+
 def step_(
     query: Tensor,
     key: Tensor,
@@ -127,10 +151,9 @@ def step_(
 ) -> Tensor:
     """linattn::step_, called past torch's dispatcher where only a compiler would need that.
 
-    For one sequence the dispatcher is a good part of the whole call. Subclasses of Tensor, which
-    stand for something else than memory, go through it.
+    For one sequence the dispatcher is a good part of the whole call. Whatever stands for something
+    else than its memory (subclasses, negated views, tensors that are being traced) goes through it.
     """
-    plain = type(query) is type(key) is type(value) is type(s) is type(z) is Tensor
-    if plain and not torch.compiler.is_compiling():
+    if not _watched() and all(map(_is_plain_memory, (query, key, value, s, z))):
         return _step_(query, key, value, s, z, feature_map, eps, backend)
     return cast(Tensor, _step_operator(query, key, value, s, z, feature_map, eps, backend))

@@ -124,7 +124,8 @@ def check_sequences(head: Head, tokens: Tensor, shortest: int, longest: int) -> 
 
 def check_step_shape(head: Head, token: Tensor) -> None:
     """Refuses what is not one token a row, (B,) or (B, 3)."""
-    if token.ndim != (1 if head.channels == 1 else 2):
+    extra = token_shape(head)
+    if token.ndim != 1 + len(extra) or tuple(token.shape[1:]) != extra:
         raise ValueError(
             f"A step takes tokens of shape {('batch', *token_shape(head))} and got "
             f"{tuple(token.shape)}."
