@@ -204,7 +204,9 @@ def compiled_step(weights: str, size: Size, batch: int) -> Method | Absent:
     decoder = _decoder(model, weights)
     if isinstance(decoder, Absent):
         return decoder
-    state = _state_at(size.length // 2, decoder.initial_state(batch, max_length=size.length))
+    state = _state_at(
+        size.length // 2, model.transformer.initial_state(batch, max_length=size.length)
+    )
     generator, token = _seeded_token(model, batch)
     return Method(
         compiled_name(weights),
