@@ -50,8 +50,6 @@ def test_agrees_with_the_reference(
 @pytest.mark.parametrize("dim", [40, 64])
 def test_half_precision_is_rounded_once(instruction_set: str, dim: int, dtype: torch.dtype) -> None:
     """What is read is exact and what is written is float32's answer rounded to nearest."""
-    if instruction_set == "avx512bf16" and dtype == torch.bfloat16 and dim == 64:
-        pytest.skip("multiplied in pairs, see below")
     tensors = draw(1, 2, 40, dim, dtype=dtype)
 
     half = run(tensors, is_causal=True)

@@ -36,7 +36,7 @@ public:
         const GradientInputs<T> inputs(call_, item);
         const OutRows grad_query =
             out_rows(call_.grad_query, call_, item, call_.queries, call_.dim, call_.query_dtype);
-        T* h = static_cast<T*>(call_.scratch) + GradientInputs<T>::first_row(call_, item);
+        T* h = static_cast<T*>(call_.scratch) + first_row(call_, item, call_.queries);
         state_.become_transpose_of(sums.s);
         for (std::int64_t first = range.low; first < range.high; first += kChunk) {
             const int count = rows_at(first, range.high, kChunk);
@@ -114,7 +114,7 @@ public:
         const OutRows grad_key = out_rows(call_.grad_key, call_, item, call_.keys, call_.dim, call_.query_dtype);
         const OutRows grad_value =
             out_rows(call_.grad_value, call_, item, call_.keys, call_.value_dim, call_.value_dtype);
-        const T* h = static_cast<const T*>(call_.scratch) + GradientInputs<T>::first_row(call_, item);
+        const T* h = static_cast<const T*>(call_.scratch) + first_row(call_, item, call_.queries);
         const std::int64_t chunks = (range.high - range.low + kChunk - 1) / kChunk;
         for (std::int64_t chunk = chunks - 1; chunk >= 0; --chunk) {
             const std::int64_t first = range.low + chunk * kChunk;

@@ -33,8 +33,7 @@ public:
     void run(const Item& item, Range range) {
         const Inputs<T> inputs(call_, item);
         const OutRows out = out_rows(call_.out, call_, item, call_.queries, call_.value_dim, call_.value_dtype);
-        T* normaliser = static_cast<T*>(call_.normaliser) +
-                        (item.batch * call_.heads + item.head) * call_.queries + item.start;
+        T* normaliser = static_cast<T*>(call_.normaliser) + first_row(call_, item, call_.queries);
         for (std::int64_t first = range.low; first < range.high; first += kChunk) {
             inputs.queries(first, kChunk, query_);
             inputs.keys(first, kChunk, tile_);

@@ -96,8 +96,7 @@ struct OutRows {
 // The rows of an item in a contiguous (batch, heads, length, width).
 LINATTN_INLINE OutRows out_rows(void* out, const Attention& call, const Item& item, std::int64_t length,
                                 std::int64_t width, Dtype dtype) {
-    const std::int64_t row = (item.batch * call.heads + item.head) * length + item.start;
-    return {static_cast<char*>(out) + row * width * bytes_of(dtype), width, dtype};
+    return {static_cast<char*>(out) + first_row(call, item, length) * width * bytes_of(dtype), width, dtype};
 }
 
 LINATTN_END

@@ -47,8 +47,8 @@ public:
     GradientInputs(const AttentionBackward& call, const Item& item, Direction direction = Direction::forwards)
         : Inputs<T>(call, item, direction),
           grad_out_(slice(call.grad_out, item.batch, item.head, item.start, call.value_dtype)),
-          out_(contiguous_rows(call.out, first_row(call, item), call.value_dim, call.value_dtype)),
-          normaliser_(static_cast<const T*>(call.normaliser) + first_row(call, item)),
+          out_(contiguous_rows(call.out, first_row(call, item, call.queries), call.value_dim, call.value_dtype)),
+          normaliser_(static_cast<const T*>(call.normaliser) + first_row(call, item, call.queries)),
           width_(padded<T>(call.value_dim)) {}
 
     // g = grad_out / n.
@@ -79,11 +79,6 @@ public:
             }
             sum_rows<T>(partial, to + group);
         }
-    }
-
-    // The item's first row in a contiguous (batch, heads, queries).
-    static std::int64_t first_row(const Attention& call, const Item& item) {
-        return (item.batch * call.heads + item.head) * call.queries + item.start;
     }
 
 private:

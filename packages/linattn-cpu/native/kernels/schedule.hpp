@@ -18,7 +18,7 @@ inline constexpr std::int64_t kShortestPart = 256;
 
 // One head of one sequence, or positions first .. last of it.
 struct Item {
-    std::int64_t sequence, head, batch;
+    std::int64_t head, batch;
     std::int64_t start;          // where the sequence begins along the length
     std::int64_t queries, keys;  // positions, and keys that exist
     std::int64_t state;          // its number among all (sequence, head)
@@ -29,10 +29,15 @@ LINATTN_INLINE Item item_of(const Attention& call, std::int64_t index) {
     if (call.cu_seqlens != nullptr) {
         const std::int64_t start = call.cu_seqlens[sequence];
         const std::int64_t length = call.cu_seqlens[sequence + 1] - start;
-        return {sequence, head, 0, start, length, length, index};
+        return {head, 0, start, length, length, index};
     }
     const std::int64_t keys = call.key_lengths == nullptr ? call.keys : call.key_lengths[sequence];
-    return {sequence, head, sequence, 0, call.queries, keys, index};
+    return {head, sequence, 0, call.queries, keys, index};
+}
+
+// The item's first row in a contiguous (batch, heads, length).
+LINATTN_INLINE std::int64_t first_row(const Attention& call, const Item& item, std::int64_t length) {
+    return (item.batch * call.heads + item.head) * length + item.start;
 }
 
 // Positions low .. high of a length.

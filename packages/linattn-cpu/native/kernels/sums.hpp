@@ -72,7 +72,7 @@ public:
 
     void add(const AttentionBackward& call, const Item& item, Range range, const Sums<T>& sums) const {
         const GradientInputs<T> inputs(call, item);
-        const T* h = static_cast<const T*>(call.scratch) + GradientInputs<T>::first_row(call, item);
+        const T* h = static_cast<const T*>(call.scratch) + first_row(call, item, call.queries);
         for (std::int64_t first = range.low; first < range.high; first += kBlock) {
             const int count = rows_at(first, range.high, kBlock);
             const int size = static_cast<int>(round_up(count, kChunk));
