@@ -1,0 +1,103 @@
+// What a caller hands to the kernels: addresses on the device, sizes and strides, a stream. No framework's types, and no header but this one's: device code and hosts read it alike.
+#pragma once
+
+namespace linattn {
+
+using Int = long long;  // sizes, strides and positions: 64 bits wherever a tensor may pass 2^31 elements
+
+// Numbers as they lie in memory; the values are Python's. float64 has no kernels here.
+enum class Dtype : int { float32 = 1, bfloat16 = 2, float16 = 3 };
+
+// The feature maps that are applied inside; the values are Python's.
+enum class FeatureMap : int { identity = 0, relu = 1, elu = 2 };
+
+// How the products of float32 numbers are computed; the values are Python's. See numbers.cuh.
+enum class Precision : int {
+    highest = 0,  // three bfloat16 parts a number, six products: float32 accuracy
+    high = 1,     // two parts, three products: 16 bits of each number, better than TF32's 11
+};
+
+// A tensor (batch, heads, length, dim) with strides in elements.
+struct Tensor4 {
+    void* data;
+    Int batch, head, position, dim;
+};
+
+// S (sequences, heads, D, M) and z (sequences, heads, D), contiguous float32; null where there is no state.
+struct State {
+    float* s;
+    float* z;
+};
+
+// One call of linear_attention. Queries, keys, values and the gradient of the output have any strides; everything
+// that is written is contiguous. All memory is on the device.
+struct Attention {
+    Tensor4 query, key, value;  // (B, H, N, D), (B, H, L, D), (B, H, L, M)
+    Int batch, heads, queries, keys, dim, value_dim;
+    const Int* key_lengths;  // (B), or null
+    const Int* cu_seqlens;   // (sequences + 1), or null: then there are `batch` sequences
+    Int sequences;
+    Dtype query_dtype, value_dtype;  // of query and key; of value, output and their gradients
+    FeatureMap map;
+    Precision precision;
+    float eps;
+    bool causal;
+    int segments;     // pieces that each sequence is cut into; 1 walks it with one block a head
+    void* workspace;  // workspace_bytes of the same call; may be null where that is 0
+    void* stream;     // cudaStream_t
+};
+
+struct AttentionForward : Attention {
+    State initial;      // causal only
+    State last;         // after the last key, or the sums over all keys (not causal: never null)
+    void* out;          // (B, H, N, M), value_dtype
+    float* normaliser;  // (B, H, N)
+};
+
+struct AttentionBackward : Attention {
+    Tensor4 grad_out;         // (B, H, N, M), value_dtype
+    State grad_last;          // of `last`
+    State state;              // causal: `initial`; otherwise the sums over the keys
+    const void* out;          // as the forward pass wrote them
+    const float* normaliser;
+    void* grad_query;    // (B, H, N, D), query_dtype
+    void* grad_key;      // (B, H, L, D), query_dtype
+    void* grad_value;    // (B, H, L, M), value_dtype
+    State grad_initial;  // causal only
+};
+
+// One decoding step: s += phi(k) v^T, z += phi(k), out = phi(q)^T s / (phi(q)^T z + eps).
+// The tensors have no length: their `position` stride means nothing. The state has any strides.
+struct Step {
+    Tensor4 query, key, value;  // (B, H, D), (B, H, D), (B, H, M)
+    Tensor4 s, z;               // float32; s: `position` is the stride of D and `dim` that of M
+    void* out;                  // (B, H, M), contiguous, value_dtype
+    Int batch, heads, dim, value_dim;
+    Dtype query_dtype, value_dtype;
+    FeatureMap map;
+    float eps;
+    void* stream;
+};
+
+// What came of a call: the CUDA error (0: none) and the kernel whose launch met it.
+struct Status {
+    int error;
+    const char* kernel;
+};
+
+// Bytes of scratch that a call needs at its number of segments, with pointers not yet filled in.
+Int workspace_bytes(const AttentionForward& call);
+Int workspace_bytes(const AttentionBackward& call);
+
+// Shared memory that a block of the largest kernel of these widths and precisions asks for, in bytes; -1 where there
+// is no kernel for them. A GPU that offers a block less cannot run the call.
+int shared_bytes(int dim, int value_dim, Dtype query_dtype, Dtype value_dtype, Precision precision);
+
+// The number of segments that is fastest for a shape on a GPU of so many multiprocessors.
+int best_segments(Int batch_heads, Int sequences, Int length, Int dim, Int value_dim, int multiprocessors);
+
+Status attention_forward(const AttentionForward& call);
+Status attention_backward(const AttentionBackward& call);
+Status step(const Step& call);
+
+}  // namespace linattn

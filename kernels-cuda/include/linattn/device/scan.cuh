@@ -1,0 +1,43 @@
+// Between the two passes of a sequence that was cut into segments: the sums of each segment become the state that it
+// begins with, and their total the state at the end.
+#pragma once
+
+#include "linattn/device/operand.cuh"
+
+namespace linattn {
+
+// The states of all segments, (sequences * heads, segments, numbers) contiguous, each `matrix` numbers of X and behind
+// them `vector` of its vector; `first` and `last` lie apart, (sequences * heads, matrix) and (sequences * heads, vector).
+struct Scan {
+    float* states;
+    State first, last;  // null where there is none
+    Int matrix, vector;
+    int segments;
+    bool backwards;
+};
+
+constexpr int scan_threads = 256;
+
+// One thread adds up one number over the segments, in their order.
+LINATTN_KERNEL(scan_threads, 1) scan(const LINATTN_PARAMETER Scan call) {
+    const Int numbers = call.matrix + call.vector;
+    const Int blocks = (numbers + scan_threads - 1) / scan_threads;
+    const Int sequence_and_head = block_x() / blocks;
+    const Int i = block_x() % blocks * scan_threads + thread_index();
+    if (i >= numbers) return;
+    const bool in_matrix = i < call.matrix;
+    const Int at = in_matrix ? sequence_and_head * call.matrix + i : sequence_and_head * call.vector + i - call.matrix;
+    const float* first = in_matrix ? call.first.s : call.first.z;
+    float* last = in_matrix ? call.last.s : call.last.z;
+    float sum = first == nullptr ? 0.0f : first[at];
+    for (int k = 0; k < call.segments; ++k) {
+        const int segment = call.backwards ? call.segments - 1 - k : k;
+        float& state = call.states[(sequence_and_head * call.segments + segment) * numbers + i];
+        const float own = state;
+        state = sum;
+        sum += own;
+    }
+    if (last != nullptr) last[at] = sum;
+}
+
+}  // namespace linattn

@@ -1,0 +1,154 @@
+// The gradients of linear_attention: h first, then one product each for queries, keys and values. In segments, the sums
+// of each segment are taken again, and those of the gradients, once for keys and values.
+#include "passes.h"
+
+namespace linattn {
+
+namespace {
+
+// The workspace: h (B, H, N), then whichever states this call needs.
+struct Workspace {
+    float* normaliser_gradient;
+    SegmentStates sums;       // S and z of each segment, causal
+    SegmentStates gradients;  // R and r of each segment
+    State total;              // R and r of the whole, not causal
+    Int bytes;
+};
+
+Workspace workspace_of(const AttentionBackward& call) {
+    Workspace work{};
+    Int used = 0;
+    const auto take = [&](Int numbers) {
+        float* taken = static_cast<float*>(call.workspace) + used;
+        used += (numbers + 31) / 32 * 32;  // what follows begins at a cache line too
+        return taken;
+    };
+    const Int states = call.sequences * call.heads;
+    work.normaliser_gradient = take(call.batch * call.heads * call.queries);
+    work.sums = work.gradients = {nullptr, call.heads, call.dim, call.value_dim, call.segments};
+    const bool cut = call.segments > 1;
+    if (cut && call.causal) work.sums.data = take(work.sums.numbers() * states * call.segments);
+    if (cut) work.gradients.data = take(work.gradients.numbers() * states * call.segments);
+    if (!call.causal) work.total = {take(call.dim * call.value_dim * states), take(call.dim * states)};
+    work.bytes = used * Int(sizeof(float));
+    return work;
+}
+
+// A pass over rows of queries (or of keys), its result a gradient of this width.
+Product gradient_pass(const AttentionBackward& call, const Operand& row, const Operand& key, const Operand& value,
+                      void* result) {
+    Product product = product_of(call);
+    product.reads = true;
+    product.sums = call.causal;
+    product.row = row;
+    product.key = key;
+    product.value = value;
+    product.rows_are_keys = row.of_keys;
+    product.backwards = row.of_keys && call.causal;
+    product.normaliser = call.normaliser;
+    product.out = result;
+    product.out_dtype = value.dtype;
+    product.out_vectors = stores_vectors(result, value.width, value.dtype);
+    return product;
+}
+
+Product query_pass(const AttentionBackward& call, const Workspace& work) {
+    Product product =
+        gradient_pass(call, gradient_of(call), values_of(call), keys_of(call), call.grad_query);
+    product.bias = Bias::of_row;
+    product.row_bias = work.normaliser_gradient;
+    product.finish = Finish::derivative;
+    product.origin = queries_of(call);
+    return product;
+}
+
+Product key_pass(const AttentionBackward& call, const Workspace& work) {
+    Product product =
+        gradient_pass(call, values_of(call), gradient_of(call), queries_of(call), call.grad_key);
+    product.bias = Bias::of_key;
+    product.row_bias = work.normaliser_gradient;
+    product.finish = Finish::derivative;
+    product.origin = keys_of(call);
+    return product;
+}
+
+Product value_pass(const AttentionBackward& call) {
+    return gradient_pass(call, keys_of(call), queries_of(call), gradient_of(call), call.grad_value);
+}
+
+// sum_i phi(q_i) [g_i, h_i]^T of each segment.
+Product sums_of_queries(const AttentionBackward& call, const Workspace& work) {
+    Product product = product_of(call);
+    product.sums = true;
+    product.key = queries_of(call);
+    product.value = gradient_of(call);
+    product.column = Column::bias;
+    product.normaliser = call.normaliser;
+    product.row_bias = work.normaliser_gradient;
+    product.backwards = call.causal;
+    return product;
+}
+
+StateView view_in(const AttentionBackward& call, const State& state) {
+    return view_of(state, call.heads, call.dim, call.value_dim);
+}
+
+Status causal(const AttentionBackward& call, const Workspace& work) {
+    Product queries = query_pass(call, work), keys = key_pass(call, work), values = value_pass(call);
+    Launches launches;
+    if (call.segments == 1) {
+        queries.start = transposed(view_in(call, call.state));
+        values.start = view_in(call, call.grad_last);
+        keys.start = transposed(values.start);
+        keys.last = transposed(view_in(call, call.grad_initial));  // what flows back into the initial state
+    } else {
+        Product sums = sums_of_keys(call), gradients = sums_of_queries(call, work);
+        sums.last = work.sums.view();
+        gradients.last = values.start = work.gradients.view();
+        queries.start = transposed(sums.last);
+        keys.start = transposed(gradients.last);
+        launches.then([&] { return launch_product(call, sums); })
+            .then([&] { return launch_scan(call, work.sums, call.state, {}, false); })
+            .then([&] { return launch_product(call, gradients); })
+            .then([&] { return launch_scan(call, work.gradients, call.grad_last, call.grad_initial, true); });
+    }
+    return launches.then([&] { return launch_product(call, queries); })
+        .then([&] { return launch_product(call, keys); })
+        .then([&] { return launch_product(call, values); })
+        .status();
+}
+
+Status not_causal(const AttentionBackward& call, const Workspace& work) {
+    Product queries = query_pass(call, work), keys = key_pass(call, work), values = value_pass(call);
+    Product gradients = sums_of_queries(call, work);
+    queries.start = transposed(view_in(call, call.state));
+    values.start = view_in(call, work.total);
+    keys.start = transposed(values.start);
+    Launches launches;
+    if (call.segments == 1) {
+        gradients.start = view_in(call, call.grad_last);
+        gradients.last = values.start;
+        launches.then([&] { return launch_product(call, gradients); });
+    } else {
+        gradients.last = work.gradients.view();
+        launches.then([&] { return launch_product(call, gradients); })
+            .then([&] { return launch_scan(call, work.gradients, call.grad_last, work.total, false); });
+    }
+    return launches.then([&] { return launch_product(call, queries); })
+        .then([&] { return launch_product(call, keys); })
+        .then([&] { return launch_product(call, values); })
+        .status();
+}
+
+}  // namespace
+
+Int workspace_bytes(const AttentionBackward& call) { return workspace_of(call).bytes; }
+
+Status attention_backward(const AttentionBackward& call) {
+    const Workspace work = workspace_of(call);
+    Launches launches;
+    launches.then([&] { return launch_normaliser_gradient(call, work.normaliser_gradient); });
+    return launches.then([&] { return call.causal ? causal(call, work) : not_causal(call, work); }).status();
+}
+
+}  // namespace linattn

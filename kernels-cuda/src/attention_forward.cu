@@ -1,0 +1,71 @@
+// linear_attention. Causal: one product, or, in segments, their sums first. Not causal: the sums over all keys, then the
+// product of each query with them.
+#include "passes.h"
+
+namespace linattn {
+
+namespace {
+
+SegmentStates states_of(const AttentionForward& call) {
+    return {static_cast<float*>(call.workspace), call.heads, call.dim, call.value_dim, call.segments};
+}
+
+// What every query reads: out_i = a_i . X over its normaliser.
+Product reading(const AttentionForward& call) {
+    Product product = product_of(call);
+    product.reads = true;
+    product.row = queries_of(call);
+    product.value = values_of(call);  // its width is that of the result
+    product.column = Column::ones;
+    product.finish = Finish::divide;
+    product.out = call.out;
+    product.out_dtype = call.value_dtype;
+    product.out_vectors = stores_vectors(call.out, call.value_dim, call.value_dtype);
+    product.out_normaliser = call.normaliser;
+    return product;
+}
+
+Status causal(const AttentionForward& call) {
+    Product product = reading(call);
+    product.sums = true;
+    product.key = keys_of(call);
+    const SegmentStates states = states_of(call);
+    Launches launches;
+    if (call.segments == 1) {
+        product.start = view_of(call.initial, call.heads, call.dim, call.value_dim);
+        product.last = view_of(call.last, call.heads, call.dim, call.value_dim);
+    } else {
+        Product sums = sums_of_keys(call);
+        sums.last = product.start = states.view();
+        launches.then([&] { return launch_product(call, sums); });
+        launches.then([&] { return launch_scan(call, states, call.initial, call.last, false); });
+    }
+    return launches.then([&] { return launch_product(call, product); }).status();
+}
+
+Status not_causal(const AttentionForward& call) {
+    const StateView total = view_of(call.last, call.heads, call.dim, call.value_dim);
+    Product sums = sums_of_keys(call);
+    sums.last = total;
+    Product product = reading(call);
+    product.start = total;
+    const SegmentStates states = states_of(call);
+    Launches launches;
+    if (call.segments > 1) sums.last = states.view();
+    launches.then([&] { return launch_product(call, sums); });
+    if (call.segments > 1) {
+        launches.then([&] { return launch_scan(call, states, {}, call.last, false); });
+    }
+    return launches.then([&] { return launch_product(call, product); }).status();
+}
+
+}  // namespace
+
+Int workspace_bytes(const AttentionForward& call) {
+    const Int states = call.sequences * call.heads * call.segments;
+    return call.segments == 1 ? 0 : states * states_of(call).numbers() * Int(sizeof(float));
+}
+
+Status attention_forward(const AttentionForward& call) { return call.causal ? causal(call) : not_causal(call); }
+
+}  // namespace linattn

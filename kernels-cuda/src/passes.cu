@@ -1,0 +1,139 @@
+#include "passes.h"
+
+#include "linattn/device/normaliser_gradient.cuh"
+#include "linattn/device/scan.cuh"
+
+namespace linattn {
+
+StateView SegmentStates::view() const {
+    StateView view{};
+    view.matrix = data;
+    view.vector = data + dim * value_dim;
+    view.segment = view.vector_segment = numbers();
+    view.head = view.vector_head = segments * numbers();
+    view.sequence = view.vector_sequence = heads * segments * numbers();
+    view.row = value_dim;
+    view.column = 1;
+    return view;
+}
+
+StateView view_of(const State& state, Int heads, Int dim, Int value_dim) {
+    StateView view{};
+    view.matrix = state.s;
+    view.vector = state.z;
+    view.head = dim * value_dim;
+    view.sequence = heads * dim * value_dim;
+    view.row = value_dim;
+    view.column = 1;
+    view.vector_head = dim;
+    view.vector_sequence = heads * dim;
+    return view;
+}
+
+StateView transposed(const StateView& view) {
+    StateView result = view;
+    result.row = view.column;
+    result.column = view.row;
+    return result;
+}
+
+namespace {
+
+Operand operand(const Tensor4& tensor, Int width, Dtype dtype) {
+    Operand result{};
+    result.tensor = tensor;
+    result.width = width;
+    result.dtype = dtype;
+    result.vectors = copies_vectors(tensor, dtype);
+    return result;
+}
+
+}  // namespace
+
+Operand queries_of(const Attention& call) {
+    Operand result = operand(call.query, call.dim, call.query_dtype);
+    result.map = call.map;
+    return result;
+}
+
+Operand keys_of(const Attention& call) {
+    Operand result = operand(call.key, call.dim, call.query_dtype);
+    result.map = call.map;
+    result.of_keys = true;
+    return result;
+}
+
+Operand values_of(const Attention& call) {
+    Operand result = operand(call.value, call.value_dim, call.value_dtype);
+    result.of_keys = true;
+    return result;
+}
+
+Operand gradient_of(const AttentionBackward& call) {
+    Operand result = operand(call.grad_out, call.value_dim, call.value_dtype);
+    result.divided = true;
+    return result;
+}
+
+Product product_of(const Attention& call) {
+    Product product{};
+    product.heads = call.heads;
+    product.sequences = call.sequences;
+    product.queries = call.queries;
+    product.keys = call.keys;
+    product.key_lengths = call.key_lengths;
+    product.cu_seqlens = call.cu_seqlens;
+    product.segments = call.segments;
+    product.eps = call.eps;
+    return product;
+}
+
+Product sums_of_keys(const Attention& call) {
+    Product product = product_of(call);
+    product.sums = true;
+    product.key = keys_of(call);
+    product.value = values_of(call);
+    product.column = Column::ones;
+    return product;
+}
+
+Status launch_product(const Attention& call, const Product& product) {
+    if (product.sequences * product.heads == 0) return {0, nullptr};
+    switch (parts_of(call.query_dtype, call.value_dtype, call.precision)) {
+        case 1: return launch_product_1(product, call.stream);
+        case 2: return launch_product_2(product, call.stream);
+        default: return launch_product_3(product, call.stream);
+    }
+}
+
+Status launch_scan(const Attention& call, const SegmentStates& states, const State& first, const State& last,
+                   bool backwards) {
+    const Int blocks = (states.numbers() + scan_threads - 1) / scan_threads * call.sequences * call.heads;
+    if (blocks == 0) return {0, nullptr};
+    const Scan sums = {states.data, first, last, states.dim * states.value_dim, states.dim, states.segments, backwards};
+    return LINATTN_LAUNCH("scan", scan, blocks, 1, scan_threads, 0, call.stream, sums);
+}
+
+Status launch_normaliser_gradient(const AttentionBackward& call, float* result) {
+    NormaliserGradient gradient{};
+    gradient.grad_out = gradient_of(call);
+    gradient.out = call.out;
+    gradient.normaliser = call.normaliser;
+    gradient.result = result;
+    gradient.batch = call.batch;
+    gradient.heads = call.heads;
+    gradient.queries = call.queries;
+    gradient.parts = parts_of(call.query_dtype, call.value_dtype, call.precision);
+    constexpr int rows = normaliser_gradient_threads / lanes_of_row;
+    const Int blocks = (call.batch * call.heads * call.queries + rows - 1) / rows;
+    if (blocks == 0) return {0, nullptr};
+    return LINATTN_LAUNCH("normaliser_gradient", normaliser_gradient, blocks, 1, normaliser_gradient_threads, 0,
+                          call.stream, gradient);
+}
+
+bool stores_vectors(const void* result, Int width, Dtype dtype) {
+    const Int bytes = dtype == Dtype::float32 ? 4 : 2;
+    return reinterpret_cast<unsigned long long>(result) % 16 == 0 && width * bytes % 16 == 0;
+}
+
+}  // namespace linattn

@@ -1,0 +1,61 @@
+// What the passes of the operator share: operands, states in their layouts, and launches one after another.
+#pragma once
+
+#include "product.h"
+
+namespace linattn {
+
+// Launches in order until one fails, which is then what the whole came to.
+class Launches {
+public:
+    template <class Launch>
+    Launches& then(const Launch& launch) {
+        if (status_.error == 0) status_ = launch();
+        return *this;
+    }
+    Status status() const { return status_; }
+
+private:
+    Status status_ = {0, nullptr};
+};
+
+// The states of all sequences, heads and segments in the workspace: for each, D x M numbers of S and D of z.
+struct SegmentStates {
+    float* data;
+    Int heads, dim, value_dim;
+    int segments;
+
+    Int numbers() const { return dim * (value_dim + 1); }
+    StateView view() const;
+};
+
+// A state as a tensor of its own, S (sequences, heads, D, M) and z (sequences, heads, D).
+StateView view_of(const State& state, Int heads, Int dim, Int value_dim);
+
+// The same state read with its rows as columns: X for the gradients of queries and keys.
+StateView transposed(const StateView& view);
+
+// The operands of the passes: phi(q), phi(k), v, and g = G / n.
+Operand queries_of(const Attention& call);
+Operand keys_of(const Attention& call);
+Operand values_of(const Attention& call);
+Operand gradient_of(const AttentionBackward& call);
+
+// A product of this call, all operands and results yet to be filled in.
+Product product_of(const Attention& call);
+
+// sum_j phi(k_j) [v_j, 1]^T of each segment.
+Product sums_of_keys(const Attention& call);
+
+Status launch_product(const Attention& call, const Product& product);
+
+// Turns the sums of each segment into the state that it begins with, from `first` on; `last` takes the total.
+Status launch_scan(const Attention& call, const SegmentStates& states, const State& first, const State& last,
+                   bool backwards);
+
+Status launch_normaliser_gradient(const AttentionBackward& call, float* result);
+
+// Whether rows of a contiguous result begin at multiples of 16 bytes.
+bool stores_vectors(const void* result, Int width, Dtype dtype);
+
+}  // namespace linattn

@@ -1,0 +1,53 @@
+// Launching the product: which kernel for which widths, and the grid.
+#pragma once
+
+#include "linattn/device/product.cuh"
+#include "linattn/host/launch.h"
+
+namespace linattn {
+
+// The kernels of each number of parts, by the least width of rows that they hold. Chunks are as long, and slices as
+// wide, as registers and the shared memory of a block allow.
+template <int parts>
+struct ProductShapes {
+    using Least = ProductShape<parts, 32, 32, parts == 1 ? 64 : 32>;
+    using Small = ProductShape<parts, 64, 64, parts == 1 ? 64 : 16>;
+    using Large = ProductShape<parts, 128, 64, parts == 1 ? 32 : 16>;
+    using Most = ProductShape<parts, 256, 32, parts == 1 ? 32 : 16>;
+};
+
+// Calls `use` with a Shape for rows of this width; false where there is none.
+template <int parts, class Use>
+bool with_shape(Int width, const Use& use) {
+    using Shapes = ProductShapes<parts>;
+    if (width <= 32) use(typename Shapes::Least{});
+    else if (width <= 64) use(typename Shapes::Small{});
+    else if (width <= 128) use(typename Shapes::Large{});
+    else if (width <= 256) use(typename Shapes::Most{});
+    else return false;
+    return true;
+}
+
+constexpr int error_invalid_value = 1;  // cudaErrorInvalidValue
+
+template <int parts>
+Status launch_product_of(Product call, void* stream) {
+    Status status = {error_invalid_value, "product"};
+    const Int width = call.sums ? call.key.width : call.row.width;
+    with_shape<parts>(width, [&](auto shape) {
+        using Shape = decltype(shape);
+        // Values of no width still have their normalisers.
+        call.slices = call.value.width == 0 ? 1 : static_cast<int>((call.value.width + Shape::E - 1) / Shape::E);
+        const Int blocks = call.sequences * call.heads * call.slices;
+        status = LINATTN_LAUNCH("product", product<Shape>, blocks, call.segments, Shape::threads, Shape::shared_bytes,
+                                stream, call);
+    });
+    return status;
+}
+
+// One source file each, to compile side by side.
+Status launch_product_1(const Product& call, void* stream);
+Status launch_product_2(const Product& call, void* stream);
+Status launch_product_3(const Product& call, void* stream);
+
+}  // namespace linattn

@@ -1,0 +1,9 @@
+#include "product.h"
+
+namespace linattn {
+
+Status launch_product_1(const Product& call, void* stream) {
+    return launch_product_of<1>(call, stream);
+}
+
+}  // namespace linattn

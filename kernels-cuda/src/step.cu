@@ -1,0 +1,25 @@
+#include "linattn/device/step.cuh"
+#include "linattn/host/launch.h"
+
+namespace linattn {
+
+namespace {
+
+// Whether four neighbours of a row of s may be read at once, everywhere.
+bool reads_vectors(const Step& call) {
+    const Tensor4& s = call.s;
+    return s.dim == 1 && call.value_dim % 4 == 0 && reinterpret_cast<unsigned long long>(s.data) % 16 == 0 &&
+           s.batch % 4 == 0 && s.head % 4 == 0 && s.position % 4 == 0;
+}
+
+}  // namespace
+
+Status step(const Step& call) {
+    const Int heads = call.batch * call.heads;
+    if (heads == 0) return {0, nullptr};
+    const int shared = static_cast<int>(step_warps * 2 * call.dim * Int(sizeof(float)));
+    return LINATTN_LAUNCH("step", step_heads, (heads + step_warps - 1) / step_warps, 1, step_threads, shared,
+                          call.stream, call, reads_vectors(call));
+}
+
+}  // namespace linattn
