@@ -12,6 +12,7 @@ struct Workspace {
     SegmentStates sums;       // S and z of each segment, causal
     SegmentStates gradients;  // R and r of each segment
     State total;              // R and r of the whole, not causal
+    RelayMemory relay;        // causal, in a relay
     Int bytes;
 };
 
@@ -25,11 +26,15 @@ Workspace workspace_of(const AttentionBackward& call) {
     };
     const Int states = call.sequences * call.heads;
     work.normaliser_gradient = take(call.batch * call.heads * call.queries);
-    work.sums = work.gradients = {nullptr, call.heads, call.dim, call.value_dim, call.segments};
-    const bool cut = call.segments > 1;
-    if (cut && call.causal) work.sums.data = take(work.sums.numbers() * states * call.segments);
-    if (cut) work.gradients.data = take(work.gradients.numbers() * states * call.segments);
+    work.sums = work.gradients = {nullptr, call.heads, call.dim, call.value_dim, call.schedule.segments};
+    const bool cut = call.schedule.segments > 1 && !is_relay(call);
+    if (cut && call.causal) work.sums.data = take(work.sums.numbers() * states * call.schedule.segments);
+    if (cut) work.gradients.data = take(work.gradients.numbers() * states * call.schedule.segments);
     if (!call.causal) work.total = {take(call.dim * call.value_dim * states), take(call.dim * states)};
+    if (is_relay(call)) {
+        work.relay = relay_memory(call, nullptr);
+        work.relay.states = take(work.relay.bytes() / Int(sizeof(float)));
+    }
     work.bytes = used * Int(sizeof(float));
     return work;
 }
@@ -96,7 +101,7 @@ StateView view_in(const AttentionBackward& call, const State& state) {
 Status causal(const AttentionBackward& call, const Workspace& work) {
     Product queries = query_pass(call, work), keys = key_pass(call, work), values = value_pass(call);
     Launches launches;
-    if (call.segments == 1) {
+    if (call.schedule.segments == 1 || is_relay(call)) {
         queries.start = transposed(view_in(call, call.state));
         values.start = view_in(call, call.grad_last);
         keys.start = transposed(values.start);
@@ -112,9 +117,12 @@ Status causal(const AttentionBackward& call, const Workspace& work) {
             .then([&] { return launch_product(call, gradients); })
             .then([&] { return launch_scan(call, work.gradients, call.grad_last, call.grad_initial, true); });
     }
-    return launches.then([&] { return launch_product(call, queries); })
-        .then([&] { return launch_product(call, keys); })
-        .then([&] { return launch_product(call, values); })
+    const auto run = [&](const Product& product) {
+        return is_relay(call) ? launch_relay(call, work.relay, product) : launch_product(call, product);
+    };
+    return launches.then([&] { return run(queries); })
+        .then([&] { return run(keys); })
+        .then([&] { return run(values); })
         .status();
 }
 
@@ -125,7 +133,7 @@ Status not_causal(const AttentionBackward& call, const Workspace& work) {
     values.start = view_in(call, work.total);
     keys.start = transposed(values.start);
     Launches launches;
-    if (call.segments == 1) {
+    if (call.schedule.segments == 1) {
         gradients.start = view_in(call, call.grad_last);
         gradients.last = values.start;
         launches.then([&] { return launch_product(call, gradients); });

@@ -7,7 +7,7 @@ namespace linattn {
 namespace {
 
 SegmentStates states_of(const AttentionForward& call) {
-    return {static_cast<float*>(call.workspace), call.heads, call.dim, call.value_dim, call.segments};
+    return {static_cast<float*>(call.workspace), call.heads, call.dim, call.value_dim, call.schedule.segments};
 }
 
 // What every query reads: out_i = a_i . X over its normaliser.
@@ -31,9 +31,10 @@ Status causal(const AttentionForward& call) {
     product.key = keys_of(call);
     const SegmentStates states = states_of(call);
     Launches launches;
-    if (call.segments == 1) {
+    if (call.schedule.segments == 1 || is_relay(call)) {
         product.start = view_of(call.initial, call.heads, call.dim, call.value_dim);
         product.last = view_of(call.last, call.heads, call.dim, call.value_dim);
+        if (is_relay(call)) return launch_relay(call, relay_memory(call, call.workspace), product);
     } else {
         Product sums = sums_of_keys(call);
         sums.last = product.start = states.view();
@@ -51,9 +52,9 @@ Status not_causal(const AttentionForward& call) {
     product.start = total;
     const SegmentStates states = states_of(call);
     Launches launches;
-    if (call.segments > 1) sums.last = states.view();
+    if (call.schedule.segments > 1) sums.last = states.view();
     launches.then([&] { return launch_product(call, sums); });
-    if (call.segments > 1) {
+    if (call.schedule.segments > 1) {
         launches.then([&] { return launch_scan(call, states, {}, call.last, false); });
     }
     return launches.then([&] { return launch_product(call, product); }).status();
@@ -62,8 +63,9 @@ Status not_causal(const AttentionForward& call) {
 }  // namespace
 
 Int workspace_bytes(const AttentionForward& call) {
-    const Int states = call.sequences * call.heads * call.segments;
-    return call.segments == 1 ? 0 : states * states_of(call).numbers() * Int(sizeof(float));
+    const Int states = call.sequences * call.heads * call.schedule.segments;
+    if (is_relay(call)) return relay_memory(call, nullptr).bytes();
+    return call.schedule.segments == 1 ? 0 : states * states_of(call).numbers() * Int(sizeof(float));
 }
 
 Status attention_forward(const AttentionForward& call) { return call.causal ? causal(call) : not_causal(call); }

@@ -17,6 +17,38 @@ StateView SegmentStates::view() const {
     return view;
 }
 
+RelayMemory relay_memory(const Attention& call, void* memory) {
+    RelayMemory relay{};
+    const Int widest = call.dim > call.value_dim ? call.dim : call.value_dim;
+    relay.states = static_cast<float*>(memory);
+    relay.count = call.sequences * call.heads * call.schedule.segments;
+    relay.slices = widest / narrowest_slice + 1;
+    relay.size = call.dim * call.value_dim + widest * relay.slices;
+    return relay;
+}
+
+bool is_relay(const Attention& call) {
+    return call.causal && call.schedule.relay && call.schedule.segments > 1 && call.dim <= widest_relay && call.value_dim <= widest_relay;
+}
+
+Status launch_relay(const Attention& call, const RelayMemory& memory, Product product) {
+    StateView& ends = product.relay.ends;
+    ends.matrix = memory.states;
+    ends.vector = memory.states + call.dim * call.value_dim;
+    ends.segment = ends.vector_segment = memory.size;
+    ends.head = ends.vector_head = call.schedule.segments * memory.size;
+    ends.sequence = ends.vector_sequence = call.heads * call.schedule.segments * memory.size;
+    ends.row = product.value.width;
+    ends.column = 1;
+    ends.vector_slice = product.column == Column::none ? 0 : product.key.width;
+    product.relay.tickets = memory.counters();
+    product.relay.arrived = memory.counters() + 1;
+    return Launches()
+        .then([&] { return clear(memory.counters(), memory.counter_bytes(), call.stream); })
+        .then([&] { return launch_product(call, product); })
+        .status();
+}
+
 StateView view_of(const State& state, Int heads, Int dim, Int value_dim) {
     StateView view{};
     view.matrix = state.s;
@@ -83,7 +115,7 @@ Product product_of(const Attention& call) {
     product.keys = call.keys;
     product.key_lengths = call.key_lengths;
     product.cu_seqlens = call.cu_seqlens;
-    product.segments = call.segments;
+    product.segments = call.schedule.segments;
     product.eps = call.eps;
     return product;
 }

@@ -29,6 +29,24 @@ struct SegmentStates {
     StateView view() const;
 };
 
+// What the segments of a relay hand on: states, and the flags that say they are there. One product uses it at a time.
+struct RelayMemory {
+    float* states;
+    Int count, size;  // states, and numbers of each with its vectors
+    Int slices;       // of the values, at most: each has flags of its own
+
+    int* counters() const { return reinterpret_cast<int*>(states + count * size); }
+    Int counter_bytes() const { return (count * slices + 1) * Int(sizeof(int)); }
+    Int bytes() const { return count * size * Int(sizeof(float)) + counter_bytes(); }
+};
+RelayMemory relay_memory(const Attention& call, void* memory);
+
+// Whether the segments of this call are a relay; where they may not be, they are summed up in a launch of its own.
+bool is_relay(const Attention& call);
+
+// Launches the product with its segments in a relay.
+Status launch_relay(const Attention& call, const RelayMemory& memory, Product product);
+
 // A state as a tensor of its own, S (sequences, heads, D, M) and z (sequences, heads, D).
 StateView view_of(const State& state, Int heads, Int dim, Int value_dim);
 

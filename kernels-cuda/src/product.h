@@ -13,8 +13,10 @@ struct ProductShapes {
     using Least = ProductShape<parts, 32, 32, parts == 1 ? 64 : 32>;
     using Small = ProductShape<parts, 64, 64, parts == 1 ? 64 : 16>;
     using Large = ProductShape<parts, 128, 64, parts == 1 ? 32 : 16>;
-    using Most = ProductShape<parts, 256, 32, parts == 1 ? 32 : 16>;
+    using Most = ProductShape<parts, 256, parts == 1 ? 32 : 64, parts == 1 ? 32 : 16>;
 };
+
+constexpr Int narrowest_slice = 32;
 
 // Calls `use` with a Shape for rows of this width; false where there is none.
 template <int parts, class Use>

@@ -5,6 +5,8 @@ namespace linattn {
 
 namespace {
 
+constexpr Int most_segments = 65535;  // of a grid's second size
+
 template <int parts>
 int bytes_of_widths(Int dim, Int value_dim) {
     int bytes = -1;
@@ -23,17 +25,22 @@ int shared_bytes(int dim, int value_dim, Dtype query_dtype, Dtype value_dtype, P
     }
 }
 
-int best_segments(Int batch_heads, Int sequences, Int length, Int dim, Int value_dim, int multiprocessors) {
-    (void)dim;
-    const Int slices = (value_dim + 63) / 64, blocks = batch_heads * (slices > 0 ? slices : 1);
-    const Int average = sequences > 0 ? length / sequences : 0;
-    // A wave: as many blocks as run side by side. Where there are as many anyway, cutting only reads keys twice.
-    const Int wave = 2 * Int(multiprocessors);
-    if (blocks == 0 || 2 * blocks >= wave) return 1;
+Schedule best_schedule(const Extent& extent) {
+    constexpr Int slice = 64, shortest = 4 * segment_grain;
+    const Int blocks = extent.heads * (extent.value_dim > slice ? (extent.value_dim + slice - 1) / slice : 1);
+    // Where there are as many blocks as run side by side, or nearly, cutting only reads the keys twice.
+    const Int wave = 2 * Int(extent.multiprocessors);
+    if (blocks == 0 || 2 * blocks >= wave) return {1, false};
     // A segment of fewer chunks would cost more in states than it gains.
-    constexpr Int least = 4 * segment_grain;
-    const Int most = average / least, wanted = wave / blocks;
-    return static_cast<int>(most < 1 ? 1 : wanted < most ? wanted : most);
+    const Int most = extent.length / shortest;
+    const Int wanted = wave / blocks;
+    // Many heads and a long sequence: what is read twice should still be in the cache, so segments are short and go one
+    // after the other. Few heads would wait for one another.
+    constexpr Int relayed = 512;
+    if (extent.causal && 5 * blocks >= wave && extent.length >= 16 * relayed) {
+        return {static_cast<int>(clamp(extent.length / relayed, 2, most_segments)), true};
+    }
+    return {static_cast<int>(clamp(wanted, 1, most < 1 ? 1 : most)), false};
 }
 
 }  // namespace linattn

@@ -29,6 +29,14 @@ struct State {
     float* z;
 };
 
+// How the blocks of threads share a sequence of one head: one walks it from end to end, or each has a segment of it. The
+// states that segments begin with are summed up in a launch of their own or, in a relay (causal calls), handed from
+// block to block within one launch.
+struct Schedule {
+    int segments;
+    bool relay;
+};
+
 // One call of linear_attention. Queries, keys, values and the gradient of the output have any strides; everything
 // that is written is contiguous. All memory is on the device.
 struct Attention {
@@ -42,7 +50,7 @@ struct Attention {
     Precision precision;
     float eps;
     bool causal;
-    int segments;     // pieces that each sequence is cut into; 1 walks it with one block a head
+    Schedule schedule;
     void* workspace;  // workspace_bytes of the same call; may be null where that is 0
     void* stream;     // cudaStream_t
 };
@@ -85,7 +93,7 @@ struct Status {
     const char* kernel;
 };
 
-// Bytes of scratch that a call needs at its number of segments, with pointers not yet filled in.
+// Bytes of scratch that a call needs with its schedule, its pointers not yet filled in.
 Int workspace_bytes(const AttentionForward& call);
 Int workspace_bytes(const AttentionBackward& call);
 
@@ -93,8 +101,13 @@ Int workspace_bytes(const AttentionBackward& call);
 // is no kernel for them. A GPU that offers a block less cannot run the call.
 int shared_bytes(int dim, int value_dim, Dtype query_dtype, Dtype value_dtype, Precision precision);
 
-// The number of segments that is fastest for a shape on a GPU of so many multiprocessors.
-int best_segments(Int batch_heads, Int sequences, Int length, Int dim, Int value_dim, int multiprocessors);
+// What a schedule is chosen by: heads of all sequences, the length of a sequence, and the GPU.
+struct Extent {
+    Int heads, length, value_dim;
+    bool causal;
+    int multiprocessors;
+};
+Schedule best_schedule(const Extent& extent);
 
 Status attention_forward(const AttentionForward& call);
 Status attention_backward(const AttentionBackward& call);

@@ -46,47 +46,79 @@ struct Staged {
     int pitch;
 };
 
+// How the threads of a block share the rows of a tile: side by side along a row, `per_row` of them, then down the rows.
+template <int rows, int per_row, int threads>
+struct Sharing {
+    static_assert(threads % per_row == 0);
+    static constexpr int at_once = threads / per_row, passes = (rows + at_once - 1) / at_once;
+    int row = thread_index() / per_row, at = thread_index() % per_row;
+    // Whether a pass has a row for every thread.
+    static constexpr bool even = rows % at_once == 0;
+};
+
+// Rows whose 16 bytes lie together. `whole`: all rows and columns are there.
+template <bool whole, int rows, int width, int threads, int bytes>
+LINATTN_DEVICE void stage_vectors(const Staged& staged, const unsigned char* source, Int stride, int columns, int count) {
+    using Threads = Sharing<rows, width * bytes / 16, threads>;
+    Threads of;
+    const int first = of.at * 16;
+    const int there_in_row = (columns < width ? columns : width) * bytes - first;
+    unsigned char* target = staged.data + (of.row * staged.pitch * bytes + first);
+    source += of.row * stride + first;
+    const unsigned char* const start = source;
+    LINATTN_UNROLL
+    for (int pass = 0; pass < Threads::passes; ++pass) {
+        const int row = of.row + pass * Threads::at_once;
+        if (Threads::even || row < rows) {
+            const int there = whole ? 16 : row < count ? there_in_row : 0;
+            // What is not there is not read; the address is one that exists, or would if anything did.
+            copy16(target, there > 0 ? source : start, there >= 16 ? 16 : there > 0 ? there : 0);
+        }
+        target += Threads::at_once * staged.pitch * bytes;
+        source += Threads::at_once * stride;
+    }
+}
+
+// Rows of any strides, a number at a time.
+template <int rows, int width, int threads>
+LINATTN_DEVICE void stage_numbers(const Staged& staged, const Operand& operand, const unsigned char* source, int columns,
+                                  int count) {
+    const int bytes = bytes_of(operand.dtype);
+    for (int i = thread_index(); i < rows * width; i += threads) {
+        const int row = i / width, at = i % width;
+        const unsigned char* number = source + (row * operand.tensor.position + at * operand.tensor.dim) * bytes;
+        const bool there = row < count && at < columns;
+        unsigned char* target = staged.data + (row * staged.pitch + at) * bytes;
+        if (bytes == 4) *reinterpret_cast<u32*>(target) = there ? *reinterpret_cast<const u32*>(number) : 0u;
+        else *reinterpret_cast<u16*>(target) = there ? *reinterpret_cast<const u16*>(number) : u16(0);
+    }
+}
+
 // Starts copying `rows` rows from `position` on, columns from `column` on, as they are. Rows from `count` on, and columns
 // that the operand has not, are left zero. With one part all numbers have two bytes.
 template <int rows, int width, int threads, int parts>
 LINATTN_DEVICE void stage(const Staged& staged, const Operand& operand, const Place& place, Int position, Int column,
                           int count) {
-    const int bytes = parts == 1 ? 2 : bytes_of(operand.dtype);
-    const Int columns = operand.width - column;
-    if (operand.vectors) {
-        const int per_row = width * bytes / 16;
-        const int there_in_row = static_cast<int>((columns < width ? columns : width) * bytes);
-        const unsigned char* source = address(operand, place, position, column);
-        const Int stride = operand.tensor.position * bytes;
-        for (int i = thread_index(); i < rows * per_row; i += threads) {
-            const int row = i / per_row, first = i % per_row * 16;
-            const int there = row < count ? there_in_row - first : 0;
-            copy16(staged.data + (row * staged.pitch * bytes + first),
-                   there > 0 ? source + row * stride + first : static_cast<const unsigned char*>(operand.tensor.data),
-                   there >= 16 ? 16 : there > 0 ? there : 0);
-        }
-        return;
-    }
-    for (int i = thread_index(); i < rows * width; i += threads) {
-        const int row = i / width, at = i % width;
-        const bool there = row < count && at < columns;
-        const unsigned char* source = address(operand, place, position + row, column + at);
-        if (bytes == 4) {
-            reinterpret_cast<u32*>(staged.data)[row * staged.pitch + at] =
-                there ? *reinterpret_cast<const u32*>(source) : 0u;
-        } else {
-            reinterpret_cast<u16*>(staged.data)[row * staged.pitch + at] =
-                there ? *reinterpret_cast<const u16*>(source) : u16(0);
-        }
+    const unsigned char* source = address(operand, place, position, column);
+    const int columns = static_cast<int>(operand.width - column);
+    if (!operand.vectors) {
+        stage_numbers<rows, width, threads>(staged, operand, source, columns, count);
+    } else if (parts == 1 || operand.dtype != Dtype::float32) {
+        const Int stride = operand.tensor.position * 2;
+        if (count == rows && columns >= width) stage_vectors<true, rows, width, threads, 2>(staged, source, stride, width, rows);
+        else stage_vectors<false, rows, width, threads, 2>(staged, source, stride, columns, count);
+    } else {
+        stage_vectors<false, rows, width, threads, 4>(staged, source, operand.tensor.position * 4, columns, count);
     }
 }
 
 // What becomes of eight numbers of a row on their way to the tile.
 template <int parts>
-LINATTN_DEVICE void apply(float (&x)[8], const Operand& operand, float divisor) {
+LINATTN_DEVICE void apply(float (&x)[8], const Operand& operand, const float* divisor) {
     if (operand.divided) {
+        const float factor = 1.0f / *divisor;
         LINATTN_UNROLL
-        for (int k = 0; k < 8; ++k) x[k] /= divisor;
+        for (int k = 0; k < 8; ++k) x[k] *= factor;
     } else if (operand.map == FeatureMap::elu) {
         LINATTN_UNROLL
         for (int k = 0; k < 8; ++k) x[k] = feature<parts>(FeatureMap::elu, x[k]);
@@ -96,26 +128,42 @@ LINATTN_DEVICE void apply(float (&x)[8], const Operand& operand, float divisor) 
     }
 }
 
+// Writes eight numbers of a row; `whole`: the row and its eight columns are there.
+template <bool whole, int rows, int width, int threads, int parts, int pitch>
+LINATTN_DEVICE void prepare_rows(Tile<parts, pitch> tile, const Staged& staged, const Operand& operand, int columns,
+                                 int live, const float* divisors) {
+    using Threads = Sharing<rows, width / 8, threads>;
+    Threads of;
+    const Dtype dtype = parts == 1 ? Dtype::bfloat16 : operand.dtype;
+    const int first = of.at * 8;
+    LINATTN_UNROLL_NONE
+    for (int pass = 0; pass < Threads::passes; ++pass) {
+        const int row = of.row + pass * Threads::at_once;
+        if (!Threads::even && row >= rows) continue;
+        float x[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+        if (whole || (row < live && first < columns)) {
+            read_eight(x, staged.data + (row * staged.pitch + first) * bytes_of(dtype), dtype);
+            apply<parts>(x, operand, divisors + row);
+            if (!whole && first + 8 > columns) {
+                LINATTN_UNROLL
+                for (int k = 0; k < 8; ++k) x[k] = first + k < columns ? x[k] : 0.0f;
+            }
+        }
+        tile.write_eight(row, first, x);
+    }
+}
+
 // The staged rows as the product wants them, in the tile; with one part the tile is where they were staged, and rows that
 // are to stay as they are need nothing. `live` rows exist; `divisors` are the rows' normalisers.
 template <int rows, int width, int threads, int parts, int pitch>
 LINATTN_DEVICE void prepare(Tile<parts, pitch> tile, const Staged& staged, const Operand& operand, Int column, int live,
                             const float* divisors) {
     if (parts == 1 && !operand.divided && operand.map == FeatureMap::identity) return;
-    const Int columns = operand.width - column;
-    for (int i = thread_index(); i < rows * width / 8; i += threads) {
-        const int row = i / (width / 8), first = i % (width / 8) * 8;
-        float x[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-        if (row < live && first < columns) {
-            const Dtype dtype = parts == 1 ? Dtype::bfloat16 : operand.dtype;
-            read_eight(x, staged.data + (row * staged.pitch + first) * bytes_of(dtype), dtype);
-            apply<parts>(x, operand, operand.divided ? divisors[row] : 1.0f);
-            if (first + 8 > columns) {
-                LINATTN_UNROLL
-                for (int k = 0; k < 8; ++k) x[k] = first + k < columns ? x[k] : 0.0f;
-            }
-        }
-        tile.write_eight(row, first, x);
+    const int columns = static_cast<int>(operand.width - column);
+    if (parts == 1 && live == rows && columns >= width) {
+        prepare_rows<true, rows, width, threads>(tile, staged, operand, columns, live, divisors);
+    } else {
+        prepare_rows<false, rows, width, threads>(tile, staged, operand, columns, live, divisors);
     }
 }
 

@@ -12,6 +12,7 @@
 #define LINATTN_SHARED(name) extern __shared__ __align__(128) unsigned char name[]
 #define LINATTN_PARAMETER __grid_constant__  // a kernel's parameter that it reads in place
 #define LINATTN_UNROLL _Pragma("unroll")
+#define LINATTN_UNROLL_NONE _Pragma("unroll 1")  // where more at once would cost registers
 
 // All threads of the block, or of the warp, have come here, and see what the others wrote before.
 #define LINATTN_BLOCK_BARRIER() __syncthreads()
@@ -32,6 +33,21 @@ LINATTN_DEVICE float shuffle(float x, int lane) { return __shfl_sync(0xffffffffu
 LINATTN_DEVICE u32 shuffle(u32 x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
 
 LINATTN_DEVICE u32 shared_address(const void* pointer) { return static_cast<u32>(__cvta_generic_to_shared(pointer)); }
+
+// The next number of a counter that all blocks share.
+LINATTN_DEVICE int next_ticket(int* counter) { return atomicAdd(counter, 1); }
+
+// A flag in global memory, from one block to another: what the one's threads wrote before a block barrier and `announce`
+// is there for the other's threads after `await` and a block barrier. One thread of each block calls these.
+LINATTN_DEVICE void announce(int* flag) {
+    __threadfence();
+    *static_cast<volatile int*>(flag) = 1;
+}
+LINATTN_DEVICE void await(const int* flag) {
+    while (*static_cast<const volatile int*>(flag) == 0) {
+    }
+    __threadfence();
+}
 
 // Starts copying 16 bytes to shared memory, of which the first `bytes` are read and the others zero.
 LINATTN_DEVICE void copy16(void* shared, const void* global, int bytes) {
@@ -90,6 +106,31 @@ LINATTN_DEVICE void load_matrices_transposed(u32 (&matrices)[4], const void* row
                  : "memory");
 }
 
+#if __CUDA_ARCH__ < 800
+// Turing's tensor cores know no bfloat16: the same sums by plain multiplications, lanes handing pairs around. Not
+// inline, for there would be hundreds of copies.
+static __device__ __noinline__ void multiply_without_tensor_cores(float& c0, float& c1, float& c2, float& c3, u32 a0,
+                                                                  u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    const int lane = static_cast<int>(threadIdx.x) % 32, row = lane & ~3, pair = lane % 4;
+    for (int half = 0; half < 2; ++half) {
+        for (int t = 0; t < 4; ++t) {
+            const u32 upper = shuffle(half ? a2 : a0, row + t), lower = shuffle(half ? a3 : a1, row + t);
+            const u32 first = shuffle(half ? b1 : b0, 8 * pair + t), second = shuffle(half ? b1 : b0, 8 * pair + 4 + t);
+            for (int shift = 16; shift >= 0; shift -= 16) {
+                const float up = __uint_as_float((upper << shift) & 0xffff0000u);
+                const float down = __uint_as_float((lower << shift) & 0xffff0000u);
+                const float left = __uint_as_float((first << shift) & 0xffff0000u);
+                const float right = __uint_as_float((second << shift) & 0xffff0000u);
+                c0 += up * left;
+                c1 += up * right;
+                c2 += down * left;
+                c3 += down * right;
+            }
+        }
+    }
+}
+#endif
+
 // c += a b of bfloat16 matrices with float32 sums, a 16 x 16, b 16 x 8, c 16 x 8, spread over the warp. With
 // g = lane / 4 and t = lane % 4 a register holds two neighbours, the first in its low half:
 //   a: (g, 2t), (g + 8, 2t), (g, 2t + 8), (g + 8, 2t + 8);  b: rows 2t and 2t + 8 of column g;
@@ -102,26 +143,7 @@ LINATTN_DEVICE void multiply_bf16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 #else
-    // Turing's tensor cores know no bfloat16: the same sums by plain multiplications, lanes handing pairs around.
-    const int lane = thread_index() % 32, group = lane & ~3, pair = lane % 4;
-    LINATTN_UNROLL
-    for (int half = 0; half < 2; ++half) {
-        LINATTN_UNROLL
-        for (int t = 0; t < 4; ++t) {
-            const u32 upper = shuffle(a[2 * half], group + t), lower = shuffle(a[2 * half + 1], group + t);
-            LINATTN_UNROLL
-            for (int n = 0; n < 2; ++n) {
-                const u32 column = shuffle(half ? b1 : b0, 4 * (2 * pair + n) + t);
-                LINATTN_UNROLL
-                for (int k = 0; k < 2; ++k) {
-                    const int shift = k ? 0 : 16;
-                    const auto number = [shift](u32 x) { return __uint_as_float((x << shift) & 0xffff0000u); };
-                    c[n] += number(upper) * number(column);
-                    c[2 + n] += number(lower) * number(column);
-                }
-            }
-        }
-    }
+    multiply_without_tensor_cores(c[0], c[1], c[2], c[3], a[0], a[1], a[2], a[3], b0, b1);
 #endif
 }
 
@@ -153,9 +175,13 @@ LINATTN_DEVICE u16 float_to_half(float x) {
     return y;
 }
 
-// e^x to float32 accuracy; and faster, to 21 bits or more where x is above -16.
+// e^x to float32 accuracy; and faster, to 20 bits, where x is between -87 and 0.
 LINATTN_DEVICE float exponential(float x) { return expf(x); }
-LINATTN_DEVICE float fast_exponential(float x) { return __expf(x); }
+LINATTN_DEVICE float fast_exponential(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.44269504f));
+    return y;
+}
 
 }  // namespace linattn
 #endif

@@ -24,6 +24,12 @@ Status launch(const char* name, void (*kernel)(Parameters...), Int grid_x, int g
     return {static_cast<int>(error), error == cudaSuccess ? nullptr : name};
 }
 
+// Zeros, in the order of the stream.
+inline Status clear(void* memory, Int bytes, void* stream) {
+    const cudaError_t error = cudaMemsetAsync(memory, 0, static_cast<size_t>(bytes), static_cast<cudaStream_t>(stream));
+    return {static_cast<int>(error), error == cudaSuccess ? nullptr : "clear"};
+}
+
 }  // namespace linattn
 #endif
 

@@ -1,0 +1,104 @@
+// One block under way: its fibres, where each of them waits, and who runs next.
+#pragma once
+
+#include <cstdarg>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "emulation/fibres.hpp"
+#include "emulation/launch.hpp"
+#include "emulation/runtime.hpp"
+
+namespace linattn::emulation {
+
+enum class Wait { nothing, warp_barrier, shuffle, shuffle_xor, matrices, matrices_transposed, multiply, barrier, end };
+
+struct Warp;
+
+// A CUDA thread.
+struct Fibre : Running {
+    Context context;
+    Warp* warp;
+    int position;  // in its warp, in the order of running
+    int lane;
+    Wait wait;
+    Place place;
+    static constexpr int most_copies = 1024;  // under way at once
+    std::unique_ptr<Copy[]> copies;           // a ring
+    unsigned first_copy, copy_end;
+    int groups;  // committed
+};
+
+// 32 fibres and what they deposit at a collective: an entry a lane. A lane takes its result before it deposits again,
+// and nobody computes before all have deposited, so that one set of entries is enough.
+struct Warp {
+    u32 ready;  // which positions may be switched to
+    int arrived;
+    int phase;
+    long long tags[2];  // stand for its barrier, by phase, in the eyes of ThreadSanitizer
+    int index;          // among the block's warps in the order of running
+    Wait wait;
+    Place place;
+    alignas(64) u32 a[4][32];
+    u32 b[2][32];
+    float c[4][32];
+    Row rows[32];
+    Matrices matrices[32];
+    u32 values[32];
+    int sources[32];
+};
+
+struct FreeMemory {
+    void operator()(unsigned char* memory) const { std::free(memory); }
+};
+
+class Block {
+  public:
+    explicit Block(int threads);
+
+    // Between `open` and `close`, runs blocks of the launch. `run` returns what went wrong, or null.
+    void open(const Launch& launch);
+    const char* run(Int x, int y, int order);
+    void close();
+
+    // For the fibre that is running.
+    void begin();
+    void suspend(Fibre& self);
+    void arrive(Fibre& self, Place place);
+    [[noreturn]] void leave(Fibre& self);
+    [[noreturn]] void give_up(Place place, const char* format, va_list values);
+    // Gives up because not all reached what `place` is; `other` is one that did not.
+    [[noreturn]] void give_up(Wait wait, Place place, const Fibre& other);
+
+    int threads() const { return threads_; }
+    const Launch& launch() const { return *launch_; }
+
+  private:
+    void start_fibres(Int x, int y, int order);
+    void release_fibres();
+    Fibre& next(const Fibre& self);
+    [[noreturn]] void report_stuck();
+
+    int threads_;
+    std::vector<Fibre> fibres_;
+    std::vector<Warp> warps_;
+    Stacks stacks_;
+    std::unique_ptr<unsigned char, FreeMemory> shared_;  // of the exact size: AddressSanitizer sees the end
+    const Launch* launch_ = nullptr;
+    Context host_;
+    Place place_{};  // of the barrier at which threads wait
+    int arrived_ = 0, finished_ = 0, phase_ = 0;
+    long long tags_[2] = {}, start_tag_ = 0, end_tag_ = 0;
+    char error_[1024];
+};
+
+// The block whose fibre is running on this thread, and the fibre.
+extern __thread Block* current_block LINATTN_FAST_TLS;
+inline bool elsewhere(Place a, Place b) {
+    return a.line != b.line || (a.file != b.file && std::strcmp(a.file, b.file) != 0);
+}
+inline Fibre& current_fibre() { return *static_cast<Fibre*>(const_cast<Running*>(running)); }
+
+}  // namespace linattn::emulation

@@ -1,0 +1,52 @@
+// Asynchronous copies: a queue a thread, from which a wait takes what must have arrived.
+#include <cstdint>
+
+#include "emulation/block.hpp"
+
+namespace linattn::emulation {
+
+void check_shared(const void* address, int bytes, const char* function, Place place) {
+    const long long offset = static_cast<const unsigned char*>(address) - running->shared;
+    const int size = current_block->launch().shared;
+    if (offset < 0 || offset + bytes > size) {
+        fail(place, "%s was expected to get %d bytes within the block's %d bytes of shared memory, and got byte %lld",
+             function, bytes, size, offset);
+    }
+    if (offset % bytes != 0) {
+        fail(place, "%s was expected to get an address in shared memory aligned to %d bytes, and got byte %lld",
+             function, bytes, offset);
+    }
+}
+
+void start_copy(void* shared, const void* global, int size, int bytes, Place place) {
+    const char* function = size == 16 ? "copy16" : "copy4";
+    check_shared(shared, size, function, place);
+    const auto beyond = static_cast<int>(reinterpret_cast<std::uintptr_t>(global) % size);
+    if (beyond != 0) {
+        fail(place, "%s was expected to read from an address aligned to %d bytes, and got one that is %d bytes further",
+             function, size, beyond);
+    }
+    if (bytes < 0 || bytes > size) {
+        fail(place, "%s was expected to read 0 to %d bytes, and was told %d", function, size, bytes);
+    }
+    Fibre& self = current_fibre();
+    if (self.copy_end - self.first_copy == Fibre::most_copies) {
+        fail(place, "a thread was expected to have at most %d copies under way, as many as the emulation keeps",
+             Fibre::most_copies);
+    }
+    self.copies[self.copy_end++ % Fibre::most_copies] = {shared, global, size, bytes, self.groups, place};
+}
+
+void commit_copies() { ++current_fibre().groups; }
+
+bool take_copy(int pending, Copy& copy) {
+    Fibre& self = current_fibre();
+    if (self.first_copy == self.copy_end) return false;
+    const Copy& oldest = self.copies[self.first_copy % Fibre::most_copies];
+    if (oldest.group >= self.groups - pending) return false;
+    copy = oldest;
+    ++self.first_copy;
+    return true;
+}
+
+}  // namespace linattn::emulation

@@ -1,0 +1,94 @@
+#include "emulation/launch.hpp"
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "emulation/block.hpp"
+
+namespace linattn::emulation {
+
+__thread const Running* running = nullptr;
+__thread Block* current_block = nullptr;
+
+namespace {
+
+std::atomic<int> shared_limit{227 << 10};
+std::atomic<int> order{0};
+
+// Blocks that nobody runs now: their stacks are worth keeping.
+std::mutex idle_mutex;
+std::vector<std::unique_ptr<Block>> idle;
+
+std::unique_ptr<Block> take(int threads) {
+    const std::lock_guard<std::mutex> lock(idle_mutex);
+    for (auto& block : idle) {
+        if (block->threads() != threads) continue;
+        std::unique_ptr<Block> taken = std::move(block);
+        block = std::move(idle.back());
+        idle.pop_back();
+        return taken;
+    }
+    return std::make_unique<Block>(threads);
+}
+
+// A block for the time of a launch.
+class Lease {
+  public:
+    explicit Lease(const Launch& launch) : block_(take(launch.threads)) { block_->open(launch); }
+    ~Lease() {
+        block_->close();
+        const std::lock_guard<std::mutex> lock(idle_mutex);
+        idle.push_back(std::move(block_));
+    }
+    Lease(const Lease&) = delete;
+    Block& operator*() const { return *block_; }
+
+  private:
+    std::unique_ptr<Block> block_;
+};
+
+// Runs the grid's blocks one after another; returns what went wrong, or nothing. Blocks know nothing of one another,
+// but ThreadSanitizer takes those that run in one `Block` to be in order. For it there are three, which take turns as
+// if drawn at random, so that it sees most races between blocks.
+std::string run_grid(const Launch& launch, int order) {
+    std::deque<Lease> blocks;
+    for (int i = 0; i < (threads_watched() ? 3 : 1); ++i) blocks.emplace_back(launch);
+    const Int count = launch.grid_x * launch.grid_y;
+    for (Int i = 0; i < count; ++i) {
+        const Int block = order == 0 ? i : count - 1 - i;
+        const auto turn = static_cast<unsigned>(block) * 2654435761u >> 16;
+        const char* error = (*blocks[turn % blocks.size()])
+                                .run(block % launch.grid_x, static_cast<int>(block / launch.grid_x), order);
+        if (error != nullptr) return error;
+    }
+    return "";
+}
+
+// The CUDA error that a GPU would answer a launch with.
+int refusal(const Launch& launch) {
+    constexpr int invalid_value = 1, invalid_configuration = 9;
+    if (launch.shared < 0 || launch.shared > shared_limit) return invalid_value;
+    const bool grid = launch.grid_x >= 1 && launch.grid_x <= 0x7fffffff && launch.grid_y >= 1 && launch.grid_y <= 65535;
+    const bool threads = launch.threads >= 32 && launch.threads <= 1024 && launch.threads % 32 == 0;
+    return grid && threads ? 0 : invalid_configuration;
+}
+
+}  // namespace
+
+void set_shared_limit(int bytes) { shared_limit = bytes; }
+void set_order(int seed) { order = seed; }
+
+Status run(const Launch& launch) {
+    const int error = refusal(launch);
+    if (error != 0) return {error, launch.name};
+    const std::string failure = run_grid(launch, order);
+    if (!failure.empty()) throw std::runtime_error(failure);
+    return {0, nullptr};
+}
+
+}  // namespace linattn::emulation

@@ -1,0 +1,43 @@
+// Running a kernel on the CPU: `launch` returns when every block has run, or throws std::runtime_error with a sentence
+// when the kernel did what a GPU would not forgive.
+#pragma once
+
+#include "linattn/calls.h"
+
+namespace linattn::emulation {
+
+struct Launch {
+    const char* name;
+    Int grid_x;
+    int grid_y, threads, shared;
+    void (*body)(const void* thread);  // runs one CUDA thread
+    const void* thread;
+};
+
+Status run(const Launch& launch);
+
+// The shared memory that a block may ask for, in bytes; asking more is cudaErrorInvalidValue. 232,448 at first, as on
+// an H100.
+void set_shared_limit(int bytes);
+
+// The order in which blocks, warps and lanes run: 0 their own, -1 the reverse, otherwise one drawn from the seed.
+void set_order(int seed);
+
+}  // namespace linattn::emulation
+
+namespace linattn {
+
+template <class... Parameters, class... Arguments>
+Status launch(const char* name, void (*kernel)(Parameters...), Int grid_x, int grid_y, int threads, int shared,
+              void* /*stream*/, const Arguments&... arguments) {
+    const auto thread = [&] { kernel(arguments...); };
+    const auto body = [](const void* memory) { (*static_cast<decltype(&thread)>(memory))(); };
+    return emulation::run({name, grid_x, grid_y, threads, shared, body, &thread});
+}
+
+inline Status clear(void* memory, Int bytes, void* /*stream*/) {
+    for (Int i = 0; i < bytes; ++i) static_cast<unsigned char*>(memory)[i] = 0;
+    return {0, nullptr};
+}
+
+}  // namespace linattn

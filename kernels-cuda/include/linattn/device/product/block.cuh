@@ -1,0 +1,175 @@
+// One block of the product: chunk after chunk, the next one's rows on their way while this one's are multiplied.
+//
+// The segments of a sequence begin with states that an earlier launch has left, or with those that they hand on
+// themselves: in a relay each block first adds up its own keys, waits for the state before them, leaves the state
+// behind them, and only then computes its rows, reading keys and values a second time while the cache still holds them.
+// Blocks take their turns in the order in which they begin, so that whom a block waits for has begun before it.
+#pragma once
+
+#include "linattn/device/product/rows.cuh"
+
+namespace linattn {
+
+template <class Shape>
+class ProductBlock : protected ProductRows<Shape> {
+    using Rows = ProductRows<Shape>;
+    static constexpr int parts = Shape::parts, A = Shape::A, E = Shape::E, C = Shape::C, threads = Shape::threads;
+
+    using Rows::call_, Rows::memory_, Rows::work_;
+
+public:
+    LINATTN_DEVICE ProductBlock(const Product& call, unsigned char* shared) : Rows(call, shared) {
+        Int index = block_x(), turn = block_y();
+        if (is_relay()) {
+            const Int blocks = call.sequences * call.heads * call.slices;
+            const Int ticket = take_turn();
+            index = ticket % blocks;
+            turn = ticket / blocks;
+        }
+        turn_ = static_cast<int>(turn);
+        index_ = index;
+        work_.segment = call.backwards && is_relay() ? call.segments - 1 - turn_ : turn_;
+        work_.column = index % call.slices * E;
+        work_.sequence = index / call.slices / call.heads;
+        work_.place = place_of(call, work_.sequence, index / call.slices % call.heads);
+        const Int positions = positions_to_walk();
+        const Int per_segment = positions_of_segment(positions, call.segments);
+        first_ = clamp(per_segment * work_.segment, 0, positions);
+        const Int end = clamp(first_ + per_segment, first_, positions);
+        chunks_ = (end - first_ + C - 1) / C;
+    }
+
+    LINATTN_DEVICE void run() {
+        const bool keeps = call_.last.matrix != nullptr;
+        this->load_state(is_relay() ? StateView{} : call_.start);
+        // In a relay, first for the keys alone. A loop, so that the code for a pass is there once.
+        LINATTN_UNROLL_NONE
+        for (int pass = is_relay() ? 0 : 1; pass < 2; ++pass) {
+            walk(pass == 1 && call_.reads, call_.sums, pass == 0 || (keeps && !is_relay()));
+            if (pass == 0) hand_on();
+        }
+        if (keeps && !is_relay()) this->store_state(call_.last);
+    }
+
+private:
+    LINATTN_DEVICE bool is_relay() const { return Shape::relays && call_.relay.tickets != nullptr; }
+
+    // The number of this block in the order in which blocks began.
+    LINATTN_DEVICE Int take_turn() {
+        int* ticket = reinterpret_cast<int*>(memory_.shared);
+        if (thread_index() == 0) *ticket = next_ticket(call_.relay.tickets);
+        LINATTN_BLOCK_BARRIER();
+        const Int mine = *ticket;
+        LINATTN_BLOCK_BARRIER();  // the memory is free for the tiles again
+        return mine;
+    }
+
+    // Time running backwards, what is added are queries and their gradients.
+    LINATTN_DEVICE Int positions_to_walk() const {
+        const bool of_queries = call_.reads ? !call_.rows_are_keys : !call_.key.of_keys && !call_.value.of_keys;
+        return of_queries ? work_.place.rows : work_.place.keys;
+    }
+    LINATTN_DEVICE Int live_of(const Operand& operand) const {
+        return operand.of_keys ? work_.place.live_keys : work_.place.rows;
+    }
+
+    // The position at which the i-th chunk of this segment begins, and how many of its rows are below `length`.
+    LINATTN_DEVICE Int chunk(Int i) const { return first_ + (call_.backwards ? chunks_ - 1 - i : i) * C; }
+    LINATTN_DEVICE int rows_below(Int length, Int position) const {
+        return static_cast<int>(clamp(length - position, 0, C));
+    }
+
+    // Goes through the chunks. `reads`: rows are computed; `sums`: keys are added to the state, those of the last chunk
+    // too where `keeps`.
+    LINATTN_DEVICE void walk(bool reads, bool sums, bool keeps) {
+        if (chunks_ > 0) copy(chunk(0), memory_.buffer, reads, sums);
+        if (reads && !sums) this->publish_state();
+        for (Int i = 0; i < chunks_; ++i) {
+            copies_wait<0>();
+            LINATTN_BLOCK_BARRIER();  // the chunk has arrived; nobody reads the tiles of the last one any more
+            if (sums && i > 0) this->add_vector();
+            if (reads && sums) this->publish_state();
+            prepare_tiles(chunk(i), reads, sums);
+            LINATTN_BLOCK_BARRIER();  // the tiles are complete; what was staged is free
+            if (i + 1 < chunks_) copy(chunk(i + 1), memory_.other_buffer(), reads, sums);
+            if (sums) this->sum_vector();
+            if (reads) this->read_rows(chunk(i), sums);
+            if (sums && (keeps || i + 1 < chunks_)) this->add_keys();
+            memory_.buffer = memory_.other_buffer();
+        }
+        LINATTN_BLOCK_BARRIER();
+        if (sums && keeps && chunks_ > 0) this->add_vector();
+    }
+
+    // Waits for the state before this segment, and leaves the one behind it.
+    LINATTN_DEVICE void hand_on() {
+        const Relay& relay = call_.relay;
+        const Int blocks = call_.sequences * call_.heads * call_.slices;
+        const bool is_first = turn_ == 0, is_last = turn_ + 1 == call_.segments;
+        Work before = work_;
+        if (!is_first) {
+            before.segment = work_.segment + (call_.backwards ? 1 : -1);
+            if (thread_index() == 0) await(relay.arrived + (turn_ - 1) * blocks + index_);
+            LINATTN_BLOCK_BARRIER();
+        }
+        this->exchange_states(is_first ? call_.start : relay.ends, before, is_last ? call_.last : relay.ends);
+        LINATTN_BLOCK_BARRIER();
+        if (thread_index() == 0 && !is_last) announce(relay.arrived + turn_ * blocks + index_);
+    }
+
+    LINATTN_DEVICE void copy(Int position, int set, bool reads, bool sums) {
+        if (reads) {
+            stage<C, A, threads, parts>(memory_.staged_rows(set), call_.row, work_.place, position, 0,
+                                        rows_below(live_of(call_.row), position));
+        }
+        if (sums) {
+            stage<C, A, threads, parts>(memory_.staged_keys(set), call_.key, work_.place, position, 0,
+                                        rows_below(live_of(call_.key), position));
+            stage<C, E, threads, parts>(memory_.staged_values(set), call_.value, work_.place, position, work_.column,
+                                        rows_below(live_of(call_.value), position));
+        }
+        copy_vector(memory_.staged_normaliser(), call_.normaliser, position);
+        copy_vector(memory_.staged_bias(), call_.row_bias, position);
+        copies_commit();
+    }
+
+    // Numbers of queries, one each.
+    LINATTN_DEVICE void copy_vector(float* staged, const float* numbers, Int position) const {
+        if (numbers == nullptr) return;
+        const int count = rows_below(work_.place.rows, position);
+        const Int at = of_query(call_, work_, position);
+        for (int i = thread_index(); i < C; i += threads) copy4(staged + i, numbers + (i < count ? at + i : 0), i < count);
+    }
+
+    LINATTN_DEVICE void prepare_tiles(Int position, bool reads, bool sums) {
+        if (reads) {
+            prepare<C, A, threads>(memory_.rows(), memory_.staged_rows(memory_.buffer), call_.row, 0,
+                                   rows_below(live_of(call_.row), position), memory_.staged_normaliser());
+        }
+        if (call_.row_bias != nullptr) {
+            for (int i = thread_index(); i < C; i += threads) memory_.bias()[i] = memory_.staged_bias()[i];
+        }
+        if (!sums) return;
+        prepare<C, A, threads>(memory_.keys(), memory_.staged_keys(memory_.buffer), call_.key, 0,
+                               rows_below(live_of(call_.key), position), memory_.staged_normaliser());
+        const int live = rows_below(live_of(call_.value), position);
+        prepare<C, E, threads>(memory_.values(), memory_.staged_values(memory_.buffer), call_.value, work_.column, live,
+                               memory_.staged_normaliser());
+        if (call_.column != Column::none) write_column(live);
+    }
+
+    // The column behind the slice: its products with the keys are z, with the rows n.
+    LINATTN_DEVICE void write_column(int live) const {
+        for (int i = thread_index(); i < C; i += threads) {
+            float x[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+            if (i < live) x[0] = call_.column == Column::ones ? 1.0f : memory_.staged_bias()[i];
+            memory_.values().write_eight(i, E, x);
+        }
+    }
+
+    int turn_;          // in time, of the segments
+    Int index_;         // of sequence, head and slice
+    Int first_, chunks_;  // where the segment begins, and its length
+};
+
+}  // namespace linattn

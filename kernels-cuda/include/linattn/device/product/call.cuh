@@ -1,0 +1,121 @@
+// The product that every pass of the operator is an instance of. For each sequence and head, with rows a_i, keys b_j
+// and values c_j,
+//
+//     out_i = sum_j (a_i . b_j + bias) c_j,    j <= i, or j >= i where it runs backwards in time,
+//
+// in chunks of the sequence: within a chunk the masked matrix of a_i . b_j, between chunks the state
+//
+//     X = sum_j b_j c_j^T   (A x E),
+//
+// whose sums are float32 and stay in registers; the tensor cores read a copy of it from shared memory.
+//
+//     pass        a             b               c             time       bias    column of c   result
+//     forward     phi(q)        phi(k)          v             forwards   -       1: gives n    (.) / n
+//     grad q      g = G / n     v               phi(k)        forwards   h_i     -             (.) phi'(q)
+//     grad k      v             g               phi(q)        backwards  h_j     -             (.) phi'(k)
+//     grad v      phi(k)        phi(q)          g             backwards  -       -             (.)
+//     sums        -             phi(k), phi(q)  v, g          any        -       1, h          X alone
+//     read        as above, all of X at once and no keys: attention that is not causal
+//
+// n_i = phi(q_i) . z_i + eps, h_i = -g_i . out_i. Keys and values of the last two rows of gradients are queries and
+// their gradients: time runs backwards, and R takes the place of S (equations 13 to 15 of the paper, with the
+// normaliser folded in).
+//
+// One block computes a slice of the columns of c for one segment of one sequence and head.
+#pragma once
+
+#include "linattn/device/operand.cuh"
+
+namespace linattn {
+
+// A state in global memory with strides in elements: X (rows of A, columns of C), and beside it a vector, z or r, that
+// runs along the rows of X where values have a column more, along its columns where there is a bias.
+struct StateView {
+    float* matrix;
+    float* vector;
+    Int sequence, head, segment, row, column;                        // strides of `matrix`
+    Int vector_sequence, vector_head, vector_segment, vector_slice;  // of `vector`, whose numbers are neighbours
+};
+
+enum class Bias : int { none = 0, of_row = 1, of_key = 2 };
+enum class Column : int { none = 0, ones = 1, bias = 2 };
+enum class Finish : int { plain = 0, divide = 1, derivative = 2 };
+
+// Segments that hand their states on within one launch: see ProductBlock.
+struct Relay {
+    StateView ends;  // the state behind each segment; no matrix: segments begin with what they are told
+    int* tickets;    // zero: gives blocks their turns
+    int* arrived;    // zeros, one for each block: set when its state is there
+};
+
+struct Product {
+    Operand row, key, value;
+    Int heads, sequences, queries, keys;  // `queries` and `keys` are lengths of the tensors
+    const Int* key_lengths;
+    const Int* cu_seqlens;
+    int slices, segments;
+    bool reads, sums;    // whether there are rows to compute, and keys to add
+    bool backwards;
+    bool rows_are_keys;  // rows are positions of keys: gradients of k and v
+    Bias bias;
+    Column column;
+    Finish finish;
+    const float* normaliser;  // (B, H, N), of queries
+    const float* row_bias;    // h, (B, H, N)
+    StateView start, last;    // no matrix: zeros, and not wanted
+    Relay relay;
+    void* out;                // contiguous (B, H, length of rows, value.width)
+    Dtype out_dtype;
+    bool out_vectors;         // rows of `out` begin at multiples of 16 bytes
+    float* out_normaliser;    // (B, H, N), for Finish::divide
+    Operand origin;           // what the derivative is taken at, for Finish::derivative
+    float eps;
+};
+
+LINATTN_DEVICE Int clamp(Int x, Int low, Int high) { return x < low ? low : x > high ? high : x; }
+
+// The place of a sequence; lengths beyond what exists are taken as all that exists.
+LINATTN_DEVICE Place place_of(const Product& call, Int sequence, Int head) {
+    if (call.cu_seqlens == nullptr) {
+        const Int live = call.key_lengths == nullptr ? call.keys : clamp(call.key_lengths[sequence], 0, call.keys);
+        return {sequence, head, 0, call.queries, call.keys, live};
+    }
+    const Int start = clamp(call.cu_seqlens[sequence], 0, call.keys);
+    const Int length = clamp(call.cu_seqlens[sequence + 1], start, call.keys) - start;
+    return {0, head, start, length, length, length};
+}
+
+// Segments begin at the same positions whatever the kernels' chunks are, for one pass goes on from another's sums.
+constexpr Int segment_grain = 64;
+
+LINATTN_DEVICE Int positions_of_segment(Int positions, int segments) {
+    const Int grains = (positions + segment_grain - 1) / segment_grain;
+    return (grains + segments - 1) / segments * segment_grain;
+}
+
+// What a block works on: which slice of the values' columns, which segment of which sequence and head.
+struct Work {
+    Place place;
+    Int sequence, column;  // where the slice begins
+    int segment;
+
+    // Where the numbers of a state lie for this block; null where there are none.
+    LINATTN_DEVICE float* matrix(const StateView& view) const {
+        return view.matrix == nullptr
+                   ? nullptr
+                   : view.matrix + sequence * view.sequence + place.head * view.head + segment * view.segment;
+    }
+    LINATTN_DEVICE float* vector(const StateView& view, int slice_width) const {
+        return view.vector == nullptr
+                   ? nullptr
+                   : view.vector + sequence * view.vector_sequence + place.head * view.vector_head +
+                         segment * view.vector_segment + column / slice_width * view.vector_slice;
+    }
+};
+
+// Where the number of a query lies in an array (B, H, N).
+LINATTN_DEVICE Int of_query(const Product& call, const Work& work, Int position) {
+    return (work.place.batch * call.heads + work.place.head) * call.queries + work.place.start + position;
+}
+
+}  // namespace linattn

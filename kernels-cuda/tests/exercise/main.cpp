@@ -1,0 +1,57 @@
+// Runs every pass of the operator over calls of many shapes, in memory of exactly the size that each call is told of:
+// for the sanitizers. The forward pass is held against the definition in double precision, and all passes of the
+// schedules against one another.
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "exercise/calls.hpp"
+#include "exercise/definition.hpp"
+
+namespace linattn::exercise {
+namespace {
+
+const Schedule schedules[] = {{1, false}, {3, false}, {4, true}};
+
+bool is_close(const char* what, const Numbers& x, const Numbers& expected, double tolerance) {
+    double size = 1, difference = 0;
+    for (std::size_t i = 0; i < x.size(); ++i) {
+        size = std::fmax(size, std::fabs(expected[i]));
+        const double apart = std::fabs(x[i] - expected[i]);
+        difference = apart <= difference ? difference : apart;  // NaN is the largest
+    }
+    if (difference <= tolerance * size) return true;
+    std::printf("%s is off by %g of %g\n", what, difference, size);
+    return false;
+}
+
+bool agrees(const Shape& shape) {
+    const Inputs inputs(shape);
+    const double tolerance = shape.dtype == Dtype::float32 ? 1e-5 : 3e-2;
+    const Results first = run(inputs, schedules[0]);
+    bool good = is_close("out", first.out(), definition(inputs), tolerance);
+    for (const Schedule& schedule : {schedules[1], schedules[2]}) {
+        const Results other = run(inputs, schedule);
+        for (int i = 0; i < Results::count; ++i) {
+            good = is_close(Results::names[i], other.numbers[i], first.numbers[i], tolerance) && good;
+        }
+    }
+    return step_agrees(inputs, tolerance) && good;
+}
+
+int exercise(int rounds) {
+    int wrong = 0;
+    for (int seed = 0; seed < rounds; ++seed) {
+        const Shape shape = Shape::drawn(seed);
+        if (agrees(shape)) continue;
+        ++wrong;
+        shape.print();
+    }
+    std::printf("%d calls of all passes in 3 schedules, %d wrong\n", rounds, wrong);
+    return wrong > 0;
+}
+
+}  // namespace
+}  // namespace linattn::exercise
+
+int main(int count, char** arguments) { return linattn::exercise::exercise(count > 1 ? std::atoi(arguments[1]) : 24); }
