@@ -40,11 +40,22 @@ class Package(NamedTuple):
 PACKAGES = (
     Package("linattn-core", "linattn_core"),
     Package("linattn-cpu", "linattn_cpu"),
+    Package("linattn-cuda", "linattn_cuda"),
     Package("linattn-models", "linattn_models", "train", "linattn_models.training"),
 )
 BUILD_BACKENDS = ("hatchling", "editables", "scikit-build-core", "pybind11", "cmake", "ninja")
 SANITIZERS = ("address,undefined", "thread")
-TEST_TOOLS = ("pytest", "pytest-xdist", "hypothesis", "import-linter", "grimp")
+# Kernels that are wrong on purpose, by the sanitizer that has to see it; and its exit status then.
+FAULTS = {
+    "address,undefined": ("shared-bound", "global-bound", "copy-bound"),
+    "thread": ("barrier", "warp-barrier", "copy", "reuse", "blocks"),
+}
+REPORTED = (1, 66)
+TEST_TOOLS = (
+    "pytest", "pytest-xdist", "hypothesis", "import-linter", "grimp",
+    "nvidia-cuda-cuobjdump", "nvidia-cuda-nvdisasm",  # read the machine code of the CUDA kernels
+    "cupy-cuda13x", "nvidia-cuda-nvrtc",  # compile the prototypes
+)  # fmt: skip
 
 nox.options.sessions = ["lint", "types", "tests"]
 nox.options.default_venv_backend = "venv"
@@ -63,7 +74,7 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """Check types (mypy): strictly in packages, plainly in apps, benchmarks and this file."""
-    install_packages(session, "mypy", "nox", "types-tqdm", *app_requirements())
+    install_packages(session, "mypy", "nox", "types-tqdm", *app_requirements(), cuda="OFF")
     session.run("mypy", "--strict", *(str(package.folder / "src") for package in PACKAGES))
     session.run("mypy", "benchmarks", "noxfile.py")
     # Apps are folders of scripts, each with a train.py of its own: one call each.
@@ -74,7 +85,7 @@ def types(session: nox.Session) -> None:
 @nox.session
 def tests(session: nox.Session) -> None:
     """Run the tests on every core (pytest); `-- tests/core -k causal` runs some of them."""
-    install_packages(session, *TEST_TOOLS, *app_requirements())
+    install_packages(session, *TEST_TOOLS, *app_requirements(), cuda="AUTO")
     session.run("python", "-m", "pytest", "-n", str(os.cpu_count() or 1), *session.posargs)
 
 
@@ -122,16 +133,39 @@ def build(session: nox.Session) -> None:
 @nox.session
 def sanitize(session: nox.Session) -> None:
     """Run the C++ kernels under the address, undefined-behaviour and thread sanitizers."""
+    sanitized(session, "packages/linattn-cpu", "LINATTN_EXERCISE", "exercise")
+
+
+@nox.session
+def kernels(session: nox.Session) -> None:
+    """Run the CUDA kernels, emulated on the CPU, under the same sanitizers."""
+    sanitized(session, "kernels-cuda", "LINATTN_EMULATED", "emulation_test", "exercise")
+    # That they would see it: a barrier and a bound that are missing on purpose must be reported.
+    for sanitizer, faults in FAULTS.items():
+        program = sanitizer_folder(session, sanitizer) / "emulation_test"
+        for fault in faults:
+            session.run(
+                str(program), "--fault", fault, external=True, success_codes=REPORTED, silent=True
+            )
+
+
+def sanitized(session: nox.Session, source: str, option: str, *programs: str) -> None:
+    """Builds the programs of a CMake project with each sanitizer, and runs them."""
     install(session, "cmake", "ninja")
-    source = str(ROOT / "packages" / "linattn-cpu")
     for sanitizer in SANITIZERS:
-        folder = str(Path(session.create_tmp(), sanitizer.replace(",", "-")))
+        folder = str(sanitizer_folder(session, sanitizer))
         session.run(
-            "cmake", "-G", "Ninja", "-S", source, "-B", folder, "-D", "LINATTN_EXERCISE=ON",
+            "cmake", "-G", "Ninja", "-S", str(ROOT / source), "-B", folder, "-D", f"{option}=ON",
             "-D", f"LINATTN_SANITIZE={sanitizer}",
         )  # fmt: skip
-        session.run("cmake", "--build", folder)
-        session.run(str(Path(folder, "exercise")), *session.posargs, external=True)
+        session.run("cmake", "--build", folder, "--target", *programs)
+        for program in programs:
+            session.run(str(Path(folder, program)), *session.posargs, external=True)
+
+
+def sanitizer_folder(session: nox.Session, sanitizer: str) -> Path:
+    """Returns where the programs built with a sanitizer are."""
+    return Path(session.create_tmp(), sanitizer.replace(",", "-"))
 
 
 def install(session: nox.Session, *requirements: str, env: dict[str, str] | None = None) -> None:
@@ -139,12 +173,18 @@ def install(session: nox.Session, *requirements: str, env: dict[str, str] | None
     session.install("-c", "constraints.txt", *requirements, env=env)
 
 
-def install_packages(session: nox.Session, *requirements: str) -> None:
-    """Installs this repository's packages, editable, with their extras and what else is asked."""
+def install_packages(session: nox.Session, *requirements: str, cuda: str | None = None) -> None:
+    """Installs this repository's packages, editable, with their extras and what else is asked.
+
+    The CUDA kernels take minutes to compile. Unless LINATTN_CUDA says otherwise, that is done where
+    the session asks for it or, if it does not care, where there is a GPU to run them.
+    """
     install(session, *BUILD_BACKENDS)
+    chosen = cuda or ("AUTO" if shutil.which("nvidia-smi") else "OFF")
     folders = (package.with_extra(str(package.folder)) for package in PACKAGES)
     editable = (argument for folder in folders for argument in ("-e", folder))
-    install(session, "--no-build-isolation", *editable, *requirements)
+    env = {"LINATTN_CUDA": os.environ.get("LINATTN_CUDA", chosen)}
+    install(session, "--no-build-isolation", *editable, *requirements, env=env)
 
 
 def app_folders() -> list[Path]:

@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from linattn_core import LinearAttentionState, linear_attention, reference
+
+from .places import differentiates
+
+
+class Draw(Protocol):
+    def __call__(self, *shape: int, dtype: torch.dtype) -> Tensor: ...
+
+
+def drawing(seed: int) -> Draw:
+    """Draws standard normal tensors, the same on every device."""
+    generator = torch.Generator("cpu").manual_seed(seed)
+
+    def draw(*shape: int, dtype: torch.dtype) -> Tensor:
+        x = torch.randn(*shape, generator=generator, dtype=torch.float64, device="cpu")
+        return x.to(torch.get_default_device(), dtype)
+
+    return draw
 
 
 @dataclass(frozen=True)
@@ -45,10 +62,7 @@ class Case:
 
     def inputs(self) -> dict[str, Tensor]:
         """Leaf tensors by name: query, key, value and, if wanted, s and z."""
-        generator = torch.Generator().manual_seed(self.seed)
-
-        def draw(*shape: int, dtype: torch.dtype) -> Tensor:
-            return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
+        draw = drawing(self.seed)
 
         keys = self.queries if self.keys is None else self.keys
         shape = (self.batch, self.heads)
@@ -90,18 +104,26 @@ def evaluate(attend: Any, tensors: dict[str, Tensor], options: dict[str, Any]) -
     q, k, v = (tensors[x] for x in ("query", "key", "value"))
     out, last = attend(q, k, v, initial_state=state, return_state=True, **options)
     results = {"out": out, "s": last.s, "z": last.z}
-    generator = torch.Generator().manual_seed(1)
-    weights = [
-        torch.randn(x.shape, generator=generator, dtype=torch.float64) for x in results.values()
-    ]
-    total = sum((x * w.to(x)).sum() for x, w in zip(results.values(), weights, strict=True))
+    draw = drawing(1)
+    total = sum((x * draw(*x.shape, dtype=x.dtype)).sum() for x in results.values())
     gradients = torch.autograd.grad(total, list(tensors.values()))
     results |= {f"grad_{n}": g for n, g in zip(tensors, gradients, strict=True)}
     return {name: x.detach() for name, x in results.items()}
 
 
 def on_backend(case: Case, backend: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """All that a call gives; the output alone of a backend that computes no gradients."""
+    if not differentiates(backend):
+        return {"out": output(case, backend, tensors)}
     return evaluate(linear_attention, tensors, {**case.options(), "backend": backend})
+
+
+def output(case: Case, backend: str, tensors: dict[str, Tensor]) -> Tensor:
+    """The output of a call that asks for nothing else."""
+    state = LinearAttentionState(tensors["s"], tensors["z"]) if "s" in tensors else None
+    q, k, v = (tensors[x] for x in ("query", "key", "value"))
+    with torch.no_grad():
+        return linear_attention(q, k, v, initial_state=state, backend=backend, **case.options())
 
 
 def by_definition(case: Case, tensors: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:

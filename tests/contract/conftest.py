@@ -1,17 +1,68 @@
 """The contract: one suite for every live backend.
 
-`pytest tests/contract` runs it over all backends that are installed and live; `--backend NAME`
-(repeatable) over those named, for whoever writes a backend elsewhere.
+`pytest tests/contract` runs it over all backends that run on this machine, and over the CUDA
+kernels emulated on the CPU; `--backend NAME` (repeatable) over those named, for whoever writes a
+backend elsewhere. Tensors are made on the backend's own device.
 """
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack
+from importlib.util import find_spec
 
-from linattn_core import backends
+import pytest
+import torch
+
+from linattn_core.registry import named
+
+from .places import device_of, differentiates, usable_backends
+
+# The CUDA kernels emulated: a block walking each sequence, and sequences cut for several blocks.
+EMULATED = ("emulated", "emulated-segments", "emulated-relay")
+# What the way through torch promises has nothing to do with how a sequence is cut.
+CUT_ALIKE = ("test_compile",)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "backend" in metafunc.fixturenames:
-        names = metafunc.config.getoption("--backend") or backends()
-        metafunc.parametrize("backend", names)
+        names = metafunc.config.getoption("--backend")
+        if not names:
+            names = [*usable_backends(), *_emulated(metafunc.module.__name__)]
+        metafunc.parametrize("backend", names, indirect=True, scope="module")
+
+
+def _emulated(module: str) -> tuple[str, ...]:
+    if find_spec("linattn_cuda") is None:
+        return ()
+    return EMULATED[:1] if module.endswith(CUT_ALIKE) else EMULATED
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    """What a backend without gradients refuses is skipped, with its sentence."""
+    try:
+        return (yield)
+    except ValueError as error:
+        name = getattr(item, "funcargs", {}).get("backend")
+        if name is None or differentiates(name) or f"{name!r} refuses" not in str(error):
+            raise
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def backend(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The name of a live backend, on whose device tensors are made meanwhile."""
+    name: str = request.param
+    with ExitStack() as meanwhile:
+        if name in EMULATED:
+            from tests.cuda import emulated  # not before it is asked for: it builds them
+
+            meanwhile.enter_context(emulated.registered())
+        named(name)
+        device = device_of(name)
+        if device is None:
+            pytest.skip(f"backend {name!r} runs on no device of this machine")
+        if device != "cpu":
+            meanwhile.enter_context(torch.device(device))
+        yield name

@@ -7,8 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from .budgets import budget, error
+from .agreement import assert_within_budget
+from .budgets import error
 from .cases import Case, by_definition, on_backend
+from .places import widest
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
@@ -39,22 +41,11 @@ CASES = [
 ]
 
 
-def assert_within_budget(case: Case, backend: str) -> None:
-    tensors = case.inputs()
-    oracle = by_definition(case, tensors, torch.float64)
-    own = by_definition(case, tensors, case.dtype)
-    result = on_backend(case, backend, tensors)
-    for name, expected in oracle.items():
-        got = result[name]
-        assert got.shape == expected.shape, name
-        assert torch.isfinite(got).all(), name
-        allowed = budget(backend, name, error(own[name], expected), expected, case.dtype)
-        assert error(got, expected) <= allowed, f"{name}: {error(got, expected)} > {allowed}"
-
-
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_within_budget(case: Case, dtype: torch.dtype, backend: str) -> None:
+    if dtype == torch.float64 and widest(backend) != torch.float64:
+        pytest.skip("takes no float64")
     assert_within_budget(case.with_(dtype=dtype), backend)
 
 
@@ -85,19 +76,25 @@ def cases(draw: st.DrawFn) -> Case:
         key_lengths=lengths,
         cu_seqlens=cu_seqlens,
         initial_state=is_causal and draw(st.booleans()),
-        dtype=torch.float64,
         seed=draw(st.integers(0, 99)),
     )
+
+
+# Shapes are looked for here, and exactness above: a wrong index is further off than this.
+SLACK = {torch.float64: 1e-9, torch.float32: 1e-4}
 
 
 @settings(max_examples=60, deadline=None)
 @given(case=cases())
 def test_any_shape(case: Case, backend: str) -> None:
     # relu can leave a denominator at eps alone; the output then is 0 / eps and its gradients
-    # are of the size of 1 / eps, exact in both.
+    # are of the size of 1 / eps, exact in all, or in float32 as far off as torch's own.
+    case = case.with_(dtype=widest(backend))
     tensors = case.inputs()
     oracle = by_definition(case, tensors, torch.float64)
-    result = on_backend(case, backend, tensors)
-    for name, expected in oracle.items():
+    own = oracle if case.dtype == torch.float64 else by_definition(case, tensors, case.dtype)
+    for name, got in on_backend(case, backend, tensors).items():
+        expected = oracle[name]
         scale = max(1.0, expected.abs().max().item() if expected.numel() else 0.0)
-        assert error(result[name], expected) <= 1e-9 * scale, name
+        allowed = SLACK[case.dtype] * scale + 2 * error(own[name], expected)
+        assert error(got, expected) <= allowed, name

@@ -32,7 +32,7 @@ def test_nothing_imports_an_application(repository: Path) -> None:
     applications = [path for path in (repository / "apps").iterdir() if path.is_dir()]
     names = {"apps"} | {script.stem for app in applications for script in app.glob("*.py")}
     graph = grimp.build_graph(
-        "linattn_core", "linattn_cpu", "linattn_models", "benchmarks",
+        "linattn_core", "linattn_cpu", "linattn_cuda", "linattn_models", "benchmarks",
         include_external_packages=True, cache_dir=None,
     )  # fmt: skip
 

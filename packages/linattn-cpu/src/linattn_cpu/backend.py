@@ -2,38 +2,26 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
 from linattn_core.decoding import DecoderDescription, NativeDecoder
+from linattn_core.native import (
+    Gradients,
+    Output,
+    addresses,
+    check_own_memory,
+    contiguous,
+    strided,
+    written_in_place,
+)
 from linattn_core.registry import AttentionCall, StepCall
 from linattn_core.state import LinearAttentionState, accumulation_dtype
 from linattn_cpu import _native, decoder
-from linattn_cpu.tensors import check_own_memory, written_in_place
 
 # The numbers by which native/calls.hpp knows dtypes and feature maps.
 _DTYPES = {torch.float64: 0, torch.float32: 1, torch.bfloat16: 2, torch.float16: 3}
 _MAPS = {"identity": 0, "relu": 1, "elu": 2}
-_NO_STATE = (0, 0)
-
-
-class Output(NamedTuple):
-    """What the forward pass leaves; see `linattn_core.registry.Backend.attention`."""
-
-    out: Tensor
-    state: LinearAttentionState | None
-    normaliser: Tensor
-
-
-class Gradients(NamedTuple):
-    """What the backward pass leaves: gradients of q, k, v and of the starting state."""
-
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    state: LinearAttentionState | None
 
 
 class CpuBackend:
@@ -81,15 +69,15 @@ class CpuBackend:
         dtype = accumulation_dtype(value.dtype)
         out = value.new_empty(*query.shape[:3], value.shape[3])
         normaliser = value.new_empty(query.shape[:3], dtype=dtype)
-        initial = _contiguous(initial_state)
+        initial = contiguous(initial_state)
         last = None
         if keep_state or not is_causal:
             last = LinearAttentionState.zeros(
-                sequences, query.shape[1], key.shape[3], value.shape[3], dtype=dtype
+                sequences, query.shape[1], key.shape[3], value.shape[3], dtype=dtype, device="cpu"
             )
         _native.attention_forward(
-            call, _numbers(key_lengths), _numbers(cu_seqlens), _addresses(initial),
-            _addresses(last), out.data_ptr(), normaliser.data_ptr(),
+            call, _numbers(key_lengths), _numbers(cu_seqlens), addresses(initial),
+            addresses(last), out.data_ptr(), normaliser.data_ptr(),
         )  # fmt: skip
         return Output(out, last, normaliser)
 
@@ -113,7 +101,7 @@ class CpuBackend:
         sequences = query.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
         call = _call(query, key, value, sequences, feature_map, eps, is_causal)
         # Named, because the kernel is handed addresses and these may be copies.
-        given, above = _contiguous(state), _contiguous(grad_state)
+        given, above = contiguous(state), contiguous(grad_state)
         out, normaliser = out.contiguous(), normaliser.contiguous()
         grad_query, grad_key, grad_value = (
             torch.empty_like(x, memory_format=torch.contiguous_format) for x in (query, key, value)
@@ -123,11 +111,11 @@ class CpuBackend:
             grad_initial = LinearAttentionState(*(torch.empty_like(x) for x in given))
         scratch = torch.empty_like(normaliser)
         _native.attention_backward(
-            call, _numbers(key_lengths), _numbers(cu_seqlens), _strided(grad_out),
-            _addresses(above), _addresses(given),
+            call, _numbers(key_lengths), _numbers(cu_seqlens), strided(grad_out),
+            addresses(above), addresses(given),
             (out.data_ptr(), normaliser.data_ptr(), scratch.data_ptr()),
             (grad_query.data_ptr(), grad_key.data_ptr(), grad_value.data_ptr()),
-            _addresses(grad_initial),
+            addresses(grad_initial),
         )  # fmt: skip
         return Gradients(grad_query, grad_key, grad_value, grad_initial)
 
@@ -146,8 +134,8 @@ class CpuBackend:
         out = value.new_empty(value.shape)
         batch, heads, dim = query.shape
         _native.step(
-            _strided(query[:, :, None]), _strided(key[:, :, None]), _strided(value[:, :, None]),
-            _strided(state.s), _strided(state.z[:, :, None]), out.data_ptr(),
+            strided(query[:, :, None]), strided(key[:, :, None]), strided(value[:, :, None]),
+            strided(state.s), strided(state.z[:, :, None]), out.data_ptr(),
             (batch, heads, dim, value.shape[2]), _kinds(query, value, feature_map), eps,
             torch.get_num_threads(),
         )  # fmt: skip
@@ -175,27 +163,13 @@ def _call(
     batch, heads, queries, dim = query.shape
     sizes = (batch, heads, queries, key.shape[2], dim, value.shape[3], sequences)
     return _native.Call(
-        _strided(query), _strided(key), _strided(value), sizes, _kinds(query, value, feature_map),
+        strided(query), strided(key), strided(value), sizes, _kinds(query, value, feature_map),
         eps, is_causal, torch.get_num_threads(),
     )  # fmt: skip
 
 
 def _kinds(query: Tensor, value: Tensor, feature_map: str) -> tuple[int, int, int]:
     return _DTYPES[query.dtype], _DTYPES[value.dtype], _MAPS[feature_map]
-
-
-def _strided(x: Tensor) -> tuple[int, int, int, int, int]:
-    """Where a (B, H, N, D) tensor lies and how: address, strides in elements."""
-    batch, head, position, dim = x.stride()
-    return x.data_ptr(), batch, head, position, dim
-
-
-def _contiguous(state: LinearAttentionState | None) -> LinearAttentionState | None:
-    return None if state is None else LinearAttentionState(*(x.contiguous() for x in state))
-
-
-def _addresses(state: LinearAttentionState | None) -> tuple[int, int]:
-    return _NO_STATE if state is None else (state.s.data_ptr(), state.z.data_ptr())
 
 
 def _numbers(x: Tensor | None) -> list[int]:

@@ -28,9 +28,9 @@ from linattn_core.decoding import (
     Norm,
     TokenCoding,
 )
+from linattn_core.native import written_in_place
 from linattn_core.state import LinearAttentionState
 from linattn_cpu import _native
-from linattn_cpu.tensors import written_in_place
 
 # As native/calls.hpp and native/decoder.hpp number them.
 _FORMATS = {name: code for code, name in enumerate(WEIGHTS)}

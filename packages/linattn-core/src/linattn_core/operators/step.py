@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, cast
 
 import torch
@@ -115,19 +116,21 @@ step = register(
 _step_operator = register("step_", STEP_IN_PLACE_SCHEMA, _step_, _step_shape)
 
 
-def _plain_keys() -> frozenset[int]:
-    """How the dispatcher sees CPU tensors that are nothing but their memory."""
-    plain = [torch.empty(0, device="cpu")]
+@functools.cache
+def _plain_keys(on_gpu: bool) -> frozenset[int]:
+    """How the dispatcher sees tensors that are nothing but their memory.
+
+    Asked for a GPU's only when a tensor is there, it starts CUDA in no process by itself.
+    """
+    device = "cuda" if on_gpu else "cpu"
+    plain = [torch.empty(0, device=device)]
     with torch.inference_mode():
-        plain.append(torch.empty(0, device="cpu"))
+        plain.append(torch.empty(0, device=device))
     return frozenset(torch._C._dispatch_keys(x).raw_repr() for x in plain)
 
 
-_PLAIN_KEYS = _plain_keys()
-
-
 def _is_plain_memory(x: Tensor) -> bool:
-    return type(x) is Tensor and torch._C._dispatch_keys(x).raw_repr() in _PLAIN_KEYS
+    return type(x) is Tensor and torch._C._dispatch_keys(x).raw_repr() in _plain_keys(x.is_cuda)
 
 
 def _watched() -> bool:

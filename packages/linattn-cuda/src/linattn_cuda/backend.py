@@ -1,0 +1,46 @@
+"""What linattn_core sees: the kernels, on the tensors' own GPU and the caller's stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from linattn_cuda import _native
+from linattn_cuda.device import Gpu, gpu_at, unusable
+from linattn_cuda.kernel_backend import KernelBackend
+
+
+class CudaBackend(KernelBackend):
+    """Runs every call on CUDA tensors that the GPU has room for."""
+
+    name = "cuda"
+    speed = 20
+
+    @property
+    def description(self) -> str:
+        """What the kernels were built with, and why nothing runs where nothing does."""
+        reason = unusable()
+        if not _native.built_with:
+            return f"not usable: {reason}"
+        built = f"CUDA kernels by {_native.built_with}"
+        return built if reason is None else f"{built}; not usable here: {reason}"
+
+    def refuses_device(self, device: torch.device) -> str | None:
+        """Anything but memory of a GPU, and a machine without one."""
+        reason = unusable()
+        if reason is None and device.type != "cuda":
+            return f"it runs on CUDA tensors and these are on {device}; move them to a GPU."
+        return reason
+
+    def gpu(self, device: torch.device) -> Gpu:
+        """What the GPU offers; asked for once."""
+        index = torch.cuda.current_device() if device.index is None else device.index
+        return gpu_at(index)
+
+    @contextmanager
+    def launching(self, device: torch.device) -> Iterator[int]:
+        """The caller's stream on that GPU."""
+        with torch.cuda.device(device):
+            yield torch.cuda.current_stream(device).cuda_stream

@@ -1,0 +1,55 @@
+"""What kernels depend on: the GPU, and whether there is one."""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import torch
+
+from linattn_cuda import _native
+
+# The first whose tensor cores the kernels know, and the first that CUDA 13 compiles for.
+OLDEST_CAPABILITY = (7, 5)
+
+
+class Gpu(NamedTuple):
+    """What a GPU offers, as far as a launch depends on it.
+
+    Attributes:
+        name: for people.
+        capability: major and minor version.
+        multiprocessors: how many blocks run side by side, at least.
+        shared_bytes: shared memory that a block may ask for.
+    """
+
+    name: str
+    capability: tuple[int, int]
+    multiprocessors: int
+    shared_bytes: int
+
+
+@functools.cache
+def unusable() -> str | None:
+    """Why nothing can run in this process, as a sentence; None if a GPU is at hand."""
+    if not _native.built_with:
+        return (
+            "linattn-cuda was built without its CUDA kernels, as there was no nvcc or LINATTN_CUDA "
+            "was OFF; install the CUDA toolkit and build linattn-cuda again with LINATTN_CUDA=ON."
+        )
+    if not torch.backends.cuda.is_built():
+        return (
+            f"torch {torch.__version__} was built without CUDA and has no tensors on a GPU; "
+            "install a torch that is built for CUDA."
+        )
+    if not torch.cuda.is_available():
+        return "torch finds no GPU, or no driver for it; see whether `nvidia-smi` lists one."
+    return None
+
+
+@functools.cache
+def gpu_at(index: int) -> Gpu:
+    """The GPU of that number."""
+    major, minor, multiprocessors, shared_bytes = _native.device_attributes(index)
+    name = f"GPU {index} ({torch.cuda.get_device_name(index)})"
+    return Gpu(name, (major, minor), multiprocessors, shared_bytes)

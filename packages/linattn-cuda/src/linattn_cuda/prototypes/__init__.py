@@ -1,0 +1,16 @@
+"""The kernel as a ladder: from the paper's loop to tensor cores, one idea a rung.
+
+    from linattn_cuda.prototypes import LADDER
+
+    for rung in LADDER.values():
+        print(rung.name, rung.idea)
+    out = LADDER["chunked"].attention(query, key, value)  # CUDA tensors (B, H, N, D)
+
+Each rung is one file under `kernels/`, to be read in this order, over the same device headers as
+the kernels of the backend "cuda", and compiled by NVRTC through CuPy when it is first called. All
+are forward, causal and normalised. `linear_attention(..., backend="cupy")` runs the last one.
+"""
+
+from linattn_cuda.prototypes.ladder import LADDER, Rung
+
+__all__ = ["LADDER", "Rung"]

@@ -1,0 +1,38 @@
+"""How far two answers may be apart: by the budgets from the oracle, or by rounding from another."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from .budgets import FLOOR, budget, error
+from .cases import Case, by_definition, on_backend
+
+
+def assert_within_budget(case: Case, backend: str) -> None:
+    """Output, state and gradients are as exact as the table of budgets asks."""
+    tensors = case.inputs()
+    oracle = by_definition(case, tensors, torch.float64)
+    own = by_definition(case, tensors, case.dtype)
+    for name, got in on_backend(case, backend, tensors).items():
+        expected = oracle[name]
+        assert got.shape == expected.shape, name
+        assert torch.isfinite(got).all(), name
+        allowed = budget(backend, name, error(own[name], expected), expected, case.dtype)
+        assert error(got, expected) <= allowed, f"{name}: {error(got, expected)} > {allowed}"
+
+
+def assert_agree(got: Tensor, expected: Tensor, name: str = "") -> None:
+    """Equal but for rounding: two ways to the same number, each with an error of its own.
+
+    float32 is given twice the floor of the budgets, of the largest number; the others what
+    `assert_close` gives them.
+    """
+    if got.dtype != torch.float32:
+        assert_close(got, expected, msg=lambda m: f"{name}: {m}")
+        return
+    assert got.shape == expected.shape, name
+    size = max(1.0, expected.abs().max().item()) if expected.numel() else 1.0
+    allowed = 2 * FLOOR[got.dtype] * torch.finfo(got.dtype).eps * size
+    assert error(got, expected.double()) <= allowed, f"{name}: {error(got, expected)} > {allowed}"

@@ -1,0 +1,45 @@
+"""Where a backend runs, and the widest numbers that it takes: asked of the backend itself."""
+
+from __future__ import annotations
+
+import torch
+
+from linattn_core import backends
+from linattn_core.registry import AttentionCall, named
+
+
+def _refusal(
+    backend: str, device: str, dtype: torch.dtype = torch.float32, *, requires_grad: bool = False
+) -> str | None:
+    """The backend's answer to a plain call."""
+    call = AttentionCall(
+        batch=1, heads=1, query_length=1, key_length=1, feature_dim=4, value_dim=4,
+        query_dtype=dtype, value_dtype=dtype, device=torch.device(device), is_causal=True,
+        feature_map="elu", padded=False, packed=False, initial_state=False, return_state=False,
+        requires_grad=requires_grad,
+    )  # fmt: skip
+    return named(backend).refuses(call)
+
+
+def device_of(backend: str) -> str | None:
+    """The kind of device that a live backend takes tensors on; None if it takes none here."""
+    for device in ("cpu", "cuda"):
+        if _refusal(backend, device) is None:
+            return device
+    return None
+
+
+def usable_backends() -> list[str]:
+    """The live backends that run something on this machine."""
+    return [name for name in backends() if device_of(name) is not None]
+
+
+def widest(backend: str) -> torch.dtype:
+    """float64 where the backend takes it, so that rounding hides nothing; else float32."""
+    refused = _refusal(backend, device_of(backend) or "cpu", torch.float64)
+    return torch.float64 if refused is None else torch.float32
+
+
+def differentiates(backend: str) -> bool:
+    """Whether it computes gradients; one that does not is held to the rest of the contract."""
+    return _refusal(backend, device_of(backend) or "cpu", requires_grad=True) is None

@@ -1,0 +1,1 @@
+"""Tests of the ladder: its kernels emulated, compiled, and where there is a GPU, run."""

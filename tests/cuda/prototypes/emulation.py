@@ -1,0 +1,96 @@
+"""Runs rungs on the CPU: their kernels compiled by a C++ compiler over the host emulation."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import functools
+import hashlib
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+from linattn_cuda.prototypes.compiler import KERNELS
+from linattn_cuda.prototypes.ladder import Launch, Launcher, Rung
+from linattn_cuda.prototypes.problem import Call, Problem
+
+ROOT = Path(__file__).parents[3]
+CUDA = ROOT / "kernels-cuda"
+SOURCES = (Path(__file__).parent / "harness.cpp", *sorted((CUDA / "emulation").glob("*.cpp")))
+INCLUDED = (CUDA / "emulation", CUDA / "include", KERNELS)
+OPTIONS = (
+    "-std=c++17", "-O1", "-ffp-contract=off", "-fPIC", "-shared", "-DLINATTN_EMULATED",
+    "-Wall", "-Wextra", "-Werror", "-pthread",
+)  # fmt: skip
+# As the headers number them.
+DTYPES = {"float32": 1, "bfloat16": 2, "float16": 3}
+
+
+def emulated(multiprocessors: int = 1) -> Launcher:
+    """What rungs can run on instead of a GPU, on CPU tensors."""
+    return Launcher(_run, lambda device: multiprocessors)
+
+
+def set_order(seed: int) -> None:
+    """The order in which blocks, warps and lanes run: 0 their own, -1 the reverse, or drawn."""
+    _library().set_prototype_order(seed)
+
+
+def _run(
+    rung: Rung, problem: Problem, launches: tuple[Launch, ...], call: Call, device: torch.device
+) -> None:
+    library = _library()
+    dtype = DTYPES[problem.dtype]
+    for kernel, (x, y), threads, shared in launches:
+        error = library.run_prototype(
+            kernel.encode(), dtype, *problem.widths, ctypes.c_longlong(x), y, threads, shared,
+            ctypes.byref(call),
+        )  # fmt: skip
+        assert error != -1, f"harness.cpp compiles no {kernel} for {problem.dtype, problem.widths}"
+        assert error != -2, library.prototype_message().decode()
+        assert error == 0, f"CUDA error {error} of {kernel}"
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    compiler = next(
+        (x for x in (os.environ.get("CXX"), "c++", "g++", "clang++") if x and shutil.which(x)), None
+    )
+    if compiler is None:
+        pytest.skip("a C++ compiler is needed to build the emulation")
+    # Named by what it is made of; tests run side by side, and one builds for all.
+    file = ROOT / "build" / f"prototypes-{_digest(compiler)}.so"
+    file.parent.mkdir(exist_ok=True)
+    with (file.parent / "prototypes.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not file.exists():
+            for old in file.parent.glob("prototypes-*.so"):
+                old.unlink()
+            _compile(compiler, file)
+    library = ctypes.CDLL(str(file))
+    library.prototype_message.restype = ctypes.c_char_p
+    return library
+
+
+def _digest(compiler: str) -> str:
+    files = {x for folder in INCLUDED for x in folder.rglob("*") if x.is_file()} | set(SOURCES)
+    digest = hashlib.sha256(repr((compiler, OPTIONS)).encode())
+    for file in sorted(files):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def _compile(compiler: str, file: Path) -> None:
+    includes = (f"-I{x}" for x in (CUDA, *INCLUDED[1:]))
+    partial = file.with_suffix(".partial")
+    ended = subprocess.run(
+        [compiler, *OPTIONS, *includes, *map(str, SOURCES), "-o", str(partial)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if ended.returncode != 0:
+        pytest.fail(ended.stderr, pytrace=False)
+    partial.rename(file)

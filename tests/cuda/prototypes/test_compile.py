@@ -1,0 +1,86 @@
+"""Every rung to machine code by NVRTC, with no GPU, for the architectures that it is meant for."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+from linattn_cuda.prototypes import LADDER, Rung, compiler
+from linattn_cuda.prototypes.problem import DTYPES
+
+cupy_cuda = pytest.importorskip("cupy.cuda", reason="CuPy is not installed")
+try:
+    cupy_cuda.nvrtc.getVersion()
+except Exception as error:  # noqa: BLE001 - whatever a missing library raises
+    pytest.skip(f"CuPy finds no NVRTC: {error}", allow_module_level=True)
+
+ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_120")
+
+
+def architectures(rung: Rung) -> list[str]:
+    major, minor = rung.capability
+    return [x for x in ARCHITECTURES if int(x[3:]) >= 10 * major + minor]
+
+
+@pytest.mark.parametrize(
+    ("rung", "arch"),
+    [
+        pytest.param(rung, arch, id=f"{rung.name}-{arch}")
+        for rung in LADDER.values()
+        for arch in architectures(rung)
+    ],
+)
+def test_machine_code(rung: Rung, arch: str, tmp_path: Path) -> None:
+    image = rung.compile(arch)
+
+    assert image.startswith(b"\x7fELF")
+    for kernel in rung.kernels:
+        assert kernel.encode() in image
+    listing = disassembled(image, tmp_path)
+    if listing is not None:
+        on_tensor_cores = rung.name not in ("recurrent", "chunked")
+        assert ("HMMA.16816.F32.BF16" in listing) == on_tensor_cores
+        # Copies that pass by the registers.
+        assert ("LDGSTS" in listing) == (rung.name in ("overlapped", "split"))
+        assert "STL" not in listing, "registers are spilled"
+
+
+def disassembled(image: bytes, folder: Path) -> str | None:
+    """The instructions; None where there is no nvdisasm."""
+    nvidia = importlib.util.find_spec("nvidia")
+    places = nvidia.submodule_search_locations if nvidia is not None else []
+    folders = [str(x) for place in places or [] for x in Path(place).glob("*/bin")]
+    program = shutil.which("nvdisasm", path=os.pathsep.join([*folders, os.environ["PATH"]]))
+    if program is None:
+        return None
+    (folder / "image.cubin").write_bytes(image)
+    return subprocess.run(
+        [program, str(folder / "image.cubin")], capture_output=True, text=True, check=True
+    ).stdout
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("rung", LADDER.values(), ids=list(LADDER))
+def test_every_dtype_and_the_widest_head(rung: Rung, dtype: torch.dtype) -> None:
+    assert rung.compile("sm_90", dtype=dtype, dim=16, value_dim=16)
+    if dtype == torch.bfloat16:
+        assert rung.compile("sm_90", dtype=dtype, dim=128, value_dim=128)
+        assert rung.shared_bytes(128, 128, dtype) <= 227 << 10
+
+
+def test_an_architecture_that_is_none() -> None:
+    with pytest.raises(RuntimeError, match=r"NVRTC did not compile .*chunked.cu for sm_1"):
+        LADDER["chunked"].compile("sm_1")
+
+
+def test_headers_that_are_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(compiler, "__file__", str(tmp_path / "a/b/c/linattn_cuda/prototypes/x.py"))
+
+    with pytest.raises(RuntimeError, match=r"The device headers were expected in .* in neither"):
+        compiler.headers.__wrapped__()

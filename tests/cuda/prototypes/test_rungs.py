@@ -1,0 +1,196 @@
+"""Every rung against the float64 definition, on the emulation; marked gpu, on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from linattn_core import linear_attention, reference
+from linattn_core.pointwise import apply
+from linattn_cuda.prototypes import LADDER, Rung
+from linattn_cuda.prototypes.backend import unusable
+from tests.contract.budgets import budget, error
+
+from .emulation import emulated, set_order
+
+EPS = 1e-6
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+# B, H, N, D, M; what harness.cpp is compiled for.
+SMALL = (2, 3, 37, 11, 7)
+SHAPES = {
+    torch.float32: [(1, 2, 130, 48, 32), (1, 1, 64, 40, 24)],
+    torch.bfloat16: [(1, 2, 130, 80, 64), (1, 1, 129, 72, 56)],
+    torch.float16: [(1, 2, 130, 16, 16)],
+}
+
+
+def draw(shape: tuple[int, ...], dtype: torch.dtype, device: str = "cpu") -> list[Tensor]:
+    """Query, key, value."""
+    batch, heads, length, dim, value_dim = shape
+    drawn = [torch.randn(batch, heads, length, x) for x in (dim, dim, value_dim)]
+    return [x.to(device, dtype) for x in drawn]
+
+
+def denominators(query: Tensor, key: Tensor, feature_map: str) -> Tensor:
+    """phi(q_i) . z_i + eps, (B, H, N)."""
+    query, key = (apply(feature_map, x) for x in (query, key))
+    return (query * key.cumsum(2)).sum(-1) + EPS
+
+
+def assert_exact(
+    rung: Rung, tensors: list[Tensor], out: Tensor, normaliser: Tensor, feature_map: str = "elu"
+) -> None:
+    """Within the budget of the dtype that the rung computes in."""
+    dtype = tensors[0].dtype
+    computed = dtype if dtype in rung.keeps else torch.bfloat16
+    options = {"is_causal": True, "feature_map": feature_map}
+    oracle = reference.quadratic(*(x.double() for x in tensors), **options)
+    own = reference.quadratic(*(x.to(computed) for x in tensors), **options)
+    allowed = budget("cupy", "out", error(own, oracle), oracle, computed)
+    assert out.dtype == dtype and out.is_contiguous()
+    assert torch.isfinite(out).all()
+    assert error(out, oracle) <= allowed, f"{error(out, oracle)} > {allowed}"
+    expected = denominators(*(x.double() for x in tensors[:2]), feature_map)
+    torch.testing.assert_close(
+        normaliser.double(), expected, rtol=2 * torch.finfo(computed).eps + 1e-5, atol=1e-4
+    )
+
+
+@pytest.fixture(params=LADDER.values(), ids=list(LADDER))
+def rung(request: pytest.FixtureRequest) -> Rung:
+    return request.param
+
+
+def run(rung: Rung, tensors: list[Tensor], feature_map: str = "elu", **on: int) -> Tensor:
+    out, state, normaliser = rung.run(*tensors, feature_map, EPS, emulated(**on))
+    assert state is None
+    assert_exact(rung, tensors, out, normaliser, feature_map)
+    return out
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_within_budget(rung: Rung, dtype: torch.dtype) -> None:
+    for shape in (SMALL, *SHAPES[dtype]):
+        run(rung, draw(shape, dtype))
+
+
+@pytest.mark.parametrize("length", [1, 15, 16, 17, 63, 64, 65, 128])
+def test_every_length(rung: Rung, length: int) -> None:
+    run(rung, draw((1, 1, length, 16, 16), torch.bfloat16))
+
+
+@pytest.mark.parametrize("feature_map", ["relu", "identity"])
+def test_feature_maps(rung: Rung, feature_map: str) -> None:
+    query, key, value = draw(SMALL, torch.float32)
+
+    run(rung, [query.abs(), key.abs(), value], feature_map)
+
+
+VIEWS = {
+    "length first": lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
+    "dim first": lambda x: x.transpose(2, 3).contiguous().transpose(2, 3),
+    "unaligned": lambda x: F.pad(x, (1, 0))[..., 1:],
+    "every second position": lambda x: x.repeat_interleave(2, 2)[:, :, ::2],
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("view", VIEWS.values(), ids=list(VIEWS))
+def test_strides_do_not_matter(
+    rung: Rung, dtype: torch.dtype, view: Callable[[Tensor], Tensor]
+) -> None:
+    tensors = draw((2, 3, 70, 16, 16), dtype)
+
+    assert torch.equal(run(rung, [view(x) for x in tensors]), run(rung, tensors))
+
+
+def test_a_shared_key_head_is_read_in_place(rung: Rung) -> None:
+    query, key, value = draw((1, 3, 40, 16, 16), torch.float32)
+    shared = key[:, :1].expand(-1, 3, -1, -1)
+
+    assert torch.equal(run(rung, [query, shared, value]),
+                       run(rung, [query, shared.contiguous(), value]))  # fmt: skip
+
+
+def test_the_future_does_not_touch_the_past(rung: Rung) -> None:
+    tensors = draw((1, 2, 130, 16, 16), torch.bfloat16)
+    before = run(rung, tensors)
+    changed = [x.clone() for x in tensors]
+    for x in changed:
+        x[:, :, 67:] = 3
+
+    assert torch.equal(run(rung, changed)[:, :, :67], before[:, :, :67])
+
+
+def test_heads_of_no_width_and_sequences_of_no_length(rung: Rung) -> None:
+    for shape in ((1, 2, 5, 0, 16), (1, 2, 5, 16, 0), (1, 2, 0, 16, 16), (0, 2, 5, 16, 16)):
+        out, _, normaliser = rung.run(*draw(shape, torch.float32), "elu", EPS, emulated())
+        assert out.shape == (*shape[:3], shape[4]) and not out.any()
+        assert normaliser.shape == shape[:3]
+
+
+@pytest.mark.parametrize("order", [-1, 1, 2])
+def test_the_order_of_threads_does_not_matter(rung: Rung, order: int) -> None:
+    tensors = draw((1, 2, 130, 16, 16), torch.bfloat16)
+    plain = run(rung, tensors)
+    set_order(order)
+    try:
+        assert torch.equal(run(rung, tensors), plain)
+    finally:
+        set_order(0)
+
+
+@pytest.mark.parametrize("length", [1024, 1100, 2049])
+def test_a_split_sequence(length: int) -> None:
+    tensors = draw((1, 2, length, 16, 16), torch.float32)
+
+    for multiprocessors in (1, 132):  # two segments; as many as are worth it
+        run(LADDER["split"], tensors, multiprocessors=multiprocessors)
+
+
+needs_gpu = pytest.mark.skipif(unusable() is not None, reason=str(unusable()))
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dim", [16, 40, 64, 128])
+def test_on_a_gpu(rung: Rung, dtype: torch.dtype, dim: int) -> None:
+    for length in (1, 64, 1000, 3001):
+        tensors = draw((2, 3, length, dim, dim), dtype, "cuda")
+        with torch.cuda.stream(torch.cuda.Stream()):
+            moved = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in tensors]
+            out, _, normaliser = rung.run(*moved, "elu", EPS)
+        torch.cuda.synchronize()
+        assert_exact(rung, tensors, out, normaliser)
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_the_backend_on_a_gpu(dtype: torch.dtype) -> None:
+    tensors = draw((2, 3, 700, 64, 64), dtype, "cuda")
+    last = "split" if dtype == torch.bfloat16 else "chunked"
+
+    out = linear_attention(*tensors, is_causal=True, backend="cupy")
+
+    assert torch.equal(out, LADDER[last].attention(*tensors))
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_a_capture_in_a_graph(rung: Rung) -> None:
+    tensors = draw((1, 2, 2000, 64, 64), torch.bfloat16, "cuda")
+    expected = rung.attention(*tensors)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = rung.attention(*tensors)
+    out.zero_()
+    graph.replay()
+
+    assert torch.equal(out, expected)

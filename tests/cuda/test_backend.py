@@ -1,0 +1,126 @@
+"""What the backend says of itself, and what it refuses before any launch."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import torch
+
+from linattn_core import LinearAttentionState, backends, explain, linear_attention_step
+from linattn_core.registry import AttentionCall, StepCall, named
+from linattn_cuda import backend, device
+from linattn_cuda.backend import CudaBackend
+from linattn_cuda.device import Gpu
+from tests.cuda.emulated import H100, WALKING, EmulatedBackend
+
+X = torch.zeros(1, 2, 8, 64)
+CALL = AttentionCall.of(
+    X, X, X, "elu", is_causal=True, padded=False, packed=False, initial_state=False,
+    return_state=False, requires_grad=True,
+)  # fmt: skip
+STEP = StepCall.of(X[:, :, 0], X[:, :, 0], "elu", False)
+T4 = Gpu("an emulated T4", (7, 5), 40, 65_536)
+V100 = Gpu("an emulated V100", (7, 0), 80, 98_304)
+
+
+def test_auto_asks_it_before_the_processor() -> None:
+    assert backends().index("cuda") < backends().index("reference")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_it_says_why_and_others_run() -> None:
+    answers = explain(X, X, X)
+
+    assert answers["cuda"] == device.unusable()
+    assert "accepts" in answers.values()
+    assert answers["cuda"] in named("cuda").description
+
+
+@pytest.mark.parametrize(
+    ("built_with", "torch_built", "says"),
+    [
+        ("", True, "was built without its CUDA kernels.*install the CUDA toolkit.*LINATTN_CUDA=ON"),
+        ("nvcc", False, "torch .* was built without CUDA.*install a torch that is built for CUDA"),
+        ("nvcc", True, "torch finds no GPU, or no driver for it; see whether `nvidia-smi` lists"),
+    ],
+)
+def test_what_is_missing_is_said(
+    built_with: str, torch_built: bool, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device, "_native", SimpleNamespace(built_with=built_with))
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: torch_built)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    missing = device.unusable.__wrapped__()
+    monkeypatch.setattr(backend, "unusable", lambda: missing)
+
+    for call in (CALL, STEP):
+        assert CudaBackend().refuses(call) == missing
+    assert missing is not None
+    assert re.search(says, missing)
+    assert missing in CudaBackend().description
+
+
+def test_tensors_elsewhere_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend, "unusable", lambda: None)
+
+    for call in (CALL, STEP):
+        assert CudaBackend().refuses(call) == (
+            "it runs on CUDA tensors and these are on cpu; move them to a GPU."
+        )
+
+
+def test_float64_is_refused(emulation: object) -> None:
+    double = torch.zeros(1, 2, 8, 64, dtype=torch.float64)
+
+    assert explain(double, double, double)[WALKING] == (
+        "it has no kernels for float64, as its sums are kept in float32; convert the tensors or "
+        'pass backend="reference".'
+    )
+    with pytest.raises(ValueError, match=r"backend 'emulated' refuses this call: .*float64"):
+        linear_attention_step(
+            double[:, :, 0], double[:, :, 0], double[:, :, 0],
+            LinearAttentionState.zeros(1, 2, 64, 64, dtype=torch.float64), backend=WALKING,
+        )  # fmt: skip
+
+
+def test_old_gpus_are_refused(emulation: object) -> None:
+    assert (
+        EmulatedBackend(V100).refuses(CALL)
+        == EmulatedBackend(V100).refuses(STEP)
+        == ("its kernels need compute capability 7.5 and an emulated V100 has 7.0.")
+    )
+
+
+def test_heads_without_a_kernel_are_refused(emulation: object) -> None:
+    wide = dataclasses.replace(CALL, feature_dim=257)
+
+    assert EmulatedBackend(H100).refuses(wide) == (
+        'it has no kernel for features of 257 and values of 64; pass backend="reference".'
+    )
+
+
+def test_heads_that_a_gpu_has_no_room_for_are_refused_with_the_numbers(
+    emulation: ModuleType,
+) -> None:
+    wide = dataclasses.replace(CALL, feature_dim=256, value_dim=256)
+    needed = emulation.shared_bytes(256, 256, 1, 1, 0)
+
+    assert 65_536 < needed <= 232_448
+    assert EmulatedBackend(H100).refuses(wide) is None
+    assert EmulatedBackend(T4).refuses(wide) == (
+        f"its kernels for features of 256 and values of 256 in float32 need {needed:,} bytes of "
+        'shared memory a block and an emulated T4 offers 65,536; pass backend="reference".'
+    )
+
+
+def test_a_state_that_rows_share_is_not_updated_in_place(emulation: object) -> None:
+    x = torch.randn(3, 2, 8)
+    state = LinearAttentionState(
+        torch.zeros(1, 2, 8, 8).expand(3, 2, 8, 8), torch.zeros(1, 2, 8).expand(3, 2, 8)
+    )
+
+    with pytest.raises(ValueError, match=r"is expanded, with strides .* make it by .clone\(\)"):
+        linear_attention_step(x, x, x, state, inplace=True, backend=WALKING)

@@ -1,0 +1,56 @@
+"""How the package is built: what is missing is said, in seconds."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cuda.emulated_build import SOURCE, program
+
+
+def configure(folder: Path, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """CMake's first step; the build has not begun when it ends."""
+    pybind11 = pytest.importorskip("pybind11")
+    return subprocess.run(
+        [
+            program("cmake"), "-G", "Ninja", "-S", str(SOURCE), "-B", str(folder),
+            "-D", f"CMAKE_MAKE_PROGRAM={program('ninja')}",
+            "-D", f"Python_EXECUTABLE={sys.executable}",
+            "-D", f"pybind11_DIR={pybind11.get_cmake_dir()}", *options,
+        ],
+        env={**os.environ, **environment}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def no_nvcc(tmp_path: Path) -> str:
+    """What CUDACXX names where the toolkit is not installed."""
+    return str(tmp_path / "no" / "nvcc")
+
+
+def test_on_without_nvcc_says_what_to_install(tmp_path: Path, no_nvcc: str) -> None:
+    ended = configure(tmp_path, "-D", "LINATTN_CUDA=ON", CUDACXX=no_nvcc)
+
+    assert ended.returncode != 0
+    told = " ".join(ended.stderr.split())
+    assert "LINATTN_CUDA=ON needs nvcc of CUDA 12.8 or later, and none was found" in told
+    assert "install the CUDA toolkit and put its folder bin into PATH" in told
+
+
+def test_auto_without_nvcc_builds_without_kernels(tmp_path: Path, no_nvcc: str) -> None:
+    ended = configure(tmp_path, CUDACXX=no_nvcc)
+
+    assert ended.returncode == 0, ended.stderr
+    assert "linattn-cuda is built without its CUDA kernels" in " ".join(ended.stderr.split())
+    assert "register_attention" not in (tmp_path / "build.ninja").read_text()
+
+
+def test_another_word_is_refused(tmp_path: Path) -> None:
+    ended = configure(tmp_path, "-D", "LINATTN_CUDA=maybe")
+
+    assert ended.returncode != 0
+    assert 'LINATTN_CUDA was expected to be AUTO, ON or OFF and is "maybe"' in ended.stderr

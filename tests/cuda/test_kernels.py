@@ -1,0 +1,223 @@
+"""The kernels' own source on the CPU: every width, dtype, layout, schedule; nothing unwritten."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import pytest
+import torch
+from torch import Tensor
+
+from linattn_core import LinearAttentionState, linear_attention_step
+from linattn_core.registry import named
+from linattn_cuda.kernel_backend import Schedule
+from tests.contract.agreement import assert_agree, assert_within_budget
+from tests.contract.budgets import budget, error
+from tests.contract.cases import Case, by_definition, drawing, on_backend
+from tests.cuda.emulated import CUT, NAMES, RELAY, WALKING
+
+pytestmark = pytest.mark.usefixtures("emulation")
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+HALVES = DTYPES[1:]
+ONE = Case(batch=1, heads=2)
+STATELESS = {"initial_state": False}
+WIDTHS = (1, 5, 16, 24, 32, 48, 64, 80, 96, 128, 256)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_every_width(width: int, dtype: torch.dtype) -> None:
+    case = ONE.with_(queries=150, head_dim=width, value_dim=width, dtype=dtype)
+    assert_within_budget(case, WALKING)
+    assert_within_budget(case.with_(is_causal=False), CUT)
+
+
+@pytest.mark.parametrize(("dim", "value_dim"), [(16, 128), (128, 16), (1, 256), (40, 72), (96, 5)])
+def test_values_of_another_width(dim: int, value_dim: int) -> None:
+    case = ONE.with_(queries=140, head_dim=dim, value_dim=value_dim, dtype=torch.bfloat16)
+    assert_within_budget(case, CUT)
+    assert_within_budget(case.with_(is_causal=False), WALKING)
+
+
+@pytest.mark.parametrize("length", [1, 15, 16, 17, 31, 33, 63, 64, 65, 127, 129, 191, 193, 257])
+@pytest.mark.parametrize("backend", NAMES)
+def test_ragged_lengths(backend: str, length: int) -> None:
+    case = ONE.with_(queries=length, head_dim=20, value_dim=20, initial_state=True)
+    assert_within_budget(case, backend)
+    assert_within_budget(case.with_(queries=70, keys=length, is_causal=False, **STATELESS), backend)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("backend", NAMES)
+def test_lengths_packing_and_states(backend: str, dtype: torch.dtype) -> None:
+    plain = Case(heads=1, head_dim=24, value_dim=24, initial_state=True, dtype=dtype)
+    padded = plain.with_(batch=4, queries=200, key_lengths=(0, 64, 130, 200))
+    packed = plain.with_(batch=1, queries=270, cu_seqlens=(0, 0, 64, 65, 200, 270))
+    for case in (padded, packed):
+        assert_within_budget(case, backend)
+        assert_within_budget(case.with_(is_causal=False, **STATELESS), backend)
+
+
+@pytest.mark.parametrize("segments", [2, 3, 5, 50])
+@pytest.mark.parametrize(("backend", "is_causal"), [(CUT, True), (CUT, False), (RELAY, True)])
+def test_segments_give_what_walking_gives(
+    backend: str, is_causal: bool, segments: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = ONE.with_(queries=700, head_dim=16, value_dim=16, is_causal=is_causal)
+    tensors = case.inputs()
+    walked = on_backend(case, WALKING, tensors)
+    monkeypatch.setattr(named(backend), "schedule", Schedule(segments, backend == RELAY))
+
+    for name, x in on_backend(case, backend, tensors).items():
+        assert_agree(x, walked[name], name)
+
+
+def test_the_schedule_is_chosen_by_shape() -> None:
+    """Few heads fill a GPU only in pieces, many fill it anyway; between them a relay does."""
+    best = named(CUT).native.best_schedule
+    multiprocessors = 132
+    few, some, many = (best(heads, 65_536, 64, True, multiprocessors) for heads in (8, 64, 600))
+    assert few[0] > 1 and not few[1]
+    assert some[0] > 1 and some[1]
+    assert many == (1, False)
+    assert not best(64, 65_536, 64, False, multiprocessors)[1]
+    assert best(1, 64, 64, True, multiprocessors) == (1, False)
+
+
+@pytest.mark.parametrize("backend", NAMES)
+def test_a_backend_may_choose_for_itself(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(named(backend), "schedule", None)
+    assert_within_budget(ONE.with_(queries=600), backend)
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_features_may_be_wider_than_values(dtype: torch.dtype) -> None:
+    """A map that computes in float32 leaves its features so, beside half-precision values."""
+    tensors = ONE.with_(queries=100, head_dim=16, value_dim=16).inputs()
+    mixed = [tensors["query"], tensors["key"], tensors["value"].to(dtype)]
+    above = drawing(1)(*mixed[2].shape, dtype=dtype)
+
+    def attend(tensors: list[Tensor], backend: str) -> list[Tensor]:
+        leaves = [x.detach().requires_grad_() for x in tensors]
+        out, *_ = torch.ops.linattn.attention(
+            *leaves, None, None, None, None, True, False, "elu", 1e-6, backend, True
+        )
+        return [out, *torch.autograd.grad(out, leaves, above.to(out.dtype))]
+
+    exact = attend([x.double() for x in mixed], "reference")
+    own, ours = attend(mixed, "reference"), attend(mixed, WALKING)
+    assert [x.dtype for x in ours] == [x.dtype for x in own]
+    for got, theirs, expected in zip(ours, own, exact, strict=True):
+        allowed = budget(WALKING, "", error(theirs, expected), expected, dtype)
+        assert error(got, expected) <= allowed
+
+
+@pytest.mark.parametrize("backend", NAMES)
+def test_features_of_a_hundred_stay_finite(backend: str) -> None:
+    """Products of two such rows pass the largest float16, 65,504; their sums are kept wider."""
+    case = ONE.with_(queries=200, head_dim=64, value_dim=64, dtype=torch.float16)
+    tensors = {n: x.detach() for n, x in case.inputs().items()}
+    wide = {n: x if n == "value" else x.abs() + 100 for n, x in tensors.items()}
+    ours = on_backend(case, backend, {n: x.requires_grad_() for n, x in wide.items()})
+    exact = by_definition(case, wide, torch.float64)
+
+    assert [name for name, x in ours.items() if not torch.isfinite(x).all()] == []
+    torch.testing.assert_close(ours["out"].double(), exact["out"], rtol=2**-10, atol=2**-11)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_any_layout_is_read(dtype: torch.dtype) -> None:
+    """Misaligned, interleaved with NaN, transposed either way: one answer."""
+    case = Case(queries=70, head_dim=24, value_dim=24, dtype=dtype)
+    tensors = case.inputs()
+    expected = on_backend(case, WALKING, tensors)
+
+    def misaligned(x: Tensor) -> Tensor:
+        memory = torch.empty(x.numel() + 1, dtype=x.dtype)
+        return memory[1:].view(x.shape).copy_(x)
+
+    def interleaved(x: Tensor) -> Tensor:
+        memory = torch.full((*x.shape[:3], 2 * x.shape[3]), torch.nan, dtype=x.dtype)
+        memory[..., ::2] = x
+        return memory[..., ::2]
+
+    layouts = {
+        "misaligned": misaligned,
+        "interleaved": interleaved,
+        "length first": lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
+        "transposed": lambda x: x.mT.contiguous().mT,
+    }
+    for name, layout in layouts.items():
+        laid = {n: layout(x.detach()).requires_grad_() for n, x in tensors.items()}
+        for what, x in on_backend(case, WALKING, laid).items():
+            assert torch.equal(x, expected[what]), f"{name}, {what}"
+
+
+@pytest.mark.parametrize("is_causal", [True, False])
+@pytest.mark.parametrize("backend", NAMES)
+def test_every_output_is_written(backend: str, is_causal: bool) -> None:
+    """torch's deterministic mode hands out memory full of NaN, of workspaces too."""
+    case = Case(queries=200, head_dim=17, value_dim=9, key_lengths=(200, 0), is_causal=is_causal)
+    empty = Case(queries=0, head_dim=17, value_dim=9, initial_state=is_causal, is_causal=is_causal)
+    torch.use_deterministic_algorithms(True)
+    try:
+        results = [on_backend(x, backend, x.inputs()) for x in (case, empty)]
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+    for found in results:
+        assert [name for name, x in found.items() if not torch.isfinite(x).all()] == []
+
+
+@pytest.mark.parametrize("backend", NAMES)
+def test_the_same_bits_in_any_order_of_blocks_and_warps(
+    backend: str, emulation: ModuleType
+) -> None:
+    case = Case(queries=200, head_dim=24, value_dim=24, initial_state=True)
+    tensors, results = case.inputs(), []
+    for seed in (0, -1, 7):
+        emulation.set_order(seed)
+        results.append(on_backend(case, backend, tensors))
+    emulation.set_order(0)
+
+    for name, x in results[0].items():
+        assert all(torch.equal(x, other[name]) for other in results[1:]), name
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("dim", "value_dim"), [(1, 1), (5, 3), (32, 64), (100, 36), (300, 7)])
+def test_steps(dim: int, value_dim: int, dtype: torch.dtype) -> None:
+    """Any width, a state of any strides, three steps one after another."""
+    q, k = (torch.randn(3, 5, dim).to(dtype) for _ in range(2))
+    v = torch.randn(3, 5, value_dim).to(dtype)
+    strided = torch.randn(3, 5, value_dim, dim).mT
+    ours = LinearAttentionState(strided, torch.rand(3, 5, 2 * dim)[..., ::2])
+    exact = LinearAttentionState(*(x.double() for x in ours))
+    for _ in range(3):
+        out, _ = linear_attention_step(q, k, v, ours, inplace=True, backend=WALKING)
+        expected, exact = linear_attention_step(
+            q.double(), k.double(), v.double(), exact, backend="reference"
+        )
+        torch.testing.assert_close(
+            out.double(), expected, rtol=torch.finfo(dtype).eps, atol=1e-5, msg=str
+        )
+    for x, y in zip(ours, exact, strict=True):
+        torch.testing.assert_close(x.double(), y, rtol=1e-5, atol=1e-5)
+
+
+def test_a_matrix_precision_of_high_keeps_sixteen_bits() -> None:
+    """As torch's own products are told; the default keeps all that float32 has."""
+    case = ONE.with_(queries=300, head_dim=64, value_dim=64)
+    tensors = case.inputs()
+    exact = by_definition(case, tensors, torch.float64)["out"]
+    errors = []
+    try:
+        for precision in ("highest", "high"):
+            torch.set_float32_matmul_precision(precision)
+            errors.append(error(on_backend(case, WALKING, tensors)["out"], exact))
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+    size = exact.abs().max()
+    assert errors[0] < 2**-20 * size < errors[1] < 2**-13 * size

@@ -1,0 +1,63 @@
+"""What the compiler made of the kernels: every architecture, tensor cores, nothing spilled."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import pytest
+
+from tests.cuda.machine_code import architectures, cuda_module, dump
+
+FUNCTION = re.compile(r"Function (\S+):")
+RESOURCES = re.compile(r"STACK:(\d+) .*LOCAL:(\d+)")
+# The products of numbers in one part, bfloat16, and in two, float16. Three parts are float32's.
+HALF = re.compile(r"ProductShapeILi[12]E")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _built() -> None:
+    cuda_module()
+
+
+def test_every_architecture_is_in_the_module() -> None:
+    found = {x for line in dump("-lelf") for x in re.findall(r"sm_(\d+)", line)}
+
+    assert found == set(architectures())
+    if "CUDAARCHS" not in os.environ:
+        assert found == {"75", "80", "90", "100", "120"}
+
+
+@pytest.mark.parametrize("architecture", [80, 90, 100, 120])
+def test_products_run_on_tensor_cores(architecture: int) -> None:
+    """Every kernel that multiplies matrices does so by HMMA, and none of half precision spills."""
+    if str(architecture) not in architectures():
+        pytest.skip(f"built for sm {', '.join(architectures())}")
+    with_tensor_cores, spilling, kernel = set(), set(), ""
+    for line in dump("-sass", "-arch", f"sm_{architecture}"):
+        if "Function :" in line:
+            kernel = line.split(":")[1].strip()
+        elif "HMMA" in line:
+            with_tensor_cores.add(kernel)
+        elif re.search(r"\b(LDL|STL)\b", line):
+            spilling.add(kernel)
+
+    assert with_tensor_cores and all("product" in x for x in with_tensor_cores)
+    assert {x for x in spilling if HALF.search(x)} == set()
+
+
+def test_half_precision_spills_nothing_anywhere() -> None:
+    """Neither on the stack nor in local memory, by the compiler's own account."""
+    kernel, checked, spilling = "", 0, []
+    for line in dump("-res-usage"):
+        named = FUNCTION.search(line)
+        if named:
+            kernel = named[1]
+        used = RESOURCES.search(line)
+        if used and HALF.search(kernel):
+            checked += 1
+            if used.groups() != ("0", "0"):
+                spilling.append((kernel, line.strip()))
+
+    assert checked >= len(architectures())
+    assert spilling == []
