@@ -18,7 +18,6 @@ from linattn_models import (
     AutoregressiveTransformer,
     Categorical,
     CompiledDecoder,
-    DecodingState,
     Head,
     MixtureOfLogistics,
     Transformer,
@@ -26,54 +25,27 @@ from linattn_models import (
     generation_throughput,
 )
 from linattn_models.projection import WideningLinear
+from tests.models.decoders import (
+    HEAD_NAMES,
+    HEADS,
+    LONG,
+    Halves,
+    close,
+    forced,
+    long_model,
+    model_of,
+    same_state,
+    sized,
+    worst,
+)
 from tests.models.tiny import MAX_LENGTH, random_tokens, seeded, tiny_config, tiny_model
 
 pytest.importorskip("linattn_cpu", reason="the backend that compiles decoders is not installed")
 
-HEADS: list[Head] = [Categorical(7), MixtureOfLogistics(2, 1, 17), MixtureOfLogistics(2, 3, 8)]
-heads = pytest.mark.parametrize("head", HEADS, ids=["categorical", "grey", "colour"])
+heads = pytest.mark.parametrize("head", HEADS, ids=HEAD_NAMES)
 # Widths below a vector, between two and of whole panels, of each instruction set.
 SIZES = [(1, 1, 1), (3, 5, 7), (2, 24, 40), (2, 32, 64)]
 sizes = pytest.mark.parametrize("size", SIZES, ids=str)
-LONG = 24  # steps enough for "auto" to compile
-
-
-def model_of(head: Head | int = 7, **fields: Any) -> AutoregressiveTransformer:
-    """A tiny model in float32, spread enough for its outputs to differ."""
-    model = tiny_model("linear", head, **fields).float()
-    nn.init.normal_(model.output.weight, std=0.5)
-    return model
-
-
-def long_model(head: Head | int = 7) -> AutoregressiveTransformer:
-    return AutoregressiveTransformer(tiny_config(), head, LONG).eval()
-
-
-def sized(size: tuple[int, int, int], **fields: Any) -> dict[str, Any]:
-    num_heads, head_dim, ffn_dim = size
-    return {"num_heads": num_heads, "head_dim": head_dim, "ffn_dim": ffn_dim, **fields}
-
-
-def forced(decoder: Any, tokens: Tensor) -> Tensor:
-    """Parameters (B, N, P) for every token, step by step."""
-    parameters, state = decoder.prefill(tokens[:, :0])
-    found = [parameters]
-    for token in tokens[:, :-1].unbind(1):
-        parameters, state = decoder.step(token, state)
-        found.append(parameters)
-    return torch.stack(found, 1)
-
-
-def close(found: Tensor, expected: Tensor) -> None:
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-
-
-def same_state(found: DecodingState, expected: DecodingState) -> None:
-    for ours, theirs in zip(found.layers, expected.layers, strict=True):
-        close(ours[0], theirs[0])
-        close(ours[1], theirs[1])
-    assert torch.equal(torch.as_tensor(found.position), torch.as_tensor(expected.position))
-    assert found.max_length == expected.max_length
 
 
 @heads
@@ -258,18 +230,6 @@ def test_a_step_that_samples_is_a_step_and_a_sample(head: Head, temperature: flo
     assert after.position == 5
 
 
-class Halves:
-    """A head that the project does not know: it samples for itself."""
-
-    kind, levels, channels, num_parameters = "halves", 4, 1, 2
-
-    def sample(self, parameters: Tensor, **how: Any) -> Tensor:
-        return (parameters[..., 0] > parameters[..., 1]).long()
-
-    def initial_bias(self) -> Tensor:
-        return torch.zeros(2)
-
-
 def test_a_head_of_ones_own_samples_for_itself() -> None:
     model = AutoregressiveTransformer(tiny_config(), Halves(), LONG).eval()  # type: ignore[arg-type]
     eager = model.generate(3, decoder="eager")
@@ -302,11 +262,6 @@ def test_two_threads_at_once() -> None:
 
 
 # Weights in fewer bits
-
-
-def worst(found: Tensor, expected: Tensor) -> float:
-    """The error over the spread of the right answer."""
-    return float((found - expected).abs().max() / expected.std())
 
 
 @pytest.mark.parametrize(("weights", "bound"), [("bfloat16", 0.05), ("int8", 0.1)])
@@ -418,7 +373,7 @@ class Changed(AutoregressiveTransformer):
     [
         (lambda: tiny_model("softmax").float(), "only causal linear attention"),
         (lambda: model_of(feature_map="favor"), "Favor is not of each number alone"),
-        (tiny_model, "expected in float32 on the CPU and is torch.float64"),
+        (tiny_model, "expected in float32 on the CPU or a CUDA GPU and is torch.float64"),
         (lambda: model_of().to(torch.bfloat16), "is torch.bfloat16 on cpu"),
         (lambda: model_of().to("meta"), "is torch.float32 on meta"),
         (hooked, "a WideningLinear has hooks"),

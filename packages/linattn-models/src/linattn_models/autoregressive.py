@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from linattn_core.decoding import DecoderDescription, TokenCoding
 from linattn_models import description
-from linattn_models.compiled import CompiledDecoder, choose_decoder
+from linattn_models.compiled import CompiledDecoder
+from linattn_models.compiling import choose_decoder
 from linattn_models.config import TransformerConfig
 from linattn_models.generation import (
     METHODS,

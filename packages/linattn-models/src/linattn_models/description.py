@@ -43,17 +43,17 @@ def embedding(table: nn.Module) -> Tensor:
 
 
 def numbers(tensor: Tensor | None, what: str) -> Tensor:
-    """A plain float32 tensor on the CPU.
+    """A plain float32 tensor on the CPU or a CUDA GPU.
 
     Raises:
         CannotCompile: absent, of another dtype, device or kind of tensor.
     """
     if tensor is None or type(tensor) not in (Tensor, nn.Parameter):
         raise CannotCompile(f"{what} was expected to be a plain tensor and is {type(tensor)}.")
-    if tensor.dtype != torch.float32 or not tensor.is_cpu:
+    if tensor.dtype != torch.float32 or tensor.device.type not in ("cpu", "cuda"):
         raise CannotCompile(
-            f"{what} was expected in float32 on the CPU and is {tensor.dtype} on {tensor.device}; "
-            "move the model by .float() and .cpu(), or decode eagerly."
+            f"{what} was expected in float32 on the CPU or a CUDA GPU and is {tensor.dtype} on "
+            f"{tensor.device}; move the model by .float() and .to(), or decode eagerly."
         )
     return tensor.detach()
 

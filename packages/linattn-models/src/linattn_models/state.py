@@ -194,6 +194,17 @@ class DecodingState:
         return sum(layer.nbytes for layer in self.layers)
 
 
+def zero_states(
+    layers: int, batch: int, heads: int, head_dim: int, device: torch.device
+) -> tuple[LinearAttentionState, ...]:
+    """What decoders keep of linear attention before the first position, in float32."""
+    shape = (batch, heads, head_dim, head_dim)
+    return tuple(
+        LinearAttentionState.zeros(*shape, dtype=torch.float32, device=device)
+        for _ in range(layers)
+    )
+
+
 def check_prompts(length: int, max_length: int | None) -> None:
     """Refuses prompts that take more positions than there is room for."""
     if max_length is not None and length > max_length:

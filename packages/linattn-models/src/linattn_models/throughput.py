@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from linattn_models.autoregressive import AutoregressiveTransformer
-from linattn_models.compiled import CompiledDecoder, choose_decoder
+from linattn_models.compiled import CompiledDecoder, FusedPredictor
+from linattn_models.compiling import choose_decoder
 from linattn_models.generation import METHODS, check_length
 from linattn_models.heads.base import token_shape
 from linattn_models.state import Cursor
@@ -109,15 +112,11 @@ def _time_all(
     stream = partial(model.stream, batch, method=method, decoder=decoder, generator=generator)
     for _ in stream(length=min(length, 3)):
         pass  # warms up
-    device = model.device
-    timed = []
-    started = _now(device)
-    tokens = stream(length=length)
-    for position, _ in enumerate(tokens):
-        ended = _now(device)
-        timed.append((position, ended - started))
-        started = ended
-    return timed
+    clock = _clock(model.device)
+    clock.read()
+    for _ in stream(length=length):
+        clock.read()
+    return list(enumerate(clock.seconds()))
 
 
 @torch.inference_mode()
@@ -149,16 +148,35 @@ def _stateful_step(
     generator: torch.Generator,
 ) -> Callable[[], Tensor]:
     """One step as it is at `position`: its time does not depend on what the state holds."""
-    state = model.transformer.initial_state(batch, max_length=length)
-    state = type(state)(state.layers, Cursor(position, position), length)
     token = _random_tokens(model, (batch,), generator)
+    cursor = Cursor(position, position)
+    if isinstance(decoder, CompiledDecoder):
+        return _compiled_step(decoder, token, cursor, length, generator)
+    state = replace(model.transformer.initial_state(batch, max_length=length), cursor=cursor)
 
     def step() -> Tensor:
-        if isinstance(decoder, CompiledDecoder):
-            return decoder.step_and_sample(token, state, generator=generator)[1]
         parameters, _ = model.step(token, state)
         return model.head.sample(parameters, generator=generator)
 
+    return step
+
+
+def _compiled_step(
+    decoder: CompiledDecoder,
+    token: Tensor,
+    cursor: Cursor,
+    length: int,
+    generator: torch.Generator,
+) -> Callable[[], Tensor]:
+    """A step as `generate` makes it, from a state that the decoder may keep in a place it knows."""
+    predictor = FusedPredictor(decoder, token.unsqueeze(1)[:, :0], length)
+
+    def step() -> Tensor:
+        predictor.state = replace(predictor.state, cursor=cursor)
+        predictor.take(token)
+        return predictor.draw(1.0, generator)
+
+    step()  # records the step where it is recorded
     return step
 
 
@@ -182,25 +200,60 @@ def _random_tokens(
 
 def _seconds(step: Callable[[], Tensor], device: torch.device) -> float:
     """The median of several runs after one to warm up; of one run, if that is long."""
-    started = _now(device)
-    step()
-    warm_up = _now(device) - started
+    warm_up = _repeated(step, 1, device)[0]
     if warm_up > 20 * _SECONDS_A_POSITION:
         return warm_up
-    seconds: list[float] = []
-    while sum(seconds) < _SECONDS_A_POSITION and len(seconds) < _MOST_REPEATS:
-        started = _now(device)
+    repeats = min(_MOST_REPEATS, math.ceil(_SECONDS_A_POSITION / warm_up))
+    return float(np.median(_repeated(step, repeats, device)))
+
+
+def _repeated(step: Callable[[], Tensor], repeats: int, device: torch.device) -> list[float]:
+    clock = _clock(device)
+    clock.read()
+    for _ in range(repeats):
         step()
-        seconds.append(_now(device) - started)
-    return float(np.median(seconds))
+        clock.read()
+    return clock.seconds()
 
 
 def _state_bytes(model: AutoregressiveTransformer, length: int) -> int:
     return model.transformer.initial_state(1, max_length=length).nbytes
 
 
-def _now(device: torch.device) -> float:
-    """The clock, once the device has done what it was given."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()
+class _Clock:
+    """Readings of the processor's clock."""
+
+    def __init__(self) -> None:
+        self._readings: list[float] = []
+
+    def read(self) -> None:
+        self._readings.append(time.perf_counter())
+
+    def seconds(self) -> list[float]:
+        """Those between each reading and the next."""
+        return [end - start for start, end in pairwise(self._readings)]
+
+
+class _GpuClock:
+    """Readings that a GPU takes of its own clock between what it is given to do.
+
+    The processor does not wait for them, so that it runs ahead as it does when nobody measures.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream = torch.cuda.current_stream(device)
+        self._readings: list[torch.cuda.Event] = []
+
+    def read(self) -> None:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(self._stream)
+        self._readings.append(event)
+
+    def seconds(self) -> list[float]:
+        """Those between each reading and the next, once the GPU has done all."""
+        self._stream.synchronize()
+        return [start.elapsed_time(end) / 1000 for start, end in pairwise(self._readings)]
+
+
+def _clock(device: torch.device) -> _Clock | _GpuClock:
+    return _GpuClock(device) if device.type == "cuda" else _Clock()

@@ -142,13 +142,29 @@ def at_least_single(parameters: Tensor) -> Tensor:
     return parameters if parameters.dtype == torch.float64 else parameters.float()
 
 
-def waits(
-    shape: tuple[int, ...], temperature: float, generator: torch.Generator | None, like: Tensor
-) -> Tensor | None:
-    """How long each of exponential clocks waits at rate 1; None at temperature 0."""
+def new_draw(
+    temperature: float,
+    generator: torch.Generator | None,
+    *,
+    like: Tensor,
+    waits: tuple[int, ...],
+    uniform: tuple[int, ...] | None = None,
+) -> Draw:
+    """Random numbers of these shapes, of `like`'s dtype and device; none at temperature 0."""
     if temperature == 0:
-        return None
-    return like.new_empty(shape).exponential_(generator=generator)
+        return Draw(temperature, None, None)
+    empty = None if uniform is None else like.new_empty(uniform)
+    draw = Draw(temperature, like.new_empty(waits), empty)
+    redraw(draw, generator)
+    return draw
+
+
+def redraw(draw: Draw, generator: torch.Generator | None) -> None:
+    """New numbers in the place of a draw's own, in the order in which every head draws them."""
+    if draw.waits is not None:
+        draw.waits.exponential_(generator=generator)
+    if draw.uniform is not None:
+        draw.uniform.uniform_(generator=generator)
 
 
 def choose(logits: Tensor, draw: Draw) -> Tensor:

@@ -16,7 +16,7 @@ from linattn_models.heads.base import (
     check_temperature,
     check_tokens,
     choose,
-    waits,
+    new_draw,
 )
 from linattn_models.validation import at_least
 
@@ -111,8 +111,7 @@ class Categorical:
             temperature, generator: as for `sample`.
             like: of the logits' dtype and device.
         """
-        shape = (*leading, self.vocabulary)
-        return Draw(temperature, waits(shape, temperature, generator, like), None)
+        return new_draw(temperature, generator, like=like, waits=(*leading, self.vocabulary))
 
     def choose(self, logits: Tensor, draw: Draw) -> Tensor:
         """The tokens (...) that these random numbers draw from the logits (..., P)."""

@@ -17,7 +17,7 @@ from linattn_models.heads.base import (
     check_temperature,
     check_tokens,
     choose,
-    waits,
+    new_draw,
 )
 from linattn_models.validation import at_least
 
@@ -135,11 +135,13 @@ class MixtureOfLogistics:
             temperature, generator: as for `sample`.
             like: of the parameters' dtype and device.
         """
-        waited = waits((*leading, self.num_mixtures), temperature, generator, like)
-        uniform = None
-        if temperature > 0:
-            uniform = like.new_empty(*leading, self.channels).uniform_(generator=generator)
-        return Draw(temperature, waited, uniform)
+        return new_draw(
+            temperature,
+            generator,
+            like=like,
+            waits=(*leading, self.num_mixtures),
+            uniform=(*leading, self.channels),
+        )
 
     def choose(self, parameters: Tensor, draw: Draw) -> Tensor:
         """The tokens that these random numbers draw from the parameters (..., P)."""

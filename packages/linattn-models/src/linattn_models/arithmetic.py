@@ -1,0 +1,272 @@
+"""A described model in as few calls of torch as it takes: on a GPU, each is a kernel.
+
+A step asks the device for nothing and depends on no number that changes from step to step but those
+in tensors, so that a CUDA graph can repeat it.
+
+Letters as in `linattn_core.decoding`; R rows: one for each vector, of a step or of whole prompts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields, replace
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from linattn_core import LinearAttentionState, linear_attention, linear_attention_step
+from linattn_core.decoding import (
+    Affine,
+    CannotCompile,
+    DecoderDescription,
+    DecoderLayer,
+    Norm,
+    TokenCoding,
+)
+from linattn_models.state import zero_states
+
+# What the layers' products are computed in; the head's, norms, sums and states are float32 always.
+PRODUCTS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "relu": F.relu}
+
+# Of a layer's queries, keys and values (R, 3 E), the attended values (R, E).
+Attend = Callable[[int, Tensor], Tensor]
+
+
+class Arithmetic:
+    """The numbers of a model: its weights, copied, and what is computed with them.
+
+    Args:
+        description: the model.
+        weights: "float32", or "bfloat16" for the layers' matrices and products.
+        backend: what runs the attention, as for `linear_attention`.
+
+    Raises:
+        CannotCompile: other weights.
+    """
+
+    def __init__(self, description: DecoderDescription, weights: str, backend: str) -> None:
+        if weights not in PRODUCTS:
+            raise CannotCompile(
+                f"{weights!r} weights were asked for, which decoders on a GPU are not compiled "
+                f"with; pass one of {', '.join(map(repr, PRODUCTS))}, or compile on the CPU."
+            )
+        self.model = _copied(description, PRODUCTS[weights])
+        self.backend = backend
+        self.device = description.norm.weight.device
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the copied weights."""
+        return sum(x.nbytes for x in tensors(self.model))
+
+    def zeros(self, batch: int) -> tuple[LinearAttentionState, ...]:
+        """The states before the first position."""
+        model = self.model
+        layers = len(model.layers)
+        return zero_states(layers, batch, model.num_heads, model.head_dim, self.device)
+
+    def step(
+        self, inputs: Tensor, position: Tensor, states: Sequence[LinearAttentionState]
+    ) -> Tensor:
+        """One input of each row, at positions (B,), the states updated in place.
+
+        Args:
+            inputs: tokens (B,) or (B, C), or vectors (B, E).
+
+        Returns:
+            (B, P), or for vectors (B, E).
+        """
+        tokens = self.model.tokens
+        with torch.autocast(self.device.type, enabled=False):
+            if tokens is None:
+                return self._layers(inputs.clone(), partial(self._attend_next, states))
+            x = _embedded(tokens, inputs)  # (B, E)
+            x.add_(tokens.positions.index_select(0, position))
+            return _product(self._layers(x, partial(self._attend_next, states)), tokens.output)
+
+    def prefill(
+        self, inputs: Tensor, lengths: Tensor | None
+    ) -> tuple[Tensor, list[LinearAttentionState]]:
+        """Whole prompts from the start; see `linattn_core.decoding.NativeDecoder.prefill`."""
+        tokens = self.model.tokens
+        states: list[LinearAttentionState] = []
+        with torch.autocast(self.device.type, enabled=False):
+            x = inputs.clone() if tokens is None else _entered(tokens, inputs)  # (B, N, E)
+            batch, length, embed = x.shape
+            attend = partial(self._attend_all, (batch, length), lengths, states)
+            y = self._layers(x.view(-1, embed), attend).view(batch, length, embed)
+            if tokens is None:
+                return y, states
+            return _product(_last(y, lengths), tokens.output), states
+
+    def _layers(self, x: Tensor, attend: Attend) -> Tensor:
+        """(R, E) -> (R, E); what stood in `x` is lost."""
+        activation = _ACTIVATIONS[self.model.activation]
+        for index, layer in enumerate(self.model.layers):
+            attended = partial(attend, index)
+            if self.model.norm_first:
+                x.add_(_mixed(_normed(x, layer.norm1), layer, attended))
+                x.add_(_fed_forward(_normed(x, layer.norm2), layer, activation))
+            else:
+                x = _normed(x.add_(_mixed(x, layer, attended)), layer.norm1)
+                x = _normed(x.add_(_fed_forward(x, layer, activation)), layer.norm2)
+        return _normed(x, self.model.norm)
+
+    def _attend_next(
+        self, states: Sequence[LinearAttentionState], index: int, projected: Tensor
+    ) -> Tensor:
+        heads, dim = self.model.num_heads, self.model.head_dim
+        query, key, value = projected.view(-1, 3, heads, dim).unbind(1)  # (B, H, D) each, views
+        attended, _ = linear_attention_step(
+            query,
+            key,
+            value,
+            states[index],
+            feature_map=self.model.feature_map,
+            eps=self.model.eps,
+            backend=self.backend,
+            inplace=True,
+        )
+        return attended.flatten(1)
+
+    def _attend_all(
+        self,
+        prompts: tuple[int, int],
+        lengths: Tensor | None,
+        states: list[LinearAttentionState],
+        index: int,
+        projected: Tensor,
+    ) -> Tensor:
+        """Keeps each layer's state behind the prompts in `states`."""
+        heads, dim = self.model.num_heads, self.model.head_dim
+        by_head = projected.view(*prompts, 3, heads, dim)
+        query, key, value = by_head.permute(2, 0, 3, 1, 4).unbind(0)  # (B, H, N, D) each, views
+        attended, state = linear_attention(
+            query,
+            key,
+            value,
+            is_causal=True,
+            feature_map=self.model.feature_map,
+            key_lengths=lengths,
+            return_state=True,
+            eps=self.model.eps,
+            backend=self.backend,
+        )
+        states.append(state)
+        return attended.transpose(1, 2).reshape(-1, heads * dim)
+
+
+def tensors(description: DecoderDescription) -> Iterator[Tensor]:
+    """All tensors of a model."""
+    yield from (description.norm.weight, description.norm.bias)
+    for layer in description.layers:
+        for part in fields(layer):
+            found: Affine | Norm = getattr(layer, part.name)
+            yield from (found.weight, found.bias)
+    tokens = description.tokens
+    if tokens is not None:
+        yield from (*tokens.embeddings, tokens.start, tokens.positions)
+        yield from (tokens.output.weight, tokens.output.bias)
+
+
+def device_of(description: DecoderDescription) -> torch.device:
+    """The one device of all tensors of a model.
+
+    Raises:
+        CannotCompile: there are several.
+    """
+    found = list(dict.fromkeys(x.device for x in tensors(description)))
+    if len(found) > 1:
+        raise CannotCompile(
+            "all weights were expected on one device and are on "
+            f"{', '.join(map(str, found))}; move the whole model by .to()."
+        )
+    return found[0]
+
+
+def _normed(x: Tensor, norm: Norm) -> Tensor:
+    return F.layer_norm(x, norm.weight.shape, norm.weight, norm.bias, norm.eps)
+
+
+def _product(x: Tensor, affine: Affine) -> Tensor:
+    return torch.addmm(affine.bias, x.to(affine.weight.dtype), affine.weight)
+
+
+def _mixed(x: Tensor, layer: DecoderLayer, attend: Callable[[Tensor], Tensor]) -> Tensor:
+    return _product(attend(_product(x, layer.qkv)), layer.out)
+
+
+def _fed_forward(x: Tensor, layer: DecoderLayer, activation: Callable[[Tensor], Tensor]) -> Tensor:
+    return _product(activation(_product(x, layer.expand)), layer.contract)
+
+
+def _embedded(coding: TokenCoding, tokens: Tensor) -> Tensor:
+    """The vectors of tokens (B,) or (B, C), in memory of their own."""
+    if len(coding.embeddings) == 1:
+        return coding.embeddings[0].index_select(0, tokens)
+    x = coding.embeddings[0].index_select(0, tokens[:, 0])
+    for channel, table in enumerate(coding.embeddings[1:], 1):
+        x.add_(table.index_select(0, tokens[:, channel]))
+    return x
+
+
+def _entered(coding: TokenCoding, tokens: Tensor) -> Tensor:
+    """What enters positions 0..N: the start and the tokens (B, N) or (B, N, C), with positions."""
+    batch, length = tokens.shape[:2]
+    embedded = _embedded(coding, tokens.reshape(batch * length, *tokens.shape[2:]))
+    start = coding.start.expand(batch, 1, -1)
+    x = torch.cat([start, embedded.view(batch, length, start.shape[2])], 1)  # (B, N + 1, E)
+    return x.add_(coding.positions[: length + 1])
+
+
+def _last(y: Tensor, lengths: Tensor | None) -> Tensor:
+    """Each row's vector at its last input: (B, N, E) -> (B, E)."""
+    if lengths is None:
+        return y[:, -1]
+    return y[torch.arange(y.shape[0], device=y.device), lengths - 1]
+
+
+def _copied(description: DecoderDescription, dtype: torch.dtype) -> DecoderDescription:
+    """The model with tensors of its own, the layers' matrices and their biases in `dtype`."""
+    tokens = description.tokens
+    return replace(
+        description,
+        layers=tuple(_copied_layer(layer, dtype) for layer in description.layers),
+        norm=_copied_norm(description.norm),
+        tokens=None
+        if tokens is None
+        else replace(
+            tokens,
+            embeddings=tuple(_own(table) for table in tokens.embeddings),
+            start=_own(tokens.start),
+            positions=_own(tokens.positions),
+            output=_copied_affine(tokens.output, torch.float32),
+        ),
+    )
+
+
+def _copied_layer(layer: DecoderLayer, dtype: torch.dtype) -> DecoderLayer:
+    return DecoderLayer(
+        qkv=_copied_affine(layer.qkv, dtype),
+        out=_copied_affine(layer.out, dtype),
+        expand=_copied_affine(layer.expand, dtype),
+        contract=_copied_affine(layer.contract, dtype),
+        norm1=_copied_norm(layer.norm1),
+        norm2=_copied_norm(layer.norm2),
+    )
+
+
+def _copied_affine(affine: Affine, dtype: torch.dtype) -> Affine:
+    return Affine(_own(affine.weight, dtype), _own(affine.bias, dtype))
+
+
+def _copied_norm(norm: Norm) -> Norm:
+    return replace(norm, weight=_own(norm.weight), bias=_own(norm.bias))
+
+
+def _own(x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    # A matrix kept transposed stays so: BLAS reads either.
+    return x.detach().to(dtype, copy=True)

@@ -1,0 +1,106 @@
+"""Work that is recorded once and run again: as a CUDA graph, or by calling it again.
+
+What is recorded reads its inputs from tensors that stay where they are and never asks the device
+for a number: a graph repeats the very addresses and the very launches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+import torch
+
+from linattn_core.decoding import CannotCompile
+
+Result = TypeVar("Result")
+
+# Runs before the recording, in which libraries load their kernels and set memory aside.
+_REHEARSALS = 2
+
+
+class Recorder(Protocol):
+    """Makes work that is run many times cheap to run.
+
+    Attributes:
+        name: what `repr` says of a decoder's steps.
+    """
+
+    name: str
+
+    def record(self, work: Callable[[], Result]) -> Callable[[], Result]:
+        """What runs `work` again, and returns what it did: tensors that the next run may reuse.
+
+        Recording may run the work, any number of times.
+        """
+
+    def follow(self, last: Any) -> Any:
+        """Has what comes now run behind what came before, also from another stream.
+
+        Args:
+            last: what the call before returned, None at first.
+        """
+
+
+class EagerRecorder:
+    """Records nothing and calls the work itself, on any device: to test it and to debug it."""
+
+    name = "unrecorded"
+
+    def record(self, work: Callable[[], Result]) -> Callable[[], Result]:
+        return work
+
+    def follow(self, last: Any) -> None:
+        """Nothing runs beside anything else."""
+
+
+class CudaGraphRecorder:
+    """Records CUDA graphs; each run is one launch, on the stream that is current.
+
+    Args:
+        device: where the tensors of the work are.
+
+    Raises:
+        CannotCompile: no CUDA GPU, or another device.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        if device.type != "cuda":
+            raise CannotCompile(
+                f"a CUDA graph was asked for and the weights are on {device}; move the model by "
+                ".cuda(), or compile_decoder packs it for the CPU."
+            )
+        if not torch.cuda.is_available():
+            raise CannotCompile(
+                f"a CUDA graph was asked for on {device} and torch {torch.__version__} finds no "
+                "CUDA GPU; install a build of torch for CUDA and a driver, or decode on the CPU."
+            )
+        self.device = device
+        self.name = f"CUDA graphs on {torch.cuda.get_device_name(device)}"
+
+    def record(self, work: Callable[[], Result]) -> Callable[[], Result]:
+        # A stream of its own, so that no library shares scratch memory with another graph.
+        with torch.cuda.device(self.device):
+            stream = torch.cuda.Stream()
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                for _ in range(_REHEARSALS):
+                    work()
+            torch.cuda.current_stream().wait_stream(stream)
+            graph = torch.cuda.CUDAGraph()
+            # Other threads may go on allocating meanwhile.
+            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+                result = work()
+
+        def run() -> Result:
+            graph.replay()
+            return result
+
+        return run
+
+    def follow(self, last: Any) -> torch.cuda.Stream:
+        """Waits, on the device alone, for the stream of the call before if this is another."""
+        stream = torch.cuda.current_stream(self.device)
+        if last is not None and stream != last:
+            stream.wait_stream(last)
+        return stream
