@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
+import importlib.util
 import os
 import platform
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -39,6 +41,7 @@ class Machine:
 
     Args:
         backends: for each that was found, what is live of it: its instruction set, its threads.
+        accelerator: the GPU with its driver, where the cases ran on one.
     """
 
     host_class: str
@@ -53,6 +56,7 @@ class Machine:
     backends: dict[str, str]
     allocator: str
     commit: str
+    accelerator: str = ""
 
 
 def measure_limits(*, quick: bool = False) -> Limits:
@@ -79,8 +83,8 @@ def measure_limits(*, quick: bool = False) -> Limits:
     )
 
 
-def describe_machine() -> Machine:
-    """Returns what is known of the hardware, the versions and the commit."""
+def describe_machine(packages: Sequence[str] = PACKAGES) -> Machine:
+    """Returns what is known of the hardware, the versions of the packages and the commit."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     information = _cpu_information()
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -93,7 +97,7 @@ def describe_machine() -> Machine:
         system=f"{platform.system()} {platform.machine()}",
         python=platform.python_version(),
         torch=torch.__version__,
-        packages={name: _version(name) for name in PACKAGES},
+        packages={name: _version(name) for name in packages},
         backends=_backends(),
         allocator=_allocator(),
         commit=_commit(),
@@ -130,7 +134,8 @@ def _version(package: str) -> str:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        return "not installed"
+        by_path = importlib.util.find_spec(package.replace("-", "_")) is not None
+        return "from its sources" if by_path else "not installed"
 
 
 def _backends() -> dict[str, str]:

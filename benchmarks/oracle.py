@@ -14,6 +14,7 @@ import torch.nn.functional as F
 Rows = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 ROWS = 16
+HEADS = 8
 EPS = 1e-6
 # Largest error over largest magnitude. They guard against a wrong result, not for the last digits:
 # tests/contract holds every backend to the budgets of the project.
@@ -23,6 +24,16 @@ TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 3e-2, tor
 def sampled_rows(length: int) -> torch.Tensor:
     """Returns up to ROWS positions spread over the sequence, the first and the last among them."""
     return torch.linspace(0, length - 1, min(ROWS, length)).round().long()
+
+
+def sampled_heads(batch: int, heads: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns the batch and head indices of up to HEADS heads, the first and the last among them.
+
+    A GPU is timed with thousands of them, which one truth after the other would take long to find.
+    """
+    total = batch * heads
+    chosen = torch.linspace(0, total - 1, min(HEADS, total)).round().long()
+    return chosen // heads, chosen % heads
 
 
 def linear_rows(
@@ -94,5 +105,6 @@ def _elu_plus_one(x: torch.Tensor) -> torch.Tensor:
 
 def _causal(scores: torch.Tensor, rows: torch.Tensor, masked: float) -> torch.Tensor:
     """Scores (B, H, R, N) with the keys after each row's own position set to `masked`."""
-    later = torch.arange(scores.shape[-1]) > rows[:, None]  # (R, N)
+    rows = rows.to(scores.device)
+    later = torch.arange(scores.shape[-1], device=rows.device) > rows[:, None]  # (R, N)
     return scores.masked_fill(later, masked)

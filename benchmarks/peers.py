@@ -5,10 +5,14 @@ from __future__ import annotations
 import functools
 import importlib
 import types
+from collections.abc import Callable
+
+import torch
 
 from benchmarks.registry import NotMeasured, Settings
 
 FAST_TRANSFORMERS = "fast-transformers"
+FLASH_LINEAR_ATTENTION = "flash-linear-attention"
 
 
 def fast_transformers(settings: Settings) -> types.SimpleNamespace:
@@ -22,17 +26,26 @@ def fast_transformers(settings: Settings) -> types.SimpleNamespace:
     return _import_fast_transformers()
 
 
+def flash_linear_attention(settings: Settings) -> Callable[..., tuple[torch.Tensor, object]]:
+    """Returns flash-linear-attention's `chunk_linear_attn`, in the layout (B, N, H, D).
+
+    Raises:
+        NotMeasured: when peers were not asked for, or when it does not import here.
+    """
+    if not settings.peers:
+        raise NotMeasured("not asked for (--peers)")
+    found: Callable[..., tuple[torch.Tensor, object]] = _import(
+        "fla.ops.linear_attn"
+    ).chunk_linear_attn
+    return found
+
+
 @functools.cache
 def _import_fast_transformers() -> types.SimpleNamespace:
-    try:
-        attention = importlib.import_module("fast_transformers.attention")
-        builders = importlib.import_module("fast_transformers.builders")
-        masking = importlib.import_module("fast_transformers.masking")
-        product = importlib.import_module("fast_transformers.causal_product")
-    except ModuleNotFoundError as error:
-        raise NotMeasured("not installed") from error
-    except ImportError as error:
-        raise NotMeasured(f"does not import here: {error}".splitlines()[0]) from error
+    attention, builders, masking, product = (
+        _import(f"fast_transformers.{name}")
+        for name in ("attention", "builders", "masking", "causal_product")
+    )
     return types.SimpleNamespace(
         CausalLinearAttention=attention.CausalLinearAttention,
         LinearAttention=attention.LinearAttention,
@@ -42,3 +55,12 @@ def _import_fast_transformers() -> types.SimpleNamespace:
         LengthMask=masking.LengthMask,
         causal_dot_product=product.causal_dot_product,
     )
+
+
+def _import(name: str) -> types.ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise NotMeasured("not installed") from error
+    except ImportError as error:
+        raise NotMeasured(f"does not import here: {error}".splitlines()[0]) from error

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Literal
 
 Quantity = Literal["seconds", "bytes"]
+Rate = Literal["gemm_float32", "gemm_bfloat16"]
 
 
 class NotMeasured(Exception):
@@ -21,11 +22,13 @@ class Settings:
         quick: tiny sizes that only show that a case runs; its numbers mean nothing.
         peers: measure other libraries too, where they are installed.
         threads: threads that torch may use, in this process and in the memory children.
+        device: where the tensors of the GPU's cases lie; "cpu" shows that they run.
     """
 
     quick: bool = False
     peers: bool = False
     threads: int = 2
+    device: str = "cpu"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,23 +38,29 @@ class Method:
     Args:
         name: as printed; unique within the case.
         check: returns None when the method is right, else the sentence that says what differs.
-            It is called before any measurement: no speed without green.
+            It is called before any measurement: no speed without green. It may raise NotMeasured.
         run: the timed call.
         measure: takes the measurement itself and returns it, in place of timing `run`.
+        peak: takes the largest memory that one call holds above its inputs, in bytes, once.
         units: how many of the case's units (positions, steps, images) one call does.
-        operations: the least float32 operations that the algorithm needs for one call.
+        operations: the least operations that the algorithm needs for one call.
+        rate: which of the machine's limits `operations` are held against.
         traffic: the least bytes that one call has to read and write, wherever they lie.
         estimated: the figure is extrapolated from a sample of the work, and is marked so.
+        note: what of several ways was measured, in a word or two beside the name.
     """
 
     name: str
     check: Callable[[], str | None]
     run: Callable[[], object] | None = None
     measure: Callable[[], float] | None = None
+    peak: Callable[[], float] | None = None
     units: float = 1
     operations: float = 0
+    rate: Rate = "gemm_float32"
     traffic: float = 0
     estimated: bool = False
+    note: str = ""
 
     def __post_init__(self) -> None:
         if (self.run is None) == (self.measure is None):
@@ -77,6 +86,7 @@ class Target:
         numerator, denominator: names of methods.
         at_least, at_most: the bound; one of them.
         of_gemm: the figure is the numerator's share of the machine's GEMM rate, not its quantity.
+        of_copy: the figure is the numerator's share of the machine's copy bandwidth.
     """
 
     shows: str
@@ -85,17 +95,23 @@ class Target:
     at_least: float | None = None
     at_most: float | None = None
     of_gemm: bool = False
+    of_copy: bool = False
 
     def __post_init__(self) -> None:
         if (self.at_least is None) == (self.at_most is None):
             raise ValueError(f"target {self.shows!r} must have either at_least or at_most")
-        if self.of_gemm and self.denominator is not None:
-            raise ValueError(f"target {self.shows!r} is a share of the GEMM rate, of one method")
+        if self.of_gemm + self.of_copy + (self.denominator is not None) > 1:
+            raise ValueError(f"target {self.shows!r} is one share of a limit, of one method")
 
     @classmethod
     def faster(cls, ours: str, rival: str, at_least: float) -> Target:
         """The promise that `ours` is so many times as fast as `rival`."""
         return cls(f"{ours}: times as fast as {rival}", rival, ours, at_least=at_least)
+
+    @property
+    def of_limit(self) -> bool:
+        """True for a share of one of the machine's limits."""
+        return self.of_gemm or self.of_copy
 
     @property
     def subject(self) -> str:

@@ -8,8 +8,17 @@ import json
 from pathlib import Path
 
 from benchmarks.machine import Limits, Machine
+from benchmarks.records import case_record
 from benchmarks.runner import CaseResult
 from benchmarks.tables import measurements, series, targets
+
+CLOSING = (
+    "Medians with quartiles over interleaved rounds; ratios are taken round by round. A method "
+    "is measured only after its result agreed with a float64 oracle. The shares are of the "
+    "float32 GEMM rate and the copy bandwidth above, counting the least operations and the "
+    "least bytes that the algorithm needs; caches that hold the bytes can take the latter over "
+    "100%. The first table shows the larger share of the method that is to be fast."
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,14 +28,22 @@ class Report:
     Args:
         quick: taken at tiny sizes; the document says that its numbers mean nothing.
         complete: False when the run was stopped before its last case.
+        limits: the machine's; None when the run ended before they were measured.
+        notes, sections: Markdown that stands before what was to be reached, and after the series.
+        closing: how it was measured.
+        more: what the JSON holds beside the cases.
     """
 
     date: datetime.date
     machine: Machine
-    limits: Limits
+    limits: Limits | None
     results: tuple[CaseResult, ...]
     quick: bool = False
     complete: bool = True
+    notes: tuple[str, ...] = ()
+    sections: tuple[str, ...] = ()
+    closing: str = CLOSING
+    more: dict[str, object] = dataclasses.field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -35,13 +52,16 @@ class Report:
         return f"{self.date.isoformat()}-{self.machine.host_class}{quick}"
 
 
-def write(report: Report, folder: Path) -> tuple[Path, Path]:
+def write(report: Report, folder: Path, name: str | None = None) -> tuple[Path, Path]:
     """Writes `<name>.md` and `<name>.json` and returns their paths.
 
     A second run of a day takes the next free number: dated results are never overwritten.
+
+    Args:
+        name: a name that `free_name` gave, for a run that writes its documents again as it goes.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    name = _free_name(folder, report.name)
+    name = name or free_name(folder, report.name)
     paths = folder / f"{name}.md", folder / f"{name}.json"
     for path, text in zip(paths, (to_markdown(report), to_json(report)), strict=True):
         path.write_text(text, encoding="utf-8")
@@ -55,8 +75,9 @@ def to_json(report: Report) -> str:
         "quick": report.quick,
         "complete": report.complete,
         "machine": dataclasses.asdict(report.machine),
-        "limits": dataclasses.asdict(report.limits),
-        "cases": [_case_record(result) for result in report.results],
+        "limits": report.limits and dataclasses.asdict(report.limits),
+        **report.more,
+        "cases": [case_record(result) for result in report.results],
     }
     return json.dumps(document, indent=2, allow_nan=False) + "\n"
 
@@ -69,20 +90,17 @@ def to_markdown(report: Report) -> str:
     if not report.complete:
         parts.append("The run was stopped before its last case.")
     parts.append(_machine_list(report.machine, report.limits))
+    parts += report.notes
     parts += ["## What was to be reached", targets(report.results)]
     parts += series(report.results)
+    parts += report.sections
     parts += ["## Everything measured", measurements(report.results)]
-    parts.append(
-        "Medians with quartiles over interleaved rounds; ratios are taken round by round. A method "
-        "is measured only after its result agreed with a float64 oracle. The shares are of the "
-        "float32 GEMM rate and the copy bandwidth above, counting the least operations and the "
-        "least bytes that the algorithm needs; caches that hold the bytes can take the latter over "
-        "100%. The first table shows the larger share of the method that is to be fast."
-    )
+    parts.append(report.closing)
     return "\n\n".join(parts) + "\n"
 
 
-def _free_name(folder: Path, name: str) -> str:
+def free_name(folder: Path, name: str) -> str:
+    """Returns the name, or the first of `name-2`, `name-3`, ... that no document has."""
     number, candidate = 1, name
     while (folder / f"{candidate}.md").exists() or (folder / f"{candidate}.json").exists():
         number += 1
@@ -90,7 +108,7 @@ def _free_name(folder: Path, name: str) -> str:
     return candidate
 
 
-def _machine_list(machine: Machine, limits: Limits) -> str:
+def _machine_list(machine: Machine, limits: Limits | None) -> str:
     packages = ", ".join(f"{name} {version}" for name, version in machine.packages.items())
     backends = "; ".join(f"{name}: {what}" for name, what in machine.backends.items())
     lines = [
@@ -99,29 +117,18 @@ def _machine_list(machine: Machine, limits: Limits) -> str:
         f"Software: torch {machine.torch}, Python {machine.python}, {packages}; "
         f"commit {machine.commit}; {machine.allocator}.",
         f"Backends: {backends}.",
-        f"Limits: GEMM {limits.gemm_float32 / 1e9:,.0f} GFLOP/s in float32 and "
-        f"{limits.gemm_bfloat16 / 1e9:,.0f} in bfloat16, copy "
-        f"{limits.copy_bandwidth / 1e9:,.1f} GB/s (read and written).",
+        f"Limits: {_rates(limits)}.",
     ]
+    if machine.accelerator:
+        lines.insert(0, f"GPU: {machine.accelerator}.")
     return "\n".join(f"- {line}" for line in lines)
 
 
-def _case_record(result: CaseResult) -> dict[str, object]:
-    case = result.case
-    return {
-        "name": case.name,
-        "shows": case.shows,
-        "quantity": case.quantity,
-        "unit": case.unit,
-        "series": case.series,
-        "at": case.at,
-        "methods": [dataclasses.asdict(method) for method in result.methods],
-        "targets": [
-            {
-                **dataclasses.asdict(outcome.target),
-                "value": None if outcome.value is None else dataclasses.asdict(outcome.value),
-                "reached": outcome.reached,
-            }
-            for outcome in result.targets
-        ],
-    }
+def _rates(limits: Limits | None) -> str:
+    if limits is None:
+        return "not measured"
+    return (
+        f"GEMM {limits.gemm_float32 / 1e9:,.0f} GFLOP/s in float32 and "
+        f"{limits.gemm_bfloat16 / 1e9:,.0f} in bfloat16, copy "
+        f"{limits.copy_bandwidth / 1e9:,.1f} GB/s (read and written)"
+    )

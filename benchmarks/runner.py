@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
 from benchmarks.machine import Limits
-from benchmarks.registry import Absent, Case, Method, Settings, Target
+from benchmarks.registry import Absent, Case, Method, NotMeasured, Settings, Target
 from benchmarks.timer import Measured, Spread, interleave, pairwise, spread
 
 NOT_CORRECT = "not correct"
@@ -25,8 +25,10 @@ class MethodResult:
         samples: the case's quantity per call, one a round.
         value: the quantity per unit, median and quartiles; None unless measured.
         share_of_gemm: the algorithm's least operations at the measured speed, over the machine's
-            float32 GEMM rate; None where it does not apply.
+            GEMM rate that the method names; None where it does not apply.
         share_of_copy: the same of the least bytes moved, over the machine's copy bandwidth.
+        peak: bytes held above the inputs, where the case measures them beside its quantity.
+        note: which of several ways was measured.
         detail: what the check said, for the reader of the JSON.
     """
 
@@ -37,7 +39,9 @@ class MethodResult:
     value: Spread | None = None
     share_of_gemm: Spread | None = None
     share_of_copy: Spread | None = None
+    peak: float | None = None
     estimated: bool = False
+    note: str = ""
     detail: str | None = None
 
 
@@ -105,12 +109,7 @@ def run_case(
     entries = case.setup(settings)
     _check_names(case, entries)
     faults: dict[str, str] = {}
-    for entry in entries:
-        if isinstance(entry, Method):
-            progress(f"{case.name}: checking {entry.name}")
-            fault = entry.check()
-            if fault is not None:
-                faults[entry.name] = fault
+    entries = [_checked(case, entry, faults, progress) for entry in entries]
     correct = [entry for entry in entries if isinstance(entry, Method) and entry.name not in faults]
     measured = interleave(
         correct,
@@ -137,6 +136,22 @@ def _check_names(case: Case, entries: Sequence[Method | Absent]) -> None:
         )
 
 
+def _checked(
+    case: Case, entry: Method | Absent, faults: dict[str, str], progress: Progress
+) -> Method | Absent:
+    """Notes what the check finds wrong; a method that cannot be checked cannot be measured."""
+    if isinstance(entry, Absent):
+        return entry
+    progress(f"{case.name}: checking {entry.name}")
+    try:
+        fault = entry.check()
+    except NotMeasured as reason:
+        return Absent(entry.name, str(reason))
+    if fault is not None:
+        faults[entry.name] = fault
+    return entry
+
+
 def _method_result(
     entry: Method | Absent, faults: dict[str, str], measured: Measured, limits: Limits
 ) -> MethodResult:
@@ -154,10 +169,21 @@ def _method_result(
         samples=tuple(samples),
         units=entry.units,
         value=value,
-        share_of_gemm=_share(entry.operations, limits.gemm_float32, samples),
+        share_of_gemm=_share(entry.operations, getattr(limits, entry.rate), samples),
         share_of_copy=_share(entry.traffic, limits.copy_bandwidth, samples),
+        peak=_peak(entry),
         estimated=entry.estimated,
+        note=entry.note,
     )
+
+
+def _peak(entry: Method) -> float | None:
+    if entry.peak is None:
+        return None
+    try:
+        return entry.peak()
+    except NotMeasured:
+        return None
 
 
 def _share(amount: float, limit: float, samples: Sequence[float]) -> Spread | None:
@@ -169,6 +195,8 @@ def _share(amount: float, limit: float, samples: Sequence[float]) -> Spread | No
 def _target(result: CaseResult, target: Target, settings: Settings) -> TargetResult:
     if target.of_gemm:
         value = result.method(target.numerator).share_of_gemm
+    elif target.of_copy:
+        value = result.method(target.numerator).share_of_copy
     elif target.denominator is None:
         value = result.method(target.numerator).value
     else:

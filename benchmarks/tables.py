@@ -9,6 +9,7 @@ from benchmarks.runner import CaseResult, MethodResult, TargetResult
 from benchmarks.timer import Spread
 
 MIB = 2**20
+MOST_NAMED = 3
 SECOND_PREFIXES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 REACHED = {True: "yes", False: "**no**", None: "-"}
 
@@ -23,14 +24,15 @@ def targets(results: Sequence[CaseResult]) -> str:
     if not rows:
         return "No case of this run promises a figure."
     header = ["case", "figure", "measured", "quartiles", "to reach", "reached", "share of a limit"]
-    return _table(header, rows)
+    return table(header, rows)
 
 
 def measurements(results: Sequence[CaseResult]) -> str:
     """Returns one row for each method of each case."""
     rows = [_method_row(result, method) for result in results for method in result.methods]
-    shares = ["GEMM share", "copy share"]
-    return _table(["case", "method", "per", "median", "quartiles", "rounds", *shares], rows)
+    last = ["GEMM share", "copy share", *(["peak memory"] if _has_peaks(results) else [])]
+    header = ["case", "method", "per", "median", "quartiles", "rounds", *last]
+    return table(header, [row[: len(header)] for row in rows])
 
 
 def series(results: Sequence[CaseResult]) -> list[str]:
@@ -40,7 +42,29 @@ def series(results: Sequence[CaseResult]) -> list[str]:
     for name in names:
         members = [result for result in results if result.case.series == name]
         parts += [f"## By length: {name}", _series_table(members), first_win(members)]
+        if _has_peaks(members):
+            parts += ["Peak memory above the inputs:", _peaks_table(members)]
     return parts
+
+
+def missing(results: Sequence[CaseResult]) -> str:
+    """Returns one line for each reason why a method has no figure, with the cases that lack it."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for result in results:
+        for method in result.methods:
+            if method.value is None:
+                words = method.status + (f": {method.detail}" if method.detail else "")
+                found.setdefault((method.name, words), []).append(result.case.name)
+    if not found:
+        return "Everything was measured."
+    return "\n".join(
+        f"- {name}: {words} ({_briefly(cases)})" for (name, words), cases in found.items()
+    )
+
+
+def _briefly(cases: Sequence[str]) -> str:
+    named = ", ".join(cases[:MOST_NAMED])
+    return named if len(cases) <= MOST_NAMED else f"{named} and {len(cases) - MOST_NAMED} more"
 
 
 def first_win(members: Sequence[CaseResult]) -> str:
@@ -67,7 +91,7 @@ def _series_table(members: Sequence[CaseResult]) -> str:
     names = [method.name for method in members[0].methods]
     *ours, rival = names
     header = ["N", *names, *(f"{rival} / {name}" for name in ours)]
-    return _table(header, [_series_row(member, ours, rival) for member in members])
+    return table(header, [_series_row(member, ours, rival) for member in members])
 
 
 def _series_row(member: CaseResult, ours: Sequence[str], rival: str) -> list[str]:
@@ -75,6 +99,22 @@ def _series_row(member: CaseResult, ours: Sequence[str], rival: str) -> list[str
     ratios = [member.ratio(rival, name) for name in ours]
     shown = (f"{ratio.median:.2f}" if ratio else "-" for ratio in ratios)
     return [f"{member.case.at:,}", *medians, *shown]
+
+
+def _has_peaks(results: Sequence[CaseResult]) -> bool:
+    return any(method.peak is not None for result in results for method in result.methods)
+
+
+def _peaks_table(members: Sequence[CaseResult]) -> str:
+    names = [method.name for method in members[0].methods]
+    rows = [
+        [f"{member.case.at:,}", *(_peak(method) for method in member.methods)] for member in members
+    ]
+    return table(["N", *names], rows)
+
+
+def _peak(method: MethodResult) -> str:
+    return "-" if method.peak is None else quantity(method.peak, "bytes")
 
 
 def _outcome(result: CaseResult, outcome: TargetResult) -> list[str]:
@@ -105,19 +145,20 @@ def _figure(result: CaseResult, target: Target, value: Spread) -> list[str]:
 
 
 def _bound(result: CaseResult, target: Target, value: float) -> str:
-    if target.of_gemm:
+    if target.of_limit:
         return f"{value:.0%}"
     return f"{value:.3g}" if target.denominator else quantity(value, result.case.quantity)
 
 
 def _method_row(result: CaseResult, method: MethodResult) -> list[str]:
-    row = [result.case.name, method.name, result.case.unit, _median(result, method)]
+    name = f"{method.name} [{method.note}]" if method.note else method.name
+    row = [result.case.name, name, result.case.unit, _median(result, method)]
     if method.value is None:
-        return [*row, "-", "-", "-", "-"]
+        return [*row, "-", "-", "-", "-", "-"]
     low, high = (quantity(v, result.case.quantity) for v in (method.value.low, method.value.high))
     shares = (method.share_of_gemm, method.share_of_copy)
     shown = ("-" if share is None else f"{share.median:.0%}" for share in shares)
-    return [*row, f"{low} to {high}", str(len(method.samples)), *shown]
+    return [*row, f"{low} to {high}", str(len(method.samples)), *shown, _peak(method)]
 
 
 def _median(result: CaseResult, method: MethodResult) -> str:
@@ -135,6 +176,7 @@ def quantity(value: float, kind: Quantity) -> str:
     return f"{value / scale:.3g} {name}"
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Returns a Markdown table."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)

@@ -16,12 +16,14 @@ from benchmarks import oracle, peers
 from benchmarks.registry import Absent, Method, NotMeasured, Settings
 
 LINEAR_CPU = "linear (cpu)"
+LINEAR_CUDA = "linear (cuda)"
 LINEAR = "linear (torch)"
 SDPA = "softmax SDPA"
 FAST_TRANSFORMERS = peers.FAST_TRANSFORMERS
+FLASH_LINEAR_ATTENTION = peers.FLASH_LINEAR_ATTENTION
 FAST_TRANSFORMERS_KERNEL = "fast-transformers, kernel alone"
 # Our methods, and the backends that they name.
-BACKENDS = {LINEAR_CPU: "cpu", LINEAR: "reference"}
+BACKENDS = {LINEAR_CPU: "cpu", LINEAR_CUDA: "cuda", LINEAR: "reference"}
 
 Call = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 Result = TypeVar("Result")
@@ -37,6 +39,7 @@ class Problem:
     width: int = 64
     causal: bool = True
     dtype: torch.dtype = torch.float32
+    device: str = "cpu"
 
     def operations(self, backward: bool) -> float:
         """The least that linear attention needs: 4 N D M a head, 10 with the backward pass."""
@@ -81,6 +84,8 @@ def attention(name: str, problem: Problem, settings: Settings) -> Attention:
         return _linear(name, problem)
     if name == SDPA:
         return _sdpa(problem)
+    if name == FLASH_LINEAR_ATTENTION:
+        return _flash_linear(peers.flash_linear_attention(settings), problem)
     library = peers.fast_transformers(settings)
     if name == FAST_TRANSFORMERS:
         return _peer(library, problem)
@@ -112,11 +117,12 @@ def _sdpa(problem: Problem) -> Attention:
 def _peer(library: types.SimpleNamespace, problem: Problem) -> Attention:
     # Its encoder makes the masks once for all layers, so they stay outside the timed call.
     if problem.causal:
-        kind, mask = library.CausalLinearAttention, library.TriangularCausalMask(problem.length)
+        kind, make_mask = library.CausalLinearAttention, library.TriangularCausalMask
     else:
-        kind, mask = library.LinearAttention, library.FullMask(problem.length)
+        kind, make_mask = library.LinearAttention, library.FullMask
+    mask = make_mask(problem.length, device=problem.device)
     module = kind(None)  # elu + 1 ignores the query dimension
-    lengths = library.LengthMask(torch.tensor([problem.length]))
+    lengths = library.LengthMask(torch.tensor([problem.length], device=problem.device))
 
     def call(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         out: torch.Tensor = module(query, key, value, mask, lengths, lengths)
@@ -125,15 +131,29 @@ def _peer(library: types.SimpleNamespace, problem: Problem) -> Attention:
     return Attention(FAST_TRANSFORMERS, call, _linear_rows(problem), length_first=True)
 
 
+def _flash_linear(chunk: Callable[..., tuple[torch.Tensor, object]], problem: Problem) -> Attention:
+    # Its feature maps are modules outside the operator, elu + 1 in the dtype of the inputs.
+    def call(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        out, _ = chunk(F.elu(query) + 1, F.elu(key) + 1, value, scale=1.0, normalize=True)
+        return out
+
+    if not problem.causal:
+        raise NotMeasured("it is causal only")
+    return Attention(FLASH_LINEAR_ATTENTION, call, _linear_rows(problem), length_first=True)
+
+
 def _linear_rows(problem: Problem) -> oracle.Rows:
     return functools.partial(oracle.linear_rows, is_causal=problem.causal)
 
 
 def inputs(problem: Problem, *, length_first: bool, backward: bool) -> list[torch.Tensor]:
     """Returns query, key and value; the same numbers in either layout."""
-    generator = torch.Generator().manual_seed(0)
+    device = problem.device
+    generator = torch.Generator(device).manual_seed(0)
     shape = (problem.batch, problem.heads, problem.length, problem.width)
-    made = [torch.randn(shape, generator=generator).to(problem.dtype) for _ in range(3)]
+    made = [
+        torch.randn(shape, generator=generator, device=device).to(problem.dtype) for _ in range(3)
+    ]
     if length_first:
         made = [tensor.transpose(1, 2).contiguous() for tensor in made]
     return [tensor.requires_grad_(backward) for tensor in made]
@@ -152,9 +172,16 @@ def method(
         operator = attention(name, problem, settings)
     except NotMeasured as reason:
         return Absent(name, str(reason))
+    return method_of(operator, problem, backward=backward, per_position=per_position)
+
+
+def method_of(
+    operator: Attention, problem: Problem, *, backward: bool, per_position: bool = False
+) -> Method:
+    """Returns an operator that is at hand as a method, with inputs of its own."""
     tensors = inputs(problem, length_first=operator.length_first, backward=backward)
     return Method(
-        name,
+        operator.name,
         check=lambda: _check(operator, tensors),
         run=call_on(operator, tensors, torch.ones_like(tensors[2]) if backward else None),
         units=problem.length if per_position else 1,
@@ -206,22 +233,27 @@ def call_on(
 
 
 def _check(operator: Attention, tensors: list[torch.Tensor]) -> str | None:
-    """Compares outputs and gradients at full length with the oracle for a sample of rows."""
+    """Compares outputs and gradients at full length with the oracle for some heads and rows."""
     backward = tensors[0].requires_grad
-    rows = oracle.sampled_rows(tensors[0].shape[1 if operator.length_first else 2])
+    batch, heads, length, _ = _heads_first(operator, tensors[0]).shape
+    rows, chosen = oracle.sampled_rows(length), oracle.sampled_heads(batch, heads)
+
+    def pick(tensor: torch.Tensor) -> torch.Tensor:
+        return _heads_first(operator, tensor)[chosen][:, None]  # (P, 1, N, D)
+
     names = ("the output", "the query gradient", "the key gradient", "the value gradient")
     actual = _rows_and_gradients(
-        lambda q, k, v: _heads_first(operator, operator.call(q, k, v))[:, :, rows],
+        lambda q, k, v: pick(operator.call(q, k, v))[:, :, rows],
         tensors,
         backward,
     )
-    exact = [_heads_first(operator, tensor.detach()).double() for tensor in tensors]
+    exact = [pick(tensor.detach()).double() for tensor in tensors]
     expected = _rows_and_gradients(
         lambda q, k, v: operator.rows(q, k, v, rows),
         [tensor.requires_grad_(backward) for tensor in exact],
         backward,
     )
-    ours = (actual[0], *(_heads_first(operator, gradient) for gradient in actual[1:]))
+    ours = (actual[0], *(pick(gradient) for gradient in actual[1:]))
     return oracle.disagreement(ours, expected, names[: len(ours)])
 
 
@@ -232,7 +264,7 @@ def _rows_and_gradients(
     if not backward:
         return (out,)
     upstream = torch.randn(out.shape, generator=torch.Generator().manual_seed(1))
-    return (out.detach(), *torch.autograd.grad(out, tensors, upstream.to(out.dtype)))
+    return (out.detach(), *torch.autograd.grad(out, tensors, upstream.to(out)))
 
 
 def _heads_first(operator: Attention, tensor: torch.Tensor) -> torch.Tensor:

@@ -72,7 +72,9 @@ class Size:
 QUICK_SIZE = Size(num_layers=2, num_heads=2, head_dim=8, ffn_dim=32, length=12)
 
 
-def build_model(attention: str, size: Size) -> AutoregressiveTransformer:
+def build_model(
+    attention: str, size: Size, device: str = "cpu", dtype: torch.dtype = torch.float32
+) -> AutoregressiveTransformer:
     """Returns the model with random weights, the same at every call."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -88,7 +90,7 @@ def build_model(attention: str, size: Size) -> AutoregressiveTransformer:
             MixtureOfLogistics(10),
             size.length,
         )
-    return model.eval().requires_grad_(False)
+    return model.eval().requires_grad_(False).to(device, dtype)
 
 
 def compiled_name(weights: str) -> str:
@@ -96,16 +98,28 @@ def compiled_name(weights: str) -> str:
     return f"linear (compiled, {weights})"
 
 
-def stateful(name: str, attention: str, size: Size, batch: int) -> Method:
+def stateful(
+    name: str,
+    attention: str,
+    size: Size,
+    batch: int,
+    *,
+    device: str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    positions: int | None = None,
+) -> Method:
     """Generates whole images as an RNN: from sums for linear, from a cache for softmax.
 
     The model steps itself; its operators are of the fastest backend that is installed.
+
+    Args:
+        positions: how many are timed, the others being interpolated; None times whole images.
     """
-    model = build_model(attention, size)
+    model = build_model(attention, size, device, dtype)
     linear = attention == "linear"
 
     def measure() -> float:
-        timed = generation_throughput(model, batch=batch, decoder="eager")
+        timed = generation_throughput(model, batch=batch, decoder="eager", steps=positions)
         return batch * timed.seconds_per_sample
 
     return Method(
@@ -115,12 +129,13 @@ def stateful(name: str, attention: str, size: Size, batch: int) -> Method:
         units=batch,
         operations=size.operations_per_token() * size.length * batch if linear else 0,
         traffic=size.traffic_of_step(batch) * size.length if linear else 0,
+        estimated=positions is not None,
     )
 
 
-def compiled(weights: str, size: Size, batch: int) -> Method | Absent:
+def compiled(weights: str, size: Size, batch: int, device: str = "cpu") -> Method | Absent:
     """Generates whole images by a compiled decoder, whose packing of the weights is not timed."""
-    model = build_model("linear", size)
+    model = build_model("linear", size, device)
     decoder = _decoder(model, weights)
     if isinstance(decoder, Absent):
         return decoder
@@ -291,9 +306,9 @@ def check_compiled(
     The rows repeat a few sequences, which keeps the oracle small.
     """
     tokens, exact = _tokens_and_truth(model)
-    rows = torch.arange(batch) % len(tokens)
+    rows = torch.arange(batch, device=model.device) % len(tokens)
     parameters, state = decoder.prefill(tokens[rows, :0])
-    generator, again = (torch.Generator().manual_seed(3) for _ in range(2))
+    generator, again = (torch.Generator(model.device).manual_seed(3) for _ in range(2))
     stepped, others = [parameters], 0
     for token in tokens[rows, :-1].unbind(1):
         parameters, drawn, state = decoder.step_and_sample(token, state, generator=generator)
@@ -332,5 +347,5 @@ def _tokens_and_truth(model: AutoregressiveTransformer) -> tuple[Tensor, Tensor]
     """Random tokens (B, N) and the parameters (B, N, P) that predict them, in float64."""
     generator = torch.Generator().manual_seed(2)
     shape = (CHECKED_BATCH, model.max_length)
-    tokens = torch.randint(model.head.levels, shape, generator=generator)
+    tokens = torch.randint(model.head.levels, shape, generator=generator).to(model.device)
     return tokens, copy.deepcopy(model).double()(tokens)

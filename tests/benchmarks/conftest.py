@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
+from benchmarks.gpu.probe import Gpu
+from benchmarks.machine import Limits
 from benchmarks.registry import Case, Method, Settings, Target
 
 
@@ -62,3 +64,36 @@ def make_case() -> Callable[..., Case]:
 @pytest.fixture
 def twice_as_fast() -> Target:
     return Target("times faster than slow", "slow", "fast", at_least=2)
+
+
+class FakeInstrument:
+    """A GPU that tests hold in their hands: each call takes a second and a byte."""
+
+    device = "cpu"
+
+    def __init__(self, *, dies: bool = False) -> None:
+        self.dies = dies
+
+    def seconds(self, run: Callable[[], object]) -> float:
+        run()
+        return 1.0
+
+    def peak(self, run: Callable[[], object]) -> float:
+        run()
+        return 1.0
+
+    def limits(self) -> Limits:
+        return Limits(gemm_float32=1e9, gemm_bfloat16=4e9, copy_bandwidth=1e8)
+
+    def alive(self) -> bool:
+        return not self.dies
+
+
+@pytest.fixture
+def new_instrument() -> type[FakeInstrument]:
+    return FakeInstrument
+
+
+@pytest.fixture
+def gpu() -> Gpu:
+    return Gpu("NVIDIA H200", "9.0", 132, 139.8, 60 * 2**20, "580.1", "13.0")

@@ -40,9 +40,16 @@ def test_a_target_has_exactly_one_bound(bounds: dict[str, float]) -> None:
         Target("speed", "a", **bounds)  # type: ignore[arg-type]
 
 
-def test_a_share_of_the_gemm_rate_is_of_one_method() -> None:
-    with pytest.raises(ValueError, match="a share of the GEMM rate, of one method"):
-        Target("share", "a", "b", at_least=0.7, of_gemm=True)
+@pytest.mark.parametrize("limits", [{"of_gemm": True}, {"of_copy": True}])
+def test_a_share_of_a_limit_is_of_one_method(limits: dict[str, bool]) -> None:
+    with pytest.raises(ValueError, match="one share of a limit, of one method"):
+        Target("share", "a", "b", at_least=0.7, **limits)  # type: ignore[arg-type]
+    assert Target("share", "a", at_least=0.7, **limits).of_limit  # type: ignore[arg-type]
+
+
+def test_a_share_is_of_one_limit() -> None:
+    with pytest.raises(ValueError, match="one share of a limit, of one method"):
+        Target("share", "a", at_least=0.7, of_gemm=True, of_copy=True)
 
 
 def test_a_figure_speaks_for_the_method_that_is_to_be_fast() -> None:
