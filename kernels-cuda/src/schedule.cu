@@ -7,6 +7,8 @@ namespace {
 
 constexpr Int most_segments = 65535;  // of a grid's second size
 
+Int between(Int x, Int low, Int high) { return x < low ? low : x > high ? high : x; }
+
 template <int parts>
 int bytes_of_widths(Int dim, Int value_dim) {
     int bytes = -1;
@@ -38,9 +40,9 @@ Schedule best_schedule(const Extent& extent) {
     // after the other. Few heads would wait for one another.
     constexpr Int relayed = 512;
     if (extent.causal && 5 * blocks >= wave && extent.length >= 16 * relayed) {
-        return {static_cast<int>(clamp(extent.length / relayed, 2, most_segments)), true};
+        return {static_cast<int>(between(extent.length / relayed, 2, most_segments)), true};
     }
-    return {static_cast<int>(clamp(wanted, 1, most < 1 ? 1 : most)), false};
+    return {static_cast<int>(between(wanted, 1, most < 1 ? 1 : most)), false};
 }
 
 }  // namespace linattn
