@@ -28,7 +28,7 @@ RelayMemory relay_memory(const Attention& call, void* memory) {
 }
 
 bool is_relay(const Attention& call) {
-    return call.causal && call.schedule.relay && call.schedule.segments > 1 && call.dim <= widest_relay && call.value_dim <= widest_relay;
+    return call.causal && call.schedule.relay && call.schedule.segments > 1 && may_relay(call.dim, call.value_dim);
 }
 
 Status launch_relay(const Attention& call, const RelayMemory& memory, Product product) {
@@ -150,6 +150,8 @@ Status launch_normaliser_gradient(const AttentionBackward& call, float* result) 
     NormaliserGradient gradient{};
     gradient.grad_out = gradient_of(call);
     gradient.out = call.out;
+    gradient.vectors = gradient.grad_out.vectors && stores_vectors(call.out, call.value_dim, call.value_dtype) &&
+                       call.value_dim % 8 == 0;
     gradient.normaliser = call.normaliser;
     gradient.result = result;
     gradient.batch = call.batch;

@@ -18,6 +18,9 @@ struct ProductShapes {
 
 constexpr Int narrowest_slice = 32;
 
+// Whether segments of this width may hand their states on.
+constexpr bool may_relay(Int dim, Int value_dim) { return dim <= widest_relay && value_dim <= widest_relay; }
+
 // Calls `use` with a Shape for rows of this width; false where there is none.
 template <int parts, class Use>
 bool with_shape(Int width, const Use& use) {

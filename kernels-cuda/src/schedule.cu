@@ -12,9 +12,12 @@ Int between(Int x, Int low, Int high) { return x < low ? low : x > high ? high :
 template <int parts>
 int bytes_of_widths(Int dim, Int value_dim) {
     int bytes = -1;
-    // Rows of the passes are of one width or of the other.
-    with_shape<parts>(dim > value_dim ? dim : value_dim, [&](auto shape) { bytes = decltype(shape)::shared_bytes; });
-    return bytes;
+    // Rows of the passes are of the one width or of the other, and the wider kernel need not be the larger.
+    const auto take = [&](auto shape) {
+        constexpr int needed = decltype(shape)::shared_bytes;
+        bytes = needed > bytes ? needed : bytes;
+    };
+    return with_shape<parts>(dim, take) && with_shape<parts>(value_dim, take) ? bytes : -1;
 }
 
 }  // namespace
@@ -39,7 +42,8 @@ Schedule best_schedule(const Extent& extent) {
     // Many heads and a long sequence: what is read twice should still be in the cache, so segments are short and go one
     // after the other. Few heads would wait for one another.
     constexpr Int relayed = 512;
-    if (extent.causal && 5 * blocks >= wave && extent.length >= 16 * relayed) {
+    if (extent.causal && may_relay(extent.dim, extent.value_dim) && 5 * blocks >= wave &&
+        extent.length >= 16 * relayed) {
         return {static_cast<int>(between(extent.length / relayed, 2, most_segments)), true};
     }
     return {static_cast<int>(between(wanted, 1, most < 1 ? 1 : most)), false};

@@ -14,10 +14,12 @@ bool reads_vectors(const Step& call) {
 
 }  // namespace
 
+Int step_shared_bytes(Int dim) { return step_warps * 2 * dim * Int(sizeof(float)); }
+
 Status step(const Step& call) {
     const Int heads = call.batch * call.heads;
     if (heads == 0) return {0, nullptr};
-    const int shared = static_cast<int>(step_warps * 2 * call.dim * Int(sizeof(float)));
+    const int shared = static_cast<int>(step_shared_bytes(call.dim));
     return LINATTN_LAUNCH("step", step_heads, (heads + step_warps - 1) / step_warps, 1, step_threads, shared,
                           call.stream, call, reads_vectors(call));
 }

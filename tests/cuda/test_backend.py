@@ -102,6 +102,16 @@ def test_heads_without_a_kernel_are_refused(emulation: object) -> None:
     )
 
 
+def test_steps_of_features_without_room_are_refused_with_the_numbers(emulation: object) -> None:
+    wide = dataclasses.replace(STEP, feature_dim=8_000)
+    assert EmulatedBackend(H100).refuses(wide) == (
+        "its kernels for features of 8000 and values of "
+        f"{STEP.value_dim} in float32 need 256,000 bytes of shared memory a block and an emulated "
+        'H100 offers 232,448; pass backend="reference".'
+    )
+    assert EmulatedBackend(H100).refuses(dataclasses.replace(STEP, feature_dim=4_161)) is None
+
+
 def test_heads_that_a_gpu_has_no_room_for_are_refused_with_the_numbers(
     emulation: ModuleType,
 ) -> None:

@@ -77,12 +77,13 @@ def test_the_schedule_is_chosen_by_shape() -> None:
     """Few heads fill a GPU only in pieces, many fill it anyway; between them a relay does."""
     best = named(CUT).native.best_schedule
     multiprocessors = 132
-    few, some, many = (best(heads, 65_536, 64, True, multiprocessors) for heads in (8, 64, 600))
+    few, some, many = (best(heads, 65_536, 64, 64, True, multiprocessors) for heads in (8, 64, 600))
     assert few[0] > 1 and not few[1]
     assert some[0] > 1 and some[1]
     assert many == (1, False)
-    assert not best(64, 65_536, 64, False, multiprocessors)[1]
-    assert best(1, 64, 64, True, multiprocessors) == (1, False)
+    assert not best(64, 65_536, 64, 64, False, multiprocessors)[1]
+    assert not best(64, 65_536, 256, 64, True, multiprocessors)[1]
+    assert best(1, 64, 64, 64, True, multiprocessors) == (1, False)
 
 
 @pytest.mark.parametrize("backend", NAMES)

@@ -101,9 +101,12 @@ Int workspace_bytes(const AttentionBackward& call);
 // is no kernel for them. A GPU that offers a block less cannot run the call.
 int shared_bytes(int dim, int value_dim, Dtype query_dtype, Dtype value_dtype, Precision precision);
 
-// What a schedule is chosen by: heads of all sequences, the length of a sequence, and the GPU.
+// The same for a decoding step, which takes features of any width that fit.
+Int step_shared_bytes(Int dim);
+
+// What a schedule is chosen by: heads of all sequences, the length of a sequence, widths, and the GPU.
 struct Extent {
-    Int heads, length, value_dim;
+    Int heads, length, dim, value_dim;
     bool causal;
     int multiprocessors;
 };

@@ -22,7 +22,11 @@ std::string described(int error) {
 }  // namespace
 
 void expect_success(const std::string& what, int error) {
-    if (error != 0) throw std::runtime_error(what + " failed: " + described(error) + ".");
+    if (error == 0) return;
+#ifndef LINATTN_EMULATED
+    (void)cudaGetLastError();  // off the record, or the next launch would be told of it
+#endif
+    throw std::runtime_error(what + " failed: " + described(error) + ".");
 }
 
 void expect_launched(const Status& status) {

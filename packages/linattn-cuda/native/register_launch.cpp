@@ -25,8 +25,9 @@ int shared_bytes_of(int dim, int value_dim, int query_dtype, int value_dtype, in
                         static_cast<Precision>(precision));
 }
 
-std::pair<int, bool> best_schedule_of(Int heads, Int length, Int value_dim, bool causal, int multiprocessors) {
-    const Schedule best = best_schedule({heads, length, value_dim, causal, multiprocessors});
+std::pair<int, bool> best_schedule_of(Int heads, Int length, Int dim, Int value_dim, bool causal,
+                                      int multiprocessors) {
+    const Schedule best = best_schedule({heads, length, dim, value_dim, causal, multiprocessors});
     return {best.segments, best.relay};
 }
 
@@ -48,6 +49,7 @@ std::array<int, 4> device_attributes(int index) {
 
 void register_launch(py::module_& module) {
     module.def("shared_bytes", &shared_bytes_of);
+    module.def("step_shared_bytes", &step_shared_bytes);
     module.def("best_schedule", &best_schedule_of);
 #ifdef LINATTN_EMULATED
     module.def("set_shared_limit", &emulation::set_shared_limit);

@@ -12,6 +12,7 @@ struct NormaliserGradient {
     float* result;  // (B, H, N)
     Int batch, heads, queries;
     int parts;
+    bool vectors;  // eight neighbours of both may be read at once
 };
 
 constexpr int normaliser_gradient_threads = 256, lanes_of_row = 8;
@@ -31,7 +32,7 @@ LINATTN_KERNEL(normaliser_gradient_threads, 1) normaliser_gradient(const LINATTN
         const Place place = {row / call.queries / call.heads, row / call.queries % call.heads, 0, 0, 0, 0};
         const float n = call.normaliser[row];
         Int first = lane * 8;
-        for (; grad_out.vectors && width % 8 == 0 && first < width; first += lanes_of_row * 8) {
+        for (; call.vectors && first < width; first += lanes_of_row * 8) {
             float g[8], out[8];
             read_eight(g, address(grad_out, place, position, first), grad_out.dtype);
             read_eight(out, static_cast<const unsigned char*>(call.out) +
@@ -39,7 +40,7 @@ LINATTN_KERNEL(normaliser_gradient_threads, 1) normaliser_gradient(const LINATTN
             LINATTN_UNROLL
             for (int k = 0; k < 8; ++k) sum -= as_seen(g[k] / n, call.parts) * out[k];
         }
-        if (!(grad_out.vectors && width % 8 == 0)) {
+        if (!call.vectors) {
             for (Int column = lane; column < width; column += lanes_of_row) {
                 const float g = read_number(address(grad_out, place, position, column), 0, grad_out.dtype) / n;
                 sum -= as_seen(g, call.parts) * read_number(call.out, row * width + column, grad_out.dtype);

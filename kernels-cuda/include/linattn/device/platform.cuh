@@ -52,7 +52,8 @@ LINATTN_DEVICE void await(const int* flag) {
 // Starts copying 16 bytes to shared memory, of which the first `bytes` are read and the others zero.
 LINATTN_DEVICE void copy16(void* shared, const void* global, int bytes) {
 #if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global), "r"(bytes));
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global), "r"(bytes)
+                 : "memory");
 #else
     if (bytes == 16) {
         *static_cast<uint4*>(shared) = *static_cast<const uint4*>(global);
@@ -68,7 +69,8 @@ LINATTN_DEVICE void copy16(void* shared, const void* global, int bytes) {
 LINATTN_DEVICE void copy4(void* shared, const void* global, bool exists) {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(shared)), "l"(global),
-                 "r"(exists ? 4 : 0));
+                 "r"(exists ? 4 : 0)
+                 : "memory");
 #else
     *static_cast<u32*>(shared) = exists ? *static_cast<const u32*>(global) : 0u;
 #endif
@@ -175,7 +177,7 @@ LINATTN_DEVICE u16 float_to_half(float x) {
     return y;
 }
 
-// e^x to float32 accuracy; and faster, to 20 bits, where x is between -87 and 0.
+// e^x to float32 accuracy; and faster, to 17 bits or more between -87 and 0, and 0 below.
 LINATTN_DEVICE float exponential(float x) { return expf(x); }
 LINATTN_DEVICE float fast_exponential(float x) {
     float y;

@@ -11,23 +11,32 @@
 
 namespace linattn {
 
+// What came of a call of the runtime. A failure is taken off its record, or the next launch would be told of it.
+inline Status status_of(cudaError_t error, const char* what) {
+    if (error == cudaSuccess) return {0, nullptr};
+    (void)cudaGetLastError();
+    return {static_cast<int>(error), what};
+}
+
+constexpr int shared_without_asking = 48 * 1024;
+
 template <class... Parameters, class... Arguments>
 Status launch(const char* name, void (*kernel)(Parameters...), Int grid_x, int grid_y, int threads, int shared,
               void* stream, const Arguments&... arguments) {
-    // Beyond 48 KiB a kernel has to ask; the request is of the kernel and not of the stream, so that it may be captured.
-    cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
-    if (error == cudaSuccess) {
-        const dim3 grid(static_cast<unsigned>(grid_x), static_cast<unsigned>(grid_y));
-        kernel<<<grid, threads, shared, static_cast<cudaStream_t>(stream)>>>(arguments...);
-        error = cudaGetLastError();
+    if (grid_x > 0x7fffffffLL || grid_y > 0xffff) return {static_cast<int>(cudaErrorInvalidConfiguration), name};
+    if (shared > shared_without_asking) {
+        // The request is of the kernel and not of the stream, so that the launch may be captured.
+        const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+        if (error != cudaSuccess) return status_of(error, name);
     }
-    return {static_cast<int>(error), error == cudaSuccess ? nullptr : name};
+    const dim3 grid(static_cast<unsigned>(grid_x), static_cast<unsigned>(grid_y));
+    kernel<<<grid, threads, shared, static_cast<cudaStream_t>(stream)>>>(arguments...);
+    return status_of(cudaPeekAtLastError(), name);
 }
 
 // Zeros, in the order of the stream.
 inline Status clear(void* memory, Int bytes, void* stream) {
-    const cudaError_t error = cudaMemsetAsync(memory, 0, static_cast<size_t>(bytes), static_cast<cudaStream_t>(stream));
-    return {static_cast<int>(error), error == cudaSuccess ? nullptr : "clear"};
+    return status_of(cudaMemsetAsync(memory, 0, static_cast<size_t>(bytes), static_cast<cudaStream_t>(stream)), "clear");
 }
 
 }  // namespace linattn

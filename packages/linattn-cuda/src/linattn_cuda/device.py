@@ -44,6 +44,10 @@ def unusable() -> str | None:
         )
     if not torch.cuda.is_available():
         return "torch finds no GPU, or no driver for it; see whether `nvidia-smi` lists one."
+    try:
+        _native.device_attributes(0)
+    except RuntimeError as error:  # a driver that is new enough for torch and not for the kernels
+        return f"{error} The kernels need a newer driver than torch does; update it."
     return None
 
 

@@ -90,14 +90,17 @@ class KernelBackend(ABC):
             return "its kernels need compute capability {}.{} and {} has {}.{}.".format(
                 *OLDEST_CAPABILITY, gpu.name, *gpu.capability
             )
-        return None if isinstance(call, StepCall) else self._refuses_width(call, gpu)
+        return self._refuses_width(call, gpu)
 
-    def _refuses_width(self, call: AttentionCall, gpu: Gpu) -> str | None:
-        dtypes = _DTYPES[call.query_dtype], _DTYPES[call.value_dtype]
+    def _refuses_width(self, call: AttentionCall | StepCall, gpu: Gpu) -> str | None:
         width = f"features of {call.feature_dim} and values of {call.value_dim}"
-        needed = self.native.shared_bytes(
-            call.feature_dim, call.value_dim, *dtypes, float32_precision()
-        )
+        if isinstance(call, StepCall):
+            needed = self.native.step_shared_bytes(call.feature_dim)
+        else:
+            needed = self.native.shared_bytes(
+                call.feature_dim, call.value_dim,
+                _DTYPES[call.query_dtype], _DTYPES[call.value_dtype], float32_precision(),
+            )  # fmt: skip
         if needed < 0:
             return f'it has no kernel for {width}; pass backend="reference".'
         if needed > gpu.shared_bytes:
@@ -218,7 +221,7 @@ class KernelBackend(ABC):
         if schedule is None:
             length = max(queries, keys) * batch // max(1, sequences)
             schedule = self.native.best_schedule(
-                sequences * heads, length, value_dim, is_causal,
+                sequences * heads, length, dim, value_dim, is_causal,
                 self.gpu(value.device).multiprocessors,
             )  # fmt: skip
         return self.native.Call(

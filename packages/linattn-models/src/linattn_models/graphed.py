@@ -123,6 +123,7 @@ class GraphedDecoder:
                 self._places.append(place)
                 return place
         for place in free[: max(0, len(free) + 1 - _FREE_PLACES)]:
+            self._recorder.release([x for state in place.states for x in state])
             self._places.remove(place)
         # A graph of no rows would hold no kernel.
         recorder = self._recorder if batch else EagerRecorder()
@@ -169,7 +170,6 @@ class _Place:
         self._choose = choose
         self._recorder = recorder
         self._recorded: dict[str, Callable[[], Stepped]] = {}
-        self._last: object = None
         self._temperature = 1.0
         # Ordinary tensors, which may be written with inference mode on or off.
         with torch.inference_mode(False):
@@ -183,7 +183,7 @@ class _Place:
 
     def follow(self) -> None:
         """Has what comes now run behind the last step."""
-        self._last = self._recorder.follow(self._last)
+        self._recorder.follow()
 
     def numbers(self, temperature: float) -> Draw:
         """The random numbers that the next step reads; none at temperature 0."""
@@ -251,8 +251,10 @@ class _Place:
         if kind not in self._recorded:
             # Recording runs steps, which states that are here already must not feel.
             kept = [state.clone() for state in self.states]
-            self._recorded[kind] = self._recorder.record(partial(self._work, kind))
-            _copy(kept, self.states)
+            try:
+                self._recorded[kind] = self._recorder.record(partial(self._work, kind))
+            finally:
+                _copy(kept, self.states)
         return self._recorded[kind]
 
     def _work(self, kind: str) -> Stepped:

@@ -6,6 +6,7 @@ for a number: a graph repeats the very addresses and the very launches.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
@@ -54,6 +55,9 @@ class EagerRecorder:
         """Nothing runs beside anything else."""
 
 
+_one_recording = threading.Lock()
+
+
 class CudaGraphRecorder:
     """Records CUDA graphs; each run is one launch, on the stream that is current.
 
@@ -76,12 +80,16 @@ class CudaGraphRecorder:
                 "CUDA GPU; install a build of torch for CUDA and a driver, or decode on the CPU."
             )
         self.device = device
+        self._stream: torch.cuda.Stream | None = None
+        self._last: torch.cuda.Stream | None = None
         self.name = f"CUDA graphs on {torch.cuda.get_device_name(device)}"
 
     def record(self, work: Callable[[], Result]) -> Callable[[], Result]:
-        # A stream of its own, so that no library shares scratch memory with another graph.
-        with torch.cuda.device(self.device):
-            stream = torch.cuda.Stream()
+        # One recording at a time in the whole process: to begin one, torch waits for the device,
+        # which is forbidden while any of its streams is being recorded.
+        with _one_recording, torch.cuda.device(self.device):
+            # Always the same, as libraries keep scratch memory for each stream that they have seen.
+            stream = self._stream = self._stream or torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
                 for _ in range(_REHEARSALS):
@@ -99,8 +107,12 @@ class CudaGraphRecorder:
         return run
 
     def follow(self, last: Any) -> torch.cuda.Stream:
-        """Waits, on the device alone, for the stream of the call before if this is another."""
+        """Waits, on the device alone, for the stream of the call before if this is another.
+
+        That is the last call of any graph recorded here: they share libraries' scratch memory.
+        """
         stream = torch.cuda.current_stream(self.device)
-        if last is not None and stream != last:
-            stream.wait_stream(last)
+        if self._last is not None and stream != self._last:
+            stream.wait_stream(self._last)
+        self._last = stream
         return stream

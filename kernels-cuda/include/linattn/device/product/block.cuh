@@ -138,7 +138,8 @@ private:
         if (numbers == nullptr) return;
         const int count = rows_below(work_.place.rows, position);
         const Int at = of_query(call_, work_, position);
-        for (int i = thread_index(); i < C; i += threads) copy4(staged + i, numbers + (i < count ? at + i : 0), i < count);
+        const int i = thread_index();
+        if (i < C) copy4(staged + i, numbers + (i < count ? at + i : 0), i < count);
     }
 
     LINATTN_DEVICE void prepare_tiles(Int position, bool reads, bool sums) {
@@ -147,7 +148,7 @@ private:
                                    rows_below(live_of(call_.row), position), memory_.staged_normaliser());
         }
         if (call_.row_bias != nullptr) {
-            for (int i = thread_index(); i < C; i += threads) memory_.bias()[i] = memory_.staged_bias()[i];
+            if (thread_index() < C) memory_.bias()[thread_index()] = memory_.staged_bias()[thread_index()];
         }
         if (!sums) return;
         prepare<C, A, threads>(memory_.keys(), memory_.staged_keys(memory_.buffer), call_.key, 0,
@@ -160,11 +161,11 @@ private:
 
     // The column behind the slice: its products with the keys are z, with the rows n.
     LINATTN_DEVICE void write_column(int live) const {
-        for (int i = thread_index(); i < C; i += threads) {
-            float x[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-            if (i < live) x[0] = call_.column == Column::ones ? 1.0f : memory_.staged_bias()[i];
-            memory_.values().write_eight(i, E, x);
-        }
+        const int i = thread_index();
+        if (i >= C) return;
+        float x[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+        if (i < live) x[0] = call_.column == Column::ones ? 1.0f : memory_.staged_bias()[i];
+        memory_.values().write_eight(i, E, x);
     }
 
     int turn_;          // in time, of the segments

@@ -36,6 +36,7 @@ struct ProductShape {
     static constexpr int vectors = staged_value + C * E * staged;
     // Normalisers and biases as they are staged, the biases in use, the state's vector, its parts of a chunk.
     static constexpr int shared_bytes = vectors + 4 * (3 * C + E + threads);
+    static_assert(C <= threads);
     static_assert(64 % C == 0, "segments are whole chunks");
     static_assert(row_groups * column_groups == warps && state_rows * state_columns == warps);
     static_assert(A % (16 * state_rows) == 0 && E % (8 * column_groups) == 0 && E <= A && threads % E == 0);
