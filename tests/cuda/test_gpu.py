@@ -16,6 +16,7 @@ from linattn_core import (
     reference,
 )
 from linattn_core.registry import named
+from linattn_cuda.kernel_backend import Schedule
 from tests.contract.agreement import assert_within_budget
 from tests.contract.cases import Case
 
@@ -81,6 +82,66 @@ def test_it_runs_on_the_callers_stream() -> None:
     stream.synchronize()
 
     assert all(torch.equal(x, y) for x, y in zip(found, expected, strict=True))
+
+
+@pytest.fixture
+def relay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments of 512 positions that hand their states on, far more than run side by side."""
+    monkeypatch.setattr(named("cuda"), "schedule", Schedule(64, relay=True))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_relay_gives_what_walking_gives(
+    dtype: torch.dtype, relay: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tensors = draw(1, 60, 32_768, 64, dtype=dtype)
+    first, second = attend(tensors), attend(tensors)
+    monkeypatch.setattr(named("cuda"), "schedule", Schedule(1))
+
+    for x, again, walked in zip(first, second, attend(tensors), strict=True):
+        assert torch.equal(x, again)
+        difference = (x - walked).abs().max().item()
+        assert difference <= 2**-6 * walked.abs().max().item()
+
+
+def test_a_relay_runs_beside_other_work(relay: None) -> None:
+    """Its blocks wait for one another also where only some of them find room."""
+    tensors = draw(1, 60, 32_768, 64, dtype=torch.bfloat16)
+    expected = attend(tensors)
+    busy = torch.randn(4_096, 4_096, device="cuda")
+    beside = torch.cuda.Stream()
+    for _ in range(10):
+        with torch.cuda.stream(beside):
+            for _ in range(20):
+                busy = (busy @ busy).clamp(-1, 1)
+        found = attend(tensors)
+        assert all(torch.equal(x, y) for x, y in zip(found, expected, strict=True))
+
+
+def test_a_graph_replays_a_relay(relay: None) -> None:
+    """Tickets and flags begin at zero in every replay."""
+    tensors = draw(1, 60, 32_768, 64, dtype=torch.bfloat16)
+
+    def call() -> Tensor:
+        return linear_attention(*tensors, is_causal=True, backend="cuda")
+
+    expected = call()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = call()
+    for _ in range(50):
+        captured.zero_()
+        graph.replay()
+        assert torch.equal(captured, expected)
+
+
+def test_lengths_on_the_cpu_are_refused_in_a_graph() -> None:
+    tensors, lengths = draw(1, 1, 8, 8), torch.tensor([5])
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        with pytest.raises(ValueError, match="move them to cuda"):
+            linear_attention(*tensors, is_causal=True, key_lengths=lengths, backend="cuda")
+        torch.zeros(1, device="cuda")
 
 
 @pytest.mark.parametrize("heads", [1, 200], ids=["segments", "walking"])

@@ -6,7 +6,7 @@ whatever Python would decide anew is gone. Asking a tensor for its numbers fails
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -66,8 +66,11 @@ class TapeRecorder:
 
         return run
 
-    def follow(self, last: Any) -> None:
+    def follow(self) -> None:
         """There are no streams."""
+
+    def release(self, tensors: Sequence[Tensor]) -> None:
+        """Nothing is still running."""
 
 
 def _tensors(tree: Any) -> list[Tensor]:

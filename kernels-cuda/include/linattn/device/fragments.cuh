@@ -30,20 +30,22 @@ struct RightFragment {
 };
 
 // c += a b for one half (columns 0 to 7, or 8 to 15) of b. Of the products of parts, those that would fall below the
-// last place of the sum of all are left out. Tensor cores cut off what lies below the last place of a sum: the small
-// products have a sum of their own, which is then added with rounding to nearest.
+// last place of the sum of all are left out; the small ones are added first.
 template <int parts>
 LINATTN_DEVICE void multiply(float (&c)[4], const LeftFragment<parts>& a, const RightFragment<parts>& b, int half) {
-    multiply_bf16(c, a.pairs[0], b.pairs[0][2 * half], b.pairs[0][2 * half + 1]);
-    if constexpr (parts > 1) {
-        float small[4] = {};
+    // Tensor cores cut off what lies below the last place of a sum. For float32's bits the small products have a sum of
+    // their own, which is then added with rounding to nearest.
+    float small[4] = {};
+    float(&sum)[4] = parts > 2 ? small : c;
+    LINATTN_UNROLL
+    for (int rank = parts - 1; rank > 0; --rank) {
         LINATTN_UNROLL
-        for (int rank = parts - 1; rank > 0; --rank) {
-            LINATTN_UNROLL
-            for (int i = 0; i <= rank; ++i) {
-                multiply_bf16(small, a.pairs[i], b.pairs[rank - i][2 * half], b.pairs[rank - i][2 * half + 1]);
-            }
+        for (int i = 0; i <= rank; ++i) {
+            multiply_bf16(sum, a.pairs[i], b.pairs[rank - i][2 * half], b.pairs[rank - i][2 * half + 1]);
         }
+    }
+    multiply_bf16(c, a.pairs[0], b.pairs[0][2 * half], b.pairs[0][2 * half + 1]);
+    if (parts > 2) {
         LINATTN_UNROLL
         for (int i = 0; i < 4; ++i) c[i] += small[i];
     }

@@ -245,6 +245,11 @@ def _on_device(lengths: Tensor | None, like: Tensor) -> Tensor | None:
     """The same numbers as the kernels read them: contiguous int64 beside the other tensors."""
     if lengths is None:
         return None
+    if like.is_cuda and lengths.is_cpu and torch.cuda.is_current_stream_capturing():
+        raise ValueError(
+            "Lengths were expected on the GPU while a CUDA graph is captured and are on the CPU, "
+            f"from where a copy would wait; move them to {like.device} before."
+        )
     return lengths.to(device=like.device, dtype=torch.int64).contiguous()
 
 

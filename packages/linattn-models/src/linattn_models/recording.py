@@ -7,10 +7,11 @@ for a number: a graph repeats the very addresses and the very launches.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
 
 import torch
+from torch import Tensor
 
 from linattn_core.decoding import CannotCompile
 
@@ -35,12 +36,11 @@ class Recorder(Protocol):
         Recording may run the work, any number of times.
         """
 
-    def follow(self, last: Any) -> Any:
-        """Has what comes now run behind what came before, also from another stream.
+    def follow(self) -> None:
+        """Has what comes now run behind all that was recorded here and has run before."""
 
-        Args:
-            last: what the call before returned, None at first.
-        """
+    def release(self, tensors: Sequence[Tensor]) -> None:
+        """Tells that the tensors go out of use, though what ran last may still write them."""
 
 
 class EagerRecorder:
@@ -51,8 +51,11 @@ class EagerRecorder:
     def record(self, work: Callable[[], Result]) -> Callable[[], Result]:
         return work
 
-    def follow(self, last: Any) -> None:
+    def follow(self) -> None:
         """Nothing runs beside anything else."""
+
+    def release(self, tensors: Sequence[Tensor]) -> None:
+        """Nothing is still running."""
 
 
 _one_recording = threading.Lock()
@@ -106,13 +109,18 @@ class CudaGraphRecorder:
 
         return run
 
-    def follow(self, last: Any) -> torch.cuda.Stream:
-        """Waits, on the device alone, for the stream of the call before if this is another.
+    def follow(self) -> None:
+        """Waits, on the device alone, for the stream of the step before if this is another.
 
-        That is the last call of any graph recorded here: they share libraries' scratch memory.
+        That is the last step of any graph recorded here: they share libraries' scratch memory.
         """
         stream = torch.cuda.current_stream(self.device)
         if self._last is not None and stream != self._last:
             stream.wait_stream(self._last)
         self._last = stream
-        return stream
+
+    def release(self, tensors: Sequence[Tensor]) -> None:
+        """Has their memory wait for the last step before it is given to others."""
+        if self._last is not None:
+            for tensor in tensors:
+                tensor.record_stream(self._last)
