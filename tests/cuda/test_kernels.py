@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import ModuleType
 
 import pytest
 import torch
 from torch import Tensor
 
-from linattn_core import LinearAttentionState, linear_attention_step
+from linattn_core import LinearAttentionState, linear_attention, linear_attention_step
 from linattn_core.registry import named
 from linattn_cuda.kernel_backend import Schedule
 from tests.contract.agreement import assert_agree, assert_within_budget
@@ -222,3 +223,33 @@ def test_a_matrix_precision_of_high_keeps_sixteen_bits() -> None:
 
     size = exact.abs().max()
     assert errors[0] < 2**-20 * size < errors[1] < 2**-13 * size
+
+
+@pytest.mark.parametrize("backend", NAMES)
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_values_of_no_width_have_a_normaliser(
+    backend: str, is_causal: bool, every_output_is_written: None
+) -> None:
+    case = ONE.with_(value_dim=0, is_causal=is_causal, initial_state=is_causal)
+    tensors = case.inputs()
+    expected = on_backend(case, "reference", tensors)
+    for name, x in on_backend(case, backend, tensors).items():
+        assert_agree(x, expected[name], name)
+
+
+@pytest.fixture
+def every_output_is_written() -> Iterator[None]:
+    """Fresh memory is NaN: whatever is not written shows."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("backend", NAMES)
+@pytest.mark.parametrize("dtype", [torch.float32, *HALVES], ids=str)
+def test_features_may_all_but_vanish(backend: str, dtype: torch.dtype) -> None:
+    """Their products are too small for the inverse of their sum to be a number."""
+    q = torch.full((1, 1, 2, 1), -44.5).to(dtype)
+    v = torch.tensor([[[[1.0], [2.0]]]]).to(dtype)
+    out = linear_attention(q, q, v, is_causal=True, eps=0.0, backend=backend)
+    torch.testing.assert_close(out, torch.tensor([[[[1.0], [1.5]]]]).to(dtype), rtol=1e-2, atol=0)

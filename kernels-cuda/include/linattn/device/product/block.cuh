@@ -40,7 +40,8 @@ public:
     }
 
     LINATTN_DEVICE void run() {
-        const bool keeps = call_.last.matrix != nullptr;
+        // Values of no width leave no matrix, and a vector all the same.
+        const bool keeps = call_.last.matrix != nullptr || call_.last.vector != nullptr;
         this->load_state(is_relay() ? StateView{} : call_.start);
         // In a relay, first for the keys alone. A loop, so that the code for a pass is there once.
         LINATTN_UNROLL_NONE

@@ -133,11 +133,12 @@ private:
             if (lane % 4 == 0 && work_.column == 0 && column_group_ == 0 && row < work_.place.rows) {
                 call_.out_normaliser[of_query(call_, work_, row)] = n;
             }
-            const float factor = 1.0f / n;
+            // The inverse of a sum of features that all but vanish would overflow.
+            const float scale = n < 1e-30f && n > 0.0f ? 1e30f : 1.0f, factor = 1.0f / (n * scale);
             LINATTN_UNROLL
             for (int tile = 0; tile < Shape::out_tiles; ++tile) {
-                out[tile][2 * half] *= factor;
-                out[tile][2 * half + 1] *= factor;
+                out[tile][2 * half] = out[tile][2 * half] * scale * factor;
+                out[tile][2 * half + 1] = out[tile][2 * half + 1] * scale * factor;
             }
         }
     }
