@@ -74,7 +74,9 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """Check types (mypy): strictly in packages, plainly in apps, benchmarks and this file."""
-    install_packages(session, "mypy", "nox", "types-tqdm", *app_requirements(), cuda="OFF")
+    install_packages(
+        session, "mypy", "nox", "pytest", "types-tqdm", *app_requirements(), cuda="OFF"
+    )
     session.run("mypy", "--strict", *(str(package.folder / "src") for package in PACKAGES))
     session.run("mypy", "benchmarks", "noxfile.py")
     # Apps are folders of scripts, each with a train.py of its own: one call each.
