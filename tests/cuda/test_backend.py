@@ -134,3 +134,23 @@ def test_a_state_that_rows_share_is_not_updated_in_place(emulation: object) -> N
 
     with pytest.raises(ValueError, match=r"is expanded, with strides .* make it by .clone\(\)"):
         linear_attention_step(x, x, x, state, inplace=True, backend=WALKING)
+
+
+@pytest.mark.parametrize(
+    ("capability", "built_with", "runs"),
+    [
+        ((9, 0), "nvcc 13.0 for sm 75, 80, 90, 100, 120", True),
+        ((8, 9), "nvcc 13.0 for sm 75, 80, 90, 100, 120", True),
+        ((10, 3), "nvcc 13.0 for sm 75, 80, 90, 100, 120", True),
+        ((12, 1), "nvcc 13.0 for sm 75, 80, 90, 100, 120", True),
+        ((11, 0), "nvcc 13.0 for sm 75, 80, 90, 100, 120", False),
+        ((8, 0), "nvcc 13.0 for sm 90", False),
+        ((8, 0), "nvcc 13.0 for sm native", True),
+    ],
+)
+def test_gpus_that_nothing_was_built_for_are_refused(
+    capability: tuple[int, int], built_with: str, runs: bool
+) -> None:
+    reason = device.without_code(H100._replace(capability=capability), built_with)
+    assert (reason is None) == runs
+    assert reason is None or "build linattn-cuda with CUDAARCHS=native there" in reason

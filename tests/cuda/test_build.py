@@ -54,3 +54,31 @@ def test_another_word_is_refused(tmp_path: Path) -> None:
 
     assert ended.returncode != 0
     assert 'LINATTN_CUDA was expected to be AUTO, ON or OFF and is "maybe"' in ended.stderr
+
+
+def fake_nvcc(folder: Path, says: str) -> str:
+    """A program in nvcc's place that compiles nothing."""
+    nvcc = folder / "nvcc"
+    nvcc.write_text(f"#!/bin/sh\necho '{says}'\ntest \"$1\" = --version\n")
+    nvcc.chmod(0o755)
+    return str(nvcc)
+
+
+def test_an_old_nvcc_is_named_with_its_version(tmp_path: Path) -> None:
+    nvcc = fake_nvcc(tmp_path, "Cuda compilation tools, release 12.0, V12.0.140")
+    on = configure(tmp_path / "on", "-D", "LINATTN_CUDA=ON", CUDACXX=nvcc)
+    auto = configure(tmp_path / "auto", CUDACXX=nvcc)
+
+    told = " ".join(on.stderr.split())
+    assert on.returncode != 0
+    assert "is of CUDA 12.0; install a newer CUDA toolkit, or name what this one" in told
+    assert auto.returncode == 0, auto.stderr
+    assert "register_attention" not in (tmp_path / "auto" / "build.ninja").read_text()
+
+
+def test_an_nvcc_that_compiles_nothing_is_not_called_absent(tmp_path: Path) -> None:
+    nvcc = fake_nvcc(tmp_path, "Cuda compilation tools, release 13.0, V13.0.88")
+    ended = configure(tmp_path / "on", "-D", "LINATTN_CUDA=ON", CUDACXX=nvcc)
+
+    assert ended.returncode != 0
+    assert "was found and compiles nothing here" in " ".join(ended.stderr.split())

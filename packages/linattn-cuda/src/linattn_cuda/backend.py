@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 
 from linattn_cuda import _native
-from linattn_cuda.device import Gpu, gpu_at, unusable
+from linattn_cuda.device import Gpu, gpu_at, unusable, without_code
 from linattn_cuda.kernel_backend import KernelBackend
 
 
@@ -32,7 +32,7 @@ class CudaBackend(KernelBackend):
         reason = unusable()
         if reason is None and device.type != "cuda":
             return f"it runs on CUDA tensors and these are on {device}; move them to a GPU."
-        return reason
+        return reason or without_code(self.gpu(device), _native.built_with)
 
     def gpu(self, device: torch.device) -> Gpu:
         """What the GPU offers; asked for once."""

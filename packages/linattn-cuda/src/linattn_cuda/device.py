@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from typing import NamedTuple
 
 import torch
@@ -34,8 +35,9 @@ def unusable() -> str | None:
     """Why nothing can run in this process, as a sentence; None if a GPU is at hand."""
     if not _native.built_with:
         return (
-            "linattn-cuda was built without its CUDA kernels, as there was no nvcc or LINATTN_CUDA "
-            "was OFF; install the CUDA toolkit and build linattn-cuda again with LINATTN_CUDA=ON."
+            "linattn-cuda was built without its CUDA kernels: no working nvcc was found, or "
+            "LINATTN_CUDA was OFF; install the CUDA toolkit and build linattn-cuda again with "
+            "LINATTN_CUDA=ON, which says what is missing."
         )
     if not torch.backends.cuda.is_built():
         return (
@@ -57,3 +59,21 @@ def gpu_at(index: int) -> Gpu:
     major, minor, multiprocessors, shared_bytes = _native.device_attributes(index)
     name = f"GPU {index} ({torch.cuda.get_device_name(index)})"
     return Gpu(name, (major, minor), multiprocessors, shared_bytes)
+
+
+def without_code(gpu: Gpu, built_with: str) -> str | None:
+    """Why the module holds nothing that the GPU can run; None if it does.
+
+    Machine code runs on its own generation from its own minor version on, and what was built for
+    the latest is compiled by the driver for later ones.
+    """
+    named = re.findall(r"\d+", built_with.rpartition(" sm ")[2])
+    built = [divmod(int(x), 10) for x in named]
+    if not built or gpu.capability > max(built):
+        return None
+    if any(x[0] == gpu.capability[0] and x <= gpu.capability for x in built):
+        return None
+    return (
+        f"{gpu.name} has compute capability {gpu.capability[0]}.{gpu.capability[1]} and the "
+        f"kernels were built by {built_with}; build linattn-cuda with CUDAARCHS=native there."
+    )
