@@ -147,3 +147,9 @@ def test_each_rung_says_what_it_is(rung) -> None:
     assert len(text.splitlines()) <= 240
     for kernel in rung.kernels:
         assert f" {kernel}(Call call)" in text
+
+
+def test_a_rung_refuses_tensors_of_the_cpu() -> None:
+    x = torch.zeros(1, 1, 4, 8)
+    with pytest.raises(ValueError, match=r"runs on CUDA tensors and got some on cpu.*sm_90"):
+        LADDER["overlapped"].attention(x, x, x)

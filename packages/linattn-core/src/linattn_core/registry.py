@@ -385,5 +385,5 @@ def compile_decoder(name: str, description: DecoderDescription, weights: str) ->
 
 def _refuses_decoder(backend: Backend, description: DecoderDescription, weights: str) -> str | None:
     if not isinstance(backend, DecoderBackend):
-        return "it compiles no decoders."
+        return "it compiles no decoders; on a GPU a model's own step is recorded as a graph."
     return backend.refuses_decoder(description, weights)

@@ -21,8 +21,18 @@ class Image(NamedTuple):
 
 
 def cupy_cuda() -> Any:
-    """The module `cupy.cuda`, loaded where it is first needed: CuPy is an extra."""
-    return importlib.import_module("cupy.cuda")
+    """The module `cupy.cuda`, loaded where it is first needed: CuPy is an extra.
+
+    Raises:
+        ModuleNotFoundError: without CuPy, with the command that installs it.
+    """
+    try:
+        return importlib.import_module("cupy.cuda")
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "CuPy compiles the prototypes and is not installed; "
+            "run python -m pip install 'linattn-cuda[cupy]'."
+        ) from error
 
 
 @functools.cache

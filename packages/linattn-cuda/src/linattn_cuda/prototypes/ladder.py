@@ -88,7 +88,15 @@ class Rung:
 
         Returns:
             (B, H, N, M), contiguous, in the dtype of value. Nothing is recorded for gradients.
+
+        Raises:
+            ValueError: tensors that are not on a GPU.
         """
+        if not query.is_cuda:
+            raise ValueError(
+                f"The rung {self.name!r} runs on CUDA tensors and got some on {query.device}; move "
+                'them to a GPU, or call compile("sm_90"), which needs none.'
+            )
         return self.run(query, key, value, feature_map, eps).out
 
     def run(
