@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.gpu.measure_records import Record, read
 from benchmarks.gpu.placed import RAISED
-from benchmarks.gpu.probe import Gpu
+from benchmarks.gpu.probe import STAND_IN, Gpu
 from benchmarks.gpu.stages import DONE, StageOutcome
 from benchmarks.gpu.suite import SuiteOutcome
 from benchmarks.machine import Limits, Machine, describe_machine
@@ -32,6 +32,10 @@ CLOSING = (
     "and 4 N D M operations a head forward, 10 with the backward pass, against the bfloat16 GEMM "
     "rate in every dtype. Peak memory is what torch's allocator holds above the inputs during one "
     "call, outputs and gradients included."
+)
+STAND_IN_CLOSING = (
+    "Nothing here was measured on a GPU, nor by its clock: the cases ran on the CPU, which shows "
+    "that they run."
 )
 WARNINGS = (
     "A library's warning does not fail these tests (`-W default`), unlike in the ordinary session: "
@@ -98,7 +102,7 @@ def report(run: Run, files: Sequence[Path]) -> Report:
             "## Not measured, and why",
             missing(results),
         ),
-        closing=CLOSING,
+        closing=STAND_IN_CLOSING if run.gpu == STAND_IN else CLOSING,
         more={
             "gpu": dataclasses.asdict(run.gpu),
             "stages": [dataclasses.asdict(stage) for stage in run.stages],

@@ -18,7 +18,8 @@ from linattn_core.registry import named
 
 from .places import device_of, differentiates, usable_backends
 
-# The CUDA kernels emulated: a block walking each sequence, and sequences cut for several blocks.
+# The CUDA kernels emulated, in each schedule: a block walks a sequence, several share it, or they
+# hand their states on.
 EMULATED = ("emulated", "emulated-segments", "emulated-relay")
 # What the way through torch promises has nothing to do with how a sequence is cut.
 CUT_ALIKE = ("test_compile",)
