@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from typing import Any
 
 from linattn_core import feature_map_names
-from linattn_models.validation import at_least, exact_keys, in_range, one_of
+from linattn_models.validation import at_least, exact_keys, hash_buckets, in_range, one_of
 
-ATTENTIONS = ("linear", "softmax")
+ATTENTIONS = ("linear", "softmax", "lsh")
 ACTIVATIONS = ("gelu", "relu")
 NORMS = ("pre", "post")
 
@@ -27,7 +27,7 @@ class TransformerConfig:
         num_heads: H, heads of attention in each block.
         head_dim: D = M, dimension of a head; the embedding is E = num_heads * head_dim.
         ffn_dim: hidden dimension of the feed-forward network.
-        attention: "linear" (the paper) or "softmax" (its rival).
+        attention: "linear" (the paper), "softmax" or "lsh" (its rivals).
         is_causal: whether position i sees only positions up to i; only then can a model step.
         feature_map: phi of linear attention, a name that `linattn_core.feature_map_names` lists.
         feature_map_options: that map's own options, a mapping or pairs, such as
@@ -38,6 +38,8 @@ class TransformerConfig:
             leaves each residual sum (the paper's layout); both end with one more LayerNorm.
         dropout: probability at which `forward` drops what each sub-layer adds, in training mode.
         eps: added to the denominator of linear attention.
+        lsh_rounds, lsh_buckets, lsh_chunk: of LSH attention, see `lsh_attention`: rounds of hashing
+            (the X of lsh-X), buckets in each, an even number, and positions in a chunk.
     """
 
     num_layers: int
@@ -52,6 +54,9 @@ class TransformerConfig:
     norm: str = "pre"
     dropout: float = 0.0
     eps: float = 1e-6
+    lsh_rounds: int = 4
+    lsh_buckets: int = 64
+    lsh_chunk: int = 32
 
     def __post_init__(self) -> None:
         for name in ("num_layers", "num_heads", "head_dim", "ffn_dim"):
@@ -64,12 +69,35 @@ class TransformerConfig:
             raise ValueError(f"is_causal must be true or false and is {self.is_causal!r}.")
         in_range("dropout", self.dropout, 0.0, 1.0)
         in_range("eps", self.eps, 0.0, math.inf)
+        for name in ("lsh_rounds", "lsh_chunk"):
+            at_least(name, getattr(self, name), 1)
+        hash_buckets("lsh_buckets", self.lsh_buckets)
         object.__setattr__(self, "feature_map_options", _sorted_pairs(self.feature_map_options))
 
     @property
     def embed_dim(self) -> int:
         """E, the width of the residual stream."""
         return self.num_heads * self.head_dim
+
+    @property
+    def attention_name(self) -> str:
+        """The attention by the name that tables give it: "lsh-4" is LSH with four rounds."""
+        return f"lsh-{self.lsh_rounds}" if self.attention == "lsh" else self.attention
+
+    def with_attention(self, name: str) -> TransformerConfig:
+        """The same layers with another attention.
+
+        Args:
+            name: "linear", "softmax", "lsh", or "lsh-X" for X rounds of hashing.
+
+        Raises:
+            ValueError: another name.
+        """
+        kind, _, rounds = name.partition("-")
+        if kind == "lsh" and rounds.isdecimal():
+            return replace(self, attention=kind, lsh_rounds=int(rounds))
+        one_of("attention", name, (*ATTENTIONS, "lsh-1", "lsh-4", "lsh-8"))
+        return replace(self, attention=name)
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON values; `from_dict` takes them back."""

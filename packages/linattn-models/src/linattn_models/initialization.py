@@ -26,7 +26,8 @@ def initialise(blocks: nn.ModuleList, *, norm_first: bool) -> None:
         block = cast("Block", module)
         mixer = block.mixer
         embed_dim = mixer.out.in_features
-        nn.init.normal_(mixer.qkv.weight[:, : 2 * embed_dim], std=mixer.spread * embed_dim**-0.5)
+        compared = (mixer.projections - 1) * embed_dim  # all but the values
+        nn.init.normal_(mixer.qkv.weight[:, :compared], std=mixer.spread * embed_dim**-0.5)
         if norm_first:
             for layer in (mixer.out, block.contract):
                 layer.weight.mul_((2 * len(blocks)) ** -0.5)

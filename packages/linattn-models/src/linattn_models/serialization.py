@@ -15,6 +15,7 @@ from torch import Tensor
 
 from linattn_models.atomic import replaced_folder
 from linattn_models.autoregressive import AutoregressiveTransformer
+from linattn_models.ctc import CTCBiLSTM
 from linattn_models.transformer import Transformer
 from linattn_models.validation import one_of
 
@@ -22,12 +23,13 @@ CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 FORMAT_VERSION = 1
 
-Model = Transformer | AutoregressiveTransformer
+Model = Transformer | AutoregressiveTransformer | CTCBiLSTM
 
 _OWN_KEYS = ("format_version", "model", "extra")  # what `save` adds to a model's `to_dict`
-_CLASSES: dict[str, type[Transformer] | type[AutoregressiveTransformer]] = {
+_CLASSES: dict[str, type[Transformer] | type[AutoregressiveTransformer] | type[CTCBiLSTM]] = {
     "Transformer": Transformer,
     "AutoregressiveTransformer": AutoregressiveTransformer,
+    "CTCBiLSTM": CTCBiLSTM,
 }
 
 
@@ -35,7 +37,7 @@ def save(model: Model, folder: str | Path, extra: Mapping[str, Any] | None = Non
     """Writes the model's configuration and weights into `folder`, whole or not at all.
 
     Args:
-        model: a `Transformer` or an `AutoregressiveTransformer`, on any device.
+        model: a `Transformer`, an `AutoregressiveTransformer` or a `CTCBiLSTM`, on any device.
         folder: made if need be; a model saved there before is replaced.
         extra: JSON values to keep beside the configuration, such as the data's name;
             `read_config(folder)["extra"]` gives them back.

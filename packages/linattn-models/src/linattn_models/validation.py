@@ -17,6 +17,17 @@ def at_least(name: str, value: object, lowest: int) -> None:
         raise ValueError(f"{name} must be an integer of at least {lowest} and is {value!r}.")
 
 
+def hash_buckets(name: str, value: object) -> None:
+    """Refuses a number of buckets that no rotation gives: 1, or an even number."""
+    if value == 1 and not isinstance(value, bool):
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or value < 2 or value % 2:
+        raise ValueError(
+            f"{name} must be 1 or an even number, since a direction and its opposite are a bucket "
+            f"each, and is {value!r}."
+        )
+
+
 def one_of(name: str, value: object, known: Collection[str]) -> None:
     """Refuses a name that is not known, offering the near ones."""
     if isinstance(value, str) and value in known:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from linattn_models.attention.base import Mixer
 from linattn_models.attention.linear import LinearMixer
+from linattn_models.attention.lsh import LshMixer
 from linattn_models.attention.softmax import SoftmaxMixer
 from linattn_models.config import TransformerConfig
 
-_MIXERS: dict[str, type[Mixer]] = {"linear": LinearMixer, "softmax": SoftmaxMixer}
+_MIXERS: dict[str, type[Mixer]] = {
+    "linear": LinearMixer,
+    "softmax": SoftmaxMixer,
+    "lsh": LshMixer,
+}
 
 
 def build_mixer(config: TransformerConfig) -> Mixer:
@@ -15,4 +20,4 @@ def build_mixer(config: TransformerConfig) -> Mixer:
     return _MIXERS[config.attention](config)
 
 
-__all__ = ["LinearMixer", "Mixer", "SoftmaxMixer", "build_mixer"]
+__all__ = ["LinearMixer", "LshMixer", "Mixer", "SoftmaxMixer", "build_mixer"]

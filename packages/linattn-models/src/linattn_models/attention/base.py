@@ -20,16 +20,19 @@ class Mixer(nn.Module):
 
     Attributes:
         spread: standard deviation with which queries and keys start, for normalised inputs.
+        projections: what the first layer makes of x: queries, keys and values, or fewer where two
+            of them are one.
     """
 
     spread = 1.0
+    projections = 3
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.num_heads = config.num_heads
         self.head_dim = config.head_dim
         self.is_causal = config.is_causal
-        self.qkv = WideningLinear(config.embed_dim, 3 * config.embed_dim)
+        self.qkv = WideningLinear(config.embed_dim, self.projections * config.embed_dim)
         self.out = nn.Linear(config.embed_dim, config.embed_dim)
 
     def forward(self, x: Tensor, key_lengths: Tensor | None = None) -> Tensor:
@@ -88,9 +91,14 @@ class Mixer(nn.Module):
         raise CannotCompile(f"{type(self).__name__} has no compiled step.")
 
     def _split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        projected = self.qkv(x).unflatten(-1, (3, self.num_heads, self.head_dim))
-        query, key, value = projected.permute(2, 0, 3, 1, 4).unbind(0)  # (B, H, N, D) each, views
+        query, key, value = self._project(x)
         return query, key, value
+
+    def _project(self, x: Tensor) -> tuple[Tensor, ...]:
+        """The projections of x, (B, H, N, D) each, as views; values are the last."""
+        shape = (self.projections, self.num_heads, self.head_dim)
+        by_head: Tensor = self.qkv(x).unflatten(-1, shape)
+        return by_head.permute(2, 0, 3, 1, 4).unbind(0)
 
     def _join(self, heads: Tensor) -> Tensor:
         joined: Tensor = self.out(heads.transpose(1, 2).flatten(2))  # (B, N, E)

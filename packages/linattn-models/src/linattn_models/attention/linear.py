@@ -25,6 +25,10 @@ class LinearMixer(Mixer):
     """Heads attend by phi(q)^T S / (phi(q)^T z + eps) (equations 4 to 12, 16 to 20 of the paper).
 
     The feature map is a submodule, so that drawn or learned features are saved with the model.
+
+    Attributes:
+        backend: what runs the operator, "auto" or one of `linattn_core.backends()`. It may be set
+            at any time and is not saved with the model. A model that names one steps itself.
     """
 
     def __init__(self, config: TransformerConfig) -> None:
@@ -32,6 +36,7 @@ class LinearMixer(Mixer):
         options = dict(config.feature_map_options)
         self.feature_map = get_feature_map(config.feature_map, config.head_dim, **options)
         self.eps = config.eps
+        self.backend = "auto"
         if self.feature_map.pointwise is not None:
             self.spread = 2.0  # reaches well to both sides of the bend at 0
 
@@ -54,6 +59,7 @@ class LinearMixer(Mixer):
             feature_map=self.feature_map,
             key_lengths=lengths,
             eps=self.eps,
+            backend=self.backend,
         )
 
     def attend_and_keep(
@@ -74,6 +80,7 @@ class LinearMixer(Mixer):
             key_lengths=lengths,
             return_state=True,
             eps=self.eps,
+            backend=self.backend,
         )
 
     def attend_next(
@@ -88,11 +95,17 @@ class LinearMixer(Mixer):
             feature_map=self.feature_map,
             eps=self.eps,
             inplace=not torch.is_grad_enabled(),
+            backend=self.backend,
         )
 
     def describe(self) -> tuple[Affine, Affine]:
         """The projections in and out, for a backend that compiles whole steps."""
         description.require(self, LinearMixer)
+        if self.backend != "auto":
+            raise CannotCompile(
+                f"the layer names the backend {self.backend!r} for its own steps; set it to 'auto' "
+                "and name one to compile_decoder."
+            )
         if self.feature_map.pointwise is None:
             raise CannotCompile(
                 f"feature map {type(self.feature_map).__name__} is not of each number alone; "

@@ -1,7 +1,8 @@
 """Training runs that are folders: resumable bit for bit, on one process or many.
 
-`train` makes a run, `RunFolder` reads it, `run_script` turns a `main` into a command. All of it
-needs the extra `[train]`.
+`train` makes a run, `RunFolder` reads it, `run_script` turns a `main` into a command,
+`require_at_least` checks its flags, `markdown_table` sets its numbers. All of it needs the extra
+`[train]`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,17 @@ from linattn_models.training.config import TrainingConfig  # noqa: E402
 from linattn_models.training.data import TensorData, TrainingData  # noqa: E402
 from linattn_models.training.loop import train  # noqa: E402
 from linattn_models.training.run_folder import RunFolder  # noqa: E402
-from linattn_models.training.script import run_script  # noqa: E402
+from linattn_models.training.script import require_at_least, run_script  # noqa: E402
+from linattn_models.training.tables import figure, markdown_table  # noqa: E402
 
-__all__ = ["RunFolder", "TensorData", "TrainingConfig", "TrainingData", "run_script", "train"]
+__all__ = [
+    "RunFolder",
+    "TensorData",
+    "TrainingConfig",
+    "TrainingData",
+    "figure",
+    "markdown_table",
+    "require_at_least",
+    "run_script",
+    "train",
+]

@@ -1,11 +1,11 @@
-"""How a script ends: results on stdout, one sentence on stderr, an exit code that says which."""
+"""How a script begins and ends: flags checked, results on stdout, one sentence on stderr."""
 
 from __future__ import annotations
 
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NoReturn
 
 import torch
@@ -27,7 +27,7 @@ def run_script(main: Callable[[], object]) -> NoReturn:
     except (ValueError, OSError) as error:
         _leave(error, EXIT_BAD_INPUT)
     except (MemoryError, RuntimeError) as error:
-        if not _lacks_memory(error):
+        if not lacks_memory(error):
             raise
         _leave(error, EXIT_BAD_INPUT, "not enough memory, ask for a smaller model or batch: ")
     except KeyboardInterrupt as error:
@@ -35,6 +35,20 @@ def run_script(main: Callable[[], object]) -> NoReturn:
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
     sys.exit(0)
+
+
+def require_at_least(flags: object, least: Mapping[str, int]) -> None:
+    """Refuses a flag below its minimum; None, where a default takes its place, is no number.
+
+    Raises:
+        ValueError: naming the flag, the minimum and what was given.
+    """
+    for name, minimum in least.items():
+        value = getattr(flags, name)
+        if value is not None and value < minimum:
+            raise ValueError(
+                f"expected --{name.replace('_', '-')} of {minimum} or more, got {value}"
+            )
 
 
 def _leave(error: BaseException, code: int, advice: str = "") -> NoReturn:
@@ -45,7 +59,8 @@ def _leave(error: BaseException, code: int, advice: str = "") -> NoReturn:
     sys.exit(code)
 
 
-def _lacks_memory(error: BaseException) -> bool:
+def lacks_memory(error: BaseException) -> bool:
+    """Whether that is what an exception says, of Python, of torch or of its allocators."""
     # torch's allocator for the CPU raises a plain RuntimeError.
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True

@@ -1,0 +1,122 @@
+"""The recurrent rival of transformers on speech: an LSTM that reads in both directions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from linattn_models.ctc.config import CTCBiLSTMConfig
+from linattn_models.ctc.labels import BLANK
+from linattn_models.ctc.loss import ctc_loss
+from linattn_models.validation import exact_keys, lengths_within
+
+
+class CTCBiLSTM(nn.Module):
+    """log p(class | all frames) for every frame, by layers of LSTM that read it both ways.
+
+    Args:
+        config: the layers.
+    """
+
+    def __init__(self, config: CTCBiLSTMConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.lstm = nn.LSTM(
+            config.num_features,
+            config.hidden_dim,
+            config.num_layers,
+            batch_first=True,
+            dropout=config.dropout,
+            bidirectional=True,
+        )
+        self.output = nn.Linear(2 * config.hidden_dim, config.num_phones + 1)
+
+    def forward(self, frames: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Log-probabilities of the blank and of each phone, for every frame.
+
+        Args:
+            frames: (B, T, F), in the dtype of the weights.
+            lengths: (B,) int, in 1..T; each row comes out as if it stood alone in that length.
+
+        Returns:
+            (B, T, num_phones + 1). Class 0 is the blank; past a row's length it is certain (0, the
+            others -inf), so that reading all T frames spells the same phones.
+
+        Raises:
+            ValueError, TypeError: another shape or dtype, or lengths out of 1..T.
+
+        Cost: O(T) time, of which no two frames of a row can be computed side by side.
+        """
+        self._check_frames(frames)
+        if lengths is None:
+            return self._classified(self.lstm(frames)[0])
+        _check_lengths(lengths, frames)
+        # Packed, the backward direction begins at each row's own last frame.
+        packed = pack_padded_sequence(frames, lengths.cpu(), True, enforce_sorted=False)
+        hidden = self.lstm(packed)[0]
+        classified = hidden._replace(data=self._classified(hidden.data))
+        padded, _ = pad_packed_sequence(classified, True, -torch.inf, frames.shape[1])
+        past = torch.arange(frames.shape[1]) >= lengths.cpu()[:, None]  # (B, T)
+        certain = torch.zeros(padded.shape[2], dtype=torch.bool)
+        certain[BLANK] = True
+        return padded.masked_fill((past[..., None] & certain).to(padded.device), 0.0)
+
+    def loss(
+        self, frames: Tensor, lengths: Tensor | None, targets: Tensor, target_lengths: Tensor
+    ) -> Tensor:
+        """The mean over rows of nats per phone, a scalar; see `ctc_loss`.
+
+        Args:
+            frames, lengths: as for `forward`.
+            targets: (B, S) int, phones from 1 to num_phones, padded on the right with anything.
+            target_lengths: (B,) int, in 0..S.
+        """
+        log_probabilities = self(frames, lengths)
+        if lengths is None:
+            batch, length = frames.shape[:2]
+            lengths = torch.full((batch,), length, device=frames.device)
+        return ctc_loss(log_probabilities, lengths, targets, target_lengths)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What rebuilds the model without its weights, as JSON values."""
+        return {"bilstm": self.config.to_dict()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> CTCBiLSTM:
+        """A model with fresh weights of the shape that `to_dict` described.
+
+        Raises:
+            ValueError: a key that is unknown or missing, or a value out of range.
+        """
+        values = exact_keys("A CTCBiLSTM's description", values, ["bilstm"])
+        return cls(CTCBiLSTMConfig.from_dict(values["bilstm"]))
+
+    def _classified(self, hidden: Tensor) -> Tensor:
+        return cast(Tensor, self.output(hidden)).log_softmax(-1)
+
+    def _check_frames(self, frames: Tensor) -> None:
+        features = self.config.num_features
+        if frames.ndim != 3 or 0 in frames.shape or frames.shape[2] != features:
+            raise ValueError(
+                f"frames must have shape (batch, frames, {features}), with at least one row and "
+                f"one frame, and have {tuple(frames.shape)}."
+            )
+        wanted = self.output.weight.dtype
+        if frames.dtype != wanted:
+            raise TypeError(
+                f"frames must be {wanted}, as the weights are, and are {frames.dtype}; convert "
+                "them by .to()."
+            )
+
+
+def _check_lengths(lengths: Tensor, frames: Tensor) -> None:
+    low, _ = lengths_within("lengths", lengths, frames.shape[0], frames.shape[1])
+    if low < 1:
+        raise ValueError(
+            "lengths must be at least 1, since no class can be read from no frames, and the "
+            f"smallest is {low}; leave such rows out."
+        )

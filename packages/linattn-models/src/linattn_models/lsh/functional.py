@@ -1,0 +1,160 @@
+"""`lsh_attention`, and the rotations that it hashes by."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from linattn_models.lsh.operators import lsh_attention_operator
+from linattn_models.validation import at_least, hash_buckets, integer_vector
+
+_FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+def lsh_attention(
+    query: Tensor,
+    value: Tensor,
+    *,
+    is_causal: bool = False,
+    rounds: int = 4,
+    buckets: int = 64,
+    chunk: int = 32,
+    key_lengths: Tensor | None = None,
+    rotations: Tensor | None = None,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Softmax attention over the keys that hash near each query: Reformer's.
+
+        out_i = sum_j exp(q_i . k_j) v_j / sum_j exp(q_i . k_j),    k_j = q_j / |q_j|,
+
+    over the positions j that i sees. Each round puts every position into the bucket
+    argmax [q R; -q R], sorts positions by bucket and then by position, and cuts them into chunks; i
+    sees its own chunk and the one before it, of any round, each key once. A position sees itself
+    only where it sees nothing else. The rounds' softmaxes are combined by the logarithms of their
+    denominators. (Kitaev et al. 2020, equations 2 to 6; the rivals "lsh-X", with X rounds, 64
+    buckets and chunks of 32, of "Transformers are RNNs", section 4.)
+
+    Args:
+        query: (B, H, N, D) float, the keys as well.
+        value: (B, H, N, M), of the same dtype and device.
+        is_causal: whether position i sees only positions before it. Values and keys behind i never
+            reach it; where they sort to decides all the same which of those before i share its
+            chunk.
+        rounds: of hashing; with more of them the result approaches attention over all keys.
+        buckets: in each round, an even number, or 1.
+        chunk: positions in a chunk, at most N; N need not be a multiple.
+        key_lengths: (B,) int in 1..N; positions at or past a row's length do not exist, and their
+            outputs are 0. A padded sequence gives what it gives alone.
+        rotations: (rounds, H, D, buckets / 2) as `draw_rotations` gives them, for hashing that can
+            be repeated; rounds and buckets are then theirs. Drawn anew by default.
+        generator: what draws them; torch's own by default.
+
+    Returns:
+        (B, H, N, M), the dtype of `value`.
+
+    Raises:
+        ValueError, TypeError: arguments that cannot be right. A second derivative raises
+            RuntimeError.
+
+    Cost: for each head O(rounds (N log N + N chunk (D + M) + rounds N chunk)) time; beside inputs
+    and outputs O(rounds N) memory for the orders and O(N (D + M + buckets)) for one round at a
+    time.
+    """
+    _check(query, value, chunk)
+    if rotations is None:
+        _, heads, _, head_dim = query.shape
+        rotations = draw_rotations(
+            rounds, heads, head_dim, buckets, generator=generator, device=query.device
+        )
+    else:
+        _check_rotations(rotations, query)
+    if key_lengths is not None:
+        _check_lengths(key_lengths, query)
+    wide = torch.float64 if query.dtype == torch.float64 else torch.float32
+    out: Tensor = lsh_attention_operator(
+        query, value, rotations.to(wide), key_lengths, chunk, is_causal
+    )[0]
+    return out
+
+
+def draw_rotations(
+    rounds: int,
+    heads: int,
+    head_dim: int,
+    buckets: int,
+    *,
+    generator: torch.Generator | None = None,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """Directions to hash by: each round and head has its own.
+
+    Args:
+        generator: what draws them, on `device`; torch's own by default.
+
+    Returns:
+        (rounds, heads, head_dim, buckets // 2) float32, of a normal distribution.
+
+    Raises:
+        ValueError: no rounds, or an odd number of buckets other than 1.
+    """
+    at_least("rounds", rounds, 1)
+    hash_buckets("buckets", buckets)
+    shape = (rounds, heads, head_dim, buckets // 2)
+    return torch.randn(shape, generator=generator, device=device)
+
+
+def _check(query: Tensor, value: Tensor, chunk: int) -> None:
+    for name, x in (("query", query), ("value", value)):
+        if x.ndim != 4:
+            raise ValueError(
+                f"{name} must have shape (batch, heads, length, dim) and has {tuple(x.shape)}."
+            )
+        if x.dtype not in _FLOATS:
+            raise TypeError(f"{name} must be of a floating dtype and is {x.dtype}; convert it.")
+    if query.shape[:3] != value.shape[:3]:
+        raise ValueError(
+            "query and value must have the same batch, heads and length, since queries are the "
+            f"keys too, and have shapes {tuple(query.shape)} and {tuple(value.shape)}."
+        )
+    if query.dtype != value.dtype or query.device != value.device:
+        raise ValueError(
+            "query and value must have one dtype and device and are "
+            f"{query.dtype} on {query.device} and {value.dtype} on {value.device}."
+        )
+    length = query.shape[2]
+    if length == 0:
+        raise ValueError("The sequence must have a position at least and has none.")
+    at_least("chunk", chunk, 1)
+    if chunk > length:
+        raise ValueError(
+            f"chunk must be at most the length of the sequence, {length}, and is {chunk}; with "
+            f"chunk={length} every position sees all others."
+        )
+
+
+def _check_rotations(rotations: Tensor, query: Tensor) -> None:
+    heads, head_dim = query.shape[1], query.shape[3]
+    right = rotations.ndim == 4 and rotations.shape[1:3] == (heads, head_dim)
+    if not right or rotations.shape[0] == 0:
+        raise ValueError(
+            f"rotations must have shape (rounds, {heads}, {head_dim}, buckets / 2) and have "
+            f"{tuple(rotations.shape)}."
+        )
+    if rotations.device != query.device:
+        raise ValueError(
+            f"rotations are on {rotations.device} and queries on {query.device}; move one."
+        )
+
+
+def _check_lengths(key_lengths: Tensor, query: Tensor) -> None:
+    """Shape and dtype always; the values too, where reading them breaks no compiled graph."""
+    batch, length = query.shape[0], query.shape[2]
+    integer_vector("key_lengths", key_lengths, batch)
+    if torch.compiler.is_compiling() or batch == 0:
+        return
+    low, high = (int(bound) for bound in key_lengths.aminmax())
+    if low < 1 or high > length:
+        raise ValueError(
+            f"key_lengths must lie in 1..{length} and reach from {low} to {high}; leave empty "
+            "sequences out."
+        )

@@ -1,0 +1,54 @@
+"""Random rotations, buckets, and the order in which a round of hashing sorts the positions."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+# Buckets are sorted as bytes where these can number them: half the time of wider integers.
+_MOST_IN_A_BYTE = 255
+
+
+def buckets_of(query: Tensor, rotation: Tensor) -> Tensor:
+    """The bucket of each query in one round: which of the directions +-r_b it points along most.
+
+        bucket = argmax [q R; -q R]
+
+    Args:
+        query: (B, H, N, D).
+        rotation: (H, D, buckets / 2); of no columns, all queries share one bucket.
+
+    Returns:
+        (B, H, N) int64 in 0..buckets-1.
+    """
+    half = rotation.shape[-1]
+    if half == 0:
+        return torch.zeros(query.shape[:3], dtype=torch.int64, device=query.device)
+    along = query.to(rotation.dtype) @ rotation  # (B, H, N, buckets / 2)
+    strongest = along.abs().argmax(-1, keepdim=True)
+    opposite = along.gather(-1, strongest) < 0
+    return (strongest + half * opposite).squeeze(-1)
+
+
+def sorted_positions(query: Tensor, rotation: Tensor, dead: Tensor | None) -> Tensor:
+    """The positions by bucket, and within a bucket as they were.
+
+    Dead positions come last, whatever their bucket: a padded sequence is cut into the chunks of
+    the sequence alone.
+
+    Args:
+        query: (B, H, N, D).
+        rotation: (H, D, buckets / 2).
+        dead: (B, N), true where there is only padding; None where there is none.
+
+    Returns:
+        (B H, N) int64.
+
+    Cost: O(N log N) time, O(N buckets) memory for each head.
+    """
+    bucket = buckets_of(query, rotation)
+    last = max(1, 2 * rotation.shape[-1])
+    if dead is not None:
+        bucket = bucket.masked_fill(dead.unsqueeze(1), last)
+    numbered = bucket.to(torch.uint8 if last <= _MOST_IN_A_BYTE else torch.int32)
+    return numbered.flatten(0, 1).sort(dim=-1, stable=True).indices

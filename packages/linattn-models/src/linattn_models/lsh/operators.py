@@ -1,0 +1,186 @@
+"""LSH attention as two torch operators, so that compilers see one node a pass.
+
+linattn_models::lsh_attention            forward; also what the backward pass needs again
+linattn_models::lsh_attention_backward   its gradients
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from linattn_models.lsh.attending import attend
+from linattn_models.lsh.differentiating import differentiate
+from linattn_models.lsh.hashing import sorted_positions
+from linattn_models.lsh.windows import Layout, Round, padded_rows
+
+_library = torch.library.Library("linattn_models", "DEF")
+
+
+def _define(name: str, schema: str, kernel: Callable[..., Any], shapes: Callable[..., Any]) -> None:
+    _library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
+    _library.impl(name, kernel, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"linattn_models::{name}", shapes, lib=_library)
+
+
+def _forward(
+    query: Tensor,
+    value: Tensor,
+    rotations: Tensor,
+    lengths: Tensor | None,
+    chunk: int,
+    causal: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    with torch.autocast(query.device.type, enabled=False):
+        layout = _layout(query, lengths, chunk, causal)
+        orders = _orders(layout, query, rotations, lengths)
+        wide = _wide(query.dtype)
+        q, v = (padded_rows(x, layout.positions).to(wide) for x in (query, value))
+        out, denominator = attend(layout, _rounds(layout, orders), q, v)
+        return _unpadded(out, value).to(value.dtype), denominator, orders.int()
+
+
+def _forward_shapes(
+    query: Tensor,
+    value: Tensor,
+    rotations: Tensor,
+    lengths: Tensor | None,
+    chunk: int,
+    causal: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    batch, heads, length, _ = query.shape
+    groups, positions = batch * heads, _positions(length, chunk)
+    return (
+        value.new_empty(value.shape),
+        query.new_empty(groups * positions, dtype=_wide(query.dtype)),
+        query.new_empty(rotations.shape[0], groups, positions, dtype=torch.int32),
+    )
+
+
+def _backward(
+    grad_out: Tensor,
+    query: Tensor,
+    value: Tensor,
+    out: Tensor,
+    denominator: Tensor,
+    orders: Tensor,
+    lengths: Tensor | None,
+    chunk: int,
+    causal: bool,
+) -> tuple[Tensor, Tensor]:
+    with torch.autocast(query.device.type, enabled=False):
+        layout = _layout(query, lengths, chunk, causal)
+        wide = _wide(query.dtype)
+        q, v, upstream, o = (
+            padded_rows(x, layout.positions).to(wide) for x in (query, value, grad_out, out)
+        )
+        rounds = _rounds(layout, orders.long())
+        grad_query, grad_value = differentiate(layout, rounds, q, v, upstream, o, denominator)
+        return (
+            _unpadded(grad_query, query).to(query.dtype),
+            _unpadded(grad_value, value).to(value.dtype),
+        )
+
+
+def _backward_shapes(
+    grad_out: Tensor, query: Tensor, value: Tensor, *others: Any
+) -> tuple[Tensor, Tensor]:
+    return query.new_empty(query.shape), value.new_empty(value.shape)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    query, value, _, lengths, ctx.chunk, ctx.causal = inputs
+    ctx.save_for_backward(query, value, *output, lengths)
+    ctx.mark_non_differentiable(output[2])
+    ctx.set_materialize_grads(False)
+
+
+def _autograd(ctx: Any, grad_out: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+    grads: tuple[Tensor | None, ...] = (None, None)
+    if grad_out is not None:
+        grads = torch.ops.linattn_models.lsh_attention_backward(
+            grad_out, *ctx.saved_tensors, ctx.chunk, ctx.causal
+        )
+    return (*grads, None, None, None, None)
+
+
+def _refuse_second_derivatives(ctx: Any, *grads: Tensor) -> None:
+    raise RuntimeError(
+        "lsh_attention computes first derivatives only and a second derivative was asked for; use "
+        "linear or softmax attention for it."
+    )
+
+
+_define(
+    "lsh_attention",
+    "(Tensor query, Tensor value, Tensor rotations, Tensor? lengths, int chunk, bool causal)"
+    " -> (Tensor out, Tensor denominator, Tensor orders)",
+    _forward,
+    _forward_shapes,
+)
+_define(
+    "lsh_attention_backward",
+    "(Tensor grad_out, Tensor query, Tensor value, Tensor out, Tensor denominator, Tensor orders, "
+    "Tensor? lengths, int chunk, bool causal) -> (Tensor query, Tensor value)",
+    _backward,
+    _backward_shapes,
+)
+torch.library.register_autograd(
+    "linattn_models::lsh_attention", _autograd, setup_context=_keep, lib=_library
+)
+torch.library.register_autograd(
+    "linattn_models::lsh_attention_backward", _refuse_second_derivatives, lib=_library
+)
+
+lsh_attention_operator = torch.ops.linattn_models.lsh_attention
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """What is computed in: float64 for itself, float32 for all others."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _positions(length: int, chunk: int) -> int:
+    """The length as whole chunks."""
+    return -(-length // chunk) * chunk
+
+
+def _layout(query: Tensor, lengths: Tensor | None, chunk: int, causal: bool) -> Layout:
+    batch, heads, length, _ = query.shape
+    if lengths is None:
+        existing = torch.full((batch * heads,), length, dtype=torch.int32, device=query.device)
+    else:
+        existing = lengths.int().repeat_interleave(heads)
+    return Layout(batch * heads, _positions(length, chunk), chunk, causal, existing)
+
+
+def _orders(layout: Layout, query: Tensor, rotations: Tensor, lengths: Tensor | None) -> Tensor:
+    """(rounds, G, P) int64: the positions of every head as each round sorts them."""
+    length = query.shape[2]
+    dead = None
+    if lengths is not None:
+        dead = torch.arange(length, device=query.device) >= lengths.unsqueeze(1)  # (B, N)
+    orders = torch.stack([sorted_positions(query, rotation, dead) for rotation in rotations])
+    behind = torch.arange(length, layout.positions, device=query.device)
+    return torch.cat([orders, behind.expand(*orders.shape[:2], -1)], 2)
+
+
+def _rounds(layout: Layout, orders: Tensor) -> list[Round]:
+    """The rounds, each knowing the chunks of those before it."""
+    numbers = torch.empty(orders.shape, dtype=torch.int32, device=orders.device)
+    rounds = []
+    for index, order in enumerate(orders):
+        found = Round(layout, order, numbers[:index])
+        if index + 1 < len(orders):
+            numbers[index] = found.chunk_numbers()
+        rounds.append(found)
+    return rounds
+
+
+def _unpadded(rows: Tensor, like: Tensor) -> Tensor:
+    """(G P, X) -> (B, H, N, X), the shape of `like`, without the padding."""
+    batch, heads, length, width = like.shape
+    return rows.view(batch, heads, -1, width)[:, :, :length].contiguous()

@@ -1,0 +1,135 @@
+"""Models with LSH attention train, rerun and are saved; they refuse to step, with the reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from linattn_models import (
+    AutoregressiveTransformer,
+    CannotCompile,
+    TransformerConfig,
+    compile_decoder,
+    generation_throughput,
+    load,
+    save,
+)
+from tests.models.tiny import MAX_LENGTH, random_tokens, seeded, tiny_model, tiny_transformer
+
+LSH = {"attention": "lsh", "lsh_rounds": 2, "lsh_buckets": 4, "lsh_chunk": 3}
+
+
+def lsh_model() -> AutoregressiveTransformer:
+    return tiny_model(**LSH)  # type: ignore[arg-type]
+
+
+def test_outputs_before_a_changed_input_are_as_they_were() -> None:
+    """With one chunk for all. With more, a later position shifts the buckets behind its own into
+    other chunks: LSH attention is causal in what it reads, and not in what it overlooks."""
+    model = tiny_transformer("lsh", lsh_rounds=1, lsh_buckets=4, lsh_chunk=8)
+    x = torch.randn(2, 8, 8, dtype=torch.float64)
+    changed = x.clone()
+    changed[:, 5] *= -1.0
+    before, after = model(x), model(changed)
+    torch.testing.assert_close(before[:, :5], after[:, :5])
+    assert ((before[:, 5:] - after[:, 5:]).abs().amax(-1) > 1e-9).all()
+
+
+def test_nothing_later_is_read() -> None:
+    """The gradient of an output by later inputs is zero in any chunks."""
+    model = tiny_transformer(**LSH)  # type: ignore[arg-type]
+    x = torch.randn(1, 9, 8, dtype=torch.float64, requires_grad=True)
+    (gradient,) = torch.autograd.grad((model(x)[0, 4] * torch.randn(8)).sum(), x)
+    assert (gradient[0, 5:] == 0).all() and (gradient[0, :5].abs().sum(-1) > 0).any()
+
+
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_padding_is_as_if_it_were_not_there(is_causal: bool) -> None:
+    model = tiny_transformer(**LSH, is_causal=is_causal)  # type: ignore[arg-type]
+    x = torch.randn(3, 10, 8, dtype=torch.float64)
+    lengths = [10, 1, 7]
+    padded = model(x, torch.tensor(lengths))
+    for row, length in enumerate(lengths):
+        alone = model(x[row : row + 1, :length])
+        torch.testing.assert_close(padded[row, :length], alone[0])
+
+
+def test_training_hashes_anew_and_evaluation_does_not() -> None:
+    model = tiny_transformer(**LSH)  # type: ignore[arg-type]
+    x = torch.randn(1, 12, 8, dtype=torch.float64)
+    assert torch.equal(model(x), model(x))
+    model.train()
+    torch.manual_seed(0)
+    first = model(x)
+    assert not torch.equal(first, model(x))
+    torch.manual_seed(0)
+    assert torch.equal(first, model(x))
+
+
+def test_gradient_reaches_every_parameter() -> None:
+    model = lsh_model().train()
+    model.loss(random_tokens(model, 3, MAX_LENGTH)).backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None and parameter.grad.abs().sum() > 0, name
+
+
+def test_queries_are_the_keys() -> None:
+    linear, lsh = tiny_model("linear"), lsh_model()
+    embed_dim = lsh.config.embed_dim
+    fewer = sum(p.numel() for p in linear.parameters()) - sum(p.numel() for p in lsh.parameters())
+    assert fewer == lsh.config.num_layers * (embed_dim + 1) * embed_dim
+
+
+def test_it_refuses_to_step_with_the_reason() -> None:
+    model = lsh_model()
+    tokens = random_tokens(model, 2, 3)
+    reason = "LSH attention cannot step or prefill: a new position sorts into the midst"
+    linear_state = tiny_model("linear").prefill(tokens)[1]
+    for call in (
+        lambda: model.transformer.initial_state(2),
+        lambda: model.prefill(tokens),
+        lambda: model.step(tokens[:, 0], linear_state),
+        lambda: model.generate(2),
+        lambda: generation_throughput(model, batch=1, steps=2),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            call()
+    with pytest.raises(CannotCompile, match="only causal linear attention"):
+        compile_decoder(model)
+
+
+def test_it_generates_by_rerunning() -> None:
+    model = lsh_model()
+    prefix = random_tokens(model, 2, 2)
+    tokens = model.generate(prefix=prefix, method="rerun", generator=seeded())
+    assert tokens.shape == (2, MAX_LENGTH) and torch.equal(tokens[:, :2], prefix)
+    assert torch.equal(tokens, model.generate(prefix=prefix, method="rerun", generator=seeded()))
+    assert generation_throughput(model, batch=2, method="rerun", steps=2).estimated
+
+
+def test_saved_and_loaded_it_hashes_as_before(tmp_path: Path) -> None:
+    model = lsh_model()
+    save(model, tmp_path / "model")
+    again = load(tmp_path / "model")
+    tokens = random_tokens(model, 2, MAX_LENGTH)
+    assert isinstance(again, AutoregressiveTransformer)
+    assert torch.equal(model(tokens), again(tokens))
+
+
+@pytest.mark.parametrize(
+    ("name", "attention", "rounds"),
+    [("linear", "linear", 4), ("lsh", "lsh", 4), ("lsh-1", "lsh", 1), ("lsh-12", "lsh", 12)],
+)
+def test_attentions_by_name(name: str, attention: str, rounds: int) -> None:
+    config = TransformerConfig(1, 2, 4, 8, attention="softmax").with_attention(name)
+    assert (config.attention, config.lsh_rounds) == (attention, rounds)
+    assert config.attention_name == (name if name != "lsh" else "lsh-4")
+
+
+@pytest.mark.parametrize("name", ["lsh-0", "lsh-", "lsh-x", "lhs-4", "softmax-4"])
+def test_other_names_are_refused(name: str) -> None:
+    config = TransformerConfig(1, 2, 4, 8)
+    with pytest.raises(ValueError, match=r"attention .* is unknown|lsh_rounds must be"):
+        config.with_attention(name)
