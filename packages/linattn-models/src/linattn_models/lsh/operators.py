@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from linattn_models.lsh.attending import attend
-from linattn_models.lsh.differentiating import differentiate
+from linattn_models.lsh.differentiating import Known, differentiate
 from linattn_models.lsh.hashing import sorted_positions
 from linattn_models.lsh.windows import Layout, Round, padded_rows
 
@@ -55,7 +55,7 @@ def _forward_shapes(
     groups, positions = batch * heads, _positions(length, chunk)
     return (
         value.new_empty(value.shape),
-        query.new_empty(groups * positions, dtype=_wide(query.dtype)),
+        query.new_empty(groups * positions, 1, dtype=_wide(query.dtype)),
         query.new_empty(rotations.shape[0], groups, positions, dtype=torch.int32),
     )
 
@@ -74,11 +74,11 @@ def _backward(
     with torch.autocast(query.device.type, enabled=False):
         layout = _layout(query, lengths, chunk, causal)
         wide = _wide(query.dtype)
-        q, v, upstream, o = (
-            padded_rows(x, layout.positions).to(wide) for x in (query, value, grad_out, out)
+        q, v, o, upstream = (
+            padded_rows(x, layout.positions).to(wide) for x in (query, value, out, grad_out)
         )
-        rounds = _rounds(layout, orders.long())
-        grad_query, grad_value = differentiate(layout, rounds, q, v, upstream, o, denominator)
+        known = Known(q, v, o, denominator, upstream)
+        grad_query, grad_value = differentiate(layout, _rounds(layout, orders.long()), known)
         return (
             _unpadded(grad_query, query).to(query.dtype),
             _unpadded(grad_value, value).to(value.dtype),

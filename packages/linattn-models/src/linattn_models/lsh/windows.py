@@ -49,7 +49,7 @@ class Layout:
         return self.groups * self.positions // self.chunk
 
     def blocks(self) -> list[slice]:
-        """Chunks that are worked on together."""
+        """Chunks that are worked on together, so that what is theirs stays in the caches."""
         kind = self.lengths.device.type
         scores = _SCORES_AT_ONCE.get(kind, _SCORES_AT_ONCE_ELSEWHERE)
         size = max(1, scores // (2 * self.chunk**2))
@@ -70,24 +70,49 @@ class Round:
     order: Tensor
     earlier: Tensor
 
-    @cached_property
-    def rows(self) -> Tensor:
-        """(G P,) int64: the rows of tensors (G P, X) in this round's order."""
-        layout = self.layout
-        starts = torch.arange(layout.groups, device=self.order.device) * layout.positions
-        return (self.order + starts.unsqueeze(1)).flatten()
+    def rows(self, block: slice) -> Tensor:
+        """(chunks c,) int64: the rows of tensors (G P, X) that a block's queries are."""
+        return self.window_rows(block)[self.layout.chunk :]
 
-    @cached_property
-    def places(self) -> Tensor:
-        """(G P,) int64: where each row stands in this round's order, the inverse of `rows`."""
-        inverse = torch.empty_like(self.rows)
-        inverse[self.rows] = torch.arange(len(self.rows), device=self.rows.device)
-        return inverse
+    def window_rows(self, block: slice) -> Tensor:
+        """((chunks + 1) c,) int64: those rows behind the ones of the chunk before.
+
+        Before the first chunk of all it stands once more; its window hides what is not there.
+        """
+        chunk = self.layout.chunk
+        return self._rows[block.start * chunk : (block.stop + 1) * chunk]
 
     def chunk_numbers(self) -> Tensor:
         """(G, P) int32: the chunk of each position, counted from its own head's first."""
-        places = self.places.view(self.layout.groups, -1)
-        return (places % self.layout.positions // self.layout.chunk).int()
+        sorted_numbers = torch.arange(
+            self.layout.positions, dtype=torch.int32, device=self.order.device
+        )
+        sorted_numbers //= self.layout.chunk
+        return torch.empty_like(self.order, dtype=torch.int32).scatter_(
+            1, self.order, sorted_numbers.expand_as(self.order)
+        )
+
+    def hide(self, scores: Tensor, block: slice) -> None:
+        """Puts -inf where a query must not look, in the scores (chunks, c, 2 c) of a block.
+
+        What an earlier round had in sight is hidden too, so that each key counts once.
+        """
+        chunk = self.layout.chunk
+        scores.diagonal(chunk, -2, -1).sub_(SELF)
+        hidden = self._keys[block] > self._horizon[block]
+        for numbers in self.earlier:
+            keys = windows(numbers.view(-1)[self.window_rows(block)], chunk)  # (chunks, 2 c)
+            behind = keys[:, chunk:].unsqueeze(2) - keys.unsqueeze(1)  # chunks back to the key
+            hidden |= behind.bitwise_and_(-2) == 0  # 0, the same, or 1, the one before
+        scores.masked_fill_(hidden, -torch.inf)
+
+    @cached_property
+    def _rows(self) -> Tensor:
+        """(c + G P,) int64: all rows in this round's order, behind the first chunk's once more."""
+        layout = self.layout
+        starts = torch.arange(layout.groups, device=self.order.device) * layout.positions
+        rows = (self.order + starts.unsqueeze(1)).flatten()
+        return torch.cat([rows[: layout.chunk], rows])
 
     @cached_property
     def _exists(self) -> Tensor:
@@ -103,61 +128,34 @@ class Round:
     @cached_property
     def _keys(self) -> Tensor:
         """(C, 1, 2 c) int32: the position of each key of a window."""
-        chunk = self.layout.chunk
+        layout = self.layout
         keys = torch.where(self._exists, self.order.int(), NOWHERE).flatten()
-        window = windows(behind_one_chunk(keys, chunk), chunk).clone()
-        firsts = window[:: self.layout.positions // chunk]
-        firsts[:, :chunk] = NOWHERE  # another head's
+        window = windows(torch.cat([keys[: layout.chunk], keys]), layout.chunk).clone()
+        firsts = window[:: layout.positions // layout.chunk]
+        firsts[:, : layout.chunk] = NOWHERE  # another head's, or none
         return window.unsqueeze(1)
-
-    @cached_property
-    def _seen(self) -> list[tuple[Tensor, Tensor]]:
-        """Chunks of queries (C, c, 1) and keys (C, 1, 2 c), int32, in each earlier round."""
-        chunk = self.layout.chunk
-        found = []
-        for numbers in self.earlier:
-            ordered = numbers.flatten()[self.rows]
-            keys = windows(behind_one_chunk(ordered, chunk), chunk)
-            found.append((ordered.view(-1, chunk, 1), keys.unsqueeze(1)))
-        return found
-
-    def hide(self, scores: Tensor, block: slice) -> None:
-        """Puts -inf where a query must not look, in the scores (chunks, c, 2 c) of a block.
-
-        What an earlier round had in sight is hidden too, so that each key counts once.
-        """
-        chunk = self.layout.chunk
-        scores.diagonal(chunk, -2, -1).sub_(SELF)
-        hidden = self._keys[block] > self._horizon[block]
-        for queries, keys in self._seen:
-            behind = queries[block] - keys[block]  # chunks from the key on to the query
-            hidden |= behind.bitwise_and_(-2) == 0  # 0, the same, or 1, the one before
-        scores.masked_fill_(hidden, -torch.inf)
-
-
-def behind_one_chunk(rows: Tensor, chunk: int) -> Tensor:
-    """The rows with a chunk of zeros before them: the first chunk's window begins there."""
-    return torch.cat([rows.new_zeros(chunk, *rows.shape[1:]), rows])
 
 
 def windows(rows: Tensor, chunk: int) -> Tensor:
-    """Windows of rows that stand behind a chunk of zeros, as a view that overlaps itself.
+    """The windows of consecutive chunks, as a view that overlaps itself.
 
-    (chunk + rows,) -> (C, 2 chunk); (chunk + rows, X) -> (C, X, 2 chunk), so transposed.
+    ((chunks + 1) c,) -> (chunks, 2 c); ((chunks + 1) c, X) -> (chunks, X, 2 c), so transposed.
     """
     return rows.unfold(0, 2 * chunk, chunk)
 
 
-def keys_of(query: Tensor) -> tuple[Tensor, Tensor]:
-    """The queries (..., D) at length 1, which are the keys, and what they were divided by.
+def norms_of(query: Tensor) -> Tensor:
+    """What queries (..., D) are divided by to be keys: their lengths (..., 1).
 
-    A query of no length has a key of none, which no gradient turns: it is divided by infinity.
+    A query of no length is divided by infinity: its key has none either, and no gradient turns it.
     """
-    norm = query.norm(dim=-1, keepdim=True)
-    norm.masked_fill_(norm == 0, torch.inf)
-    return query / norm, norm
+    norm: Tensor = query.norm(dim=-1, keepdim=True)
+    return norm.masked_fill_(norm == 0, torch.inf)
 
 
 def padded_rows(x: Tensor, positions: int) -> Tensor:
     """(B, H, N, X) -> (G P, X), contiguous, with zeros behind each sequence."""
-    return F.pad(x, (0, 0, 0, positions - x.shape[2])).reshape(-1, x.shape[3])
+    behind = positions - x.shape[2]
+    if behind:  # torch would copy even where there is nothing to pad
+        x = F.pad(x, (0, 0, 0, behind))
+    return x.reshape(-1, x.shape[3])
