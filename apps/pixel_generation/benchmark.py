@@ -1,4 +1,4 @@
-"""Images per second and seconds per image: tables 1, 2, 4 and 5 of the paper, less LSH.
+"""Images per second and seconds per image: tables 1, 2, 4 and 5 of the paper.
 
     python apps/pixel_generation/benchmark.py                    the paper's MNIST model
     python apps/pixel_generation/benchmark.py --shape cifar10
@@ -6,16 +6,18 @@
 
 What an image costs does not depend on what the model has learned, so the weights are random unless
 --runs names trained runs; their bits per dimension then stand in the table too. One image at a time
-says what somebody waits for, a batch what a machine puts out. Rerunning the prefix for each of 784
-pixels would take most of an hour, so positions spread over the image are timed and the rest
-interpolated: such figures carry a ~.
+says what somebody waits for, a batch what a machine puts out: each method at the batch size that
+suits it best, which is searched within the memory that is free. Rerunning the prefix for each of
+784 pixels would take most of an hour, so positions spread over the image are timed and the rest
+interpolated: such figures carry a ~. A method that cannot run has a dash, and the reason below.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -23,60 +25,79 @@ import numpy as np
 import torch
 import tyro
 from benchmark_tables import report
-from flag_checks import require_at_least
+from pixel_batches import Limits
 from pixel_datasets import Images
+from pixel_methods import MethodName, methods_named
+from pixel_outcomes import Plan, outcome_of
 from pixel_presets import Attention, paper
 from pixel_runs import APP, build_model, default_device, load_run
-from pixel_speed import METHODS, MethodName, measure
+from pixel_speed import where_it_runs
+from tqdm import tqdm
 
-from linattn_models import AutoregressiveTransformer, TransformerConfig
+from linattn_models import AutoregressiveTransformer
 from linattn_models.atomic import replace_file
-from linattn_models.training import RunFolder, run_script
-from linattn_models.training.environment import environment
+from linattn_models.training import RunFolder, require_at_least, run_script
 
 Shape = Literal["digits", "mnist", "cifar10"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Flags:
-    """Time the generation of images by linear, stateful-softmax and softmax attention."""
+    """Time the generation of images by linear, softmax and LSH attention."""
 
     shape: Shape = "mnist"
     """The dataset whose images, and whose model in the paper, are measured."""
     runs: tuple[Path, ...] = ()
     """Trained runs, one for each attention at most, to measure in place of --shape."""
     batch: int | None = None
-    """Images side by side, beside one alone; 100 of MNIST and digits, 4 of CIFAR-10."""
+    """Images side by side, beside one alone; what suits each method best if not given."""
+    largest_batch: int | None = None
+    """The most that are tried in search of that; 1,024, or 10,000 on a GPU, if not given."""
+    position_seconds: float = 20.0
+    """No batch is tried of which a pixel is expected to take longer."""
     positions: int = 9
     """Pixels timed of each image, spread over it."""
     whole: bool = False
     """Time every pixel, in order, where a state is kept; rerunning is sampled even then."""
-    methods: tuple[MethodName, ...] = tuple(METHODS)
-    """What to time."""
+    methods: tuple[MethodName, ...] = get_args(MethodName)
+    """What to time; linear-eager is linear without the compiled decoder, by each backend."""
     threads: int | None = None
     """Threads of the CPU; torch's choice if not given."""
     out: Path | None = None
     """Folder for benchmark.json and benchmark.md; runs/pixel_generation/benchmark-SHAPE."""
 
+    def plan(self) -> Plan:
+        """What is timed of each method."""
+        usual = 10_000 if default_device().type == "cuda" else 1_024
+        limits = Limits(self.largest_batch or usual, self.position_seconds)
+        return Plan(self.batch, None if self.whole else self.positions, limits)
+
 
 def main(flags: Flags) -> None:
     """Measures, prints the table, and writes it."""
-    require_at_least(flags, {"batch": 1, "positions": 2, "threads": 1})
+    require_numbers(flags)
     if flags.threads is not None:
         torch.set_num_threads(flags.threads)
-    models, bits, shape = trained(flags.runs) if flags.runs else untrained(flags.shape)
-    batch = flags.batch or (4 if shape == "cifar10" else 100)
-    positions = None if flags.whole else flags.positions
-    speeds = measure(models, sorted({1, batch}), positions, flags.methods)
+    methods = methods_named(flags.methods, default_device())
+    attentions = list(dict.fromkeys(method.attention for method in methods))
+    if flags.runs:
+        models, bits, shape = trained(flags.runs, attentions)
+    else:
+        models, bits, shape = untrained(flags.shape, attentions), {}, flags.shape
+    plan = flags.plan()
+    progress = tqdm(methods, desc="timing", unit="method")
+    outcomes = [outcome_of(models, method, plan) for method in progress]
     record = {
         "app": APP,
         "shape": shape,
-        "model": models["linear"].to_dict(),
-        "environment": environment(default_device()),
+        "model": next(iter(models.values())).to_dict(),
+        "environment": where_it_runs(),
         "bits_per_dim": bits,
-        "speeds": [dataclasses.asdict(speed) for speed in speeds],
+        "speeds": [dataclasses.asdict(speed) for x in outcomes for speed in x.speeds],
+        "bounded_by": {x.method.name: x.bounded_by for x in outcomes if x.bounded_by},
+        "failures": {x.method.name: x.failure for x in outcomes if x.failure},
     }
-    text = report(record, speeds, batch)
+    text = report(record, outcomes, searched=plan.batch is None)
     out = flags.out or Path("runs", APP, f"benchmark-{shape}")
     out.mkdir(parents=True, exist_ok=True)
     replace_file(out / "benchmark.json", (json.dumps(record, indent=2) + "\n").encode())
@@ -84,21 +105,33 @@ def main(flags: Flags) -> None:
     print(text)
 
 
+def require_numbers(flags: Flags) -> None:
+    """Refuses numbers that nothing can be timed with."""
+    require_at_least(flags, {"batch": 1, "largest_batch": 1, "positions": 2, "threads": 1})
+    if not 0 < flags.position_seconds < math.inf:
+        raise ValueError(
+            f"expected --position-seconds of more than 0, got {flags.position_seconds:g}"
+        )
+    if not flags.methods:
+        raise ValueError("expected --methods to name one or more, got none")
+
+
 Models = dict[Attention, AutoregressiveTransformer]
 
 
-def untrained(shape: Shape) -> tuple[Models, dict[str, float], str]:
+def untrained(shape: Shape, attentions: Collection[Attention]) -> Models:
     """The paper's model for images of this shape, with random weights."""
     one = {"digits": (1, 8, 8), "mnist": (1, 28, 28), "cifar10": (1, 32, 32, 3)}[shape]
     blank = np.zeros(one, np.uint8)
     images = Images(shape, blank, blank, blank, levels=17 if shape == "digits" else 256)
     recipe = paper(images)
     device = default_device()
-    models = {name: build_model(recipe, name, images).to(device) for name in get_args(Attention)}
-    return models, {}, shape
+    return {name: build_model(recipe, name, images).to(device) for name in attentions}
 
 
-def trained(folders: Sequence[Path]) -> tuple[Models, dict[str, float], str]:
+def trained(
+    folders: Sequence[Path], attentions: Collection[Attention]
+) -> tuple[Models, dict[str, float], str]:
     """The runs' models; an attention that no run has gets one alike with random weights."""
     runs = [load_run(folder) for folder in folders]
     names = [run.attention for run in runs]
@@ -107,7 +140,7 @@ def trained(folders: Sequence[Path]) -> tuple[Models, dict[str, float], str]:
     if len({run.dataset for run in runs}) != 1:
         raise ValueError(f"expected runs on one dataset, got {[run.dataset for run in runs]}")
     models: Models = {run.attention: run.model for run in runs}
-    for name in set(get_args(Attention)) - set(models):
+    for name in set(attentions) - set(models):
         models[name] = _alike(runs[0].model, name)
     bits: dict[str, float] = {
         run.attention: RunFolder(folder).summary().get("metrics", {}).get("bits_per_dim")
@@ -118,10 +151,8 @@ def trained(folders: Sequence[Path]) -> tuple[Models, dict[str, float], str]:
 
 def _alike(model: AutoregressiveTransformer, attention: Attention) -> AutoregressiveTransformer:
     values: dict[str, Any] = model.to_dict()
-    config = dataclasses.replace(model.config, attention=attention)
-    return AutoregressiveTransformer.from_dict(
-        {**values, "transformer": TransformerConfig.to_dict(config)}
-    ).to(default_device())
+    values["transformer"] = model.config.with_attention(attention).to_dict()
+    return AutoregressiveTransformer.from_dict(values).to(default_device())
 
 
 if __name__ == "__main__":

@@ -10,17 +10,15 @@ everything that says what was done and what came of it, and no weights.
 from __future__ import annotations
 
 import dataclasses
-import io
 from pathlib import Path
 from typing import Any
 
 import tyro
-from markdown_tables import markdown_table
-from matplotlib.figure import Figure
-from pixel_runs import APP
+from pixel_curves import Panel, draw, validation_curve
+from pixel_records import copy_records, summary_of
 
 from linattn_models.atomic import replace_file
-from linattn_models.training import RunFolder, run_script
+from linattn_models.training import RunFolder, markdown_table, run_script
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,15 +38,13 @@ def main(flags: Flags) -> None:
         raise ValueError("expected --runs to name one run or more, got none")
     if len(runs) < len(flags.runs):
         raise ValueError("expected --runs with folders of different names, got one name twice")
-    summaries = {name: ended(run) for name, run in runs.items()}
+    summaries = {name: summary_of(run) for name, run in runs.items()}
     picture, text = curves(runs), table(summaries)
     flags.out.mkdir(parents=True, exist_ok=True)
     replace_file(flags.out / "curves.png", picture)
     replace_file(flags.out / "table.md", text.encode())
     for name, run in runs.items():
-        (flags.out / name).mkdir(exist_ok=True)
-        for file in (run.config_file, run.metrics_file, run.summary_file):
-            replace_file(flags.out / name / file.name, file.read_bytes())
+        copy_records(run, flags.out / name)
     print(f"{text}\nPicture, table and records are in {flags.out}.")
 
 
@@ -57,37 +53,13 @@ def named(folder: Path) -> str:
     return folder.resolve().name
 
 
-def ended(run: RunFolder) -> dict[str, Any]:
-    """The summary of a run of this application that has ended."""
-    summary = run.summary()
-    if summary.get("app") != APP:
-        raise ValueError(
-            f"{run.path}: expected a run of {APP}, found one of {summary.get('app')!r}"
-        )
-    return summary
-
-
 def curves(runs: dict[str, RunFolder]) -> bytes:
     """A PNG: bits per dimension of the validation images over updates, and over seconds."""
-    drawing = Figure(figsize=(9, 3.4), layout="constrained")
-    panels = drawing.subplots(1, 2, sharey=True)
-    for panel, over, label in zip(panels, ("step", "seconds"), ("updates", "seconds"), strict=True):
-        for name, run in runs.items():
-            looks = [line for line in run.metrics() if line["split"] == "eval"]
-            panel.plot(
-                [look[over] for look in looks],
-                [look["bits_per_dim"] for look in looks],
-                label=name,
-                marker="o",
-                markersize=3,
-            )
-        panel.set(xlabel=f"{label} of training")
-        panel.grid(alpha=0.3)
-    panels[0].set(ylabel="bits/dim, validation images")
-    panels[0].legend()
-    png = io.BytesIO()
-    drawing.savefig(png, format="png", dpi=120)
-    return png.getvalue()
+    panels = [
+        Panel(label, {name: validation_curve(run, over) for name, run in runs.items()})
+        for over, label in (("step", "updates of training"), ("seconds", "seconds of training"))
+    ]
+    return draw(*panels)
 
 
 def table(summaries: dict[str, dict[str, Any]]) -> str:

@@ -17,24 +17,22 @@ import dataclasses
 import json
 import shutil
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import tyro
-from demo_table import demo_report
-from flag_checks import require_at_least
+from demo_table import METHODS, demo_report
 from pixel_datasets import Images, load
 from pixel_pictures import write_completions, write_samples
 from pixel_presets import Attention, Recipe, demo
-from pixel_runs import APP, default_device
-from pixel_speed import measure
+from pixel_runs import APP
+from pixel_speed import measure, where_it_runs
 from pixel_training import train_model
 
 from linattn_models import AutoregressiveTransformer
 from linattn_models.atomic import replace_file
-from linattn_models.training import RunFolder, run_script
-from linattn_models.training.environment import environment
+from linattn_models.training import RunFolder, require_at_least, run_script
 
-ATTENTIONS: tuple[Attention, ...] = get_args(Attention)
+ATTENTIONS: tuple[Attention, ...] = ("linear", "softmax")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,10 +71,10 @@ def main(flags: Flags) -> None:
         say(f"Drawing and completing digits with {attention} attention")
         draw(flags, images, recipe, attention, models[attention])
     say("Timing generation")
-    speeds = measure(models, sorted({1, flags.batch}), flags.positions)
+    speeds = measure(models, sorted({1, flags.batch}), flags.positions, METHODS)
     results = {
         "app": APP,
-        "environment": environment(default_device()),
+        "environment": where_it_runs(),
         "runs": summaries,
         "speeds": [dataclasses.asdict(speed) for speed in speeds],
     }

@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from markdown_tables import figure, markdown_table
-from pixel_speed import METHODS, Speed, how_it_ran
+from pixel_methods import LINEAR, SOFTMAX, STATEFUL_SOFTMAX
+from pixel_speed import Speed, how_it_ran
+
+from linattn_models.training import figure, markdown_table
+
+METHODS = (LINEAR, STATEFUL_SOFTMAX, SOFTMAX)
 
 
 def demo_report(results: dict[str, Any], speeds: Sequence[Speed], batch: int) -> str:
     """What was learned and what generating costs, a row for each way to generate."""
     by_case = {(speed.method, speed.batch): speed for speed in speeds}
     rows = []
-    for method, (attention, _) in METHODS.items():
-        one, many = by_case[method, 1], by_case[method, batch]
+    for method in METHODS:
+        one, many = by_case[method.name, 1], by_case[method.name, batch]
         rows.append(
             [
-                method,
-                f"{results['runs'][attention]['metrics']['bits_per_dim']:.2f}",
+                method.name,
+                f"{results['runs'][method.attention]['metrics']['bits_per_dim']:.2f}",
                 figure(one.images_per_second),
                 figure(many.images_per_second),
                 f"{one.state_bytes_per_image:,}",

@@ -15,12 +15,11 @@ import math
 from pathlib import Path
 
 import tyro
-from flag_checks import require_at_least
 from pixel_datasets import load
 from pixel_pictures import affordable_samples, write_completions, write_samples
 from pixel_runs import load_run
 
-from linattn_models.training import run_script
+from linattn_models.training import require_at_least, run_script
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +51,8 @@ def main(flags: Flags) -> None:
     images = load(run.dataset, flags.data_dir)
     out = flags.out if flags.out is not None else flags.run
     label = f"{images.name}, {run.attention} attention, step {run.step:,}"
-    count = affordable_samples(images) if flags.count is None else flags.count
+    affordable = affordable_samples(run.model, images)
+    count = affordable if flags.count is None else flags.count
     write_samples(
         out / "samples.png",
         run.model,

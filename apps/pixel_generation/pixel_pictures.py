@@ -6,7 +6,7 @@ from pathlib import Path
 
 from image_grids import completion_rows, hide_below, square_rows, to_colours, write_grid
 from pixel_datasets import Images
-from pixel_sampling import complete_images, sample_images
+from pixel_sampling import complete_images, sample_images, way_of
 from pixel_tokens import Layout
 
 from linattn_models import AutoregressiveTransformer
@@ -68,6 +68,8 @@ def write_completions(
     write_grid(path, rows, f"completions: {label}", columns)
 
 
-def affordable_samples(images: Images) -> int:
+def affordable_samples(model: AutoregressiveTransformer, images: Images) -> int:
     """As many samples as a laptop makes in about a minute, 64 at most."""
+    if way_of(model) == "rerun":  # all pixels before, for each pixel: half the square of them
+        return max(1, min(64, 2**19 // images.dimensions**2))
     return max(4, min(64, 16_384 // images.dimensions))

@@ -17,7 +17,7 @@ from linattn_models import Categorical, MixtureOfLogistics, TransformerConfig
 from linattn_models.training import TrainingConfig
 
 PresetName = Literal["smoke", "laptop", "paper"]
-Attention = Literal["linear", "softmax"]
+Attention = Literal["linear", "softmax", "lsh-1", "lsh-4"]
 HeadName = Literal["categorical", "logistics"]
 
 
@@ -61,10 +61,9 @@ class Recipe:
             num_heads=self.num_heads,
             head_dim=self.head_dim,
             ffn_dim=self.ffn_dim,
-            attention=attention,
             norm=self.norm,
             dropout=self.dropout,
-        )
+        ).with_attention(attention)
 
     def output_head(self, images: Images) -> Categorical | MixtureOfLogistics:
         """The head for one token of `images`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 import torch
 from pixel_datasets import Pixels
@@ -26,7 +27,11 @@ def sample_images(
     generator = _generator(model, seed)
     with _evaluating(model):
         tokens = model.generate(
-            count, temperature=temperature, generator=generator, progress=progress
+            count,
+            temperature=temperature,
+            generator=generator,
+            progress=progress,
+            method=way_of(model),
         )
     return to_images(tokens, height, width)
 
@@ -58,9 +63,15 @@ def complete_images(
             temperature=temperature,
             generator=generator,
             progress=progress,
+            method=way_of(model),
         )
     completed = to_images(tokens, images.shape[1], images.shape[2])
     return completed.reshape(len(images), copies, *images.shape[1:])
+
+
+def way_of(model: AutoregressiveTransformer) -> Literal["stateful", "rerun"]:
+    """How the model generates: LSH has no state to step from and runs the prefix for each token."""
+    return "rerun" if model.config.attention == "lsh" else "stateful"
 
 
 @contextmanager

@@ -1,29 +1,25 @@
-"""How fast images come out, by each of the three ways to generate them.
-
-linear            an RNN: the state has one size, and every pixel costs the same
-stateful-softmax  keys and values of all pixels so far are kept: a pixel costs more the later it is
-softmax           nothing is kept, so each pixel runs all those before it again: what plain
-                  transformers did, and what the paper's factor of thousands is measured against
-"""
+"""How fast images come out, by each of the ways to generate them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
+from pixel_methods import Method, stepping_backends
 from pixel_presets import Attention
+from pixel_runs import default_device
 from tqdm import tqdm
 
-from linattn_models import AutoregressiveTransformer, generation_throughput
+from linattn_models import AutoregressiveTransformer, Throughput, generation_throughput
+from linattn_models.attention import LinearMixer
+from linattn_models.training.environment import environment
 
-MethodName = Literal["linear", "stateful-softmax", "softmax"]
-# For each method, the attention of its model and how that model is run.
-METHODS: dict[MethodName, tuple[Attention, str]] = {
-    "linear": ("linear", "stateful"),
-    "stateful-softmax": ("softmax", "stateful"),
-    "softmax": ("softmax", "rerun"),
-}
+Models = Mapping[Attention, AutoregressiveTransformer]
+
+# Positions of a rerunning method where every one was asked for.
+_RERUN_POSITIONS = 32
 
 
 @dataclass(frozen=True)
@@ -34,7 +30,7 @@ class Speed:
     compiled: the steps were those of a compiled decoder, and not of the model in PyTorch.
     """
 
-    method: MethodName
+    method: str
     batch: int
     images_per_second: float
     seconds_per_image: float
@@ -44,10 +40,7 @@ class Speed:
 
 
 def measure(
-    models: Mapping[Attention, AutoregressiveTransformer],
-    batches: Sequence[int],
-    positions: int | None,
-    methods: Sequence[MethodName] = tuple(METHODS),
+    models: Models, batches: Sequence[int], positions: int | None, methods: Sequence[Method]
 ) -> list[Speed]:
     """The speed of each method at each batch size.
 
@@ -56,40 +49,30 @@ def measure(
         batches: numbers of images made side by side.
         positions: how many pixels of an image are timed, spread over it; None for all, one after
             the other, save that rerunning is always timed at some (32).
-        methods: which of METHODS.
+        methods: what to time.
     """
     cases = [(method, batch) for batch in batches for method in methods]
     return [
-        _measure_one(models, method, batch, positions)
+        speed_of(method, time_method(models, method, batch, positions), batch)
         for method, batch in tqdm(cases, desc="timing", unit="case")
     ]
 
 
-def how_it_ran(environment: Mapping[str, Any], speeds: Sequence[Speed]) -> str:
-    """A line for below a table: versions, threads, and what of linear attention was native."""
-    first = (
-        f"torch {environment['torch']}, {environment['device']}, {environment['threads']} threads"
-    )
-    native = environment["backends"][0]
-    if native == "reference":
-        return f"{first}; linear attention in plain torch."
-    compiled = dict.fromkeys(speed.method for speed in speeds if speed.compiled)
-    drawn = f", which also compiled the decoder of: {', '.join(compiled)}" if compiled else ""
-    return f"{first}; linear attention by the backend {native}{drawn}."
+def time_method(models: Models, method: Method, batch: int, positions: int | None) -> Throughput:
+    """What `batch` images side by side take; positions as for `measure`."""
+    steps = _RERUN_POSITIONS if positions is None and method.way == "rerun" else positions
+    model = models[method.attention].eval()
+    decoder = "auto" if method.backend is None else "eager"
+    with _attending_by(model, method.backend or "auto"):
+        return generation_throughput(
+            model, batch=batch, method=method.way, decoder=decoder, steps=steps
+        )
 
 
-def _measure_one(
-    models: Mapping[Attention, AutoregressiveTransformer],
-    method: MethodName,
-    batch: int,
-    positions: int | None,
-) -> Speed:
-    attention, way = METHODS[method]
-    steps = 32 if positions is None and way == "rerun" else positions
-    model = models[attention].eval()
-    timed = generation_throughput(model, batch=batch, method=way, steps=steps)
+def speed_of(method: Method, timed: Throughput, batch: int) -> Speed:
+    """What a table needs of a measurement."""
     return Speed(
-        method,
+        method.name,
         batch,
         timed.samples_per_second,
         timed.seconds_per_sample,
@@ -97,3 +80,33 @@ def _measure_one(
         timed.estimated,
         timed.compiled,
     )
+
+
+def where_it_runs() -> dict[str, Any]:
+    """Versions, device and threads, and the backend that makes the steps of linear attention."""
+    device = default_device()
+    return {**environment(device), "steps_by": stepping_backends(device)[0]}
+
+
+def how_it_ran(where: Mapping[str, Any], speeds: Sequence[Speed]) -> str:
+    """A line for below a table: versions, threads, and what of linear attention was native."""
+    first = f"torch {where['torch']}, {where['device']}, {where['threads']} threads"
+    native = where["steps_by"]
+    if native == "reference":
+        return f"{first}; linear attention in plain torch."
+    compiled = dict.fromkeys(speed.method for speed in speeds if speed.compiled)
+    drawn = f", which also compiled the decoder of: {', '.join(compiled)}" if compiled else ""
+    return f"{first}; linear attention by the backend {native}{drawn}."
+
+
+@contextmanager
+def _attending_by(model: AutoregressiveTransformer, backend: str) -> Iterator[None]:
+    """Within the block this backend runs the model's linear attention."""
+    mixers = [module for module in model.modules() if isinstance(module, LinearMixer)]
+    try:
+        for mixer in mixers:
+            mixer.backend = backend
+        yield
+    finally:
+        for mixer in mixers:
+            mixer.backend = "auto"

@@ -81,7 +81,7 @@ def finish(
     }
     run.write_summary(summary)
     label = f"{images.name}, {summary['attention']} attention, step {summary['steps']:,}"
-    count = affordable_samples(images)
+    count = affordable_samples(model, images)
     write_samples(run.path / "samples.png", model, images, count, label)
     run.plot_curves()
     return summary

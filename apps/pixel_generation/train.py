@@ -37,7 +37,7 @@ class Flags:
     data_dir: Path | None = None
     """Folder of the dataset's published files, or with a subfolder of its name that has them."""
     attention: Attention = "linear"
-    """linear: the paper's; softmax: the usual kind."""
+    """linear: the paper's; softmax: the usual kind; lsh-1, lsh-4: Reformer's, in 1 or 4 rounds."""
     seed: int = 0
     """Decides the weights at the start, the order of the images, and dropout."""
     out: Path | None = None

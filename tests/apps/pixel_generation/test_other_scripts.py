@@ -7,8 +7,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+from app_scripts import Script
 from matplotlib.image import imread
-from pixel_scripts import Script
 from safetensors.numpy import load_file, save_file
 
 PNG = b"\x89PNG"
@@ -86,14 +86,25 @@ def test_benchmark(script: Script, smoke_run: Path, tmp_path: Path) -> None:
     done = script("benchmark", *flags, "--out", tmp_path)
     assert done.code == 0, done.stderr
     record = json.loads((tmp_path / "benchmark.json").read_text())
-    assert {(speed["method"], speed["batch"]) for speed in record["speeds"]} == {
-        (method, batch) for method in ("linear", "stateful-softmax", "softmax") for batch in (1, 3)
-    }
+    methods = ["linear", "linear (eager, reference)", "stateful-softmax", "softmax"]
+    timed = {(speed["method"], speed["batch"]) for speed in record["speeds"]}
+    assert {(method, n) for method in [*methods, "lsh-1", "lsh-4"] for n in (1, 3)} <= timed
+    assert record["failures"] == {}
     summary = json.loads((smoke_run / "summary.json").read_text())
     assert record["bits_per_dim"] == {"linear": summary["metrics"]["bits_per_dim"]}
     table = (tmp_path / "benchmark.md").read_text()
     assert table.strip() in done.stdout
-    assert "| stateful-softmax |" in table
+    assert "\n| stateful-softmax " in table
+
+
+def test_benchmark_searches_the_best_batch(script: Script, smoke_run: Path, tmp_path: Path) -> None:
+    flags = ["--runs", smoke_run, "--methods", "linear", "lsh-1", "--positions", 2]
+    done = script("benchmark", *flags, "--largest-batch", 4, "--out", tmp_path)
+    assert done.code == 0, done.stderr
+    record = json.loads((tmp_path / "benchmark.json").read_text())
+    assert {speed["batch"] for speed in record["speeds"]} <= {1, 2, 4}
+    assert "batch: the best of 1, 2, 4 and so on" in done.stdout
+    assert record["model"]["transformer"]["attention"] == "linear"
 
 
 def test_benchmark_shows_the_paper_beside(script: Script, tmp_path: Path) -> None:
@@ -106,10 +117,16 @@ def test_benchmark_shows_the_paper_beside(script: Script, tmp_path: Path) -> Non
 
 
 def test_benchmark_refuses(script: Script, tmp_path: Path) -> None:
-    done = script("benchmark", "--positions", 1, "--out", tmp_path / "out")
-    assert done.code == 2
-    assert done.stderr == "expected --positions of 2 or more, got 1\n"
-    assert not (tmp_path / "out").exists()
+    cases = {
+        "expected --positions of 2 or more, got 1": ["--positions", 1],
+        "expected --largest-batch of 1 or more, got 0": ["--largest-batch", 0],
+        "expected --position-seconds of more than 0, got 0": ["--position-seconds", 0],
+        "expected --methods to name one or more, got none": ["--methods"],
+    }
+    for sentence, flags in cases.items():
+        done = script("benchmark", *flags, "--out", tmp_path / "out")
+        assert (done.code, done.stderr) == (2, sentence + "\n")
+        assert not (tmp_path / "out").exists()
 
 
 def test_compare(script: Script, smoke_run: Path, tmp_path: Path) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
 from pixel_datasets import Images
-from pixel_presets import PRESETS, PresetName, demo, laptop, paper, recipe_for, smoke
+from pixel_presets import PRESETS, Attention, PresetName, demo, laptop, paper, recipe_for, smoke
 from pixel_runs import build_model
 from pixel_tokens import to_tokens
 
@@ -20,13 +21,14 @@ def images_like(name: str, count: int = 20) -> Images:
     return Images(name, blank, blank[:2], blank[:2], 17 if name == "digits" else 256)
 
 
-@pytest.mark.parametrize("attention", ["linear", "softmax"])
+@pytest.mark.parametrize("attention", get_args(Attention))
 @pytest.mark.parametrize("name", ["digits", "mnist", "fashion-mnist", "cifar10"])
 @pytest.mark.parametrize("preset", ["smoke", "laptop"])
-def test_models_fit_their_tokens(preset: PresetName, name: str, attention: str) -> None:
+def test_models_fit_their_tokens(preset: PresetName, name: str, attention: Attention) -> None:
     images = images_like(name)
     recipe = recipe_for(preset, images)
-    model = build_model(recipe, attention, images)  # type: ignore[arg-type]
+    model = build_model(recipe, attention, images)
+    assert model.config.attention_name == attention
     tokens = to_tokens(images.test[:1], recipe.layout)
     assert model.max_length == tokens.shape[1] == images.dimensions
     assert model(tokens).shape == (1, images.dimensions, model.head.num_parameters)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import get_args
 
 import numpy as np
 import pytest
-import torch
 from pixel_datasets import Images
 from pixel_evaluation import bits_per_dim
 from pixel_pictures import affordable_samples
+from pixel_presets import Attention
 from pixel_sampling import complete_images, sample_images
-from pixel_speed import METHODS, measure
 
 from linattn_models import AutoregressiveTransformer, TransformerConfig
 
@@ -20,13 +20,11 @@ from linattn_models import AutoregressiveTransformer, TransformerConfig
 def tiny(
     attention: str = "linear", levels: int = 2, positions: int = 4
 ) -> AutoregressiveTransformer:
-    config = TransformerConfig(
-        num_layers=1, num_heads=1, head_dim=4, ffn_dim=8, attention=attention, dropout=0.5
-    )
-    return AutoregressiveTransformer(config, levels, positions)
+    config = TransformerConfig(num_layers=1, num_heads=1, head_dim=4, ffn_dim=8, dropout=0.5)
+    return AutoregressiveTransformer(config.with_attention(attention), levels, positions)
 
 
-@pytest.mark.parametrize("attention", ["linear", "softmax"])
+@pytest.mark.parametrize("attention", get_args(Attention))
 def test_bits_are_those_of_a_distribution_over_all_images(attention: str) -> None:
     """The probabilities that the bits stand for sum to 1 over the 16 images of 2x2 bits."""
     model = tiny(attention).train()
@@ -63,7 +61,7 @@ def test_seeds_decide_the_draws() -> None:
     assert (first != other).any()
 
 
-@pytest.mark.parametrize("attention", ["linear", "softmax"])
+@pytest.mark.parametrize("attention", get_args(Attention))
 def test_completions_keep_what_was_shown_and_differ_below(attention: str) -> None:
     model = tiny(attention, levels=16, positions=16)
     images = np.random.default_rng(0).integers(0, 16, (3, 4, 4), dtype=np.uint8)
@@ -75,19 +73,13 @@ def test_completions_keep_what_was_shown_and_differ_below(attention: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("shape", "count"), [((8, 8), 64), ((28, 28), 20), ((32, 32, 3), 5), ((90, 90), 4)]
+    ("shape", "stepped", "rerun"),
+    [((8, 8), 64, 64), ((28, 28), 20, 1), ((32, 32, 3), 5, 1), ((90, 90), 4, 1)],
 )
-def test_samples_affordable(shape: tuple[int, ...], count: int) -> None:
+def test_samples_affordable(shape: tuple[int, ...], stepped: int, rerun: int) -> None:
+    """Rerunning is dear, so that LSH draws fewer."""
     blank = np.zeros((1, *shape), np.uint8)
-    assert affordable_samples(Images("any", blank, blank, blank, 2)) == count
-
-
-def test_every_method_is_measured_at_every_batch() -> None:
-    torch.manual_seed(0)
-    models = {"linear": tiny("linear").eval(), "softmax": tiny("softmax").eval()}
-    speeds = measure(models, [1, 3], positions=2)  # type: ignore[arg-type]
-    assert [(s.method, s.batch) for s in speeds] == [(m, b) for b in (1, 3) for m in METHODS]
-    assert all(speed.images_per_second > 0 and speed.estimated for speed in speeds)
-    kept = {speed.method: speed.state_bytes_per_image for speed in speeds}
-    # S is 4x4 and z is 4; keys and values are 4 each for 4 positions; rerunning keeps nothing.
-    assert kept == {"linear": 20 * 4, "stateful-softmax": 32 * 4, "softmax": 0}
+    images = Images("any", blank, blank, blank, 2)
+    for attention, count in (("linear", stepped), ("lsh-1", rerun)):
+        config = TransformerConfig(1, 1, 4, 4).with_attention(attention)
+        assert affordable_samples(AutoregressiveTransformer(config, 2, 4), images) == count

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pixel_scripts import Script, command
+from app_scripts import Script, command
 
 PNG = b"\x89PNG"
 
@@ -40,6 +40,20 @@ def test_training_lowers_the_loss(smoke_run: Path) -> None:
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.parametrize("attention", ["softmax", "lsh-1", "lsh-4"])
+def test_every_attention_trains_and_draws(script: Script, tmp_path: Path, attention: str) -> None:
+    out = tmp_path / "run"
+    flags = ["--preset", "smoke", "--attention", attention, "--steps", 10]
+    done = script("train", *flags, "--out", out)
+    assert done.code == 0, done.stderr
+    assert json.loads((out / "summary.json").read_text())["attention"] == attention
+    assert json.loads((out / "config.json").read_text())["attention"] == attention
+    assert (out / "samples.png").read_bytes().startswith(PNG)
+    done = script("generate", "--run", out, "--count", 4, "--completed", 2, "--copies", 2)
+    assert done.code == 0, done.stderr
+    assert (out / "completions.png").read_bytes().startswith(PNG)
+
+
 def test_killed_and_resumed_equals_unbroken(script: Script, tmp_path: Path) -> None:
     flags = ["--preset", "smoke", "--steps", "100", "--dropout", "0.2", "--checkpoint-every", "5"]
     unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
@@ -59,7 +73,9 @@ def test_killed_and_resumed_equals_unbroken(script: Script, tmp_path: Path) -> N
 
 
 def kill_after_a_checkpoint(flags: list[str], checkpoint: Path) -> None:
-    process = subprocess.Popen(command("train", *flags), stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command("pixel_generation", "train", *flags), stderr=subprocess.PIPE, text=True
+    )
     deadline = time.monotonic() + 120
     while not checkpoint.exists() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.005)

@@ -1,4 +1,4 @@
-"""The application's scripts, run as a user runs them."""
+"""An application's scripts, run as a user runs them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
 
-APP = Path(__file__).parents[3] / "apps" / "pixel_generation"
+APPS = Path(__file__).parents[2] / "apps"
 
 
 @dataclass(frozen=True)
@@ -26,15 +26,15 @@ class Finished:
 Script = Callable[..., Finished]
 
 
-def command(name: str, *arguments: object) -> list[str]:
-    """What runs the script `name` in a process of its own."""
-    return [sys.executable, str(APP / f"{name}.py"), *map(str, arguments)]
+def command(app: str, name: str, *arguments: object) -> list[str]:
+    """What runs the script `name` of `app` in a process of its own."""
+    return [sys.executable, str(APPS / app / f"{name}.py"), *map(str, arguments)]
 
 
-def run(name: str, *arguments: object) -> Finished:
-    """The script `name` as `__main__` of this process, which has torch loaded already."""
+def run(app: str, name: str, *arguments: object) -> Finished:
+    """The script as `__main__` of this process, which has torch loaded already."""
     out, err = io.StringIO(), io.StringIO()
-    argv = command(name, *arguments)[1:]
+    argv = command(app, name, *arguments)[1:]
     with mock.patch.object(sys, "argv", argv), redirect_stdout(out), redirect_stderr(err):
         try:
             runpy.run_path(argv[0], run_name="__main__")

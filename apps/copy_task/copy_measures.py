@@ -1,0 +1,52 @@
+"""What a model makes of second halves: the loss it is trained on, and what is reported."""
+
+from __future__ import annotations
+
+import torch
+from copy_data import Duplications, in_second_half
+from torch import Tensor
+
+from linattn_models import AutoregressiveTransformer
+
+Batch = dict[str, Tensor]
+
+SEQUENCES_AT_ONCE = 128  # bounds the memory
+
+
+def copy_loss(model: AutoregressiveTransformer, batch: Batch) -> Tensor:
+    """Nats a symbol: the mean of -log p over the symbols of the second halves of a batch."""
+    tokens = batch["tokens"]
+    asked = in_second_half(batch["copied"], tokens.shape[1])  # (B, N)
+    return model.head.negative_log_likelihood(model(tokens), tokens)[asked].mean()
+
+
+@torch.no_grad()
+def copy_measures(model: AutoregressiveTransformer, data: Duplications) -> dict[str, float]:
+    """The figures of all of `data`, each symbol predicted from the true ones before it.
+
+    Returns:
+        "loss", nats a symbol; "accuracy", the share of symbols that the likeliest guess gets right;
+        "sequence_accuracy", the share of sequences in which it gets all of them right.
+    """
+    sums = torch.zeros(4, dtype=torch.float64)
+    for indices in torch.arange(len(data)).split(SEQUENCES_AT_ONCE):
+        batch = {name: value.to(model.device) for name, value in data.batch(indices).items()}
+        sums += _sums(model, batch)
+    nats, right, symbols, whole = sums.tolist()
+    return {
+        "loss": nats / symbols,
+        "accuracy": right / symbols,
+        "sequence_accuracy": whole / len(data),
+    }
+
+
+def _sums(model: AutoregressiveTransformer, batch: Batch) -> Tensor:
+    """Over a batch: nats, symbols that are right, symbols, and sequences that are right."""
+    tokens = batch["tokens"]
+    asked = in_second_half(batch["copied"], tokens.shape[1])  # (B, N)
+    parameters = model(tokens)  # (B, N, P)
+    nats = model.head.negative_log_likelihood(parameters, tokens)  # (B, N)
+    right = parameters.argmax(-1) == tokens  # (B, N)
+    counts = (nats[asked].double().sum(), right[asked].sum(), asked.sum())
+    whole = (right | ~asked).all(1).sum()
+    return torch.stack([count.double().cpu() for count in (*counts, whole)])

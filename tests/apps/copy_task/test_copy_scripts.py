@@ -1,0 +1,140 @@
+"""train.py and compare.py as their user runs them: what they leave, resume, refuse."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from app_scripts import Script
+
+PNG = b"\x89PNG"
+FAST = ["--preset", "smoke", "--steps", 6]
+RECORDS = ["config.json", "metrics.jsonl", "summary.json"]
+LSH = ["lsh-1", "lsh-4"]
+
+
+def lines_of(run: Path) -> list[dict[str, Any]]:
+    """metrics.jsonl without the times, which differ between runs."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name != "seconds"} for line in lines]
+
+
+@pytest.mark.parametrize("name", ["train", "compare"])
+def test_help_says_what_it_does_and_how_it_is_run(script: Script, name: str) -> None:
+    done = script(name, "--help")
+    assert done.code == 0
+    assert f"python apps/copy_task/{name}.py" in done.stdout
+    assert "--out" in done.stdout
+
+
+def test_a_run_leaves_numbers_and_a_picture(smoke_run: Path) -> None:
+    summary = json.loads((smoke_run / "summary.json").read_text())
+    assert (summary["app"], summary["preset"]) == ("copy_task", "smoke")
+    assert (summary["dataset"], summary["attention"], summary["seed"]) == ("copy", "linear", 0)
+    assert summary["steps"] == 20
+    assert set(summary["metrics"]) == {"loss", "accuracy", "sequence_accuracy"}
+    assert summary["metrics"]["loss"] == lines_of(smoke_run)[-1]["loss"]
+    assert (smoke_run / "curve.png").read_bytes().startswith(PNG)
+    assert (smoke_run / "checkpoints" / "step-20" / "model.safetensors").exists()
+
+
+def test_training_lowers_the_loss(smoke_run: Path) -> None:
+    losses = [line["loss"] for line in lines_of(smoke_run) if line["split"] == "train"]
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("attention", ["linear", "lsh-1"])
+def test_a_run_that_lost_its_end_resumes_to_the_same_losses(
+    script: Script, tmp_path: Path, attention: str
+) -> None:
+    run = tmp_path / "run"
+    flags = ["--preset", "smoke", "--attention", attention, "--checkpoint-every", 5, "--out", run]
+    assert script("train", *flags).code == 0
+    lines, summary = lines_of(run), json.loads((run / "summary.json").read_text())
+    weights = (run / "checkpoints" / "step-20" / "model.safetensors").read_bytes()
+    for lost in (run / "checkpoints" / "step-20").iterdir():
+        lost.unlink()
+    (run / "checkpoints" / "step-20").rmdir()
+    (run / "summary.json").unlink()
+    done = script("train", *flags, "--resume")
+    assert done.code == 0, done.stderr
+    assert lines_of(run) == lines
+    assert json.loads((run / "summary.json").read_text())["metrics"] == summary["metrics"]
+    assert (run / "checkpoints" / "step-20" / "model.safetensors").read_bytes() == weights
+
+
+def test_compare_draws_tabulates_and_keeps_the_records(script: Script, tmp_path: Path) -> None:
+    where = ["--runs", tmp_path / "runs", "--out", tmp_path / "results"]
+    done = script("compare", *FAST, *where)
+    assert done.code == 0, done.stderr
+    names = ["linear", *LSH, "softmax"]
+    results = tmp_path / "results"
+    assert sorted(path.name for path in results.iterdir()) == sorted(
+        ["curves.png", "table.md", *names]
+    )
+    assert (results / "curves.png").read_bytes().startswith(PNG)
+    rows = (results / "table.md").read_text().splitlines()[2:]
+    assert [row.split()[1] for row in rows] == ["softmax", "linear", *LSH]
+    assert (results / "table.md").read_text() in done.stdout
+    for name in names:
+        assert sorted(path.name for path in (results / name).iterdir()) == RECORDS
+        assert json.loads((results / name / "summary.json").read_text())["attention"] == name
+    compare_resumes(script, tmp_path, where)
+
+
+def compare_resumes(script: Script, folder: Path, where: list[object]) -> None:
+    """With --resume finished runs are kept as they are; without it none is touched."""
+    summaries = {path: path.read_bytes() for path in (folder / "runs").rglob("summary.json")}
+    refused = script("compare", *FAST, *where)
+    assert refused.code == 2
+    assert "already holds a run: give --resume" in refused.stderr
+    again = script("compare", *FAST, *where, "--resume")
+    assert again.code == 0, again.stderr
+    assert {path: path.read_bytes() for path in summaries} == summaries
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--steps", 0], "steps must be"),
+        (["--seed", -1], "expected --seed of 0 or more, got -1"),
+        (["--max-length", 3], "expected --max-length of 4 or more"),
+        (["--num-heads", 0], "num_heads must be"),
+        (["--resume"], "holds no run to resume"),
+        (["--lsh-buckets", 3], "lsh_buckets must be"),
+        (
+            ["--attention", "lsh-1", "--lsh-chunk", 17],
+            "expected --lsh-chunk of at most --max-length, 16, got 17",
+        ),
+    ],
+    ids=["no steps", "seed", "no room", "no heads", "nothing to resume", "buckets", "chunk"],
+)
+def test_bad_input_is_one_sentence_and_leaves_nothing(
+    script: Script, tmp_path: Path, arguments: list[object], sentence: str
+) -> None:
+    done = script("train", "--preset", "smoke", *arguments, "--out", tmp_path / "run")
+    assert done.code == 2
+    assert sentence in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stdout == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("flags", [["--steps", 0], ["--seed", -1]], ids=["no steps", "seed"])
+def test_compare_refuses(script: Script, tmp_path: Path, flags: list[object]) -> None:
+    done = script("compare", "--preset", "smoke", *flags, "--out", tmp_path / "results")
+    assert done.code == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_is_not_overwritten_nor_resumed_as_another(script: Script, smoke_run: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in smoke_run.rglob("*")}
+    anew = script("train", "--preset", "smoke", "--out", smoke_run)
+    other = script("train", "--preset", "smoke", "--head-dim", "4", "--out", smoke_run, "--resume")
+    assert (anew.code, other.code) == (2, 2)
+    assert "already holds a run" in anew.stderr
+    assert "head_dim was 8 and is now 4" in other.stderr
+    assert {path: path.stat().st_mtime_ns for path in smoke_run.rglob("*")} == before
