@@ -107,8 +107,8 @@ def bench(session: nox.Session) -> None:
 
 @nox.session
 def bench_peers(session: nox.Session) -> None:
-    """Measure against pytorch-fast-transformers too, which takes four minutes to compile."""
-    install_packages(session, "setuptools", "wheel")
+    """Measure against transformers and pytorch-fast-transformers (four minutes to compile) too."""
+    install_packages(session, "setuptools", "wheel", "transformers")
     # Isolated, its setup.py would not find torch; with an nvcc in reach, it would compile for CUDA.
     install(
         session, "--no-build-isolation", "--no-deps", "pytorch-fast-transformers",

@@ -12,6 +12,7 @@ import torch
 from tqdm import tqdm
 
 import benchmarks.cases  # noqa: F401  (registers the cases)
+from benchmarks import figure
 from benchmarks.machine import describe_machine, measure_limits
 from benchmarks.registry import Case, Registry, Settings, registry
 from benchmarks.report import Report, to_markdown, write
@@ -77,8 +78,13 @@ def _tell_faults(result: CaseResult) -> None:
 def _present(report: Report, folder: Path | None) -> None:
     print(to_markdown(report))
     if folder is not None:
-        for path in write(report, folder):
-            print(f"written: {path}")
+        paths = list(write(report, folder))
+        picture = paths[0].with_suffix(".png")
+        reason = figure.draw(report.results, picture)
+        paths += [] if reason else [picture]
+        print("\n".join(f"written: {path}" for path in paths))
+        if reason == figure.NO_MATPLOTLIB:
+            print(f"no picture of figure 1: {reason}", file=sys.stderr)
 
 
 def _folder(options: argparse.Namespace) -> Path | None:

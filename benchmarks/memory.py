@@ -1,10 +1,12 @@
-"""Peak resident memory of one call above its inputs, taken in a process of its own."""
+"""Peak resident memory of one call, taken in a process of its own; and the memory that is free."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
+import math
 import multiprocessing
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -16,11 +18,39 @@ import torch
 from benchmarks.registry import NotMeasured
 
 STATUS = Path("/proc/self/status")
+MEMORY = Path("/proc/meminfo")
+CONTAINER = Path("/sys/fs/cgroup")  # of the second version, where the process may see its own
 CLEAR_REFS = Path("/proc/self/clear_refs")
 RESET_HIGH_WATER_MARK = "5"  # see proc_pid_clear_refs(5)
 SAMPLING_SECONDS = 0.0005
 
 Make = Callable[..., Callable[[], object]]
+
+
+def available_bytes(device: str = "cpu") -> float:
+    """Returns the bytes that can still be taken on the device without pushing anything out."""
+    if device != "cpu":
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return float(torch.cuda.mem_get_info(device)[0] + kept)
+    if not MEMORY.exists():  # not Linux: what half of the machine holds is a cautious guess
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2
+    return min(_field(MEMORY, "MemAvailable"), _left_in_container())
+
+
+def _left_in_container() -> float:
+    """What the limit of the process's control group leaves, where it has one."""
+    try:
+        most = (CONTAINER / "memory.max").read_text().strip()
+        return math.inf if most == "max" else float(most) - _unreclaimable(CONTAINER)
+    except (OSError, ValueError):
+        return math.inf
+
+
+def _unreclaimable(group: Path) -> float:
+    """The group's memory less the files that it caches, which give way."""
+    held = float((group / "memory.current").read_text())
+    fields = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+    return held - float(fields.get("inactive_file", 0))
 
 
 def peak_above_inputs(
@@ -107,11 +137,16 @@ def _run_sampled(call: Callable[[], object]) -> tuple[object, int]:
 
 
 def _resident(field: str) -> int:
-    """A size from /proc/self/status in bytes."""
-    for line in STATUS.read_text().splitlines():
+    """A size of this process in bytes."""
+    return _field(STATUS, field)
+
+
+def _field(path: Path, field: str) -> int:
+    """A size that the kernel tells, in bytes."""
+    for line in path.read_text().splitlines():
         if line.startswith(field + ":"):
             return int(line.split()[1]) * 1024
-    raise NotMeasured(f"/proc/self/status has no {field}")
+    raise NotMeasured(f"{path} has no {field}")
 
 
 def _release_free_pages() -> None:

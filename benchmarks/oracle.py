@@ -26,13 +26,13 @@ def sampled_rows(length: int) -> torch.Tensor:
     return torch.linspace(0, length - 1, min(ROWS, length)).round().long()
 
 
-def sampled_heads(batch: int, heads: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns the batch and head indices of up to HEADS heads, the first and the last among them.
+def sampled_heads(batch: int, heads: int, most: int = HEADS) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns the batch and head indices of up to `most` heads, the first and the last among them.
 
     A GPU is timed with thousands of them, which one truth after the other would take long to find.
     """
     total = batch * heads
-    chosen = torch.linspace(0, total - 1, min(HEADS, total)).round().long()
+    chosen = torch.linspace(0, total - 1, min(most, total)).round().long()
     return chosen // heads, chosen % heads
 
 
@@ -80,6 +80,20 @@ def softmax_rows(
     return F.softmax(scores, dim=-1) @ value
 
 
+def output_and_gradients(
+    call: Callable[..., torch.Tensor], tensors: list[torch.Tensor], backward: bool
+) -> tuple[torch.Tensor, ...]:
+    """Returns the call's output and, with `backward`, the gradients of all that it takes.
+
+    What comes from above are random numbers, the same for outputs of one shape.
+    """
+    out = call(*tensors)
+    if not backward:
+        return (out,)
+    upstream = torch.randn(out.shape, generator=torch.Generator().manual_seed(1))
+    return (out.detach(), *torch.autograd.grad(out, tensors, upstream.to(out)))
+
+
 def disagreement(
     actual: tuple[torch.Tensor, ...],
     expected: tuple[torch.Tensor, ...],
@@ -96,6 +110,28 @@ def disagreement(
         allowed = TOLERANCE[ours.dtype] if tolerance is None else tolerance
         if not error <= allowed:  # a NaN must not pass
             return f"{name} differs from the float64 oracle by {error:.1e}, allowed {allowed:.0e}"
+    return None
+
+
+def stray_rows(
+    actual: tuple[torch.Tensor, ...],
+    expected: tuple[torch.Tensor, ...],
+    names: tuple[str, ...],
+    allowed: float,
+) -> str | None:
+    """Returns the sentence that names the first tensor with too many rows beyond its tolerance.
+
+    Args:
+        allowed: the share of a tensor's rows that may be, where rounding decides what they see.
+    """
+    for name, ours, truth in zip(names, actual, expected, strict=True):
+        error = (ours.double() - truth).abs().amax(-1) / truth.abs().max()
+        stray = float((~(error <= TOLERANCE[ours.dtype])).double().mean())  # NaN strays
+        if stray > allowed:
+            return (
+                f"{stray:.2%} of the rows of {name} differ from the float64 oracle by more than "
+                f"{TOLERANCE[ours.dtype]:.0e}, allowed {allowed:.1%}"
+            )
     return None
 
 

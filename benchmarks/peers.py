@@ -40,6 +40,22 @@ def flash_linear_attention(settings: Settings) -> Callable[..., tuple[torch.Tens
     return found
 
 
+def reformer(settings: Settings) -> types.SimpleNamespace:
+    """Returns the parts of Hugging Face transformers' Reformer that the cases use.
+
+    Raises:
+        NotMeasured: when peers were not asked for, or when it does not import here.
+    """
+    if not settings.peers:
+        raise NotMeasured("not asked for (--peers)")
+    found = _import("transformers.models.reformer.modeling_reformer")
+    return types.SimpleNamespace(
+        ReformerConfig=found.ReformerConfig,
+        LSHSelfAttention=found.LSHSelfAttention,
+        ReformerSelfOutput=found.ReformerSelfOutput,
+    )
+
+
 @functools.cache
 def _import_fast_transformers() -> types.SimpleNamespace:
     attention, builders, masking, product = (

@@ -22,6 +22,7 @@ def case_record(result: CaseResult) -> dict[str, Any]:
         "unit": case.unit,
         "series": case.series,
         "at": case.at,
+        "summarised": case.summarised,
         "methods": [dataclasses.asdict(method) for method in result.methods],
         "targets": [
             {
@@ -36,7 +37,7 @@ def case_record(result: CaseResult) -> dict[str, Any]:
 
 def result_of(record: dict[str, Any]) -> CaseResult:
     """Returns the result of which `record` was made; its case cannot be set up again."""
-    kept = ("name", "shows", "quantity", "unit", "series", "at")
+    kept = ("name", "shows", "quantity", "unit", "series", "at", "summarised")
     targets = tuple(_target(entry) for entry in record["targets"])
     case = Case(
         **{name: record[name] for name in kept},

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from benchmarks.runner import CaseResult
 
 Quantity = Literal["seconds", "bytes"]
 Rate = Literal["gemm_float32", "gemm_bfloat16"]
@@ -146,6 +149,9 @@ class Case:
         series, at: cases that differ only in a size belong to one series, drawn as one table
             whose rows are the sizes `at`; the table says from which size on each method wins over
             the last one.
+        summarised: the document shows what a table of several such cases makes of them; their own
+            rows are in the JSON.
+        done: told the result, such as for what it says of the next size.
     """
 
     name: str
@@ -158,6 +164,8 @@ class Case:
     rounds: tuple[int, int] = (3, 200)
     series: str | None = None
     at: int | None = None
+    summarised: bool = False
+    done: Callable[[CaseResult], None] | None = None
 
 
 class Registry:

@@ -7,6 +7,7 @@ import datetime
 import json
 from pathlib import Path
 
+from benchmarks import crossing, growth
 from benchmarks.machine import Limits, Machine
 from benchmarks.records import case_record
 from benchmarks.runner import CaseResult
@@ -93,6 +94,8 @@ def to_markdown(report: Report) -> str:
     parts += report.notes
     parts += ["## What was to be reached", targets(report.results)]
     parts += series(report.results)
+    parts += growth.sections(report.results, quick=report.quick)
+    parts += crossing.sections(report.results)
     parts += report.sections
     parts += ["## Everything measured", measurements(report.results)]
     parts.append(report.closing)

@@ -27,7 +27,8 @@ class MethodResult:
         share_of_gemm: the algorithm's least operations at the measured speed, over the machine's
             GEMM rate that the method names; None where it does not apply.
         share_of_copy: the same of the least bytes moved, over the machine's copy bandwidth.
-        peak: bytes held above the inputs, where the case measures them beside its quantity.
+        peak: bytes that a call holds above its inputs, where the case measures them beside its
+            quantity.
         note: which of several ways was measured.
         detail: what the check said, for the reader of the JSON.
     """
@@ -43,6 +44,11 @@ class MethodResult:
     estimated: bool = False
     note: str = ""
     detail: str | None = None
+
+    @property
+    def peak_per_unit(self) -> float | None:
+        """The peak over the case's units that a call does, such as the samples of its batch."""
+        return None if self.peak is None else self.peak / self.units
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,9 +125,12 @@ def run_case(
     )
     methods = tuple(_method_result(entry, faults, measured, limits) for entry in entries)
     result = CaseResult(case, methods, ())
-    return dataclasses.replace(
+    result = dataclasses.replace(
         result, targets=tuple(_target(result, t, settings) for t in case.targets)
     )
+    if case.done is not None:
+        case.done(result)
+    return result
 
 
 def _check_names(case: Case, entries: Sequence[Method | Absent]) -> None:

@@ -28,7 +28,8 @@ def targets(results: Sequence[CaseResult]) -> str:
 
 
 def measurements(results: Sequence[CaseResult]) -> str:
-    """Returns one row for each method of each case."""
+    """Returns one row for each method of each case that is not summarised elsewhere."""
+    results = [result for result in results if not result.case.summarised]
     rows = [_method_row(result, method) for result in results for method in result.methods]
     last = ["GEMM share", "copy share", *(["peak memory"] if _has_peaks(results) else [])]
     header = ["case", "method", "per", "median", "quartiles", "rounds", *last]
@@ -37,14 +38,22 @@ def measurements(results: Sequence[CaseResult]) -> str:
 
 def series(results: Sequence[CaseResult]) -> list[str]:
     """Returns a heading, a table and a sentence for each series of cases."""
-    names = dict.fromkeys(result.case.series for result in results if result.case.series)
     parts: list[str] = []
-    for name in names:
-        members = [result for result in results if result.case.series == name]
+    for name, members in by_series(results).items():
         parts += [f"## By length: {name}", _series_table(members), first_win(members)]
         if _has_peaks(members):
-            parts += ["Peak memory above the inputs:", _peaks_table(members)]
+            unit = members[0].case.unit
+            parts += [f"Peak memory above the inputs per {unit}:", _peaks_table(members)]
     return parts
+
+
+def by_series(results: Sequence[CaseResult]) -> dict[str, list[CaseResult]]:
+    """Returns the cases of each series that has a table of its own, by the series' name."""
+    found: dict[str, list[CaseResult]] = {}
+    for result in results:
+        if result.case.series is not None and not result.case.summarised:
+            found.setdefault(result.case.series, []).append(result)
+    return found
 
 
 def missing(results: Sequence[CaseResult]) -> str:
@@ -108,13 +117,14 @@ def _has_peaks(results: Sequence[CaseResult]) -> bool:
 def _peaks_table(members: Sequence[CaseResult]) -> str:
     names = [method.name for method in members[0].methods]
     rows = [
-        [f"{member.case.at:,}", *(_peak(method) for method in member.methods)] for member in members
+        [f"{member.case.at:,}", *(_memory(method.peak_per_unit) for method in member.methods)]
+        for member in members
     ]
     return table(["N", *names], rows)
 
 
-def _peak(method: MethodResult) -> str:
-    return "-" if method.peak is None else quantity(method.peak, "bytes")
+def _memory(held: float | None) -> str:
+    return "-" if held is None else quantity(held, "bytes")
 
 
 def _outcome(result: CaseResult, outcome: TargetResult) -> list[str]:
@@ -158,7 +168,7 @@ def _method_row(result: CaseResult, method: MethodResult) -> list[str]:
     low, high = (quantity(v, result.case.quantity) for v in (method.value.low, method.value.high))
     shares = (method.share_of_gemm, method.share_of_copy)
     shown = ("-" if share is None else f"{share.median:.0%}" for share in shares)
-    return [*row, f"{low} to {high}", str(len(method.samples)), *shown, _peak(method)]
+    return [*row, f"{low} to {high}", str(len(method.samples)), *shown, _memory(method.peak)]
 
 
 def _median(result: CaseResult, method: MethodResult) -> str:

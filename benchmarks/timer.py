@@ -21,6 +21,7 @@ WARM_UP_CALLS = 2
 # What ran before a sample had the caches, and memory left idle meanwhile is slow at first. A call
 # that is not timed brings both back, where it costs little: one of 18 ms took 28 ms without.
 LEAD_IN_SECONDS = 1.5
+FEWEST_CALLS = 5  # of which the median is taken, where a single one would be a matter of chance
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,6 +131,33 @@ def _sample(method: Method, calls: int, clock: Clock) -> float:
     for _ in range(calls):
         method.run()
     return (clock() - started) / calls
+
+
+def typical_seconds(
+    run: Callable[[], object], *, seconds: float, clock: Clock = time.perf_counter
+) -> float:
+    """Returns the time of one call: a long one's own, else the median of as many as fit, or a few.
+
+    It is a measurement for `Method.measure` where a case's methods differ by orders of magnitude:
+    a round holds one call of the slow ones and many of the fast ones.
+
+    Args:
+        run: was called before, by its check.
+        seconds: what the calls of a short method may take together, if five do not take more; 0
+            for a single one.
+    """
+
+    def once() -> float:
+        started = clock()
+        run()
+        return clock() - started
+
+    first = once()  # after another method it finds caches cold, and memory given back
+    if first >= LEAD_IN_SECONDS:
+        return first
+    fitting = min(MOST_CALLS_A_SAMPLE, int(seconds / max(first, 1e-9)))
+    calls = max(fitting, FEWEST_CALLS if seconds else 1)
+    return statistics.median(once() for _ in range(calls))
 
 
 @contextlib.contextmanager

@@ -13,47 +13,25 @@ import torch.nn.functional as F
 
 import linattn_core
 from benchmarks import oracle, peers
+from benchmarks.cases.lsh import LSH_ROUNDS, Lsh
+from benchmarks.cases.problem import Problem, inputs
 from benchmarks.registry import Absent, Method, NotMeasured, Settings
 
 LINEAR_CPU = "linear (cpu)"
 LINEAR_CUDA = "linear (cuda)"
 LINEAR = "linear (torch)"
 SDPA = "softmax SDPA"
+MATERIALISED = "softmax, N x N"
+# Tensors that are alive at once: of the inputs' size, and of the N x N matrices.
+OUTPUT_AND_GRADIENTS, WEIGHTS_AND_GRADIENTS = 4, 3
 FAST_TRANSFORMERS = peers.FAST_TRANSFORMERS
 FLASH_LINEAR_ATTENTION = peers.FLASH_LINEAR_ATTENTION
 FAST_TRANSFORMERS_KERNEL = "fast-transformers, kernel alone"
 # Our methods, and the backends that they name.
 BACKENDS = {LINEAR_CPU: "cpu", LINEAR_CUDA: "cuda", LINEAR: "reference"}
 
-Call = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+Call = Callable[..., torch.Tensor]
 Result = TypeVar("Result")
-
-
-@dataclasses.dataclass(frozen=True)
-class Problem:
-    """What is asked of an operator: batch, heads, length, the width of queries, keys and values."""
-
-    length: int
-    batch: int = 1
-    heads: int = 8
-    width: int = 64
-    causal: bool = True
-    dtype: torch.dtype = torch.float32
-    device: str = "cpu"
-
-    def operations(self, backward: bool) -> float:
-        """The least that linear attention needs: 4 N D M a head, 10 with the backward pass."""
-        each = 10 if backward else 4
-        return each * self.batch * self.heads * self.length * self.width**2
-
-    def traffic(self, backward: bool) -> float:
-        """The least bytes: queries, keys, values read and outputs written once a pass.
-
-        The backward pass reads the gradient too, and writes three.
-        """
-        tensors = 12 if backward else 4
-        numbers = self.batch * self.heads * self.length * self.width
-        return tensors * numbers * self.dtype.itemsize
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,8 +51,16 @@ class Attention:
     length_first: bool = False
     linear: bool = True
 
+    def tensors(self, problem: Problem, *, backward: bool) -> list[torch.Tensor]:
+        """Returns what `call` takes for the problem; the same numbers for every operator."""
+        return inputs(problem, length_first=self.length_first, backward=backward)
 
-def attention(name: str, problem: Problem, settings: Settings) -> Attention:
+    def fault(self, tensors: list[torch.Tensor]) -> str | None:
+        """Returns what is wrong with the outputs and gradients for these tensors, or None."""
+        return _check(self, tensors)
+
+
+def attention(name: str, problem: Problem, settings: Settings) -> Attention | Lsh:
     """Returns the operator of that name, made ready for the problem.
 
     Raises:
@@ -83,7 +69,11 @@ def attention(name: str, problem: Problem, settings: Settings) -> Attention:
     if name in BACKENDS:
         return _linear(name, problem)
     if name == SDPA:
-        return _sdpa(problem)
+        return _softmax(name, F.scaled_dot_product_attention, problem)
+    if name == MATERIALISED:
+        return _softmax(name, materialised, problem)
+    if name in LSH_ROUNDS:
+        return Lsh(name, problem)
     if name == FLASH_LINEAR_ATTENTION:
         return _flash_linear(peers.flash_linear_attention(settings), problem)
     library = peers.fast_transformers(settings)
@@ -108,10 +98,28 @@ def _linear(name: str, problem: Problem) -> Attention:
     return Attention(name, call, _linear_rows(problem))
 
 
-def _sdpa(problem: Problem) -> Attention:
-    call = functools.partial(F.scaled_dot_product_attention, is_causal=problem.causal)
+def _softmax(name: str, function: Call, problem: Problem) -> Attention:
+    call = functools.partial(function, is_causal=problem.causal)
     rows = functools.partial(oracle.softmax_rows, is_causal=problem.causal)
-    return Attention(SDPA, call, rows, linear=False)
+    return Attention(name, call, rows, linear=False)
+
+
+def materialised(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, is_causal: bool
+) -> torch.Tensor:
+    """Softmax attention as it is written down (the paper's equation 2), N x N matrices and all."""
+    scores = query @ key.mT / query.shape[-1] ** 0.5
+    if is_causal:
+        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        scores = scores.masked_fill(later, -torch.inf)
+    return F.softmax(scores, dim=-1) @ value
+
+
+def least_bytes(name: str, problem: Problem) -> float:
+    """Returns what forward and backward surely hold above the inputs; found to be not much less."""
+    tensors = OUTPUT_AND_GRADIENTS * problem.batch * problem.heads * problem.length * problem.width
+    matrices = problem.batch * problem.heads * problem.length**2 if name == MATERIALISED else 0
+    return float((tensors + WEIGHTS_AND_GRADIENTS * matrices) * problem.dtype.itemsize)
 
 
 def _peer(library: types.SimpleNamespace, problem: Problem) -> Attention:
@@ -146,19 +154,6 @@ def _linear_rows(problem: Problem) -> oracle.Rows:
     return functools.partial(oracle.linear_rows, is_causal=problem.causal)
 
 
-def inputs(problem: Problem, *, length_first: bool, backward: bool) -> list[torch.Tensor]:
-    """Returns query, key and value; the same numbers in either layout."""
-    device = problem.device
-    generator = torch.Generator(device).manual_seed(0)
-    shape = (problem.batch, problem.heads, problem.length, problem.width)
-    made = [
-        torch.randn(shape, generator=generator, device=device).to(problem.dtype) for _ in range(3)
-    ]
-    if length_first:
-        made = [tensor.transpose(1, 2).contiguous() for tensor in made]
-    return [tensor.requires_grad_(backward) for tensor in made]
-
-
 def method(
     name: str,
     problem: Problem,
@@ -176,18 +171,23 @@ def method(
 
 
 def method_of(
-    operator: Attention, problem: Problem, *, backward: bool, per_position: bool = False
+    operator: Attention | Lsh, problem: Problem, *, backward: bool, per_position: bool = False
 ) -> Method:
     """Returns an operator that is at hand as a method, with inputs of its own."""
-    tensors = inputs(problem, length_first=operator.length_first, backward=backward)
+    tensors = operator.tensors(problem, backward=backward)
     return Method(
         operator.name,
-        check=lambda: _check(operator, tensors),
-        run=call_on(operator, tensors, torch.ones_like(tensors[2]) if backward else None),
+        check=lambda: operator.fault(tensors),
+        run=call_on(operator, tensors, torch.ones_like(tensors[-1]) if backward else None),
         units=problem.length if per_position else 1,
         operations=problem.operations(backward) if operator.linear else 0,
         traffic=problem.traffic(backward) if operator.linear else 0,
     )
+
+
+def per_sample(made: Method | Absent, batch: int) -> Method | Absent:
+    """Returns the method for a case whose unit is the sample of its batch."""
+    return made if isinstance(made, Absent) else dataclasses.replace(made, units=batch)
 
 
 def on_threads(made: Method | Absent, threads: int) -> Method | Absent:
@@ -213,7 +213,7 @@ def _on_threads(call: Callable[[], Result], threads: int) -> Callable[[], Result
 
 
 def call_on(
-    operator: Attention, tensors: list[torch.Tensor], upstream: torch.Tensor | None = None
+    operator: Attention | Lsh, tensors: list[torch.Tensor], upstream: torch.Tensor | None = None
 ) -> Callable[[], object]:
     """Returns the measured call: forward, and backward where the inputs want gradients.
 
@@ -242,29 +242,19 @@ def _check(operator: Attention, tensors: list[torch.Tensor]) -> str | None:
         return _heads_first(operator, tensor)[chosen][:, None]  # (P, 1, N, D)
 
     names = ("the output", "the query gradient", "the key gradient", "the value gradient")
-    actual = _rows_and_gradients(
+    actual = oracle.output_and_gradients(
         lambda q, k, v: pick(operator.call(q, k, v))[:, :, rows],
         tensors,
         backward,
     )
     exact = [pick(tensor.detach()).double() for tensor in tensors]
-    expected = _rows_and_gradients(
+    expected = oracle.output_and_gradients(
         lambda q, k, v: operator.rows(q, k, v, rows),
         [tensor.requires_grad_(backward) for tensor in exact],
         backward,
     )
     ours = (actual[0], *(pick(gradient) for gradient in actual[1:]))
     return oracle.disagreement(ours, expected, names[: len(ours)])
-
-
-def _rows_and_gradients(
-    call: Call, tensors: list[torch.Tensor], backward: bool
-) -> tuple[torch.Tensor, ...]:
-    out = call(*tensors)
-    if not backward:
-        return (out,)
-    upstream = torch.randn(out.shape, generator=torch.Generator().manual_seed(1))
-    return (out.detach(), *torch.autograd.grad(out, tensors, upstream.to(out)))
 
 
 def _heads_first(operator: Attention, tensor: torch.Tensor) -> torch.Tensor:

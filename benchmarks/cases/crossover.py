@@ -1,33 +1,58 @@
-"""Where linear attention begins to win: forward and forward with backward, N = 64 to 8,192."""
+"""From which length on linear attention wins: forward and backward, many widths and heads."""
 
 from __future__ import annotations
 
-from benchmarks.cases.attention import LINEAR, LINEAR_CPU, SDPA, Problem, method
-from benchmarks.cases.operator import PASSES
-from benchmarks.registry import Absent, Case, Method, Settings, registry
+from benchmarks.cases.attention import Problem, least_bytes, method
+from benchmarks.cases.lengths import METHODS, timed_by_itself
+from benchmarks.crossing import OUT, Race
+from benchmarks.ledger import Ledger
+from benchmarks.registry import Absent, Case, Method, Registry, Settings, registry
+from benchmarks.runner import CaseResult
 
-LENGTHS = (64, 128, 256, 512, 1_024, 2_048, 4_096, 8_192)
-QUICK_LENGTH = 8
-METHODS = (LINEAR_CPU, LINEAR, SDPA)
+WIDTHS, HEADS = (32, 64, 128), (1, 8, 64)
+LENGTHS = (64, 128, 256, 512, 1_024, 2_048, 4_096)
+MOST_SECONDS = 15.0  # of a call
+QUICK = Problem(64, heads=2, width=8)
 
 
-def _setup(length: int, backward: bool, settings: Settings) -> list[Method | Absent]:
-    problem = Problem(QUICK_LENGTH if settings.quick else length)
-    return [method(name, problem, backward=backward, settings=settings) for name in METHODS]
+def register(registry: Registry) -> None:
+    """Adds the cases; those of one width and number of heads share who is out of the race."""
+    for width in WIDTHS:
+        for heads in HEADS:
+            ledger, race = Ledger(most_seconds=MOST_SECONDS), Race()
+            for length in LENGTHS:
+                registry.add(_case(Problem(length, heads=heads, width=width), ledger, race))
 
 
-def _case(length: int, backward: bool) -> Case:
+def _case(problem: Problem, ledger: Ledger, race: Race) -> Case:
+    width, heads, length = problem.width, problem.heads, problem.length
+
+    def done(result: CaseResult) -> None:
+        ledger.note(result)
+        race.note(result)
+
     return Case(
-        f"crossover/{PASSES[backward].replace(' ', '-')}/{length}",
-        shows=f"Linear against softmax SDPA, causal, {PASSES[backward]}, N={length:,} "
-        "(B=1, H=8, D=M=64, float32).",
-        setup=lambda settings: _setup(length, backward, settings),
-        seconds=3 if length < 4_096 else 10,
-        series=f"causal {PASSES[backward]}",
+        f"crossover/d{width}-h{heads}/{length}",
+        shows=f"Causal attention, forward and backward, N={length:,} (B=1, H={heads}, "
+        f"D=M={width}, float32).",
+        setup=lambda settings: [_method(name, problem, settings, ledger, race) for name in METHODS],
+        seconds=1.0,
+        rounds=(1, 3),
+        series=f"D=M={width}, H={heads}",
         at=length,
+        summarised=True,
+        done=done,
     )
 
 
-for _backward in (False, True):
-    for _length in LENGTHS:
-        registry.add(_case(_length, _backward))
+def _method(
+    name: str, asked: Problem, settings: Settings, ledger: Ledger, race: Race
+) -> Method | Absent:
+    if race.is_out(name):
+        return Absent(name, OUT)
+    problem = QUICK if settings.quick else asked
+    made = timed_by_itself(method(name, problem, backward=True, settings=settings), settings)
+    return ledger.guarded(made, asked.length, settings, least_bytes(name, problem))
+
+
+register(registry)

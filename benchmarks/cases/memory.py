@@ -13,7 +13,6 @@ from benchmarks.cases.attention import (
     Problem,
     attention,
     call_on,
-    inputs,
     method,
 )
 from benchmarks.cases.operator import PASSES
@@ -24,17 +23,28 @@ MIB = 2**20
 LENGTH, QUICK_LENGTH, WARMING_LENGTH = 16_384, 256, 64
 
 
-def make_call(name: str, length: int, backward: bool, settings: Settings) -> Callable[[], object]:
+def make_call(
+    name: str, problem: Problem, backward: bool, settings: Settings
+) -> Callable[[], object]:
     """Allocates the inputs and returns the call to measure; runs in the child process."""
-    problem = Problem(length)
     operator = attention(name, problem, settings)
-    tensors = inputs(problem, length_first=operator.length_first, backward=backward)
-    return call_on(operator, tensors)
+    return call_on(operator, operator.tensors(problem, backward=backward))
+
+
+def peak(name: str, problem: Problem, backward: bool, settings: Settings) -> float:
+    """Returns the bytes that one call holds above its inputs, in a process of its own."""
+    tiny = dataclasses.replace(problem, batch=1, length=min(WARMING_LENGTH, problem.length))
+    return peak_above_inputs(
+        make_call,
+        (name, problem, backward, settings),
+        tiny=(name, tiny, backward, settings),
+        threads=settings.threads,
+    )
 
 
 def _method(name: str, backward: bool, settings: Settings) -> Method | Absent:
-    length = QUICK_LENGTH if settings.quick else LENGTH
-    checked = method(name, Problem(length), backward=backward, settings=settings)
+    problem = Problem(QUICK_LENGTH if settings.quick else LENGTH)
+    checked = method(name, problem, backward=backward, settings=settings)
     if isinstance(checked, Absent):
         return checked
     return dataclasses.replace(
@@ -42,12 +52,7 @@ def _method(name: str, backward: bool, settings: Settings) -> Method | Absent:
         run=None,
         operations=0,
         traffic=0,
-        measure=lambda: peak_above_inputs(
-            make_call,
-            (name, length, backward, settings),
-            tiny=(name, WARMING_LENGTH, backward, settings),
-            threads=settings.threads,
-        ),
+        measure=lambda: peak(name, problem, backward, settings),
     )
 
 

@@ -18,15 +18,19 @@ from benchmarks.cases.attention import (
     FLASH_LINEAR_ATTENTION,
     LINEAR,
     LINEAR_CUDA,
+    MATERIALISED,
     SDPA,
     Attention,
     Problem,
     attention,
     method,
     method_of,
+    per_sample,
 )
 from benchmarks.gpu.instrument import Instrument, instrument
 from benchmarks.gpu.placed import guarded, placed
+from benchmarks.growth import SAMPLE
+from benchmarks.ledger import Ledger
 from benchmarks.registry import Absent, Case, Method, NotMeasured, Registry, Settings, Target
 from linattn_core import registry as backends
 
@@ -41,7 +45,12 @@ QUICK_POSITIONS, QUICK_HEADS = 64, 2
 SOFTMAX_BACKENDS = (
     SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION,
 )  # fmt: skip
-ALL = (LINEAR_CUDA, FLASH_LINEAR_ATTENTION, FAST_TRANSFORMERS, LINEAR, SDPA)
+# The methods against the length, by pass: figure 1 of the paper has both passes and all rivals.
+OURS_AND_PEERS = (LINEAR_CUDA, FLASH_LINEAR_ATTENTION, FAST_TRANSFORMERS, LINEAR)
+ALL = {
+    False: (*OURS_AND_PEERS, SDPA),
+    True: (*OURS_AND_PEERS, "lsh-1", "lsh-4", MATERIALISED, SDPA),
+}
 # To reach, by pass: share of the copy bandwidth where sequences are this long and heads this many.
 SHARE_OF_COPY = {False: 0.7, True: 0.5}
 SHARE_FROM = 2_048
@@ -52,8 +61,9 @@ RATE_OF_FEW_HEADS = 0.6
 def register(registry: Registry) -> None:
     """Adds the cases, those that the most is promised of first."""
     for backward in PASSES:
+        ledger = Ledger(memory_growth={MATERIALISED: 2})
         for length in LENGTHS:
-            registry.add(_length_case(length, backward))
+            registry.add(_length_case(length, backward, ledger))
     for backward in PASSES:
         registry.add(_few_heads_case(backward))
     for heads in (FEW, HEADS):
@@ -135,17 +145,28 @@ def _entries(
     return [entry(name, problem, backward, settings) for name in names]
 
 
-def _length_case(length: int, backward: bool) -> Case:
+def _length_case(length: int, backward: bool, ledger: Ledger) -> Case:
     problem = many_heads(length)
+
+    def setup(settings: Settings) -> list[Method | Absent]:
+        batch = scaled(problem, settings).batch
+        return [
+            ledger.guarded(per_sample(made, batch), length, settings)
+            for made in _entries(ALL[backward], problem, backward, settings)
+        ]
+
     return Case(
         f"attention/length/{PASSES[backward]}/{length}",
         shows=f"Causal attention, {_words(backward)}, {size_words(problem)}.",
-        setup=lambda settings: _entries(ALL, problem, backward, settings),
+        setup=setup,
         targets=_length_targets(length, backward),
+        unit=SAMPLE,
         seconds=1.5,
         rounds=(3, 20),
-        series=f"causal {_words(backward)}, {HEADS} heads, B N = {POSITIONS:,}, bfloat16",
+        series=f"causal {_words(backward)}, {HEADS} heads, B N = {POSITIONS:,}, bfloat16, "
+        "per sample",
         at=length,
+        done=ledger.note,
     )
 
 
@@ -220,6 +241,7 @@ def _scheduled(
 
     def make() -> Method:
         operator = attention(LINEAR_CUDA, size, settings)
+        assert isinstance(operator, Attention)  # linear attention is one
         call = _with_schedule(operator.call, schedule)
         return method_of(dataclasses.replace(operator, call=call), size, backward=False)
 

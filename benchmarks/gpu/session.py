@@ -8,7 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.gpu import build, family, figure, suite
+from benchmarks import figure
+from benchmarks.gpu import build, family, suite
 from benchmarks.gpu.document import Run, report, results_of
 from benchmarks.gpu.probe import Gpu
 from benchmarks.gpu.stages import DONE, Stage, StageFailed, StageOutcome
@@ -17,7 +18,7 @@ from benchmarks.runner import CaseResult
 
 BUILD = "build"
 BUILD_SECONDS, MOST_BUILD_SECONDS = 110.0, 300.0
-FAMILIES = {"attention/": 115.0, "decoding/": 115.0}  # what the cases of these names need
+FAMILIES = {"attention/": 135.0, "decoding/": 115.0}  # what the cases of these names need
 
 
 class Session:

@@ -14,6 +14,7 @@ from benchmarks.cases.attention import (
     FLASH_LINEAR_ATTENTION,
     LINEAR,
     LINEAR_CUDA,
+    MATERIALISED,
     SDPA,
 )
 from benchmarks.gpu import cases, decoding, ladder, operators
@@ -66,6 +67,17 @@ def test_rivals_are_promised_to_be_slower() -> None:
         assert found == {(FLASH_LINEAR_ATTENTION, 1), (FAST_TRANSFORMERS, 10), softmax}
 
 
+def test_time_and_memory_against_the_length_are_those_of_a_sample() -> None:
+    (case,) = cases.registry.matching("attention/length/forward/512")
+    assert case.unit == "sample"
+    assert {made.units for made in case.setup(SETTINGS) if isinstance(made, Method)} == {1}
+    assert case.done is not None
+    sizes = many_heads(512)
+    whole = operators.per_sample(Method("a", check=lambda: None, run=list), sizes.batch)
+    assert isinstance(whole, Method)
+    assert whole.units == 128
+
+
 def test_few_heads_keep_their_rate() -> None:
     (target,) = _targets("attention/few-heads/forward")
     assert target.at_least == 0.6
@@ -85,7 +97,7 @@ def test_decoding_promises_images_a_second() -> None:
 
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("name", [LINEAR, SDPA, FAST_TRANSFORMERS])
+@pytest.mark.parametrize("name", [LINEAR, SDPA, FAST_TRANSFORMERS, MATERIALISED, "lsh-1", "lsh-4"])
 def test_an_entry_passes_its_check_where_the_cpu_stands_in(
     name: str, dtype: torch.dtype, backward: bool
 ) -> None:

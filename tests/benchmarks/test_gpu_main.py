@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from benchmarks.gpu import __main__ as command
-from benchmarks.gpu import build, document, figure, session
+from benchmarks.gpu import build, document, session
 from benchmarks.gpu.measure_records import write
 from benchmarks.gpu.probe import Gpu
 from benchmarks.gpu.session import Session
@@ -200,6 +200,3 @@ def test_the_document_shows_images_a_second_and_memory(
     assert "| 512 | 3 MiB | 3 MiB |" in text
     assert "theirs [flash]" in text
     assert "Everything was measured." in text
-    assert figure.draw(results, tmp_path / "figure.png") is None
-    assert (tmp_path / "figure.png").stat().st_size > 1_000
-    assert figure.draw(results[:1], tmp_path / "none.png") == "no length was measured"

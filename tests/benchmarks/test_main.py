@@ -51,7 +51,7 @@ def test_a_run_writes_both_documents(
 
 
 def test_a_real_case_runs_to_the_end(tmp_path: Path) -> None:
-    arguments = [*QUICK, "--only", "crossover/forward/128", "--out", str(tmp_path)]
+    arguments = [*QUICK, "--only", "crossover/d32-h1/128", "--out", str(tmp_path)]
     assert main(arguments) == 0
     (document,) = tmp_path.glob("*.json")
     (record,) = json.loads(document.read_text())["cases"]

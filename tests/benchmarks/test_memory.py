@@ -14,6 +14,7 @@ import torch
 
 from benchmarks import memory
 from benchmarks.cases.memory import make_call
+from benchmarks.cases.problem import Problem
 from benchmarks.memory import peak_above_inputs
 from benchmarks.registry import NotMeasured, Settings
 
@@ -58,7 +59,36 @@ def test_a_system_without_proc_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 @pytest.mark.parametrize("backward", [False, True])
 def test_the_case_counts_outputs_and_gradients(backward: bool) -> None:
-    call = make_call("softmax SDPA", 32, backward, Settings(threads=1))
+    call = make_call("softmax SDPA", Problem(32), backward, Settings(threads=1))
     result: Any = call()
     tensors = result if backward else (result,)
     assert [tuple(tensor.shape) for tensor in tensors] == [(1, 8, 32, 64)] * (3 if backward else 1)
+
+
+def test_the_memory_that_is_free_is_the_kernels_figure(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "meminfo").write_text("MemTotal: 9000 kB\nMemAvailable:    4000 kB\n")
+    monkeypatch.setattr(memory, "MEMORY", tmp_path / "meminfo")
+    monkeypatch.setattr(memory, "CONTAINER", tmp_path)
+    assert memory.available_bytes() == 4000 * 1024
+
+
+@pytest.mark.parametrize(("most", "left"), [("max", 4000 * 1024), ("1000000", 700_000)])
+def test_a_containers_limit_counts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, most: str, left: float
+) -> None:
+    (tmp_path / "meminfo").write_text("MemAvailable:    4000 kB\n")
+    (tmp_path / "memory.max").write_text(most + "\n")
+    (tmp_path / "memory.current").write_text("500000\n")
+    (tmp_path / "memory.stat").write_text("anon 1\ninactive_file 200000\n")
+    monkeypatch.setattr(memory, "MEMORY", tmp_path / "meminfo")
+    monkeypatch.setattr(memory, "CONTAINER", tmp_path)
+    assert memory.available_bytes() == left
+
+
+def test_where_the_kernel_tells_nothing_half_of_the_machine_is_taken(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(memory, "MEMORY", tmp_path / "absent")
+    assert memory.available_bytes() == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2

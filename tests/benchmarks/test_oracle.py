@@ -68,3 +68,17 @@ def test_a_looser_tolerance_has_to_be_given() -> None:
 def test_rounding_passes() -> None:
     truth = torch.rand(100, dtype=torch.float64) + 1
     assert oracle.disagreement((truth.float(),), (truth,), ("the output",)) is None
+
+
+@pytest.mark.parametrize(("wrong", "found"), [(0, False), (1, False), (2, True)])
+def test_one_row_in_a_thousand_may_stray(wrong: int, found: bool) -> None:
+    truth = torch.rand(1_000, 4, dtype=torch.float64) + 1
+    ours = truth.float()
+    ours[:wrong, 0] = torch.tensor([float("nan"), 9.0])[:wrong]
+    sentence = oracle.stray_rows((ours,), (truth,), ("the output",), 1e-3)
+    assert (sentence is not None) == found
+    if found:
+        assert sentence == (
+            "0.20% of the rows of the output differ from the float64 oracle by more than 1e-03, "
+            "allowed 0.1%"
+        )

@@ -18,6 +18,7 @@ from benchmarks.timer import (
     interleave,
     pairwise,
     spread,
+    typical_seconds,
 )
 
 
@@ -106,3 +107,20 @@ def test_ratios_are_taken_round_by_round() -> None:
     assert pairwise([2.0, 20.0, 20.0], [1.0, 10.0, 10.0]) == [2.0, 2.0, 2.0]
     with pytest.raises(ValueError, match="argument 2"):
         pairwise([1.0], [1.0, 2.0])
+
+
+def test_a_long_call_is_made_once(clock: Any) -> None:
+    method = clock.method("A", LEAD_IN_SECONDS)
+    assert typical_seconds(method.run, seconds=10.0, clock=clock) == LEAD_IN_SECONDS
+    assert clock.calls == ["A"]
+
+
+def test_of_short_calls_as_many_are_made_as_fit_after_a_first(clock: Any) -> None:
+    method = clock.method("A", 0.5, 0.125, 0.25, 0.25, 9.0, 0.25)
+    assert typical_seconds(method.run, seconds=2.5, clock=clock) == 0.25
+    assert clock.calls == ["A"] * (1 + 5)
+
+
+def test_without_time_for_more_a_short_call_is_made_once_more(clock: Any) -> None:
+    method = clock.method("A", 0.5, 0.25)
+    assert typical_seconds(method.run, seconds=0, clock=clock) == 0.25

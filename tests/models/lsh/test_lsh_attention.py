@@ -107,6 +107,27 @@ def test_a_padded_sequence_gives_what_it_gives_alone(
         assert (padded[row, :, length:] == 0).all() and (of_padded[row, :, length:] == 0).all()
 
 
+@causal
+def test_what_stands_in_padding_is_not_looked_at(is_causal: bool) -> None:
+    query, value = problem(2, 2, 12, 4)
+    rotations = rotations_for(query, 2, 4)
+    results = []
+    for filler in (0.0, torch.nan, torch.inf):
+        inputs = [x.clone() for x in (query, value)]
+        for x in inputs:
+            x[1, :, 7:] = filler
+            x.requires_grad_()
+        out = lsh_attention(
+            *inputs, is_causal=is_causal, chunk=4, rotations=rotations,
+            key_lengths=torch.tensor([12, 7]),
+        )  # fmt: skip
+        upstream = torch.ones_like(out)
+        upstream[1, :, 7:] = filler
+        results.append((out, *torch.autograd.grad(out, inputs, upstream)))
+    for other in results[1:]:
+        torch.testing.assert_close(other, results[0], rtol=0, atol=0)
+
+
 def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     query, value = problem(2, 3, 37, 4)
     rotations = rotations_for(query, 3, 8)

@@ -70,6 +70,7 @@ def lsh_attention(
         _check_rotations(rotations, query)
     if key_lengths is not None:
         _check_lengths(key_lengths, query)
+        key_lengths = key_lengths.to(query.device)
     wide = torch.float64 if query.dtype == torch.float64 else torch.float32
     out: Tensor = lsh_attention_operator(
         query, value, rotations.to(wide), key_lengths, chunk, is_causal

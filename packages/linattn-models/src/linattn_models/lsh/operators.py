@@ -37,8 +37,7 @@ def _forward(
     with torch.autocast(query.device.type, enabled=False):
         layout = _layout(query, lengths, chunk, causal)
         orders = _orders(layout, query, rotations, lengths)
-        wide = _wide(query.dtype)
-        q, v = (padded_rows(x, layout.positions).to(wide) for x in (query, value))
+        q, v = (_rows(x, layout, lengths) for x in (query, value))
         out, denominator = attend(layout, _rounds(layout, orders), q, v)
         return _unpadded(out, value).to(value.dtype), denominator, orders.int()
 
@@ -73,10 +72,7 @@ def _backward(
 ) -> tuple[Tensor, Tensor]:
     with torch.autocast(query.device.type, enabled=False):
         layout = _layout(query, lengths, chunk, causal)
-        wide = _wide(query.dtype)
-        q, v, o, upstream = (
-            padded_rows(x, layout.positions).to(wide) for x in (query, value, out, grad_out)
-        )
+        q, v, o, upstream = (_rows(x, layout, lengths) for x in (query, value, out, grad_out))
         known = Known(q, v, o, denominator, upstream)
         grad_query, grad_value = differentiate(layout, _rounds(layout, orders.long()), known)
         return (
@@ -141,6 +137,17 @@ lsh_attention_operator = torch.ops.linattn_models.lsh_attention
 def _wide(dtype: torch.dtype) -> torch.dtype:
     """What is computed in: float64 for itself, float32 for all others."""
     return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _rows(x: Tensor, layout: Layout, lengths: Tensor | None) -> Tensor:
+    """(B, H, N, X) -> (G P, X) in the dtype to compute in; padding is 0, whatever stood there."""
+    rows = padded_rows(x, layout.positions).to(_wide(x.dtype))
+    if lengths is None:
+        return rows
+    places = torch.arange(layout.positions, device=x.device)
+    dead = places >= layout.lengths.unsqueeze(1)  # (G, P)
+    # Where a number is none, a weight of 0 would not silence it.
+    return rows.masked_fill(dead.view(-1, 1), 0)
 
 
 def _positions(length: int, chunk: int) -> int:

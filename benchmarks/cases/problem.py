@@ -1,0 +1,47 @@
+"""What is asked of an attention operator, and the numbers that it is asked it with."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """What is asked of an operator: batch, heads, length, the width of queries, keys and values."""
+
+    length: int
+    batch: int = 1
+    heads: int = 8
+    width: int = 64
+    causal: bool = True
+    dtype: torch.dtype = torch.float32
+    device: str = "cpu"
+
+    def operations(self, backward: bool) -> float:
+        """The least that linear attention needs: 4 N D M a head, 10 with the backward pass."""
+        each = 10 if backward else 4
+        return each * self.batch * self.heads * self.length * self.width**2
+
+    def traffic(self, backward: bool) -> float:
+        """The least bytes: queries, keys, values read and outputs written once a pass.
+
+        The backward pass reads the gradient too, and writes three.
+        """
+        tensors = 12 if backward else 4
+        numbers = self.batch * self.heads * self.length * self.width
+        return tensors * numbers * self.dtype.itemsize
+
+
+def inputs(problem: Problem, *, length_first: bool, backward: bool) -> list[torch.Tensor]:
+    """Returns query, key and value; the same numbers in either layout."""
+    device = problem.device
+    generator = torch.Generator(device).manual_seed(0)
+    shape = (problem.batch, problem.heads, problem.length, problem.width)
+    made = [
+        torch.randn(shape, generator=generator, device=device).to(problem.dtype) for _ in range(3)
+    ]
+    if length_first:
+        made = [tensor.transpose(1, 2).contiguous() for tensor in made]
+    return [tensor.requires_grad_(backward) for tensor in made]
