@@ -17,12 +17,12 @@ from pathlib import Path
 import tyro
 from copy_pictures import curves, table
 from copy_presets import Attention, PresetName, recipe_for
-from copy_training import APP, default_run_folder, train_model
+from copy_training import APP, train_model
 
 from linattn_models.atomic import replace_file
 from linattn_models.training import RunFolder, require_at_least, run_script
 
-ATTENTIONS: tuple[Attention, ...] = ("softmax", "linear", "lsh-1", "lsh-4")
+ATTENTIONS: tuple[Attention, ...] = ("linear", "softmax", "lsh-1", "lsh-4")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,15 +38,15 @@ class Flags:
     out: Path | None = None
     """Folder for the picture, the table and the runs' records; runs/copy_task/compare-PRESET."""
     runs: Path | None = None
-    """Folder of the run folders, one named after each attention; if not given, they are where
-    train.py has them, runs/copy_task/ATTENTION-PRESET."""
+    """Folder of the run folders, one named after each attention;
+    runs/copy_task/compare-PRESET/runs if not given."""
     resume: bool = False
     """Keep the runs that have ended, go on with one that was stopped."""
 
     def run(self, attention: Attention) -> RunFolder:
         """Where an attention's run goes."""
-        default = default_run_folder(attention, self.preset)
-        return RunFolder(default if self.runs is None else self.runs / attention)
+        runs = Path("runs", APP, f"compare-{self.preset}", "runs")
+        return RunFolder((runs if self.runs is None else self.runs) / attention)
 
     def comparison(self) -> Path:
         """Where the comparison goes."""
@@ -57,11 +57,13 @@ def main(flags: Flags) -> None:
     """Trains what is not trained yet, draws, prints the table, and copies what was recorded."""
     require_at_least(flags, {"steps": 1, "seed": 0})
     runs = {attention: flags.run(attention) for attention in ATTENTIONS}
-    if not flags.resume:
-        require_new(list(runs.values()))
     recipe = recipe_for(flags.preset)
     if flags.steps is not None:
         recipe = dataclasses.replace(recipe, steps=flags.steps)
+    for run in runs.values():
+        require_fit(run, recipe.steps, resume=flags.resume)
+    for folder in (flags.comparison(), *(run.path for run in runs.values())):
+        folder.mkdir(parents=True, exist_ok=True)  # refused now, not after the training
     for attention, run in runs.items():
         print(f"{attention}, {recipe.steps:,} updates, in {run.path}", flush=True)
         train_model(
@@ -75,13 +77,21 @@ def main(flags: Flags) -> None:
     write_comparison(runs, flags.comparison())
 
 
-def require_new(runs: list[RunFolder]) -> None:
-    """Refuses to begin where a run is, before the first of them takes its time."""
-    for run in runs:
-        if run.holds_run():
-            raise ValueError(
-                f"{run.path} already holds a run: give --resume to keep it, or another --runs"
-            )
+def require_fit(run: RunFolder, steps: int, *, resume: bool) -> None:
+    """Refuses a run that is there already, unless it is to go on to its own last update."""
+    if not run.holds_run():
+        return
+    if not resume:
+        raise ValueError(
+            f"{run.path} already holds a run: give --resume to keep it, or another --runs"
+        )
+    training = run.config().get("training")
+    begun = training.get("steps") if isinstance(training, dict) else None
+    if begun != steps:
+        raise ValueError(
+            f"{run.path} holds a run of {begun} updates and {steps} were asked for, which its "
+            "learning rate was not scheduled for: give another --runs"
+        )
 
 
 def write_comparison(runs: dict[Attention, RunFolder], out: Path) -> None:

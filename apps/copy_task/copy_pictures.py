@@ -43,7 +43,7 @@ def curves(runs: Mapping[str, list[Line]]) -> bytes:
 
 def table(summaries: Mapping[str, dict[str, Any]]) -> str:
     """A row for each attention."""
-    header = ["attention", "updates", "parameters", "s of training", "nats a symbol"]
+    header = ["attention", "updates", "parameters", "s of training", "held out: nats a symbol"]
     header += ["symbols right", "whole copies right"]
     return markdown_table(header, [_row(name, values) for name, values in summaries.items()])
 

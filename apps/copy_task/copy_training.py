@@ -21,11 +21,6 @@ DATASET = "copy"
 TRAINING_SEQUENCES = 1 << 20
 
 
-def default_run_folder(attention: Attention, preset: str) -> Path:
-    """Where a run goes if nobody says otherwise."""
-    return Path("runs", APP, f"{attention}-{preset}")
-
-
 def train_model(
     recipe: Recipe, *, attention: Attention, preset: str, seed: int, out: Path, resume: bool = False
 ) -> dict[str, Any]:

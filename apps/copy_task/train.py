@@ -18,7 +18,7 @@ from typing import Any, Literal
 import tyro
 from accelerate import PartialState
 from copy_presets import Attention, PresetName, Recipe, recipe_for
-from copy_training import default_run_folder, train_model
+from copy_training import APP, train_model
 
 from linattn_models.training import require_at_least, run_script
 
@@ -74,7 +74,7 @@ class Flags:
 
     def run_folder(self) -> Path:
         """Where the run goes."""
-        return self.out or default_run_folder(self.attention, self.preset)
+        return self.out or Path("runs", APP, f"{self.attention}-{self.preset}")
 
 
 def main(flags: Flags) -> None:

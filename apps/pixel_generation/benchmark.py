@@ -84,6 +84,8 @@ def main(flags: Flags) -> None:
         models, bits, shape = trained(flags.runs, attentions)
     else:
         models, bits, shape = untrained(flags.shape, attentions), {}, flags.shape
+    out = flags.out or Path("runs", APP, f"benchmark-{shape}")
+    out.mkdir(parents=True, exist_ok=True)  # refused now, not after all timing
     plan = flags.plan()
     progress = tqdm(methods, desc="timing", unit="method")
     outcomes = [outcome_of(models, method, plan) for method in progress]
@@ -98,8 +100,6 @@ def main(flags: Flags) -> None:
         "failures": {x.method.name: x.failure for x in outcomes if x.failure},
     }
     text = report(record, outcomes, searched=plan.batch is None)
-    out = flags.out or Path("runs", APP, f"benchmark-{shape}")
-    out.mkdir(parents=True, exist_ok=True)
     replace_file(out / "benchmark.json", (json.dumps(record, indent=2) + "\n").encode())
     replace_file(out / "benchmark.md", text.encode())
     print(text)

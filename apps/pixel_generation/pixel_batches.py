@@ -80,7 +80,7 @@ def best_batch(attempt: Callable[[int], Trial], free: Callable[[], float], limit
         best = max(best, last, key=lambda trial: trial.images_per_second)
         if in_vain == 2:
             return Found(best, None)
-    return Found(best, f"{limits.largest_batch:,} is the largest batch that was asked for")
+    return Found(best, f"--largest-batch is {limits.largest_batch:,}")
 
 
 def _doubled(largest: int) -> Iterator[int]:

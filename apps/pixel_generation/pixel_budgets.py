@@ -63,7 +63,9 @@ def _require_same(
 ) -> None:
     """Refuses what the training loop would not: more updates under a schedule that has ended."""
     config = run.config()
-    training = config.get("training", {})
+    training = config.get("training")
+    if not isinstance(training, dict):
+        raise ValueError(f"{run.config_file}: expected the run's training in it, found none")
     pairs = {
         "dataset": (config.get("dataset"), dataset),
         "attention": (config.get("attention"), attention),

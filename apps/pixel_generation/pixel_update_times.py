@@ -8,6 +8,7 @@ clock: each one runs at another hour, and may be stopped and resumed.
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -74,11 +75,11 @@ def times_kept_in(
 def _read(file: Path) -> UpdateTimes:
     try:
         times = UpdateTimes(**json.loads(file.read_bytes()))
-        sound = all(seconds > 0 for seconds in times.seconds.values())
+        sound = all(0 < seconds < math.inf for seconds in times.seconds.values())
     except (ValueError, TypeError, AttributeError) as error:
         raise ValueError(f"{file} holds no times of updates ({error}): remove it") from None
     if not sound:
-        raise ValueError(f"{file}: expected times above 0, got {times.seconds}: remove it")
+        raise ValueError(f"{file}: expected finite times above 0, got {times.seconds}: remove it")
     return times
 
 

@@ -76,12 +76,19 @@ def test_compare_draws_tabulates_and_keeps_the_records(script: Script, tmp_path:
     )
     assert (results / "curves.png").read_bytes().startswith(PNG)
     rows = (results / "table.md").read_text().splitlines()[2:]
-    assert [row.split()[1] for row in rows] == ["softmax", "linear", *LSH]
+    assert [row.split()[1] for row in rows] == ["linear", "softmax", *LSH]
     assert (results / "table.md").read_text() in done.stdout
     for name in names:
         assert sorted(path.name for path in (results / name).iterdir()) == RECORDS
         assert json.loads((results / name / "summary.json").read_text())["attention"] == name
     compare_resumes(script, tmp_path, where)
+
+
+def test_compare_looks_at_where_it_writes_before_it_trains(script: Script, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    done = script("compare", *FAST, "--runs", tmp_path / "runs", "--out", tmp_path / "file")
+    assert done.code == 2 and "file" in done.stderr
+    assert not list(tmp_path.rglob("summary.json"))
 
 
 def compare_resumes(script: Script, folder: Path, where: list[object]) -> None:
@@ -90,6 +97,9 @@ def compare_resumes(script: Script, folder: Path, where: list[object]) -> None:
     refused = script("compare", *FAST, *where)
     assert refused.code == 2
     assert "already holds a run: give --resume" in refused.stderr
+    longer = script("compare", "--preset", "smoke", "--steps", 9, *where, "--resume")
+    assert longer.code == 2
+    assert "holds a run of 6 updates and 9 were asked for" in longer.stderr
     again = script("compare", *FAST, *where, "--resume")
     assert again.code == 0, again.stderr
     assert {path: path.read_bytes() for path in summaries} == summaries

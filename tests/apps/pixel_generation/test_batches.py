@@ -50,7 +50,7 @@ def test_ends_at_the_largest_batch() -> None:
     found, tried = search(float, limits=Limits(largest_batch=100, seconds=20))
     assert tried == [1, 2, 4, 8, 16, 32, 64, 100]
     assert found.best.batch == 100
-    assert found.bounded_by == "100 is the largest batch that was asked for"
+    assert found.bounded_by == "--largest-batch is 100"
 
 
 def test_nothing_is_tried_that_memory_would_not_hold() -> None:

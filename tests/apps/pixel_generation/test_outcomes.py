@@ -84,7 +84,7 @@ def test_the_table_has_gains_and_dashes() -> None:
     one, many = speed("linear", 1, 4.0, False), speed("linear", 1_024, 50.0)
     slow = speed("softmax", 1, 0.5)
     outcomes = [
-        Outcome(LINEAR, one, many, bounded_by="1,024 is the largest batch that was asked for"),
+        Outcome(LINEAR, one, many, bounded_by="--largest-batch is 1,024"),
         Outcome(SOFTMAX, slow, slow),
         Outcome(LSH_4, failure="it did not fit."),
     ]
@@ -109,7 +109,7 @@ def test_the_table_has_gains_and_dashes() -> None:
         "bits_per_dim": {},
     }
     text = report(record, outcomes, searched=True)
-    said = "linear: no larger batch was tried, since 1,024 is the largest batch that was asked for."
+    said = "linear: no larger batch was tried, since --largest-batch is 1,024."
     assert said in text.splitlines()
     assert "lsh-4: -, since it did not fit." in text.splitlines()
     assert "until two in a row gained less than 5% each" in text

@@ -169,6 +169,32 @@ def test_queries_of_no_length_average_what_they_see() -> None:
     assert gradient.isfinite().all()
 
 
+def test_a_position_does_not_see_itself_however_large_it_is() -> None:
+    query = torch.tensor([6e4, -1.0, -1.0, -1.0]).view(1, 1, 4, 1)
+    value = torch.tensor([0.0, 1.0, 2.0, 3.0]).view(1, 1, 4, 1)
+    out = lsh_attention(query, value, chunk=4, rounds=1, buckets=1)
+    assert out[0, 0, 0] == 2.0
+
+
+def test_who_sees_nothing_else_puts_out_its_own_value() -> None:
+    query, value = problem(1, 2, 9, 4)
+    value.requires_grad_()
+    rotations = rotations_for(query, 3, 4)
+    out = lsh_attention(query, value, chunk=3, rotations=rotations, is_causal=True)
+    assert torch.equal(out[:, :, 0], value[:, :, 0])
+    (gradient,) = torch.autograd.grad(out[:, :, 0].sum(), value)
+    assert (gradient[:, :, 0] == 1).all() and (gradient[:, :, 1:] == 0).all()
+
+
+@pytest.mark.parametrize("shape", [(0, 2, 5, 4), (2, 0, 5, 4)])
+def test_of_no_sequences_or_heads_nothing_comes(shape: tuple[int, ...]) -> None:
+    query, value = problem(*shape)
+    query.requires_grad_()
+    out = lsh_attention(query, value, chunk=2, key_lengths=torch.full(shape[:1], 3))
+    assert out.shape == value.shape
+    assert torch.autograd.grad(out.sum(), query)[0].shape == query.shape
+
+
 def test_hashing_repeats_with_its_seed() -> None:
     query, value = problem(1, 2, 30, 4)
 
@@ -257,11 +283,18 @@ def test_second_derivatives_are_refused() -> None:
         first.sum().backward()
 
 
+def test_forward_mode_is_refused() -> None:
+    query, value = problem(1, 1, 8, 4)
+    with pytest.raises(NotImplementedError, match="forward-mode"):
+        torch.func.jvp(lambda x: lsh_attention(x, value, chunk=4), (query,), (query,))
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         ({"buckets": 7}, "buckets must be 1 or an even number"),
-        ({"buckets": 0}, "buckets must be 1 or an even number"),
+        ({"buckets": 0}, "buckets must be an integer of at least 1 and is 0"),
+        ({"buckets": 1.0}, "buckets must be an integer of at least 1 and is 1.0"),
         ({"rounds": 0}, "rounds must be an integer of at least 1 and is 0"),
         ({"chunk": 0}, "chunk must be an integer of at least 1 and is 0"),
         ({"chunk": 13}, "chunk must be at most the length of the sequence, 12, and is 13"),
@@ -284,6 +317,7 @@ def test_refusals_are_one_sentence(arguments: dict[str, Any], sentence: str) -> 
     [
         (torch.zeros(1, 1, 0, 4), torch.zeros(1, 1, 0, 4), "a position at least and has none"),
         (torch.zeros(1, 8, 4), torch.zeros(1, 1, 8, 4), "query must have shape"),
+        (torch.zeros(1, 1, 8, 0), torch.zeros(1, 1, 8, 4), "with a dim of at least 1"),
         (torch.zeros(1, 1, 8, 4), torch.zeros(1, 1, 9, 4), "the same batch, heads and length"),
         (torch.zeros(1, 1, 8, 4), torch.zeros(1, 1, 8, 4).double(), "one dtype and device"),
         (torch.zeros(1, 1, 8, 4).long(), torch.zeros(1, 1, 8, 4), "query must be of a floating"),

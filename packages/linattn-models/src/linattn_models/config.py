@@ -61,6 +61,11 @@ class TransformerConfig:
     def __post_init__(self) -> None:
         for name in ("num_layers", "num_heads", "head_dim", "ffn_dim"):
             at_least(name, getattr(self, name), 1)
+        if str(self.attention).startswith("lsh-"):
+            raise ValueError(
+                f"attention must be one of {', '.join(map(repr, ATTENTIONS))} and is "
+                f"{self.attention!r}; give attention='lsh' and lsh_rounds, or use with_attention."
+            )
         one_of("attention", self.attention, ATTENTIONS)
         one_of("feature_map", self.feature_map, feature_map_names())
         one_of("activation", self.activation, ACTIVATIONS)
@@ -96,7 +101,11 @@ class TransformerConfig:
         kind, _, rounds = name.partition("-")
         if kind == "lsh" and rounds.isdecimal():
             return replace(self, attention=kind, lsh_rounds=int(rounds))
-        one_of("attention", name, (*ATTENTIONS, "lsh-1", "lsh-4", "lsh-8"))
+        if kind == "lsh" and name != kind:
+            raise ValueError(
+                f"attention {name!r} is unknown; 'lsh-X' is LSH with X rounds of hashing, a number."
+            )
+        one_of("attention", name, ATTENTIONS)
         return replace(self, attention=name)
 
     def to_dict(self) -> dict[str, Any]:

@@ -19,9 +19,12 @@ def at_least(name: str, value: object, lowest: int) -> None:
 
 def hash_buckets(name: str, value: object) -> None:
     """Refuses a number of buckets that no rotation gives: 1, or an even number."""
-    if value == 1 and not isinstance(value, bool):
-        return
-    if isinstance(value, bool) or not isinstance(value, int) or value < 2 or value % 2:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int)
+        or value < 1
+        or (value > 1 and value % 2)
+    ):
         raise ValueError(
             f"{name} must be 1 or an even number, since a direction and its opposite are a bucket "
             f"each, and is {value!r}."
@@ -81,7 +84,7 @@ def lengths_within(name: str, lengths: Tensor, batch: int, longest: int) -> tupl
     integer_vector(name, lengths, batch)
     if batch == 0:
         return longest, longest
-    low, high = (int(bound) for bound in lengths.aminmax())
+    low, high = (int(bound) for bound in lengths.long().aminmax())
     if low < 0 or high > longest:
         raise ValueError(
             f"{name} must lie in 0..{longest} and reach from {low} to {high}; "

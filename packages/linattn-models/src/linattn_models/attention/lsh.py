@@ -67,6 +67,6 @@ class LshMixer(Mixer):
 def _refuse() -> NoReturn:
     raise ValueError(
         "LSH attention cannot step or prefill: a new position sorts into the midst of those before "
-        "it and shifts the chunks of all, so that no state stays valid; generate by "
-        "method='rerun', or use linear or softmax attention."
+        "it and shifts the chunks of all, so that no state stays valid; call "
+        "generate(method='rerun'), or use linear or softmax attention."
     )

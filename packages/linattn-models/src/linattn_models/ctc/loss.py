@@ -39,7 +39,16 @@ def ctc_loss(
     Cost: O(B T S) time and memory.
     """
     check_classes(log_probabilities)
+    if not log_probabilities.is_floating_point():
+        raise TypeError(
+            f"log_probabilities must be of a floating dtype and are {log_probabilities.dtype}."
+        )
     batch, frames, classes = log_probabilities.shape
+    if batch == 0 or frames == 0:
+        raise ValueError(
+            "log_probabilities must have at least one row and one frame and have shape "
+            f"{tuple(log_probabilities.shape)}."
+        )
     lengths_within("lengths", lengths, batch, frames)
     _check_targets(targets, target_lengths, batch, classes)
     lengths, target_lengths = lengths.to(targets.device), target_lengths.to(targets.device)
@@ -57,7 +66,9 @@ def ctc_loss(
 
 
 def _check_targets(targets: Tensor, target_lengths: Tensor, batch: int, classes: int) -> None:
-    if targets.dtype.is_floating_point or targets.dtype == torch.bool:
+    if not isinstance(targets, Tensor):
+        raise TypeError(f"targets must be a tensor and are a {type(targets).__name__}.")
+    if targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool:
         raise TypeError(f"targets must hold integers and have dtype {targets.dtype}.")
     if targets.ndim != 2 or targets.shape[0] != batch:
         raise ValueError(

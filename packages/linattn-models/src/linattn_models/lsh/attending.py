@@ -19,7 +19,7 @@ def attend(
 
     Returns:
         (G P, M), and (G P, 1) the logarithm of each softmax's denominator, infinite where a query
-        sees nothing, whose output is 0.
+        sees nothing but itself: its output is its own value.
     """
     out = value.new_empty(value.shape)
     denominator = value.new_empty(len(value), 1)
@@ -31,7 +31,9 @@ def attend(
                 _join(part, part_denominator, out[rows], denominator[rows])
             out.index_copy_(0, rows, part)
             denominator.index_copy_(0, rows, part_denominator)
-    return out, denominator.masked_fill_(denominator.isneginf(), torch.inf)
+    alone = denominator.view(-1).isneginf().nonzero().view(-1)
+    out.index_copy_(0, alone, value[alone])
+    return out, denominator.index_fill_(0, alone, torch.inf)
 
 
 def _attend_in(found: Round, block: slice, query: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:

@@ -34,9 +34,12 @@ def differentiate(layout: Layout, rounds: list[Round], known: Known) -> tuple[Te
 
         ds_ij = p_ij (dout_i . v_j - dout_i . out_i),    dq_i += ds_ij k_j,    dk_j += ds_ij q_i
 
-    can be summed over them. Which bucket a query falls into has no gradient.
+    can be summed over them. Which bucket a query falls into has no gradient. Where a query sees
+    nothing but itself, whose value it is, all weights are 0, for the denominator is infinite.
     """
     grad_query, grad_value = torch.zeros_like(known.query), torch.zeros_like(known.value)
+    alone = known.denominator.view(-1).isposinf().nonzero().view(-1)
+    grad_value.index_copy_(0, alone, known.grad_out[alone])
     for found in rounds:
         for block in layout.blocks():
             rows = found.window_rows(block)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from linattn_models.lsh.operators import lsh_attention_operator
 from linattn_models.validation import at_least, hash_buckets, integer_vector
@@ -30,15 +31,19 @@ def lsh_attention(
     over the positions j that i sees. Each round puts every position into the bucket
     argmax [q R; -q R], sorts positions by bucket and then by position, and cuts them into chunks; i
     sees its own chunk and the one before it, of any round, each key once. A position sees itself
-    only where it sees nothing else. The rounds' softmaxes are combined by the logarithms of their
-    denominators. (Kitaev et al. 2020, equations 2 to 6; the rivals "lsh-X", with X rounds, 64
-    buckets and chunks of 32, of "Transformers are RNNs", section 4.)
+    only where it sees nothing else, and its value is then its output. The rounds' softmaxes are
+    combined by the logarithms of their denominators. (Kitaev et al. 2020, equations 2 to 6; the
+    rivals "lsh-X", with X rounds, 64 buckets and chunks of 32, of "Transformers are RNNs",
+    section 4.) Two calls hash differently, unless `rotations` or a seeded `generator` is given.
+
+    There is no key: the keys are the queries, at length 1, which stands for softmax attention's
+    factor of 1 / sqrt(D).
 
     Args:
         query: (B, H, N, D) float, the keys as well.
         value: (B, H, N, M), of the same dtype and device.
-        is_causal: whether position i sees only positions before it. Values and keys behind i never
-            reach it; where they sort to decides all the same which of those before i share its
+        is_causal: whether position i sees only positions before it. Keys and values behind i weigh
+            nothing; where they sort to decides all the same which of those before i share its
             chunk.
         rounds: of hashing; with more of them the result approaches attention over all keys.
         buckets: in each round, an even number, or 1.
@@ -47,20 +52,27 @@ def lsh_attention(
             outputs are 0. A padded sequence gives what it gives alone.
         rotations: (rounds, H, D, buckets / 2) as `draw_rotations` gives them, for hashing that can
             be repeated; rounds and buckets are then theirs. Drawn anew by default.
-        generator: what draws them; torch's own by default.
+        generator: what draws them otherwise; torch's own by default.
 
     Returns:
         (B, H, N, M), the dtype of `value`.
 
     Raises:
         ValueError, TypeError: arguments that cannot be right. A second derivative raises
-            RuntimeError.
+            RuntimeError, a forward-mode derivative NotImplementedError.
+
+    A NaN or an infinity spreads to whatever is sorted into the same windows or beside them, of
+    other heads and sequences too, for a weight of 0 does not silence it; in padding it is not
+    looked at.
 
     Cost: for each head O(rounds (N log N + N chunk (D + M) + rounds N chunk)) time; beside inputs
     and outputs O(rounds N) memory for the orders and O(N (D + M + buckets)) for one round at a
     time.
     """
     _check(query, value, chunk)
+    _refuse_tangents(query, value)
+    if not isinstance(is_causal, bool):
+        raise TypeError(f"is_causal must be True or False and is {is_causal!r}.")
     if rotations is None:
         _, heads, _, head_dim = query.shape
         rotations = draw_rotations(
@@ -106,9 +118,12 @@ def draw_rotations(
 
 def _check(query: Tensor, value: Tensor, chunk: int) -> None:
     for name, x in (("query", query), ("value", value)):
-        if x.ndim != 4:
+        if not isinstance(x, Tensor):
+            raise TypeError(f"{name} must be a torch.Tensor and is {type(x).__name__}.")
+        if x.ndim != 4 or x.shape[3] == 0:
             raise ValueError(
-                f"{name} must have shape (batch, heads, length, dim) and has {tuple(x.shape)}."
+                f"{name} must have shape (batch, heads, length, dim), with a dim of at least 1, "
+                f"and has {tuple(x.shape)}."
             )
         if x.dtype not in _FLOATS:
             raise TypeError(f"{name} must be of a floating dtype and is {x.dtype}; convert it.")
@@ -129,11 +144,25 @@ def _check(query: Tensor, value: Tensor, chunk: int) -> None:
     if chunk > length:
         raise ValueError(
             f"chunk must be at most the length of the sequence, {length}, and is {chunk}; with "
-            f"chunk={length} every position sees all others."
+            f"chunk={length} nothing is overlooked."
+        )
+
+
+def _refuse_tangents(*tensors: Tensor) -> None:
+    """Forward-mode differentiation would pass through the operator as zeros."""
+    if forward_ad._current_level < 0:
+        return
+    if any(forward_ad.unpack_dual(x).tangent is not None for x in tensors):
+        raise NotImplementedError(
+            "lsh_attention was asked for a forward-mode derivative (a jvp) and has reverse mode "
+            "only; use torch.autograd.grad."
         )
 
 
 def _check_rotations(rotations: Tensor, query: Tensor) -> None:
+    if not isinstance(rotations, Tensor) or not rotations.is_floating_point():
+        kind = rotations.dtype if isinstance(rotations, Tensor) else type(rotations).__name__
+        raise TypeError(f"rotations must be a tensor of a floating dtype and are {kind}.")
     heads, head_dim = query.shape[1], query.shape[3]
     right = rotations.ndim == 4 and rotations.shape[1:3] == (heads, head_dim)
     if not right or rotations.shape[0] == 0:
@@ -153,7 +182,7 @@ def _check_lengths(key_lengths: Tensor, query: Tensor) -> None:
     integer_vector("key_lengths", key_lengths, batch)
     if torch.compiler.is_compiling() or batch == 0:
         return
-    low, high = (int(bound) for bound in key_lengths.aminmax())
+    low, high = (int(bound) for bound in key_lengths.long().aminmax())
     if low < 1 or high > length:
         raise ValueError(
             f"key_lengths must lie in 1..{length} and reach from {low} to {high}; leave empty "

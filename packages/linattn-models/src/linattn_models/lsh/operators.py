@@ -39,7 +39,7 @@ def _forward(
         orders = _orders(layout, query, rotations, lengths)
         q, v = (_rows(x, layout, lengths) for x in (query, value))
         out, denominator = attend(layout, _rounds(layout, orders), q, v)
-        return _unpadded(out, value).to(value.dtype), denominator, orders.int()
+        return _unpadded(out, layout, value), denominator, orders.int()
 
 
 def _forward_shapes(
@@ -75,10 +75,7 @@ def _backward(
         q, v, o, upstream = (_rows(x, layout, lengths) for x in (query, value, out, grad_out))
         known = Known(q, v, o, denominator, upstream)
         grad_query, grad_value = differentiate(layout, _rounds(layout, orders.long()), known)
-        return (
-            _unpadded(grad_query, query).to(query.dtype),
-            _unpadded(grad_value, value).to(value.dtype),
-        )
+        return _unpadded(grad_query, layout, query), _unpadded(grad_value, layout, value)
 
 
 def _backward_shapes(
@@ -187,7 +184,8 @@ def _rounds(layout: Layout, orders: Tensor) -> list[Round]:
     return rounds
 
 
-def _unpadded(rows: Tensor, like: Tensor) -> Tensor:
-    """(G P, X) -> (B, H, N, X), the shape of `like`, without the padding."""
+def _unpadded(rows: Tensor, layout: Layout, like: Tensor) -> Tensor:
+    """(G P, X) -> (B, H, N, X), the shape and dtype of `like`, without the padding."""
     batch, heads, length, width = like.shape
-    return rows.view(batch, heads, -1, width)[:, :, :length].contiguous()
+    whole = rows.view(batch, heads, layout.positions, width)
+    return whole[:, :, :length].contiguous().to(like.dtype)

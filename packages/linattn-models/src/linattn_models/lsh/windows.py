@@ -18,8 +18,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 NOWHERE = torch.iinfo(torch.int32).max  # the position of a key that does not exist
-# Taken off the score of a position with itself: it counts where nothing else is in sight.
-SELF = 1e5
 # Scores that are computed at once: what stays in the caches of a CPU, and what fills a GPU.
 _SCORES_AT_ONCE = {"cpu": 2**18}
 _SCORES_AT_ONCE_ELSEWHERE = 2**26
@@ -95,10 +93,10 @@ class Round:
     def hide(self, scores: Tensor, block: slice) -> None:
         """Puts -inf where a query must not look, in the scores (chunks, c, 2 c) of a block.
 
-        What an earlier round had in sight is hidden too, so that each key counts once.
+        It does not look at itself, nor at what an earlier round had in sight: each key counts once.
         """
         chunk = self.layout.chunk
-        scores.diagonal(chunk, -2, -1).sub_(SELF)
+        scores.diagonal(chunk, -2, -1).fill_(-torch.inf)
         hidden = self._keys[block] > self._horizon[block]
         for numbers in self.earlier:
             keys = windows(numbers.view(-1)[self.window_rows(block)], chunk)  # (chunks, 2 c)
@@ -158,4 +156,5 @@ def padded_rows(x: Tensor, positions: int) -> Tensor:
     behind = positions - x.shape[2]
     if behind:  # torch would copy even where there is nothing to pad
         x = F.pad(x, (0, 0, 0, behind))
-    return x.reshape(-1, x.shape[3])
+    batch, heads, _, width = x.shape
+    return x.reshape(batch * heads * positions, width)
