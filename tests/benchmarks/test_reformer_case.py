@@ -1,0 +1,44 @@
+"""The layer beside Reformer's: measured with the same weights, and only if its outputs agree."""
+
+from __future__ import annotations
+
+import torch
+
+from benchmarks.cases import reformer
+from benchmarks.registry import Absent, Method, Settings
+
+SIZE = reformer.Size(64, 2, 8)
+
+
+def inputs() -> torch.Tensor:
+    return torch.randn(1, SIZE.length, SIZE.embed_dim)
+
+
+def test_without_peers_ours_runs_and_the_peer_says_why_not() -> None:
+    ours, peer = reformer._setup(Settings(quick=True))
+    assert isinstance(ours, Method) and isinstance(peer, Absent)
+    assert "--peers" in peer.reason
+    assert ours.check() is None and ours.run is not None
+    ours.run()
+
+
+def test_a_layer_that_draws_the_same_rotations_agrees() -> None:
+    ours = reformer.our_layer(SIZE)
+
+    def peer(x: torch.Tensor) -> torch.Tensor:
+        """Ours, hashed by what the peer would draw first."""
+        drawn = torch.randn(SIZE.heads, SIZE.width, 1, reformer.BUCKETS // 2)
+        ours.rotations.copy_(drawn.permute(2, 0, 1, 3))
+        out: torch.Tensor = ours.eval()(x)
+        return out
+
+    assert reformer.difference(ours, peer, inputs(), SIZE) is None
+    assert ours.training
+
+
+def test_another_layer_is_told_apart() -> None:
+    ours = reformer.our_layer(SIZE)
+    size = reformer.Size(4_096, SIZE.heads, SIZE.width)  # long enough for the first chunk to pass
+    x = torch.randn(1, size.length, size.embed_dim)
+    said = reformer.difference(ours, lambda x: ours.eval()(x) + 1, x, size)
+    assert said is not None and "100.0% of the rows differ" in said
