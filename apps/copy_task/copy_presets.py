@@ -108,10 +108,8 @@ def laptop() -> Recipe:
     """0.4 million parameters, and three eighths of the paper's positions: 23 symbols at most.
 
     Positions are what was saved on, because fewer of them are learned in fewer updates, not only in
-    cheaper ones: after 900 updates of 2,048 positions each, linear attention stood at 0.17 nats a
-    symbol with 64 positions and at 0.60 with 128; with 48, it passes below 0.01 in time. Eight
-    heads of 16 learned faster than four of 32 or sixteen of 8. Buckets and chunks of lsh are
-    halved, so that there is something left for a chunk to overlook.
+    cheaper ones (--max-length 128 shows it). Buckets and chunks of lsh are halved, so that there is
+    something left for a chunk to overlook.
     """
     return Recipe(
         max_length=48,

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from linattn_core.state import accumulation_dtype
 from linattn_models.lsh.operators import lsh_attention_operator
 from linattn_models.validation import at_least, hash_buckets, integer_vector
 
@@ -83,10 +84,8 @@ def lsh_attention(
     if key_lengths is not None:
         _check_lengths(key_lengths, query)
         key_lengths = key_lengths.to(query.device)
-    wide = torch.float64 if query.dtype == torch.float64 else torch.float32
-    out: Tensor = lsh_attention_operator(
-        query, value, rotations.to(wide), key_lengths, chunk, is_causal
-    )[0]
+    rotations = rotations.to(accumulation_dtype(query.dtype))
+    out: Tensor = lsh_attention_operator(query, value, rotations, key_lengths, chunk, is_causal)[0]
     return out
 
 

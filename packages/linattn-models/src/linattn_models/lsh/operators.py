@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from linattn_core.state import accumulation_dtype
 from linattn_models.lsh.attending import attend
 from linattn_models.lsh.differentiating import Known, differentiate
 from linattn_models.lsh.hashing import sorted_positions
@@ -54,7 +55,7 @@ def _forward_shapes(
     groups, positions = batch * heads, _positions(length, chunk)
     return (
         value.new_empty(value.shape),
-        query.new_empty(groups * positions, 1, dtype=_wide(query.dtype)),
+        query.new_empty(groups * positions, 1, dtype=accumulation_dtype(query.dtype)),
         query.new_empty(rotations.shape[0], groups, positions, dtype=torch.int32),
     )
 
@@ -131,14 +132,9 @@ torch.library.register_autograd(
 lsh_attention_operator = torch.ops.linattn_models.lsh_attention
 
 
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    """What is computed in: float64 for itself, float32 for all others."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
-
-
 def _rows(x: Tensor, layout: Layout, lengths: Tensor | None) -> Tensor:
     """(B, H, N, X) -> (G P, X) in the dtype to compute in; padding is 0, whatever stood there."""
-    rows = padded_rows(x, layout.positions).to(_wide(x.dtype))
+    rows = padded_rows(x, layout.positions).to(accumulation_dtype(x.dtype))
     if lengths is None:
         return rows
     places = torch.arange(layout.positions, device=x.device)
