@@ -134,7 +134,7 @@ def build(session: nox.Session) -> None:
 
 @nox.session
 def sanitize(session: nox.Session) -> None:
-    """Run the C++ kernels under the address, undefined-behaviour and thread sanitizers."""
+    """Run the C++ kernels under the address, undefined-behavior and thread sanitizers."""
     sanitized(session, "packages/linattn-cpu", "LINATTN_EXERCISE", "exercise")
 
 

@@ -37,10 +37,10 @@ class Race:
 
 
 def sections(results: Sequence[CaseResult]) -> list[str]:
-    """Returns the crossover table of the series that are summarised, a row for each."""
+    """Returns the crossover table of the series that are summarized, a row for each."""
     found: dict[str, list[CaseResult]] = {}
     for result in results:
-        if result.case.series is not None and result.case.summarised:
+        if result.case.series is not None and result.case.summarized:
             found.setdefault(result.case.series, []).append(result)
     if not found:
         return []

@@ -42,7 +42,7 @@ def _panel(axes: Axes, members: Sequence[CaseResult], label: str, read: Read, sc
     for number, name in enumerate(names):
         points = [(member.case.at, read(member.method(name))) for member in members]
         known = [(at, scale * value) for at, value in points if at is not None and value]
-        if known:  # the colour is the method's in every panel, measured there or not
+        if known:  # the color is the method's in every panel, measured there or not
             axes.plot(*zip(*known, strict=True), marker="o", color=f"C{number}", label=name)
     if not axes.lines:
         axes.set_axis_off()

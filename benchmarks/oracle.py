@@ -62,7 +62,7 @@ def linear_rows(
 def product_rows(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rows: torch.Tensor
 ) -> torch.Tensor:
-    """The causal form with neither feature map nor normaliser: the peer's bare kernel."""
+    """The causal form with neither feature map nor normalizer: the peer's bare kernel."""
     return _causal(query[:, :, rows] @ key.mT, rows, 0.0) @ value
 
 

@@ -22,7 +22,7 @@ def case_record(result: CaseResult) -> dict[str, Any]:
         "unit": case.unit,
         "series": case.series,
         "at": case.at,
-        "summarised": case.summarised,
+        "summarized": case.summarized,
         "methods": [dataclasses.asdict(method) for method in result.methods],
         "targets": [
             {
@@ -37,7 +37,7 @@ def case_record(result: CaseResult) -> dict[str, Any]:
 
 def result_of(record: dict[str, Any]) -> CaseResult:
     """Returns the result of which `record` was made; its case cannot be set up again."""
-    kept = ("name", "shows", "quantity", "unit", "series", "at", "summarised")
+    kept = ("name", "shows", "quantity", "unit", "series", "at", "summarized")
     targets = tuple(_target(entry) for entry in record["targets"])
     case = Case(
         **{name: record[name] for name in kept},

@@ -149,7 +149,7 @@ class Case:
         series, at: cases that differ only in a size belong to one series, drawn as one table
             whose rows are the sizes `at`; the table says from which size on each method wins over
             the last one.
-        summarised: the document shows what a table of several such cases makes of them; their own
+        summarized: the document shows what a table of several such cases makes of them; their own
             rows are in the JSON.
         done: told the result, such as for what it says of the next size.
     """
@@ -164,7 +164,7 @@ class Case:
     rounds: tuple[int, int] = (3, 200)
     series: str | None = None
     at: int | None = None
-    summarised: bool = False
+    summarized: bool = False
     done: Callable[[CaseResult], None] | None = None
 
 

@@ -28,8 +28,8 @@ def targets(results: Sequence[CaseResult]) -> str:
 
 
 def measurements(results: Sequence[CaseResult]) -> str:
-    """Returns one row for each method of each case that is not summarised elsewhere."""
-    results = [result for result in results if not result.case.summarised]
+    """Returns one row for each method of each case that is not summarized elsewhere."""
+    results = [result for result in results if not result.case.summarized]
     rows = [_method_row(result, method) for result in results for method in result.methods]
     last = ["GEMM share", "copy share", *(["peak memory"] if _has_peaks(results) else [])]
     header = ["case", "method", "per", "median", "quartiles", "rounds", *last]
@@ -51,7 +51,7 @@ def by_series(results: Sequence[CaseResult]) -> dict[str, list[CaseResult]]:
     """Returns the cases of each series that has a table of its own, by the series' name."""
     found: dict[str, list[CaseResult]] = {}
     for result in results:
-        if result.case.series is not None and not result.case.summarised:
+        if result.case.series is not None and not result.case.summarized:
             found.setdefault(result.case.series, []).append(result)
     return found
 

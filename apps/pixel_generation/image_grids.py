@@ -1,7 +1,7 @@
 """Images side by side in one PNG, enlarged without blurring, under a title.
 
 Pixels of an 8x8 digit are what the model deals in, so a picture has to show them as squares: each
-becomes a block of the same colour, and matplotlib is only asked to write words above the blocks.
+becomes a block of the same color, and matplotlib is only asked to write words above the blocks.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from linattn_models.atomic import replace_file
 DPI = 100
 GAP = 4  # between images, in pixels of the picture
 LINE = 20  # height of a line of words
-BACKGROUND = (205, 211, 222)  # pale, and no grey: neither black nor white pixels run into it
-HIDDEN = (66, 99, 160)  # a blue that no grey image holds: what the model was not shown
+BACKGROUND = (205, 211, 222)  # pale, and no gray: neither black nor white pixels run into it
+HIDDEN = (66, 99, 160)  # a blue that no gray image holds: what the model was not shown
 
-Colours = npt.NDArray[np.uint8]
+Colors = npt.NDArray[np.uint8]
 
 
-def to_colours(images: Pixels, levels: int) -> Colours:
+def to_colors(images: Pixels, levels: int) -> Colors:
     """Images (n, H, W, 3) on the scale 0 .. 255, whatever number of levels they had."""
     scaled = np.rint(images * (255.0 / (levels - 1))).astype(np.uint8)
     return scaled if scaled.ndim == 4 else np.repeat(scaled[..., None], 3, axis=-1)
 
 
-def hide_below(colours: Colours, row: int) -> Colours:
+def hide_below(colors: Colors, row: int) -> Colors:
     """A copy whose rows from `row` on are painted over."""
-    painted = colours.copy()
+    painted = colors.copy()
     painted[:, row:] = HIDDEN
     return painted
 
 
-def tile(rows: Sequence[Sequence[Colours]], scale: int, gap: int = GAP) -> Colours:
+def tile(rows: Sequence[Sequence[Colors]], scale: int, gap: int = GAP) -> Colors:
     """One canvas (height, width, 3) of the images in `rows`, each pixel `scale` pixels wide."""
     height, width = rows[0][0].shape[0] * scale, rows[0][0].shape[1] * scale
     across = max(len(row) for row in rows)
@@ -60,7 +60,7 @@ def enlargement(height: int) -> int:
 
 def write_grid(
     path: Path,
-    rows: Sequence[Sequence[Colours]],
+    rows: Sequence[Sequence[Colors]],
     title: str,
     column_titles: Sequence[tuple[int, str]] = (),
 ) -> None:
@@ -94,15 +94,13 @@ def _write(figure: Figure, left: float, top: float, words: str, size: int) -> No
     figure.text(left / width, 1 - top / height, words, fontsize=size, va="center", ha="left")
 
 
-def square_rows(colours: Colours) -> list[list[Colours]]:
+def square_rows(colors: Colors) -> list[list[Colors]]:
     """Images laid out in rows, about as many of them as there are in each."""
-    across = int(np.ceil(np.sqrt(len(colours))))
-    return [list(colours[start : start + across]) for start in range(0, len(colours), across)]
+    across = int(np.ceil(np.sqrt(len(colors))))
+    return [list(colors[start : start + across]) for start in range(0, len(colors), across)]
 
 
-def completion_rows(
-    occluded: Colours, completed: Colours, original: Colours
-) -> list[list[Colours]]:
+def completion_rows(occluded: Colors, completed: Colors, original: Colors) -> list[list[Colors]]:
     """Rows of one image each: occluded (n, ...), its completions (n, copies, ...), original."""
     together = zip(occluded, completed, original, strict=True)
     return [[hidden, *tries, whole] for hidden, tries, whole in together]

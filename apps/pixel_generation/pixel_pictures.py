@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from image_grids import completion_rows, hide_below, square_rows, to_colours, write_grid
+from image_grids import completion_rows, hide_below, square_rows, to_colors, write_grid
 from pixel_datasets import Images
 from pixel_sampling import complete_images, sample_images, way_of
 from pixel_tokens import Layout
@@ -32,7 +32,7 @@ def write_samples(
         seed=seed,
         progress=True,
     )
-    write_grid(path, square_rows(to_colours(made, images.levels)), f"samples: {label}")
+    write_grid(path, square_rows(to_colors(made, images.levels)), f"samples: {label}")
 
 
 def write_completions(
@@ -60,8 +60,8 @@ def write_completions(
         seed=seed,
         progress=True,
     )
-    whole = to_colours(originals, images.levels)
-    guesses = to_colours(completed.reshape(-1, *originals.shape[1:]), images.levels)
+    whole = to_colors(originals, images.levels)
+    guesses = to_colors(completed.reshape(-1, *originals.shape[1:]), images.levels)
     guesses = guesses.reshape(len(originals), copies, *guesses.shape[1:])
     rows = completion_rows(hide_below(whole, shown), guesses, whole)
     columns = [(0, "occluded"), (1, "completed"), (1 + copies, "original")]

@@ -26,7 +26,7 @@ class Recipe:
     """A model and how it is trained.
 
     head: how a token is predicted, by a probability for each level ("categorical") or by a mixture
-    of `num_mixtures` discretised logistics ("logistics"), which knows that levels have an order.
+    of `num_mixtures` discretized logistics ("logistics"), which knows that levels have an order.
     validation_images, test_images: how many of the held-out images are looked at; None is all.
     """
 
@@ -148,24 +148,24 @@ def _laptop_digits() -> Recipe:
 def _laptop_larger(images: Images) -> Recipe:
     """The paper's kind of model, seven times smaller, shown as many images as minutes allow.
 
-    Grey digits and clothes are nearly all black or white. A probability for each level learns that
+    Gray digits and clothes are nearly all black or white. A probability for each level learns that
     at once, where the logistics, which have to sharpen at both ends, take far longer: after 250
-    updates on MNIST some 1.35 bits per dimension against 1.65. Colours keep the logistics.
+    updates on MNIST some 1.35 bits per dimension against 1.65. Colors keep the logistics.
     """
-    colour = images.channels == 3
+    color = images.channels == 3
     return Recipe(
         num_layers=4,
         num_heads=4,
         head_dim=32,
         ffn_dim=512,
-        head="logistics" if colour else "categorical",
-        steps=500 if colour else 1_000,
-        batch_size=4 if colour else 8,
-        learning_rate=1e-3 if colour else 2e-3,
+        head="logistics" if color else "categorical",
+        steps=500 if color else 1_000,
+        batch_size=4 if color else 8,
+        learning_rate=1e-3 if color else 2e-3,
         eval_every=250,
         checkpoint_every=250,
-        validation_images=64 if colour else 256,
-        test_images=128 if colour else 512,
+        validation_images=64 if color else 256,
+        test_images=128 if color else 512,
     )
 
 
@@ -181,11 +181,11 @@ def paper(images: Images) -> Recipe:
     250 epochs. CIFAR-10: 16 layers over 3,072 sub-pixels, batch 4. There the paper fixes the time
     (a week of one GPU) and not the number of updates: 100 epochs stand in for it here.
     """
-    colour = images.channels == 3
-    batch_size, epochs = (4, 100) if colour else (10, 250)
+    color = images.channels == 3
+    batch_size, epochs = (4, 100) if color else (10, 250)
     an_epoch = max(1, len(images.train) // batch_size)
     return Recipe(
-        num_layers=16 if colour else 8,
+        num_layers=16 if color else 8,
         num_heads=8,
         head_dim=32,
         ffn_dim=1_024,

@@ -1,7 +1,7 @@
 """Images as sequences of tokens, and back.
 
 A transformer reads one token after the other, so an image is read like a page: row by row, each
-row from the left. A grey pixel is one token, its level. A pixel in colour can be
+row from the left. A gray pixel is one token, its level. A pixel in color can be
 
     "sub-pixels"   three tokens, red, green, blue: what the paper does, 3,072 of them for CIFAR-10
     "pixels"       one token of three numbers, whose dependence the head models: 1,024 positions
@@ -20,9 +20,9 @@ Layout = Literal["sub-pixels", "pixels"]
 
 
 def to_tokens(images: Pixels, layout: Layout = "sub-pixels") -> Tensor:
-    """Tokens (n, positions), or (n, positions, 3) for colours in the layout "pixels", int64."""
-    colours_together = layout == "pixels" and images.ndim == 4
-    shape = (len(images), -1, 3) if colours_together else (len(images), -1)
+    """Tokens (n, positions), or (n, positions, 3) for colors in the layout "pixels", int64."""
+    colors_together = layout == "pixels" and images.ndim == 4
+    shape = (len(images), -1, 3) if colors_together else (len(images), -1)
     return torch.from_numpy(images.reshape(shape).astype(np.int64))
 
 

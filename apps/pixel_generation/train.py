@@ -65,7 +65,7 @@ class Flags:
     head: HeadName | None = None
     """What predicts a token: a probability for each level, or a mixture of logistics."""
     layout: Layout | None = None
-    """Colours as three tokens a pixel, or as one."""
+    """Colors as three tokens a pixel, or as one."""
     log_every: int | None = None
     eval_every: int | None = None
     """Updates between looks at the validation images."""

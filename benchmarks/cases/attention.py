@@ -71,7 +71,7 @@ def attention(name: str, problem: Problem, settings: Settings) -> Attention | Ls
     if name == SDPA:
         return _softmax(name, F.scaled_dot_product_attention, problem)
     if name == MATERIALISED:
-        return _softmax(name, materialised, problem)
+        return _softmax(name, materialized, problem)
     if name in LSH_ROUNDS:
         return Lsh(name, problem)
     if name == FLASH_LINEAR_ATTENTION:
@@ -104,7 +104,7 @@ def _softmax(name: str, function: Call, problem: Problem) -> Attention:
     return Attention(name, call, rows, linear=False)
 
 
-def materialised(
+def materialized(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, is_causal: bool
 ) -> torch.Tensor:
     """Softmax attention as it is written down (the paper's equation 2), N x N matrices and all."""

@@ -40,7 +40,7 @@ def _case(problem: Problem, ledger: Ledger, race: Race) -> Case:
         rounds=(1, 3),
         series=f"D=M={width}, H={heads}",
         at=length,
-        summarised=True,
+        summarized=True,
         done=done,
     )
 

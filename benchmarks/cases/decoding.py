@@ -44,7 +44,7 @@ WARMING_LENGTH = 3
 class Size:
     """The model and its images; the paper's for MNIST by default (table 1).
 
-    Its layers normalise after the residual sum, as the peer's do, so that weights can be shared.
+    Its layers normalize after the residual sum, as the peer's do, so that weights can be shared.
     """
 
     num_layers: int = 8

@@ -7,11 +7,11 @@
 namespace linattn::emulation {
 namespace {
 
-void run_fibre() {
+void run_fiber() {
     Block& block = *current_block;
     block.begin();
     block.launch().body(block.launch().thread);
-    block.leave(current_fibre());
+    block.leave(current_fiber());
 }
 
 // NaN everywhere. The compiler is kept from making a call of memset of it: that is ThreadSanitizer's, which would take
@@ -31,8 +31,8 @@ void poison(unsigned char* memory, int bytes) {
 
 }  // namespace
 
-Block::Block(int threads) : threads_(threads), fibres_(threads), warps_(threads / 32), stacks_(threads) {
-    for (Fibre& fibre : fibres_) fibre.copies.reset(new Copy[Fibre::most_copies]);
+Block::Block(int threads) : threads_(threads), fibers_(threads), warps_(threads / 32), stacks_(threads) {
+    for (Fiber& fiber : fibers_) fiber.copies.reset(new Copy[Fiber::most_copies]);
 }
 
 void Block::open(const Launch& launch) {
@@ -53,31 +53,31 @@ const char* Block::run(Int x, int y, int order) {
     poison(shared_.get(), launch_->shared);
     arrived_ = finished_ = phase_ = 0;
     error_[0] = '\0';
-    start_fibres(x, y, order);
+    start_fibers(x, y, order);
     current_block = this;
-    running = &fibres_[0];
+    running = &fibers_[0];
     release(&start_tag_);
-    switch_context(host_, fibres_[0].context);
-    release_fibres();
+    switch_context(host_, fibers_[0].context);
+    release_fibers();
     return error_[0] != '\0' ? error_ : nullptr;
 }
 
-void Block::start_fibres(Int x, int y, int order) {
+void Block::start_fibers(Int x, int y, int order) {
     const Order warps(order, threads_ / 32), lanes(order, 32);
     for (int i = 0; i < threads_; ++i) {
-        Fibre& fibre = fibres_[i];
-        fibre.warp = &warps_[i / 32];
-        fibre.position = i % 32;
-        fibre.lane = lanes.at[i % 32];
-        fibre.thread = 32 * warps.at[i / 32] + fibre.lane;
-        fibre.block_x = x;
-        fibre.block_y = y;
-        fibre.shared = shared_.get();
-        fibre.wait = Wait::nothing;
-        fibre.first_copy = fibre.copy_end = 0;
-        fibre.groups = 0;
-        prepare(fibre.context, stacks_.bottom(i), i, run_fibre);
-        if (threads_watched() && fibre.context.watched == nullptr) fibre.context.watched = __tsan_create_fiber(0);
+        Fiber& fiber = fibers_[i];
+        fiber.warp = &warps_[i / 32];
+        fiber.position = i % 32;
+        fiber.lane = lanes.at[i % 32];
+        fiber.thread = 32 * warps.at[i / 32] + fiber.lane;
+        fiber.block_x = x;
+        fiber.block_y = y;
+        fiber.shared = shared_.get();
+        fiber.wait = Wait::nothing;
+        fiber.first_copy = fiber.copy_end = 0;
+        fiber.groups = 0;
+        prepare(fiber.context, stacks_.bottom(i), i, run_fiber);
+        if (threads_watched() && fiber.context.watched == nullptr) fiber.context.watched = __tsan_create_fiber(0);
     }
     for (int i = 0; i < threads_ / 32; ++i) {
         warps_[i].ready = ~0u;
@@ -86,19 +86,19 @@ void Block::start_fibres(Int x, int y, int order) {
     }
 }
 
-// What the fibres did, however far they came, is seen by who acquires the end. Those of a kernel that was given up are
+// What the fibers did, however far they came, is seen by who acquires the end. Those of a kernel that was given up are
 // not used again: ThreadSanitizer holds them to be within it.
-void Block::release_fibres() {
+void Block::release_fibers() {
     if (!threads_watched()) return;
-    for (Fibre& fibre : fibres_) {
-        __tsan_switch_to_fiber(fibre.context.watched, 1);
+    for (Fiber& fiber : fibers_) {
+        __tsan_switch_to_fiber(fiber.context.watched, 1);
         release(&end_tag_);
         __tsan_switch_to_fiber(host_.watched, 1);
         if (finished_ == threads_) continue;
-        __tsan_destroy_fiber(fibre.context.watched);
-        fibre.context.watched = nullptr;
+        __tsan_destroy_fiber(fiber.context.watched);
+        fiber.context.watched = nullptr;
     }
-    if (finished_ < threads_) acquire(&end_tag_);  // the sentence was written by a fibre
+    if (finished_ < threads_) acquire(&end_tag_);  // the sentence was written by a fiber
 }
 
 void Block::begin() {
@@ -107,24 +107,24 @@ void Block::begin() {
     acquire(&end_tag_);
 }
 
-Fibre& Block::next(const Fibre& self) {
+Fiber& Block::next(const Fiber& self) {
     const int own = self.warp->index, count = threads_ / 32;
     const u32 after = self.warp->ready & ~((2u << self.position) - 1u);
-    if (after != 0) return fibres_[32 * own + __builtin_ctz(after)];
+    if (after != 0) return fibers_[32 * own + __builtin_ctz(after)];
     for (int i = 0; i < count; ++i) {
         const int warp = own + i < count ? own + i : own + i - count;
-        if (warps_[warp].ready != 0) return fibres_[32 * warp + __builtin_ctz(warps_[warp].ready)];
+        if (warps_[warp].ready != 0) return fibers_[32 * warp + __builtin_ctz(warps_[warp].ready)];
     }
     report_stuck();
 }
 
-void Block::suspend(Fibre& self) {
-    Fibre& to = next(self);
+void Block::suspend(Fiber& self) {
+    Fiber& to = next(self);
     running = &to;
     switch_context(self.context, to.context);
 }
 
-void Block::arrive(Fibre& self, Place place) {
+void Block::arrive(Fiber& self, Place place) {
     self.wait = Wait::barrier;
     self.place = place;
     if (arrived_ == 0) place_ = place;
@@ -142,24 +142,24 @@ void Block::arrive(Fibre& self, Place place) {
     acquire(&tag);
 }
 
-void Block::leave(Fibre& self) {
+void Block::leave(Fiber& self) {
     self.wait = Wait::end;
     if (self.first_copy != self.copy_end) {
-        fail(self.copies[self.first_copy % Fibre::most_copies].place,
+        fail(self.copies[self.first_copy % Fiber::most_copies].place,
              "every copy was expected to be waited for, and thread %d left the kernel with this one under way",
              self.thread);
     }
     self.warp->ready &= ~(1u << self.position);
     Context* to = &host_;
     if (++finished_ < threads_) {
-        Fibre& other = next(self);
+        Fiber& other = next(self);
         running = &other;
         to = &other.context;
     }
     switch_context(self.context, *to, true);
-    std::abort();  // nobody returns to a fibre that has ended
+    std::abort();  // nobody returns to a fiber that has ended
 }
 
-void block_barrier(Place place) { current_block->arrive(current_fibre(), place); }
+void block_barrier(Place place) { current_block->arrive(current_fiber(), place); }
 
 }  // namespace linattn::emulation

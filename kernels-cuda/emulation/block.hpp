@@ -1,4 +1,4 @@
-// One block under way: its fibres, where each of them waits, and who runs next.
+// One block under way: its fibers, where each of them waits, and who runs next.
 #pragma once
 
 #include <cstdarg>
@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "emulation/fibres.hpp"
+#include "emulation/fibers.hpp"
 #include "emulation/launch.hpp"
 #include "emulation/runtime.hpp"
 
@@ -18,7 +18,7 @@ enum class Wait { nothing, warp_barrier, shuffle, shuffle_xor, matrices, matrice
 struct Warp;
 
 // A CUDA thread.
-struct Fibre : Running {
+struct Fiber : Running {
     Context context;
     Warp* warp;
     int position;  // in its warp, in the order of running
@@ -31,7 +31,7 @@ struct Fibre : Running {
     int groups;  // committed
 };
 
-// 32 fibres and what they deposit at a collective: an entry a lane. A lane takes its result before it deposits again,
+// 32 fibers and what they deposit at a collective: an entry a lane. A lane takes its result before it deposits again,
 // and nobody computes before all have deposited, so that one set of entries is enough.
 struct Warp {
     u32 ready;  // which positions may be switched to
@@ -63,26 +63,26 @@ class Block {
     const char* run(Int x, int y, int order);
     void close();
 
-    // For the fibre that is running.
+    // For the fiber that is running.
     void begin();
-    void suspend(Fibre& self);
-    void arrive(Fibre& self, Place place);
-    [[noreturn]] void leave(Fibre& self);
+    void suspend(Fiber& self);
+    void arrive(Fiber& self, Place place);
+    [[noreturn]] void leave(Fiber& self);
     [[noreturn]] void give_up(Place place, const char* format, va_list values);
     // Gives up because not all reached what `place` is; `other` is one that did not.
-    [[noreturn]] void give_up(Wait wait, Place place, const Fibre& other);
+    [[noreturn]] void give_up(Wait wait, Place place, const Fiber& other);
 
     int threads() const { return threads_; }
     const Launch& launch() const { return *launch_; }
 
   private:
-    void start_fibres(Int x, int y, int order);
-    void release_fibres();
-    Fibre& next(const Fibre& self);
+    void start_fibers(Int x, int y, int order);
+    void release_fibers();
+    Fiber& next(const Fiber& self);
     [[noreturn]] void report_stuck();
 
     int threads_;
-    std::vector<Fibre> fibres_;
+    std::vector<Fiber> fibers_;
     std::vector<Warp> warps_;
     Stacks stacks_;
     std::unique_ptr<unsigned char, FreeMemory> shared_;  // of the exact size: AddressSanitizer sees the end
@@ -94,11 +94,11 @@ class Block {
     char error_[1024];
 };
 
-// The block whose fibre is running on this thread, and the fibre.
+// The block whose fiber is running on this thread, and the fiber.
 extern __thread Block* current_block LINATTN_FAST_TLS;
 inline bool elsewhere(Place a, Place b) {
     return a.line != b.line || (a.file != b.file && std::strcmp(a.file, b.file) != 0);
 }
-inline Fibre& current_fibre() { return *static_cast<Fibre*>(const_cast<Running*>(running)); }
+inline Fiber& current_fiber() { return *static_cast<Fiber*>(const_cast<Running*>(running)); }
 
 }  // namespace linattn::emulation

@@ -29,20 +29,20 @@ void start_copy(void* shared, const void* global, int size, int bytes, Place pla
     if (bytes < 0 || bytes > size) {
         fail(place, "%s was expected to read 0 to %d bytes, and was told %d", function, size, bytes);
     }
-    Fibre& self = current_fibre();
-    if (self.copy_end - self.first_copy == Fibre::most_copies) {
+    Fiber& self = current_fiber();
+    if (self.copy_end - self.first_copy == Fiber::most_copies) {
         fail(place, "a thread was expected to have at most %d copies under way, as many as the emulation keeps",
-             Fibre::most_copies);
+             Fiber::most_copies);
     }
-    self.copies[self.copy_end++ % Fibre::most_copies] = {shared, global, size, bytes, self.groups, place};
+    self.copies[self.copy_end++ % Fiber::most_copies] = {shared, global, size, bytes, self.groups, place};
 }
 
-void commit_copies() { ++current_fibre().groups; }
+void commit_copies() { ++current_fiber().groups; }
 
 bool take_copy(int pending, Copy& copy) {
-    Fibre& self = current_fibre();
+    Fiber& self = current_fiber();
     if (self.first_copy == self.copy_end) return false;
-    const Copy& oldest = self.copies[self.first_copy % Fibre::most_copies];
+    const Copy& oldest = self.copies[self.first_copy % Fiber::most_copies];
     if (oldest.group >= self.groups - pending) return false;
     copy = oldest;
     ++self.first_copy;

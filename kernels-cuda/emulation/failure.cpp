@@ -1,4 +1,4 @@
-// How a kernel is given up: the sentence that `launch` throws, and the way back to the host. The fibres are left where
+// How a kernel is given up: the sentence that `launch` throws, and the way back to the host. The fibers are left where
 // they stand; their stacks are used again.
 #include <algorithm>
 #include <cstdio>
@@ -33,18 +33,18 @@ const char* base_name(const char* file) {
 }  // namespace
 
 void Block::give_up(Place place, const char* format, va_list values) {
-    const Fibre& self = current_fibre();
+    const Fiber& self = current_fiber();
     int length = std::snprintf(error_, sizeof error_, "Kernel %s, block (%lld, %d), %s:%d: ", launch_->name,
                                self.block_x, self.block_y, base_name(place.file), place.line);
     const auto add = [&](int written) { length = std::min<int>(length + written, sizeof error_ - 1); };
     add(0);
     add(std::vsnprintf(error_ + length, sizeof error_ - length, format, values));
     std::snprintf(error_ + length, sizeof error_ - length, ".");
-    switch_context(current_fibre().context, host_);
+    switch_context(current_fiber().context, host_);
     std::abort();
 }
 
-void Block::give_up(Wait wait, Place place, const Fibre& other) {
+void Block::give_up(Wait wait, Place place, const Fiber& other) {
     const char* all = wait == Wait::barrier ? "threads of the block" : "lanes of the warp";
     const int count = wait == Wait::barrier ? threads_ : 32;
     if (other.wait == Wait::end) {
@@ -57,14 +57,14 @@ void Block::give_up(Wait wait, Place place, const Fibre& other) {
 
 // Nobody can go on: some wait for others that wait elsewhere or have left.
 void Block::report_stuck() {
-    for (const Fibre& fibre : fibres_) {
-        const Warp& warp = *fibre.warp;
-        if (warp.arrived > 0 && (fibre.wait == Wait::end || fibre.wait == Wait::barrier)) {
-            give_up(warp.wait, warp.place, fibre);
+    for (const Fiber& fiber : fibers_) {
+        const Warp& warp = *fiber.warp;
+        if (warp.arrived > 0 && (fiber.wait == Wait::end || fiber.wait == Wait::barrier)) {
+            give_up(warp.wait, warp.place, fiber);
         }
     }
-    for (const Fibre& fibre : fibres_) {
-        if (fibre.wait != Wait::barrier) give_up(Wait::barrier, place_, fibre);
+    for (const Fiber& fiber : fibers_) {
+        if (fiber.wait != Wait::barrier) give_up(Wait::barrier, place_, fiber);
     }
     std::abort();
 }

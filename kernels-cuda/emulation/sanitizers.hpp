@@ -1,4 +1,4 @@
-// What the sanitizers must be told of fibres. Their functions are found when the program is linked with one of them and
+// What the sanitizers must be told of fibers. Their functions are found when the program is linked with one of them and
 // are null otherwise, so that the runtime itself is compiled without any.
 #pragma once
 

@@ -7,7 +7,7 @@ namespace {
 
 // Waits for the other lanes; the last one calls `compute` for all.
 template <class Compute>
-void meet(Fibre& self, Wait wait, Place place, Compute compute) {
+void meet(Fiber& self, Wait wait, Place place, Compute compute) {
     Warp& warp = *self.warp;
     if (warp.arrived == 0) {
         warp.wait = wait;
@@ -59,7 +59,7 @@ void exchange_values(Warp& warp) {
 }
 
 u32 exchange_value(Wait wait, u32 x, int source, Place place) {
-    Fibre& self = current_fibre();
+    Fiber& self = current_fiber();
     self.warp->values[self.lane] = x;
     self.warp->sources[self.lane] = source & 31;
     meet(self, wait, place, exchange_values);
@@ -69,7 +69,7 @@ u32 exchange_value(Wait wait, u32 x, int source, Place place) {
 }  // namespace
 
 void warp_barrier(Place place) {
-    Fibre& self = current_fibre();
+    Fiber& self = current_fiber();
     Warp& warp = *self.warp;
     long long& tag = warp.tags[warp.phase & 1];
     release(&tag);
@@ -79,25 +79,25 @@ void warp_barrier(Place place) {
 
 u32 shuffle_bits(u32 x, int lane, Place place) { return exchange_value(Wait::shuffle, x, lane, place); }
 u32 shuffle_bits_xor(u32 x, int mask, Place place) {
-    return exchange_value(Wait::shuffle_xor, x, current_fibre().lane ^ mask, place);
+    return exchange_value(Wait::shuffle_xor, x, current_fiber().lane ^ mask, place);
 }
 
 Matrices exchange_matrices(Row row, Place place) {
-    Fibre& self = current_fibre();
+    Fiber& self = current_fiber();
     self.warp->rows[self.lane] = row;
     meet(self, Wait::matrices, place, hand_out);
     return self.warp->matrices[self.lane];
 }
 
 Matrices exchange_matrices_transposed(Row row, Place place) {
-    Fibre& self = current_fibre();
+    Fiber& self = current_fiber();
     self.warp->rows[self.lane] = row;
     meet(self, Wait::matrices_transposed, place, hand_out_transposed);
     return self.warp->matrices[self.lane];
 }
 
 Sums multiply(Sums c, Matrices a, u32 b0, u32 b1, Place place) {
-    Fibre& self = current_fibre();
+    Fiber& self = current_fiber();
     Warp& warp = *self.warp;
     const int lane = self.lane;
     for (int i = 0; i < 4; ++i) {

@@ -8,7 +8,7 @@ namespace {
 
 // The workspace: h (B, H, N), then whichever states this call needs.
 struct Workspace {
-    float* normaliser_gradient;
+    float* normalizer_gradient;
     SegmentStates sums;       // S and z of each segment, causal
     SegmentStates gradients;  // R and r of each segment
     State total;              // R and r of the whole, not causal
@@ -25,7 +25,7 @@ Workspace workspace_of(const AttentionBackward& call) {
         return taken;
     };
     const Int states = call.sequences * call.heads;
-    work.normaliser_gradient = take(call.batch * call.heads * call.queries);
+    work.normalizer_gradient = take(call.batch * call.heads * call.queries);
     work.sums = work.gradients = {nullptr, call.heads, call.dim, call.value_dim, call.schedule.segments};
     const bool cut = call.schedule.segments > 1 && !is_relay(call);
     if (cut && call.causal) work.sums.data = take(work.sums.numbers() * states * call.schedule.segments);
@@ -50,7 +50,7 @@ Product gradient_pass(const AttentionBackward& call, const Operand& row, const O
     product.value = value;
     product.rows_are_keys = row.of_keys;
     product.backwards = row.of_keys && call.causal;
-    product.normaliser = call.normaliser;
+    product.normalizer = call.normalizer;
     product.out = result;
     product.out_dtype = value.dtype;
     product.out_vectors = stores_vectors(result, value.width, value.dtype);
@@ -61,7 +61,7 @@ Product query_pass(const AttentionBackward& call, const Workspace& work) {
     Product product =
         gradient_pass(call, gradient_of(call), values_of(call), keys_of(call), call.grad_query);
     product.bias = Bias::of_row;
-    product.row_bias = work.normaliser_gradient;
+    product.row_bias = work.normalizer_gradient;
     product.finish = Finish::derivative;
     product.origin = queries_of(call);
     return product;
@@ -71,7 +71,7 @@ Product key_pass(const AttentionBackward& call, const Workspace& work) {
     Product product =
         gradient_pass(call, values_of(call), gradient_of(call), queries_of(call), call.grad_key);
     product.bias = Bias::of_key;
-    product.row_bias = work.normaliser_gradient;
+    product.row_bias = work.normalizer_gradient;
     product.finish = Finish::derivative;
     product.origin = keys_of(call);
     return product;
@@ -88,8 +88,8 @@ Product sums_of_queries(const AttentionBackward& call, const Workspace& work) {
     product.key = queries_of(call);
     product.value = gradient_of(call);
     product.column = Column::bias;
-    product.normaliser = call.normaliser;
-    product.row_bias = work.normaliser_gradient;
+    product.normalizer = call.normalizer;
+    product.row_bias = work.normalizer_gradient;
     product.backwards = call.causal;
     return product;
 }
@@ -155,7 +155,7 @@ Int workspace_bytes(const AttentionBackward& call) { return workspace_of(call).b
 Status attention_backward(const AttentionBackward& call) {
     const Workspace work = workspace_of(call);
     Launches launches;
-    launches.then([&] { return launch_normaliser_gradient(call, work.normaliser_gradient); });
+    launches.then([&] { return launch_normalizer_gradient(call, work.normalizer_gradient); });
     return launches.then([&] { return call.causal ? causal(call, work) : not_causal(call, work); }).status();
 }
 

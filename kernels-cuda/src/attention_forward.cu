@@ -10,7 +10,7 @@ SegmentStates states_of(const AttentionForward& call) {
     return {static_cast<float*>(call.workspace), call.heads, call.dim, call.value_dim, call.schedule.segments};
 }
 
-// What every query reads: out_i = a_i . X over its normaliser.
+// What every query reads: out_i = a_i . X over its normalizer.
 Product reading(const AttentionForward& call) {
     Product product = product_of(call);
     product.reads = true;
@@ -21,7 +21,7 @@ Product reading(const AttentionForward& call) {
     product.out = call.out;
     product.out_dtype = call.value_dtype;
     product.out_vectors = stores_vectors(call.out, call.value_dim, call.value_dtype);
-    product.out_normaliser = call.normaliser;
+    product.out_normalizer = call.normalizer;
     return product;
 }
 

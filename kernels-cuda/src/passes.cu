@@ -1,6 +1,6 @@
 #include "passes.h"
 
-#include "linattn/device/normaliser_gradient.cuh"
+#include "linattn/device/normalizer_gradient.cuh"
 #include "linattn/device/scan.cuh"
 
 namespace linattn {
@@ -146,22 +146,22 @@ Status launch_scan(const Attention& call, const SegmentStates& states, const Sta
     return LINATTN_LAUNCH("scan", scan, blocks, 1, scan_threads, 0, call.stream, sums);
 }
 
-Status launch_normaliser_gradient(const AttentionBackward& call, float* result) {
-    NormaliserGradient gradient{};
+Status launch_normalizer_gradient(const AttentionBackward& call, float* result) {
+    NormalizerGradient gradient{};
     gradient.grad_out = gradient_of(call);
     gradient.out = call.out;
     gradient.vectors = gradient.grad_out.vectors && stores_vectors(call.out, call.value_dim, call.value_dtype) &&
                        call.value_dim % 8 == 0;
-    gradient.normaliser = call.normaliser;
+    gradient.normalizer = call.normalizer;
     gradient.result = result;
     gradient.batch = call.batch;
     gradient.heads = call.heads;
     gradient.queries = call.queries;
     gradient.parts = parts_of(call.query_dtype, call.value_dtype, call.precision);
-    constexpr int rows = normaliser_gradient_threads / lanes_of_row;
+    constexpr int rows = normalizer_gradient_threads / lanes_of_row;
     const Int blocks = (call.batch * call.heads * call.queries + rows - 1) / rows;
     if (blocks == 0) return {0, nullptr};
-    return LINATTN_LAUNCH("normaliser_gradient", normaliser_gradient, blocks, 1, normaliser_gradient_threads, 0,
+    return LINATTN_LAUNCH("normalizer_gradient", normalizer_gradient, blocks, 1, normalizer_gradient_threads, 0,
                           call.stream, gradient);
 }
 

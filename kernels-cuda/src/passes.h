@@ -71,7 +71,7 @@ Status launch_product(const Attention& call, const Product& product);
 Status launch_scan(const Attention& call, const SegmentStates& states, const State& first, const State& last,
                    bool backwards);
 
-Status launch_normaliser_gradient(const AttentionBackward& call, float* result);
+Status launch_normalizer_gradient(const AttentionBackward& call, float* result);
 
 // Whether rows of a contiguous result begin at multiples of 16 bytes.
 bool stores_vectors(const void* result, Int width, Dtype dtype);

@@ -5,7 +5,7 @@ namespace linattn {
 
 namespace {
 
-// Whether four neighbours of a row of s may be read at once, everywhere.
+// Whether four neighbors of a row of s may be read at once, everywhere.
 bool reads_vectors(const Step& call) {
     const Tensor4& s = call.s;
     return s.dim == 1 && call.value_dim % 4 == 0 && reinterpret_cast<unsigned long long>(s.data) % 16 == 0 &&

@@ -19,7 +19,7 @@ LIMITS = Limits(gemm_float32=1e9, gemm_bfloat16=4e9, copy_bandwidth=1e8)
 
 def _result(at: int, **seconds: float) -> CaseResult:
     named = {"linear (cpu)": 1.0, "linear (torch)": 2.0, **seconds}
-    case = Case("a/case", "A.", lambda _: [], series="D=M=32, H=8", at=at, summarised=True)
+    case = Case("a/case", "A.", lambda _: [], series="D=M=32, H=8", at=at, summarized=True)
     methods = [
         MethodResult(name, "measured", (value,), value=Spread(value, value, value))
         for name, value in named.items()
@@ -66,7 +66,7 @@ def test_one_table_holds_all_series_and_rivals() -> None:
 def test_no_table_without_such_cases() -> None:
     assert sections([]) == []
     result = _result(64)
-    other = dataclasses.replace(result.case, summarised=False)
+    other = dataclasses.replace(result.case, summarized=False)
     assert sections([dataclasses.replace(result, case=other)]) == []
 
 

@@ -145,12 +145,12 @@ def test_the_picture_is_written(tmp_path: Path) -> None:
     assert figure.draw(with_memory, path) is None
 
 
-def test_there_is_no_picture_of_what_is_summarised(tmp_path: Path) -> None:
+def test_there_is_no_picture_of_what_is_summarized(tmp_path: Path) -> None:
     members = _series({"linear (cpu)": _power(1, 1)})
-    summarised = [
-        dataclasses.replace(member, case=dataclasses.replace(member.case, summarised=True))
+    summarized = [
+        dataclasses.replace(member, case=dataclasses.replace(member.case, summarized=True))
         for member in members
     ]
-    for results in (summarised, []):
+    for results in (summarized, []):
         assert figure.draw(results, tmp_path / "none.png") == figure.NOTHING
     assert list(tmp_path.iterdir()) == []

@@ -74,9 +74,9 @@ def test_time_and_memory_are_those_of_a_sample(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_materialised_attention_is_torchs(causal: bool) -> None:
+def test_materialized_attention_is_torchs(causal: bool) -> None:
     query, key, value = torch.randn(3, 2, 3, 20, 8, dtype=torch.float64).unbind()
-    ours = attention.materialised(query, key, value, is_causal=causal)
+    ours = attention.materialized(query, key, value, is_causal=causal)
     theirs = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=causal)
     torch.testing.assert_close(ours, theirs)
 

@@ -58,7 +58,7 @@ def test_a_decoder_keeps_the_build_it_was_packed_for(instruction_set: str) -> No
 @pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("weights", ["float32", "bfloat16"])
 @torch.no_grad()
-def test_a_row_does_not_depend_on_its_neighbours(instruction_set: str, weights: str) -> None:
+def test_a_row_does_not_depend_on_its_neighbors(instruction_set: str, weights: str) -> None:
     """Not to the bit either, among batches whose activations are kept alike."""
     model = model_of(head_dim=24)
     decoder = compile_decoder(model, weights)

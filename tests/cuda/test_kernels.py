@@ -227,7 +227,7 @@ def test_a_matrix_precision_of_high_keeps_sixteen_bits() -> None:
 
 @pytest.mark.parametrize("backend", NAMES)
 @pytest.mark.parametrize("is_causal", [True, False])
-def test_values_of_no_width_have_a_normaliser(
+def test_values_of_no_width_have_a_normalizer(
     backend: str, is_causal: bool, every_output_is_written: None
 ) -> None:
     case = ONE.with_(value_dim=0, is_causal=is_causal, initial_state=is_causal)

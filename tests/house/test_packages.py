@@ -30,12 +30,12 @@ def pins(repository: Path) -> dict[str, str]:
 
 
 def test_every_package_has_its_papers(packages: list[Path], repository: Path) -> None:
-    licence = (repository / "LICENSE").read_text()
+    text = (repository / "LICENSE").read_text()
     for folder in packages:
         module = folder.name.replace("-", "_")
         assert (folder / "README.md").is_file(), folder.name
         assert (folder / "src" / module / "py.typed").is_file(), folder.name
-        assert (folder / "LICENSE").read_text() == licence, folder.name
+        assert (folder / "LICENSE").read_text() == text, folder.name
 
 
 def test_one_version_for_all(projects: dict[str, dict[str, Any]], pins: dict[str, str]) -> None:

@@ -17,7 +17,7 @@ from linattn_models import (
 from tests.models.tiny import tiny_config, tiny_model
 
 HEADS: list[Head] = [Categorical(7), MixtureOfLogistics(2, 1, 17), MixtureOfLogistics(2, 3, 8)]
-HEAD_NAMES = ["categorical", "grey", "colour"]
+HEAD_NAMES = ["categorical", "gray", "color"]
 LONG = 24  # steps enough for "auto" to compile
 
 

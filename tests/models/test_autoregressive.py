@@ -25,7 +25,7 @@ HEADS: list[Head] = [
     MixtureOfLogistics(2, 1, 17),
     MixtureOfLogistics(2, 3, 8),
 ]
-heads = pytest.mark.parametrize("head", HEADS, ids=["categorical", "grey", "colour"])
+heads = pytest.mark.parametrize("head", HEADS, ids=["categorical", "gray", "color"])
 positions = pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
 
 

@@ -346,7 +346,7 @@ def narrowed() -> AutoregressiveTransformer:
     return model
 
 
-def renormalising() -> AutoregressiveTransformer:
+def renormalizing() -> AutoregressiveTransformer:
     model = model_of()
     model.embeddings[0].max_norm = 1.0  # type: ignore[union-attr]
     return model
@@ -381,7 +381,7 @@ class Changed(AutoregressiveTransformer):
         (lambda: Changed(tiny_config(), 7, 5), "Changed is in its place"),
         (widened, "a layer's expand weight was expected to have shape (8, 12)"),
         (narrowed, "the output weight was expected to have shape (8, 7)"),
-        (renormalising, "max_norm=1.0"),
+        (renormalizing, "max_norm=1.0"),
         (reconfigured, "a block was expected to have the configuration's heads"),
     ],
 )

@@ -62,7 +62,7 @@ def test_options_compare_whatever_their_order_and_container() -> None:
         ({"lsh_rounds": 0}, "lsh_rounds must be an integer of at least 1 and is 0"),
         ({"lsh_chunk": 0}, "lsh_chunk must be an integer of at least 1 and is 0"),
         ({"lsh_buckets": 63}, "lsh_buckets must be 1 or an even number"),
-        ({"feature_map": "favour"}, "did you mean 'favor'?"),
+        ({"feature_map": "favor"}, "did you mean 'favor'?"),
         ({"feature_map_options": 3}, "feature_map_options must be a mapping"),
         ({"feature_map_options": {"a": None}}, "has 'a': None"),
         ({"activation": "glu"}, "did you mean 'gelu'"),

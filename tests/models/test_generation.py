@@ -14,7 +14,7 @@ from linattn_models import Categorical, Head, MixtureOfLogistics
 from tests.models.tiny import ATTENTIONS, MAX_LENGTH, random_tokens, seeded, tiny_model
 
 HEADS: list[Head] = [Categorical(7), MixtureOfLogistics(2, 1, 17), MixtureOfLogistics(2, 3, 8)]
-heads = pytest.mark.parametrize("head", HEADS, ids=["categorical", "grey", "colour"])
+heads = pytest.mark.parametrize("head", HEADS, ids=["categorical", "gray", "color"])
 
 
 @heads
@@ -68,7 +68,7 @@ def test_forced_prefixes_come_out_as_they_went_in(
         assert torch.equal(tokens[row, :length], prefix[row, :length])
 
 
-def test_a_greedy_row_does_not_depend_on_its_neighbours(attention: str) -> None:
+def test_a_greedy_row_does_not_depend_on_its_neighbors(attention: str) -> None:
     model = tiny_model(attention)
     prefix = random_tokens(model, 3, 5)
     lengths = [5, 0, 3]

@@ -62,7 +62,7 @@ def test_gradients_of_real_positions_ignore_padding(attention: str) -> None:
     model = tiny_transformer(attention, is_causal=False)
     x = torch.randn(2, 6, 8, dtype=torch.float64, requires_grad=True)
     lengths = torch.tensor([4, 6])
-    # Weighted: the plain sum over a normalised output does not depend on anything.
+    # Weighted: the plain sum over a normalized output does not depend on anything.
     (model(x, lengths)[0, :4] * torch.randn(4, 8)).sum().backward()
     assert x.grad is not None
     assert (x.grad[0, 4:] == 0).all() and (x.grad[0, :4].abs() > 1e-9).all()

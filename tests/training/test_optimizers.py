@@ -1,4 +1,4 @@
-"""Optimisers: their state survives being written out by name."""
+"""Optimizers: their state survives being written out by name."""
 
 from __future__ import annotations
 

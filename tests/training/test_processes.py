@@ -126,4 +126,4 @@ def signal_when_paused(process: subprocess.Popen[str], out: Path, number: signal
         assert process.poll() is None, process.communicate()[1]
         time.sleep(0.02)
     process.send_signal(number)
-    (out.parent / "signalled").touch()
+    (out.parent / "signaled").touch()

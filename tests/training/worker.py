@@ -4,7 +4,7 @@
 
 `plain` trains in float64 without a random draw, `kill_at` ends it at that batch by SIGKILL, and
 `pause_at` makes it wait there: it creates the file `paused` beside `out` and goes on when there is
-a file `signalled`.
+a file `signaled`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class PausingData(CrashingData):
 
     def crash(self) -> None:
         (self.folder / "paused").touch()
-        while not (self.folder / "signalled").exists():
+        while not (self.folder / "signaled").exists():
             time.sleep(0.02)
         if "RANK" in os.environ:
             time.sleep(2.0)  # torchrun passes the signal on in its own time

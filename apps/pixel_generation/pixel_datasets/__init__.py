@@ -3,7 +3,7 @@
     digits          8x8, 17 levels, ships with scikit-learn
     mnist           28x28, 256 levels
     fashion-mnist   28x28, 256 levels
-    cifar10         32x32 in three colours, 256 levels
+    cifar10         32x32 in three colors, 256 levels
 
 The last three are read from `data_dir` in the form they are published in. Nothing is downloaded.
 """

@@ -5,7 +5,7 @@
     cifar10-subset.npz      x_train, x_test (n, 32, 32, 3) uint8   a subset as one numpy file
 
 They are looked for in that order, and a form of which one file is there must be whole. Both
-published forms keep an image as three planes (red, green, blue); here colours come last.
+published forms keep an image as three planes (red, green, blue); here colors come last.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """scikit-learn's handwritten digits: real scans that come with a package, so nothing is fetched.
 
-1,797 scans by 43 people, 8x8 pixels, 17 levels of grey (0 .. 16). It is the test part of the UCI
+1,797 scans by 43 people, 8x8 pixels, 17 levels of gray (0 .. 16). It is the test part of the UCI
 "Optical Recognition of Handwritten Digits" set.
 
 The split is ours, since none is published for these 1,797: 300 for the test and 100 for

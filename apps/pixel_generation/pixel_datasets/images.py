@@ -1,4 +1,4 @@
-"""What every dataset becomes: three arrays of images and the number of grey levels."""
+"""What every dataset becomes: three arrays of images and the number of gray levels."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ struct AttentionForward : Attention {
     State initial;      // causal only
     State last;         // after the last key, or the sums over all keys (not causal: never null)
     void* out;          // (B, H, N, M), value_dtype
-    float* normaliser;  // (B, H, N)
+    float* normalizer;  // (B, H, N)
 };
 
 struct AttentionBackward : Attention {
@@ -67,7 +67,7 @@ struct AttentionBackward : Attention {
     State grad_last;          // of `last`
     State state;              // causal: `initial`; otherwise the sums over the keys
     const void* out;          // as the forward pass wrote them
-    const float* normaliser;
+    const float* normalizer;
     void* grad_query;    // (B, H, N, D), query_dtype
     void* grad_key;      // (B, H, L, D), query_dtype
     void* grad_value;    // (B, H, L, M), value_dtype

@@ -9,7 +9,7 @@
 namespace linattn::testing {
 namespace {
 
-// The threads of a block hand a number to their neighbour through shared memory; one barrier is missing.
+// The threads of a block hand a number to their neighbor through shared memory; one barrier is missing.
 LINATTN_KERNEL(64, 1) barrier_kernel(float* out) {
     LINATTN_SHARED(memory);
     auto* numbers = reinterpret_cast<float*>(memory);
@@ -18,7 +18,7 @@ LINATTN_KERNEL(64, 1) barrier_kernel(float* out) {
     out[thread] = numbers[(thread + 1) % 64];
 }
 
-// The same, with a barrier of the warp where the block's is needed: the last lane's neighbour is in another warp.
+// The same, with a barrier of the warp where the block's is needed: the last lane's neighbor is in another warp.
 LINATTN_KERNEL(64, 1) warp_barrier_kernel(float* out) {
     LINATTN_SHARED(memory);
     auto* numbers = reinterpret_cast<float*>(memory);

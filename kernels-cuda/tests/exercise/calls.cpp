@@ -47,14 +47,14 @@ Memory workspace(Int bytes) { return Memory((bytes + 3) / 4, Dtype::float32); }
 Results run(const Inputs& inputs, const Schedule& schedule) {
     const Shape& shape = inputs.shape;
     const Int rows = shape.batch * shape.heads * shape.queries, keys = shape.batch * shape.heads * shape.keys;
-    Memory out(rows * shape.value_dim, shape.dtype), normaliser(rows, Dtype::float32);
+    Memory out(rows * shape.value_dim, shape.dtype), normalizer(rows, Dtype::float32);
     Memory s(shape.state() * shape.value_dim, Dtype::float32), z(shape.state(), Dtype::float32);
     AttentionForward forward{};
     fill(forward, inputs, schedule);
     if (shape.with_state) forward.initial = state_of(inputs.s, inputs.z);
     forward.last = state_of(s, z);
     forward.out = out.data();
-    forward.normaliser = normaliser.data<float>();
+    forward.normalizer = normalizer.data<float>();
     const Memory forward_work = workspace(workspace_bytes(forward));
     forward.workspace = forward_work.data();
     expect_launched(attention_forward(forward));
@@ -68,7 +68,7 @@ Results run(const Inputs& inputs, const Schedule& schedule) {
     backward.grad_last = state_of(inputs.grad_s, inputs.grad_z);
     backward.state = shape.causal ? forward.initial : forward.last;
     backward.out = out.data();
-    backward.normaliser = normaliser.data<float>();
+    backward.normalizer = normalizer.data<float>();
     backward.grad_query = grad_query.data();
     backward.grad_key = grad_key.data();
     backward.grad_value = grad_value.data();

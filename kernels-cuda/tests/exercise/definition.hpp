@@ -34,14 +34,14 @@ inline Numbers definition_of(const Inputs& inputs, Int b, Int h, Int i) {
     const Shape& shape = inputs.shape;
     const Seen seen = seen_by(shape, b, i);
     Numbers out(static_cast<std::size_t>(shape.value_dim));
-    double normaliser = eps;
+    double normalizer = eps;
     const auto add = [&](double weight, const auto& value) {
         for (Int m = 0; m < shape.value_dim; ++m) out[m] += weight * value(m);
     };
     for (Int d = 0; d < shape.dim && shape.with_state; ++d) {
         const double q = phi(shape.map, inputs.at(inputs.query, shape.queries, shape.dim, b, h, i, d));
         const Int row = (seen.sequence * shape.heads + h) * shape.dim + d;
-        normaliser += q * inputs.z[row];
+        normalizer += q * inputs.z[row];
         add(q, [&](Int m) { return inputs.s[row * shape.value_dim + m]; });
     }
     for (Int j = seen.first; j < seen.end; ++j) {
@@ -50,10 +50,10 @@ inline Numbers definition_of(const Inputs& inputs, Int b, Int h, Int i) {
             weight += phi(shape.map, inputs.at(inputs.query, shape.queries, shape.dim, b, h, i, d)) *
                       phi(shape.map, inputs.at(inputs.key, shape.keys, shape.dim, b, h, j, d));
         }
-        normaliser += weight;
+        normalizer += weight;
         add(weight, [&](Int m) { return inputs.at(inputs.value, shape.keys, shape.value_dim, b, h, j, m); });
     }
-    for (double& x : out) x /= normaliser;
+    for (double& x : out) x /= normalizer;
     return out;
 }
 

@@ -47,7 +47,7 @@ struct AttentionForward : Attention {
     State initial;     // causal only
     State last;        // after the last key, or the sums over all keys
     void* out;         // (B, H, N, M), value_dtype
-    void* normaliser;  // (B, H, N), accumulation dtype
+    void* normalizer;  // (B, H, N), accumulation dtype
 };
 
 struct AttentionBackward : Attention {
@@ -55,7 +55,7 @@ struct AttentionBackward : Attention {
     State grad_last;         // of `last`
     State state;             // causal: `initial`; otherwise the sums over the keys
     const void* out;         // as the forward pass wrote them
-    const void* normaliser;
+    const void* normalizer;
     void* grad_query;        // (B, H, N, D), query_dtype
     void* grad_key;          // (B, H, L, D), query_dtype
     void* grad_value;        // (B, H, L, M), value_dtype

@@ -72,19 +72,19 @@ struct Common {
 
 void attention_forward(const Common& common, const Numbers& key_lengths, const Numbers& cu_seqlens,
                        const std::array<Address, 2>& initial, const std::array<Address, 2>& last, Address out,
-                       Address normaliser) {
+                       Address normalizer) {
     AttentionForward call{};
     common.fill(call, key_lengths, cu_seqlens);
     call.initial = state(initial);
     call.last = state(last);
     call.out = pointer(out);
-    call.normaliser = pointer(normaliser);
+    call.normalizer = pointer(normalizer);
     const py::gil_scoped_release unlocked;
     expect_writes(call.out, common.numbers(call.queries, call.value_dim) * bytes_of(call.value_dtype));
     live_kernels().attention_forward(call);
 }
 
-// `gradients` are those of query, key and value; `kept` are out, normaliser and scratch.
+// `gradients` are those of query, key and value; `kept` are out, normalizer and scratch.
 void attention_backward(const Common& common, const Numbers& key_lengths, const Numbers& cu_seqlens,
                         const Strided& grad_out, const std::array<Address, 2>& grad_last,
                         const std::array<Address, 2>& given, const std::array<Address, 3>& kept,
@@ -95,7 +95,7 @@ void attention_backward(const Common& common, const Numbers& key_lengths, const 
     call.grad_last = state(grad_last);
     call.state = state(given);
     call.out = pointer(kept[0]);
-    call.normaliser = pointer(kept[1]);
+    call.normalizer = pointer(kept[1]);
     call.scratch = pointer(kept[2]);
     call.grad_query = pointer(gradients[0]);
     call.grad_key = pointer(gradients[1]);

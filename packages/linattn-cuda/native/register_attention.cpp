@@ -77,17 +77,17 @@ Int forward_workspace(const Attention& common) { return workspace_bytes(begun<At
 Int backward_workspace(const Attention& common) { return workspace_bytes(begun<AttentionBackward>(common, 0, 0)); }
 
 void attention_forward_of(const Attention& common, const Pair& initial, const Pair& last, Address out,
-                          Address normaliser, Address workspace, Address stream) {
+                          Address normalizer, Address workspace, Address stream) {
     auto call = begun<AttentionForward>(common, workspace, stream);
     call.initial = state(initial);
     call.last = state(last);
     call.out = pointer(out);
-    call.normaliser = pointer<float>(normaliser);
+    call.normalizer = pointer<float>(normalizer);
     const py::gil_scoped_release unlocked;
     expect_launched(attention_forward(call));
 }
 
-// `gradients` are those of query, key and value; `kept` are out and normaliser.
+// `gradients` are those of query, key and value; `kept` are out and normalizer.
 void attention_backward_of(const Attention& common, const Strided& grad_out, const Pair& grad_last,
                            const Pair& given, const std::array<Address, 2>& kept,
                            const std::array<Address, 3>& gradients, const Pair& grad_initial, Address workspace,
@@ -97,7 +97,7 @@ void attention_backward_of(const Attention& common, const Strided& grad_out, con
     call.grad_last = state(grad_last);
     call.state = state(given);
     call.out = pointer<const void>(kept[0]);
-    call.normaliser = pointer<const float>(kept[1]);
+    call.normalizer = pointer<const float>(kept[1]);
     call.grad_query = pointer(gradients[0]);
     call.grad_key = pointer(gradients[1]);
     call.grad_value = pointer(gradients[2]);

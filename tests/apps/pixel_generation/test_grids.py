@@ -1,4 +1,4 @@
-"""Pictures show each pixel as a block of its colour, where it belongs, and are whole or absent."""
+"""Pictures show each pixel as a block of its color, where it belongs, and are whole or absent."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ from image_grids import (
     BACKGROUND,
     GAP,
     HIDDEN,
-    Colours,
+    Colors,
     completion_rows,
     hide_below,
     square_rows,
     tile,
-    to_colours,
+    to_colors,
     write_grid,
 )
 from matplotlib.image import imread
 
 
-def random_colours(count: int, height: int = 3, width: int = 2) -> Colours:
+def random_colors(count: int, height: int = 3, width: int = 2) -> Colors:
     return np.random.default_rng(0).integers(0, 256, (count, height, width, 3), dtype=np.uint8)
 
 
 def test_levels_span_black_to_white() -> None:
     ramp = np.arange(17, dtype=np.uint8).reshape(1, 1, 17)
-    colours = to_colours(ramp, levels=17)
-    assert colours.shape == (1, 1, 17, 3)
-    assert colours[0, 0, 0].tolist() == [0, 0, 0]
-    assert colours[0, 0, 16].tolist() == [255, 255, 255]
-    assert (np.diff(colours[0, 0, :, 0].astype(int)) >= 15).all()
+    colors = to_colors(ramp, levels=17)
+    assert colors.shape == (1, 1, 17, 3)
+    assert colors[0, 0, 0].tolist() == [0, 0, 0]
+    assert colors[0, 0, 16].tolist() == [255, 255, 255]
+    assert (np.diff(colors[0, 0, :, 0].astype(int)) >= 15).all()
 
 
-def test_colours_of_256_levels_stay_as_they_are() -> None:
-    colours = random_colours(2)
-    np.testing.assert_array_equal(to_colours(colours, levels=256), colours)
+def test_colors_of_256_levels_stay_as_they_are() -> None:
+    colors = random_colors(2)
+    np.testing.assert_array_equal(to_colors(colors, levels=256), colors)
 
 
 def test_tiles_hold_the_images_enlarged() -> None:
-    images, scale = random_colours(5), 3
+    images, scale = random_colors(5), 3
     canvas = tile([list(images[:3]), list(images[3:])], scale)
     for number, image in enumerate(images):
         top, left = (number // 3) * (9 + GAP), (number % 3) * (6 + GAP)
@@ -51,7 +51,7 @@ def test_tiles_hold_the_images_enlarged() -> None:
 
 
 def test_hiding_paints_the_lower_rows_of_a_copy() -> None:
-    images = random_colours(2, height=4)
+    images = random_colors(2, height=4)
     before = images.copy()
     hidden = hide_below(images, 2)
     assert (hidden[:, 2:] == HIDDEN).all()
@@ -60,8 +60,8 @@ def test_hiding_paints_the_lower_rows_of_a_copy() -> None:
 
 
 def test_a_row_of_completions_begins_occluded_and_ends_original() -> None:
-    whole = random_colours(2)
-    tries = np.stack([random_colours(3), random_colours(3)])
+    whole = random_colors(2)
+    tries = np.stack([random_colors(3), random_colors(3)])
     rows = completion_rows(hide_below(whole, 1), tries, whole)
     assert [len(row) for row in rows] == [5, 5]
     np.testing.assert_array_equal(rows[1][-1], whole[1])
@@ -70,12 +70,12 @@ def test_a_row_of_completions_begins_occluded_and_ends_original() -> None:
 
 @pytest.mark.parametrize(("count", "lengths"), [(1, [1]), (4, [2, 2]), (7, [3, 3, 1])])
 def test_square_rows(count: int, lengths: list[int]) -> None:
-    assert [len(row) for row in square_rows(random_colours(count))] == lengths
+    assert [len(row) for row in square_rows(random_colors(count))] == lengths
 
 
 def test_the_png_holds_the_canvas_pixel_for_pixel(tmp_path: Path) -> None:
     path = tmp_path / "new folder" / "grid.png"
-    rows = square_rows(random_colours(4, height=8, width=8))
+    rows = square_rows(random_colors(4, height=8, width=8))
     write_grid(path, rows, "title", [(0, "left"), (1, "right")])
     canvas = tile(rows, scale=7)
     picture = np.rint(imread(path)[..., :3] * 255).astype(np.uint8)

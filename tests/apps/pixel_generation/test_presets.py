@@ -57,7 +57,7 @@ def test_paper_cifar10() -> None:
     assert to_tokens(images.test[:1], recipe.layout).shape[1] == 3_072
 
 
-def test_colours_as_one_token_need_a_head_for_three() -> None:
+def test_colors_as_one_token_need_a_head_for_three() -> None:
     images = images_like("cifar10")
     recipe = smoke(images)
 

@@ -12,11 +12,11 @@ from pixel_datasets import Pixels
 from pixel_tokens import Layout, TokenData, to_images, to_tokens
 
 SIDES = st.integers(1, 5)
-GREY = arrays.arrays(np.uint8, st.tuples(st.integers(1, 3), SIDES, SIDES))
-COLOUR = arrays.arrays(np.uint8, st.tuples(st.integers(1, 3), SIDES, SIDES, st.just(3)))
+GRAY = arrays.arrays(np.uint8, st.tuples(st.integers(1, 3), SIDES, SIDES))
+COLOR = arrays.arrays(np.uint8, st.tuples(st.integers(1, 3), SIDES, SIDES, st.just(3)))
 
 
-@given(images=st.one_of(GREY, COLOUR), layout=st.sampled_from(["sub-pixels", "pixels"]))
+@given(images=st.one_of(GRAY, COLOR), layout=st.sampled_from(["sub-pixels", "pixels"]))
 def test_there_and_back(images: Pixels, layout: Layout) -> None:
     tokens = to_tokens(images, layout)
     assert tokens.dtype == torch.int64
@@ -24,7 +24,7 @@ def test_there_and_back(images: Pixels, layout: Layout) -> None:
     np.testing.assert_array_equal(back, images)
 
 
-def test_order_is_row_by_row_with_colours_of_a_pixel_together() -> None:
+def test_order_is_row_by_row_with_colors_of_a_pixel_together() -> None:
     image = np.arange(2 * 2 * 3, dtype=np.uint8).reshape(1, 2, 2, 3)
     assert to_tokens(image, "sub-pixels").tolist() == [list(range(12))]
     assert to_tokens(image, "pixels").tolist() == [

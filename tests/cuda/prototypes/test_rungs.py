@@ -43,7 +43,7 @@ def denominators(query: Tensor, key: Tensor, feature_map: str) -> Tensor:
 
 
 def assert_exact(
-    rung: Rung, tensors: list[Tensor], out: Tensor, normaliser: Tensor, feature_map: str = "elu"
+    rung: Rung, tensors: list[Tensor], out: Tensor, normalizer: Tensor, feature_map: str = "elu"
 ) -> None:
     """Within the budget of the dtype that the rung computes in."""
     dtype = tensors[0].dtype
@@ -57,7 +57,7 @@ def assert_exact(
     assert error(out, oracle) <= allowed, f"{error(out, oracle)} > {allowed}"
     expected = denominators(*(x.double() for x in tensors[:2]), feature_map)
     torch.testing.assert_close(
-        normaliser.double(), expected, rtol=2 * torch.finfo(computed).eps + 1e-5, atol=1e-4
+        normalizer.double(), expected, rtol=2 * torch.finfo(computed).eps + 1e-5, atol=1e-4
     )
 
 
@@ -67,9 +67,9 @@ def rung(request: pytest.FixtureRequest) -> Rung:
 
 
 def run(rung: Rung, tensors: list[Tensor], feature_map: str = "elu", **on: int) -> Tensor:
-    out, state, normaliser = rung.run(*tensors, feature_map, EPS, emulated(**on))
+    out, state, normalizer = rung.run(*tensors, feature_map, EPS, emulated(**on))
     assert state is None
-    assert_exact(rung, tensors, out, normaliser, feature_map)
+    assert_exact(rung, tensors, out, normalizer, feature_map)
     return out
 
 
@@ -129,9 +129,9 @@ def test_the_future_does_not_touch_the_past(rung: Rung) -> None:
 
 def test_heads_of_no_width_and_sequences_of_no_length(rung: Rung) -> None:
     for shape in ((1, 2, 5, 0, 16), (1, 2, 5, 16, 0), (1, 2, 0, 16, 16), (0, 2, 5, 16, 16)):
-        out, _, normaliser = rung.run(*draw(shape, torch.float32), "elu", EPS, emulated())
+        out, _, normalizer = rung.run(*draw(shape, torch.float32), "elu", EPS, emulated())
         assert out.shape == (*shape[:3], shape[4]) and not out.any()
-        assert normaliser.shape == shape[:3]
+        assert normalizer.shape == shape[:3]
 
 
 @pytest.mark.parametrize("order", [-1, 1, 2])
@@ -165,9 +165,9 @@ def test_on_a_gpu(rung: Rung, dtype: torch.dtype, dim: int) -> None:
         tensors = draw((2, 3, length, dim, dim), dtype, "cuda")
         with torch.cuda.stream(torch.cuda.Stream()):
             moved = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in tensors]
-            out, _, normaliser = rung.run(*moved, "elu", EPS)
+            out, _, normalizer = rung.run(*moved, "elu", EPS)
         torch.cuda.synchronize()
-        assert_exact(rung, tensors, out, normaliser)
+        assert_exact(rung, tensors, out, normalizer)
 
 
 @pytest.mark.gpu

@@ -43,7 +43,7 @@ def test_probabilities_of_all_levels_sum_to_one(levels: int) -> None:
 
 
 @pytest.mark.parametrize("levels", [2, 17])
-def test_probabilities_of_all_colours_sum_to_one(levels: int) -> None:
+def test_probabilities_of_all_colors_sum_to_one(levels: int) -> None:
     head = MixtureOfLogistics(3, 3, levels)
     tokens = all_tokens(head)
     for _ in range(3):
@@ -53,16 +53,16 @@ def test_probabilities_of_all_colours_sum_to_one(levels: int) -> None:
 
 
 def test_probabilities_of_all_blues_leave_those_of_red_and_green() -> None:
-    """All 256^3 colours are too many to sum; one component's blue must sum to one by itself."""
-    colour, grey = MixtureOfLogistics(1, 3, 256), MixtureOfLogistics(1, 1, 256)
-    parameters = parameters_of(colour)
+    """All 256^3 colors are too many to sum; one component's blue must sum to one by itself."""
+    color, gray = MixtureOfLogistics(1, 3, 256), MixtureOfLogistics(1, 1, 256)
+    parameters = parameters_of(color)
     red, green = 31, 255
     tokens = torch.tensor([[red, green, blue] for blue in range(256)])
-    nats = colour.negative_log_likelihood(parameters.expand(256, -1), tokens)
+    nats = color.negative_log_likelihood(parameters.expand(256, -1), tokens)
     _, red_mean, green_mean, _, red_scale, green_scale, _, on_red, _, _ = parameters.tolist()
     green_mean += math.tanh(on_red) * (red * 2 / 255 - 1)
     alone = torch.tensor([[0, red_mean, red_scale], [0, green_mean, green_scale]]).double()
-    expected = grey.negative_log_likelihood(alone, torch.tensor([red, green])).sum()
+    expected = gray.negative_log_likelihood(alone, torch.tensor([red, green])).sum()
     torch.testing.assert_close(nats.neg().exp().sum(), expected.neg().exp(), rtol=1e-5, atol=0)
 
 
@@ -157,7 +157,7 @@ def test_samples_follow_the_likelihood(levels: int) -> None:
     assert (frequency - nats.neg().exp()).abs().max() < 4 * (0.25 / count) ** 0.5
 
 
-def test_sampled_colours_follow_the_likelihood() -> None:
+def test_sampled_colors_follow_the_likelihood() -> None:
     head = MixtureOfLogistics(2, 3, 3)
     parameters = parameters_of(head)
     count = 40_000

@@ -58,7 +58,7 @@ struct Tile {
 
     LINATTN_DEVICE const Element<parts>* at(int row, int column) const { return data + row * pitch + column; }
 
-    // Two numbers to neighbouring columns.
+    // Two numbers to neighboring columns.
     LINATTN_DEVICE void write_pair(int row, int column, float low, float high) const {
         if constexpr (parts == 1) {
             *reinterpret_cast<u32*>(data + row * pitch + column) = pack_bf16(low, high);

@@ -38,7 +38,7 @@ LINATTN_DEVICE void write_number(void* numbers, Int index, Dtype dtype, float x)
     }
 }
 
-// Eight neighbours at once; the address is aligned to 16 bytes.
+// Eight neighbors at once; the address is aligned to 16 bytes.
 LINATTN_DEVICE void read_eight(float (&x)[8], const void* numbers, Dtype dtype) {
     const Quad* quads = static_cast<const Quad*>(numbers);
     const Quad first = quads[0];

@@ -13,9 +13,9 @@ struct Operand {
     Int width;       // numbers of a row; the tile's further columns are zero
     Dtype dtype;
     FeatureMap map;  // what is applied to each number
-    bool divided;    // each row is divided by its normaliser
+    bool divided;    // each row is divided by its normalizer
     bool of_keys;    // rows at or past the key length are zero
-    bool vectors;    // rows begin at multiples of 16 bytes, and their numbers are neighbours
+    bool vectors;    // rows begin at multiples of 16 bytes, and their numbers are neighbors
 };
 
 // Whether rows of this tensor may be copied 16 bytes at a time.
@@ -154,7 +154,7 @@ LINATTN_DEVICE void prepare_rows(Tile<parts, pitch> tile, const Staged& staged, 
 }
 
 // The staged rows as the product wants them, in the tile; with one part the tile is where they were staged, and rows that
-// are to stay as they are need nothing. `live` rows exist; `divisors` are the rows' normalisers.
+// are to stay as they are need nothing. `live` rows exist; `divisors` are the rows' normalizers.
 template <int rows, int width, int threads, int parts, int pitch>
 LINATTN_DEVICE void prepare(Tile<parts, pitch> tile, const Staged& staged, const Operand& operand, Int column, int live,
                             const float* divisors) {

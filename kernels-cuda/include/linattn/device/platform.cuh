@@ -134,7 +134,7 @@ static __device__ __noinline__ void multiply_without_tensor_cores(float& c0, flo
 #endif
 
 // c += a b of bfloat16 matrices with float32 sums, a 16 x 16, b 16 x 8, c 16 x 8, spread over the warp. With
-// g = lane / 4 and t = lane % 4 a register holds two neighbours, the first in its low half:
+// g = lane / 4 and t = lane % 4 a register holds two neighbors, the first in its low half:
 //   a: (g, 2t), (g + 8, 2t), (g, 2t + 8), (g + 8, 2t + 8);  b: rows 2t and 2t + 8 of column g;
 //   c: (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1).
 LINATTN_DEVICE void multiply_bf16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {

@@ -1,7 +1,7 @@
 // One decoding step (equations 18 to 20): s += phi(k) v^T, z += phi(k), out = phi(q)^T s / (phi(q)^T z + eps).
 //
 // The state is read and written once, which is all that it costs. Each warp has heads of its own: lanes share the
-// columns of s, four neighbours each, then its rows.
+// columns of s, four neighbors each, then its rows.
 #pragma once
 
 #include "linattn/device/feature_map.cuh"
@@ -34,8 +34,8 @@ LINATTN_DEVICE float warp_sum(float x) {
     return x;
 }
 
-// Updates z, and gives every lane the normaliser. The features go to shared memory for all lanes.
-LINATTN_DEVICE float step_normaliser(const StepHead& of, float* queries, float* keys) {
+// Updates z, and gives every lane the normalizer. The features go to shared memory for all lanes.
+LINATTN_DEVICE float step_normalizer(const StepHead& of, float* queries, float* keys) {
     float sum = 0;
     for (Int d = thread_index() % 32; d < of.call.dim; d += 32) {
         const float q = of.query(d), k = of.key(d);
@@ -69,9 +69,9 @@ LINATTN_DEVICE void store_columns(float* s, const float (&x)[width]) {
     }
 }
 
-// Columns from `first` on: `columns` lanes side by side with `width` neighbours each, the other lanes further rows.
+// Columns from `first` on: `columns` lanes side by side with `width` neighbors each, the other lanes further rows.
 template <int width>
-LINATTN_DEVICE void step_columns(const StepHead& of, const float* queries, const float* keys, float normaliser,
+LINATTN_DEVICE void step_columns(const StepHead& of, const float* queries, const float* keys, float normalizer,
                                  Int first, int columns) {
     const int lane = thread_index() % 32;
     const Int m = first + lane % columns * width;
@@ -107,7 +107,7 @@ LINATTN_DEVICE void step_columns(const StepHead& of, const float* queries, const
         for (int mask = 16; mask >= columns; mask /= 2) sum[i] += shuffle_xor(sum[i], mask);
         if (there && lane < columns) {
             const Int at = (of.batch * of.call.heads + of.head) * of.call.value_dim + m + i;
-            write_number(of.call.out, at, of.call.value_dtype, sum[i] / normaliser);
+            write_number(of.call.out, at, of.call.value_dtype, sum[i] / normalizer);
         }
     }
 }
@@ -121,15 +121,15 @@ LINATTN_KERNEL(step_threads, 1) step_heads(const LINATTN_PARAMETER Step call, co
     float* queries = reinterpret_cast<float*>(shared) + warp * 2 * call.dim;
     float* keys = queries + call.dim;
     const StepHead of = {call, index / call.heads, index % call.heads};
-    const float normaliser = step_normaliser(of, queries, keys);
+    const float normalizer = step_normalizer(of, queries, keys);
     LINATTN_WARP_BARRIER();
     // As many lanes side by side as the values fill, the next power of two.
     const int width = vectors ? 4 : 1;
     int columns = 1;
     while (columns < 32 && columns * width < call.value_dim) columns *= 2;
     for (Int first = 0; first < call.value_dim; first += columns * width) {
-        if (vectors) step_columns<4>(of, queries, keys, normaliser, first, columns);
-        else step_columns<1>(of, queries, keys, normaliser, first, columns);
+        if (vectors) step_columns<4>(of, queries, keys, normalizer, first, columns);
+        else step_columns<1>(of, queries, keys, normalizer, first, columns);
     }
 }
 

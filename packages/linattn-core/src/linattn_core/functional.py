@@ -64,14 +64,14 @@ def linear_attention(
     eps: float = 1e-6,
     backend: str = "auto",
 ) -> Tensor | tuple[Tensor, LinearAttentionState]:
-    """Normalised linear attention in place of `scaled_dot_product_attention`.
+    """Normalized linear attention in place of `scaled_dot_product_attention`.
 
         V'_i = phi(Q_i)^T S_i / (phi(Q_i)^T z_i + eps)
         S_i = sum_j phi(K_j) V_j^T,   z_i = sum_j phi(K_j)
 
     the sums over all keys (equations 5 and 6 of the paper), or over j <= i when causal
     (equations 8 to 12). Gradients follow equations 13 to 15 in linear time; between forward and
-    backward only the inputs, the output and the normaliser (B, H, N) are kept.
+    backward only the inputs, the output and the normalizer (B, H, N) are kept.
 
     Args:
         query: (B, H, N, D), floating point, any strides.

@@ -20,7 +20,7 @@ class Output(NamedTuple):
 
     out: Tensor
     state: LinearAttentionState | None
-    normaliser: Tensor
+    normalizer: Tensor
 
 
 class Gradients(NamedTuple):

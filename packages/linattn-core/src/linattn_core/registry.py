@@ -120,7 +120,7 @@ class OutputLike(Protocol):
     @property
     def state(self) -> LinearAttentionState | None: ...
     @property
-    def normaliser(self) -> Tensor: ...
+    def normalizer(self) -> Tensor: ...
 
 
 class GradientsLike(Protocol):
@@ -170,7 +170,7 @@ class Backend(Protocol):
         feature_map: str,
         eps: float,
     ) -> OutputLike:
-        """Contiguous out (B, H, N, M), normaliser (B, H, N) and state (None unless kept).
+        """Contiguous out (B, H, N, M), normalizer (B, H, N) and state (None unless kept).
 
         A non-causal call always returns its sums over the keys as the state.
         """
@@ -183,7 +183,7 @@ class Backend(Protocol):
         key: Tensor,
         value: Tensor,
         out: Tensor,
-        normaliser: Tensor,
+        normalizer: Tensor,
         *,
         key_lengths: Tensor | None,
         cu_seqlens: Tensor | None,

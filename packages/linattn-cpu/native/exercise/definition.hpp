@@ -20,13 +20,13 @@ inline double slope(FeatureMap map, double x) {
 }
 
 // One head of one sequence: its rows, its scores phi(q_i) . phi(k_j) (0 where i does not see j),
-// normalisers and outputs.
+// normalizers and outputs.
 struct Head {
     const Attention& call;
     const Tensor &query, &key, &value;
     std::int64_t batch, head, start, queries, keys;
     std::vector<Numbers> scores, outs;
-    Numbers normalisers;
+    Numbers normalizers;
 
     Head(const Attention& call, const Tensor& query, const Tensor& key, const Tensor& value, std::int64_t batch,
          std::int64_t head, std::int64_t start, std::int64_t queries, std::int64_t keys)
@@ -36,7 +36,7 @@ struct Head {
             scores.push_back(scores_of(i));
             double sum = call.eps;
             for (double score : scores.back()) sum += score;
-            normalisers.push_back(sum);
+            normalizers.push_back(sum);
             outs.push_back(out_of(i));
         }
     }
@@ -45,7 +45,7 @@ struct Head {
     double q(std::int64_t i, std::int64_t d) const { return query.at(batch, head, start + i, d); }
     double k(std::int64_t j, std::int64_t d) const { return key.at(batch, head, start + j, d); }
     double v(std::int64_t j, std::int64_t m) const { return value.at(batch, head, start + j, m); }
-    double weight(std::int64_t i, std::int64_t j) const { return scores[i][j] / normalisers[i]; }
+    double weight(std::int64_t i, std::int64_t j) const { return scores[i][j] / normalizers[i]; }
 
     // The derivative of gradient . out_i by the score of i and j: how far v_j lies from out_i.
     double score_gradient(std::int64_t i, std::int64_t j, const Tensor& gradient) const {
@@ -54,7 +54,7 @@ struct Head {
         for (std::int64_t m = 0; m < call.value_dim; ++m) {
             sum += gradient.at(batch, head, start + i, m) * (v(j, m) - outs[i][m]);
         }
-        return sum / normalisers[i];
+        return sum / normalizers[i];
     }
 
 private:

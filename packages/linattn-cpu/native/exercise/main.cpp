@@ -24,7 +24,7 @@ struct Case {
     AttentionForward forward{};
     std::vector<Tensor> tensors;  // query, key, value, grad_out, then what is written
     std::vector<std::int64_t> lengths, bounds;
-    std::vector<char> sums_s, sums_z, normaliser, scratch;
+    std::vector<char> sums_s, sums_z, normalizer, scratch;
     double tolerance;
 
     Case(Random& random, std::int64_t longest) {
@@ -91,8 +91,8 @@ private:
         const auto states = static_cast<std::size_t>(call.sequences * h);
         sums_s.resize(states * static_cast<std::size_t>(d * m) * wide);
         sums_z.resize(states * static_cast<std::size_t>(d) * wide);
-        normaliser.resize(static_cast<std::size_t>(b * h * n) * wide);
-        scratch.resize(normaliser.size());
+        normalizer.resize(static_cast<std::size_t>(b * h * n) * wide);
+        scratch.resize(normalizer.size());
         call.query = tensors[0].view();
         call.key = tensors[1].view();
         call.value = tensors[2].view();
@@ -100,11 +100,11 @@ private:
         static_cast<Attention&>(backward) = call;
         forward.last = {sums_s.data(), sums_z.data()};
         forward.out = tensors[4].data();
-        forward.normaliser = normaliser.data();
+        forward.normalizer = normalizer.data();
         backward.grad_out = tensors[3].view();
         if (!call.causal) backward.state = forward.last;
         backward.out = forward.out;
-        backward.normaliser = forward.normaliser;
+        backward.normalizer = forward.normalizer;
         backward.scratch = scratch.data();
         backward.grad_query = tensors[5].data();
         backward.grad_key = tensors[6].data();

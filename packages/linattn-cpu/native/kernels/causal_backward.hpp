@@ -1,4 +1,4 @@
-// Gradients of causal linear attention (equations 13 to 15 of the paper, with the normaliser).
+// Gradients of causal linear attention (equations 13 to 15 of the paper, with the normalizer).
 //
 //   g_i = grad_out_i / n_i                             h_i = -g_i . out_i
 //   grad phi(q_i) = S_i g_i + h_i z_i                  forwards, S and z as in the forward pass
@@ -40,17 +40,17 @@ public:
         state_.become_transpose_of(sums.s);
         for (std::int64_t first = range.low; first < range.high; first += kChunk) {
             const int count = rows_at(first, range.high, kChunk);
-            T normaliser_gradients[kChunk];
+            T normalizer_gradients[kChunk];
             inputs.queries(first, kChunk, query_);
             inputs.keys(first, kChunk, key_);
             inputs.values(first, kChunk, value_);
             inputs.gradients(first, kChunk, gradient_);
             transpose<T>(value_, kChunk, value_width_, value_width_, value_columns_, kChunk);
             // The values are not needed by rows any more.
-            inputs.normaliser_gradients(first, kChunk, gradient_, value_, partial_, normaliser_gradients);
-            std::memcpy(h + first, normaliser_gradients, sizeof(T) * count);
+            inputs.normalizer_gradients(first, kChunk, gradient_, value_, partial_, normalizer_gradients);
+            std::memcpy(h + first, normalizer_gradients, sizeof(T) * count);
             read();
-            add_normaliser(normaliser_gradients);
+            add_normalizer(normalizer_gradients);
             store_gradients<T>(grad_query, first, count, count, grad_query_, query_, call_.map);
         }
     }
@@ -72,7 +72,7 @@ private:
     }
 
     // grad += h z, with z up to each position.
-    void add_normaliser(const T* h) {
+    void add_normalizer(const T* h) {
         for (std::int64_t d = 0; d < width_; d += W<T>) {
             const Vec<T> before = load<T>(sums.z + d);
             Vec<T> inside{};
@@ -128,7 +128,7 @@ public:
             differentiate_values();
             store_value_gradients<T>(grad_value, first, count, exist, grad_);
             differentiate_keys();
-            add_normaliser(h + first, count);
+            add_normalizer(h + first, count);
             store_gradients<T>(grad_key, first, count, exist, grad_, key_, call_.map);
             sums.s.add(query_columns_, gradient_, kChunk);
         }
@@ -159,7 +159,7 @@ private:
     }
 
     // grad += r, the sum from each position to the end.
-    void add_normaliser(const T* h, int count) {
+    void add_normalizer(const T* h, int count) {
         for (std::int64_t d = 0; d < width_; d += W<T>) {
             const Vec<T> after = load<T>(sums.z + d);
             Vec<T> inside{};

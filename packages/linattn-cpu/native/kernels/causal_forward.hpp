@@ -5,7 +5,7 @@
 //
 // Chunk by chunk: queries read the state before their chunk and meet the chunk's own keys by a
 // triangle of scores; then the chunk is added to the state. Nothing of the size of the sequence is
-// written but the output and the normaliser.
+// written but the output and the normalizer.
 #pragma once
 
 #include "sums.hpp"
@@ -33,13 +33,13 @@ public:
     void run(const Item& item, Range range) {
         const Inputs<T> inputs(call_, item);
         const OutRows out = out_rows(call_.out, call_, item, call_.queries, call_.value_dim, call_.value_dtype);
-        T* normaliser = static_cast<T*>(call_.normaliser) + first_row(call_, item, call_.queries);
+        T* normalizer = static_cast<T*>(call_.normalizer) + first_row(call_, item, call_.queries);
         for (std::int64_t first = range.low; first < range.high; first += kChunk) {
             inputs.queries(first, kChunk, query_);
             inputs.keys(first, kChunk, tile_);
             inputs.values(first, kChunk, value_);
             read();
-            write(out, first, rows_at(first, range.high, kChunk), normaliser + first);
+            write(out, first, rows_at(first, range.high, kChunk), normalizer + first);
             add();
         }
     }
@@ -68,7 +68,7 @@ protected:
 
 private:
     // n_i = phi(q_i) . z + (the scores of i with the keys of its chunk) + eps.
-    void write(const OutRows& to, std::int64_t first, int rows, T* normaliser) {
+    void write(const OutRows& to, std::int64_t first, int rows, T* normalizer) {
         T n[kChunk];
         partial_products<T>(query_, sums.z, width_, partial_);
         for (int i = 0; i < kChunk; ++i) {
@@ -79,9 +79,9 @@ private:
         sum_rows<T>(partial_, n);
         prefetch_to_write(to.at(first + kChunk), kChunk * to.width * bytes_of(to.dtype));
         for (int i = 0; i < rows; ++i) {
-            normaliser[i] = n[i] + static_cast<T>(call_.eps);
+            normalizer[i] = n[i] + static_cast<T>(call_.eps);
             T* row = tile_ + i * value_width_;
-            const T factor = reciprocal_for<T>(normaliser[i], row, value_width_);
+            const T factor = reciprocal_for<T>(normalizer[i], row, value_width_);
             store_row<T>(to.at(first + i), to.dtype, row, to.width, factor);
         }
     }

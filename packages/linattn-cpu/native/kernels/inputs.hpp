@@ -48,7 +48,7 @@ public:
         : Inputs<T>(call, item, direction),
           grad_out_(slice(call.grad_out, item.batch, item.head, item.start, call.value_dtype)),
           out_(contiguous_rows(call.out, first_row(call, item, call.queries), call.value_dim, call.value_dtype)),
-          normaliser_(static_cast<const T*>(call.normaliser) + first_row(call, item, call.queries)),
+          normalizer_(static_cast<const T*>(call.normalizer) + first_row(call, item, call.queries)),
           width_(padded<T>(call.value_dim)) {}
 
     // g = grad_out / n.
@@ -57,14 +57,14 @@ public:
         load_rows<T>(grad_out_, first, count, size, size * this->direction_, this->call_.value_dim, FeatureMap::identity, to);
         for (int i = 0; i < count; ++i) {
             T* row = to + i * width_;
-            const T factor = reciprocal_for<T>(normaliser_[first + i], row, width_);
+            const T factor = reciprocal_for<T>(normalizer_[first + i], row, width_);
             for (std::int64_t m = 0; m < width_; m += W<T>) store<T>(row + m, load<T>(row + m) * factor);
         }
     }
 
-    // h = -g . out of `size` positions (a multiple of kChunk), the gradient of their normalisers.
+    // h = -g . out of `size` positions (a multiple of kChunk), the gradient of their normalizers.
     // `out` (size, M) and `partial` (kChunk, W) are scratch.
-    void normaliser_gradients(std::int64_t first, int size, const T* gradients, T* out, T* partial,
+    void normalizer_gradients(std::int64_t first, int size, const T* gradients, T* out, T* partial,
                               T* to) const {
         const int count = rows_at(first, this->item_.queries, size);
         load_rows<T>(out_, first, count, size, size * this->direction_, this->call_.value_dim, FeatureMap::identity, out);
@@ -83,7 +83,7 @@ public:
 
 private:
     const Rows grad_out_, out_;
-    const T* normaliser_;
+    const T* normalizer_;
     const std::int64_t width_;
 };
 

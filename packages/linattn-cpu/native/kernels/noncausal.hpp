@@ -51,7 +51,7 @@ public:
     void run(const Item& item, Range range) {
         const Inputs<T> inputs(call_, item);
         const OutRows out = out_rows(call_.out, call_, item, call_.queries, call_.value_dim, call_.value_dtype);
-        T* normaliser = static_cast<T*>(call_.normaliser) + first_row(call_, item, call_.queries);
+        T* normalizer = static_cast<T*>(call_.normalizer) + first_row(call_, item, call_.queries);
         for (std::int64_t first = range.low; first < range.high; first += kBlock) {
             const int count = rows_at(first, range.high, kBlock);
             const int size = static_cast<int>(round_up(count, kChunk));
@@ -64,9 +64,9 @@ public:
             }
             prefetch_to_write(out.at(first + kBlock), kBlock * out.width * bytes_of(out.dtype));
             for (int i = 0; i < count; ++i) {
-                normaliser[first + i] = n[i] + static_cast<T>(call_.eps);
+                normalizer[first + i] = n[i] + static_cast<T>(call_.eps);
                 T* row = out_ + i * sums.s.width;
-                const T factor = reciprocal_for<T>(normaliser[first + i], row, sums.s.width);
+                const T factor = reciprocal_for<T>(normalizer[first + i], row, sums.s.width);
                 store_row<T>(out.at(first + i), out.dtype, row, out.width, factor);
             }
         }
@@ -122,7 +122,7 @@ public:
             T h[kBlock];
             inputs.queries(first, size, query_);
             inputs.gradients(first, size, gradient_);
-            inputs.normaliser_gradients(first, size, gradient_, out_, partial_, h);
+            inputs.normalizer_gradients(first, size, gradient_, out_, partial_, h);
             multiply<T>(transposed_.times(gradient_, call_.value_dim), size, sums.s.rows, grad_query_, sums.s.rows);
             for (int t = 0; t < count; ++t) {
                 for (std::int64_t d = 0; d < sums.s.rows; d += W<T>) {

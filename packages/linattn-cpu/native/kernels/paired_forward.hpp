@@ -1,7 +1,7 @@
 // The causal pass over bfloat16 tensors, on machines that multiply bfloat16 in pairs.
 //
 // What enters a product is rounded to bfloat16: phi(q), phi(k), the scores, and S as it is read. Sums,
-// S itself, z and the normaliser are float32, and of the same rounded numbers as the outputs.
+// S itself, z and the normalizer are float32, and of the same rounded numbers as the outputs.
 #pragma once
 
 #include "causal_forward.hpp"

@@ -66,14 +66,14 @@ private:
 
     void write(std::int64_t batch, std::int64_t head) {
         T* z = static_cast<T*>(call_.z.data) + batch * call_.z.batch + head * call_.z.head;
-        T normaliser = T(0);
+        T normalizer = T(0);
         for (std::int64_t d = 0; d < call_.dim; ++d) {
             T* at = z + d * call_.z.dim;
             *at += key_[d];
-            normaliser += query_[d] * *at;
+            normalizer += query_[d] * *at;
         }
-        normaliser += static_cast<T>(call_.eps);
-        const T factor = reciprocal_for<T>(normaliser, out_, value_width_);
+        normalizer += static_cast<T>(call_.eps);
+        const T factor = reciprocal_for<T>(normalizer, out_, value_width_);
         char* to = static_cast<char*>(call_.out) +
                    (batch * call_.heads + head) * call_.value_dim * bytes_of(call_.value_dtype);
         store_row<T>(to, call_.value_dtype, out_, call_.value_dim, factor);

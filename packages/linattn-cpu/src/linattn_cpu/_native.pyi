@@ -30,7 +30,7 @@ def attention_forward(
     initial: State,
     last: State,
     out: int,
-    normaliser: int,
+    normalizer: int,
 ) -> None: ...
 def attention_backward(
     call: Call,

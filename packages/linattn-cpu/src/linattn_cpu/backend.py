@@ -27,7 +27,7 @@ _MAPS = {"identity": 0, "relu": 1, "elu": 2}
 class CpuBackend:
     """Runs every call on CPU tensors; see `linattn_core.registry.Backend` for the promises.
 
-    Feature map, sums and normaliser are one pass over the sequence; the backward pass computes
+    Feature map, sums and normalizer are one pass over the sequence; the backward pass computes
     again what it needs, and keeps one number a position.
     """
 
@@ -68,7 +68,7 @@ class CpuBackend:
         call = _call(query, key, value, sequences, feature_map, eps, is_causal)
         dtype = accumulation_dtype(value.dtype)
         out = value.new_empty(*query.shape[:3], value.shape[3])
-        normaliser = value.new_empty(query.shape[:3], dtype=dtype)
+        normalizer = value.new_empty(query.shape[:3], dtype=dtype)
         initial = contiguous(initial_state)
         last = None
         if keep_state or not is_causal:
@@ -77,9 +77,9 @@ class CpuBackend:
             )
         _native.attention_forward(
             call, _numbers(key_lengths), _numbers(cu_seqlens), addresses(initial),
-            addresses(last), out.data_ptr(), normaliser.data_ptr(),
+            addresses(last), out.data_ptr(), normalizer.data_ptr(),
         )  # fmt: skip
-        return Output(out, last, normaliser)
+        return Output(out, last, normalizer)
 
     def attention_backward(
         self,
@@ -89,7 +89,7 @@ class CpuBackend:
         key: Tensor,
         value: Tensor,
         out: Tensor,
-        normaliser: Tensor,
+        normalizer: Tensor,
         *,
         key_lengths: Tensor | None,
         cu_seqlens: Tensor | None,
@@ -102,18 +102,18 @@ class CpuBackend:
         call = _call(query, key, value, sequences, feature_map, eps, is_causal)
         # Named, because the kernel is handed addresses and these may be copies.
         given, above = contiguous(state), contiguous(grad_state)
-        out, normaliser = out.contiguous(), normaliser.contiguous()
+        out, normalizer = out.contiguous(), normalizer.contiguous()
         grad_query, grad_key, grad_value = (
             torch.empty_like(x, memory_format=torch.contiguous_format) for x in (query, key, value)
         )
         grad_initial = None
         if is_causal and given is not None:
             grad_initial = LinearAttentionState(*(torch.empty_like(x) for x in given))
-        scratch = torch.empty_like(normaliser)
+        scratch = torch.empty_like(normalizer)
         _native.attention_backward(
             call, _numbers(key_lengths), _numbers(cu_seqlens), strided(grad_out),
             addresses(above), addresses(given),
-            (out.data_ptr(), normaliser.data_ptr(), scratch.data_ptr()),
+            (out.data_ptr(), normalizer.data_ptr(), scratch.data_ptr()),
             (grad_query.data_ptr(), grad_key.data_ptr(), grad_value.data_ptr()),
             addresses(grad_initial),
         )  # fmt: skip

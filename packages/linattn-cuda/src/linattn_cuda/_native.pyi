@@ -27,7 +27,7 @@ def attention_forward(
     initial: State,
     last: State,
     out: int,
-    normaliser: int,
+    normalizer: int,
     workspace: int,
     stream: int,
 ) -> None: ...

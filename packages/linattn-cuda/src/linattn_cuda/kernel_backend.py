@@ -130,17 +130,17 @@ class KernelBackend(ABC):
         initial = contiguous(initial_state)
         call = self._call(query, key, value, lengths, feature_map, eps, is_causal)
         out = value.new_empty(*query.shape[:3], value.shape[3])
-        normaliser = value.new_empty(query.shape[:3], dtype=torch.float32)
+        normalizer = value.new_empty(query.shape[:3], dtype=torch.float32)
         last = None
         if keep_state or not is_causal:
             last = _new_state(key, value, cu_seqlens)
         workspace = _workspace(self.native.forward_workspace(call), value)
         with self.launching(value.device) as stream:
             self.native.attention_forward(
-                call, addresses(initial), addresses(last), out.data_ptr(), normaliser.data_ptr(),
+                call, addresses(initial), addresses(last), out.data_ptr(), normalizer.data_ptr(),
                 _address(workspace), stream,
             )  # fmt: skip
-        return Output(out, last, normaliser)
+        return Output(out, last, normalizer)
 
     def attention_backward(
         self,
@@ -150,7 +150,7 @@ class KernelBackend(ABC):
         key: Tensor,
         value: Tensor,
         out: Tensor,
-        normaliser: Tensor,
+        normalizer: Tensor,
         *,
         key_lengths: Tensor | None,
         cu_seqlens: Tensor | None,
@@ -162,7 +162,7 @@ class KernelBackend(ABC):
         # Named, because the kernel is handed addresses and these may be copies.
         lengths = _on_device(key_lengths, value), _on_device(cu_seqlens, value)
         given, above = contiguous(state), contiguous(grad_state)
-        out, normaliser = out.contiguous(), normaliser.contiguous()
+        out, normalizer = out.contiguous(), normalizer.contiguous()
         call = self._call(query, key, value, lengths, feature_map, eps, is_causal)
         grad_query, grad_key, grad_value = (
             torch.empty_like(x, memory_format=torch.contiguous_format) for x in (query, key, value)
@@ -174,7 +174,7 @@ class KernelBackend(ABC):
         with self.launching(value.device) as stream:
             self.native.attention_backward(
                 call, strided(grad_out), addresses(above), addresses(given),
-                (out.data_ptr(), normaliser.data_ptr()),
+                (out.data_ptr(), normalizer.data_ptr()),
                 (grad_query.data_ptr(), grad_key.data_ptr(), grad_value.data_ptr()),
                 addresses(grad_initial), _address(workspace), stream,
             )  # fmt: skip

@@ -34,7 +34,7 @@ class TransformerConfig:
             {"num_features": 64}; kept as sorted pairs.
         activation: between the two layers of the feed-forward network, "gelu" or "relu" (which
             saves a decoding step of one sequence some five per cent).
-        norm: "pre" normalises what enters attention and the feed-forward network, "post" what
+        norm: "pre" normalizes what enters attention and the feed-forward network, "post" what
             leaves each residual sum (the paper's layout); both end with one more LayerNorm.
         dropout: probability at which `forward` drops what each sub-layer adds, in training mode.
         eps: added to the denominator of linear attention.

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 @torch.no_grad()
-def initialise(blocks: nn.ModuleList, *, norm_first: bool) -> None:
+def initialize(blocks: nn.ModuleList, *, norm_first: bool) -> None:
     """Spreads queries and keys, and for pre-norm keeps the residual stream's variance bounded.
 
-    Queries and keys of normalised inputs get the standard deviation `mixer.spread`. torch's own,
+    Queries and keys of normalized inputs get the standard deviation `mixer.spread`. torch's own,
     0.58, leaves elu + 1 nearly constant, so that linear attention begins as a plain average of all
     values and learns later.
 

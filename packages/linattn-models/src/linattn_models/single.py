@@ -1,7 +1,7 @@
 """Layers applied to one vector a row, past `nn.Module`'s own calls and look-ups.
 
 At one sequence a time these are a good part of a whole decoding step. A layer that has hooks, or
-that somebody put in another's place (quantised, adapted), is called as usual.
+that somebody put in another's place (quantized, adapted), is called as usual.
 
 Few vectors times a matrix are bound by reading the matrix, which BLAS leaves to one thread. So the
 matrices are cut here into one part for each thread, as views, and multiplied as a batch.

@@ -13,7 +13,7 @@ from linattn_core.decoding import CannotCompile, DecoderDescription, DecoderLaye
 from linattn_models import description, single
 from linattn_models.attention import LinearMixer, Mixer, build_mixer
 from linattn_models.config import TransformerConfig
-from linattn_models.initialization import initialise
+from linattn_models.initialization import initialize
 from linattn_models.projection import WideningLinear
 from linattn_models.state import Cursor, DecodingState, LayerState, check_prompts
 from linattn_models.validation import at_least, exact_keys, integer_vector, lengths_within
@@ -123,7 +123,7 @@ class Transformer(nn.Module):
         self.config = config
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_layers))
         self.norm = nn.LayerNorm(config.embed_dim)
-        initialise(self.blocks, norm_first=config.norm == "pre")
+        initialize(self.blocks, norm_first=config.norm == "pre")
 
     def forward(self, x: Tensor, key_lengths: Tensor | None = None) -> Tensor:
         """All positions at once.

@@ -129,7 +129,7 @@ private:
             stage<C, E, threads, parts>(memory_.staged_values(set), call_.value, work_.place, position, work_.column,
                                         rows_below(live_of(call_.value), position));
         }
-        copy_vector(memory_.staged_normaliser(), call_.normaliser, position);
+        copy_vector(memory_.staged_normalizer(), call_.normalizer, position);
         copy_vector(memory_.staged_bias(), call_.row_bias, position);
         copies_commit();
     }
@@ -146,17 +146,17 @@ private:
     LINATTN_DEVICE void prepare_tiles(Int position, bool reads, bool sums) {
         if (reads) {
             prepare<C, A, threads>(memory_.rows(), memory_.staged_rows(memory_.buffer), call_.row, 0,
-                                   rows_below(live_of(call_.row), position), memory_.staged_normaliser());
+                                   rows_below(live_of(call_.row), position), memory_.staged_normalizer());
         }
         if (call_.row_bias != nullptr) {
             if (thread_index() < C) memory_.bias()[thread_index()] = memory_.staged_bias()[thread_index()];
         }
         if (!sums) return;
         prepare<C, A, threads>(memory_.keys(), memory_.staged_keys(memory_.buffer), call_.key, 0,
-                               rows_below(live_of(call_.key), position), memory_.staged_normaliser());
+                               rows_below(live_of(call_.key), position), memory_.staged_normalizer());
         const int live = rows_below(live_of(call_.value), position);
         prepare<C, E, threads>(memory_.values(), memory_.staged_values(memory_.buffer), call_.value, work_.column, live,
-                               memory_.staged_normaliser());
+                               memory_.staged_normalizer());
         if (call_.column != Column::none) write_column(live);
     }
 

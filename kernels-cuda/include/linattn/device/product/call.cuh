@@ -19,7 +19,7 @@
 //
 // n_i = phi(q_i) . z_i + eps, h_i = -g_i . out_i. Keys and values of the last two rows of gradients are queries and
 // their gradients: time runs backwards, and R takes the place of S (equations 13 to 15 of the paper, with the
-// normaliser folded in).
+// normalizer folded in).
 //
 // One block computes a slice of the columns of c for one segment of one sequence and head.
 #pragma once
@@ -34,7 +34,7 @@ struct StateView {
     float* matrix;
     float* vector;
     Int sequence, head, segment, row, column;                        // strides of `matrix`
-    Int vector_sequence, vector_head, vector_segment, vector_slice;  // of `vector`, whose numbers are neighbours
+    Int vector_sequence, vector_head, vector_segment, vector_slice;  // of `vector`, whose numbers are neighbors
 };
 
 enum class Bias : int { none = 0, of_row = 1, of_key = 2 };
@@ -60,14 +60,14 @@ struct Product {
     Bias bias;
     Column column;
     Finish finish;
-    const float* normaliser;  // (B, H, N), of queries
+    const float* normalizer;  // (B, H, N), of queries
     const float* row_bias;    // h, (B, H, N)
     StateView start, last;    // no matrix: zeros, and not wanted
     Relay relay;
     void* out;                // contiguous (B, H, length of rows, value.width)
     Dtype out_dtype;
     bool out_vectors;         // rows of `out` begin at multiples of 16 bytes
-    float* out_normaliser;    // (B, H, N), for Finish::divide
+    float* out_normalizer;    // (B, H, N), for Finish::divide
     Operand origin;           // what the derivative is taken at, for Finish::derivative
     float eps;
 };

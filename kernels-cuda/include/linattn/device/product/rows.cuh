@@ -131,7 +131,7 @@ private:
             const float n = shuffle(out[Shape::out_tiles][2 * half], lane & ~3) + call_.eps;
             const Int row = position + row_group_ * 16 + lane / 4 + half * 8;
             if (lane % 4 == 0 && work_.column == 0 && column_group_ == 0 && row < work_.place.rows) {
-                call_.out_normaliser[of_query(call_, work_, row)] = n;
+                call_.out_normalizer[of_query(call_, work_, row)] = n;
             }
             // The inverse of a sum of features that all but vanish would overflow.
             const float scale = n < 1e-30f && n > 0.0f ? 1e30f : 1.0f, factor = 1.0f / (n * scale);

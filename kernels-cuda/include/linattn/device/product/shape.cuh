@@ -34,7 +34,7 @@ struct ProductShape {
     static constexpr int staged_row = state_tile + A * pitch_e * element;
     static constexpr int staged_key = staged_row + C * A * staged, staged_value = staged_key + C * A * staged;
     static constexpr int vectors = staged_value + C * E * staged;
-    // Normalisers and biases as they are staged, the biases in use, the state's vector, its parts of a chunk.
+    // Normalizers and biases as they are staged, the biases in use, the state's vector, its parts of a chunk.
     static constexpr int shared_bytes = vectors + 4 * (3 * C + E + threads);
     static_assert(C <= threads);
     static_assert(64 % C == 0, "segments are whole chunks");
@@ -80,7 +80,7 @@ struct ProductMemory {
 
     // Float32 vectors.
     LINATTN_DEVICE float* vectors() const { return reinterpret_cast<float*>(shared + Shape::vectors); }
-    LINATTN_DEVICE float* staged_normaliser() const { return vectors(); }
+    LINATTN_DEVICE float* staged_normalizer() const { return vectors(); }
     LINATTN_DEVICE float* staged_bias() const { return vectors() + Shape::C; }
     LINATTN_DEVICE float* bias() const { return vectors() + 2 * Shape::C; }
     LINATTN_DEVICE float* state_vector() const { return vectors() + 3 * Shape::C; }

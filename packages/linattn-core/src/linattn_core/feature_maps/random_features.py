@@ -74,7 +74,7 @@ class Favor(RandomFeatures):
         phi(x) = exp(w x' - |x'|^2 / 2) / sqrt(F),   x' = x / D^(1/4)
         E[phi(q) . phi(k)] = exp(q . k / sqrt(D))
 
-    Queries are scaled by their own largest feature, which the normaliser cancels but for eps; keys
+    Queries are scaled by their own largest feature, which the normalizer cancels but for eps; keys
     are not scaled, because a common scale would let later keys change earlier outputs. Computed in
     float32 at least.
 

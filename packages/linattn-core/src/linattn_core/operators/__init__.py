@@ -1,6 +1,6 @@
 """The torch operators: schema, shape function and autograd of each, declared once for all backends.
 
-    linattn::attention            forward; also returns the normaliser for the backward pass
+    linattn::attention            forward; also returns the normalizer for the backward pass
     linattn::attention_backward   its gradients
     linattn::step                 one decoding step, the new state returned
     linattn::step_                the same, the state updated in place

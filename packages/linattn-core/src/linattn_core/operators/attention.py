@@ -20,7 +20,7 @@ from linattn_core.state import accumulation_dtype
 
 SCHEMA = (
     "(Tensor query, Tensor key, Tensor value, Tensor? key_lengths, Tensor? cu_seqlens, "
-    f"Tensor? s, Tensor? z, {HOW}) -> (Tensor out, Tensor s, Tensor z, Tensor normaliser)"
+    f"Tensor? s, Tensor? z, {HOW}) -> (Tensor out, Tensor s, Tensor z, Tensor normalizer)"
 )
 
 
@@ -57,7 +57,7 @@ def _attention(
         feature_map=feature_map,
         eps=eps,
     )
-    return (result.out, *unpair(result.state, result.normaliser), result.normaliser)
+    return (result.out, *unpair(result.state, result.normalizer), result.normalizer)
 
 
 def _attention_shapes(
@@ -76,22 +76,22 @@ def _attention_shapes(
     value_dim = value.shape[3]
     kept = accumulation_dtype(value.dtype)
     out = value.new_empty(batch, heads, length, value_dim)
-    normaliser = value.new_empty(batch, heads, length, dtype=kept)
+    normalizer = value.new_empty(batch, heads, length, dtype=kept)
     if is_causal and not return_state:
-        return out, value.new_empty(0, dtype=kept), value.new_empty(0, dtype=kept), normaliser
+        return out, value.new_empty(0, dtype=kept), value.new_empty(0, dtype=kept), normalizer
     sequences = batch if cu_seqlens is None else cu_seqlens.shape[0] - 1
     last_s = value.new_empty(sequences, heads, feature_dim, value_dim, dtype=kept)
     last_z = value.new_empty(sequences, heads, feature_dim, dtype=kept)
-    return out, last_s, last_z, normaliser
+    return out, last_s, last_z, normalizer
 
 
 def _attention_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     query, key, value, key_lengths, cu_seqlens, s, z, *how = inputs
-    out, last_s, last_z, normaliser = output
+    out, last_s, last_z, normalizer = output
     is_causal, return_state = how[:2]
     # Forwards the starting state is needed again, without causality the sums over the keys are.
     state = (s, z) if is_causal else (last_s, last_z)
-    ctx.save_for_backward(query, key, value, out, normaliser, key_lengths, cu_seqlens, *state)
+    ctx.save_for_backward(query, key, value, out, normalizer, key_lengths, cu_seqlens, *state)
     ctx.how, ctx.state_used, ctx.state_given = how, return_state, s is not None
 
 

@@ -19,7 +19,7 @@ from linattn_core.reference import chunked
 
 SCHEMA = (
     "(Tensor grad_out, Tensor? grad_s, Tensor? grad_z, Tensor query, Tensor key, Tensor value, "
-    "Tensor out, Tensor normaliser, Tensor? key_lengths, Tensor? cu_seqlens, "
+    "Tensor out, Tensor normalizer, Tensor? key_lengths, Tensor? cu_seqlens, "
     f"Tensor? s, Tensor? z, {HOW}) "
     "-> (Tensor query, Tensor key, Tensor value, Tensor s, Tensor z)"
 )
@@ -34,7 +34,7 @@ def _attention_backward(
     key: Tensor,
     value: Tensor,
     out: Tensor,
-    normaliser: Tensor,
+    normalizer: Tensor,
     key_lengths: Tensor | None,
     cu_seqlens: Tensor | None,
     s: Tensor | None,
@@ -57,7 +57,7 @@ def _attention_backward(
         key,
         value,
         out,
-        normaliser,
+        normalizer,
         key_lengths=key_lengths,
         cu_seqlens=cu_seqlens,
         state=pair(s, z),
@@ -65,7 +65,7 @@ def _attention_backward(
         feature_map=feature_map,
         eps=eps,
     )
-    return (result.query, result.key, result.value, *unpair(result.state, normaliser))
+    return (result.query, result.key, result.value, *unpair(result.state, normalizer))
 
 
 def _attention_backward_shapes(
@@ -76,7 +76,7 @@ def _attention_backward_shapes(
     key: Tensor,
     value: Tensor,
     out: Tensor,
-    normaliser: Tensor,
+    normalizer: Tensor,
     key_lengths: Tensor | None,
     cu_seqlens: Tensor | None,
     s: Tensor | None,
@@ -87,7 +87,7 @@ def _attention_backward_shapes(
     gradients = [x.new_empty(x.shape) for x in (query, key, value)]
     for x in (s, z):
         shape = x.shape if is_causal and x is not None else (0,)
-        gradients.append(normaliser.new_empty(shape))
+        gradients.append(normalizer.new_empty(shape))
     return tuple(gradients)
 
 
@@ -103,7 +103,7 @@ def _backward_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, .
 def _backward_autograd(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
     """Double backward, by differentiating the chunked reference twice.
 
-    The inputs `out` and `normaliser` are functions of the others and are treated as such, so the
+    The inputs `out` and `normalizer` are functions of the others and are treated as such, so the
     whole derivative goes to those.
     """
     is_causal, _, feature_map, eps, backend, _ = ctx.how

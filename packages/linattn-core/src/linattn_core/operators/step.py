@@ -89,10 +89,10 @@ def _step_gradients(
     phi = ctx.feature_map
     q_in, k_in, v = (x.to(s.dtype) for x in (query, key, value))
     q, k = pointwise.apply(phi, q_in), pointwise.apply(phi, k_in)
-    normaliser = (q * z).sum(-1, keepdim=True) + ctx.eps  # (B, H, 1)
+    normalizer = (q * z).sum(-1, keepdim=True) + ctx.eps  # (B, H, 1)
     numerator = (q[..., None, :] @ s)[..., 0, :]
-    g = grad_out.to(s.dtype) / normaliser  # (B, H, M)
-    h = -(g * numerator).sum(-1, keepdim=True) / normaliser
+    g = grad_out.to(s.dtype) / normalizer  # (B, H, M)
+    h = -(g * numerator).sum(-1, keepdim=True) / normalizer
     grad_s = grad_s + q[..., None] * g[..., None, :]
     grad_z = grad_z + q * h
     grad_q = (s @ g[..., None])[..., 0] + h * z

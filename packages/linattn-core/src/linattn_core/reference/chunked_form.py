@@ -87,6 +87,6 @@ def _attend(
     q = _into_chunks(q, chunk_size)
     weights = (q @ k.mT).tril()  # (B, H, chunks, C, C)
     numerator = weights.to(v.dtype) @ v + q.to(s.dtype) @ s_before
-    normaliser = weights.sum(-1, keepdim=True) + q.to(z.dtype) @ z_before[..., None] + eps
-    out = (numerator / normaliser).flatten(2, 3)[:, :, :length]
+    normalizer = weights.sum(-1, keepdim=True) + q.to(z.dtype) @ z_before[..., None] + eps
+    out = (numerator / normalizer).flatten(2, 3)[:, :, :length]
     return out.to(value.dtype), state

@@ -65,6 +65,6 @@ def _attend(
         later = torch.ones(weights.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
         weights = weights.masked_fill(later, 0)
     numerator = weights.to(v.dtype) @ v + q.to(s.dtype) @ s  # (B, H, N, M)
-    normaliser = weights.sum(-1, keepdim=True) + q.to(z.dtype) @ z[..., None] + eps
+    normalizer = weights.sum(-1, keepdim=True) + q.to(z.dtype) @ z[..., None] + eps
     state = LinearAttentionState(s + (k.mT.to(v.dtype) @ v).to(s.dtype), z + k.sum(-2).to(z.dtype))
-    return (numerator / normaliser).to(value.dtype), state
+    return (numerator / normalizer).to(value.dtype), state

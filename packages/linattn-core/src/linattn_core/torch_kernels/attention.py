@@ -27,12 +27,12 @@ class Output(NamedTuple):
     Attributes:
         out: (B, H, N, M), dtype of value.
         state: the last state when causal and wanted (else None), the sums when not causal.
-        normaliser: (B, H, N), phi(q) . z + eps, accumulation dtype; the backward pass reads it.
+        normalizer: (B, H, N), phi(q) . z + eps, accumulation dtype; the backward pass reads it.
     """
 
     out: Tensor
     state: LinearAttentionState | None
-    normaliser: Tensor
+    normalizer: Tensor
 
 
 class Gradients(NamedTuple):
@@ -96,18 +96,18 @@ def forward(
     query, value = problem.query, problem.value
     dtype = accumulation_dtype(value.dtype)
     out = value.new_empty(*query.shape[:3], value.shape[-1])
-    normaliser = torch.empty(query.shape[:3], dtype=dtype, device=query.device)
+    normalizer = torch.empty(query.shape[:3], dtype=dtype, device=query.device)
     state = _zeros(problem, dtype) if keep_state or not is_causal else None
     work = Workspace(dtype, query.device)
     for group in _groups(problem):
         part, last = problem.batch(group), _group(state, group)
         if is_causal:
-            _causal_forward(part, _group(initial, group), last, work, out[group], normaliser[group])
+            _causal_forward(part, _group(initial, group), last, work, out[group], normalizer[group])
         elif last is not None:
             sums = _flat(last)
             noncausal.sum_keys(part, sums, _runs(part, part.key), work)
-            noncausal.read(part, sums, _runs(part, part.query), work, out[group], normaliser[group])
-    return Output(out, state, normaliser)
+            noncausal.read(part, sums, _runs(part, part.query), work, out[group], normalizer[group])
+    return Output(out, state, normalizer)
 
 
 def _causal_forward(
@@ -116,11 +116,11 @@ def _causal_forward(
     last: LinearAttentionState | None,
     work: Workspace,
     out: Tensor,
-    normaliser: Tensor,
+    normalizer: Tensor,
 ) -> None:
     length = problem.query.shape[2]
     running = RunningSums(work, initial, reverse=False, keep_end=last is not None, length=length)
-    causal.forward(problem, running, _chunk_runs(problem), work, out, normaliser)
+    causal.forward(problem, running, _chunk_runs(problem), work, out, normalizer)
     _keep(running, last)
 
 
@@ -137,7 +137,7 @@ def backward(
     grad_state: LinearAttentionState | None,
     problem: Problem,
     out: Tensor,
-    normaliser: Tensor,
+    normalizer: Tensor,
     state: LinearAttentionState | None,
     *,
     is_causal: bool,
@@ -148,11 +148,11 @@ def backward(
         grad_out: (B, H, N, M).
         grad_state: of the returned state; None if it was not used.
         problem: the inputs.
-        out, normaliser: what `forward` returned.
+        out, normalizer: what `forward` returned.
         state: causal: the starting state, None for zeros; non-causal: the sums over the keys.
         is_causal: as in `forward`.
     """
-    dtype = normaliser.dtype
+    dtype = normalizer.dtype
     grads = problem.new_gradients()
     wanted = is_causal and state is not None
     grad_initial = _zeros(problem, dtype) if wanted else None
@@ -162,7 +162,7 @@ def backward(
         dq, dk, dv = (x[group] for x in grads)
         gradients = Gradients(dq, dk, dv, _group(grad_initial, group))
         differentiate = _causal_backward if is_causal else _noncausal_backward
-        differentiate(*args, normaliser[group], _group(state, group), work, gradients)
+        differentiate(*args, normalizer[group], _group(state, group), work, gradients)
     return Gradients(grads[0], grads[1], grads[2], grad_initial)
 
 
@@ -171,21 +171,21 @@ def _causal_backward(
     grad_state: LinearAttentionState | None,
     problem: Problem,
     out: Tensor,
-    normaliser: Tensor,
+    normalizer: Tensor,
     initial: LinearAttentionState | None,
     work: Workspace,
     into: Gradients,
 ) -> None:
     length, parts = problem.query.shape[2], _chunk_runs(problem)
-    grad_normaliser = torch.empty_like(normaliser)
+    grad_normalizer = torch.empty_like(normalizer)
     sums = RunningSums(work, initial, reverse=False, keep_end=False, length=length)
     causal.query_gradient(
-        grad_out, problem, out, normaliser, sums, parts, work, into.query, grad_normaliser
+        grad_out, problem, out, normalizer, sums, parts, work, into.query, grad_normalizer
     )
     keep = into.state is not None
     sums = RunningSums(work, grad_state, reverse=True, keep_end=keep, length=length)
     causal.key_value_gradient(
-        grad_out, problem, normaliser, grad_normaliser, sums, parts, work, into.key, into.value
+        grad_out, problem, normalizer, grad_normalizer, sums, parts, work, into.key, into.value
     )
     _keep(sums, into.state)
 
@@ -195,17 +195,17 @@ def _noncausal_backward(
     grad_state: LinearAttentionState | None,
     problem: Problem,
     out: Tensor,
-    normaliser: Tensor,
+    normalizer: Tensor,
     sums: LinearAttentionState | None,
     work: Workspace,
     into: Gradients,
 ) -> None:
     assert sums is not None, "the non-causal backward pass reads the sums of the forward pass"
     grad_sums = _flat(
-        _zeros(problem, normaliser.dtype) if grad_state is None else grad_state.clone()
+        _zeros(problem, normalizer.dtype) if grad_state is None else grad_state.clone()
     )
     noncausal.query_gradient(
-        grad_out, problem, out, normaliser, _flat(sums), grad_sums,
+        grad_out, problem, out, normalizer, _flat(sums), grad_sums,
         _runs(problem, problem.query), work, into.query,
     )  # fmt: skip
     noncausal.key_value_gradient(

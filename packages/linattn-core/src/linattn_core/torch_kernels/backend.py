@@ -52,7 +52,7 @@ class ReferenceBackend:
         key: Tensor,
         value: Tensor,
         out: Tensor,
-        normaliser: Tensor,
+        normalizer: Tensor,
         *,
         key_lengths: Tensor | None,
         cu_seqlens: Tensor | None,
@@ -64,10 +64,10 @@ class ReferenceBackend:
         problem = _problem(query, key, value, key_lengths, feature_map, eps)
         if cu_seqlens is None:
             return backward(
-                grad_out, grad_state, problem, out, normaliser, state, is_causal=is_causal
+                grad_out, grad_state, problem, out, normalizer, state, is_causal=is_causal
             )
         return packed_backward(
-            grad_out, grad_state, problem, cu_seqlens, out, normaliser, state, is_causal=is_causal
+            grad_out, grad_state, problem, cu_seqlens, out, normalizer, state, is_causal=is_causal
         )
 
     def step_(

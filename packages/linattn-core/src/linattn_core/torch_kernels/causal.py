@@ -2,7 +2,7 @@
 
 Inside a chunk of C positions the weights are a lower-triangular C x C matrix; what came before it
 is read from S and z, which run from chunk to chunk (equations 9 and 10). The backward pass follows
-the paper's equations 13 to 15, with the normaliser's part folded in: with
+the paper's equations 13 to 15, with the normalizer's part folded in: with
 
     n_i = phi(q_i) . z_i + eps,   g_i = G_i / n_i,   h_i = -g_i . V'_i
 
@@ -25,7 +25,7 @@ from linattn_core.torch_kernels.running_sums import RunningSums
 from linattn_core.torch_kernels.tiles import (
     Problem,
     load,
-    load_normaliser_gradient,
+    load_normalizer_gradient,
     load_output_gradient,
     store,
     write_output,
@@ -50,9 +50,9 @@ def forward(
     parts: list[Segment],
     work: Workspace,
     out: Tensor,
-    normaliser: Tensor,
+    normalizer: Tensor,
 ) -> None:
-    """Fills `out` (B, H, N, M) and `normaliser` (B, H, N); `sums` ends as the last state."""
+    """Fills `out` (B, H, N, M) and `normalizer` (B, H, N); `sums` ends as the last state."""
     for part in parts:
         q, k, v = (x(work, part) for x in (problem.queries, problem.keys, problem.values))
         weights = _lower_triangle(work, "weights", q, k)
@@ -63,39 +63,39 @@ def forward(
             numerator.baddbmm_(q, before.s)
             seen = torch.mul(q, before.z[:, None], out=work("scratch", *q.shape))
             total.add_(seen.sum(-1, keepdim=True))
-        write_output(numerator, total.add_(problem.eps), out, normaliser, part)
+        write_output(numerator, total.add_(problem.eps), out, normalizer, part)
 
 
 def query_gradient(
     grad_out: Tensor,
     problem: Problem,
     out: Tensor,
-    normaliser: Tensor,
+    normalizer: Tensor,
     sums: RunningSums,
     parts: list[Segment],
     work: Workspace,
     grad_query: Tensor,
-    grad_normaliser: Tensor,
+    grad_normalizer: Tensor,
 ) -> None:
-    """Equation 13, forwards in time: fills `grad_query` and h, the gradient of the normaliser."""
+    """Equation 13, forwards in time: fills `grad_query` and h, the gradient of the normalizer."""
     for part in parts:
         q, k, v = (x(work, part) for x in (problem.queries, problem.keys, problem.values))
-        g = load_output_gradient(work, grad_out, normaliser, part)
-        h = load_normaliser_gradient(work, g, out, part)
+        g = load_output_gradient(work, grad_out, normalizer, part)
+        h = load_normalizer_gradient(work, g, out, part)
         grad_weights = _lower_triangle(work, "weights", g, v, shift=h)
         gradient = torch.bmm(grad_weights, k, out=work("dq", *q.shape))
         before = sums.pass_over(k, v, None, part)
         if before is not None:
             gradient.baddbmm_(g, before.s.mT).addcmul_(h, before.z[:, None])
         store(pointwise.multiply_derivative_(problem.phi, gradient, q), grad_query, part)
-        store(h, grad_normaliser[..., None], part)
+        store(h, grad_normalizer[..., None], part)
 
 
 def key_value_gradient(
     grad_out: Tensor,
     problem: Problem,
-    normaliser: Tensor,
-    grad_normaliser: Tensor,
+    normalizer: Tensor,
+    grad_normalizer: Tensor,
     sums: RunningSums,
     parts: list[Segment],
     work: Workspace,
@@ -108,8 +108,8 @@ def key_value_gradient(
     """
     for part in reversed(parts):
         q, k, v = (x(work, part) for x in (problem.queries, problem.keys, problem.values))
-        g = load_output_gradient(work, grad_out, normaliser, part)
-        h = load(work, "h", grad_normaliser[..., None], part)
+        g = load_output_gradient(work, grad_out, normalizer, part)
+        h = load(work, "h", grad_normalizer[..., None], part)
         weights = _lower_triangle(work, "weights", q, k)
         grad_weights = _lower_triangle(work, "grad weights", g, v, shift=h)
         dk = torch.bmm(grad_weights.mT, q, out=work("dk", *k.shape))

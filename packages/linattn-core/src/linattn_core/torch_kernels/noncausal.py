@@ -15,7 +15,7 @@ from linattn_core import pointwise
 from linattn_core.state import LinearAttentionState
 from linattn_core.torch_kernels.tiles import (
     Problem,
-    load_normaliser_gradient,
+    load_normalizer_gradient,
     load_output_gradient,
     store,
     write_output,
@@ -39,22 +39,22 @@ def read(
     parts: list[Segment],
     work: Workspace,
     out: Tensor,
-    normaliser: Tensor,
+    normalizer: Tensor,
 ) -> None:
-    """Fills `out` (B, H, N, M) and `normaliser` (B, H, N) from the sums."""
+    """Fills `out` (B, H, N, M) and `normalizer` (B, H, N) from the sums."""
     for part in parts:
         q = problem.queries(work, part)
         numerator = torch.bmm(q, sums.s, out=work("o", *q.shape[:2], sums.s.shape[2]))
         seen = torch.mul(q, sums.z[:, None], out=work("scratch", *q.shape))
         total = seen.sum(-1, keepdim=True).add_(problem.eps)
-        write_output(numerator, total, out, normaliser, part)
+        write_output(numerator, total, out, normalizer, part)
 
 
 def query_gradient(
     grad_out: Tensor,
     problem: Problem,
     out: Tensor,
-    normaliser: Tensor,
+    normalizer: Tensor,
     sums: LinearAttentionState,
     grad_sums: LinearAttentionState,
     parts: list[Segment],
@@ -64,8 +64,8 @@ def query_gradient(
     """Fills `grad_query` and adds R and r to `grad_sums`."""
     for part in parts:
         q = problem.queries(work, part)
-        g = load_output_gradient(work, grad_out, normaliser, part)
-        h = load_normaliser_gradient(work, g, out, part)
+        g = load_output_gradient(work, grad_out, normalizer, part)
+        h = load_normalizer_gradient(work, g, out, part)
         grad_sums.s.baddbmm_(q.mT, g)
         grad_sums.z.add_(torch.mul(q, h, out=work("scratch", *q.shape)).sum(1))
         gradient = torch.bmm(g, sums.s.mT, out=work("dq", *q.shape)).addcmul_(h, sums.z[:, None])

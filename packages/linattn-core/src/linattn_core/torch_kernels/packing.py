@@ -98,9 +98,9 @@ def packed_forward(
         value=value[:, :, :0].expand(sequences, -1, -1, -1),
     )
     # Of no positions at all: the states that empty sequences keep, and the dtypes.
-    state, normaliser = forward(empty, initial, is_causal=is_causal, keep_state=keep_state)[1:]
+    state, normalizer = forward(empty, initial, is_causal=is_causal, keep_state=keep_state)[1:]
     out = value.new_empty(*query.shape[:3], value.shape[-1])
-    normaliser = normaliser.new_empty(query.shape[:3])
+    normalizer = normalizer.new_empty(query.shape[:3])
     for bucket in buckets(cu_seqlens, query.device):
         part = forward(
             _gathered(problem, bucket),
@@ -109,9 +109,9 @@ def packed_forward(
             keep_state=keep_state,
         )
         bucket.scatter(part.out, out)
-        bucket.scatter(part.normaliser[..., None], normaliser[..., None])
+        bucket.scatter(part.normalizer[..., None], normalizer[..., None])
         _put(state, bucket, part.state)
-    return Output(out, state, normaliser)
+    return Output(out, state, normalizer)
 
 
 def packed_backward(
@@ -120,7 +120,7 @@ def packed_backward(
     problem: Problem,
     cu_seqlens: Tensor,
     out: Tensor,
-    normaliser: Tensor,
+    normalizer: Tensor,
     state: LinearAttentionState | None,
     *,
     is_causal: bool,
@@ -139,7 +139,7 @@ def packed_backward(
             bucket.states(grad_state),
             _gathered(problem, bucket),
             bucket.gather(out),
-            bucket.gather(normaliser[..., None]).squeeze(-1),
+            bucket.gather(normalizer[..., None]).squeeze(-1),
             bucket.states(state),
             is_causal=is_causal,
         )

@@ -31,8 +31,8 @@ def step_(
         numerator = (q.unsqueeze(-1) * s).sum(-2)  # (B, H, M)
     else:
         numerator = (q.unsqueeze(-2) @ s).squeeze(-2)
-    normaliser = (q * z).sum(-1, keepdim=True).add_(eps)
-    out = numerator.div_(normaliser)
+    normalizer = (q * z).sum(-1, keepdim=True).add_(eps)
+    out = numerator.div_(normalizer)
     return out if dtype == out.dtype else out.to(dtype)
 
 

@@ -23,7 +23,7 @@ class Problem(NamedTuple):
         query: (B, H, N, D), key (B, H, L, D), value (B, H, L, M): any strides.
         absent: (B, 1, L, 1) bool, true where there is no key; None where all exist.
         phi: name of the pointwise feature map.
-        eps: added to the normaliser.
+        eps: added to the normalizer.
     """
 
     query: Tensor
@@ -88,15 +88,15 @@ def load_features(work: Workspace, name: str, phi: str, x: Tensor, part: Segment
 
 
 def load_output_gradient(
-    work: Workspace, grad_out: Tensor, normaliser: Tensor, part: Segment
+    work: Workspace, grad_out: Tensor, normalizer: Tensor, part: Segment
 ) -> Tensor:
     """g = G / n of a segment, (chunks * B * H, C, M)."""
     view = window(grad_out, part)
     g = work("g", *view.shape)
-    return torch.div(view, window(normaliser[..., None], part), out=g).flatten(0, 2)
+    return torch.div(view, window(normalizer[..., None], part), out=g).flatten(0, 2)
 
 
-def load_normaliser_gradient(work: Workspace, g: Tensor, out: Tensor, part: Segment) -> Tensor:
+def load_normalizer_gradient(work: Workspace, g: Tensor, out: Tensor, part: Segment) -> Tensor:
     """h = -g . V' of a segment, (chunks * B * H, C, 1)."""
     view = window(out, part)
     products = torch.mul(g.view(view.shape), view, out=work("o", *view.shape))
@@ -104,12 +104,12 @@ def load_normaliser_gradient(work: Workspace, g: Tensor, out: Tensor, part: Segm
 
 
 def write_output(
-    numerator: Tensor, total: Tensor, out: Tensor, normaliser: Tensor, part: Segment
+    numerator: Tensor, total: Tensor, out: Tensor, normalizer: Tensor, part: Segment
 ) -> None:
     """V' = numerator / n of a segment to the caller's tensor, and n beside it."""
     view = window(out, part)
     torch.div(numerator.view(view.shape), total.view(*view.shape[:-1], 1), out=view)
-    store(total, normaliser[..., None], part)
+    store(total, normalizer[..., None], part)
 
 
 def store(tile: Tensor, x: Tensor, part: Segment) -> None:

@@ -166,14 +166,14 @@ static void enter(const Run& run) {
 }
 
 // LayerNorm of this worker's rows of the stream, or the rows as they are where there is no norm.
-static void normalise_rows(const Run& run, const Buffer& from, const NormWeights* norm,
+static void normalize_rows(const Run& run, const Buffer& from, const NormWeights* norm,
                            const Buffer& to) {
     const Share rows = run.rows();
     for (std::int64_t r = rows.begin; r < rows.end; ++r) {
         if (norm == nullptr) {
             std::memcpy(to.row(r), from.row(r), from.width * sizeof(float));
         } else {
-            normalise(from.row(r), run.model.embed, *norm, to.row(r));
+            normalize(from.row(r), run.model.embed, *norm, to.row(r));
         }
     }
 }
@@ -227,14 +227,14 @@ static void run_layer(const Run& run, std::int64_t index) {
     const Buffer normed = run.own(space.normed);
     const Buffer residual = first ? space.stream : normed;
     if (run.turn.alone()) prefetch_state(run, index);
-    if (first) normalise_rows(run, space.stream, &layer.norm1, normed);
+    if (first) normalize_rows(run, space.stream, &layer.norm1, normed);
     product(run, normed, layer.qkv, {space.qkv});
     attend(run, index);
     product(run, space.heads, layer.out, {space.stream, After::added, residual});
-    normalise_rows(run, space.stream, first ? &layer.norm2 : &layer.norm1, normed);
+    normalize_rows(run, space.stream, first ? &layer.norm2 : &layer.norm1, normed);
     product(run, normed, layer.expand, {space.hidden, After::activation});
     product(run, space.hidden, layer.contract, {space.stream, After::added, residual});
-    if (!first) normalise_rows(run, space.stream, &layer.norm2, normed);
+    if (!first) normalize_rows(run, space.stream, &layer.norm2, normed);
 }
 
 // The last norm: of vectors, into the caller's memory; of tokens, of each sequence's last input.
@@ -247,10 +247,10 @@ static void leave(const Run& run) {
         const std::int64_t b = run.sequence(r), i = run.input(r);
         if (model.tokens.channels == 0) {
             float* y = run.call.outputs + (b * run.call.inputs + i) * model.embed;
-            normalise(from.row(r), model.embed, model.norm, normed.row(r));
+            normalize(from.row(r), model.embed, model.norm, normed.row(r));
             std::memcpy(y, normed.row(r), model.embed * sizeof(float));
         } else if (i == run.inputs_of(b) - 1) {
-            normalise(from.row(r), model.embed, model.norm, run.space.last.row(b - run.turn.sequence));
+            normalize(from.row(r), model.embed, model.norm, run.space.last.row(b - run.turn.sequence));
         }
     }
     run.meet();
@@ -275,7 +275,7 @@ static void predict(Run run) {
 static void take_turn(const Run& run) {
     enter(run);
     const Buffer normed = run.own(run.space.normed);
-    if (!run.model.norm_first) normalise_rows(run, run.space.stream, nullptr, normed);
+    if (!run.model.norm_first) normalize_rows(run, run.space.stream, nullptr, normed);
     for (std::int64_t layer = 0; layer < run.model.num_layers; ++layer) run_layer(run, layer);
     leave(run);
 }

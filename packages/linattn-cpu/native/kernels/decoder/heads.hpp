@@ -15,7 +15,7 @@ struct HeadStep {
 };
 
 // z += phi(k); returns phi(q)^T z.
-LINATTN_INLINE float update_normaliser(const HeadStep& head) {
+LINATTN_INLINE float update_normalizer(const HeadStep& head) {
     Vec<float> total{};
     std::int64_t d = 0;
     for (; d + W<float> <= head.dim; d += W<float>) {
@@ -68,7 +68,7 @@ LINATTN_INLINE void update_from(const HeadStep& head, std::int64_t m, float divi
 }
 
 static void step_head(const HeadStep& head, float eps) {
-    update_from<kVectorBytes>(head, 0, update_normaliser(head) + eps);
+    update_from<kVectorBytes>(head, 0, update_normalizer(head) + eps);
 }
 
 // phi of `dim` numbers into memory for whole vectors; reads whole vectors too.

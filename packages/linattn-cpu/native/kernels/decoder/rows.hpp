@@ -36,7 +36,7 @@ LINATTN_INLINE Int32s lane_numbers() {
 }
 
 // LayerNorm of `count` numbers; what lies past them in `to`, up to whole panels, becomes 0.
-static void normalise(const float* from, std::int64_t count, const NormWeights& norm, float* to) {
+static void normalize(const float* from, std::int64_t count, const NormWeights& norm, float* to) {
     Vec<float> total{}, squares{};
     // Past the end `from` holds 0.
     for (std::int64_t i = 0; i < count; i += W<float>) total += load(from + i);

@@ -8,7 +8,7 @@
 
 Each rung is one file under `kernels/`, to be read in this order, over the same device headers as
 the kernels of the backend "cuda", and compiled by NVRTC through CuPy when it is first called. All
-are forward, causal and normalised. `linear_attention(..., backend="cupy")` runs the last one.
+are forward, causal and normalized. `linear_attention(..., backend="cupy")` runs the last one.
 """
 
 from linattn_cuda.prototypes.ladder import LADDER, Rung

@@ -82,7 +82,7 @@ class CupyBackend:
         key: Tensor,
         value: Tensor,
         out: Tensor,
-        normaliser: Tensor,
+        normalizer: Tensor,
         *,
         key_lengths: Tensor | None,
         cu_seqlens: Tensor | None,

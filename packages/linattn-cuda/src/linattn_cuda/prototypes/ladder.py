@@ -112,13 +112,13 @@ class Rung:
         launcher = launcher or Launcher(gpu.launch, gpu.multiprocessors)
         problem = _problem(query, value, launcher.multiprocessors(value.device))
         out = value.new_empty(value.shape)
-        normaliser = value.new_empty(value.shape[:3], dtype=torch.float32)
-        if normaliser.numel():
+        normalizer = value.new_empty(value.shape[:3], dtype=torch.float32)
+        if normalizer.numel():
             sums = value.new_empty(_scratch(self, problem), dtype=torch.float32)
             tensors = (query.detach(), key.detach(), value.detach(), out)
-            call = call_of(problem, tensors, normaliser, sums, feature_map, eps)
+            call = call_of(problem, tensors, normalizer, sums, feature_map, eps)
             launcher.run(self, problem, self.plan(problem), call, value.device)
-        return Output(out, None, normaliser)
+        return Output(out, None, normalizer)
 
     def compile(
         self, arch: str, *, dtype: torch.dtype = torch.bfloat16, dim: int = 64, value_dim: int = 64
@@ -205,7 +205,7 @@ def _split(problem: Problem) -> tuple[Launch, ...]:
 RECURRENT = Rung(
     "recurrent",
     "The paper's algorithm: one block a head, one position at a time, S in registers; feature map "
-    "and normaliser fused.",
+    "and normalizer fused.",
     ("recurrent",), _recurrent, (7, 5), _ALL,
 )  # fmt: skip
 CHUNKED = Rung(

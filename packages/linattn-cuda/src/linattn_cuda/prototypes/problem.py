@@ -73,7 +73,7 @@ class Call(ctypes.Structure):
 
     _fields_ = [
         ("query", Tensor4), ("key", Tensor4), ("value", Tensor4), ("out", Tensor4),
-        ("normaliser", ctypes.c_void_p), ("sums", ctypes.c_void_p),
+        ("normalizer", ctypes.c_void_p), ("sums", ctypes.c_void_p),
         ("heads", ctypes.c_longlong), ("length", ctypes.c_longlong),
         ("segment", ctypes.c_longlong), ("dim", ctypes.c_int), ("value_dim", ctypes.c_int),
         ("map", ctypes.c_int), ("eps", ctypes.c_float),
@@ -83,7 +83,7 @@ class Call(ctypes.Structure):
 def call_of(
     problem: Problem,
     tensors: tuple[Tensor, Tensor, Tensor, Tensor],
-    normaliser: Tensor,
+    normalizer: Tensor,
     sums: Tensor,
     feature_map: str,
     eps: float,
@@ -91,6 +91,6 @@ def call_of(
     """The kernels' argument; the caller keeps the tensors while they run."""
     query, key, value, out = (Tensor4(*strided(x)) for x in tensors)
     return Call(
-        query, key, value, out, normaliser.data_ptr(), sums.data_ptr(), problem.heads,
+        query, key, value, out, normalizer.data_ptr(), sums.data_ptr(), problem.heads,
         problem.length, problem.segment, problem.dim, problem.value_dim, _MAPS[feature_map], eps,
     )  # fmt: skip

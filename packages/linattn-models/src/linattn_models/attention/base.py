@@ -19,7 +19,7 @@ class Mixer(nn.Module):
     `attend_and_keep` (a whole prompt, keeping a state) and `attend_next` (one position more).
 
     Attributes:
-        spread: standard deviation with which queries and keys start, for normalised inputs.
+        spread: standard deviation with which queries and keys start, for normalized inputs.
         projections: what the first layer makes of x: queries, keys and values, or fewer where two
             of them are one.
     """

@@ -23,7 +23,7 @@ def ctc_loss(
     come from probabilities that broke down, which must be seen.
 
     Args:
-        log_probabilities: (B, T, C), normalised over C; class 0 is the blank.
+        log_probabilities: (B, T, C), normalized over C; class 0 is the blank.
         lengths: (B,) int, frames of each row, in 0..T.
         targets: (B, S) int, phones from 1 to C - 1; what stands past a row's length is not read.
         target_lengths: (B,) int, phones of each row, in 0..S.

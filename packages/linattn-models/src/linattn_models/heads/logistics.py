@@ -1,4 +1,4 @@
-"""A mixture of logistic distributions cut into levels: neighbouring intensities are alike."""
+"""A mixture of logistic distributions cut into levels: neighboring intensities are alike."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class MixtureOfLogistics:
     """p(token) = sum_k pi_k prod_c (mass of logistic(mean_ck, scale_ck) on the level's bin).
 
     As in PixelCNN++, which the paper follows. Levels 0..levels-1 stand at equal distances in
-    [-1, 1]; a bin reaches half-way to the neighbours, the first one down to minus infinity and the
+    [-1, 1]; a bin reaches half-way to the neighbors, the first one down to minus infinity and the
     last one up to infinity, so the probabilities of all levels sum to 1. With three channels the
     mean of green moves with the red value and that of blue with both, by coefficients in (-1, 1).
 

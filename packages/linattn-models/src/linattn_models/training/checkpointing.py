@@ -32,7 +32,7 @@ class CheckpointKeeper:
 
     Args:
         accelerator: device and processes; only the main process writes.
-        updater: holds the optimiser.
+        updater: holds the optimizer.
         model: what is trained.
         config: the training configuration.
         folder: where the run is kept.
@@ -76,7 +76,7 @@ class CheckpointKeeper:
         self._accelerator.wait_for_everyone()
 
     def restore(self, checkpoint: Checkpoint) -> Progress:
-        """Puts weights, optimiser, loss scale and random generators back, and returns the progress.
+        """Puts weights, optimizer, loss scale and random generators back, and returns the progress.
 
         Raises:
             ValueError: if it is of another run, past the last step, or does not fit the model.

@@ -1,4 +1,4 @@
-"""Optimisers by name, and their state as named tensors, which need no pickle to be kept."""
+"""Optimizers by name, and their state as named tensors, which need no pickle to be kept."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CLASSES: dict[str, type[torch.optim.RAdam] | type[torch.optim.Adam] | type[torc
 
 
 def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters that training changes, by name, in the order the optimiser holds them.
+    """The parameters that training changes, by name, in the order the optimizer holds them.
 
     Raises:
         ValueError: if there is none.
@@ -33,7 +33,7 @@ def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 def build_optimizer(
     config: TrainingConfig, parameters: Mapping[str, nn.Parameter]
 ) -> torch.optim.Optimizer:
-    """The optimiser that `config` names, over `parameters` in their order."""
+    """The optimizer that `config` names, over `parameters` in their order."""
     optimizer_class = _CLASSES[config.optimizer]
     return optimizer_class(
         parameters.values(), lr=config.learning_rate, weight_decay=config.weight_decay
@@ -43,7 +43,7 @@ def build_optimizer(
 def optimizer_tensors(
     optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter]
 ) -> dict[str, Tensor]:
-    """The optimiser's state, each tensor as "<parameter>/<entry>": "layers.0.weight/exp_avg"."""
+    """The optimizer's state, each tensor as "<parameter>/<entry>": "layers.0.weight/exp_avg"."""
     return {
         f"{name}/{entry}": torch.as_tensor(value)
         for name, parameter in parameters.items()

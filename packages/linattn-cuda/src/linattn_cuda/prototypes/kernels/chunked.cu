@@ -80,9 +80,9 @@ LINATTN_DEVICE void write_outputs(const ChunkedTiles<D, M>& tiles, const Heads<d
     using Tiles = ChunkedTiles<D, M>;
     const int lane = thread_index() % 32;
     for (int i = thread_index() / 32; i < Tiles::C; i += Tiles::threads / 32) {
-        const float normaliser = denominator(tiles, i) + head.eps;
-        if (lane == 0 && start + i < head.query.length) head.normaliser[start + i] = normaliser;
-        for (int m = lane; m < M; m += 32) head.out.write(start + i, m, numerator(tiles, i, m) / normaliser);
+        const float normalizer = denominator(tiles, i) + head.eps;
+        if (lane == 0 && start + i < head.query.length) head.normalizer[start + i] = normalizer;
+        for (int m = lane; m < M; m += 32) head.out.write(start + i, m, numerator(tiles, i, m) / normalizer);
     }
 }
 

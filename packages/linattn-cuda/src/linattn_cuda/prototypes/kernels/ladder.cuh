@@ -8,10 +8,10 @@
 
 namespace linattn::prototypes {
 
-// Causal, normalised, forward. Tensors may have any strides; the output is contiguous.
+// Causal, normalized, forward. Tensors may have any strides; the output is contiguous.
 struct Call {
     Tensor4 query, key, value, out;  // (B, H, N, D), (B, H, N, D), (B, H, N, M), (B, H, N, M)
-    float* normaliser;               // (B, H, N)
+    float* normalizer;               // (B, H, N)
     float* sums;                     // scratch of `split`: S and z at the start of each segment
     Int heads, length, segment;      // H; N; positions a segment
     int dim, value_dim;
@@ -25,7 +25,7 @@ struct Head {
     unsigned char* data;
     Int position_stride, dim_stride, length;
     int dim;
-    bool wide;  // eight neighbours are 16 bytes (or twice that), at addresses that are multiples of 16
+    bool wide;  // eight neighbors are 16 bytes (or twice that), at addresses that are multiples of 16
 
     LINATTN_DEVICE Head(const Tensor4& x, Int heads, Int length, int dim)
         : position_stride(x.position), dim_stride(x.dim), length(length), dim(dim) {
@@ -64,7 +64,7 @@ struct Head {
         if (exists(position, column)) write_number(data, index(position, column), dtype, x);
     }
 
-    // The same of two neighbours, the first in an even column: one word where they are one.
+    // The same of two neighbors, the first in an even column: one word where they are one.
     LINATTN_DEVICE void write_pair(Int position, int column, float low, float high) const {
         if (dtype != Dtype::float32 && wide && exists(position, column)) {
             *reinterpret_cast<u32*>(data + index(position, column) * 2) =
@@ -80,7 +80,7 @@ struct Head {
 template <Dtype dtype>
 struct Heads {
     Head<dtype> query, key, value, out;
-    float* normaliser;
+    float* normalizer;
     FeatureMap map;
     float eps;
 
@@ -89,7 +89,7 @@ struct Heads {
           key(call.key, call.heads, call.length, call.dim),
           value(call.value, call.heads, call.length, call.value_dim),
           out(call.out, call.heads, call.length, call.value_dim),
-          normaliser(call.normaliser + block_x() * call.length),
+          normalizer(call.normalizer + block_x() * call.length),
           map(call.map),
           eps(call.eps) {}
 };

@@ -2,7 +2,7 @@
 //
 // The idea. Equations 18 to 20 as they stand: S += phi(k) v^T, z += phi(k), out = phi(q)^T S / (phi(q)^T z + eps). S
 // never leaves the chip: thread m keeps column m of it in registers, so that neither S nor a sum ever needs another
-// thread. The normaliser costs no code of its own: let the values have one more column, of ones; the S of that column
+// thread. The normalizer costs no code of its own: let the values have one more column, of ones; the S of that column
 // is z, and its output is the denominator.
 //
 // What is fused. The paper's library computes the numerator in such a kernel, and leaves the rest to tensor operations
@@ -46,7 +46,7 @@ LINATTN_KERNEL(recurrent_threads(M), 1) recurrent(Call call) {
             state[d] += key[d] * value;
             sum += query[d] * state[d];
         }
-        if (m == M) *denominator = head.normaliser[i] = sum + call.eps;
+        if (m == M) *denominator = head.normalizer[i] = sum + call.eps;
         LINATTN_BLOCK_BARRIER();
 
         if (m < M) head.out.write(i, m, sum / *denominator);

@@ -42,7 +42,7 @@ struct ChunkTiles {
           state{values.data + chunk * (M + 8)} {}
 };
 
-// Eight neighbours of a row of phi(q) or phi(k), turned into what the tile holds.
+// Eight neighbors of a row of phi(q) or phi(k), turned into what the tile holds.
 template <Dtype dtype>
 LINATTN_DEVICE void apply_map(float (&x)[8], const Head<dtype>& head, FeatureMap map, Int position, int column) {
     LINATTN_UNROLL
@@ -109,7 +109,7 @@ struct RegisterState {
         }
     }
 
-    // Calls use(row, column, first, second) for each pair of neighbours that this lane holds.
+    // Calls use(row, column, first, second) for each pair of neighbors that this lane holds.
     template <class Use>
     LINATTN_DEVICE void for_each_pair(const Use& use) {
         const int lane = thread_index() % 32;
@@ -172,11 +172,11 @@ LINATTN_DEVICE void write_rows(const float (&out)[M / 8 + 1][4], const Heads<dty
     LINATTN_UNROLL
     for (int half = 0; half < 2; ++half) {
         const Int position = start + thread_index() / 32 * 16 + lane / 4 + half * 8;
-        const float normaliser = shuffle(out[M / 8][2 * half], lane & ~3) + head.eps;
-        if (lane % 4 == 0 && position < head.query.length) head.normaliser[position] = normaliser;
+        const float normalizer = shuffle(out[M / 8][2 * half], lane & ~3) + head.eps;
+        if (lane % 4 == 0 && position < head.query.length) head.normalizer[position] = normalizer;
         LINATTN_UNROLL
         for (int n = 0; n < M / 8; ++n) {
-            const float x = out[n][2 * half] / normaliser, y = out[n][2 * half + 1] / normaliser;
+            const float x = out[n][2 * half] / normalizer, y = out[n][2 * half + 1] / normalizer;
             head.out.write_pair(position, 8 * n + lane % 4 * 2, x, y);
         }
     }

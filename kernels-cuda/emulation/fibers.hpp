@@ -1,4 +1,4 @@
-// Fibres: stacks of their own, and the switch from one to another within one thread of the host.
+// Fibers: stacks of their own, and the switch from one to another within one thread of the host.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 namespace linattn::emulation {
 
-// Stacks for a number of fibres, each above a page that may not be touched.
+// Stacks for a number of fibers, each above a page that may not be touched.
 class Stacks {
   public:
     explicit Stacks(int count);
@@ -29,7 +29,7 @@ class Stacks {
     int count_;
 };
 
-// Where a fibre, or the host, goes on when it is switched to.
+// Where a fiber, or the host, goes on when it is switched to.
 struct Context {
 #ifdef LINATTN_ASSEMBLY_SWITCH
     void* stack_pointer = nullptr;
@@ -39,12 +39,12 @@ struct Context {
     const void* bottom = nullptr;
     std::size_t size = 0;
     void* fake_stack = nullptr;  // AddressSanitizer's
-    void* watched = nullptr;     // ThreadSanitizer's fibre
+    void* watched = nullptr;     // ThreadSanitizer's fiber
 };
 
-// Makes a context that runs `entry`, which must not return, on a stack. `colour` moves its start, so that the hot ends
+// Makes a context that runs `entry`, which must not return, on a stack. `color` moves its start, so that the hot ends
 // of many stacks do not share the same few lines of the cache.
-void prepare(Context& context, unsigned char* bottom, int colour, void (*entry)());
+void prepare(Context& context, unsigned char* bottom, int color, void (*entry)());
 
 #ifdef LINATTN_ASSEMBLY_SWITCH
 extern "C" void linattn_emulation_switch(void** from, void* to) __attribute__((visibility("hidden")));
@@ -52,7 +52,7 @@ extern "C" void linattn_emulation_switch(void** from, void* to) __attribute__((v
 
 // Leaves `from`, which goes on from here when it is switched to; an abandoned one never is.
 inline void switch_context(Context& from, Context& to, bool abandoned = false) {
-    if (threads_watched()) __tsan_switch_to_fiber(to.watched, 1);  // 1: without synchronisation
+    if (threads_watched()) __tsan_switch_to_fiber(to.watched, 1);  // 1: without synchronization
     if (addresses_watched()) __sanitizer_start_switch_fiber(abandoned ? nullptr : &from.fake_stack, to.bottom, to.size);
 #ifdef LINATTN_ASSEMBLY_SWITCH
     linattn_emulation_switch(&from.stack_pointer, to.stack_pointer);
@@ -62,7 +62,7 @@ inline void switch_context(Context& from, Context& to, bool abandoned = false) {
     if (addresses_watched()) __sanitizer_finish_switch_fiber(from.fake_stack, nullptr, nullptr);
 }
 
-// To be called first in an `entry`; `host` is the context that the first fibre of all was entered from.
+// To be called first in an `entry`; `host` is the context that the first fiber of all was entered from.
 void entered(Context& host);
 
 }  // namespace linattn::emulation

@@ -1,12 +1,12 @@
-#include "emulation/fibres.hpp"
+#include "emulation/fibers.hpp"
 
 #include <sys/mman.h>
 
 #include <new>
 
 #ifdef LINATTN_ASSEMBLY_SWITCH
-// Registers that a call must keep, then the stack pointer, then the same of the other fibre. The floating-point control
-// words are the same for all fibres.
+// Registers that a call must keep, then the stack pointer, then the same of the other fiber. The floating-point control
+// words are the same for all fibers.
 asm(R"(
     .text
     .p2align 4
@@ -53,12 +53,12 @@ Stacks::~Stacks() { munmap(memory_, count_ * stride); }
 
 unsigned char* Stacks::bottom(int index) const { return memory_ + index * stride + page; }
 
-void prepare(Context& context, unsigned char* bottom, int colour, void (*entry)()) {
+void prepare(Context& context, unsigned char* bottom, int color, void (*entry)()) {
     context.bottom = bottom;
     context.size = Stacks::size;
     context.fake_stack = nullptr;
     if (addresses_watched()) __asan_unpoison_memory_region(bottom, Stacks::size);
-    const std::size_t used = Stacks::size - static_cast<std::size_t>(colour % 32) * (1024 + 64);
+    const std::size_t used = Stacks::size - static_cast<std::size_t>(color % 32) * (1024 + 64);
 #ifdef LINATTN_ASSEMBLY_SWITCH
     auto* top = reinterpret_cast<void**>(bottom + used);
     *--top = nullptr;  // the address that `entry` would return to; unwinding ends here

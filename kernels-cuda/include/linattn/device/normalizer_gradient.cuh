@@ -1,28 +1,28 @@
-// h_i = -g_i . out_i with g_i = G_i / n_i: what the loss gains by the normaliser of query i.
+// h_i = -g_i . out_i with g_i = G_i / n_i: what the loss gains by the normalizer of query i.
 #pragma once
 
 #include "linattn/device/operand.cuh"
 
 namespace linattn {
 
-struct NormaliserGradient {
+struct NormalizerGradient {
     Operand grad_out;
     const void* out;  // contiguous (B, H, N, M), the dtype of grad_out
-    const float* normaliser;
+    const float* normalizer;
     float* result;  // (B, H, N)
     Int batch, heads, queries;
     int parts;
-    bool vectors;  // eight neighbours of both may be read at once
+    bool vectors;  // eight neighbors of both may be read at once
 };
 
-constexpr int normaliser_gradient_threads = 256, lanes_of_row = 8;
+constexpr int normalizer_gradient_threads = 256, lanes_of_row = 8;
 
 // g as the products see it: with one part they see it rounded, and h has to belong to the same g.
 LINATTN_DEVICE float as_seen(float g, int parts) { return parts == 1 ? low_bf16(pack_bf16(g, 0.0f) & 0xffffu) : g; }
 
 // Eight lanes share a row.
-LINATTN_KERNEL(normaliser_gradient_threads, 1) normaliser_gradient(const LINATTN_PARAMETER NormaliserGradient call) {
-    const Int row = (block_x() * normaliser_gradient_threads + thread_index()) / lanes_of_row;
+LINATTN_KERNEL(normalizer_gradient_threads, 1) normalizer_gradient(const LINATTN_PARAMETER NormalizerGradient call) {
+    const Int row = (block_x() * normalizer_gradient_threads + thread_index()) / lanes_of_row;
     const int lane = thread_index() % lanes_of_row;
     const bool exists = row < call.batch * call.heads * call.queries;
     const Operand& grad_out = call.grad_out;
@@ -30,7 +30,7 @@ LINATTN_KERNEL(normaliser_gradient_threads, 1) normaliser_gradient(const LINATTN
     if (exists) {
         const Int width = grad_out.width, position = row % call.queries;
         const Place place = {row / call.queries / call.heads, row / call.queries % call.heads, 0, 0, 0, 0};
-        const float n = call.normaliser[row];
+        const float n = call.normalizer[row];
         Int first = lane * 8;
         for (; call.vectors && first < width; first += lanes_of_row * 8) {
             float g[8], out[8];
