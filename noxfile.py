@@ -51,6 +51,9 @@ FAULTS = {
     "thread": ("barrier", "warp-barrier", "copy", "reuse", "blocks"),
 }
 REPORTED = (1, 66)
+NATIVE_SUFFIXES = {".cpp", ".hpp", ".h", ".cu", ".cuh"}
+# The oldest torch that the packages promise to work with; tests/house compares it with theirs.
+OLDEST_TORCH = "2.4"
 TEST_TOOLS = (
     "pytest", "pytest-xdist", "hypothesis", "import-linter", "grimp",
     "nvidia-cuda-cuobjdump", "nvidia-cuda-nvdisasm",  # read the machine code of the CUDA kernels
@@ -65,10 +68,11 @@ nox.options.reuse_venv = "yes"
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Check style and formatting of every Python file (ruff); changes nothing."""
-    install(session, "ruff")
+    """Check style and formatting of Python (ruff) and C++ (clang-format); changes nothing."""
+    install(session, "ruff", "clang-format")
     session.run("ruff", "check", *session.posargs)
     session.run("ruff", "format", "--check")
+    session.run("clang-format", "--dry-run", "--Werror", *native_sources())
 
 
 @nox.session
@@ -78,10 +82,7 @@ def types(session: nox.Session) -> None:
         session, "mypy", "nox", "pytest", "types-tqdm", *app_requirements(), cuda="OFF"
     )
     session.run("mypy", "--strict", *(str(package.folder / "src") for package in PACKAGES))
-    session.run("mypy", "benchmarks", "noxfile.py")
-    # Apps are folders of scripts, each with a train.py of its own: one call each.
-    for app in app_folders():
-        session.run("mypy", str(app), env={"MYPYPATH": str(app)})
+    session.run("mypy", "benchmarks", "apps", "noxfile.py")
 
 
 @nox.session
@@ -89,6 +90,32 @@ def tests(session: nox.Session) -> None:
     """Run the tests on every core (pytest); `-- tests/core -k causal` runs some of them."""
     install_packages(session, *TEST_TOOLS, *app_requirements(), cuda="AUTO")
     session.run("python", "-m", "pytest", "-n", str(os.cpu_count() or 1), *session.posargs)
+
+
+@nox.session
+@nox.parametrize("torch", [f"torch=={OLDEST_TORCH}.*", "torch"], ids=["oldest", "newest"])
+def compat(session: nox.Session, torch: str) -> None:
+    """Run the contract suite with the oldest torch that is promised and the newest there is."""
+    unpinned = Path(session.create_tmp(), "constraints.txt")
+    pins = Path("constraints.txt").read_text().splitlines()
+    unpinned.write_text("\n".join(line for line in pins if not line.startswith("torch==")))
+    session.install(
+        "-c", str(unpinned), torch, *BUILD_BACKENDS, "numpy", "pytest", "pytest-xdist", "hypothesis"
+    )
+    folders = ("packages/linattn-core", "packages/linattn-cpu")
+    editable = (argument for folder in folders for argument in ("-e", folder))
+    session.install("-c", str(unpinned), "--no-build-isolation", *editable)
+    session.run("python", "-m", "linattn_core.info")
+    session.run(
+        "python",
+        "-m",
+        "pytest",
+        "-n",
+        str(os.cpu_count() or 1),
+        "tests/core",
+        "tests/contract",
+        *session.posargs,
+    )
 
 
 @nox.session
@@ -187,6 +214,17 @@ def install_packages(session: nox.Session, *requirements: str, cuda: str | None 
     editable = (argument for folder in folders for argument in ("-e", folder))
     env = {"LINATTN_CUDA": os.environ.get("LINATTN_CUDA", chosen)}
     install(session, "--no-build-isolation", *editable, *requirements, env=env)
+
+
+def native_sources() -> list[str]:
+    """Returns the C++ and CUDA files of the packages and of kernels-cuda."""
+    folders = (ROOT / "packages", ROOT / "kernels-cuda")
+    return sorted(
+        str(path.relative_to(ROOT))
+        for folder in folders
+        for path in folder.rglob("*")
+        if path.suffix in NATIVE_SUFFIXES and "build" not in path.relative_to(ROOT).parts
+    )
 
 
 def app_folders() -> list[Path]:

@@ -78,3 +78,14 @@ def requirements(project: dict[str, Any]) -> list[Requirement]:
     extras = project.get("optional-dependencies", {}).values()
     lines = [*project.get("dependencies", []), *(line for extra in extras for line in extra)]
     return [Requirement(line) for line in lines]
+
+
+def test_the_oldest_torch_is_the_one_that_compat_runs(
+    projects: dict[str, dict[str, Any]], repository: Path
+) -> None:
+    tested = re.search(r'^OLDEST_TORCH = "(.+)"', (repository / "noxfile.py").read_text(), re.M)
+
+    assert tested
+    for name, project in projects.items():
+        (torch,) = (item for item in requirements(project) if item.name == "torch")
+        assert str(torch.specifier) == f">={tested[1]}", name
