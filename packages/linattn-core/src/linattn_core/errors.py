@@ -15,8 +15,8 @@ def expected(what: str, wanted: object, got: object, advice: str = "") -> str:
     Args:
         what: the argument, field or file that is wrong.
         wanted: what would be right, with numbers or names.
-        got: what came. Text stands as it is, so pass `shown(value)` for a value that is text; cut at
-            200 characters, control characters escaped.
+        got: what came. Text stands as it is, so pass `shown(value)` for a value that is text. Cut
+            at 200 characters, with control characters escaped.
         advice: what to do; may end with a question mark, as `near` does.
     """
     sentence = f"{what}: expected {wanted}, got {_cut(str(got))}"
