@@ -5,14 +5,14 @@
 
 namespace linattn {
 
-// Numbers as they lie in memory; the values are Python's.
+// Numbers as they lie in memory, by the names that torch gives them.
 enum class Dtype : int { float64 = 0, float32 = 1, bfloat16 = 2, float16 = 3 };
 
 static constexpr int bytes_of(Dtype dtype) {
     return dtype == Dtype::float64 ? 8 : dtype == Dtype::float32 ? 4 : 2;
 }
 
-// The feature maps that are applied inside; the values are Python's.
+// The feature maps that are applied inside.
 enum class FeatureMap : int { identity = 0, relu = 1, elu = 2 };
 
 // A tensor (batch, heads, length, dim) with strides in elements.

@@ -9,11 +9,14 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from linattn_core import checks, operators, pointwise
+from linattn_core.calls import AttentionCall, StepCall
+from linattn_core.errors import expected
 from linattn_core.feature_maps.base import FeatureMap
 from linattn_core.feature_maps.registry import get_feature_map, shared_feature_map
 from linattn_core.reference.definition import absent
-from linattn_core.registry import AttentionCall, StepCall, answers
+from linattn_core.registry import answers
 from linattn_core.state import LinearAttentionState, accumulation_dtype
+from linattn_core.torch_private import in_forward_mode
 
 
 @overload
@@ -100,20 +103,12 @@ def linear_attention(
 
     Cost: O(N F (C + M)) time a head with C = 64, O(F M) memory a head beyond the results.
     """
-    checks.check_attention(query, key, value, is_causal, key_lengths, cu_seqlens, initial_state)
-    checks.check_how(eps, backend, is_causal=is_causal, return_state=return_state)
-    _refuse_tangents(query, key, value, *(initial_state or ()))
-    requires_grad = _differentiated(query, key, value, *(initial_state or ()))
-    if key_lengths is not None and _pointwise_name(feature_map) is None:
-        key = _without_padding(key, key_lengths)
-    query, key, phi = _map_features(query, key, feature_map)
-    checks.check_feature_dim(initial_state, "initial_state", key.shape[-1])
-    s, z = (None, None) if initial_state is None else initial_state
-    out, last_s, last_z, _ = operators.attention(
-        query, key, value, key_lengths, cu_seqlens, s, z,
-        is_causal, return_state, phi, eps, backend, requires_grad,
+    call = AttentionCall(
+        query, key, value, is_causal, _inside(feature_map), key_lengths, cu_seqlens, initial_state,
+        return_state, eps,
     )  # fmt: skip
-    return (out, LinearAttentionState(last_s, last_z)) if return_state else out
+    result = operators.attention(_ready(call, feature_map, backend), backend)
+    return result.out if result.state is None else (result.out, result.state)
 
 
 def linear_attention_step(
@@ -147,25 +142,20 @@ def linear_attention_step(
 
     Cost: O(F M) time and memory a head, whatever the length before.
     """
-    checks.check_step(query, key, value, state)
-    checks.check_how(eps, backend, inplace=inplace)
-    _refuse_tangents(query, key, value, *state)
-    requires_grad = _differentiated(query, key, value, *state)
-    if inplace and requires_grad:
+    call = StepCall(query, key, value, state, _inside(feature_map), eps)
+    call = _ready_step(call, feature_map, backend, inplace)
+    if not inplace:
+        return operators.step(call, backend)
+    if call.requires_grad:
         raise ValueError(
-            "inplace=True was asked for where a gradient is wanted; pass inplace=False or call it "
-            "under torch.no_grad()."
+            expected(
+                "inplace=True",
+                "a call without gradients",
+                "tensors that require one",
+                "pass inplace=False or call it under torch.no_grad()",
+            )
         )
-    phi = _pointwise_name(feature_map)
-    if phi is None:
-        # Feature maps act on (B, H, N, D); a step is a sequence of one.
-        q, k, phi = _map_features(query[:, :, None], key[:, :, None], feature_map)
-        query, key = q[:, :, 0], k[:, :, 0]
-    checks.check_feature_dim(state, "state", key.shape[-1])
-    if inplace:
-        return operators.step_(query, key, value, *state, phi, eps, backend), state
-    out, s, z = operators.step(query, key, value, *state, phi, eps, backend, requires_grad)
-    return out, LinearAttentionState(s, z)
+    return operators.step_(call, backend), state
 
 
 def explain(
@@ -174,54 +164,80 @@ def explain(
     value: Tensor,
     state: LinearAttentionState | None = None,
     *,
-    is_causal: bool = False,
     feature_map: str | FeatureMap = "elu",
-    key_lengths: Tensor | None = None,
-    cu_seqlens: Tensor | None = None,
-    initial_state: LinearAttentionState | None = None,
-    return_state: bool = False,
+    backend: str = "auto",
+    **options: Any,
 ) -> dict[str, str]:
     """Each installed backend's answer to a call: "accepts", or the reason why not.
 
     The arguments are those of `linear_attention`; with `state`, and (B, H, D) tensors, those of
     `linear_attention_step`. Nothing is computed but the feature map. The first name that accepts
-    is the one that `backend="auto"` takes.
+    is the one that `backend="auto"` takes; every backend answers, whatever `backend` says.
 
     Returns:
         {name: answer}, in the order in which "auto" asks.
     """
+    tensors, name = (query, key, value), _inside(feature_map)
     if state is not None:
-        checks.check_step(query, key, value, state)
-        wanted = _differentiated(query, key, value, *state)
-        q, _, phi = _map_features(query[:, :, None], key[:, :, None], feature_map)
-        return answers(StepCall.of(q[:, :, 0], value, phi, wanted))
-    checks.check_attention(query, key, value, is_causal, key_lengths, cu_seqlens, initial_state)
-    wanted = _differentiated(query, key, value, *(initial_state or ()))
-    query, key, phi = _map_features(query, key, feature_map)
-    call = AttentionCall.of(
-        query,
-        key,
-        value,
-        phi,
-        is_causal=is_causal,
-        padded=key_lengths is not None,
-        packed=cu_seqlens is not None,
-        initial_state=initial_state is not None,
-        return_state=return_state,
-        requires_grad=wanted,
+        inplace = options.pop("inplace", False)
+        step = StepCall(*tensors, state, feature_map=name, **options)
+        return answers(_ready_step(step, feature_map, backend, inplace))
+    call = AttentionCall(*tensors, feature_map=name, **options)
+    return answers(_ready(call, feature_map, backend))
+
+
+def _ready(call: AttentionCall, feature_map: str | FeatureMap, backend: str) -> AttentionCall:
+    """The call once it is known to be right, its feature map applied where kernels apply none."""
+    checks.check_attention(call)
+    checks.check_options(
+        call.eps, backend, is_causal=call.is_causal, return_state=call.return_state
     )
-    return answers(call)
+    _refuse_tangents(call.query, call.key, call.value, call.initial_state)
+    if not _applied_inside(feature_map):
+        query, key, lengths = call.query, call.key, call.key_lengths
+        key = key if lengths is None else _without_padding(key, lengths)
+        query, key = _map_features(query, key, feature_map)
+        call = call._replace(query=query, key=key)
+    checks.check_feature_dim(call.initial_state, "initial_state", call.key.shape[-1])
+    if _differentiated(call.query, call.key, call.value, call.initial_state):
+        return call._replace(requires_grad=True)
+    return call
 
 
-def _differentiated(*tensors: Tensor) -> bool:
-    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+def _ready_step(
+    call: StepCall, feature_map: str | FeatureMap, backend: str, inplace: bool
+) -> StepCall:
+    """The call once it is known to be right, its feature map applied where kernels apply none."""
+    checks.check_step(call)
+    checks.check_options(call.eps, backend, inplace=inplace)
+    _refuse_tangents(call.query, call.key, call.value, call.state)
+    if not _applied_inside(feature_map):
+        # Feature maps act on (B, H, N, D); a step is a sequence of one.
+        query, key = _map_features(call.query[:, :, None], call.key[:, :, None], feature_map)
+        call = call._replace(query=query[:, :, 0], key=key[:, :, 0])
+    checks.check_feature_dim(call.state, "state", call.key.shape[-1])
+    if _differentiated(call.query, call.key, call.value, call.state):
+        return call._replace(requires_grad=True)
+    return call
 
 
-def _pointwise_name(feature_map: Any) -> str | None:
-    """The kernel-side name of a map, None if it must be applied before the operator."""
+def _differentiated(
+    query: Tensor, key: Tensor, value: Tensor, state: LinearAttentionState | None
+) -> bool:
+    return torch.is_grad_enabled() and any(
+        x.requires_grad for x in (query, key, value, *(state or ()))
+    )
+
+
+def _inside(feature_map: Any) -> str:
+    """The map that is left for kernels to apply."""
     if isinstance(feature_map, str):
-        return feature_map if feature_map in pointwise.POINTWISE else None
-    return getattr(feature_map, "pointwise", None)
+        return feature_map if feature_map in pointwise.POINTWISE else "identity"
+    return getattr(feature_map, "pointwise", None) or "identity"
+
+
+def _applied_inside(feature_map: Any) -> bool:
+    return feature_map in pointwise.POINTWISE or getattr(feature_map, "pointwise", None) is not None
 
 
 def _without_padding(key: Tensor, key_lengths: Tensor) -> Tensor:
@@ -230,47 +246,49 @@ def _without_padding(key: Tensor, key_lengths: Tensor) -> Tensor:
     return key.masked_fill(gone, 0)
 
 
-def _check_features(mapping: FeatureMap, mapped: Tensor, query: Tensor) -> None:
-    expected = (*query.shape[:-1], mapping.feature_dim(query.shape[-1]))
-    if tuple(mapped.shape) != expected:
-        raise ValueError(
-            f"{type(mapping).__name__} was expected to map queries {tuple(query.shape)} to "
-            f"{expected}, as its feature_dim says, and gave {tuple(mapped.shape)}."
-        )
-
-
-def _refuse_tangents(*tensors: Tensor) -> None:
+def _refuse_tangents(
+    query: Tensor, key: Tensor, value: Tensor, state: LinearAttentionState | None
+) -> None:
     """Forward-mode differentiation would pass through the operators as zeros."""
-    if forward_ad._current_level < 0:
+    if not in_forward_mode():
         return
+    tensors = (query, key, value, *(state or ()))
     if any(forward_ad.unpack_dual(x).tangent is not None for x in tensors):
         raise NotImplementedError(
-            "linear attention was asked for a forward-mode derivative (a jvp) and has reverse mode "
-            "only; differentiate linattn_core.reference.chunked, or use torch.autograd.grad."
+            expected(
+                "linear attention",
+                "derivatives in reverse mode only",
+                "a forward-mode one (a jvp)",
+                "differentiate linattn_core.reference.chunked, or use torch.autograd.grad",
+            )
         )
 
 
 def _map_features(
     query: Tensor, key: Tensor, feature_map: str | FeatureMap
-) -> tuple[Tensor, Tensor, str]:
-    """Queries, keys and the map that is left for the operator to apply to them."""
-    name = _pointwise_name(feature_map)
-    if name is not None:
-        return query, key, name
+) -> tuple[Tensor, Tensor]:
+    """phi(Q) and phi(K), where kernels do not apply phi."""
     head_dim = query.shape[-1]
     if isinstance(feature_map, str):
         mapping = shared_feature_map(feature_map, head_dim)
     else:
         mapping = get_feature_map(feature_map, head_dim)
     mapped_query, mapped_key = mapping(query, key)
-    if mapped_query.shape[-1] != mapped_key.shape[-1]:
-        raise ValueError(
-            f"{type(mapping).__name__} was expected to give queries and keys one feature dim and "
-            f"gave {mapped_query.shape[-1]} and {mapped_key.shape[-1]}."
-        )
-    _check_features(mapping, mapped_query, query)
+    _check_features(mapping, query, mapped_query, mapped_key)
     # A map may widen half precision to float32; anything else goes on in the inputs' dtype.
-    kept = (query.dtype, accumulation_dtype(query.dtype))
-    if mapped_query.dtype not in kept or mapped_key.dtype != mapped_query.dtype:
-        mapped_query, mapped_key = mapped_query.to(kept[1]), mapped_key.to(kept[1])
-    return mapped_query, mapped_key, "identity"
+    wider = accumulation_dtype(query.dtype)
+    dtypes = {mapped_query.dtype, mapped_key.dtype}
+    if dtypes != {query.dtype} and dtypes != {wider}:
+        mapped_query, mapped_key = mapped_query.to(wider), mapped_key.to(wider)
+    return mapped_query, mapped_key
+
+
+def _check_features(mapping: FeatureMap, query: Tensor, phi_q: Tensor, phi_k: Tensor) -> None:
+    name = type(mapping).__name__
+    if phi_q.shape[-1] != phi_k.shape[-1]:
+        got = f"{phi_q.shape[-1]} and {phi_k.shape[-1]}"
+        raise ValueError(expected(name, "one feature dim for queries and keys", got))
+    shape = (*query.shape[:-1], mapping.feature_dim(query.shape[-1]))
+    if tuple(phi_q.shape) != shape:
+        wanted = f"{shape} from queries {tuple(query.shape)}, as its feature_dim says"
+        raise ValueError(expected(name, wanted, tuple(phi_q.shape)))

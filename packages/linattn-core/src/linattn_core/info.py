@@ -25,10 +25,9 @@ def lines() -> list[str]:
         "feature maps   " + ", ".join(feature_map_names()),
         "backends       in the order in which backend='auto' asks them",
     ]
-    for found in installed():
-        status = f"not live: {found.failure}" if found.backend is None else "live"
-        about = "" if found.backend is None else f", {found.backend.description}"
-        report.append(f"  {found.name:<12} {status} ({found.origin}{about})")
+    for entry in installed():
+        about = "" if entry.backend is None else f", {entry.backend.description}"
+        report.append(f"  {entry.name:<12} {entry.condition} ({entry.origin}{about})")
     if backends() == ("reference",):
         report.append("  no native backend is installed; everything runs in plain torch operations")
     return report

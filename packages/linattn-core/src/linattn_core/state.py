@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-import torch.utils._pytree as pytree
 from torch import Tensor
+
+from linattn_core.torch_private import register_namedtuple
 
 
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -93,9 +94,4 @@ class LinearAttentionState(NamedTuple):
         return self.s.numel() * self.s.element_size() + self.z.numel() * self.z.element_size()
 
 
-# torch.export.save writes named tuples only under a name that it was told (torch has no public call
-# for that yet), and torch.load reads back only what it was told is safe.
-pytree._register_namedtuple(
-    LinearAttentionState, serialized_type_name="linattn_core.LinearAttentionState"
-)
-torch.serialization.add_safe_globals([LinearAttentionState])
+register_namedtuple(LinearAttentionState, "linattn_core.LinearAttentionState")

@@ -1,7 +1,7 @@
 """Types of the compiled module."""
 
-Strided = tuple[int, int, int, int, int]
-State = tuple[int, int]
+from collections.abc import Mapping
+from typing import Any
 
 threading: str
 __version__: str
@@ -10,51 +10,18 @@ def instruction_sets() -> list[str]: ...
 def instruction_set() -> str: ...
 def use_instruction_set(name: str) -> None: ...
 
-class Call:
-    def __init__(
-        self,
-        query: Strided,
-        key: Strided,
-        value: Strided,
-        sizes: tuple[int, int, int, int, int, int, int],
-        kinds: tuple[int, int, int],
-        eps: float,
-        causal: bool,
-        threads: int,
-    ) -> None: ...
+class Dtype:
+    __members__: dict[str, Dtype]
 
-def attention_forward(
-    call: Call,
-    key_lengths: list[int],
-    cu_seqlens: list[int],
-    initial: State,
-    last: State,
-    out: int,
-    normalizer: int,
-) -> None: ...
-def attention_backward(
-    call: Call,
-    key_lengths: list[int],
-    cu_seqlens: list[int],
-    grad_out: Strided,
-    grad_last: State,
-    given: State,
-    kept: tuple[int, int, int],
-    gradients: tuple[int, int, int],
-    grad_initial: State,
-) -> None: ...
-def step(
-    query: Strided,
-    key: Strided,
-    value: Strided,
-    s: Strided,
-    z: Strided,
-    out: int,
-    sizes: tuple[int, int, int, int],
-    kinds: tuple[int, int, int],
-    eps: float,
-    threads: int,
-) -> None: ...
+class FeatureMap:
+    __members__: dict[str, FeatureMap]
+
+# A struct of native/calls.hpp by the names of its fields, those that are left out zero.
+Fields = Mapping[str, Any]
+
+def attention_forward(call: Fields) -> None: ...
+def attention_backward(call: Fields) -> None: ...
+def step(call: Fields) -> None: ...
 
 Dense = tuple[int, int, int, int, int, int]
 Norm = tuple[int, int, float]

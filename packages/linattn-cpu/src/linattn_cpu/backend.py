@@ -5,27 +5,26 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from linattn_core.calls import AttentionCall, Gradients, Output, StepCall
 from linattn_core.decoding import DecoderDescription, NativeDecoder
 from linattn_core.native import (
-    Gradients,
-    Output,
+    Fields,
     addresses,
     check_own_memory,
     contiguous,
+    new_gradients,
+    readable,
     strided,
     written_in_place,
 )
-from linattn_core.registry import AttentionCall, StepCall
 from linattn_core.state import LinearAttentionState, accumulation_dtype
 from linattn_cpu import _native, decoder
 
-# The numbers by which native/calls.hpp knows dtypes and feature maps.
-_DTYPES = {torch.float64: 0, torch.float32: 1, torch.bfloat16: 2, torch.float16: 3}
-_MAPS = {"identity": 0, "relu": 1, "elu": 2}
+_FIELDS = Fields(_native)
 
 
 class CpuBackend:
-    """Runs every call on CPU tensors; see `linattn_core.registry.Backend` for the promises.
+    """Runs every call on CPU tensors; see `linattn_core.protocols.Backend` for the promises.
 
     Feature map, sums and normalizer are one pass over the sequence; the backward pass computes
     again what it needs, and keeps one number a position.
@@ -44,133 +43,75 @@ class CpuBackend:
             f"{_native.threading}"
         )
 
-    def refuses(self, call: AttentionCall | StepCall) -> str | None:
-        """Anything but CPU memory."""
-        if call.device.type != "cpu":
-            return f"it runs on CPU tensors and these are on {call.device}; move them to the CPU."
+    def unusable(self) -> str | None:
         return None
 
-    def attention(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *,
-        key_lengths: Tensor | None,
-        cu_seqlens: Tensor | None,
-        initial_state: LinearAttentionState | None,
-        is_causal: bool,
-        keep_state: bool,
-        feature_map: str,
-        eps: float,
-    ) -> Output:
-        sequences = query.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
-        call = _call(query, key, value, sequences, feature_map, eps, is_causal)
+    def refuses(self, call: AttentionCall | StepCall) -> str | None:
+        """Anything but CPU memory."""
+        if call.query.is_cpu:
+            return None
+        return f"it runs on CPU tensors and these are on {call.device}; move them to the CPU."
+
+    def attention(self, call: AttentionCall) -> Output:
+        call = readable(call)
+        query, value = call.query, call.value
         dtype = accumulation_dtype(value.dtype)
         out = value.new_empty(*query.shape[:3], value.shape[3])
         normalizer = value.new_empty(query.shape[:3], dtype=dtype)
-        initial = contiguous(initial_state)
-        last = None
-        if keep_state or not is_causal:
-            last = LinearAttentionState.zeros(
-                sequences, query.shape[1], key.shape[3], value.shape[3], dtype=dtype, device="cpu"
-            )
-        _native.attention_forward(
-            call, _numbers(key_lengths), _numbers(cu_seqlens), addresses(initial),
-            addresses(last), out.data_ptr(), normalizer.data_ptr(),
-        )  # fmt: skip
-        return Output(out, last, normalizer)
+        state = None
+        if call.return_state or not call.is_causal:
+            shape = (call.num_sequences, call.heads, call.feature_dim, call.value_dim)
+            state = LinearAttentionState.zeros(*shape, dtype=dtype, device="cpu")
+        fields = _FIELDS.attention(call)
+        fields["initial"] = addresses(call.initial_state)
+        fields["last"] = addresses(state)
+        fields["out"] = out.data_ptr()
+        fields["normalizer"] = normalizer.data_ptr()
+        fields["threads"] = torch.get_num_threads()
+        _native.attention_forward(fields)
+        return Output(out, normalizer, state)
 
     def attention_backward(
         self,
+        call: AttentionCall,
+        output: Output,
         grad_out: Tensor,
         grad_state: LinearAttentionState | None,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        out: Tensor,
-        normalizer: Tensor,
-        *,
-        key_lengths: Tensor | None,
-        cu_seqlens: Tensor | None,
-        state: LinearAttentionState | None,
-        is_causal: bool,
-        feature_map: str,
-        eps: float,
     ) -> Gradients:
-        sequences = query.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
-        call = _call(query, key, value, sequences, feature_map, eps, is_causal)
         # Named, because the kernel is handed addresses and these may be copies.
-        given, above = contiguous(state), contiguous(grad_state)
-        out, normalizer = out.contiguous(), normalizer.contiguous()
-        grad_query, grad_key, grad_value = (
-            torch.empty_like(x, memory_format=torch.contiguous_format) for x in (query, key, value)
-        )
-        grad_initial = None
-        if is_causal and given is not None:
-            grad_initial = LinearAttentionState(*(torch.empty_like(x) for x in given))
-        scratch = torch.empty_like(normalizer)
-        _native.attention_backward(
-            call, _numbers(key_lengths), _numbers(cu_seqlens), strided(grad_out),
-            addresses(above), addresses(given),
-            (out.data_ptr(), normalizer.data_ptr(), scratch.data_ptr()),
-            (grad_query.data_ptr(), grad_key.data_ptr(), grad_value.data_ptr()),
-            addresses(grad_initial),
-        )  # fmt: skip
-        return Gradients(grad_query, grad_key, grad_value, grad_initial)
+        call, grad_state = readable(call), contiguous(grad_state)
+        out, normalizer = output.out.contiguous(), output.normalizer.contiguous()
+        state = call.initial_state if call.is_causal else contiguous(output.state)
+        gradients, scratch = new_gradients(call), torch.empty_like(normalizer)
+        fields = _FIELDS.attention(call)
+        fields["grad_out"] = strided(grad_out)
+        fields["grad_last"] = addresses(grad_state)
+        fields["state"] = addresses(state)
+        fields["out"] = out.data_ptr()
+        fields["normalizer"] = normalizer.data_ptr()
+        fields["scratch"] = scratch.data_ptr()
+        fields["grad_query"] = gradients.query.data_ptr()
+        fields["grad_key"] = gradients.key.data_ptr()
+        fields["grad_value"] = gradients.value.data_ptr()
+        fields["grad_initial"] = addresses(gradients.initial_state)
+        fields["threads"] = torch.get_num_threads()
+        _native.attention_backward(fields)
+        return gradients
 
-    def step_(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        state: LinearAttentionState,
-        *,
-        feature_map: str,
-        eps: float,
-    ) -> Tensor:
-        check_own_memory("the state's s", state.s)
-        check_own_memory("the state's z", state.z)
-        out = value.new_empty(value.shape)
-        batch, heads, dim = query.shape
-        _native.step(
-            strided(query[:, :, None]), strided(key[:, :, None]), strided(value[:, :, None]),
-            strided(state.s), strided(state.z[:, :, None]), out.data_ptr(),
-            (batch, heads, dim, value.shape[2]), _kinds(query, value, feature_map), eps,
-            torch.get_num_threads(),
-        )  # fmt: skip
-        written_in_place(state.s, state.z)
+    def step(self, call: StepCall) -> Tensor:
+        check_own_memory(call.state)
+        out = call.value.new_empty(call.value.shape)
+        fields = _FIELDS.step(call)
+        fields["out"] = out.data_ptr()
+        fields["threads"] = torch.get_num_threads()
+        _native.step(fields)
+        written_in_place(*call.state)
         return out
 
     def refuses_decoder(self, description: DecoderDescription, weights: str) -> str | None:
-        """See `linattn_core.registry.DecoderBackend`."""
+        """See `linattn_core.protocols.DecoderBackend`."""
         return decoder.refuses_decoder(description, weights)
 
     def compile_decoder(self, description: DecoderDescription, weights: str) -> NativeDecoder:
-        """See `linattn_core.registry.DecoderBackend`."""
+        """See `linattn_core.protocols.DecoderBackend`."""
         return decoder.CpuDecoder(description, weights)
-
-
-def _call(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    sequences: int,
-    feature_map: str,
-    eps: float,
-    is_causal: bool,
-) -> _native.Call:
-    batch, heads, queries, dim = query.shape
-    sizes = (batch, heads, queries, key.shape[2], dim, value.shape[3], sequences)
-    return _native.Call(
-        strided(query), strided(key), strided(value), sizes, _kinds(query, value, feature_map),
-        eps, is_causal, torch.get_num_threads(),
-    )  # fmt: skip
-
-
-def _kinds(query: Tensor, value: Tensor, feature_map: str) -> tuple[int, int, int]:
-    return _DTYPES[query.dtype], _DTYPES[value.dtype], _MAPS[feature_map]
-
-
-def _numbers(x: Tensor | None) -> list[int]:
-    return [] if x is None else x.tolist()

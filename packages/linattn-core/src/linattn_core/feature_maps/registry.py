@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
 import torch
 
+from linattn_core.errors import expected, near, shown
 from linattn_core.feature_maps.base import FeatureMap
 from linattn_core.feature_maps.elementwise import Elementwise
 from linattn_core.feature_maps.hedgehog import Hedgehog
 from linattn_core.feature_maps.polynomial import Polynomial, Taylor
 from linattn_core.feature_maps.random_features import Favor, RandomFourier
+from linattn_core.torch_private import outside_every_mode
 
 # A factory takes head_dim and its own options by keyword.
 Factory = Callable[..., FeatureMap]
@@ -49,16 +49,10 @@ def register_feature_map(name: str, factory: Factory) -> None:
         ValueError: the name is taken.
     """
     if name in _factories:
-        raise ValueError(f"The feature map name {name!r} is taken; choose another.")
+        raise ValueError(
+            expected("name", "one that no feature map has", shown(name), "choose another")
+        )
     _factories[name] = factory
-
-
-def near_names(name: str, known: tuple[str, ...]) -> str:
-    """The end of a sentence about an unknown name: the nearest known ones, or all of them."""
-    near = difflib.get_close_matches(name, known, n=2)
-    if near:
-        return "did you mean " + " or ".join(repr(x) for x in near) + "?"
-    return "known are " + ", ".join(repr(x) for x in known) + "."
 
 
 def get_feature_map(feature_map: str | FeatureMap, head_dim: int, **options: Any) -> FeatureMap:
@@ -77,36 +71,37 @@ def get_feature_map(feature_map: str | FeatureMap, head_dim: int, **options: Any
     """
     if isinstance(feature_map, FeatureMap):
         if options:
-            raise TypeError(
-                f"Options {sorted(options)} were given with a ready {type(feature_map).__name__}; "
-                "pass them where it is built."
-            )
+            what = f"options of a built {type(feature_map).__name__}"
+            raise TypeError(expected(what, "none", sorted(options), "pass them where it is built"))
         return feature_map
     if not isinstance(feature_map, str):
+        kind = type(feature_map).__name__
         raise TypeError(
-            "feature_map was expected to be a name or a FeatureMap and is a "
-            f"{type(feature_map).__name__}."
+            expected("feature_map", "a name or a FeatureMap", f"a value of type {kind}")
         )
     factory = _factory(feature_map)
     try:
         inspect.signature(factory).bind(head_dim, **options)
     except TypeError as error:
         raise TypeError(
-            f"Feature map {feature_map!r} is built as {feature_map}{inspect.signature(factory)} "
-            f"and was asked for with head_dim={head_dim} and options {options}: {error}."
+            expected(
+                f"feature map {feature_map!r}",
+                f"arguments {inspect.signature(factory)}",
+                f"head_dim={head_dim} and options {options}",
+                str(error),
+            )
         ) from None
-    made = factory(head_dim, **options)
-    if not isinstance(made, FeatureMap):
-        raise TypeError(
-            f"The factory of feature map {feature_map!r} was expected to return a FeatureMap and "
-            f"returned a {type(made).__name__}."
-        )
-    return made
+    mapping = factory(head_dim, **options)
+    if not isinstance(mapping, FeatureMap):
+        what = f"the factory of feature map {feature_map!r}"
+        raise TypeError(expected(what, "a FeatureMap", f"a value of type {type(mapping).__name__}"))
+    return mapping
 
 
 def _factory(name: str) -> Factory:
     if name not in _factories:
-        raise ValueError(f"Unknown feature map {name!r}; {near_names(name, feature_map_names())}")
+        advice = near(name, feature_map_names())
+        raise ValueError(expected("feature_map", "a registered name", shown(name), advice))
     return _factories[name]
 
 
@@ -117,10 +112,7 @@ _shared: dict[tuple[str, int], FeatureMap] = {}
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _make_shared(name: str, head_dim: int) -> bool:
     if (name, head_dim) not in _shared:
-        # On a thread of its own, for the map outlives whatever mode the caller is in: inference,
-        # another default device, the fake tensors of torch.export, vmap. A thread begins without.
-        with ThreadPoolExecutor(1) as thread:
-            _shared[name, head_dim] = thread.submit(_seeded_and_fixed, name, head_dim).result()
+        _shared[name, head_dim] = outside_every_mode(partial(_seeded_and_fixed, name, head_dim))
     return True
 
 

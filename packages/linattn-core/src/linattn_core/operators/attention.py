@@ -1,116 +1,75 @@
-"""linattn::attention: the whole sequence, forward."""
+"""linattn::attention and linattn::attention_forward: the whole sequence, with gradients or without.
+
+One operator would do. But torch enters one that has gradients twice for each call, the second time
+from Python, which a short call without gradients feels.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from linattn_core import registry
+from linattn_core.calls import AttentionCall, Gradients, Output
 from linattn_core.checks import check_lengths
-from linattn_core.operators.library import (
-    HOW,
-    in_full_precision,
-    pair,
-    register,
-    select_backend,
-    unpair,
-)
-from linattn_core.state import accumulation_dtype
+from linattn_core.operators.attention_backward import attention_backward
+from linattn_core.operators.library import Flat, joined, parted, register, results
+from linattn_core.state import LinearAttentionState, accumulation_dtype
 
-SCHEMA = (
-    "(Tensor query, Tensor key, Tensor value, Tensor? key_lengths, Tensor? cu_seqlens, "
-    f"Tensor? s, Tensor? z, {HOW}) -> (Tensor out, Tensor s, Tensor z, Tensor normalizer)"
-)
+_FLAT = Flat(AttentionCall)
+_GRADIENTS = Flat(Gradients)
+_SCHEMA = f"({_FLAT.schema}, str backend) -> (Tensor out, Tensor normalizer, Tensor s, Tensor z)"
 
 
-@in_full_precision
-def _attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    key_lengths: Tensor | None,
-    cu_seqlens: Tensor | None,
-    s: Tensor | None,
-    z: Tensor | None,
-    is_causal: bool,
-    return_state: bool,
-    feature_map: str,
-    eps: float,
-    backend: str,
-    requires_grad: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    check_lengths(key_lengths, cu_seqlens, key.shape[2])
-    chosen = select_backend(
-        query, key, value, key_lengths, cu_seqlens, s,
-        is_causal, return_state, feature_map, backend, requires_grad,
-    )  # fmt: skip
-    result = chosen.attention(
-        query,
-        key,
-        value,
-        key_lengths=key_lengths,
-        cu_seqlens=cu_seqlens,
-        initial_state=pair(s, z),
-        is_causal=is_causal,
-        keep_state=return_state,
-        feature_map=feature_map,
-        eps=eps,
-    )
-    return (result.out, *unpair(result.state, result.normalizer), result.normalizer)
+def _attention(*arguments: Any) -> tuple[Tensor, ...]:
+    call = _FLAT.unpack(arguments[:-1])
+    check_lengths(call)
+    out, normalizer, state = registry.select(arguments[-1], call).attention(call)
+    return (out, normalizer, *results(state, normalizer))
 
 
-def _attention_shapes(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    key_lengths: Tensor | None,
-    cu_seqlens: Tensor | None,
-    s: Tensor | None,
-    z: Tensor | None,
-    is_causal: bool,
-    return_state: bool,
-    *how: Any,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    batch, heads, length, feature_dim = query.shape
-    value_dim = value.shape[3]
-    kept = accumulation_dtype(value.dtype)
-    out = value.new_empty(batch, heads, length, value_dim)
-    normalizer = value.new_empty(batch, heads, length, dtype=kept)
-    if is_causal and not return_state:
-        return out, value.new_empty(0, dtype=kept), value.new_empty(0, dtype=kept), normalizer
-    sequences = batch if cu_seqlens is None else cu_seqlens.shape[0] - 1
-    last_s = value.new_empty(sequences, heads, feature_dim, value_dim, dtype=kept)
-    last_z = value.new_empty(sequences, heads, feature_dim, dtype=kept)
-    return out, last_s, last_z, normalizer
+def _shapes(*arguments: Any) -> tuple[Tensor, ...]:
+    call = _FLAT.unpack(arguments[:-1])
+    out = call.value.new_empty(call.batch, call.heads, call.query_length, call.value_dim)
+    normalizer = out.new_empty(out.shape[:3], dtype=accumulation_dtype(out.dtype))
+    if call.is_causal and not call.return_state:
+        return (out, normalizer, *results(None, normalizer))
+    z_shape = (call.num_sequences, call.heads, call.feature_dim)
+    s = normalizer.new_empty(*z_shape, call.value_dim)
+    return out, normalizer, s, normalizer.new_empty(z_shape)
 
 
-def _attention_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    query, key, value, key_lengths, cu_seqlens, s, z, *how = inputs
-    out, last_s, last_z, normalizer = output
-    is_causal, return_state = how[:2]
-    # Forwards the starting state is needed again, without causality the sums over the keys are.
-    state = (s, z) if is_causal else (last_s, last_z)
-    ctx.save_for_backward(query, key, value, out, normalizer, key_lengths, cu_seqlens, *state)
-    ctx.how, ctx.state_used, ctx.state_given = how, return_state, s is not None
+def _context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    out, normalizer, s, z = output
+    tensors, ctx.others = parted(inputs)
+    call = _FLAT.unpack(inputs[:-1])
+    ctx.state_used = call.return_state
+    # Causal gradients start from the initial state again, others read the sums over the keys.
+    sums = (None, None) if call.is_causal else (s, z)
+    ctx.save_for_backward(out, normalizer, *sums, *tensors)
 
 
-def _attention_autograd(
-    ctx: Any, grad_out: Tensor, grad_s: Tensor, grad_z: Tensor, _: Tensor
+def _autograd(
+    ctx: Any, grad_out: Tensor, _: Tensor, grad_s: Tensor, grad_z: Tensor
 ) -> tuple[Tensor | None, ...]:
+    output, tensors = ctx.saved_tensors[:4], ctx.saved_tensors[4:]
     grad_state = (grad_s, grad_z) if ctx.state_used else (None, None)
-    query, key, value, s, z = torch.ops.linattn.attention_backward(
-        grad_out, *grad_state, *ctx.saved_tensors, *ctx.how
-    )
-    given = (s, z) if ctx.state_given else (None, None)
-    return (query, key, value, None, None, *given, *(None for _ in ctx.how))
+    arguments = joined(tensors, ctx.others)
+    gradients = attention_backward(grad_out, *grad_state, *output, *arguments)
+    by_name = dict(zip(_GRADIENTS.names, gradients, strict=True))
+    found = zip(_FLAT.names, tensors[:-1], strict=True)
+    return (*(None if x is None else by_name.get(name) for name, x in found), None)
 
 
-attention = register(
-    "attention",
-    SCHEMA,
-    _attention,
-    _attention_shapes,
-    backward=_attention_autograd,
-    context=_attention_context,
+_differentiable = register(
+    "attention", _SCHEMA, _attention, _shapes, backward=_autograd, context=_context
 )
+_forward = register("attention_forward", _SCHEMA, _attention, _shapes)
+
+
+def attention(call: AttentionCall, backend: str) -> Output:
+    """Runs the call on the backend of that name; the state is None unless it was wanted."""
+    run = _differentiable if call.requires_grad else _forward
+    out, normalizer, s, z = run(*_FLAT.pack(call), backend)
+    return Output(out, normalizer, LinearAttentionState(s, z) if call.return_state else None)

@@ -2,187 +2,140 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
 
-from linattn_core.operators.library import (
-    HOW,
-    in_full_precision,
-    pair,
-    register,
-    select_backend,
-    unpair,
-)
+from linattn_core import registry
+from linattn_core.calls import AttentionCall, Gradients, Output
+from linattn_core.operators.library import Flat, joined, pair, parted, register, results
 from linattn_core.reference import chunked
 
-SCHEMA = (
-    "(Tensor grad_out, Tensor? grad_s, Tensor? grad_z, Tensor query, Tensor key, Tensor value, "
-    "Tensor out, Tensor normalizer, Tensor? key_lengths, Tensor? cu_seqlens, "
-    f"Tensor? s, Tensor? z, {HOW}) "
-    "-> (Tensor query, Tensor key, Tensor value, Tensor s, Tensor z)"
+_FLAT = Flat(AttentionCall)
+_GRADIENTS = Flat(Gradients)
+_SCHEMA = (
+    "(Tensor grad_out, Tensor? grad_s, Tensor? grad_z, "
+    "Tensor out, Tensor normalizer, Tensor? sum_s, Tensor? sum_z, "
+    f"{_FLAT.schema}, str backend) -> ({_GRADIENTS.schema.replace('?', '')})"
 )
+# The arguments before those of the call: upstream gradients, and what the forward pass returned.
+_UPSTREAM, _OUTPUT = 3, 4
+_BEFORE = _UPSTREAM + _OUTPUT
 
 
-@in_full_precision
-def _attention_backward(
-    grad_out: Tensor,
-    grad_s: Tensor | None,
-    grad_z: Tensor | None,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    out: Tensor,
-    normalizer: Tensor,
-    key_lengths: Tensor | None,
-    cu_seqlens: Tensor | None,
-    s: Tensor | None,
-    z: Tensor | None,
-    is_causal: bool,
-    return_state: bool,
-    feature_map: str,
-    eps: float,
-    backend: str,
-    requires_grad: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    chosen = select_backend(
-        query, key, value, key_lengths, cu_seqlens, s,
-        is_causal, return_state, feature_map, backend, requires_grad,
-    )  # fmt: skip
-    result = chosen.attention_backward(
-        grad_out,
-        pair(grad_s, grad_z),
-        query,
-        key,
-        value,
-        out,
-        normalizer,
-        key_lengths=key_lengths,
-        cu_seqlens=cu_seqlens,
-        state=pair(s, z),
-        is_causal=is_causal,
-        feature_map=feature_map,
-        eps=eps,
+def _attention_backward(*arguments: Any) -> tuple[Tensor, ...]:
+    grad_out, grad_s, grad_z, out, normalizer, sum_s, sum_z = arguments[:_BEFORE]
+    call = _FLAT.unpack(arguments[_BEFORE:-1])
+    gradients = registry.select(arguments[-1], call).attention_backward(
+        call, Output(out, normalizer, pair(sum_s, sum_z)), grad_out, pair(grad_s, grad_z)
     )
-    return (result.query, result.key, result.value, *unpair(result.state, normalizer))
+    return (*gradients[:-1], *results(gradients.initial_state, normalizer))
 
 
-def _attention_backward_shapes(
-    grad_out: Tensor,
-    grad_s: Tensor | None,
-    grad_z: Tensor | None,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    out: Tensor,
-    normalizer: Tensor,
-    key_lengths: Tensor | None,
-    cu_seqlens: Tensor | None,
-    s: Tensor | None,
-    z: Tensor | None,
-    is_causal: bool,
-    *how: Any,
-) -> tuple[Tensor, ...]:
-    gradients = [x.new_empty(x.shape) for x in (query, key, value)]
-    for x in (s, z):
-        shape = x.shape if is_causal and x is not None else (0,)
-        gradients.append(normalizer.new_empty(shape))
-    return tuple(gradients)
+def _shapes(*arguments: Any) -> tuple[Tensor, ...]:
+    normalizer, call = arguments[4], _FLAT.unpack(arguments[_BEFORE:-1])
+    gradients = (x.new_empty(x.shape) for x in call[:3])
+    initial = call.initial_state
+    if initial is None:
+        return (*gradients, *results(None, normalizer))
+    return (*gradients, *(x.new_empty(x.shape) for x in initial))
 
 
-def _backward_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    grad_out, grad_s, grad_z, query, key, value, _, _, key_lengths, cu_seqlens, s, z, *how = inputs
-    ctx.how = how
-    state = (s, z) if how[0] else (None, None)
-    ctx.save_for_backward(
-        grad_out, grad_s, grad_z, query, key, value, *state, key_lengths, cu_seqlens
-    )
+def _context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    tensors, ctx.others = parted((*inputs[:_UPSTREAM], *inputs[_BEFORE:]))
+    ctx.save_for_backward(*tensors)
 
 
-def _backward_autograd(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+def _autograd(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
     """Double backward, by differentiating the chunked reference twice.
 
     The inputs `out` and `normalizer` are functions of the others and are treated as such, so the
     whole derivative goes to those.
     """
-    is_causal, _, feature_map, eps, backend, _ = ctx.how
-    *tensors, key_lengths, cu_seqlens = ctx.saved_tensors
-    query, key, value, s, _ = tensors[3:]
-    chosen = select_backend(
-        query, key, value, key_lengths, cu_seqlens, s,
-        is_causal, True, feature_map, backend, True,
-    )  # fmt: skip
+    tensors, backend = ctx.saved_tensors, ctx.others[-1]
+    call = _FLAT.unpack(joined(tensors, ctx.others)[_UPSTREAM:-1])
+    chosen = registry.select(backend, call)
     if not chosen.double_backward:
         raise RuntimeError(
             f"backend {chosen.name!r} computes first derivatives only and a second derivative was "
             'asked for; pass backend="reference" to linear_attention.'
         )
-    without_autocast = torch.autocast(query.device.type, enabled=False)
-    with torch.enable_grad(), without_autocast:
+    with torch.enable_grad(), torch.autocast(call.device.type, enabled=False):
         # Fresh names for all: grad_out may be a function of the queries, and the keys the queries
         # themselves, and what is wanted here is the derivative by each argument alone.
-        alone = [
-            None if x is None else x.view_as(x) if x.requires_grad else x.detach().requires_grad_()
-            for x in tensors
-        ]
-        first = _reference_gradients(alone, key_lengths, cu_seqlens, is_causal, feature_map, eps)
-        pairs = [
-            (f, g) for f, g in zip(first, grads, strict=False) if f is not None and f.requires_grad
-        ]
-        wanted = [
-            new
-            for new, x in zip(alone, tensors, strict=True)
-            if new is not None and x.requires_grad
-        ]
-        second = iter(
-            torch.autograd.grad(
-                [f for f, _ in pairs],
-                wanted,
-                [g for _, g in pairs],
-                create_graph=True,
-                allow_unused=True,
-            )
-        )
-    found = [next(second) if x is not None and x.requires_grad else None for x in tensors]
-    return (*found[:6], None, None, None, None, *found[6:], *(None for _ in ctx.how))
+        alone = [_alone(x) for x in tensors]
+        arguments = joined(alone, ctx.others)
+        first = _reference_gradients(arguments[:_UPSTREAM], arguments[_UPSTREAM:-1])
+        second = _differentiate(first, grads, tensors, alone)
+    return (*second[:_UPSTREAM], *(None for _ in range(_OUTPUT)), *second[_UPSTREAM:])
+
+
+def _alone(x: Tensor | None) -> Tensor | None:
+    """The same numbers as a tensor that depends on no other argument; integers as they are."""
+    if x is None or not x.is_floating_point():
+        return x
+    return x.view_as(x) if x.requires_grad else x.detach().requires_grad_()
 
 
 def _reference_gradients(
-    tensors: list[Tensor | None],
-    key_lengths: Tensor | None,
-    cu_seqlens: Tensor | None,
-    is_causal: bool,
-    feature_map: str,
-    eps: float,
-) -> tuple[Tensor | None, ...]:
-    """First gradients of (query, key, value, s, z) as differentiable functions of `tensors`."""
-    grad_out, grad_s, grad_z, query, key, value, s, z = tensors
-    assert query is not None and key is not None and value is not None
-    out, state = chunked(
-        query,
-        key,
-        value,
-        is_causal=is_causal,
-        feature_map=feature_map,
-        key_lengths=key_lengths,
-        cu_seqlens=cu_seqlens,
-        initial_state=pair(s, z),
-        return_state=True,
-        eps=eps,
+    upstream: Sequence[Tensor | None], arguments: Sequence[Any]
+) -> list[Tensor | None]:
+    """First gradients by the names of `Gradients`, as differentiable functions of the arguments."""
+    options = _FLAT.unpack(arguments)._asdict()
+    del options["requires_grad"]
+    out, state = chunked(**{**options, "return_state": True})
+    outputs = [
+        (x, grad) for x, grad in zip((out, *state), upstream, strict=True) if grad is not None
+    ]
+    by_name = dict(zip(_FLAT.names, arguments, strict=True))
+    inputs = [by_name[name] for name in _GRADIENTS.names]
+    present = [x for x in inputs if x is not None]
+    gradients = iter(
+        torch.autograd.grad(
+            [x for x, _ in outputs],
+            present,
+            [g for _, g in outputs],
+            create_graph=True,
+            allow_unused=True,
+        )
     )
-    outputs, given = [out], [grad_out]
-    if grad_s is not None:
-        outputs, given = [out, *state], [grad_out, grad_s, grad_z]
-    inputs = [x for x in (query, key, value, s, z) if x is not None]
-    return torch.autograd.grad(outputs, inputs, given, create_graph=True, allow_unused=True)
+    return [None if x is None else next(gradients) for x in inputs]
+
+
+def _differentiate(
+    first: Sequence[Tensor | None],
+    grads: Sequence[Tensor],
+    tensors: Sequence[Tensor | None],
+    alone: Sequence[Tensor | None],
+) -> list[Tensor | None]:
+    """The derivative of `first` by each tensor that needs one, with `grads` upstream."""
+    pairs = [(x, g) for x, g in zip(first, grads, strict=True) if _needs_grad(x)]
+    wanted = [
+        new for new, x in zip(alone, tensors, strict=True) if new is not None and _needs_grad(x)
+    ]
+    second = iter(
+        torch.autograd.grad(
+            [x for x, _ in pairs],
+            wanted,
+            [g for _, g in pairs],
+            create_graph=True,
+            allow_unused=True,
+        )
+    )
+    return [next(second) if _needs_grad(x) else None for x in tensors]
+
+
+def _needs_grad(x: Tensor | None) -> TypeGuard[Tensor]:
+    return x is not None and x.requires_grad
 
 
 attention_backward = register(
     "attention_backward",
-    SCHEMA,
+    _SCHEMA,
     _attention_backward,
-    _attention_backward_shapes,
-    backward=_backward_autograd,
-    context=_backward_context,
+    _shapes,
+    backward=_autograd,
+    context=_context,
 )

@@ -1,27 +1,23 @@
-"""The torch library that the operators stand in, and what their kernels share."""
+"""The torch library that the operators stand in, and how calls pass through it."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar, cast
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar, get_type_hints
 
 import torch
 from torch import Tensor
 
-from linattn_core import registry
-from linattn_core.registry import AttentionCall, Backend
+from linattn_core.calls import AttentionCall, Gradients, StepCall
 from linattn_core.state import LinearAttentionState
 
-P = ParamSpec("P")
 R = TypeVar("R")
+Record = TypeVar("Record", bound=AttentionCall | StepCall | Gradients)
 
 _library = torch.library.Library("linattn", "DEF")
 
-# The arguments after the tensors, in schemas of both passes.
-HOW = (
-    "bool is_causal, bool return_state, str feature_map, float eps, str backend, bool requires_grad"
-)
+_TYPES = {Tensor: "Tensor", Tensor | None: "Tensor?", bool: "bool", float: "float", str: "str"}
 
 
 def register(
@@ -41,13 +37,50 @@ def register(
         backward, context: its autograd, as for `torch.library.register_autograd`.
     """
     _library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
-    _library.impl(name, kernel, "CompositeExplicitAutograd")
+    _library.impl(name, _in_full_precision(kernel), "CompositeExplicitAutograd")
     torch.library.register_fake(f"linattn::{name}", shapes, lib=_library)
     if backward is not None:
         torch.library.register_autograd(
             f"linattn::{name}", backward, setup_context=context, lib=_library
         )
-    return getattr(torch.ops.linattn, name)
+    return getattr(torch.ops.linattn, name).default
+
+
+class Flat(Generic[Record]):
+    """A record of linattn_core.calls as torch's dispatcher takes it, the state as two tensors.
+
+    The schema is read from the record's annotations, so that a new field needs no word here.
+
+    Attributes:
+        names: of the arguments, s and z among them.
+        schema: their declaration.
+    """
+
+    def __init__(self, record: type[Record], *, in_place: bool = False) -> None:
+        hints = get_type_hints(record)
+        states = {LinearAttentionState: "Tensor", LinearAttentionState | None: "Tensor?"}
+        self._record: Any = record
+        self._state: int = next(i for i, x in enumerate(record._fields) if hints[x] in states)
+        state = states[hints[record._fields[self._state]]]
+        alias_s, alias_z = ("(a!)", "(b!)") if in_place else ("", "")
+        declared = [(x, _TYPES.get(hints[x], "")) for x in record._fields]
+        both = [("s", state + alias_s), ("z", state + alias_z)]
+        declared[self._state : self._state + 1] = both
+        self.names = tuple(name for name, _ in declared)
+        self.schema = ", ".join(f"{kind} {name}" for name, kind in declared)
+
+    def pack(self, call: Record) -> tuple[Any, ...]:
+        """The arguments of a call."""
+        i = self._state
+        fields: tuple[Any, ...] = tuple(call)
+        return (*fields[:i], *(fields[i] or (None, None)), *fields[i + 1 :])
+
+    def unpack(self, arguments: Sequence[Any]) -> Record:
+        """The call of such arguments."""
+        i = self._state
+        state = pair(arguments[i], arguments[i + 1])
+        record: Record = self._record(*arguments[:i], state, *arguments[i + 2 :])
+        return record
 
 
 def pair(s: Tensor | None, z: Tensor | None) -> LinearAttentionState | None:
@@ -55,52 +88,34 @@ def pair(s: Tensor | None, z: Tensor | None) -> LinearAttentionState | None:
     return None if s is None or z is None else LinearAttentionState(s, z)
 
 
-def unpair(state: LinearAttentionState | None, like: Tensor) -> tuple[Tensor, Tensor]:
-    """The two tensors of a state; empty ones where there is none, as a schema has no Tensor?
-    results."""
-    return (like.new_empty(0), like.new_empty(0)) if state is None else (state.s, state.z)
+def results(state: LinearAttentionState | None, like: Tensor) -> tuple[Tensor, Tensor]:
+    """A state as results of an operator, which cannot be None: empty tensors where there is none.
+
+    Two of them, as results must not share memory.
+    """
+    return (like.new_empty(0), like.new_empty(0)) if state is None else state
 
 
-def in_full_precision(kernel: Callable[P, R]) -> Callable[P, R]:
+def parted(arguments: Sequence[Any]) -> tuple[list[Tensor | None], list[Any]]:
+    """The tensors among the arguments, and the others, with None in the places of the rest."""
+    tensors = [x if isinstance(x, Tensor) else None for x in arguments]
+    return tensors, [None if isinstance(x, Tensor) else x for x in arguments]
+
+
+def joined(tensors: Sequence[Tensor | None], others: Sequence[Any]) -> list[Any]:
+    """The arguments that `parted` took apart."""
+    return [y if x is None else x for x, y in zip(tensors, others, strict=True)]
+
+
+def _in_full_precision(kernel: Callable[..., R]) -> Callable[..., R]:
     """The same kernel, out of reach of autocast, which would lower what is kept in float32."""
 
     @functools.wraps(kernel)
-    def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        kind = cast(Tensor, args[0]).device.type
+    def run(*arguments: Any) -> R:
+        kind = arguments[0].device.type
         if not torch.is_autocast_enabled(kind):  # a decoding step would feel entering the context
-            return kernel(*args, **kwargs)
+            return kernel(*arguments)
         with torch.autocast(kind, enabled=False):
-            return kernel(*args, **kwargs)
+            return kernel(*arguments)
 
     return run
-
-
-def select_backend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    key_lengths: Tensor | None,
-    cu_seqlens: Tensor | None,
-    s: Tensor | None,
-    is_causal: bool,
-    return_state: bool,
-    feature_map: str,
-    backend: str,
-    requires_grad: bool,
-) -> Backend:
-    """The backend that runs this call of `linear_attention`."""
-    return registry.select(
-        backend,
-        lambda: AttentionCall.of(
-            query,
-            key,
-            value,
-            feature_map,
-            is_causal=is_causal,
-            padded=key_lengths is not None,
-            packed=cu_seqlens is not None,
-            initial_state=is_causal and s is not None,
-            return_state=return_state,
-            requires_grad=requires_grad,
-        ),
-    )

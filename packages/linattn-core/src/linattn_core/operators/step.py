@@ -2,76 +2,55 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from linattn_core import pointwise, registry
-from linattn_core.operators.library import in_full_precision, register
-from linattn_core.registry import StepCall
+from linattn_core.calls import StepCall
+from linattn_core.operators.library import Flat, register
 from linattn_core.state import LinearAttentionState
 
-STEP_SCHEMA = (
-    "(Tensor query, Tensor key, Tensor value, Tensor s, Tensor z, "
-    "str feature_map, float eps, str backend, bool requires_grad) "
-    "-> (Tensor out, Tensor s, Tensor z)"
-)
-STEP_IN_PLACE_SCHEMA = (
-    "(Tensor query, Tensor key, Tensor value, Tensor(a!) s, Tensor(b!) z, "
-    "str feature_map, float eps, str backend) -> Tensor"
-)
+_FLAT = Flat(StepCall)
+_SCHEMA = f"({_FLAT.schema}, str backend) -> (Tensor out, Tensor s, Tensor z)"
+_SCHEMA_IN_PLACE = f"({Flat(StepCall, in_place=True).schema}, str backend) -> Tensor"
 
 
-@in_full_precision
-def _step_(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    s: Tensor,
-    z: Tensor,
-    feature_map: str,
-    eps: float,
-    backend: str,
-) -> Tensor:
-    chosen = registry.select(backend, lambda: StepCall.of(query, value, feature_map, False))
-    state = LinearAttentionState(s, z)
-    return chosen.step_(query, key, value, state, feature_map=feature_map, eps=eps)
+def _step_(*arguments: Any) -> Tensor:
+    call = _FLAT.unpack(arguments[:-1])
+    return registry.select(arguments[-1], call).step(call)
 
 
-@in_full_precision
-def _step(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    s: Tensor,
-    z: Tensor,
-    feature_map: str,
-    eps: float,
-    backend: str,
-    requires_grad: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    chosen = registry.select(backend, lambda: StepCall.of(query, value, feature_map, requires_grad))
-    state = LinearAttentionState(*(x.clone(memory_format=torch.contiguous_format) for x in (s, z)))
-    out = chosen.step_(query, key, value, state, feature_map=feature_map, eps=eps)
-    return out, state.s, state.z
+def _step(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    call = _FLAT.unpack(arguments[:-1])
+    call = call._replace(state=_copied(call.state))
+    out = registry.select(arguments[-1], call).step(call)
+    return (out, *call.state)
 
 
-def _step_shape(query: Tensor, key: Tensor, value: Tensor, *how: Any) -> Tensor:
+def _copied(state: LinearAttentionState) -> LinearAttentionState:
+    """A copy in memory of its own for each row, which an expanded state lacks."""
+    dense = torch.contiguous_format
+    return LinearAttentionState(
+        state.s.clone(memory_format=dense), state.z.clone(memory_format=dense)
+    )
+
+
+def _shape(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> Tensor:
     return value.new_empty(value.shape)
 
 
-def _step_shapes(
-    query: Tensor, key: Tensor, value: Tensor, s: Tensor, z: Tensor, *how: Any
-) -> tuple[Tensor, Tensor, Tensor]:
-    return value.new_empty(value.shape), s.new_empty(s.shape), z.new_empty(z.shape)
+def _shapes(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    call = _FLAT.unpack(arguments[:-1])
+    value, s, z = (x.new_empty(x.shape) for x in (call.value, *call.state))
+    return value, s, z
 
 
-def _step_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    query, key, value, _, _, feature_map, eps, *_ = inputs
-    ctx.save_for_backward(query, key, value, *output[1:])
-    ctx.feature_map, ctx.eps = feature_map, eps
+def _context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    call = _FLAT.unpack(inputs[:-1])
+    ctx.save_for_backward(call.query, call.key, call.value, *output[1:])
+    ctx.feature_map, ctx.eps = call.feature_map, call.eps
 
 
 def _step_autograd(
@@ -106,57 +85,25 @@ def _step_gradients(
         grad_v.to(value.dtype),
         grad_s,
         grad_z,
-        *(None for _ in range(4)),
+        *(None for _ in range(len(_FLAT.names) - 4)),
     )
 
 
-step = register(
-    "step", STEP_SCHEMA, _step, _step_shapes, backward=_step_autograd, context=_step_context
+_differentiable = register(
+    "step", _SCHEMA, _step, _shapes, backward=_step_autograd, context=_context
 )
-_step_operator = register("step_", STEP_IN_PLACE_SCHEMA, _step_, _step_shape)
+_in_place = register("step_", _SCHEMA_IN_PLACE, _step_, _shape)
 
 
-@functools.cache
-def _plain_keys(on_gpu: bool) -> frozenset[int]:
-    """How the dispatcher sees tensors that are nothing but their memory.
-
-    Asked for a GPU's only when a tensor is there, it starts CUDA in no process by itself.
-    """
-    device = "cuda" if on_gpu else "cpu"
-    plain = [torch.empty(0, device=device)]
-    with torch.inference_mode():
-        plain.append(torch.empty(0, device=device))
-    return frozenset(torch._C._dispatch_keys(x).raw_repr() for x in plain)
+def step(call: StepCall, backend: str) -> tuple[Tensor, LinearAttentionState]:
+    """The output (B, H, M) and the new state; that of the call stays as it was."""
+    if not call.requires_grad:
+        call = call._replace(state=_copied(call.state))
+        return step_(call, backend), call.state
+    out, s, z = _differentiable(*_FLAT.pack(call), backend)
+    return out, LinearAttentionState(s, z)
 
 
-def _is_plain_memory(x: Tensor) -> bool:
-    return type(x) is Tensor and torch._C._dispatch_keys(x).raw_repr() in _plain_keys(x.is_cuda)
-
-
-def _watched() -> bool:
-    """Whether something follows the operations that are called: a compiler, a mode, a tracer."""
-    return (
-        torch.compiler.is_compiling()
-        or torch._C._len_torch_dispatch_stack() > 0
-        or torch._C._get_tracing_state() is not None
-    )
-
-
-def step_(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    s: Tensor,
-    z: Tensor,
-    feature_map: str,
-    eps: float,
-    backend: str,
-) -> Tensor:
-    """linattn::step_, called past torch's dispatcher where only a compiler would need that.
-
-    For one sequence the dispatcher is a good part of the whole call. Whatever stands for something
-    else than its memory (subclasses, negated views, tensors that are being traced) goes through it.
-    """
-    if not _watched() and all(map(_is_plain_memory, (query, key, value, s, z))):
-        return _step_(query, key, value, s, z, feature_map, eps, backend)
-    return cast(Tensor, _step_operator(query, key, value, s, z, feature_map, eps, backend))
+def step_(call: StepCall, backend: str) -> Tensor:
+    """The output (B, H, M); the state of the call is updated in place."""
+    return cast(Tensor, _in_place(*_FLAT.pack(call), backend))

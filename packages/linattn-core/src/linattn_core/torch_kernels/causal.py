@@ -20,7 +20,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from linattn_core import pointwise
+from linattn_core.calls import Gradients, Output
 from linattn_core.torch_kernels.running_sums import RunningSums
 from linattn_core.torch_kernels.tiles import (
     Problem,
@@ -45,14 +45,9 @@ def _lower_triangle(
 
 
 def forward(
-    problem: Problem,
-    sums: RunningSums,
-    parts: list[Segment],
-    work: Workspace,
-    out: Tensor,
-    normalizer: Tensor,
+    problem: Problem, sums: RunningSums, parts: list[Segment], work: Workspace, into: Output
 ) -> None:
-    """Fills `out` (B, H, N, M) and `normalizer` (B, H, N); `sums` ends as the last state."""
+    """Fills out (B, H, N, M) and normalizer (B, H, N); `sums` ends as the state after the last."""
     for part in parts:
         q, k, v = (x(work, part) for x in (problem.queries, problem.keys, problem.values))
         weights = _lower_triangle(work, "weights", q, k)
@@ -63,14 +58,13 @@ def forward(
             numerator.baddbmm_(q, before.s)
             seen = torch.mul(q, before.z[:, None], out=work("scratch", *q.shape))
             total.add_(seen.sum(-1, keepdim=True))
-        write_output(numerator, total.add_(problem.eps), out, normalizer, part)
+        write_output(numerator, total.add_(problem.call.eps), into, part)
 
 
 def query_gradient(
-    grad_out: Tensor,
     problem: Problem,
-    out: Tensor,
-    normalizer: Tensor,
+    output: Output,
+    grad_out: Tensor,
     sums: RunningSums,
     parts: list[Segment],
     work: Workspace,
@@ -80,29 +74,28 @@ def query_gradient(
     """Equation 13, forwards in time: fills `grad_query` and h, the gradient of the normalizer."""
     for part in parts:
         q, k, v = (x(work, part) for x in (problem.queries, problem.keys, problem.values))
-        g = load_output_gradient(work, grad_out, normalizer, part)
-        h = load_normalizer_gradient(work, g, out, part)
+        g = load_output_gradient(work, grad_out, output.normalizer, part)
+        h = load_normalizer_gradient(work, g, output.out, part)
         grad_weights = _lower_triangle(work, "weights", g, v, shift=h)
         gradient = torch.bmm(grad_weights, k, out=work("dq", *q.shape))
         before = sums.pass_over(k, v, None, part)
         if before is not None:
             gradient.baddbmm_(g, before.s.mT).addcmul_(h, before.z[:, None])
-        store(pointwise.multiply_derivative_(problem.phi, gradient, q), grad_query, part)
+        store(problem.derive(gradient, q), grad_query, part)
         store(h, grad_normalizer[..., None], part)
 
 
 def key_value_gradient(
-    grad_out: Tensor,
     problem: Problem,
     normalizer: Tensor,
+    grad_out: Tensor,
     grad_normalizer: Tensor,
     sums: RunningSums,
     parts: list[Segment],
     work: Workspace,
-    grad_key: Tensor,
-    grad_value: Tensor,
+    into: Gradients,
 ) -> None:
-    """Equations 14 and 15, backwards in time: fills `grad_key` and `grad_value`.
+    """Equations 14 and 15, backwards in time: fills the gradients of key and value.
 
     `sums` begins as the gradient of the last state and ends as that of the first.
     """
@@ -118,6 +111,6 @@ def key_value_gradient(
         if after is not None:
             dk.baddbmm_(v, after.s.mT).add_(after.z[:, None])
             dv.baddbmm_(k, after.s)
-        dk = pointwise.multiply_derivative_(problem.phi, dk, k)
-        store(problem.erase(dk, part), grad_key, part)
-        store(problem.erase(dv, part), grad_value, part)
+        dk = problem.derive(dk, k)
+        store(problem.erase(dk, part), into.key, part)
+        store(problem.erase(dv, part), into.value, part)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from linattn_core import pointwise
+from linattn_core.calls import Gradients, Output
 from linattn_core.state import LinearAttentionState
 from linattn_core.torch_kernels.tiles import (
     Problem,
@@ -38,23 +38,21 @@ def read(
     sums: LinearAttentionState,
     parts: list[Segment],
     work: Workspace,
-    out: Tensor,
-    normalizer: Tensor,
+    into: Output,
 ) -> None:
-    """Fills `out` (B, H, N, M) and `normalizer` (B, H, N) from the sums."""
+    """Fills out (B, H, N, M) and normalizer (B, H, N) from the sums."""
     for part in parts:
         q = problem.queries(work, part)
         numerator = torch.bmm(q, sums.s, out=work("o", *q.shape[:2], sums.s.shape[2]))
         seen = torch.mul(q, sums.z[:, None], out=work("scratch", *q.shape))
-        total = seen.sum(-1, keepdim=True).add_(problem.eps)
-        write_output(numerator, total, out, normalizer, part)
+        total = seen.sum(-1, keepdim=True).add_(problem.call.eps)
+        write_output(numerator, total, into, part)
 
 
 def query_gradient(
-    grad_out: Tensor,
     problem: Problem,
-    out: Tensor,
-    normalizer: Tensor,
+    output: Output,
+    grad_out: Tensor,
     sums: LinearAttentionState,
     grad_sums: LinearAttentionState,
     parts: list[Segment],
@@ -64,12 +62,12 @@ def query_gradient(
     """Fills `grad_query` and adds R and r to `grad_sums`."""
     for part in parts:
         q = problem.queries(work, part)
-        g = load_output_gradient(work, grad_out, normalizer, part)
-        h = load_normalizer_gradient(work, g, out, part)
+        g = load_output_gradient(work, grad_out, output.normalizer, part)
+        h = load_normalizer_gradient(work, g, output.out, part)
         grad_sums.s.baddbmm_(q.mT, g)
         grad_sums.z.add_(torch.mul(q, h, out=work("scratch", *q.shape)).sum(1))
         gradient = torch.bmm(g, sums.s.mT, out=work("dq", *q.shape)).addcmul_(h, sums.z[:, None])
-        store(pointwise.multiply_derivative_(problem.phi, gradient, q), grad_query, part)
+        store(problem.derive(gradient, q), grad_query, part)
 
 
 def key_value_gradient(
@@ -77,14 +75,13 @@ def key_value_gradient(
     grad_sums: LinearAttentionState,
     parts: list[Segment],
     work: Workspace,
-    grad_key: Tensor,
-    grad_value: Tensor,
+    into: Gradients,
 ) -> None:
-    """Fills `grad_key` and `grad_value` from R and r."""
+    """Fills the gradients of key and value from R and r."""
     for part in parts:
         k, v = problem.keys(work, part), problem.values(work, part)
         dk = torch.bmm(v, grad_sums.s.mT, out=work("dk", *k.shape)).add_(grad_sums.z[:, None])
         dv = torch.bmm(k, grad_sums.s, out=work("o", *v.shape))
-        dk = pointwise.multiply_derivative_(problem.phi, dk, k)
-        store(problem.erase(dk, part), grad_key, part)
-        store(problem.erase(dv, part), grad_value, part)
+        dk = problem.derive(dk, k)
+        store(problem.erase(dk, part), into.key, part)
+        store(problem.erase(dv, part), into.value, part)

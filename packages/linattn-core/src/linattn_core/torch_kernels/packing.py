@@ -13,8 +13,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from linattn_core.calls import AttentionCall, Gradients, Output
 from linattn_core.state import LinearAttentionState
-from linattn_core.torch_kernels.attention import Gradients, Output, backward, forward
+from linattn_core.torch_kernels.attention import backward, forward
 from linattn_core.torch_kernels.tiles import Problem
 
 
@@ -49,14 +50,15 @@ class Bucket(NamedTuple):
         return None if state is None else state.index_select(self.sequences)
 
 
-def buckets(cu_seqlens: Tensor, device: torch.device) -> list[Bucket]:
+def buckets(call: AttentionCall) -> list[Bucket]:
     """Sorts the sequences that are not empty into buckets of similar length."""
-    bounds = cu_seqlens.tolist()
+    assert call.cu_seqlens is not None, "only packed sequences are sorted"
+    bounds = call.cu_seqlens.tolist()
     by_size: dict[int, list[int]] = defaultdict(list)
     for i, (start, stop) in enumerate(pairwise(bounds)):
         if stop > start:
             by_size[(stop - start - 1).bit_length()].append(i)
-    return [_bucket(members, bounds, device) for members in by_size.values()]
+    return [_bucket(members, bounds, call.device) for members in by_size.values()]
 
 
 def _bucket(members: list[int], bounds: list[int], device: torch.device) -> Bucket:
@@ -69,8 +71,19 @@ def _bucket(members: list[int], bounds: list[int], device: torch.device) -> Buck
 
 
 def _gathered(problem: Problem, bucket: Bucket) -> Problem:
-    q, k, v = (bucket.gather(x) for x in problem[:3])
-    return problem._replace(query=q, key=k, value=v, absent=bucket.absent())
+    query, key, value = (bucket.gather(x) for x in problem.call[:3])
+    initial = bucket.states(problem.call.initial_state)
+    return Problem(_one_a_row(problem.call, query, key, value, initial), bucket.absent())
+
+
+def _one_a_row(
+    call: AttentionCall,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    initial: LinearAttentionState | None,
+) -> AttentionCall:
+    return call._replace(query=query, key=key, value=value, initial_state=initial, cu_seqlens=None)
 
 
 def _put(
@@ -81,69 +94,46 @@ def _put(
         state.z[bucket.sequences] = part.z
 
 
-def packed_forward(
-    problem: Problem,
-    cu_seqlens: Tensor,
-    initial: LinearAttentionState | None,
-    *,
-    is_causal: bool,
-    keep_state: bool,
-) -> Output:
+def packed_forward(problem: Problem) -> Output:
     """`forward` for sequences packed end to end in one row; states are one a sequence."""
-    query, value = problem.query, problem.value
-    sequences = cu_seqlens.numel() - 1
-    empty = problem._replace(
-        query=query[:, :, :0].expand(sequences, -1, -1, -1),
-        key=problem.key[:, :, :0].expand(sequences, -1, -1, -1),
-        value=value[:, :, :0].expand(sequences, -1, -1, -1),
-    )
+    call = problem.call
+    query, key, value = (x[:, :, :0].expand(call.num_sequences, -1, -1, -1) for x in call[:3])
     # Of no positions at all: the states that empty sequences keep, and the dtypes.
-    state, normalizer = forward(empty, initial, is_causal=is_causal, keep_state=keep_state)[1:]
-    out = value.new_empty(*query.shape[:3], value.shape[-1])
-    normalizer = normalizer.new_empty(query.shape[:3])
-    for bucket in buckets(cu_seqlens, query.device):
-        part = forward(
-            _gathered(problem, bucket),
-            bucket.states(initial),
-            is_causal=is_causal,
-            keep_state=keep_state,
-        )
+    empty = forward(Problem(_one_a_row(call, query, key, value, call.initial_state), None))
+    out = call.value.new_empty(*call.query.shape[:3], call.value_dim)
+    normalizer = empty.normalizer.new_empty(call.query.shape[:3])
+    for bucket in buckets(call):
+        part = forward(_gathered(problem, bucket))
         bucket.scatter(part.out, out)
         bucket.scatter(part.normalizer[..., None], normalizer[..., None])
-        _put(state, bucket, part.state)
-    return Output(out, state, normalizer)
+        _put(empty.state, bucket, part.state)
+    return Output(out, normalizer, empty.state)
 
 
 def packed_backward(
-    grad_out: Tensor,
-    grad_state: LinearAttentionState | None,
-    problem: Problem,
-    cu_seqlens: Tensor,
-    out: Tensor,
-    normalizer: Tensor,
-    state: LinearAttentionState | None,
-    *,
-    is_causal: bool,
+    problem: Problem, output: Output, grad_out: Tensor, grad_state: LinearAttentionState | None
 ) -> Gradients:
     """`backward` for sequences packed end to end in one row."""
-    grads = problem.new_gradients()
     grad_initial = None
-    if is_causal and state is not None:
-        # An empty sequence hands its starting state on: so does its gradient.
+    if problem.call.initial_state is not None:
+        # An empty sequence returns its initial state as its last: so does its gradient.
         grad_initial = LinearAttentionState(
-            torch.zeros_like(state.s), torch.zeros_like(state.z)
+            *map(torch.zeros_like, problem.call.initial_state)
         ) if grad_state is None else grad_state.clone()  # fmt: skip
-    for bucket in buckets(cu_seqlens, grad_out.device):
+    gradients = problem.new_gradients(grad_initial)
+    for bucket in buckets(problem.call):
         part = backward(
+            _gathered(problem, bucket),
+            _gathered_output(output, bucket),
             bucket.gather(grad_out).masked_fill(bucket.absent(), 0),
             bucket.states(grad_state),
-            _gathered(problem, bucket),
-            bucket.gather(out),
-            bucket.gather(normalizer[..., None]).squeeze(-1),
-            bucket.states(state),
-            is_causal=is_causal,
         )
-        for gradient, whole in zip(part[:3], grads, strict=True):
+        for gradient, whole in zip(part[:3], gradients[:3], strict=True):
             bucket.scatter(gradient, whole)
-        _put(grad_initial, bucket, part.state)
-    return Gradients(grads[0], grads[1], grads[2], grad_initial)
+        _put(grad_initial, bucket, part.initial_state)
+    return gradients
+
+
+def _gathered_output(output: Output, bucket: Bucket) -> Output:
+    normalizer = bucket.gather(output.normalizer[..., None]).squeeze(-1)
+    return Output(bucket.gather(output.out), normalizer, bucket.states(output.state))

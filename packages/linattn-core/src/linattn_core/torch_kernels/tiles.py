@@ -13,49 +13,63 @@ import torch
 from torch import Tensor
 
 from linattn_core import pointwise
+from linattn_core.calls import AttentionCall, Gradients, Output
+from linattn_core.reference.definition import absent
+from linattn_core.state import LinearAttentionState
 from linattn_core.torch_kernels.workspace import Segment, Workspace
 
 
 class Problem(NamedTuple):
-    """The inputs of one call, or of a part of its batch.
+    """One call, or a part of its batch.
 
     Attributes:
-        query: (B, H, N, D), key (B, H, L, D), value (B, H, L, M): any strides.
+        call: the inputs; a state a row of the batch.
         absent: (B, 1, L, 1) bool, true where there is no key; None where all exist.
-        phi: name of the pointwise feature map.
-        eps: added to the normalizer.
     """
 
-    query: Tensor
-    key: Tensor
-    value: Tensor
+    call: AttentionCall
     absent: Tensor | None
-    phi: str
-    eps: float
+
+    @classmethod
+    def of(cls, call: AttentionCall) -> Problem:
+        """The call, with its lengths as a mask."""
+        lengths = call.key_lengths
+        if lengths is None:
+            return cls(call, None)
+        return cls(call, absent(lengths.to(call.device), call.key_length))
 
     def batch(self, group: slice) -> Problem:
         """The same for some of the sequences."""
-        absent = None if self.absent is None else self.absent[group]
-        return self._replace(
-            query=self.query[group], key=self.key[group], value=self.value[group], absent=absent
-        )
+        call = self.call
+        part = call._replace(
+            query=call.query[group], key=call.key[group], value=call.value[group],
+            initial_state=some(call.initial_state, group),
+        )  # fmt: skip
+        return Problem(part, None if self.absent is None else self.absent[group])
 
-    def new_gradients(self) -> list[Tensor]:
+    def new_gradients(self, grad_initial: LinearAttentionState | None) -> Gradients:
         """Contiguous tensors, not yet written, for the gradients of query, key and value."""
-        inputs = (self.query, self.key, self.value)
-        return [torch.empty_like(x, memory_format=torch.contiguous_format) for x in inputs]
+        query, key, value = (
+            torch.empty_like(x, memory_format=torch.contiguous_format) for x in self.call[:3]
+        )
+        return Gradients(query, key, value, grad_initial)
 
     def queries(self, work: Workspace, part: Segment) -> Tensor:
         """phi(q) of a segment, (chunks * B * H, C, F)."""
-        return load_features(work, "q", self.phi, self.query, part)
+        return load_features(work, "q", self.call.feature_map, self.call.query, part)
 
     def keys(self, work: Workspace, part: Segment) -> Tensor:
         """phi(k) of a segment, zero where there is no key, (chunks * B * H, C, F)."""
-        return self.erase(load_features(work, "k", self.phi, self.key, part), part)
+        features = load_features(work, "k", self.call.feature_map, self.call.key, part)
+        return self.erase(features, part)
 
     def values(self, work: Workspace, part: Segment) -> Tensor:
         """v of a segment, zero where there is no key, (chunks * B * H, C, M)."""
-        return self.erase(load(work, "v", self.value, part), part)
+        return self.erase(load(work, "v", self.call.value, part), part)
+
+    def derive(self, gradient: Tensor, features: Tensor) -> Tensor:
+        """gradient *= phi'(x), from the features phi(x), which are overwritten."""
+        return pointwise.multiply_derivative_(self.call.feature_map, gradient, features)
 
     def erase(self, tile: Tensor, part: Segment) -> Tensor:
         """Zeroes the keys that do not exist; filled, not multiplied, as padding may hold NaN."""
@@ -63,6 +77,11 @@ class Problem(NamedTuple):
             gone = window(self.absent, part)  # (chunks, B, 1, C, 1)
             tile.unflatten(0, (part.chunks, gone.shape[1], -1)).masked_fill_(gone, 0)
         return tile
+
+
+def some(state: LinearAttentionState | None, group: slice) -> LinearAttentionState | None:
+    """The states of some of the sequences."""
+    return None if state is None else LinearAttentionState(state.s[group], state.z[group])
 
 
 def window(x: Tensor, part: Segment) -> Tensor:
@@ -103,13 +122,11 @@ def load_normalizer_gradient(work: Workspace, g: Tensor, out: Tensor, part: Segm
     return products.sum(-1, keepdim=True).neg_().flatten(0, 2)
 
 
-def write_output(
-    numerator: Tensor, total: Tensor, out: Tensor, normalizer: Tensor, part: Segment
-) -> None:
-    """V' = numerator / n of a segment to the caller's tensor, and n beside it."""
-    view = window(out, part)
+def write_output(numerator: Tensor, total: Tensor, into: Output, part: Segment) -> None:
+    """V' = numerator / n of a segment to the output, and n beside it."""
+    view = window(into.out, part)
     torch.div(numerator.view(view.shape), total.view(*view.shape[:-1], 1), out=view)
-    store(total, normalizer[..., None], part)
+    store(total, into.normalizer[..., None], part)
 
 
 def store(tile: Tensor, x: Tensor, part: Segment) -> None:

@@ -84,7 +84,7 @@ def chunk_runs(
     size = min(CHUNK, -(-length // max(1, count) // 8) * 8)
     if size == 0 or length <= size:
         return [Segment(0, length, 1, length)] if length else []
-    limit = elements(device)
+    limit, rows, state = elements(device), max(1, rows), max(1, state)
     chunks = min(limit // (rows * size * width), 4 * limit // (rows * state), length // size)
     chunks = max(1, chunks)
     cut = []

@@ -1,0 +1,179 @@
+"""One call as one value: what goes to a backend, and what comes back.
+
+A call travels whole, from the operator to `Backend.refuses`, to the backend and to native code. An
+argument of the operators is a field here; whatever passes calls on need not know it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from linattn_core.state import LinearAttentionState
+
+
+class AttentionCall(NamedTuple):
+    """A call of `linear_attention`, its feature map being one that kernels apply.
+
+    Attributes:
+        query: (B, H, N, D) if the map is applied inside, else (B, H, N, F).
+        key: (B, H, L, D or F), the dtype of query: float32 beside a half-precision value when a map
+            that computes in float32 was applied before.
+        value: (B, H, L, M).
+        is_causal: query i sees keys up to i.
+        feature_map: "elu", "relu" or "identity", applied inside.
+        key_lengths: (B,) integers of any device, or None: keys at or past the length do not exist.
+        cu_seqlens: (sequences + 1,) integers of any device, or None: B is 1, and sequences lie end
+            to end.
+        initial_state: what came before, causal only; one state a sequence.
+        return_state: the state after the last key is wanted.
+        eps: added to the denominator.
+        requires_grad: the result will be differentiated.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    is_causal: bool = False
+    feature_map: str = "elu"
+    key_lengths: Tensor | None = None
+    cu_seqlens: Tensor | None = None
+    initial_state: LinearAttentionState | None = None
+    return_state: bool = False
+    eps: float = 1e-6
+    requires_grad: bool = False
+
+    @property
+    def batch(self) -> int:
+        """B."""
+        return self.query.shape[0]
+
+    @property
+    def heads(self) -> int:
+        """H."""
+        return self.query.shape[1]
+
+    @property
+    def query_length(self) -> int:
+        """N."""
+        return self.query.shape[2]
+
+    @property
+    def key_length(self) -> int:
+        """L."""
+        return self.key.shape[2]
+
+    @property
+    def feature_dim(self) -> int:
+        """F; D where the map is applied inside, which does not change it."""
+        return self.query.shape[3]
+
+    @property
+    def value_dim(self) -> int:
+        """M."""
+        return self.value.shape[3]
+
+    @property
+    def num_sequences(self) -> int:
+        """Sequences, of which each has a state: B, or as many as are packed."""
+        return self.query.shape[0] if self.cu_seqlens is None else self.cu_seqlens.shape[0] - 1
+
+    @property
+    def query_dtype(self) -> torch.dtype:
+        """Of queries and keys."""
+        return self.query.dtype
+
+    @property
+    def value_dtype(self) -> torch.dtype:
+        """Of values and output."""
+        return self.value.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Of query, key, value and states."""
+        return self.query.device
+
+
+class StepCall(NamedTuple):
+    """A call of `linear_attention_step`, its feature map being one that kernels apply.
+
+    Attributes:
+        query, key: (B, H, D) if the map is applied inside, else (B, H, F).
+        value: (B, H, M).
+        state: what came before; a backend updates it in place.
+        feature_map, eps, requires_grad: as in `AttentionCall`.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    state: LinearAttentionState
+    feature_map: str = "elu"
+    eps: float = 1e-6
+    requires_grad: bool = False
+
+    @property
+    def batch(self) -> int:
+        """B."""
+        return self.query.shape[0]
+
+    @property
+    def heads(self) -> int:
+        """H."""
+        return self.query.shape[1]
+
+    @property
+    def feature_dim(self) -> int:
+        """F; D where the map is applied inside, which does not change it."""
+        return self.query.shape[2]
+
+    @property
+    def value_dim(self) -> int:
+        """M."""
+        return self.value.shape[2]
+
+    @property
+    def query_dtype(self) -> torch.dtype:
+        """Of queries and keys."""
+        return self.query.dtype
+
+    @property
+    def value_dtype(self) -> torch.dtype:
+        """Of values and output."""
+        return self.value.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Of all tensors."""
+        return self.query.device
+
+
+class Output(NamedTuple):
+    """What a backend's `attention` returns, and what its `attention_backward` is given back.
+
+    Attributes:
+        out: (B, H, N, M), contiguous, dtype of value.
+        normalizer: (B, H, N), contiguous: phi(q) . z + eps, accumulation dtype.
+        state: causal: the state after the last key, None unless it was wanted; for the backward
+            pass always None. Not causal: the sums over the keys.
+    """
+
+    out: Tensor
+    normalizer: Tensor
+    state: LinearAttentionState | None
+
+
+class Gradients(NamedTuple):
+    """What a backend's `attention_backward` returns: gradients by the names of `AttentionCall`.
+
+    Attributes:
+        query, key, value: contiguous, the dtypes of what they are gradients of.
+        initial_state: None where the call has none.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    initial_state: LinearAttentionState | None
