@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "cores.hpp"
 #include "instruction_sets.hpp"
 
 namespace linattn {
@@ -140,7 +141,8 @@ void PackedDecoder::place(Shelf& shelf, const std::vector<LayerSource>& layers,
     }
 }
 
-void PackedDecoder::run(const DecoderCall& call) const {
+void PackedDecoder::run(DecoderCall call) const {
+    call.threads = team_size(call.threads);
     if (model_.tokens.channels > 0) check(call);
     if (call.batch == 0 || call.inputs == 0) return;
     const std::unique_ptr<void, Release> workspace(allocate(kernels_.workspace_bytes(model_, call)));

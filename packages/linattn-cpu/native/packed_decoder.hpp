@@ -52,7 +52,7 @@ public:
                   const NormSource& norm, const TokenSource* tokens, int threads);
 
     // Throws std::invalid_argument for a token or position that the model does not have.
-    void run(const DecoderCall& call) const;
+    void run(DecoderCall call) const;
 
     const char* instruction_set() const { return kernels_.instruction_set; }
     std::int64_t nbytes() const { return bytes_; }

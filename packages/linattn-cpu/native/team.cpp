@@ -1,22 +1,28 @@
 #include "team.hpp"
 
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <functional>
 #include <memory>
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "cores.hpp"
 
 #ifdef _OPENMP
 #include <omp.h>
-#else
-#include <thread>
-#include <vector>
 #endif
-
-#include <sched.h>
 
 namespace linattn {
 
 namespace {
 
-// Spinning is quicker than asking the system, until a thread is waited for that has no core.
-constexpr int kSpins = 2000;
+// Turns of a loop that waits before the thread goes to sleep: some 10 microseconds, which is what
+// sleeping and waking cost. Helpers wait longer for the next call: a step often follows at once.
+constexpr int kSpins = 500, kIdleSpins = 5000;
 
 void pause_core() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -26,44 +32,178 @@ void pause_core() {
 #endif
 }
 
+// Where threads wait until a condition on atomic variables holds.
+class Signal {
+public:
+    template <class Condition>
+    void wait(int spins, const Condition& holds) {
+        for (int i = 0; i < spins; ++i) {
+            if (holds()) return;
+            pause_core();
+        }
+        std::unique_lock<std::mutex> lock(mutex_);
+        ++sleepers_;
+        changed_.wait(lock, holds);
+        --sleepers_;
+    }
+
+    // To be called after a change that may be waited for.
+    void notify() {
+        if (sleepers_ == 0) return;
+        { const std::lock_guard<std::mutex> lock(mutex_); }
+        changed_.notify_all();
+    }
+
+private:
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::atomic<int> sleepers_{0};
+};
+
+struct alignas(64) Claim {
+    std::atomic<long long> phases{0};  // in which this part has been taken
+};
+
 }  // namespace
 
-void wait_at(Barrier& barrier, int count) {
-    if (count == 1) return;
-    const int phase = __atomic_load_n(&barrier.phase, __ATOMIC_RELAXED);
-    if (__atomic_add_fetch(&barrier.arrived, 1, __ATOMIC_ACQ_REL) == count) {
-        __atomic_store_n(&barrier.arrived, 0, __ATOMIC_RELAXED);
-        __atomic_store_n(&barrier.phase, phase + 1, __ATOMIC_RELEASE);
-        return;
-    }
-    for (int spins = 0; __atomic_load_n(&barrier.phase, __ATOMIC_ACQUIRE) == phase; ++spins) {
-        if (spins < kSpins) {
-            pause_core();
-        } else {
-            sched_yield();
+struct Phases {
+    explicit Phases(int parts) : claims(new Claim[parts]) {}
+
+    std::unique_ptr<Claim[]> claims;
+    alignas(64) std::atomic<long long> done{0};  // parts, of all phases
+    Signal progress;
+};
+
+int next_part(Member& member) {
+    Phases& phases = *member.phases;
+    if (member.part >= 0 && ++phases.done % member.parts == 0) phases.progress.notify();
+    for (int i = 0; i < member.parts; ++i) {
+        const int part = (member.rank + i) % member.parts;
+        std::atomic<long long>& taken = phases.claims[part].phases;
+        long long before = member.phase;
+        if (taken.load(std::memory_order_relaxed) == before && taken.compare_exchange_strong(before, before + 1)) {
+            return member.part = part;
         }
     }
+    const long long all = ++member.phase * member.parts;
+    phases.progress.wait(kSpins, [&] { return phases.done >= all; });
+    return member.part = -1;
+}
+
+namespace {
+
+// A call that helpers may join until it is closed.
+struct Job {
+    int threads;
+    std::function<void(int rank)> work;
+    int joined = 1;              // with the caller; guarded by the pool
+    std::atomic<int> inside{0};  // helpers
+    Signal left;
+};
+
+// Helpers, which sleep while there is nothing to do. The pool is never destroyed: when the process
+// ends they may be asleep in it.
+class Pool {
+public:
+    static Pool& get() {
+        static Pool* const pool = new Pool;
+        return *pool;
+    }
+
+    void open(const std::shared_ptr<Job>& job) {
+        {
+            const std::lock_guard<std::mutex> lock(mutex_);
+            jobs_.push_back(job);
+            ++opened_;
+            while (helpers_ < job->threads - 1 && add_helper()) ++helpers_;
+        }
+        posted_.notify();
+    }
+
+    // Returns when no helper is left in the job.
+    void close(const std::shared_ptr<Job>& job) {
+        {
+            const std::lock_guard<std::mutex> lock(mutex_);
+            jobs_.erase(std::find(jobs_.begin(), jobs_.end(), job));
+        }
+        job->left.wait(kSpins, [&] { return job->inside == 0; });
+    }
+
+private:
+    // Where the system gives no thread, the caller does all of the work.
+    bool add_helper() {
+        try {
+            std::thread([this] { help(); }).detach();
+        } catch (const std::system_error&) {
+            return false;
+        }
+        return true;
+    }
+
+    void help() {
+        for (;;) {
+            const long long seen = opened_;
+            if (const std::shared_ptr<Job> job = join()) {
+                job->work(rank_);
+                --job->inside;
+                job->left.notify();
+            } else {
+                posted_.wait(kIdleSpins, [&] { return opened_ != seen; });
+            }
+        }
+    }
+
+    std::shared_ptr<Job> join() {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        for (const std::shared_ptr<Job>& job : jobs_) {
+            if (job->joined == job->threads) continue;
+            rank_ = job->joined++;
+            ++job->inside;
+            return job;
+        }
+        return nullptr;
+    }
+
+    std::mutex mutex_;
+    std::vector<std::shared_ptr<Job>> jobs_;
+    int helpers_ = 0;
+    std::atomic<long long> opened_{0};
+    Signal posted_;
+    static thread_local int rank_;  // of a helper, in its job
+};
+
+thread_local int Pool::rank_ = 0;
+
+// Calls work(rank) here with rank 0, and on helpers as they come.
+void run_with_helpers(int threads, const std::function<void(int rank)>& work) {
+    if (threads == 1) return work(0);
+    const auto job = std::make_shared<Job>();
+    job->threads = threads;
+    job->work = work;
+    Pool::get().open(job);
+    work(0);
+    Pool::get().close(job);
+}
+
+}  // namespace
+
+void run_phases(int parts, void (*work)(void*, Member&), void* context) {
+    Phases phases(parts);
+    run_with_helpers(parts, [&](int rank) {
+        Member member{rank, parts, &phases, 0, -1};
+        work(context, member);
+    });
 }
 
 void run_team(int threads, void (*work)(void*, const Worker&), void* context) {
-    if (threads < 1) threads = 1;
-    std::unique_ptr<Barrier[]> barriers(new Barrier[threads]());
+    const int count = team_size(threads);
     long long next = 0;
-    if (threads == 1) {
-        work(context, Worker{0, 1, barriers.get(), &next});
-        return;
-    }
+    if (count == 1) return work(context, {0, &next});
 #ifdef _OPENMP
-    // OpenMP may give fewer threads than were asked for; each learns how many there are.
-#pragma omp parallel num_threads(threads)
-    work(context, Worker{omp_get_thread_num(), omp_get_num_threads(), barriers.get(), &next});
+#pragma omp parallel num_threads(count)
+    work(context, {omp_get_thread_num(), &next});
 #else
-    std::vector<std::thread> others;
-    for (int rank = 1; rank < threads; ++rank) {
-        others.emplace_back([&, rank] { work(context, Worker{rank, threads, barriers.get(), &next}); });
-    }
-    work(context, Worker{0, threads, barriers.get(), &next});
-    for (auto& other : others) other.join();
+    run_with_helpers(count, [&](int rank) { work(context, {rank, &next}); });
 #endif
 }
 

@@ -1,4 +1,4 @@
-// Threads that work on one call together, and the barrier at which they wait for one another.
+// Threads that work on one call together.
 //
 // Kernels are compiled once for each instruction set, so this header holds no function that a
 // linker could take from one of those builds for another: only plain data and declarations.
@@ -6,24 +6,34 @@
 
 namespace linattn {
 
-// A barrier for a fixed number of threads. Zeroed memory is a barrier at which nobody waits.
-struct alignas(64) Barrier {
-    int arrived;
-    alignas(64) int phase;
-};
-
-// What a thread knows of the call that it takes part in.
+// A thread that draws pieces of work, of which none waits for another.
 struct Worker {
-    int rank;           // 0 .. count - 1
-    int count;          // threads that take part
-    Barrier* barriers;  // `count` of them, for whoever shares a piece of work
-    long long* next;    // a counter, zero at the start, from which pieces of work are drawn
+    int rank;         // below the team's size
+    long long* next;  // a counter, zero at the start, from which pieces are drawn
 };
 
-// Runs work(context, worker) on up to `threads` threads at once and returns when all are done.
+// Runs work(context, worker) on up to `threads` threads, no more than there are cores, and returns
+// when all are done. They are OpenMP's threads, which torch uses too, where the build has OpenMP.
 void run_team(int threads, void (*work)(void* context, const Worker& worker), void* context);
 
-// Waits until `count` threads have come to this barrier.
-void wait_at(Barrier& barrier, int count);
+struct Phases;
+
+// A thread that takes part in work of many short phases, each cut into `parts` parts. Any member
+// takes any part, its own first. A member that the system does not run delays the others only while
+// it holds a part: if it holds none, they do its part too.
+struct Member {
+    int rank, parts;
+    Phases* phases;
+    long long phase;  // how many phases lie behind
+    int part;         // what it holds, or -1
+};
+
+// Gives back the part that the member holds and returns the next one of this phase; -1 when all
+// parts of the phase are done. The next call begins the next phase.
+int next_part(Member& member);
+
+// Runs work(context, member) on the calling thread and on helpers as they come, at most `parts` in
+// all, each of which goes through the same phases. Returns when all are done.
+void run_phases(int parts, void (*work)(void* context, Member& member), void* context);
 
 }  // namespace linattn

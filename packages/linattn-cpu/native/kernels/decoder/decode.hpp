@@ -16,25 +16,36 @@ struct Result {
     Buffer added{};  // row r is added to row r
 };
 
-// One worker's view of a call.
+// From begin up to end.
+struct Share {
+    std::int64_t begin, end;
+};
+
+// One thread's view of a call, and within a phase the part of it that the thread holds.
 struct Run {
     const DecoderModel& model;
     const DecoderCall& call;
     const Workspace& space;
-    const Worker& worker;
+    Member& member;
     Turn turn;
 
-    void meet() const { wait_at(worker.barriers[0], worker.count); }
-    void meet_unless_alone() const {
-        if (!turn.alone()) meet();
+    // Calls work() for parts of a phase until all of them are done, by this thread or by others.
+    template <class Work>
+    void phase(const Work& work) const {
+        while (next_part(member) >= 0) work();
     }
-    // The rows that are this worker's to write.
-    Share rows() const {
-        return turn.alone() ? Share{0, 1} : share_of(worker, turn.rows());
+
+    // What of `count` things falls to a part, and to the one that the thread holds.
+    Share share_of(std::int64_t count, int part) const {
+        return {count * part / member.parts, count * (part + 1) / member.parts};
     }
-    // A buffer whose row is each worker's own when it is alone.
+    Share share_of(std::int64_t count) const { return share_of(count, member.part); }
+    // The rows that are the part's to write.
+    Share rows() const { return turn.alone() ? Share{0, 1} : share_of(turn.rows()); }
+    // The part's own row of what every part computes for itself when there is only one row.
     Buffer own(const Buffer& buffer) const {
-        return {buffer.data + (turn.alone() ? worker.rank * buffer.width : 0), buffer.width};
+        const bool is_own = turn.alone() && buffer.for_each_part;
+        return {is_own ? buffer.row(member.part) : buffer.data, buffer.width};
     }
     std::int64_t sequence(std::int64_t row) const { return turn.sequence + row / turn.inputs; }
     std::int64_t input(std::int64_t row) const { return turn.first + row % turn.inputs; }
@@ -71,12 +82,12 @@ static void multiply_tile(const Run& run, const Operand& x, const PackedMatrix& 
     for (int r = 0; r < R; ++r) finish(run, matrix, row + r, panel * kPanel, stored[r], result);
 }
 
-// This worker's share of the tiles of a product: for each panel, all rows while it is in the cache.
+// The part's share of the tiles of a product: for each panel, all rows while it is in the cache.
 template <class From>
 static void multiply_share(const Run& run, const Operand& x, std::int64_t rows,
                            const PackedMatrix& matrix, const Result& result) {
     const std::int64_t tiles = (rows + From::kRows - 1) / From::kRows;
-    const Share share = share_of(run.worker, panels_of(matrix.outputs) * tiles);
+    const Share share = run.share_of(panels_of(matrix.outputs) * tiles);
     for (std::int64_t item = share.begin; item < share.end; ++item) {
         const std::int64_t panel = item / tiles, tile = item % tiles;
         const std::int64_t row = rows * tile / tiles, end = rows * (tile + 1) / tiles;
@@ -101,35 +112,77 @@ static void multiply(const Run& run, const Operand& x, Kept kept, std::int64_t r
     }
 }
 
-// What this worker's rows of x are as they enter the product; the other workers do the others.
-static Operand keep(const Run& run, Kept kept, const Buffer& x) {
+// The rows of x as they enter the product.
+static Operand operand_of(const Run& run, Kept kept, const Buffer& x) {
     if (kept == Kept::floats) return {x.data, x.width, nullptr};
-    const std::int64_t first = run.turn.alone() ? run.worker.rank : 0;
+    const std::int64_t first = run.turn.alone() ? run.member.part : 0;
+    return {run.space.operand + first * x.width * kOperandBytes, x.width, run.space.scales + first};
+}
+
+// Makes the part's rows of the operand.
+static void keep(const Run& run, Kept kept, const Buffer& x) {
+#ifdef LINATTN_SHORT_PRODUCTS
+    const std::int64_t first = run.turn.alone() ? run.member.part : 0;
     char* const to = run.space.operand + first * x.width * kOperandBytes;
     float* const scales = run.space.scales + first;
-#ifdef LINATTN_SHORT_PRODUCTS
     const Share rows = run.rows();
     for (std::int64_t r = rows.begin; r < rows.end; ++r) {
         char* row = to + r * x.width * kOperandBytes;
-        if (kept == Kept::bf16) {
-            keep_bf16(x.row(r), x.width, row);
-        } else {
-            scales[r] = keep_bytes(x.row(r), x.width, row);
-        }
+        if (kept == Kept::bf16) keep_bf16(x.row(r), x.width, row);
+        if (kept == Kept::bytes) scales[r] = keep_bytes(x.row(r), x.width, row);
     }
 #endif
-    return {to, x.width, scales};
+    (void)run, (void)kept, (void)x;
 }
 
-// The result of x W + b for all rows; x is there for this worker's own rows at least.
-static void product(const Run& run, const Buffer& x, const PackedMatrix& matrix,
-                    const Result& result) {
-    const std::int64_t rows = run.turn.rows();
-    const Kept kept = kept_for(run.model.format, rows);
-    const Operand operand = keep(run, kept, x);
-    run.meet_unless_alone();
-    multiply(run, operand, kept, rows, matrix, result);
-    run.meet();
+// LayerNorm of the part's rows of the stream, or the rows as they are where there is no norm.
+static void normalize_rows(const Run& run, const NormWeights* norm) {
+    const Buffer from = run.space.stream, to = run.own(run.space.normed);
+    const Share rows = run.rows();
+    for (std::int64_t r = rows.begin; r < rows.end; ++r) {
+        if (norm == nullptr) {
+            std::memcpy(to.row(r), from.row(r), from.width * sizeof(float));
+        } else {
+            normalize(from.row(r), run.model.embed, *norm, to.row(r));
+        }
+    }
+}
+
+// The result of x W + b for all rows.
+static void product(const Run& run, const Buffer& x, const PackedMatrix& matrix, const Result& result) {
+    const Kept kept = kept_for(run.model.format, run.turn.rows());
+    const auto compute = [&] {
+        const Operand operand = operand_of(run, kept, run.own(x));
+        multiply(run, operand, kept, run.turn.rows(), matrix, {result.to, result.after, run.own(result.added)});
+    };
+    if (run.turn.alone()) {
+        return run.phase([&] {
+            keep(run, kept, run.own(x));
+            compute();
+        });
+    }
+    if (kept != Kept::floats) run.phase([&] { keep(run, kept, x); });
+    run.phase(compute);
+}
+
+// The same for x = norm(stream), which each part makes for itself where there is a single row: that
+// takes less time than a phase.
+static void product_of_norm(const Run& run, const NormWeights* norm, const PackedMatrix& matrix,
+                            const Result& result) {
+    const Buffer& x = run.space.normed;
+    const Kept kept = kept_for(run.model.format, run.turn.rows());
+    const auto prepare = [&] {
+        normalize_rows(run, norm);
+        keep(run, kept, run.own(x));
+    };
+    const auto compute = [&] {
+        multiply(run, operand_of(run, kept, run.own(x)), kept, run.turn.rows(), matrix, result);
+    };
+    if (!run.turn.alone()) run.phase(prepare);
+    run.phase([&] {
+        if (run.turn.alone()) prepare();
+        compute();
+    });
 }
 
 static void add(const float* from, std::int64_t count, float* to) {
@@ -160,29 +213,17 @@ static void enter_row(const Run& run, std::int64_t row, float* to) {
 }
 
 static void enter(const Run& run) {
-    const Share rows = share_of(run.worker, run.turn.rows());
-    for (std::int64_t r = rows.begin; r < rows.end; ++r) enter_row(run, r, run.space.stream.row(r));
-    run.meet();
-}
-
-// LayerNorm of this worker's rows of the stream, or the rows as they are where there is no norm.
-static void normalize_rows(const Run& run, const Buffer& from, const NormWeights* norm,
-                           const Buffer& to) {
-    const Share rows = run.rows();
-    for (std::int64_t r = rows.begin; r < rows.end; ++r) {
-        if (norm == nullptr) {
-            std::memcpy(to.row(r), from.row(r), from.width * sizeof(float));
-        } else {
-            normalize(from.row(r), run.model.embed, *norm, to.row(r));
-        }
-    }
+    run.phase([&] {
+        const Share rows = run.share_of(run.turn.rows());
+        for (std::int64_t r = rows.begin; r < rows.end; ++r) enter_row(run, r, run.space.stream.row(r));
+    });
 }
 
 // One head of one sequence over the block's inputs, in order.
 static void attend_head(const Run& run, std::int64_t layer, std::int64_t sequence, std::int64_t head) {
     const DecoderModel& model = run.model;
     const std::int64_t D = model.head_dim, H = model.heads, b = run.turn.sequence + sequence;
-    float* query = run.space.mapped.row(run.worker.rank);
+    float* query = run.space.mapped.row(run.member.part);
     float* key = query + round_up(D, W<float>);
     float* s = run.call.s[layer] + (b * H + head) * D * D;
     float* z = run.call.z[layer] + (b * H + head) * D;
@@ -200,11 +241,11 @@ static void attend_head(const Run& run, std::int64_t layer, std::int64_t sequenc
     }
 }
 
-// Asks for the state of this worker's heads of a row that is alone, which the weights that are read
-// in between have pushed far away.
+// Asks for the state of the heads of a single row that this thread will update if nobody else does:
+// the weights that are read in between have pushed it out of the caches.
 static void prefetch_state(const Run& run, std::int64_t layer) {
     const std::int64_t D = run.model.head_dim;
-    const Share heads = share_of(run.worker, run.model.heads);
+    const Share heads = run.share_of(run.model.heads, run.member.rank);
     const float* const s = run.call.s[layer] + run.turn.sequence * run.model.heads * D * D;
     for (const float* at = s + heads.begin * D * D; at < s + heads.end * D * D; at += 16) {
         __builtin_prefetch(at, 1, 2);
@@ -213,47 +254,52 @@ static void prefetch_state(const Run& run, std::int64_t layer) {
 
 static void attend(const Run& run, std::int64_t layer) {
     const std::int64_t H = run.model.heads;
-    const Share items = share_of(run.worker, run.turn.sequences * H);
-    for (std::int64_t item = items.begin; item < items.end; ++item) {
-        attend_head(run, layer, item / H, item % H);
-    }
-    run.meet();
+    run.phase([&] {
+        const Share items = run.share_of(run.turn.sequences * H);
+        for (std::int64_t item = items.begin; item < items.end; ++item) {
+            attend_head(run, layer, item / H, item % H);
+        }
+    });
 }
 
-static void run_layer(const Run& run, std::int64_t index) {
+// `norm` is what the stream goes through before this layer; null: nothing.
+static void run_layer(const Run& run, std::int64_t index, const NormWeights* norm) {
     const DecoderLayer& layer = run.model.layers[index];
     const Workspace& space = run.space;
-    const bool first = run.model.norm_first;
-    const Buffer normed = run.own(space.normed);
-    const Buffer residual = first ? space.stream : normed;
+    const Buffer residual = run.model.norm_first ? space.stream : space.normed;
+    const NormWeights* const between = run.model.norm_first ? &layer.norm2 : &layer.norm1;
     if (run.turn.alone()) prefetch_state(run, index);
-    if (first) normalize_rows(run, space.stream, &layer.norm1, normed);
-    product(run, normed, layer.qkv, {space.qkv});
+    product_of_norm(run, norm, layer.qkv, {space.qkv});
     attend(run, index);
     product(run, space.heads, layer.out, {space.stream, After::added, residual});
-    normalize_rows(run, space.stream, first ? &layer.norm2 : &layer.norm1, normed);
-    product(run, normed, layer.expand, {space.hidden, After::activation});
+    product_of_norm(run, between, layer.expand, {space.hidden, After::activation});
     product(run, space.hidden, layer.contract, {space.stream, After::added, residual});
-    if (!first) normalize_rows(run, space.stream, &layer.norm2, normed);
 }
 
-// The last norm: of vectors, into the caller's memory; of tokens, of each sequence's last input.
-static void leave(const Run& run) {
+// The last norm of one row: of vectors, into the caller's memory; of tokens, where the row is its
+// sequence's last input.
+static void leave_row(const Run& run, const Buffer& from, std::int64_t row) {
     const DecoderModel& model = run.model;
-    const Buffer normed = run.own(run.space.normed);
-    const Buffer from = model.norm_first ? run.space.stream : normed;
-    const Share rows = run.turn.alone() && run.worker.rank > 0 ? Share{0, 0} : run.rows();
-    for (std::int64_t r = rows.begin; r < rows.end; ++r) {
-        const std::int64_t b = run.sequence(r), i = run.input(r);
-        if (model.tokens.channels == 0) {
-            float* y = run.call.outputs + (b * run.call.inputs + i) * model.embed;
-            normalize(from.row(r), model.embed, model.norm, normed.row(r));
-            std::memcpy(y, normed.row(r), model.embed * sizeof(float));
-        } else if (i == run.inputs_of(b) - 1) {
-            normalize(from.row(r), model.embed, model.norm, run.space.last.row(b - run.turn.sequence));
-        }
+    const std::int64_t b = run.sequence(row), i = run.input(row);
+    if (model.tokens.channels == 0) {
+        float* y = run.call.outputs + (b * run.call.inputs + i) * model.embed;
+        float* normed = run.own(run.space.normed).row(row);
+        normalize(from.row(row), model.embed, model.norm, normed);
+        std::memcpy(y, normed, model.embed * sizeof(float));
+    } else if (i == run.inputs_of(b) - 1) {
+        normalize(from.row(row), model.embed, model.norm, run.space.last.row(b - run.turn.sequence));
     }
-    run.meet();
+}
+
+// `norm` is what the stream goes through after the last layer, before the last norm; null: nothing.
+static void leave(const Run& run, const NormWeights* norm) {
+    run.phase([&] {
+        if (run.turn.alone() && run.member.part > 0) return;
+        if (norm != nullptr) normalize_rows(run, norm);
+        const Buffer from = norm == nullptr ? run.space.stream : run.own(run.space.normed);
+        const Share rows = run.rows();
+        for (std::int64_t r = rows.begin; r < rows.end; ++r) leave_row(run, from, r);
+    });
 }
 
 // The head's parameters for each sequence of the block, and the tokens drawn from them.
@@ -263,21 +309,27 @@ static void predict(Run run) {
     const Buffer parameters = run.space.parameters;
     run.turn.inputs = 1;  // a row a sequence from here on
     product(run, run.space.last, output, {parameters});
-    const Share rows = share_of(run.worker, run.turn.rows());
-    for (std::int64_t r = rows.begin; r < rows.end; ++r) {
-        const std::int64_t b = run.turn.sequence + r;
-        float* const to = call.outputs + b * output.outputs;
-        std::memcpy(to, parameters.row(r), output.outputs * sizeof(float));
-        if (call.drawn != nullptr) draw_token(run.model.tokens, call, b, parameters.row(r));
-    }
+    run.phase([&] {
+        const Share rows = run.share_of(run.turn.rows());
+        for (std::int64_t r = rows.begin; r < rows.end; ++r) {
+            const std::int64_t b = run.turn.sequence + r;
+            float* const to = call.outputs + b * output.outputs;
+            std::memcpy(to, parameters.row(r), output.outputs * sizeof(float));
+            if (call.drawn != nullptr) draw_token(run.model.tokens, call, b, parameters.row(r));
+        }
+    });
 }
 
 static void take_turn(const Run& run) {
+    const DecoderModel& model = run.model;
+    // Behind the last layer, where norms follow their sums.
+    const NormWeights* after = nullptr;
     enter(run);
-    const Buffer normed = run.own(run.space.normed);
-    if (!run.model.norm_first) normalize_rows(run, run.space.stream, nullptr, normed);
-    for (std::int64_t layer = 0; layer < run.model.num_layers; ++layer) run_layer(run, layer);
-    leave(run);
+    for (std::int64_t i = 0; i < model.num_layers; ++i) {
+        run_layer(run, i, model.norm_first ? &model.layers[i].norm1 : after);
+        if (!model.norm_first) after = &model.layers[i].norm2;
+    }
+    leave(run, after);
 }
 
 static void clear_padding(const Buffer& buffer, std::int64_t used, Share rows) {
@@ -292,13 +344,14 @@ struct Team {
     const Workspace& space;
 };
 
-static void work(void* context, const Worker& worker) {
+static void work(void* context, Member& member) {
     const Team& team = *static_cast<const Team*>(context);
     const Blocks blocks = Blocks::of(team.call);
-    clear_padding(team.space.heads, team.model.embed, share_of(worker, blocks.rows()));
+    const Run all{team.model, team.call, team.space, member, {}};
+    all.phase([&] { clear_padding(team.space.heads, team.model.embed, all.share_of(blocks.rows())); });
     for (std::int64_t b = 0; b < team.call.batch; b += blocks.sequences) {
         const std::int64_t left = team.call.batch - b;
-        Run run{team.model, team.call, team.space, worker, {b, 0, 0, 0}};
+        Run run{team.model, team.call, team.space, member, {b, 0, 0, 0}};
         run.turn.sequences = left < blocks.sequences ? left : blocks.sequences;
         for (std::int64_t i = 0; i < team.call.inputs; i += blocks.inputs) {
             const std::int64_t rest = team.call.inputs - i;
@@ -322,7 +375,7 @@ static void decode(const DecoderModel& model, const DecoderCall& call, void* mem
     Layout layout{static_cast<char*>(memory)};
     const Workspace space = lay_out(layout, model, call);
     Team team{model, call, space};
-    run_team(call.threads, work, &team);
+    run_phases(call.threads, work, &team);
 }
 
 }  // namespace decoding

@@ -3,7 +3,7 @@
 
 #include "decoder.hpp"
 #include "kernels/convert.hpp"
-#include "team.hpp"
+#include "kernels/schedule.hpp"
 
 LINATTN_BEGIN
 namespace decoding {
@@ -26,14 +26,6 @@ constexpr std::int64_t panel_words(WeightFormat format, std::int64_t inputs) {
 // Bytes of a whole packed matrix.
 static std::int64_t packed_bytes(WeightFormat format, std::int64_t inputs, std::int64_t outputs) {
     return panels_of(outputs) * panel_words(format, inputs) * 4;
-}
-
-// The part of `count` things that falls to this worker: from begin up to end.
-struct Share {
-    std::int64_t begin, end;
-};
-LINATTN_INLINE Share share_of(const Worker& worker, std::int64_t count) {
-    return {count * worker.rank / worker.count, count * (worker.rank + 1) / worker.count};
 }
 
 // A panel's weights for a few inputs, as float32 in the cache: whichever way the source lies, it is
@@ -121,35 +113,21 @@ static void pack_panel(const MatrixSource& from, const PackedMatrix& matrix, std
     }
 }
 
-struct Packing {
-    const MatrixSource& source;
-    const PackedMatrix& matrix;
-    WeightFormat format;
-};
-
-static void pack_share(void* context, const Worker& worker) {
-    const auto& [source, matrix, format] = *static_cast<const Packing*>(context);
-    const Share panels = share_of(worker, panels_of(matrix.outputs));
-    for (std::int64_t panel = panels.begin; panel < panels.end; ++panel) {
-        switch (format) {
-            case WeightFormat::float32:
-                pack_panel<WeightFormat::float32>(source, matrix, panel);
-                break;
-            case WeightFormat::bfloat16:
-                pack_panel<WeightFormat::bfloat16>(source, matrix, panel);
-                break;
-            case WeightFormat::int8:
-                pack_panel<WeightFormat::int8>(source, matrix, panel);
-                break;
-        }
+static void pack_panel(const MatrixSource& from, WeightFormat format, const PackedMatrix& matrix,
+                       std::int64_t panel) {
+    switch (format) {
+        case WeightFormat::float32: return pack_panel<WeightFormat::float32>(from, matrix, panel);
+        case WeightFormat::bfloat16: return pack_panel<WeightFormat::bfloat16>(from, matrix, panel);
+        case WeightFormat::int8: return pack_panel<WeightFormat::int8>(from, matrix, panel);
     }
 }
 
 // Fills the panels, scales and sums of `matrix`, whose memory is there.
 static void pack_matrix(const MatrixSource& source, WeightFormat format, const PackedMatrix& matrix,
                         int threads) {
-    Packing packing{source, matrix, format};
-    run_team(threads, pack_share, &packing);
+    share(panels_of(matrix.outputs), threads, 0, [&](std::int64_t panel, char*) {
+        pack_panel(source, format, matrix, panel);
+    });
 }
 
 }  // namespace decoding

@@ -1,4 +1,4 @@
-// The activations of a block of rows, and what each worker has for itself.
+// The activations of a block of rows, and what each part has for itself.
 #pragma once
 
 #include "kernels/decoder/rows.hpp"
@@ -30,7 +30,7 @@ struct Turn {
     std::int64_t sequence, sequences, first, inputs;
 
     std::int64_t rows() const { return sequences * inputs; }
-    // With one row, every worker does for itself what takes less time than waiting.
+    // With one row, every part computes for itself what takes less time than a phase.
     bool alone() const { return rows() == 1; }
 };
 
@@ -38,6 +38,7 @@ struct Turn {
 struct Buffer {
     float* data;
     std::int64_t width;
+    bool for_each_part = false;  // each part has a row of its own when there is only one
 
     float* row(std::int64_t r) const { return data + r * width; }
 };
@@ -45,13 +46,13 @@ struct Buffer {
 // The memory of a call. Measured first, with `memory` null, then laid out.
 struct Workspace {
     Buffer stream;   // the residual stream
-    Buffer normed;   // what enters a layer's products; one worker's own where a row is alone
+    Buffer normed;   // what enters a layer's products
     Buffer qkv, heads, hidden;
     Buffer last;        // what leaves the layers after each sequence's last input
     Buffer parameters;  // of the head
-    char* operand;      // rows as they enter a product, and their scales; one worker's own as above
+    char* operand;      // rows as they enter a product, and their scales
     float* scales;
-    Buffer mapped;  // phi(q) and phi(k) of one head, a row for each worker
+    Buffer mapped;  // phi(q) and phi(k) of one head, a row for each part
 };
 
 struct Layout {
@@ -72,13 +73,14 @@ struct Layout {
 static Workspace lay_out(Layout& layout, const DecoderModel& model, const DecoderCall& call) {
     const Blocks blocks = Blocks::of(call);
     const std::int64_t rows = blocks.rows(), embed = model.embed, hidden = model.hidden;
-    // Rows that are a worker's own stand where that worker's rank says.
+    // Room for a row of each part.
     const std::int64_t shared = rows > call.threads ? rows : call.threads;
     const std::int64_t widest = round_up(embed > hidden ? embed : hidden, kPanel);
     const std::int64_t sequences = call.tokens != nullptr || call.begins ? blocks.sequences : 0;
     Workspace space;
     space.stream = layout.rows(rows, embed);
     space.normed = layout.rows(shared, embed);
+    space.normed.for_each_part = true;
     space.qkv = layout.rows(rows, 3 * embed);
     space.heads = layout.rows(rows, embed);
     space.hidden = layout.rows(rows, hidden);
