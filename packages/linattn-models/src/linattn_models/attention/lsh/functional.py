@@ -7,8 +7,12 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from linattn_core.state import accumulation_dtype
-from linattn_models.lsh.operators import lsh_attention_operator
-from linattn_models.validation import at_least, hash_buckets, integer_vector
+from linattn_models.attention.lsh.operators import lsh_attention_operator
+from linattn_models.validation import (
+    at_least,
+    hash_buckets,
+    lengths_within_unless_compiling,
+)
 
 _FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
@@ -82,7 +86,8 @@ def lsh_attention(
     else:
         _check_rotations(rotations, query)
     if key_lengths is not None:
-        _check_lengths(key_lengths, query)
+        batch, _, length, _ = query.shape
+        lengths_within_unless_compiling("key_lengths", key_lengths, batch, length, shortest=1)
         key_lengths = key_lengths.to(query.device)
     rotations = rotations.to(accumulation_dtype(query.dtype))
     out: Tensor = lsh_attention_operator(query, value, rotations, key_lengths, chunk, is_causal)[0]
@@ -172,18 +177,4 @@ def _check_rotations(rotations: Tensor, query: Tensor) -> None:
     if rotations.device != query.device:
         raise ValueError(
             f"rotations are on {rotations.device} and queries on {query.device}; move one."
-        )
-
-
-def _check_lengths(key_lengths: Tensor, query: Tensor) -> None:
-    """Shape and dtype always; the values too, where reading them breaks no compiled graph."""
-    batch, length = query.shape[0], query.shape[2]
-    integer_vector("key_lengths", key_lengths, batch)
-    if torch.compiler.is_compiling() or batch == 0:
-        return
-    low, high = (int(bound) for bound in key_lengths.long().aminmax())
-    if low < 1 or high > length:
-        raise ValueError(
-            f"key_lengths must lie in 1..{length} and reach from {low} to {high}; leave empty "
-            "sequences out."
         )

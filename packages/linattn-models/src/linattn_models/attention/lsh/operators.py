@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from linattn_core.state import accumulation_dtype
-from linattn_models.lsh.attending import attend
-from linattn_models.lsh.differentiating import Known, differentiate
-from linattn_models.lsh.hashing import sorted_positions
-from linattn_models.lsh.windows import Layout, Round, padded_rows
+from linattn_models.attention.lsh.attending import attend
+from linattn_models.attention.lsh.differentiating import Known, differentiate
+from linattn_models.attention.lsh.hashing import sorted_positions
+from linattn_models.attention.lsh.windows import Layout, Round, padded_rows
 
 _library = torch.library.Library("linattn_models", "DEF")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from linattn_models.lsh.windows import Layout, Round, norms_of, windows
+from linattn_models.attention.lsh.windows import Layout, Round, norms_of, windows
 
 
 @dataclass(frozen=True)

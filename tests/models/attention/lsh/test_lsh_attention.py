@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from linattn_models import draw_rotations, lsh_attention
-from linattn_models.lsh import windows
-from tests.models.lsh import oracle
+from linattn_models.attention.lsh import windows
+from tests.models.attention.lsh import oracle
 
 causal = pytest.mark.parametrize("is_causal", [True, False], ids=["causal", "both-ways"])
 
@@ -292,15 +292,15 @@ def test_forward_mode_is_refused() -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ({"buckets": 7}, "buckets must be 1 or an even number"),
-        ({"buckets": 0}, "buckets must be 1 or an even number"),
-        ({"buckets": 1.0}, "buckets must be 1 or an even number"),
-        ({"rounds": 0}, "rounds must be an integer of at least 1 and is 0"),
-        ({"chunk": 0}, "chunk must be an integer of at least 1 and is 0"),
+        ({"buckets": 7}, "buckets: expected 1 or an even number"),
+        ({"buckets": 0}, "buckets: expected 1 or an even number"),
+        ({"buckets": 1.0}, "buckets: expected 1 or an even number"),
+        ({"rounds": 0}, "rounds: expected an integer of at least 1, got 0"),
+        ({"chunk": 0}, "chunk: expected an integer of at least 1, got 0"),
         ({"chunk": 13}, "chunk must be at most the length of the sequence, 12, and is 13"),
-        ({"key_lengths": torch.tensor([12, 0])}, "key_lengths must lie in 1..12"),
-        ({"key_lengths": torch.tensor([12, 13])}, "reach from 12 to 13"),
-        ({"key_lengths": torch.tensor([12])}, "key_lengths must have shape (2,)"),
+        ({"key_lengths": torch.tensor([12, 0])}, "key_lengths: expected lengths in 1..12"),
+        ({"key_lengths": torch.tensor([12, 13])}, "got 12 to 13"),
+        ({"key_lengths": torch.tensor([12])}, "key_lengths: expected shape (2,)"),
         ({"rotations": torch.zeros(2, 3, 5, 4)}, "rotations must have shape (rounds, 3, 4"),
         ({"rotations": torch.zeros(0, 3, 4, 4)}, "rotations must have shape (rounds, 3, 4"),
     ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from linattn_models.lsh.windows import Layout, Round, norms_of, windows
+from linattn_models.attention.lsh.windows import Layout, Round, norms_of, windows
 
 
 def attend(
