@@ -27,7 +27,7 @@ def initialize(blocks: nn.ModuleList, *, norm_first: bool) -> None:
         mixer = block.mixer
         embed_dim = mixer.out.in_features
         compared = (mixer.projections - 1) * embed_dim  # all but the values
-        nn.init.normal_(mixer.qkv.weight[:, :compared], std=mixer.spread * embed_dim**-0.5)
+        nn.init.normal_(mixer.qkv.weight[:compared], std=mixer.spread * embed_dim**-0.5)
         if norm_first:
             for layer in (mixer.out, block.contract):
                 layer.weight.mul_((2 * len(blocks)) ** -0.5)

@@ -10,11 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from linattn_core.decoding import CannotCompile, DecoderDescription, DecoderLayer
-from linattn_models import description, single
+from linattn_models import description
 from linattn_models.attention import LinearMixer, Mixer, build_mixer
 from linattn_models.config import TransformerConfig
 from linattn_models.initialization import initialize
-from linattn_models.projection import WideningLinear
 from linattn_models.state import Cursor, DecodingState, LayerState, check_prompts
 from linattn_models.validation import at_least, exact_keys, integer_vector, lengths_within
 
@@ -33,7 +32,7 @@ class Block(nn.Module):
         self.mixer: Mixer = build_mixer(config)
         self.norm1 = nn.LayerNorm(config.embed_dim)
         self.norm2 = nn.LayerNorm(config.embed_dim)
-        self.expand = WideningLinear(config.embed_dim, config.ffn_dim)
+        self.expand = nn.Linear(config.embed_dim, config.ffn_dim)
         self.contract = nn.Linear(config.ffn_dim, config.embed_dim)
         self.activation = _ACTIVATIONS[config.activation]
         self.norm_first = config.norm == "pre"
@@ -53,14 +52,8 @@ class Block(nn.Module):
 
     def step(self, x: Tensor, state: LayerState, cursor: Cursor) -> tuple[Tensor, LayerState]:
         """(B, E) -> (B, E), and the next state."""
-        layers: dict[str, Any] = self._modules
-        if self.norm_first:
-            attended, state = layers["mixer"].step(single.norm(layers["norm1"], x), state, cursor)
-            x = x + attended
-            return x + self._ffn_of_one(single.norm(layers["norm2"], x)), state
-        attended, state = layers["mixer"].step(x, state, cursor)
-        x = single.norm(layers["norm1"], x + attended)
-        return single.norm(layers["norm2"], x + self._ffn_of_one(x)), state
+        attended, state = self.mixer.step(self._entering(x), state, cursor)
+        return self._leaving(x, attended), state
 
     def describe(self) -> DecoderLayer:
         """The layer for a backend that compiles it; see `Transformer.describe`."""
@@ -69,8 +62,8 @@ class Block(nn.Module):
         return DecoderLayer(
             qkv,
             out,
-            expand=description.affine(self.expand, WideningLinear),
-            contract=description.affine(self.contract, nn.Linear),
+            expand=description.affine(self.expand),
+            contract=description.affine(self.contract),
             norm1=description.norm(self.norm1),
             norm2=description.norm(self.norm2),
         )
@@ -102,10 +95,6 @@ class Block(nn.Module):
 
     def _ffn(self, x: Tensor) -> Tensor:
         return cast(Tensor, self.contract(self.activation(self.expand(x))))
-
-    def _ffn_of_one(self, x: Tensor) -> Tensor:
-        layers = self._modules
-        return single.feed_forward(layers["expand"], self.activation, layers["contract"], x)
 
 
 class Transformer(nn.Module):

@@ -6,9 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from linattn_core.decoding import Affine, CannotCompile
-from linattn_models import single
 from linattn_models.config import TransformerConfig
-from linattn_models.projection import WideningLinear
 from linattn_models.state import Cursor, LayerState
 
 
@@ -20,11 +18,13 @@ class Mixer(nn.Module):
 
     Attributes:
         spread: standard deviation with which queries and keys start, for normalized inputs.
+        can_step: whether `prefill` and `step` work.
         projections: what the first layer makes of x: queries, keys and values, or fewer where two
             of them are one.
     """
 
     spread = 1.0
+    can_step = True
     projections = 3
 
     def __init__(self, config: TransformerConfig) -> None:
@@ -32,7 +32,7 @@ class Mixer(nn.Module):
         self.num_heads = config.num_heads
         self.head_dim = config.head_dim
         self.is_causal = config.is_causal
-        self.qkv = WideningLinear(config.embed_dim, self.projections * config.embed_dim)
+        self.qkv = nn.Linear(config.embed_dim, self.projections * config.embed_dim)
         self.out = nn.Linear(config.embed_dim, config.embed_dim)
 
     def forward(self, x: Tensor, key_lengths: Tensor | None = None) -> Tensor:
@@ -48,12 +48,12 @@ class Mixer(nn.Module):
 
     def step(self, x: Tensor, state: LayerState, cursor: Cursor) -> tuple[Tensor, LayerState]:
         """One position more: (B, E) -> (B, E), and the state that includes it."""
-        layers = self._modules
-        projected = single.widening(layers["qkv"], x)  # (B, 3 E)
+        projected: Tensor = self.qkv(x)  # (B, 3 E)
         by_head = projected.view(x.shape[0], 3, self.num_heads, self.head_dim)
         query, key, value = by_head.unbind(1)  # (B, H, D) each, views
         heads, state = self.attend_next(query, key, value, state, cursor)
-        return single.linear(layers["out"], heads.flatten(1)), state
+        joined: Tensor = self.out(heads.flatten(1))
+        return joined, state
 
     def initial_state(
         self, batch: int, max_length: int | None, device: torch.device, dtype: torch.dtype

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from linattn_core import (
     LinearAttentionState,
@@ -17,7 +17,6 @@ from linattn_core.decoding import Affine, CannotCompile
 from linattn_models import description
 from linattn_models.attention.base import Mixer
 from linattn_models.config import TransformerConfig
-from linattn_models.projection import WideningLinear
 from linattn_models.state import Cursor, LayerState
 
 
@@ -111,5 +110,4 @@ class LinearMixer(Mixer):
                 f"feature map {type(self.feature_map).__name__} is not of each number alone; "
                 "compiled are 'elu', 'relu' and 'identity'."
             )
-        qkv = description.affine(self.qkv, WideningLinear)
-        return qkv, description.affine(self.out, nn.Linear)
+        return description.affine(self.qkv), description.affine(self.out)

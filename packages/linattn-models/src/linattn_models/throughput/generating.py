@@ -12,13 +12,19 @@ import torch
 from torch import Tensor
 
 from linattn_models.autoregressive import AutoregressiveTransformer
-from linattn_models.compiled import CompiledDecoder, FusedPredictor
-from linattn_models.compiling import choose_decoder
-from linattn_models.generation import METHODS, check_length
+from linattn_models.decoding import (
+    CompiledDecoder,
+    FusedPredictor,
+    Prompt,
+    Sampling,
+    check_length,
+    choose_decoder,
+    choose_method,
+)
 from linattn_models.heads.base import token_shape
 from linattn_models.state import Cursor
 from linattn_models.throughput.clocks import clock
-from linattn_models.validation import at_least, one_of
+from linattn_models.validation import at_least
 
 # A short step is repeated for so many seconds together, or so often.
 _SECONDS_A_POSITION = 0.05
@@ -51,7 +57,7 @@ def generation_throughput(
     *,
     batch: int,
     length: int | None = None,
-    method: str = "stateful",
+    method: str = "auto",
     decoder: str | CompiledDecoder = "auto",
     steps: int | None = None,
     seed: int = 0,
@@ -76,7 +82,7 @@ def generation_throughput(
             "and the decoder as decoder=."
         )
     at_least("batch", batch, 1)
-    one_of("method", method, METHODS)
+    method = choose_method(model, method)
     length = model.max_length if length is None else length
     check_length(model, length)
     generator = torch.Generator(model.device).manual_seed(seed)
@@ -168,12 +174,13 @@ def _compiled_step(
     generator: torch.Generator,
 ) -> Callable[[], Tensor]:
     """A step as `generate` makes it, from a state that the decoder may keep in a place it knows."""
-    predictor = FusedPredictor(decoder, token.unsqueeze(1)[:, :0], length)
+    predictor = FusedPredictor(decoder, Prompt.of(token.unsqueeze(1)[:, :0], length))
+    sampling = Sampling(generator=generator)
 
     def step() -> Tensor:
         predictor.state = replace(predictor.state, cursor=cursor)
         predictor.take(token)
-        return predictor.draw(1.0, generator)
+        return predictor.draw(sampling)[1]
 
     step()  # records the step where it is recorded
     return step
