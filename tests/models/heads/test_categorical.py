@@ -57,17 +57,22 @@ def test_same_generator_same_samples() -> None:
             torch.zeros(2, 5),
             torch.zeros(2, dtype=torch.int64),
             ValueError,
-            "(..., 6) and have (2, 5)",
+            "parameters: expected shape (..., 6), got (2, 5)",
         ),
         (
             torch.zeros(2, 6),
             torch.zeros(3, dtype=torch.int64),
             ValueError,
-            "shape (2,) and have (3,)",
+            "tokens: expected shape (2,), got (3,)",
         ),
         (torch.zeros(2, 6), torch.zeros(2), TypeError, "convert them by .long()"),
-        (torch.zeros(2, 6), torch.tensor([0, 6]), ValueError, "in 0..5 and reach from 0 to 6"),
-        (torch.zeros(2, 6), torch.tensor([-1, 5]), ValueError, "reach from -1 to 5"),
+        (
+            torch.zeros(2, 6),
+            torch.tensor([0, 6]),
+            ValueError,
+            "tokens: expected values in 0..5, got 0 to 6",
+        ),
+        (torch.zeros(2, 6), torch.tensor([-1, 5]), ValueError, "in 0..5, got -1 to 5"),
     ],
 )
 def test_refuses_what_cannot_be_right(
@@ -79,11 +84,11 @@ def test_refuses_what_cannot_be_right(
 
 @pytest.mark.parametrize("temperature", [-0.1, float("nan"), float("inf")])
 def test_refuses_temperatures_that_are_none(temperature: float) -> None:
-    with pytest.raises(ValueError, match="temperature must be a number at least 0 and is"):
+    with pytest.raises(ValueError, match="temperature.* at least 0"):
         Categorical(6).sample(torch.zeros(6), temperature=temperature)
 
 
 @pytest.mark.parametrize("vocabulary", [1, 0, 2.5])
 def test_refuses_vocabularies_without_a_choice(vocabulary: Any) -> None:
-    with pytest.raises(ValueError, match="vocabulary must be an integer of at least 2"):
+    with pytest.raises(ValueError, match="vocabulary.* an integer of at least 2"):
         Categorical(vocabulary)

@@ -24,12 +24,12 @@ def test_round_trips(head: Head) -> None:
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ([], "must be described by a mapping with a 'kind'"),
-        ({"vocabulary": 3}, "must be described by a mapping with a 'kind'"),
+        ([], "a head: expected a mapping with a 'kind', got"),
+        ({"vocabulary": 3}, "a head: expected a mapping with a 'kind', got"),
         ({"kind": "categoric", "vocabulary": 3}, "did you mean 'categorical'"),
         ({"kind": "categorical"}, "lacks the key.*'vocabulary'"),
         ({"kind": "categorical", "vocabulary": 3, "levels": 3}, "'levels' is unknown"),
-        ({"kind": "categorical", "vocabulary": "3"}, "and is '3'"),
+        ({"kind": "categorical", "vocabulary": "3"}, "'3'"),
     ],
 )
 def test_what_describes_no_head_is_refused(values: Any, said: str) -> None:
