@@ -139,10 +139,10 @@ def test_a_full_sequence_refuses_to_go_on(attention: str) -> None:
     _, state = model.prefill(tokens[:, :-1], torch.tensor([8, 2]))
     with pytest.raises(ValueError, match=r"a position below 9, .* got position 9"):
         model.step(tokens[:, 0], state)
-    with pytest.raises(ValueError, match="tokens must be 0 to 8 long here and are 9 long"):
+    with pytest.raises(ValueError, match="tokens: expected length 0 to 8, got 9"):
         model.prefill(tokens)
     _, state = model.prefill(tokens[:, :3], max_length=4)
-    with pytest.raises(ValueError, match="room for 4 positions and all are taken"):
+    with pytest.raises(ValueError, match="room for 4 positions"):
         model.step(tokens[:, 0], state)
     with pytest.raises(ValueError, match="at most the model's 9 positions, got 10"):
         model.prefill(tokens[:, :3], max_length=10)
@@ -151,13 +151,23 @@ def test_a_full_sequence_refuses_to_go_on(attention: str) -> None:
 @pytest.mark.parametrize(
     ("head", "tokens", "error", "said"),
     [
-        (7, torch.zeros(2, 3, 3, dtype=torch.int64), ValueError, "have (2, 3, 3)"),
-        (7, torch.zeros(2, 0, dtype=torch.int64), ValueError, "1 to 9 long here and are 0"),
-        (7, torch.zeros(2, 10, dtype=torch.int64), ValueError, "1 to 9 long here and are 10"),
-        (7, torch.zeros(2, 3), TypeError, "int64 and are torch.float32"),
-        (7, torch.tensor([[1, 7]]), ValueError, "in 0..6 and reach from 1 to 7"),
-        (HEADS[2], torch.zeros(2, 3, dtype=torch.int64), ValueError, "('batch', 'length', 3)"),
-        (HEADS[2], torch.full((1, 2, 3), 8), ValueError, "in 0..7 and reach from 8 to 8"),
+        (
+            7,
+            torch.zeros(2, 3, 3, dtype=torch.int64),
+            ValueError,
+            "shape (batch, length), got (2, 3, 3)",
+        ),
+        (7, torch.zeros(2, 0, dtype=torch.int64), ValueError, "length 1 to 9, got 0"),
+        (7, torch.zeros(2, 10, dtype=torch.int64), ValueError, "length 1 to 9, got 10"),
+        (7, torch.zeros(2, 3), TypeError, "int64, got torch.float32"),
+        (7, torch.tensor([[1, 7]]), ValueError, "values in 0..6, got 1 to 7"),
+        (
+            HEADS[2],
+            torch.zeros(2, 3, dtype=torch.int64),
+            ValueError,
+            "shape (batch, length, 3), got (2, 3)",
+        ),
+        (HEADS[2], torch.full((1, 2, 3), 8), ValueError, "values in 0..7, got 8 to 8"),
     ],
 )
 def test_refuses_tokens_that_cannot_be_right(
@@ -171,12 +181,15 @@ def test_refuses_tokens_that_cannot_be_right(
 def test_refuses_tokens_of_another_shape_in_a_step() -> None:
     model = tiny_model(head=HEADS[2])
     _, state = model.prefill(random_tokens(model, 2, 3))
-    with pytest.raises(ValueError, match=re.escape("('batch', 3) and got (2,)")):
+    with pytest.raises(ValueError, match=re.escape("shape (batch, 3), got (2,)")):
         model.step(torch.zeros(2, dtype=torch.int64), state)
 
 
 def test_refuses_models_that_cannot_be_built() -> None:
-    with pytest.raises(ValueError, match="would see the tokens that they predict"):
+    with pytest.raises(
+        ValueError,
+        match="is_causal: expected True, got False; its outputs would see the tokens that they predict",
+    ):
         tiny_model(is_causal=False)
     with pytest.raises(ValueError, match="positions: expected a known name, got 'sinusoid'"):
         tiny_model(positions="sinusoid")

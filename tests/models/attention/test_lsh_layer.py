@@ -91,8 +91,8 @@ def test_it_refuses_to_step_with_the_reason() -> None:
         lambda: model.transformer.initial_state(2),
         lambda: model.prefill(tokens),
         lambda: model.step(tokens[:, 0], linear_state),
-        lambda: model.generate(2),
-        lambda: generation_throughput(model, batch=1, steps=2),
+        lambda: model.generate(2, method="stateful"),
+        lambda: generation_throughput(model, batch=1, steps=2, method="stateful"),
     ):
         with pytest.raises(ValueError, match=reason):
             call()
@@ -105,7 +105,7 @@ def test_it_generates_by_rerunning() -> None:
     prefix = random_tokens(model, 2, 2)
     tokens = model.generate(prefix=prefix, method="rerun", generator=seeded())
     assert tokens.shape == (2, MAX_LENGTH) and torch.equal(tokens[:, :2], prefix)
-    assert torch.equal(tokens, model.generate(prefix=prefix, method="rerun", generator=seeded()))
+    assert torch.equal(tokens, model.generate(prefix=prefix, generator=seeded()))
     assert generation_throughput(model, batch=2, method="rerun", steps=2).estimated
 
 

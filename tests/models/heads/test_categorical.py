@@ -57,17 +57,22 @@ def test_same_generator_same_samples() -> None:
             torch.zeros(2, 5),
             torch.zeros(2, dtype=torch.int64),
             ValueError,
-            "(..., 6) and have (2, 5)",
+            "parameters: expected shape (..., 6), got (2, 5)",
         ),
         (
             torch.zeros(2, 6),
             torch.zeros(3, dtype=torch.int64),
             ValueError,
-            "shape (2,) and have (3,)",
+            "tokens: expected shape (2,), got (3,)",
         ),
         (torch.zeros(2, 6), torch.zeros(2), TypeError, "convert them by .long()"),
-        (torch.zeros(2, 6), torch.tensor([0, 6]), ValueError, "in 0..5 and reach from 0 to 6"),
-        (torch.zeros(2, 6), torch.tensor([-1, 5]), ValueError, "reach from -1 to 5"),
+        (
+            torch.zeros(2, 6),
+            torch.tensor([0, 6]),
+            ValueError,
+            "tokens: expected values in 0..5, got 0 to 6",
+        ),
+        (torch.zeros(2, 6), torch.tensor([-1, 5]), ValueError, "in 0..5, got -1 to 5"),
     ],
 )
 def test_refuses_what_cannot_be_right(

@@ -206,9 +206,9 @@ def test_starts_from_a_broad_distribution(channels: int) -> None:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"num_mixtures": 0}, "num_mixtures: expected an integer of at least 1, got 0"),
-        ({"channels": 2}, "channels must be 1 or 3 and is 2"),
-        ({"levels": 1}, "levels: expected an integer of at least 2, got 1"),
+        ({"num_mixtures": 0}, "num_mixtures.* at least 1.* 0"),
+        ({"channels": 2}, "channels: expected 1 or 3, got 2"),
+        ({"levels": 1}, "levels.* at least 2.* 1"),
     ],
 )
 def test_refuses_fields_that_cannot_be_right(fields: dict[str, Any], said: str) -> None:
@@ -219,8 +219,8 @@ def test_refuses_fields_that_cannot_be_right(fields: dict[str, Any], said: str) 
 @pytest.mark.parametrize(
     ("tokens", "said"),
     [
-        (torch.zeros(2, dtype=torch.int64), "shape (2, 3) and have (2,)"),
-        (torch.tensor([[0, 1, 2], [3, 4, 256]]), "in 0..255 and reach from 0 to 256"),
+        (torch.zeros(2, dtype=torch.int64), "tokens: expected shape (2, 3), got (2,)"),
+        (torch.tensor([[0, 1, 2], [3, 4, 256]]), "values in 0..255, got 0 to 256"),
     ],
 )
 def test_refuses_tokens_that_cannot_be_right(tokens: Tensor, said: str) -> None:

@@ -24,8 +24,8 @@ def test_round_trips(head: Head) -> None:
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ([], "must be described by a mapping with a 'kind'"),
-        ({"vocabulary": 3}, "must be described by a mapping with a 'kind'"),
+        ([], "a head: expected a mapping with a 'kind', got"),
+        ({"vocabulary": 3}, "a head: expected a mapping with a 'kind', got"),
         ({"kind": "categoric", "vocabulary": 3}, "did you mean 'categorical'"),
         ({"kind": "categorical"}, "expected the keys 'vocabulary'"),
         ({"kind": "categorical", "vocabulary": 3, "levels": 3}, "got 'levels'"),

@@ -6,19 +6,21 @@ D head dim, P parameters of the head, K choices of the head, C channels of a tok
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
+from linattn_core.errors import expected
 from linattn_core.state import LinearAttentionState
 
 WEIGHTS = ("float32", "bfloat16", "int8")
 
 
 class CannotCompile(ValueError):
-    """A model, or a way of keeping its weights, that no compiled decoder is made of."""
+    """The model, or the dtype asked for its weights, has no compiled decoder; says why."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,7 +126,7 @@ class DecoderDescription:
         """Refuses tensors that do not fit together: a backend reads them by their addresses.
 
         Raises:
-            CannotCompile: with the tensor, the shape that was expected and the one that came.
+            CannotCompile: with the tensor, the expected shape and its own.
         """
         embed = self.num_heads * self.head_dim
         hidden = self.layers[0].expand.weight.shape[-1] if self.layers else 0
@@ -139,13 +141,37 @@ class DecoderDescription:
         if self.tokens is not None:
             _check_tokens(self.tokens, embed)
 
+    def tensors(self) -> Iterator[Tensor]:
+        """All tensors of the model, in one order."""
+        yield from (self.norm.weight, self.norm.bias)
+        for layer in self.layers:
+            for part in (layer.qkv, layer.out, layer.expand, layer.contract):
+                yield from (part.weight, part.bias)
+            for norm in (layer.norm1, layer.norm2):
+                yield from (norm.weight, norm.bias)
+        if self.tokens is not None:
+            yield from (*self.tokens.embeddings, self.tokens.start, self.tokens.positions)
+            yield from (self.tokens.output.weight, self.tokens.output.bias)
+
+    @property
+    def device(self) -> torch.device:
+        """The one device of all tensors.
+
+        Raises:
+            CannotCompile: there are several.
+        """
+        devices = list(dict.fromkeys(x.device for x in self.tensors()))
+        if len(devices) > 1:
+            names = ", ".join(map(str, devices))
+            advice = "move the whole model by .to()"
+            raise CannotCompile(expected("the weights", "one device", names, advice))
+        return devices[0]
+
 
 def _check_shape(what: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
     if tuple(tensor.shape) != shape:
-        raise CannotCompile(
-            f"{what} was expected to have shape {shape}, which the layers of the model share, and "
-            f"has {tuple(tensor.shape)}."
-        )
+        advice = "all layers of a compiled model have the same shapes, so decode eagerly"
+        raise CannotCompile(expected(what, f"shape {shape}", tuple(tensor.shape), advice))
 
 
 def _check_affine(what: str, affine: Affine, inputs: int, outputs: int) -> None:
@@ -171,12 +197,12 @@ def _check_tokens(tokens: TokenCoding, embed: int) -> None:
 
 
 class Draw(NamedTuple):
-    """What decides a draw, next to the parameters.
+    """The temperature and the random numbers that turn parameters into tokens.
 
     Attributes:
         temperature: as the heads take it.
-        waits: (B, K) of the exponential distribution, None at temperature 0.
-        uniform: (B, C) of the uniform distribution, None at temperature 0 and for logits alone.
+        waits: (B, K) from the exponential distribution; None at temperature 0.
+        uniform: (B, C) from the uniform distribution; None at temperature 0 and for logits alone.
     """
 
     temperature: float
@@ -188,7 +214,8 @@ class NativeDecoder(Protocol):
     """Packed weights that decode; later changes of the description's tensors do not reach them.
 
     Inputs have been checked for shape and dtype; their values have not. States are updated in
-    place; calls from several threads are independent where their states are.
+    place; calls from several threads are independent where their states are. A decoder that
+    subclasses this protocol inherits `reserve` and `noise` for states of any place in memory.
 
     Attributes:
         nbytes: bytes of the packed weights.
@@ -227,5 +254,22 @@ class NativeDecoder(Protocol):
             inputs: tokens (B,) or (B, C), or vectors (B, E).
 
         Returns:
-            (B, P), or for vectors (B, E), and the tokens drawn if a draw was given.
+            (B, P), or for vectors (B, E), and the tokens drawn if a draw was given. The tensors
+            of reserved states' steps may be overwritten by the next step.
         """
+
+    def reserve(self, batch: int, owner: object) -> tuple[LinearAttentionState, ...] | None:
+        """States at addresses where this decoder steps fastest, for as long as `owner` lives.
+
+        Nobody may keep them longer. None: the decoder steps any states equally fast.
+        """
+        return None
+
+    def noise(
+        self, states: Sequence[LinearAttentionState], temperature: float
+    ) -> Draw | None:
+        """The tensors from which a step of reserved states reads its random numbers, to be filled.
+
+        None: the states are not reserved, or the decoder reads random numbers anywhere.
+        """
+        return None

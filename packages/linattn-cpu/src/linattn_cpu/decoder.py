@@ -25,6 +25,7 @@ from linattn_core.decoding import (
     DecoderDescription,
     DecoderLayer,
     Draw,
+    NativeDecoder,
     Norm,
     TokenCoding,
 )
@@ -63,7 +64,7 @@ def refuses_decoder(description: DecoderDescription, weights: str) -> str | None
     return None
 
 
-class CpuDecoder:
+class CpuDecoder(NativeDecoder):
     """See `linattn_core.decoding.NativeDecoder` for what the methods promise.
 
     The weights are packed for the instruction set that is live when the decoder is made, and run on

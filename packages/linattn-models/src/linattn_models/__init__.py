@@ -16,10 +16,9 @@ save, load, read_config      one folder: config.json and model.safetensors
 from linattn_core.decoding import CannotCompile
 from linattn_models.attention import Linear, Lsh, Softmax, draw_rotations, lsh_attention
 from linattn_models.autoregressive import AutoregressiveTransformer
-from linattn_models.compiled import CompiledDecoder, CompiledTransformer
-from linattn_models.compiling import compile_decoder
 from linattn_models.config import TransformerConfig
 from linattn_models.ctc import CTCBiLSTM, CTCBiLSTMConfig, ctc_greedy, ctc_loss
+from linattn_models.decoding import CompiledDecoder, CompiledTransformer, compile_decoder
 from linattn_models.heads import Categorical, Head, MixtureOfLogistics, head_from_dict
 from linattn_models.serialization import load, read_config, save
 from linattn_models.state import DecodingState, KeyValueCache

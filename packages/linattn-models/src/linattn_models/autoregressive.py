@@ -4,41 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from linattn_core.decoding import DecoderDescription, TokenCoding
+from linattn_core.errors import expected
 from linattn_models import description
-from linattn_models.compiled import CompiledDecoder
-from linattn_models.compiling import choose_decoder
 from linattn_models.config import TransformerConfig
-from linattn_models.generation import (
-    METHODS,
-    Begin,
-    Generating,
-    RerunPredictor,
-    StatefulPredictor,
-)
+from linattn_models.decoding import Generation
 from linattn_models.heads import Categorical, Head, MixtureOfLogistics, head_from_dict
-from linattn_models.heads.base import Drawn, check_sequences, check_step_shape
+from linattn_models.heads.base import Drawn, check_sequences, check_step_shape, check_tokens
 from linattn_models.positions import Positions
 from linattn_models.state import DecodingState, check_positions, room_for
-from linattn_models.transformer import Transformer
-from linattn_models.validation import at_least, exact_keys, lengths_within, one_of
+from linattn_models.transformer import Block, Transformer
+from linattn_models.validation import at_least, exact_keys, lengths_within
 
-# Entries of the vectors at the start: small, so that the first updates can turn them.
+# Standard deviation of the initial vectors: small, so that the first updates can turn them.
 _STD = 0.02
 
 
-class AutoregressiveTransformer(Generating, nn.Module):
+class AutoregressiveTransformer(Generation, nn.Module):
     """p(tokens) = prod_i p(tokens[i] | tokens[:i]), with a causal transformer and an output head.
 
-    What enters position i is the vector of token i - 1 (at position 0 a learned start vector) and
-    the vector of position i; what leaves it are the head's parameters for token i. A token has one
-    value, or three (red, green, blue); the vectors of its values are summed.
+    The input of position i is the vector of token i - 1 (at position 0 a learned start vector) plus
+    the vector of position i; the output are the head's parameters for token i. A token has one
+    value, or three (red, green, blue), whose vectors are summed.
 
     Args:
         config: the layers; must be causal.
@@ -59,10 +51,8 @@ class AutoregressiveTransformer(Generating, nn.Module):
     ) -> None:
         super().__init__()
         if not config.is_causal:
-            raise ValueError(
-                "An autoregressive transformer needs a causal configuration and got "
-                "is_causal=False: its outputs would see the tokens that they predict."
-            )
+            advice = "its outputs would see the tokens that they predict"
+            raise ValueError(expected("is_causal", True, False, advice))
         at_least("max_length", max_length, 1)
         self.head: Head = Categorical(head) if isinstance(head, int) else head
         self.max_length = max_length
@@ -112,17 +102,20 @@ class AutoregressiveTransformer(Generating, nn.Module):
         nats = self.head.negative_log_likelihood(self(tokens), tokens)
         return nats.mean() / self.head.channels
 
-    def predict_next(self, tokens: Tensor) -> Tensor:
-        """The head's parameters for the token after `tokens`, by running them all.
+    def predict_next(self, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """The head's parameters for the token after each prompt, by running all its tokens.
 
         Args:
-            tokens: (B, N) int64, or (B, N, 3); 0 <= N < max_length.
+            tokens: (B, N) int64, or (B, N, 3); 0 <= N < max_length; padded on the right with any
+                tokens in range.
+            lengths: (B,) int, each prompt's own length in 0..N; all N by default.
 
         Returns:
             (B, P).
         """
         check_sequences(self.head, tokens, 0, self.max_length - 1)
-        return cast(Tensor, self.output(self.transformer(self._enter(tokens))[:, -1]))
+        inputs = self._inputs(tokens, lengths)
+        return self._last(self.transformer(self._enter(tokens), inputs), inputs)
 
     def prefill(
         self, tokens: Tensor, lengths: Tensor | None = None, *, max_length: int | None = None
@@ -143,32 +136,28 @@ class AutoregressiveTransformer(Generating, nn.Module):
         """
         room = room_for(max_length, self.max_length)
         check_sequences(self.head, tokens, 0, room - 1)
-        batch, length = tokens.shape[0], tokens.shape[1]
-        last: int | Tensor = length
-        inputs = None
-        if lengths is not None:
-            lengths_within("lengths", lengths, batch, length)
-            last, inputs = lengths.long(), lengths + 1
+        inputs = self._inputs(tokens, lengths)
         y, state = self.transformer.prefill(self._enter(tokens), inputs, max_length=room)
-        rows = torch.arange(batch, device=tokens.device)
-        return cast(Tensor, self.output(y[rows, last])), state
+        return self._last(y, inputs), state
 
     def step(self, token: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
-        """Takes one token of each sequence; puts out the parameters for the next.
+        """The parameters for the token after `token`.
 
         Args:
-            token: (B,) int64, or (B, 3).
+            token: (B,) int64, or (B, 3), one of each sequence.
             state: from `prefill` or `step`; updated in place under `torch.no_grad`.
 
         Returns:
             (B, P) and the next state.
 
         Raises:
-            ValueError: another shape, or a sequence that is full.
+            ValueError, TypeError: another shape or dtype, on the CPU also a value out of range,
+                or a sequence that is full.
 
         Cost: for linear attention the same at every position, for softmax O(position).
         """
         check_step_shape(self.head, token)
+        check_tokens(self.head, token)
         check_positions(state.cursor, self.max_length)
         vectors = self._embed(token) + self.positions.at(state.cursor.position)  # (B, E)
         y, state = self.transformer.step(vectors, state)
@@ -179,21 +168,10 @@ class AutoregressiveTransformer(Generating, nn.Module):
         """Where the weights are."""
         return self.start.device
 
-    def begin(self, method: str, decoder: str | CompiledDecoder, steps: int) -> Begin:
-        """How sequences begin that are drawn by this method; see `generation.Generating`."""
-        one_of("method", method, METHODS)
-        self._check_drops_nothing()
-        if method == "rerun":
-            if decoder not in ("auto", "eager"):
-                raise ValueError(
-                    "method 'rerun' runs the whole model for each token and takes no decoder; pass "
-                    "method='stateful' or decoder='eager'."
-                )
-            return lambda known, length: RerunPredictor(self, known)
-        compiled = choose_decoder(self, decoder, steps)
-        if compiled is None:
-            return partial(StatefulPredictor, self)
-        return compiled.begin(method, "auto", steps)
+    @property
+    def can_step(self) -> bool:
+        """Whether every layer's attention has a state to step from; LSH has none."""
+        return all(cast(Block, block).mixer.can_step for block in self.transformer.blocks)
 
     def describe(self) -> DecoderDescription:
         """The model for a backend that compiles whole steps of tokens.
@@ -252,9 +230,16 @@ class AutoregressiveTransformer(Generating, nn.Module):
         vectors = torch.cat([start, self._embed(tokens)], 1)  # (B, N + 1, E)
         return vectors + cast(Tensor, self.positions(vectors.shape[1]))
 
-    def _check_drops_nothing(self) -> None:
-        if self.training and self.config.dropout > 0:
-            raise ValueError(
-                f"The model is in training mode, where dropout of {self.config.dropout:g} would "
-                "disturb what it draws; call model.eval() first."
-            )
+    def _inputs(self, tokens: Tensor, lengths: Tensor | None) -> Tensor | None:
+        """The inputs (B,) of prompts of these lengths: the start vector counts."""
+        if lengths is None:
+            return None
+        lengths_within("lengths", lengths, *tokens.shape[:2])
+        return lengths.to(tokens.device, torch.int64) + 1
+
+    def _last(self, y: Tensor, inputs: Tensor | None) -> Tensor:
+        """The parameters after each row's last input: (B, N + 1, E) -> (B, P)."""
+        if inputs is None:
+            return cast(Tensor, self.output(y[:, -1]))
+        rows = torch.arange(y.shape[0], device=y.device)
+        return cast(Tensor, self.output(y[rows, inputs - 1]))

@@ -2,67 +2,68 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
 from linattn_core.decoding import Affine, CannotCompile, Norm
+from linattn_core.errors import expected
 
 
 def require(module: nn.Module, kind: type[nn.Module]) -> None:
     """Refuses a module of another class, or one whose call runs more than its class says.
 
     Raises:
-        CannotCompile: with the class that was found, or that hooks were.
+        CannotCompile: with the class that came, or the fact that it has hooks.
     """
     if type(module) is not kind:
-        raise CannotCompile(
-            f"a {kind.__name__} was expected and a {type(module).__module__}."
-            f"{type(module).__name__} is in its place, whose arithmetic a compiled decoder does "
-            "not know."
-        )
+        name = f"{type(module).__module__}.{type(module).__name__}"
+        advice = "a compiled decoder does not know its arithmetic, so decode eagerly"
+        raise CannotCompile(expected("a layer", f"a {kind.__name__}", f"a {name}", advice))
     if _hooked(module) or "forward" in vars(module):
         raise CannotCompile(
-            f"a {kind.__name__} has hooks or a forward of its own, which a compiled decoder would "
-            "not run."
+            expected(
+                f"a {kind.__name__}",
+                "no hooks and the forward of its class",
+                "hooks or a forward of its own",
+                "a compiled decoder would not run them, so remove them or decode eagerly",
+            )
         )
 
 
 def embedding(table: nn.Module) -> Tensor:
     """The weight of an `nn.Embedding` that is nothing but a table."""
     require(table, nn.Embedding)
-    found = cast(nn.Embedding, table)
-    if found.max_norm is not None:
-        raise CannotCompile(
-            f"an embedding has max_norm={found.max_norm}, by which looking up changes its weights."
-        )
-    return numbers(found.weight, "an embedding")
+    layer = cast(nn.Embedding, table)
+    if layer.max_norm is not None:
+        advice = "looking a row up changes the weights, so decode eagerly"
+        raise CannotCompile(expected("an embedding", "no max_norm", layer.max_norm, advice))
+    return numbers(layer.weight, "an embedding")
 
 
 def numbers(tensor: Tensor | None, what: str) -> Tensor:
-    """A plain float32 tensor on the CPU or a CUDA GPU.
+    """A plain float32 tensor on the CPU or a CUDA GPU, detached.
 
     Raises:
         CannotCompile: absent, of another dtype, device or kind of tensor.
     """
     if tensor is None or type(tensor) not in (Tensor, nn.Parameter):
-        raise CannotCompile(f"{what} was expected to be a plain tensor and is {type(tensor)}.")
+        raise CannotCompile(expected(what, "a plain tensor", type(tensor), "decode eagerly"))
     if tensor.dtype != torch.float32 or tensor.device.type not in ("cpu", "cuda"):
-        raise CannotCompile(
-            f"{what} was expected in float32 on the CPU or a CUDA GPU and is {tensor.dtype} on "
-            f"{tensor.device}; move the model by .float() and .to(), or decode eagerly."
-        )
+        came = f"{tensor.dtype} on {tensor.device}"
+        advice = "move the model by .float() and .to(), or decode eagerly"
+        raise CannotCompile(expected(what, "float32 on the CPU or a CUDA GPU", came, advice))
     return tensor.detach()
 
 
 def affine(layer: nn.Module) -> Affine:
-    """An `nn.Linear` as (inputs, outputs) and bias."""
+    """An `nn.Linear` as weight (inputs, outputs), a transposed view, and bias."""
     require(layer, nn.Linear)
-    weight = numbers(cast(Any, layer).weight, "a layer's weight")
-    bias = numbers(cast(Any, layer).bias, "a layer's bias")
-    return Affine(weight.t(), bias)
+    linear = cast(nn.Linear, layer)
+    weight = numbers(linear.weight, "a layer's weight")
+    return Affine(weight.t(), numbers(linear.bias, "a layer's bias"))
 
 
 def norm(layer: nn.Module) -> Norm:
@@ -74,11 +75,15 @@ def norm(layer: nn.Module) -> Norm:
     )
 
 
-def _hooked(module: Any) -> bool:
-    """Whether calling the module runs hooks too."""
+def _hooked(layer: nn.Module) -> bool:
+    """Whether calling the layer runs hooks too, its own or those on all modules.
+
+    torch has no public way to ask; `test_refuses_models_that_it_does_not_know` and
+    `test_hooks_on_all_modules_are_hooks_too` fail where these names change.
+    """
     return bool(
-        module._forward_hooks
-        or module._forward_pre_hooks
+        layer._forward_hooks
+        or layer._forward_pre_hooks
         or torch_module._global_forward_hooks
         or torch_module._global_forward_pre_hooks
     )

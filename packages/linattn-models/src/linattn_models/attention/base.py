@@ -24,11 +24,13 @@ class Mixer(nn.Module):
 
     Attributes:
         spread: standard deviation of queries and keys at the start, for normalized inputs.
+        can_step: whether `prefill` and `step` work.
         projections: outputs of the first layer: queries, keys and values, or fewer where two of
             them are one.
     """
 
     spread = 1.0
+    can_step = True
     projections = 3
 
     def __init__(self, attention: Any, num_heads: int, head_dim: int, is_causal: bool) -> None:
@@ -53,10 +55,12 @@ class Mixer(nn.Module):
 
     def step(self, x: Tensor, state: LayerState, cursor: Cursor) -> tuple[Tensor, LayerState]:
         """One position more: (B, E) -> (B, E), and the state that includes it."""
-        by_head = self.qkv(x).view(x.shape[0], 3, self.num_heads, self.head_dim)
+        projected: Tensor = self.qkv(x)  # (B, 3 E)
+        by_head = projected.view(x.shape[0], 3, self.num_heads, self.head_dim)
         query, key, value = by_head.unbind(1)  # (B, H, D) each, views
         heads, state = self.attend_next(query, key, value, state, cursor)
-        return self.out(heads.flatten(1)), state
+        joined: Tensor = self.out(heads.flatten(1))
+        return joined, state
 
     def initial_state(
         self, batch: int, max_length: int | None, device: torch.device, dtype: torch.dtype

@@ -9,7 +9,11 @@ import torch
 from torch import Tensor
 
 from linattn_core.decoding import Draw, Sampler
+from linattn_core.errors import expected
 from linattn_models.validation import in_range
+
+# Temperatures below are 0: logits up to 1e8 divided by more stay finite in float32.
+_LEAST_TEMPERATURE = 1e-30
 
 
 class Head(Protocol):
@@ -55,7 +59,7 @@ class Head(Protocol):
 
 
 class Drawn(Protocol):
-    """A head whose draws are a choice by random numbers that are drawn apart from it.
+    """A head that chooses tokens by random numbers drawn apart from it.
 
     A backend may then make the choice inside a compiled step, from the same numbers.
     """
@@ -77,64 +81,69 @@ class Drawn(Protocol):
         """The head as a backend knows it."""
 
 
-def check_temperature(temperature: float) -> None:
-    """Refuses what is not a number of 0 or more."""
+def checked_temperature(temperature: float) -> float:
+    """The temperature to compute with: 0 where logits divided by it would overflow float32.
+
+    Raises:
+        ValueError: not a number of 0 or more.
+    """
     in_range("temperature", temperature, 0.0, math.inf)
+    return temperature if temperature >= _LEAST_TEMPERATURE else 0.0
 
 
 def check_parameters(head: Head, parameters: Tensor) -> None:
     """Refuses parameters of another width."""
     if parameters.ndim == 0 or parameters.shape[-1] != head.num_parameters:
-        raise ValueError(
-            f"parameters must have shape (..., {head.num_parameters}) and have "
-            f"{tuple(parameters.shape)}."
-        )
+        shape = f"shape (..., {head.num_parameters})"
+        raise ValueError(expected("parameters", shape, tuple(parameters.shape)))
 
 
 def check_tokens(head: Head, tokens: Tensor, leading: tuple[int, ...] | None = None) -> None:
     """Refuses tokens of another dtype or shape, and on the CPU also values out of range.
 
-    On an accelerator the values are not read: that would stop it at every call.
+    On an accelerator the values are not read: that would wait for it at every call.
     """
-    if tokens.dtype != torch.int64:
-        raise TypeError(f"tokens must be int64 and are {tokens.dtype}; convert them by .long().")
-    expected = None if leading is None else (*leading, *token_shape(head))
-    if expected is not None and tokens.shape != expected:
-        raise ValueError(f"tokens must have shape {expected} and have {tuple(tokens.shape)}.")
+    _check_dtype(tokens)
+    if leading is not None and tokens.shape != (*leading, *token_shape(head)):
+        shape = (*leading, *token_shape(head))
+        raise ValueError(expected("tokens", f"shape {shape}", tuple(tokens.shape)))
     if tokens.device.type != "cpu" or tokens.numel() == 0 or torch.compiler.is_compiling():
         return
     low, high = (int(bound) for bound in tokens.aminmax())
     if low < 0 or high >= head.levels:
-        raise ValueError(f"tokens must lie in 0..{head.levels - 1} and reach from {low} to {high}.")
+        wanted, advice = f"values in 0..{head.levels - 1}", "the head has no other levels"
+        raise ValueError(expected("tokens", wanted, f"{low} to {high}", advice))
 
 
 def check_sequences(head: Head, tokens: Tensor, shortest: int, longest: int) -> None:
     """Refuses what is not (B, N) int64 tokens, or (B, N, 3), with N from shortest to longest."""
-    extra = token_shape(head)
-    if tokens.ndim != 2 + len(extra) or tuple(tokens.shape[2:]) != extra:
-        raise ValueError(
-            f"tokens must have shape {('batch', 'length', *extra)} and have {tuple(tokens.shape)}."
-        )
+    _check_shape(head, "tokens", tokens, "batch", "length")
     if not shortest <= tokens.shape[1] <= longest:
-        raise ValueError(
-            f"tokens must be {shortest} to {longest} long here and are {tokens.shape[1]} long."
-        )
+        raise ValueError(expected("tokens", f"length {shortest} to {longest}", tokens.shape[1]))
     check_tokens(head, tokens)
 
 
 def check_step_shape(head: Head, token: Tensor) -> None:
-    """Refuses what is not one token a row, (B,) or (B, 3)."""
-    extra = token_shape(head)
-    if token.ndim != 1 + len(extra) or tuple(token.shape[1:]) != extra:
-        raise ValueError(
-            f"A step takes tokens of shape {('batch', *token_shape(head))} and got "
-            f"{tuple(token.shape)}."
-        )
+    """Refuses what is not one int64 token a row, (B,) or (B, 3); reads no values."""
+    _check_shape(head, "a step's tokens", token, "batch")
+    _check_dtype(token)
 
 
 def token_shape(head: Head) -> tuple[int, ...]:
     """The dimensions that a token adds: none for one channel."""
     return () if head.channels == 1 else (head.channels,)
+
+
+def _check_shape(head: Head, what: str, tokens: Tensor, *leading: str) -> None:
+    extra = token_shape(head)
+    if tokens.ndim != len(leading) + len(extra) or tuple(tokens.shape[len(leading) :]) != extra:
+        shape = f"shape ({', '.join(map(str, (*leading, *extra)))})"
+        raise ValueError(expected(what, shape, tuple(tokens.shape)))
+
+
+def _check_dtype(tokens: Tensor) -> None:
+    if tokens.dtype != torch.int64:
+        raise TypeError(expected("tokens", "int64", tokens.dtype, "convert them by .long()"))
 
 
 def at_least_single(parameters: Tensor) -> Tensor:
@@ -152,15 +161,15 @@ def new_draw(
 ) -> Draw:
     """Random numbers of these shapes, of `like`'s dtype and device; none at temperature 0."""
     if temperature == 0:
-        return Draw(temperature, None, None)
-    empty = None if uniform is None else like.new_empty(uniform)
-    draw = Draw(temperature, like.new_empty(waits), empty)
-    redraw(draw, generator)
+        return Draw(0.0, None, None)
+    uniforms = None if uniform is None else like.new_empty(uniform)
+    draw = Draw(temperature, like.new_empty(waits), uniforms)
+    fill(draw, generator)
     return draw
 
 
-def redraw(draw: Draw, generator: torch.Generator | None) -> None:
-    """New numbers in the place of a draw's own, in the order in which every head draws them."""
+def fill(draw: Draw, generator: torch.Generator | None) -> None:
+    """Draws new random numbers into a draw's tensors, in the order that all heads share."""
     if draw.waits is not None:
         draw.waits.exponential_(generator=generator)
     if draw.uniform is not None:
@@ -170,10 +179,10 @@ def redraw(draw: Draw, generator: torch.Generator | None) -> None:
 def choose(logits: Tensor, draw: Draw) -> Tensor:
     """Indices (...) with probability softmax(logits / temperature); at 0 the likeliest.
 
-    The first of the clocks to ring, clock i running at rate exp(logits[i] / temperature); a few
-    times faster than torch.multinomial, which is felt at one sequence a time.
+    The Gumbel-max trick: argmax(logits / temperature - log(waits)), with waits from the exponential
+    distribution. It takes a fraction of the time of torch.multinomial for one sequence.
     """
     if draw.waits is None:
         return logits.argmax(-1)
-    waited = draw.waits.clamp(min=torch.finfo(logits.dtype).tiny)  # 0 would beat any rate
-    return (logits / draw.temperature - waited.log_()).argmax(-1)
+    waits = draw.waits.clamp(min=torch.finfo(logits.dtype).tiny)  # -log(0) would beat any logit
+    return (logits / draw.temperature - waits.log_()).argmax(-1)

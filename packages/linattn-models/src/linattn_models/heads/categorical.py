@@ -13,8 +13,8 @@ from linattn_core.decoding import Draw, Sampler
 from linattn_models.heads.base import (
     at_least_single,
     check_parameters,
-    check_temperature,
     check_tokens,
+    checked_temperature,
     choose,
     new_draw,
 )
@@ -90,11 +90,9 @@ class Categorical:
             ValueError: a negative temperature, or parameters of another width.
         """
         check_parameters(self, parameters)
-        check_temperature(temperature)
         logits = at_least_single(parameters)
-        return self.choose(
-            logits, self.noise(logits.shape[:-1], temperature, generator, like=logits)
-        )
+        draw = self.noise(logits.shape[:-1], temperature, generator, like=logits)
+        return self.choose(logits, draw)
 
     def noise(
         self,
@@ -110,8 +108,16 @@ class Categorical:
             leading: (...), the shape of the tokens.
             temperature, generator: as for `sample`.
             like: of the logits' dtype and device.
+
+        Raises:
+            ValueError: a negative temperature.
         """
-        return new_draw(temperature, generator, like=like, waits=(*leading, self.vocabulary))
+        return new_draw(
+            checked_temperature(temperature),
+            generator,
+            like=like,
+            waits=(*leading, self.vocabulary),
+        )
 
     def choose(self, logits: Tensor, draw: Draw) -> Tensor:
         """The tokens (...) that these random numbers draw from the logits (..., P)."""

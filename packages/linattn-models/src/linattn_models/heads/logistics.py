@@ -11,11 +11,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from linattn_core.decoding import Draw, Sampler
+from linattn_core.errors import expected
 from linattn_models.heads.base import (
     at_least_single,
     check_parameters,
-    check_temperature,
     check_tokens,
+    checked_temperature,
     choose,
     new_draw,
 )
@@ -60,7 +61,7 @@ class MixtureOfLogistics:
         at_least("levels", self.levels, 2)
         at_least("channels", self.channels, 1)
         if self.channels not in (1, 3):
-            raise ValueError(f"channels must be 1 or 3 and is {self.channels}.")
+            raise ValueError(expected("channels", "1 or 3", self.channels))
 
     @property
     def num_parameters(self) -> int:
@@ -114,10 +115,8 @@ class MixtureOfLogistics:
             ValueError: a negative temperature, or parameters of another width.
         """
         check_parameters(self, parameters)
-        check_temperature(temperature)
         parameters = at_least_single(parameters)
-        leading = parameters.shape[:-1]
-        draw = self.noise(leading, temperature, generator, like=parameters)
+        draw = self.noise(parameters.shape[:-1], temperature, generator, like=parameters)
         return self.choose(parameters, draw)
 
     def noise(
@@ -134,9 +133,12 @@ class MixtureOfLogistics:
             leading: (...), the shape of the tokens but for channels.
             temperature, generator: as for `sample`.
             like: of the parameters' dtype and device.
+
+        Raises:
+            ValueError: a negative temperature.
         """
         return new_draw(
-            temperature,
+            checked_temperature(temperature),
             generator,
             like=like,
             waits=(*leading, self.num_mixtures),
@@ -186,7 +188,8 @@ class MixtureOfLogistics:
 
     def _to_level(self, x: Tensor) -> Tensor:
         half_range = (self.levels - 1) / 2.0
-        return x.mul(half_range).add_(half_range).round_().clamp_(0, self.levels - 1).long()
+        level = x.mul(half_range).add_(half_range).round_().clamp_(0, self.levels - 1)
+        return level.nan_to_num_().long()  # NaN as an integer would index past all tables
 
     def _to_tokens(self, values: Tensor, coefficients: Tensor | None) -> Tensor:
         """The levels at values (..., C), each channel moved by the levels of those before."""

@@ -22,6 +22,7 @@ class LshMixer(Mixer):
     A sequence shorter than a chunk is one chunk, in which all positions see one another.
     """
 
+    can_step = False
     projections = 2
     rotations: Tensor  # (rounds, H, D, buckets / 2)
 

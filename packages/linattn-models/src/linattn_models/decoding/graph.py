@@ -1,9 +1,9 @@
 """Decoding on a GPU: a whole step of a model recorded once as a CUDA graph, and run again.
 
-A graph repeats the addresses that it was recorded with, so a step has a place: inputs, states and
-random numbers in tensors that stay where they are, one place for each number of rows. A sequence
-that is drawn by `generate` is lent a place and steps in it. Any other state is copied into a place
-that is free, stepped, and copied back.
+A graph repeats the addresses that it was recorded with, so a step works in a slot: inputs, states
+and random numbers in tensors that stay where they are, one slot for each number of rows. `generate`
+reserves a slot and steps in it. Any other state is copied into a free slot, stepped, and copied
+back.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from linattn_core import LinearAttentionState
-from linattn_core.decoding import DecoderDescription, Draw
-from linattn_models.arithmetic import Arithmetic
-from linattn_models.recording import EagerRecorder, Recorder
+from linattn_core import LinearAttentionState, registry
+from linattn_core.decoding import DecoderDescription, Draw, NativeDecoder
+from linattn_core.errors import expected
+from linattn_models.decoding.recording import EagerRecorder, Recorder
+from linattn_models.decoding.torch_step import TorchStep
 
-# Places that are kept when nobody holds them, each with the memory of its states.
-_FREE_PLACES = 4
+# Slots that are kept when no owner is alive, each with the memory of its states.
+_FREE_SLOTS = 4
 
 States = Sequence[LinearAttentionState]
 # The parameters (B, P), or vectors (B, E), and the tokens that were drawn.
@@ -31,17 +32,18 @@ Stepped = tuple[Tensor, Tensor | None]
 Choose = Callable[[Tensor, Draw], Tensor]
 
 
-class GraphedDecoder:
+class GraphDecoder(NativeDecoder):
     """See `linattn_core.decoding.NativeDecoder` for what the methods promise.
 
     Args:
         description: the model; its weights are copied.
-        weights, backend: as for `Arithmetic`.
+        weights, backend: as for `TorchStep`.
         choose: the head's, or None where tokens are not drawn inside.
         recorder: what repeats the steps.
 
     Raises:
-        CannotCompile: weights that are kept otherwise.
+        CannotCompile: weights of another dtype.
+        ValueError: an unknown backend.
     """
 
     def __init__(
@@ -52,16 +54,18 @@ class GraphedDecoder:
         choose: Choose | None,
         recorder: Recorder,
     ) -> None:
-        self._arithmetic = Arithmetic(description, weights, backend)
+        if backend != "auto":
+            registry.named(backend)
+        self._torch_step = TorchStep(description, weights, backend)
         self._choose = choose
         self._recorder = recorder
-        self._places: list[_Place] = []  # the one used last at the end
+        self._slots: list[_Slot] = []  # the last used at the end
         self._lock = threading.RLock()
 
     @property
     def nbytes(self) -> int:
         """Bytes of the copied weights."""
-        return self._arithmetic.nbytes
+        return self._torch_step.nbytes
 
     @property
     def instruction_set(self) -> str:
@@ -70,137 +74,128 @@ class GraphedDecoder:
 
     def prefill(self, inputs: Tensor, lengths: Tensor | None, states: States) -> Tensor:
         with torch.no_grad():
-            outputs, found = self._arithmetic.prefill(inputs, lengths)
-            _copy(found, states)
+            outputs, final_states = self._torch_step.prefill(inputs, lengths)
+            _copy(final_states, states)
         return outputs
 
     def step(
         self, inputs: Tensor, position: int | Tensor, states: States, draw: Draw | None
     ) -> Stepped:
         with self._lock, torch.no_grad():
-            lent = self._lent(states)
-            if lent is not None:
-                parameters, drawn = lent.step(inputs, position, draw)
-                return parameters, None if drawn is None else drawn.clone()
+            reserved = self._slot_of(states)
+            if reserved is not None:
+                parameters, tokens = reserved.step(inputs, position, draw)
+                return parameters, None if tokens is None else tokens.clone()
             self._check(states, inputs.shape[0])
             _check_position(position, inputs.shape[0])
-            place = self._free_place(inputs.shape[0])
-            parameters, drawn = place.step_of(states, inputs, position, draw)
-            return parameters.clone(), None if drawn is None else drawn.clone()
+            slot = self._free_slot(inputs.shape[0])
+            parameters, tokens = slot.step_of(states, inputs, position, draw)
+            return parameters.clone(), None if tokens is None else tokens.clone()
 
-    def lend(self, batch: int, holder: object) -> tuple[LinearAttentionState, ...]:
-        """States that are stepped where they stand, for as long as the holder lives.
-
-        Nobody else may keep them: they are lent again once the holder is gone. The parameters that
-        a step of them returns are overwritten by the next.
-        """
+    def reserve(self, batch: int, owner: object) -> tuple[LinearAttentionState, ...]:
+        """The states of a slot, which is free again once the owner is gone."""
         with self._lock:
-            place = self._free_place(batch)
-            place.holder = weakref.ref(holder)
-            place.follow()
-            return place.states
+            slot = self._free_slot(batch)
+            slot.owner = weakref.ref(owner)
+            slot.wait()
+            return slot.states
 
-    def numbers(self, states: States, temperature: float) -> Draw | None:
-        """Where the random numbers go for a step of lent states; None for any other states."""
+    def noise(self, states: States, temperature: float) -> Draw | None:
         with self._lock:
-            lent = self._lent(states)
-            if lent is None:
+            slot = self._slot_of(states)
+            if slot is None:
                 return None
-            lent.follow()  # the last step may still be reading the numbers before
-            return lent.numbers(temperature)
+            slot.wait()  # the last step may still be reading the previous numbers
+            return slot.noise(temperature)
 
-    def _lent(self, states: States) -> _Place | None:
-        for place in self._places:
-            if place.states is states:
-                return place
+    def _slot_of(self, states: States) -> _Slot | None:
+        for slot in self._slots:
+            if slot.states is states:
+                return slot
         return None
 
-    def _free_place(self, batch: int) -> _Place:
-        free = [place for place in self._places if not place.held]
-        for place in free:
-            if place.batch == batch:
-                self._places.remove(place)
-                self._places.append(place)
-                return place
-        for place in free[: max(0, len(free) + 1 - _FREE_PLACES)]:
-            self._recorder.release([x for state in place.states for x in state])
-            self._places.remove(place)
+    def _free_slot(self, batch: int) -> _Slot:
+        free = [slot for slot in self._slots if not slot.reserved]
+        for slot in free:
+            if slot.batch == batch:
+                self._slots.remove(slot)
+                self._slots.append(slot)
+                return slot
+        for slot in free[: max(0, len(free) + 1 - _FREE_SLOTS)]:
+            self._recorder.release([x for state in slot.states for x in state])
+            self._slots.remove(slot)
         # A graph of no rows would hold no kernel.
         recorder = self._recorder if batch else EagerRecorder()
-        self._places.append(_Place(self._arithmetic, self._choose, recorder, batch))
-        return self._places[-1]
+        self._slots.append(_Slot(self._torch_step, self._choose, recorder, batch))
+        return self._slots[-1]
 
     def _check(self, states: States, batch: int) -> None:
-        model, device = self._arithmetic.model, self._arithmetic.device
+        model, device = self._torch_step.model, self._torch_step.device
         if len(states) != len(model.layers):
-            raise ValueError(
-                f"The state has {len(states)} layers and the decoder {len(model.layers)}; "
-                "it comes from another model."
-            )
+            advice = "the state comes from another model"
+            layers = f"{len(model.layers)} layers"
+            raise ValueError(expected("the state", layers, len(states), advice))
         shape = (batch, model.num_heads, model.head_dim, model.head_dim)
         for s, z in states:
             if s.shape != shape or z.shape != shape[:3]:
-                raise ValueError(
-                    f"A layer's state was expected to have s {shape} and z {shape[:3]} and has "
-                    f"{tuple(s.shape)} and {tuple(z.shape)}."
-                )
+                came = f"{tuple(s.shape)} and {tuple(z.shape)}"
+                raise ValueError(expected("a layer's s and z", f"{shape} and {shape[:3]}", came))
             for x in (s, z):
                 if x.dtype != torch.float32 or x.device != device:
-                    raise ValueError(
-                        f"A state was expected in float32 on {device} and is {x.dtype} on "
-                        f"{x.device}; make it by .to({str(device)!r}, torch.float32)."
-                    )
+                    came = f"{x.dtype} on {x.device}"
+                    advice = f"convert it by .to({str(device)!r}, torch.float32)"
+                    raise ValueError(expected("a state", f"float32 on {device}", came, advice))
 
 
-class _Place:
+class _Slot:
     """The tensors that the steps of one number of rows read and write, and their recordings.
 
     Attributes:
         batch: the rows.
         states: of each layer.
-        holder: whom the states are lent to.
+        owner: for whom the slot is reserved.
     """
 
     def __init__(
-        self, arithmetic: Arithmetic, choose: Choose | None, recorder: Recorder, batch: int
+        self, torch_step: TorchStep, choose: Choose | None, recorder: Recorder, batch: int
     ) -> None:
         self.batch = batch
-        self.holder: weakref.ref[object] | None = None
-        self._arithmetic = arithmetic
+        self.owner: weakref.ref[object] | None = None
+        self._torch_step = torch_step
         self._choose = choose
         self._recorder = recorder
         self._recorded: dict[str, Callable[[], Stepped]] = {}
         self._temperature = 1.0
         # Ordinary tensors, which may be written with inference mode on or off.
         with torch.inference_mode(False):
-            self.states = arithmetic.zeros(batch)
-            self._make_inputs(arithmetic.device)
+            self.states = torch_step.zeros(batch)
+            self._make_inputs(torch_step.device)
 
     @property
-    def held(self) -> bool:
-        """Whether whom the states were lent to still lives."""
-        return self.holder is not None and self.holder() is not None
+    def reserved(self) -> bool:
+        """Whether the owner is alive."""
+        return self.owner is not None and self.owner() is not None
 
-    def follow(self) -> None:
-        """Has what comes now run behind the last step."""
-        self._recorder.follow()
+    def wait(self) -> None:
+        """Makes the next work on the current stream wait for the last step."""
+        self._recorder.wait()
 
-    def numbers(self, temperature: float) -> Draw:
+    def noise(self, temperature: float) -> Draw:
         """The random numbers that the next step reads; none at temperature 0."""
         if temperature == 0:
             return Draw(temperature, None, None)
         return Draw(temperature, self._waits, self._uniform)
 
     def step(self, inputs: Tensor, position: int | Tensor, draw: Draw | None) -> Stepped:
-        """One step of the states that stand here."""
-        self.follow()
+        """One step of the slot's own states."""
+        self.wait()
         return self._step(inputs, position, draw)
 
     def step_of(
         self, states: States, inputs: Tensor, position: int | Tensor, draw: Draw | None
     ) -> Stepped:
-        """One step of states that stand elsewhere, and are updated there."""
-        self.follow()
+        """One step of states elsewhere, updated in place."""
+        self.wait()
         _copy(states, self.states)
         stepped = self._step(inputs, position, draw)
         _copy(self.states, states)
@@ -208,13 +203,13 @@ class _Place:
 
     def _step(self, inputs: Tensor, position: int | Tensor, draw: Draw | None) -> Stepped:
         run = self._recording(draw)
-        self._take(inputs, position, draw)
+        self._put(inputs, position, draw)
         return run()
 
     def _make_inputs(self, device: torch.device) -> None:
-        tokens = self._arithmetic.model.tokens
+        tokens = self._torch_step.model.tokens
         if tokens is None:
-            embed = self._arithmetic.model.norm.weight.shape[0]
+            embed = self._torch_step.model.norm.weight.shape[0]
             self._inputs = torch.zeros(self.batch, embed, dtype=torch.float32, device=device)
         else:
             extra = () if len(tokens.embeddings) == 1 else (len(tokens.embeddings),)
@@ -230,7 +225,7 @@ class _Place:
         if tokens.sampler.kind == "mixture_of_logistics":
             self._uniform = numbers(self.batch, len(tokens.embeddings))
 
-    def _take(self, inputs: Tensor, position: int | Tensor, draw: Draw | None) -> None:
+    def _put(self, inputs: Tensor, position: int | Tensor, draw: Draw | None) -> None:
         self._inputs.copy_(inputs)
         if isinstance(position, int):
             self._position.fill_(position)
@@ -241,42 +236,40 @@ class _Place:
         if draw.temperature != self._temperature:
             self._divisor.fill_(draw.temperature)
             self._temperature = draw.temperature
-        for mine, given in ((self._waits, draw.waits), (self._uniform, draw.uniform)):
-            if mine is not None and given is not None and mine is not given:
-                mine.copy_(given)
+        for own, other in ((self._waits, draw.waits), (self._uniform, draw.uniform)):
+            if own is not None and other is not None and own is not other:
+                own.copy_(other)
 
     def _recording(self, draw: Draw | None) -> Callable[[], Stepped]:
-        """What runs a step that draws nothing, the likeliest, or by random numbers."""
+        """What runs a step that draws nothing, the likeliest tokens, or random ones."""
         kind = "parameters" if draw is None else "likeliest" if draw.waits is None else "drawn"
         if kind not in self._recorded:
-            # Recording runs steps, which states that are here already must not feel.
-            kept = [state.clone() for state in self.states]
+            # Recording runs steps, which change the states.
+            before = [state.clone() for state in self.states]
             try:
                 self._recorded[kind] = self._recorder.record(partial(self._work, kind))
             finally:
-                _copy(kept, self.states)
+                _copy(before, self.states)
         return self._recorded[kind]
 
     def _work(self, kind: str) -> Stepped:
-        parameters = self._arithmetic.step(self._inputs, self._position, self.states)
+        parameters = self._torch_step.step(self._inputs, self._position, self.states)
         if kind == "parameters" or self._choose is None:
             return parameters, None
         if kind == "likeliest":
             return parameters, self._choose(parameters, Draw(0.0, None, None))
-        # The temperature is a tensor, which heads compute with as with a number.
+        # A tensor, by which heads divide as by a number.
         temperature = cast(float, self._divisor)
         return parameters, self._choose(parameters, Draw(temperature, self._waits, self._uniform))
 
 
 def _check_position(position: int | Tensor, batch: int) -> None:
     if isinstance(position, Tensor) and position.shape != (batch,):
-        raise ValueError(
-            f"A state's positions were expected to be {batch} integers and have shape "
-            f"{tuple(position.shape)}."
-        )
+        shape = tuple(position.shape)
+        raise ValueError(expected("a state's positions", f"{batch} integers", f"shape {shape}"))
 
 
 def _copy(source: States, target: States) -> None:
-    """All layers in one launch or two."""
+    """All layers at once: one launch where `_foreach_copy_`, private to torch, fuses them."""
     flat = [[x for state in states for x in state] for states in (target, source)]
     torch._foreach_copy_(flat[0], flat[1])

@@ -46,8 +46,11 @@ def test_bytes_are_those_of_one_samples_state() -> None:
     ("fields", "said"),
     [
         ({"batch": 0}, "batch: expected an integer"),
-        ({"batch": 1, "length": 10}, "length 10 is more than the 9 positions"),
-        ({"batch": 1, "length": 10, "steps": 3}, "length 10 is more than the 9 positions"),
+        ({"batch": 1, "length": 10}, "length: expected at most the model's 9 positions, got 10"),
+        (
+            {"batch": 1, "length": 10, "steps": 3},
+            "length: expected at most the model's 9 positions, got 10",
+        ),
         ({"batch": 1, "steps": 1}, "steps: expected an integer of at least 2"),
         ({"batch": 1, "method": "state"}, "did you mean 'stateful'"),
     ],

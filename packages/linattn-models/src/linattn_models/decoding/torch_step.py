@@ -1,15 +1,15 @@
-"""A described model in as few calls of torch as it takes: on a GPU, each is a kernel.
+"""A described model in as few calls of torch as possible: on a GPU, each is a kernel.
 
-A step asks the device for nothing and depends on no number that changes from step to step but those
-in tensors, so that a CUDA graph can repeat it.
+A step never reads a number from the device, and all that changes from step to step is in tensors,
+so that a CUDA graph can repeat it.
 
 Letters as in `linattn_core.decoding`; R rows: one for each vector, of a step or of whole prompts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -25,18 +25,19 @@ from linattn_core.decoding import (
     Norm,
     TokenCoding,
 )
+from linattn_core.errors import expected
 from linattn_models.state import zero_states
 
-# What the layers' products are computed in; the head's, norms, sums and states are float32 always.
-PRODUCTS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+# The dtype of the layers' products; the head's, norms, sums and states are float32 always.
+_PRODUCTS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "relu": F.relu}
 
-# Of a layer's queries, keys and values (R, 3 E), the attended values (R, E).
+# From a layer's index and its queries, keys and values (R, 3 E) to the attended values (R, E).
 Attend = Callable[[int, Tensor], Tensor]
 
 
-class Arithmetic:
-    """The numbers of a model: its weights, copied, and what is computed with them.
+class TorchStep:
+    """A copy of a model's weights, and the steps and prefills computed with it.
 
     Args:
         description: the model.
@@ -48,19 +49,17 @@ class Arithmetic:
     """
 
     def __init__(self, description: DecoderDescription, weights: str, backend: str) -> None:
-        if weights not in PRODUCTS:
-            raise CannotCompile(
-                f"{weights!r} weights were asked for, which decoders on a GPU are not compiled "
-                f"with; pass one of {', '.join(map(repr, PRODUCTS))}, or compile on the CPU."
-            )
-        self.model = _copied(description, PRODUCTS[weights])
+        if weights not in _PRODUCTS:
+            wanted = f"one of {', '.join(map(repr, _PRODUCTS))} for a decoder on a GPU"
+            raise CannotCompile(expected("weights", wanted, repr(weights), "or compile on the CPU"))
+        self.model = _copied(description, _PRODUCTS[weights])
         self.backend = backend
-        self.device = description.norm.weight.device
+        self.device = description.device
 
     @property
     def nbytes(self) -> int:
         """Bytes of the copied weights."""
-        return sum(x.nbytes for x in tensors(self.model))
+        return sum(x.nbytes for x in self.model.tensors())
 
     def zeros(self, batch: int) -> tuple[LinearAttentionState, ...]:
         """The states before the first position."""
@@ -103,7 +102,7 @@ class Arithmetic:
             return _product(_last(y, lengths), tokens.output), states
 
     def _layers(self, x: Tensor, attend: Attend) -> Tensor:
-        """(R, E) -> (R, E); what stood in `x` is lost."""
+        """(R, E) -> (R, E); overwrites `x`."""
         activation = _ACTIVATIONS[self.model.activation]
         for index, layer in enumerate(self.model.layers):
             attended = partial(attend, index)
@@ -140,7 +139,7 @@ class Arithmetic:
         index: int,
         projected: Tensor,
     ) -> Tensor:
-        """Keeps each layer's state behind the prompts in `states`."""
+        """Whole prompts; appends the layer's state after them to `states`."""
         heads, dim = self.model.num_heads, self.model.head_dim
         by_head = projected.view(*prompts, 3, heads, dim)
         query, key, value = by_head.permute(2, 0, 3, 1, 4).unbind(0)  # (B, H, N, D) each, views
@@ -157,34 +156,6 @@ class Arithmetic:
         )
         states.append(state)
         return attended.transpose(1, 2).reshape(-1, heads * dim)
-
-
-def tensors(description: DecoderDescription) -> Iterator[Tensor]:
-    """All tensors of a model."""
-    yield from (description.norm.weight, description.norm.bias)
-    for layer in description.layers:
-        for part in fields(layer):
-            found: Affine | Norm = getattr(layer, part.name)
-            yield from (found.weight, found.bias)
-    tokens = description.tokens
-    if tokens is not None:
-        yield from (*tokens.embeddings, tokens.start, tokens.positions)
-        yield from (tokens.output.weight, tokens.output.bias)
-
-
-def device_of(description: DecoderDescription) -> torch.device:
-    """The one device of all tensors of a model.
-
-    Raises:
-        CannotCompile: there are several.
-    """
-    found = list(dict.fromkeys(x.device for x in tensors(description)))
-    if len(found) > 1:
-        raise CannotCompile(
-            "all weights were expected on one device and are on "
-            f"{', '.join(map(str, found))}; move the whole model by .to()."
-        )
-    return found[0]
 
 
 def _normed(x: Tensor, norm: Norm) -> Tensor:
@@ -204,7 +175,7 @@ def _fed_forward(x: Tensor, layer: DecoderLayer, activation: Callable[[Tensor], 
 
 
 def _embedded(coding: TokenCoding, tokens: Tensor) -> Tensor:
-    """The vectors of tokens (B,) or (B, C), in memory of their own."""
+    """The vectors of tokens (B,) or (B, C), in new memory."""
     if len(coding.embeddings) == 1:
         return coding.embeddings[0].index_select(0, tokens)
     x = coding.embeddings[0].index_select(0, tokens[:, 0])
@@ -214,7 +185,7 @@ def _embedded(coding: TokenCoding, tokens: Tensor) -> Tensor:
 
 
 def _entered(coding: TokenCoding, tokens: Tensor) -> Tensor:
-    """What enters positions 0..N: the start and the tokens (B, N) or (B, N, C), with positions."""
+    """What enters positions 0..N: the start, then the tokens (B, N) or (B, N, C)."""
     batch, length = tokens.shape[:2]
     embedded = _embedded(coding, tokens.reshape(batch * length, *tokens.shape[2:]))
     start = coding.start.expand(batch, 1, -1)
@@ -230,7 +201,7 @@ def _last(y: Tensor, lengths: Tensor | None) -> Tensor:
 
 
 def _copied(description: DecoderDescription, dtype: torch.dtype) -> DecoderDescription:
-    """The model with tensors of its own, the layers' matrices and their biases in `dtype`."""
+    """The model with copied tensors, the layers' matrices and their biases in `dtype`."""
     tokens = description.tokens
     return replace(
         description,
@@ -268,5 +239,5 @@ def _copied_norm(norm: Norm) -> Norm:
 
 
 def _own(x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    # A matrix kept transposed stays so: BLAS reads either.
+    # Keeps strides: BLAS reads a transposed matrix as fast.
     return x.detach().to(dtype, copy=True)

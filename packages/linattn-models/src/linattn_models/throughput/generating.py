@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from linattn_models.autoregressive import AutoregressiveTransformer
-from linattn_models.compiled import CompiledDecoder, FusedPredictor
-from linattn_models.compiling import choose_decoder
-from linattn_models.generation import METHODS, check_length
+from linattn_models.decoding import (
+    CompiledDecoder,
+    FusedPredictor,
+    Prompt,
+    Sampling,
+    check_length,
+    choose_decoder,
+    choose_method,
+)
 from linattn_models.heads.base import token_shape
 from linattn_models.state import Cursor
-from linattn_models.validation import at_least, one_of
+from linattn_models.throughput.clocks import clock
+from linattn_models.validation import at_least
 
-# A step too short for one reading of the clock is repeated for this long, or this often.
+# A short step is repeated for so many seconds together, or so often.
 _SECONDS_A_POSITION = 0.05
 _MOST_REPEATS = 20
 
@@ -52,7 +57,7 @@ def generation_throughput(
     *,
     batch: int,
     length: int | None = None,
-    method: str = "stateful",
+    method: str = "auto",
     decoder: str | CompiledDecoder = "auto",
     steps: int | None = None,
     seed: int = 0,
@@ -73,11 +78,11 @@ def generation_throughput(
     """
     if isinstance(model, CompiledDecoder):
         raise TypeError(
-            "generation_throughput takes a model and got a CompiledDecoder; pass the model, and "
-            "the decoder as decoder=."
+            "model: expected an AutoregressiveTransformer, got a CompiledDecoder; pass the model, "
+            "and the decoder as decoder=."
         )
     at_least("batch", batch, 1)
-    one_of("method", method, METHODS)
+    method = choose_method(model, method)
     length = model.max_length if length is None else length
     check_length(model, length)
     generator = torch.Generator(model.device).manual_seed(seed)
@@ -112,11 +117,11 @@ def _time_all(
     stream = partial(model.stream, batch, method=method, decoder=decoder, generator=generator)
     for _ in stream(length=min(length, 3)):
         pass  # warms up
-    clock = _clock(model.device)
-    clock.read()
+    readings = clock(model.device)
+    readings.read()
     for _ in stream(length=length):
-        clock.read()
-    return list(enumerate(clock.seconds()))
+        readings.read()
+    return list(enumerate(readings.seconds()))
 
 
 @torch.inference_mode()
@@ -169,12 +174,13 @@ def _compiled_step(
     generator: torch.Generator,
 ) -> Callable[[], Tensor]:
     """A step as `generate` makes it, from a state that the decoder may keep in a place it knows."""
-    predictor = FusedPredictor(decoder, token.unsqueeze(1)[:, :0], length)
+    predictor = FusedPredictor(decoder, Prompt.of(token.unsqueeze(1)[:, :0], length))
+    sampling = Sampling(generator=generator)
 
     def step() -> Tensor:
         predictor.state = replace(predictor.state, cursor=cursor)
         predictor.take(token)
-        return predictor.draw(1.0, generator)
+        return predictor.draw(sampling)[1]
 
     step()  # records the step where it is recorded
     return step
@@ -199,7 +205,7 @@ def _random_tokens(
 
 
 def _seconds(step: Callable[[], Tensor], device: torch.device) -> float:
-    """The median of several runs after one to warm up; of one run, if that is long."""
+    """The median of several runs after a warm-up; of one run, if that is long."""
     warm_up = _repeated(step, 1, device)[0]
     if warm_up > 20 * _SECONDS_A_POSITION:
         return warm_up
@@ -208,52 +214,13 @@ def _seconds(step: Callable[[], Tensor], device: torch.device) -> float:
 
 
 def _repeated(step: Callable[[], Tensor], repeats: int, device: torch.device) -> list[float]:
-    clock = _clock(device)
-    clock.read()
+    readings = clock(device)
+    readings.read()
     for _ in range(repeats):
         step()
-        clock.read()
-    return clock.seconds()
+        readings.read()
+    return readings.seconds()
 
 
 def _state_bytes(model: AutoregressiveTransformer, length: int) -> int:
     return model.transformer.initial_state(1, max_length=length).nbytes
-
-
-class _Clock:
-    """Readings of the processor's clock."""
-
-    def __init__(self) -> None:
-        self._readings: list[float] = []
-
-    def read(self) -> None:
-        self._readings.append(time.perf_counter())
-
-    def seconds(self) -> list[float]:
-        """Those between each reading and the next."""
-        return [end - start for start, end in pairwise(self._readings)]
-
-
-class _GpuClock:
-    """Readings that a GPU takes of its own clock between what it is given to do.
-
-    The processor does not wait for them, so that it runs ahead as it does when nobody measures.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._stream = torch.cuda.current_stream(device)
-        self._readings: list[torch.cuda.Event] = []
-
-    def read(self) -> None:
-        event = torch.cuda.Event(enable_timing=True)
-        event.record(self._stream)
-        self._readings.append(event)
-
-    def seconds(self) -> list[float]:
-        """Those between each reading and the next, once the GPU has done all."""
-        self._stream.synchronize()
-        return [start.elapsed_time(end) / 1000 for start, end in pairwise(self._readings)]
-
-
-def _clock(device: torch.device) -> _Clock | _GpuClock:
-    return _GpuClock(device) if device.type == "cuda" else _Clock()

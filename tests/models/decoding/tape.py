@@ -1,7 +1,7 @@
 """A CUDA graph as it would be on the CPU: the operations of one run, repeated on its tensors.
 
-As a graph does, it repeats addresses, sizes and numbers as they were when it was recorded, and
-whatever Python would decide anew is gone. Asking a tensor for its numbers fails, as on a GPU.
+As a graph does, it repeats addresses, sizes and numbers as they were when it was recorded; Python
+decides nothing again. Reading a tensor's numbers fails, as while a GPU records.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from linattn_models.recording import Result
+from linattn_models.decoding.recording import Result
 
 aten = torch.ops.aten
 ASKS = {aten._local_scalar_dense.default, aten.nonzero.default, aten.equal.default}
 
 
 class Tape(TorchDispatchMode):
-    """Keeps what is called inside it; refuses what would wait for a GPU."""
+    """Keeps the operations called inside it; refuses those that would wait for a GPU."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,17 +37,17 @@ class Tape(TorchDispatchMode):
         return result
 
     @torch.inference_mode()
-    @torch.autocast("cpu", enabled=False)  # what it did to the calls, it did as they were recorded
+    @torch.autocast("cpu", enabled=False)  # its casts are on the tape already
     def repeat(self) -> None:
         for func, args, kwargs, results in self.calls:
             again = _tensors(func(*args, **kwargs))
-            for kept, fresh in zip(results, again, strict=True):
-                if kept.data_ptr() != fresh.data_ptr():  # neither a view nor in place
-                    kept.copy_(fresh)
+            for first, new in zip(results, again, strict=True):
+                if first.data_ptr() != new.data_ptr():  # neither a view nor in place
+                    first.copy_(new)
 
 
 class TapeRecorder:
-    """Records tapes, after a rehearsal as for a graph."""
+    """Records tapes, after a warm-up as for a graph."""
 
     name = "tapes"
 
@@ -66,11 +66,11 @@ class TapeRecorder:
 
         return run
 
-    def follow(self) -> None:
-        """There are no streams."""
+    def wait(self) -> None:
+        """Does nothing: there are no streams."""
 
     def release(self, tensors: Sequence[Tensor]) -> None:
-        """Nothing is still running."""
+        """Does nothing: no run is pending."""
 
 
 def _tensors(tree: Any) -> list[Tensor]:

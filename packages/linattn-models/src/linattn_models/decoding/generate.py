@@ -1,0 +1,93 @@
+"""What models inherit: `generate` and `stream`, with the choice of what predicts the tokens."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import cast
+
+import torch
+
+from linattn_core.decoding import CannotCompile
+from linattn_core.errors import expected
+from linattn_models.decoding.drawing import METHODS, Drawing
+from linattn_models.decoding.model import TokenModel
+from linattn_models.decoding.native import CompiledDecoder
+from linattn_models.decoding.packed import packed_decoder
+from linattn_models.decoding.predictors import (
+    Begin,
+    FusedPredictor,
+    RerunPredictor,
+    StatefulPredictor,
+)
+from linattn_models.validation import one_of
+
+DECODERS = ("auto", "eager", "compiled")
+# Packing the weights costs about as much as so many steps.
+_FEWEST_STEPS = 16
+
+
+class Generation(Drawing):
+    """Gives a `TokenModel` the methods `generate` and `stream`."""
+
+    def predictor(self, method: str, decoder: str | CompiledDecoder, steps: int) -> Begin:
+        """What draws by this method in so many steps; see `Drawing`."""
+        model = cast(TokenModel, self)
+        method = choose_method(model, method)
+        _check_no_dropout(model)
+        if method == "rerun":
+            if decoder not in ("auto", "eager"):
+                wanted = "'auto' or 'eager' with method 'rerun', which takes no decoder"
+                raise ValueError(
+                    expected("decoder", wanted, repr(decoder), "pass method='stateful'")
+                )
+            return partial(RerunPredictor, model)
+        compiled = choose_decoder(model, decoder, steps)
+        if compiled is None:
+            return partial(StatefulPredictor, model)
+        return partial(FusedPredictor, compiled)
+
+
+def choose_method(model: TokenModel, method: str) -> str:
+    """ "stateful" or "rerun"; "auto" is the latter where an attention cannot step.
+
+    Raises:
+        ValueError: another name.
+    """
+    one_of("method", method, METHODS)
+    if method == "auto":
+        return "stateful" if model.can_step else "rerun"
+    return method
+
+
+def choose_decoder(
+    model: TokenModel, decoder: str | CompiledDecoder, steps: int
+) -> CompiledDecoder | None:
+    """The decoder that `generate` steps by, or None where the model steps itself.
+
+    Raises:
+        ValueError: a name that is unknown, "compiled" where no backend compiles the model, or a
+            decoder of another model.
+    """
+    if isinstance(decoder, CompiledDecoder):
+        decoder.check_decodes(model)
+        return decoder
+    one_of("decoder", decoder, DECODERS)
+    if decoder == "eager" or (decoder == "auto" and not _worth_packing(model, steps)):
+        return None
+    try:
+        return packed_decoder(model)
+    except CannotCompile:
+        if decoder == "compiled":
+            raise
+        return None
+
+
+def _worth_packing(model: TokenModel, steps: int) -> bool:
+    # In autocast the model computes in half precision, and a compiled decoder does not.
+    return steps >= _FEWEST_STEPS and not torch.is_autocast_enabled(model.device.type)
+
+
+def _check_no_dropout(model: TokenModel) -> None:
+    if model.training and model.config.dropout > 0:
+        came = f"training mode with dropout {model.config.dropout:g}"
+        raise ValueError(expected("the model", "evaluation mode", came, "call model.eval() first"))

@@ -1,0 +1,67 @@
+"""What decoding knows of a model."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from linattn_core.decoding import DecoderDescription
+from linattn_models.config import TransformerConfig
+from linattn_models.heads import Head
+from linattn_models.state import DecodingState
+
+
+class DescribedModel(Protocol):
+    """A model that a decoder is compiled from."""
+
+    @property
+    def config(self) -> TransformerConfig: ...
+
+    def describe(self) -> DecoderDescription:
+        """Its weights and numbers.
+
+        Raises:
+            CannotCompile: it has no compiled step.
+        """
+
+
+class VectorModel(DescribedModel, Protocol):
+    """A model of vectors, as `Transformer` is."""
+
+    def initial_state(self, batch: int, *, max_length: int | None = None) -> DecodingState:
+        """The state before the first position."""
+
+
+class TokenModel(DescribedModel, Protocol):
+    """A model of tokens, with the inputs, results and errors of `AutoregressiveTransformer`.
+
+    Attributes:
+        head: the distribution of a token.
+        max_length: the most tokens of a sequence.
+        training: whether `predict_next` may drop out.
+    """
+
+    head: Head
+    max_length: int
+    training: bool
+
+    @property
+    def device(self) -> torch.device:
+        """Where tokens and parameters are."""
+
+    @property
+    def can_step(self) -> bool:
+        """Whether `prefill` and `step` work; if not, only `predict_next` does."""
+
+    def prefill(
+        self, tokens: Tensor, lengths: Tensor | None = None, *, max_length: int | None = None
+    ) -> tuple[Tensor, DecodingState]:
+        """(B, N) -> the parameters (B, P) for the token after each prompt, and the state."""
+
+    def step(self, token: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
+        """(B,) -> the parameters (B, P) for the next token, and the next state."""
+
+    def predict_next(self, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """(B, N) -> the parameters (B, P) for the token after each prompt, without a state."""

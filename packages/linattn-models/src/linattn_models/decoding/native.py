@@ -1,0 +1,272 @@
+"""Decoding with packed weights: a whole step of a model in one native call, or one CUDA graph."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import NoReturn, cast
+
+import torch
+from torch import Tensor
+
+from linattn_core import LinearAttentionState
+from linattn_core.decoding import Draw, NativeDecoder
+from linattn_core.errors import expected
+from linattn_models.config import TransformerConfig
+from linattn_models.decoding.drawing import Drawing
+from linattn_models.decoding.model import TokenModel
+from linattn_models.decoding.predictors import Begin, FusedPredictor
+from linattn_models.heads.base import (
+    Drawn,
+    check_sequences,
+    check_step_shape,
+    checked_temperature,
+    fill,
+)
+from linattn_models.state import (
+    Cursor,
+    DecodingState,
+    check_positions,
+    check_prompts,
+    room_for,
+    zero_states,
+)
+from linattn_models.validation import (
+    at_least,
+    check_vector_sequences,
+    check_vectors,
+    lengths_within,
+)
+
+
+class _Compiled:
+    """What decoders of tokens and of vectors share: packed weights and the states they update.
+
+    Attributes:
+        config: of the layers.
+        weights: the dtype of their matrices.
+        native: what runs; `native.nbytes` are the bytes packed.
+    """
+
+    def __init__(
+        self, config: TransformerConfig, weights: str, native: NativeDecoder, device: torch.device
+    ) -> None:
+        self.config = config
+        self.weights = weights
+        self.native = native
+        self._device = device
+
+    @property
+    def device(self) -> torch.device:
+        """Where inputs, outputs and states are."""
+        return self._device
+
+    def __repr__(self) -> str:
+        """The dtype of its weights, their bytes and the instruction set they were packed for."""
+        packed = f"{self.weights} weights, {self.native.nbytes:,} bytes"
+        return f"{type(self).__name__}({packed}, {self.native.instruction_set})"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            expected(
+                f"a {type(self).__name__}",
+                "no copying or pickling",
+                "one of them",
+                "save the model and compile it where it is used",
+            )
+        )
+
+    def _zeros(self, batch: int) -> tuple[LinearAttentionState, ...]:
+        config = self.config
+        heads, dim = config.num_heads, config.head_dim
+        return zero_states(config.num_layers, batch, heads, dim, self.device)
+
+
+class CompiledTransformer(_Compiled):
+    """The decoding interface of a `Transformer`: (B, E) -> (B, E), with the state updated in place.
+
+    Later changes of the model's weights do not reach it. Nothing that it returns has a gradient.
+    """
+
+    def initial_state(self, batch: int, *, max_length: int | None = None) -> DecodingState:
+        """The state before the first position, as the model's own."""
+        at_least("batch", batch, 1)
+        if max_length is not None:
+            at_least("max_length", max_length, 1)
+        return DecodingState(self._zeros(batch), Cursor(0, 0), max_length)
+
+    def prefill(
+        self, x: Tensor, lengths: Tensor | None = None, *, max_length: int | None = None
+    ) -> tuple[Tensor, DecodingState]:
+        """As `Transformer.prefill`."""
+        self._check_vectors(x, "batch", "length")
+        batch, length = x.shape[:2]
+        check_prompts(length, max_length)
+        if lengths is not None:
+            lengths_within("lengths", lengths, batch, length)
+            lengths = lengths.to(self.device, torch.int64)
+        state = DecodingState(self._zeros(batch), Cursor.after(length, lengths), max_length)
+        return self.native.prefill(x.detach(), lengths, _layers(state)), state
+
+    def step(self, x: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
+        """As `Transformer.step`, the state updated in place whether gradients are on or not."""
+        self._check_vectors(x, "batch")
+        state.check_step(x.shape[0])
+        y, _ = self.native.step(x.detach(), state.position, _layers(state), None)
+        return y, _advanced(state)
+
+    def _check_vectors(self, x: Tensor, *leading: str) -> None:
+        width = self.config.embed_dim
+        if x.ndim != len(leading) + 1 or x.shape[-1] != width:
+            shape = f"shape ({', '.join(leading)}, {width})"
+            raise ValueError(expected("x", shape, tuple(x.shape)))
+        if x.dtype != torch.float32 or x.device != self.device:
+            came = f"{x.dtype} on {x.device}"
+            raise TypeError(expected("x", f"float32 on {self.device}", came, "convert it by .to()"))
+
+
+class CompiledDecoder(_Compiled, Drawing):
+    """The decoding interface of an `AutoregressiveTransformer`, each call one native call.
+
+    States are those of the model: either takes over from the other at any position. Later changes
+    of the model's weights do not reach the decoder. Nothing that it returns has a gradient.
+
+    Attributes:
+        head, max_length: of the model.
+    """
+
+    def __init__(
+        self, model: TokenModel, weights: str, native: NativeDecoder, *, draws_inside: bool
+    ) -> None:
+        super().__init__(model.config, weights, native, model.device)
+        self.head = model.head
+        self.max_length = model.max_length
+        self._drawn = cast(Drawn, model.head) if draws_inside else None
+
+    def prefill(
+        self, tokens: Tensor, lengths: Tensor | None = None, *, max_length: int | None = None
+    ) -> tuple[Tensor, DecodingState]:
+        """As `AutoregressiveTransformer.prefill`."""
+        room = room_for(max_length, self.max_length)
+        self._check_prompts(tokens, room)
+        return self._prefill(tokens, lengths, room, self._zeros(tokens.shape[0]))
+
+    def prefill_reserved(
+        self, tokens: Tensor, lengths: Tensor | None, max_length: int, owner: object
+    ) -> tuple[Tensor, DecodingState]:
+        """As `prefill`, into states that are reserved for the owner where the decoder has some.
+
+        Only the owner may keep them. The parameters that a step of them returns may be overwritten
+        by the next step.
+        """
+        self._check_prompts(tokens, max_length)
+        states = self.native.reserve(tokens.shape[0], owner) or self._zeros(tokens.shape[0])
+        return self._prefill(tokens, lengths, max_length, states)
+
+    def step(self, token: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
+        """As `AutoregressiveTransformer.step`, the state updated in place in any case."""
+        self._check_step(token, state)
+        parameters, _ = self.native.step(token, state.position, _layers(state), None)
+        return parameters, _advanced(state)
+
+    def step_and_sample(
+        self,
+        token: Tensor,
+        state: DecodingState,
+        *,
+        temperature: float = 1.0,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Tensor, Tensor, DecodingState]:
+        """A step and the draw that follows it, which `head.sample` would make, in one call.
+
+        Args:
+            token, state: as for `step`.
+            temperature, generator: as for the head's `sample`.
+
+        Returns:
+            (B, P) parameters, the next tokens (B,) or (B, 3), and the next state.
+
+        Raises:
+            ValueError, TypeError: as for `step`, or a negative temperature.
+        """
+        temperature = checked_temperature(temperature)
+        self._check_step(token, state)
+        if self._drawn is None:
+            parameters, state = self.step(token, state)
+            drawn = self.head.sample(parameters, temperature=temperature, generator=generator)
+            return parameters, drawn, state
+        draw = self._draw(self._drawn, state, temperature, generator)
+        parameters, next_token = self.native.step(token, state.position, _layers(state), draw)
+        return parameters, cast(Tensor, next_token), _advanced(state)
+
+    def predictor(self, method: str, decoder: str | CompiledDecoder, steps: int) -> Begin:
+        """What draws by this decoder; see `Drawing`."""
+        if method not in ("auto", "stateful") or decoder not in ("auto", self):
+            came = f"method={method!r} with decoder={decoder!r}"
+            advice = "a compiled decoder draws by its own steps, so call the model's generate"
+            raise ValueError(expected("generate", "a compiled decoder's 'auto'", came, advice))
+        return partial(FusedPredictor, self)
+
+    def check_decodes(self, model: TokenModel) -> None:
+        """Refuses a model that differs in shape from the one that this was compiled from."""
+        for name in ("config", "head", "max_length", "device"):
+            own, other = getattr(self, name), getattr(model, name)
+            if own != other:
+                advice = "compile this model, or call the decoder's own generate"
+                wanted = f"one compiled from a model with {name} {other}"
+                raise ValueError(expected("decoder", wanted, own, advice))
+
+    def _prefill(
+        self,
+        tokens: Tensor,
+        lengths: Tensor | None,
+        room: int,
+        states: tuple[LinearAttentionState, ...],
+    ) -> tuple[Tensor, DecodingState]:
+        batch, length = tokens.shape[:2]
+        if lengths is not None:
+            lengths_within("lengths", lengths, batch, length)
+            lengths = lengths.to(self.device, torch.int64) + 1  # the start vector counts
+        state = DecodingState(states, Cursor.after(length + 1, lengths), room)
+        return self.native.prefill(tokens, lengths, states), state
+
+    def _draw(
+        self,
+        head: Drawn,
+        state: DecodingState,
+        temperature: float,
+        generator: torch.Generator | None,
+    ) -> Draw:
+        """The head's random numbers, in the decoder's own tensors where it has some."""
+        draw = self.native.noise(_layers(state), temperature)
+        if draw is None:
+            like = state.layers[0][0]
+            return head.noise((state.batch,), temperature, generator, like=like)
+        fill(draw, generator)
+        return draw
+
+    def _check_prompts(self, tokens: Tensor, room: int) -> None:
+        self._check_device(tokens)
+        check_sequences(self.head, tokens, 0, room - 1)
+
+    def _check_device(self, tokens: Tensor) -> None:
+        if tokens.device != self.device:
+            raise ValueError(expected("tokens", f"some on {self.device}", tokens.device))
+
+    def _check_step(self, token: Tensor, state: DecodingState) -> None:
+        self._check_device(token)
+        check_step_shape(self.head, token)
+        check_positions(state.cursor, self.max_length)
+        state.check_step(token.shape[0])
+
+
+def _layers(state: DecodingState) -> tuple[LinearAttentionState, ...]:
+    for layer in state.layers:
+        if not isinstance(layer, LinearAttentionState):
+            wanted = "a LinearAttentionState to step from"
+            raise TypeError(expected("a layer's state", wanted, f"a {type(layer).__name__}"))
+    return cast(tuple[LinearAttentionState, ...], state.layers)
+
+
+def _advanced(state: DecodingState) -> DecodingState:
+    return replace(state, cursor=state.cursor.advanced())

@@ -1,0 +1,83 @@
+"""Decoders kept for the models that they were compiled from, and compiled again after a change."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from linattn_core.decoding import DecoderDescription
+from linattn_models.decoding.compile import compile_described
+from linattn_models.decoding.model import TokenModel
+from linattn_models.decoding.native import CompiledDecoder
+
+
+@dataclass(frozen=True)
+class _Packed:
+    """A decoder and what it was packed from.
+
+    The description keeps the packed tensors' memory alive, so that no other tensor can take their
+    addresses.
+    """
+
+    decoder: CompiledDecoder
+    description: DecoderDescription
+    signature: tuple[Any, ...]
+
+
+# Beside the models and not in them: copies, pickles and state dicts know nothing of it.
+_kept: weakref.WeakKeyDictionary[TokenModel, _Packed] = weakref.WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+def packed_decoder(model: TokenModel) -> CompiledDecoder:
+    """The float32 decoder of the model as it is now.
+
+    Raises:
+        CannotCompile: as for `compile_decoder`.
+
+    Cost: the weights are packed where a weight, a layer, a setting or the head has changed since
+    the last call; otherwise they are read once, about as long as one step takes.
+    """
+    description = model.describe()
+    with _lock:
+        signature = _signature(model, description)
+        packed = _kept.pop(model, None)
+        if packed is None or packed.signature != signature:
+            del packed  # its memory may be needed for the next
+            decoder = compile_described(model, description, "float32", "auto")
+            packed = _Packed(cast(CompiledDecoder, decoder), description, signature)
+        _kept[model] = packed
+        return packed.decoder
+
+
+def _signature(model: TokenModel, description: DecoderDescription) -> tuple[Any, ...]:
+    """What two descriptions share only if a decoder of one decodes the other."""
+    tokens = description.tokens
+    norms = [description.norm]
+    for layer in description.layers:
+        norms += [layer.norm1, layer.norm2]
+    tensors = list(description.tensors())
+    return (
+        model.config,
+        model.head,
+        model.max_length,
+        None if tokens is None else tokens.sampler,
+        description.feature_map,
+        description.eps,
+        description.activation,
+        description.norm_first,
+        tuple(norm.eps for norm in norms),
+        tuple(_identity(x) for x in tensors),
+        # Writes through `.data` or into a NumPy view advance no version.
+        tuple(torch.stack([x.sum() for x in tensors]).tolist()),
+    )
+
+
+def _identity(x: Tensor) -> tuple[Any, ...]:
+    version = None if x.is_inference() else x._version
+    return x.data_ptr(), x.shape, x.stride(), x.dtype, x.device, version

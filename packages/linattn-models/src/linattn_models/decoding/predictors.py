@@ -1,0 +1,125 @@
+"""Three ways to draw the next token: from a state, by a fused step, by running all tokens again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from linattn_models.decoding.model import TokenModel
+from linattn_models.decoding.prompts import Prompt
+from linattn_models.decoding.sampling import Sampling
+from linattn_models.heads import Head
+from linattn_models.state import Cursor, DecodingState
+
+
+class Predictor(Protocol):
+    """Draws the next token of each row, and takes that token once it is known.
+
+    Rows that are complete go on at their last position, and what is drawn for them is dropped.
+    """
+
+    def draw(self, sampling: Sampling) -> tuple[Tensor, Tensor]:
+        """The parameters (B, P) and tokens (B,) or (B, 3) drawn from them, not yet taken."""
+
+    def take(self, token: Tensor) -> None:
+        """Appends one token to each row."""
+
+
+# Makes the predictor that continues a prompt.
+Begin = Callable[[Prompt], Predictor]
+
+
+class StatefulPredictor:
+    """An RNN: each token costs one step from the state."""
+
+    def __init__(self, model: TokenModel, prompt: Prompt) -> None:
+        self.model = model
+        tokens, lengths = prompt.known
+        self.parameters, self.state = model.prefill(tokens, lengths, max_length=prompt.length)
+
+    def draw(self, sampling: Sampling) -> tuple[Tensor, Tensor]:
+        """From the parameters after the last token taken."""
+        return self.parameters, sampling.draw(self.model.head, self.parameters)
+
+    def take(self, token: Tensor) -> None:
+        """One step."""
+        self.parameters, self.state = self.model.step(token, within_room(self.state))
+
+
+class FusedDecoder(Protocol):
+    """A decoder that makes a step and the draw after it in one call."""
+
+    head: Head
+
+    def prefill_reserved(
+        self, tokens: Tensor, lengths: Tensor | None, max_length: int, owner: object
+    ) -> tuple[Tensor, DecodingState]: ...
+
+    def step_and_sample(
+        self,
+        token: Tensor,
+        state: DecodingState,
+        *,
+        temperature: float,
+        generator: torch.Generator | None,
+    ) -> tuple[Tensor, Tensor, DecodingState]: ...
+
+
+class FusedPredictor:
+    """Each token costs one call of a decoder, made when the draw is asked for."""
+
+    def __init__(self, decoder: FusedDecoder, prompt: Prompt) -> None:
+        self.decoder = decoder
+        self.parameters, self.state = decoder.prefill_reserved(*prompt.known, prompt.length, self)
+        self.taken: Tensor | None = None
+
+    def draw(self, sampling: Sampling) -> tuple[Tensor, Tensor]:
+        """From the parameters after the last token taken."""
+        if self.taken is None:
+            return self.parameters, sampling.draw(self.decoder.head, self.parameters)
+        parameters, token, self.state = self.decoder.step_and_sample(
+            self.taken,
+            within_room(self.state),
+            temperature=sampling.temperature,
+            generator=sampling.generator,
+        )
+        return parameters, token
+
+    def take(self, token: Tensor) -> None:
+        """Remembers the token for the next draw."""
+        self.taken = token
+
+
+class RerunPredictor:
+    """No state: each token costs a run of all tokens so far (the paper's plain "softmax")."""
+
+    def __init__(self, model: TokenModel, prompt: Prompt) -> None:
+        self.model = model
+        self.tokens, self.lengths = prompt.known
+        self.room = prompt.length - 1  # tokens that a row may have when its last one is predicted
+
+    def draw(self, sampling: Sampling) -> tuple[Tensor, Tensor]:
+        """One run of the whole prefix."""
+        parameters = self.model.predict_next(self.tokens, self.lengths)
+        return parameters, sampling.draw(self.model.head, parameters)
+
+    def take(self, token: Tensor) -> None:
+        """Puts each row's token behind its own tokens."""
+        if self.tokens.shape[1] < self.room:
+            self.tokens = torch.cat([self.tokens, token.unsqueeze(1)], 1)
+        if self.lengths is not None:
+            rows = torch.arange(token.shape[0], device=token.device)
+            self.tokens[rows, self.lengths.clamp(max=self.room - 1)] = token
+            self.lengths = (self.lengths + 1).clamp(max=self.room)
+
+
+def within_room(state: DecodingState) -> DecodingState:
+    """The state with complete rows put back to the last position that there is room for."""
+    position, room = state.cursor.position, state.max_length
+    if room is None or state.cursor.furthest < room or not isinstance(position, Tensor):
+        return state
+    return replace(state, cursor=Cursor(position.clamp(max=room - 1), room - 1))

@@ -1,0 +1,146 @@
+"""What sequences begin with, and the sequences that prompts and drawn tokens make together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from linattn_core.errors import expected
+from linattn_models.heads import Head
+from linattn_models.heads.base import check_tokens, token_shape
+from linattn_models.validation import at_least, lengths_within
+
+
+class Drawable(Protocol):
+    """What a prompt is checked against."""
+
+    head: Head
+    max_length: int
+
+    @property
+    def device(self) -> torch.device: ...
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """The prefixes of sequences, each to be continued to the same length.
+
+    Step i of generation draws the token at position lengths[b] + i of row b. A row with a longer
+    prefix is complete before others; what is drawn for it from then on is dropped.
+
+    Attributes:
+        tokens: (B, P) or (B, P, 3) int64; 0 beyond a row's own length.
+        lengths: (B,) int64, each row's own length; None when all are P.
+        length: tokens of a complete sequence.
+        shortest: the least of the lengths.
+    """
+
+    tokens: Tensor
+    lengths: Tensor | None
+    length: int
+    shortest: int
+
+    @classmethod
+    def of(cls, tokens: Tensor, length: int) -> Prompt:
+        """The prompt of (B, P) or (B, P, 3) tokens, all of them known."""
+        return cls(tokens, None, length, tokens.shape[1])
+
+    @property
+    def steps(self) -> int:
+        """Tokens to draw for the row with the shortest prefix."""
+        return self.length - self.shortest
+
+    @property
+    def known(self) -> tuple[Tensor, Tensor | None]:
+        """The tokens and lengths to prefill, which leave each row room for one token more."""
+        room = self.length - 1
+        lengths = None if self.lengths is None else self.lengths.clamp(max=room)
+        return self.tokens[:, :room], lengths
+
+    def visible(self, step: int, drawn: Tensor) -> Tensor:
+        """The tokens (B,) or (B, 3) drawn at a step, -1 in rows that are already complete."""
+        if self.lengths is None:
+            return drawn.clone()
+        complete = self.lengths + step >= self.length  # (B,)
+        return drawn.masked_fill(complete.view(-1, *[1] * (drawn.ndim - 1)), -1)
+
+    def completed(self, drawn: list[Tensor]) -> Tensor:
+        """The sequences (B, length) or (B, length, 3): each row's prefix, then its tokens."""
+        if self.lengths is None or not drawn:
+            return torch.cat([self.tokens, *(token.unsqueeze(1) for token in drawn)], 1)
+        positions = torch.arange(self.length, device=self.tokens.device)
+        steps = positions - self.lengths.unsqueeze(1)  # (B, length), negative inside the prefix
+        rows = torch.arange(self.tokens.shape[0], device=self.tokens.device).unsqueeze(1)
+        tokens = torch.stack(drawn, 1)[rows, steps.clamp(min=0)]
+        inside = steps[:, : self.tokens.shape[1]] < 0
+        tokens[:, : self.tokens.shape[1]][inside] = self.tokens[inside]
+        return tokens
+
+
+def checked_prompt(
+    model: Drawable,
+    batch: int | None,
+    prefix: Tensor | None,
+    prefix_lengths: Tensor | None,
+    length: int | None,
+) -> Prompt:
+    """The prompt of the arguments of `generate`.
+
+    Raises:
+        ValueError, TypeError: arguments that cannot be right.
+    """
+    length = model.max_length if length is None else length
+    check_length(model, length)
+    prefix = _checked_prefix(model, batch, prefix, prefix_lengths, length)
+    if prefix_lengths is None:
+        check_tokens(model.head, prefix)
+        return Prompt.of(prefix, length)
+    low, high = lengths_within("prefix_lengths", prefix_lengths, *prefix.shape[:2])
+    lengths = prefix_lengths.to(prefix.device, torch.int64)
+    prefix = prefix[:, :high]
+    beyond = torch.arange(high, device=prefix.device) >= lengths.unsqueeze(1)  # (B, P)
+    prefix = prefix.masked_fill(beyond.view(*beyond.shape, *[1] * (prefix.ndim - 2)), 0)
+    check_tokens(model.head, prefix)
+    return Prompt(prefix, None if low == high else lengths, length, low)
+
+
+def check_length(model: Drawable, length: int) -> None:
+    """Refuses lengths that the model has no positions for."""
+    at_least("length", length, 1)
+    if length > model.max_length:
+        wanted = f"at most the model's {model.max_length} positions"
+        raise ValueError(expected("length", wanted, length))
+
+
+def _checked_prefix(
+    model: Drawable,
+    batch: int | None,
+    prefix: Tensor | None,
+    prefix_lengths: Tensor | None,
+    length: int,
+) -> Tensor:
+    """The prefix; without one, a prefix of no tokens."""
+    if batch is not None:
+        at_least("batch", batch, 1)
+    extra = token_shape(model.head)
+    if prefix is None:
+        if prefix_lengths is not None:
+            advice = "pass both or neither"
+            raise ValueError(expected("prefix_lengths", "a prefix beside them", "none", advice))
+        return torch.empty(batch or 1, 0, *extra, dtype=torch.int64, device=model.device)
+    if prefix.ndim != 2 + len(extra) or tuple(prefix.shape[2:]) != extra:
+        shape = f"shape ({', '.join(map(str, ('batch', 'length', *extra)))})"
+        raise ValueError(expected("prefix", shape, tuple(prefix.shape)))
+    if prefix.device != model.device:
+        raise ValueError(
+            expected("prefix", f"it on the model's {model.device}", prefix.device, "move one")
+        )
+    if prefix.shape[0] < 1 or batch not in (None, prefix.shape[0]):
+        raise ValueError(expected("prefix", f"{batch or 'at least 1'} rows", prefix.shape[0]))
+    if prefix.shape[1] > length:
+        wanted = f"at most the {length} tokens of a whole sequence"
+        raise ValueError(expected("prefix", wanted, prefix.shape[1]))
+    return prefix

@@ -1,0 +1,124 @@
+"""Work that is recorded once and run many times: as a CUDA graph, or by calling it again.
+
+The work reads its inputs from tensors that stay where they are and never reads a number from the
+device: a graph repeats the recorded addresses and launches.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from linattn_core.decoding import CannotCompile
+from linattn_core.errors import expected
+
+Result = TypeVar("Result")
+
+# Runs before the recording, in which libraries load their kernels and allocate memory.
+_WARM_UPS = 2
+
+
+class Recorder(Protocol):
+    """Makes work that runs many times cheap to run.
+
+    Attributes:
+        name: of what runs the steps, for a decoder's `repr`.
+    """
+
+    name: str
+
+    def record(self, work: Callable[[], Result]) -> Callable[[], Result]:
+        """A function that runs `work` again and returns its tensors, which the next run may reuse.
+
+        Recording may run the work any number of times.
+        """
+
+    def wait(self) -> None:
+        """Makes the next work on the current stream wait for the last run of any recording."""
+
+    def release(self, tensors: Sequence[Tensor]) -> None:
+        """Frees the tensors once the last run, which may still write them, is done."""
+
+
+class EagerRecorder:
+    """Records nothing and calls the work itself, on any device; for tests and debugging."""
+
+    name = "unrecorded"
+
+    def record(self, work: Callable[[], Result]) -> Callable[[], Result]:
+        return work
+
+    def wait(self) -> None:
+        """Does nothing: there is one stream."""
+
+    def release(self, tensors: Sequence[Tensor]) -> None:
+        """Does nothing: no run is pending."""
+
+
+_one_recording = threading.Lock()
+
+
+class CudaGraphRecorder:
+    """Records CUDA graphs; each run is one launch on the current stream.
+
+    Args:
+        device: where the tensors of the work are.
+
+    Raises:
+        CannotCompile: no CUDA GPU, or another device.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        if device.type != "cuda":
+            advice = "move the model by .cuda(), or compile_decoder packs it for the CPU"
+            raise CannotCompile(expected("a CUDA graph", "weights on a CUDA GPU", device, advice))
+        if not torch.cuda.is_available():
+            came = f"torch {torch.__version__}, which finds no CUDA GPU"
+            advice = "install torch for CUDA and a driver, or decode on the CPU"
+            raise CannotCompile(expected("a CUDA graph", f"a GPU for {device}", came, advice))
+        self.device = device
+        self._stream: torch.cuda.Stream | None = None
+        self._last: torch.cuda.Stream | None = None
+        self.name = f"CUDA graphs on {torch.cuda.get_device_name(device)}"
+
+    def record(self, work: Callable[[], Result]) -> Callable[[], Result]:
+        # One recording at a time in the whole process: to begin one, torch synchronizes the device,
+        # which CUDA forbids while any of its streams is being recorded.
+        with _one_recording, torch.cuda.device(self.device):
+            # One stream for all recordings: libraries keep scratch memory for each stream.
+            stream = self._stream = self._stream or torch.cuda.Stream()
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                for _ in range(_WARM_UPS):
+                    work()
+            torch.cuda.current_stream().wait_stream(stream)
+            graph = torch.cuda.CUDAGraph()
+            # thread_local: other threads may allocate meanwhile.
+            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+                result = work()
+
+        def run() -> Result:
+            graph.replay()
+            return result
+
+        return run
+
+    def wait(self) -> None:
+        """If the last run was on another stream, the current one waits for it on the device.
+
+        Any recording's last run counts: all share libraries' scratch memory.
+        """
+        stream = torch.cuda.current_stream(self.device)
+        if self._last is not None and stream != self._last:
+            stream.wait_stream(self._last)
+        self._last = stream
+
+    def release(self, tensors: Sequence[Tensor]) -> None:
+        """Keeps their memory from being reused before the last run is done."""
+        if self._last is not None:
+            for tensor in tensors:
+                tensor.record_stream(self._last)

@@ -1,0 +1,19 @@
+"""How fast a model generates, at which batch the most, and what memory that takes."""
+
+from linattn_models.throughput.batches import WORTHWHILE, BestBatch, best_batch
+from linattn_models.throughput.clocks import Clock, clock
+from linattn_models.throughput.generating import Throughput, generation_throughput
+from linattn_models.throughput.memory import available_memory, lacks_memory, peak_memory
+
+__all__ = [
+    "WORTHWHILE",
+    "BestBatch",
+    "Clock",
+    "Throughput",
+    "available_memory",
+    "best_batch",
+    "clock",
+    "generation_throughput",
+    "lacks_memory",
+    "peak_memory",
+]

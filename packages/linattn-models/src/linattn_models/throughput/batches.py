@@ -1,0 +1,120 @@
+"""The batch at which a method makes the most samples a second.
+
+Sizes are doubled. Two doublings in a row that gain next to nothing end the search, since one alone
+can be chance, or a size that suits the machine badly; so does a size that would not fit into the
+free memory, or take too long, judged by the size before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from linattn_models.throughput.generating import Throughput
+from linattn_models.throughput.memory import available_memory, lacks_memory, peak_memory
+from linattn_models.validation import at_least
+
+# Samples a second that count as more, and the part of the free memory that is used.
+WORTHWHILE = 1.05
+USABLE = 0.8
+
+
+@dataclass(frozen=True)
+class BestBatch:
+    """What `best_batch` found.
+
+    Attributes:
+        batch: sequences side by side.
+        timed: what `time` returned for them.
+        bounded_by: what kept larger batches from being tried; None if they were no better.
+    """
+
+    batch: int
+    timed: Throughput
+    bounded_by: str | None
+
+
+@dataclass(frozen=True)
+class _Trial:
+    batch: int
+    timed: Throughput
+    bytes_used: float
+    slowest: float  # seconds of the slowest position
+
+
+def best_batch(
+    time: Callable[[int], Throughput],
+    device: torch.device,
+    *,
+    largest: int,
+    smallest: int = 1,
+    most_seconds: float = math.inf,
+) -> BestBatch:
+    """Times batches of `smallest`, twice that, and so on to `largest`; returns the best one.
+
+    Args:
+        time: times a batch, as `generation_throughput` does; few positions are enough.
+        device: where the memory is taken.
+        largest, smallest: batches that are tried at most and first.
+        most_seconds: a batch is not tried if a position is expected to take longer.
+
+    Raises:
+        ValueError: the smallest batch takes longer than `most_seconds` a position.
+    """
+    at_least("smallest", smallest, 1)
+    at_least("largest", largest, smallest)
+    best = last = _try(time, device, smallest)
+    if last.slowest > most_seconds:
+        raise ValueError(
+            f"seconds a position of a batch of {smallest}: expected at most {most_seconds:g}, got "
+            f"{last.slowest:.0f}; allow more or take a smaller model."
+        )
+    in_vain = 0
+    for batch in _doubled(smallest, largest):
+        bound = _bound(last, batch, available_memory(device), most_seconds)
+        if bound:
+            return BestBatch(best.batch, best.timed, f"a batch of {batch:,} was {bound}")
+        try:
+            last = _try(time, device, batch)
+        except (MemoryError, RuntimeError) as error:
+            if not lacks_memory(error):
+                raise
+            words = f"a batch of {batch:,} did not fit into memory"
+            return BestBatch(best.batch, best.timed, words)
+        in_vain = 0 if _rate(last) > WORTHWHILE * _rate(best) else in_vain + 1
+        best = max(best, last, key=_rate)
+        if in_vain == 2:
+            return BestBatch(best.batch, best.timed, None)
+    return BestBatch(best.batch, best.timed, f"the largest batch allowed is {largest:,}")
+
+
+def _try(time: Callable[[int], Throughput], device: torch.device, batch: int) -> _Trial:
+    timed, peak = peak_memory(device, partial(time, batch))
+    used = max(peak, batch * timed.state_bytes_per_sample)
+    return _Trial(batch, timed, used, max(seconds for _, seconds in timed.seconds_per_step))
+
+
+def _rate(trial: _Trial) -> float:
+    return trial.timed.samples_per_second
+
+
+def _doubled(smallest: int, largest: int) -> Iterator[int]:
+    batch = smallest
+    while batch < largest:
+        batch = min(2 * batch, largest)
+        yield batch
+
+
+def _bound(last: _Trial, batch: int, free: float, most_seconds: float) -> str | None:
+    growth = batch / last.batch
+    seconds = last.slowest * growth
+    if seconds > most_seconds:
+        return f"expected to take {seconds:.0f} s a position, more than the {most_seconds:g} s"
+    needed = last.bytes_used * growth
+    if needed > USABLE * free:
+        return f"expected to take {needed / 1e9:,.1f} GB, where {free / 1e9:,.1f} GB are free"
+    return None

@@ -1,0 +1,131 @@
+"""The memory that is free on a device, and how much of it a call takes at its peak."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import math
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import psutil
+import torch
+
+STATUS = Path("/proc/self/status")
+CLEAR_REFS = Path("/proc/self/clear_refs")
+RESET_PEAK = "5"  # see proc_pid_clear_refs(5)
+SAMPLING_SECONDS = 0.0005
+CGROUP = Path("/sys/fs/cgroup")
+# Limit, usage, and the field of memory.stat that counts cached files, by version of the cgroup.
+CGROUP_FILES = (
+    ("memory.max", "memory.current", "memory.stat", "inactive_file"),
+    (
+        "memory/memory.limit_in_bytes",
+        "memory/memory.usage_in_bytes",
+        "memory/memory.stat",
+        "total_inactive_file",
+    ),
+)
+
+Result = TypeVar("Result")
+
+
+def available_memory(device: torch.device) -> float:
+    """Bytes that can still be taken: of a GPU's memory, or of the machine's within its cgroup.
+
+    What torch's allocator keeps on a GPU without using it counts as free.
+    """
+    gc.collect()
+    if device.type == "cuda":
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return float(torch.cuda.mem_get_info(device)[0] + kept)
+    return min(float(psutil.virtual_memory().available), *map(_left_in_cgroup, CGROUP_FILES))
+
+
+def peak_memory(device: torch.device, call: Callable[[], Result]) -> tuple[Result, float]:
+    """What the call returns, and the bytes by which the memory in use rose while it ran.
+
+    On a GPU, what torch's allocator held; on a CPU, the resident memory of the process, by the
+    high-water mark of the kernel or, where that cannot be reset, by looking every half millisecond.
+    """
+    gc.collect()
+    if device.type == "cuda":
+        return _peak_on_gpu(device, call)
+    _return_free_pages()
+    before = _resident()
+    try:
+        CLEAR_REFS.write_text(RESET_PEAK)
+    except OSError:
+        result, peak = _peak_by_sampling(call)
+    else:
+        result = call()
+        peak = _high_water_mark()
+    return result, max(0.0, peak - before)
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Whether an exception of Python, of torch or of its allocators says that memory ran out."""
+    # torch's allocator for the CPU raises a plain RuntimeError.
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    return "allocate memory" in str(error) or "not enough memory" in str(error)
+
+
+def _left_in_cgroup(files: tuple[str, str, str, str]) -> float:
+    """What a limit leaves. Files that are only cached give way, and do not count as used."""
+    limit, usage, statistics, cached_files = files
+    try:
+        most = int((CGROUP / limit).read_text())
+        used = int((CGROUP / usage).read_text())
+        lines = (CGROUP / statistics).read_text().splitlines()
+    except (OSError, ValueError):  # no cgroup, or one without a limit ("max")
+        return math.inf
+    fields = dict(line.split() for line in lines)
+    return float(most - used + int(fields.get(cached_files, 0)))
+
+
+def _peak_on_gpu(device: torch.device, call: Callable[[], Result]) -> tuple[Result, float]:
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    result = call()
+    torch.cuda.synchronize(device)
+    return result, float(torch.cuda.max_memory_allocated(device) - before)
+
+
+def _peak_by_sampling(call: Callable[[], Result]) -> tuple[Result, float]:
+    finished = threading.Event()
+    largest = [_resident()]
+
+    def watch() -> None:
+        while not finished.wait(SAMPLING_SECONDS):
+            largest[0] = max(largest[0], _resident())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        result = call()
+    finally:
+        finished.set()
+        watcher.join()
+    return result, max(largest[0], _resident())
+
+
+def _resident() -> float:
+    return float(psutil.Process().memory_info().rss)
+
+
+def _high_water_mark() -> float:
+    line = next(x for x in STATUS.read_text().splitlines() if x.startswith("VmHWM:"))
+    return int(line.split()[1]) * 1024.0
+
+
+def _return_free_pages() -> None:
+    """Gives the heap's free pages back to the system: reused, they would hide what a call takes."""
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:
+            trim(0)

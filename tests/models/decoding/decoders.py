@@ -1,0 +1,126 @@
+"""What the tests of decoders share, whether the model, native code or a graph makes the steps."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from linattn_models import (
+    AutoregressiveTransformer,
+    Categorical,
+    DecodingState,
+    Head,
+    MixtureOfLogistics,
+    compile_decoder,
+)
+from linattn_models.decoding.compile import compile_described
+from linattn_models.decoding.recording import EagerRecorder, Recorder
+from tests.models.decoding.tape import TapeRecorder
+from tests.models.tiny import random_tokens, tiny_config, tiny_model
+
+HEADS: list[Head] = [Categorical(7), MixtureOfLogistics(2, 1, 17), MixtureOfLogistics(2, 3, 8)]
+HEAD_NAMES = ["categorical", "gray", "color"]
+LONG = 24  # steps enough for "auto" to compile
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+needs_cpu_backend = pytest.mark.skipif(
+    importlib.util.find_spec("linattn_cpu") is None, reason="linattn-cpu is not installed"
+)
+# The model itself first, then those that are compiled.
+KINDS = [
+    "eager",
+    pytest.param("native", marks=needs_cpu_backend),
+    "recorded",
+    "tape",
+    pytest.param("graph", marks=[pytest.mark.gpu, needs_gpu]),
+]
+
+
+class Kind:
+    """Where models are and what makes their steps."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.device = torch.device("cuda", 0) if name == "graph" else torch.device("cpu")
+
+    def decoder(self, model: Any, weights: str = "float32") -> Any:
+        if self.name == "eager":
+            return model
+        if self.name == "native":
+            return compile_decoder(model, weights, "cpu")
+        recorders: dict[str, Recorder] = {"recorded": EagerRecorder(), "tape": TapeRecorder()}
+        return recorded(model, weights, recorders.get(self.name))
+
+    def tokens(self, model: AutoregressiveTransformer, batch: int, length: int) -> Tensor:
+        return random_tokens(model, batch, length).to(self.device)
+
+    def seeded(self, seed: int = 0) -> torch.Generator:
+        return torch.Generator(self.device).manual_seed(seed)
+
+
+def recorded(
+    model: Any,
+    weights: str = "float32",
+    recorder: Recorder | None = None,
+    backend: str = "auto",
+) -> Any:
+    return compile_described(model, model.describe(), weights, backend, recorder)
+
+
+def model_of(head: Head | int = 7, **fields: Any) -> AutoregressiveTransformer:
+    """A tiny model in float32, spread enough for its outputs to differ."""
+    model = tiny_model("linear", head, **fields).float()
+    nn.init.normal_(model.output.weight, std=0.5)
+    return model
+
+
+def long_model(head: Head | int = 7) -> AutoregressiveTransformer:
+    return AutoregressiveTransformer(tiny_config(), head, LONG).eval()
+
+
+def sized(size: tuple[int, int, int], **fields: Any) -> dict[str, Any]:
+    num_heads, head_dim, ffn_dim = size
+    return {"num_heads": num_heads, "head_dim": head_dim, "ffn_dim": ffn_dim, **fields}
+
+
+def forced(decoder: Any, tokens: Tensor) -> Tensor:
+    """Parameters (B, N, P) for every token, step by step."""
+    parameters, state = decoder.prefill(tokens[:, :0])
+    outputs = [parameters]
+    for token in tokens[:, :-1].unbind(1):
+        parameters, state = decoder.step(token, state)
+        outputs.append(parameters)
+    return torch.stack(outputs, 1)
+
+
+def close(actual: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+
+
+def same_state(actual: DecodingState, expected: DecodingState) -> None:
+    for ours, theirs in zip(actual.layers, expected.layers, strict=True):
+        close(ours[0], theirs[0])
+        close(ours[1], theirs[1])
+    assert torch.equal(torch.as_tensor(actual.position), torch.as_tensor(expected.position))
+    assert actual.max_length == expected.max_length
+
+
+def worst(actual: Tensor, expected: Tensor) -> float:
+    """The largest error over the standard deviation of the expected values."""
+    return float((actual - expected).abs().max() / expected.std())
+
+
+class Halves:
+    """A head that the project does not know: it samples for itself."""
+
+    kind, levels, channels, num_parameters = "halves", 4, 1, 2
+
+    def sample(self, parameters: Tensor, **how: Any) -> Tensor:
+        return (parameters[..., 0] > parameters[..., 1]).long()
+
+    def initial_bias(self) -> Tensor:
+        return torch.zeros(2)

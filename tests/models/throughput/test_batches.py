@@ -1,0 +1,134 @@
+"""Batches are doubled until that gains nothing, or would not fit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from linattn_models import generation_throughput
+from linattn_models.throughput import BestBatch, Throughput, batches, best_batch
+from tests.models.tiny import tiny_model
+
+CPU = torch.device("cpu")
+
+
+class Search:
+    """A search on a machine whose costs grow as the batch does."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.monkeypatch, self.tried = monkeypatch, list[int]()
+
+    def __call__(
+        self,
+        rate: Callable[[int], float],
+        *,
+        megabytes_each: float = 0,
+        seconds_each: float = 0,
+        largest: int = 1_024,
+        **limits: Any,
+    ) -> BestBatch:
+        def time(batch: int) -> Throughput:
+            self.tried.append(batch)
+            per_second = rate(batch)
+            steps = [(0, seconds_each * batch / 2), (1, seconds_each * batch)]
+            return Throughput(per_second, 1 / per_second, steps, 0, False, False)
+
+        def peak(_: torch.device, call: Callable[[], Throughput]) -> tuple[Throughput, float]:
+            return call(), megabytes_each * 1e6 * self.tried[-1]
+
+        self.monkeypatch.setattr(batches, "available_memory", lambda _: 1e9)
+        self.monkeypatch.setattr(batches, "peak_memory", peak)
+        return best_batch(time, CPU, largest=largest, **limits)
+
+
+@pytest.fixture
+def search(monkeypatch: pytest.MonkeyPatch) -> Search:
+    return Search(monkeypatch)
+
+
+def test_ends_where_two_doublings_gain_nothing(search: Search) -> None:
+    found = search(lambda batch: min(batch, 16))
+    assert (found.batch, found.bounded_by) == (16, None)
+    assert found.timed.samples_per_second == 16
+    assert search.tried == [1, 2, 4, 8, 16, 32, 64]
+
+
+def test_one_bad_size_does_not_end_it(search: Search) -> None:
+    assert search(lambda batch: 1.0 if batch == 2 else float(min(batch, 64))).batch == 64
+
+
+def test_the_best_is_kept_though_later_ones_are_worse(search: Search) -> None:
+    assert search(lambda batch: {1: 1.0, 2: 2.0, 4: 1.5, 8: 1.0}[batch]).batch == 2
+    assert search.tried == [1, 2, 4, 8]
+
+
+def test_starts_at_the_smallest_and_ends_at_the_largest(search: Search) -> None:
+    found = search(float, smallest=16, largest=100)
+    assert search.tried == [16, 32, 64, 100]
+    assert found.batch == 100
+    assert found.bounded_by == "the largest batch allowed is 100"
+
+
+def test_nothing_is_tried_that_memory_would_not_hold(search: Search) -> None:
+    found = search(float, megabytes_each=30)
+    assert search.tried == [1, 2, 4, 8, 16]  # 32 would take 960 MB, and 800 may be used
+    assert found.batch == 16
+    assert found.bounded_by == "a batch of 32 was expected to take 1.0 GB, where 1.0 GB are free"
+
+
+def test_nothing_is_tried_that_would_take_too_long(search: Search) -> None:
+    found = search(float, seconds_each=3, most_seconds=20)
+    assert (found.batch, search.tried) == (4, [1, 2, 4])
+    assert found.bounded_by == (
+        "a batch of 8 was expected to take 24 s a position, more than the 20 s"
+    )
+
+
+def test_a_smallest_batch_that_takes_too_long_is_refused(search: Search) -> None:
+    with pytest.raises(ValueError, match="a batch of 1: expected at most 20, got 25; allow"):
+        search(float, seconds_each=25, most_seconds=20)
+
+
+def test_a_largest_batch_below_the_smallest_is_refused(search: Search) -> None:
+    with pytest.raises(ValueError, match="largest"):
+        search(float, smallest=4, largest=2)
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")]
+)
+def test_a_batch_that_did_not_fit_after_all_ends_it(search: Search, error: Exception) -> None:
+    def rate(batch: int) -> float:
+        if batch > 4:
+            raise error
+        return batch
+
+    found = search(rate)
+    assert found.batch == 4
+    assert found.bounded_by == "a batch of 8 did not fit into memory"
+
+
+def test_faults_are_not_taken_for_a_lack_of_memory(search: Search) -> None:
+    def rate(batch: int) -> float:
+        if batch > 1:
+            raise RuntimeError("a fault")
+        return 1.0
+
+    with pytest.raises(RuntimeError, match="a fault"):
+        search(rate)
+
+
+def test_a_model_s_own_throughput_is_searched() -> None:
+    model = tiny_model("linear")
+    found = best_batch(
+        lambda batch: generation_throughput(model, batch=batch, length=4, steps=2),
+        CPU,
+        largest=4,
+        most_seconds=math.inf,
+    )
+    assert found.batch in (1, 2, 4)
+    assert found.timed.estimated

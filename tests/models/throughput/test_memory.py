@@ -1,0 +1,92 @@
+"""Memory is that of the system's own accounts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from linattn_models.throughput import available_memory, lacks_memory, memory, peak_memory
+
+CPU = torch.device("cpu")
+MEGABYTES = 64
+
+
+def test_a_call_s_peak_is_what_it_allocated_and_freed() -> None:
+    result, peak = peak_memory(CPU, lambda: torch.ones(MEGABYTES, 250_000).sum().item())
+    assert result == MEGABYTES * 250_000
+    assert 0.9 * MEGABYTES < peak / 1e6 < 4 * MEGABYTES
+
+
+def test_the_peak_is_sampled_where_the_high_water_mark_cannot_be_reset(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(memory, "CLEAR_REFS", tmp_path / "none" / "clear_refs")
+    result, peak = peak_memory(CPU, lambda: torch.ones(MEGABYTES, 250_000))
+    assert result.sum() == MEGABYTES * 250_000
+    assert 0.9 * MEGABYTES < peak / 1e6 < 4 * MEGABYTES
+
+
+def test_what_a_call_raises_passes_through(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def fault() -> None:
+        raise RuntimeError("a fault")
+
+    monkeypatch.setattr(memory, "CLEAR_REFS", tmp_path / "none" / "clear_refs")
+    with pytest.raises(RuntimeError, match="a fault"):
+        peak_memory(CPU, fault)
+
+
+@pytest.mark.parametrize(
+    ("names", "unlimited"),
+    [
+        (("memory.max", "memory.current", "memory.stat", "inactive_file"), "max"),
+        (
+            ("limit_in_bytes", "usage_in_bytes", "stat", "total_inactive_file"),
+            "9223372036854771712",
+        ),
+    ],
+    ids=["v2", "v1"],
+)
+def test_free_memory_respects_the_limit_of_a_cgroup(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, names: tuple[str, ...], unlimited: str
+) -> None:
+    *files, cached = names
+    folder = tmp_path if "." in files[0] else tmp_path / "memory"
+    folder.mkdir(exist_ok=True)
+    paths = [folder / (name if "." in name else f"memory.{name}") for name in files]
+    contents = ("1000000\n", "700000\n", f"anon 1\n{cached} 200000\n")
+    for path, content in zip(paths, contents, strict=True):
+        path.write_text(content)
+    monkeypatch.setattr(memory, "CGROUP", tmp_path)
+    assert available_memory(CPU) == 500_000
+    paths[0].write_text(unlimited + "\n")
+    assert available_memory(CPU) > 500_000
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_gpu_s_memory_is_that_of_its_allocator() -> None:
+    device = torch.device("cuda")
+    free = available_memory(device)
+    held, peak = peak_memory(device, lambda: torch.zeros(MEGABYTES, 10**6, device=device))
+    assert held.nbytes <= peak < 1.1 * held.nbytes
+    assert available_memory(device) < free
+
+
+@pytest.fixture(
+    params=[
+        lambda: MemoryError(),
+        lambda: RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+        lambda: torch.OutOfMemoryError("CUDA out of memory"),
+    ]
+)
+def shortage(request: pytest.FixtureRequest) -> BaseException:
+    make: Callable[[], BaseException] = request.param
+    return make()
+
+
+def test_a_lack_of_memory_is_told_from_faults(shortage: BaseException) -> None:
+    assert lacks_memory(shortage)
+    assert not lacks_memory(RuntimeError("a fault"))
