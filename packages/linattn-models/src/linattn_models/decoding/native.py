@@ -33,8 +33,6 @@ from linattn_models.state import (
 )
 from linattn_models.validation import (
     at_least,
-    check_vector_sequences,
-    check_vectors,
     lengths_within,
 )
 
