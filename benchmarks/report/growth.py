@@ -6,9 +6,8 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 
-from benchmarks.registry import Quantity
-from benchmarks.runner import CaseResult, MethodResult
-from benchmarks.tables import REACHED, by_series, quantity, table
+from benchmarks.measure.results import CaseResult, MethodResult, Quantity
+from benchmarks.report.tables import REACHED, by_series, quantity, table
 
 FIT_FROM, FEWEST_POINTS = 4_096, 2
 BEST_FROM = 1_024
@@ -50,7 +49,7 @@ class Fit:
     lengths: tuple[int, ...]
 
 
-def sections(results: Sequence[CaseResult], *, quick: bool) -> list[str]:
+def sections(results: Sequence[CaseResult], *, quick: bool = False) -> list[str]:
     """Returns the tables of every series that is measured per sample.
 
     Args:
@@ -174,7 +173,7 @@ def _verdict(
 
 def seconds(method: MethodResult) -> float | None:
     """Returns the median time per unit."""
-    return None if method.value is None else method.value.median
+    return method.seconds
 
 
 def held(method: MethodResult) -> float | None:

@@ -4,28 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from benchmarks.growth import Read, held, seconds
-from benchmarks.runner import CaseResult
-from benchmarks.tables import by_series
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from benchmarks.measure.results import CaseResult
+from benchmarks.report.growth import Read, held, seconds
+from benchmarks.report.tables import by_series
 
 MIB = 2**20
-NOTHING, NO_MATPLOTLIB = "no length was measured", "matplotlib is not installed"
 
 
-def draw(results: Sequence[CaseResult], path: Path) -> str | None:
-    """Writes the picture, a row for each series; returns the reason where there is none."""
+def draw(results: Sequence[CaseResult], path: Path) -> bool:
+    """Writes the picture, a row for each series; returns False where no length was measured."""
     found = by_series(results)
     if not found:
-        return NOTHING
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        return NO_MATPLOTLIB
+        return False
     figure = Figure(figsize=(12, 4.5 * len(found)), layout="constrained")
     panels = figure.subplots(len(found), 2, squeeze=False)
     for (name, members), (left, right) in zip(found.items(), panels, strict=True):
@@ -34,7 +28,7 @@ def draw(results: Sequence[CaseResult], path: Path) -> str | None:
         _panel(right, members, f"peak memory per {unit}, MiB", held, 1 / MIB)
         left.set_title(name, fontsize=9)
     figure.savefig(path, dpi=110)
-    return None
+    return True
 
 
 def _panel(axes: Axes, members: Sequence[CaseResult], label: str, read: Read, scale: float) -> None:

@@ -1,4 +1,4 @@
-"""The float64 truth at full length, for a sample of query rows and the gradients through them.
+"""The float64 oracle at full length, for a sample of query rows and the gradients through them.
 
 A benchmark's check must hold for the very sizes that it times. Sixteen rows of the N x N matrix
 and their gradients cost O(16 N D), and the gradients still reach every key and value.
@@ -29,7 +29,7 @@ def sampled_rows(length: int) -> torch.Tensor:
 def sampled_heads(batch: int, heads: int, most: int = HEADS) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns the batch and head indices of up to `most` heads, the first and the last among them.
 
-    A GPU is timed with thousands of them, which one truth after the other would take long to find.
+    A GPU is timed with thousands of them, too many for the oracle to compute.
     """
     total = batch * heads
     chosen = torch.linspace(0, total - 1, min(most, total)).round().long()
@@ -85,7 +85,7 @@ def output_and_gradients(
 ) -> tuple[torch.Tensor, ...]:
     """Returns the call's output and, with `backward`, the gradients of all that it takes.
 
-    What comes from above are random numbers, the same for outputs of one shape.
+    The upstream gradient is random, the same for outputs of one shape.
     """
     out = call(*tensors)
     if not backward:
@@ -105,8 +105,8 @@ def disagreement(
     Args:
         tolerance: largest error over largest magnitude; that of each tensor's dtype by default.
     """
-    for name, ours, truth in zip(names, actual, expected, strict=True):
-        error = float((ours.double() - truth).abs().max() / truth.abs().max())
+    for name, ours, exact in zip(names, actual, expected, strict=True):
+        error = float((ours.double() - exact).abs().max() / exact.abs().max())
         allowed = TOLERANCE[ours.dtype] if tolerance is None else tolerance
         if not error <= allowed:  # a NaN must not pass
             return f"{name} differs from the float64 oracle by {error:.1e}, allowed {allowed:.0e}"
@@ -124,8 +124,8 @@ def stray_rows(
     Args:
         allowed: the share of a tensor's rows that may be, where rounding decides what they see.
     """
-    for name, ours, truth in zip(names, actual, expected, strict=True):
-        error = (ours.double() - truth).abs().amax(-1) / truth.abs().max()
+    for name, ours, exact in zip(names, actual, expected, strict=True):
+        error = (ours.double() - exact).abs().amax(-1) / exact.abs().max()
         stray = float((~(error <= TOLERANCE[ours.dtype])).double().mean())  # NaN strays
         if stray > allowed:
             return (

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from benchmarks.registry import Quantity, Target
-from benchmarks.runner import CaseResult, MethodResult, TargetResult
-from benchmarks.timer import Spread
+from benchmarks.measure.results import (
+    CaseResult,
+    MethodResult,
+    Quantity,
+    Spread,
+    Target,
+    TargetResult,
+)
 
 MIB = 2**20
 MOST_NAMED = 3
@@ -14,26 +19,56 @@ SECOND_PREFIXES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 REACHED = {True: "yes", False: "**no**", None: "-"}
 
 
-def targets(results: Sequence[CaseResult]) -> str:
-    """Returns one row for each promised figure."""
+def targets(results: Sequence[CaseResult], runs: Mapping[str, str]) -> str:
+    """Returns one row for each promised figure; `runs` names the run of each case."""
     rows = [
-        [result.case.name, outcome.target.shows, *_outcome(result, outcome)]
+        [result.case.name, outcome.target.shows, *_outcome(result, outcome), runs[result.case.name]]
         for result in results
         for outcome in result.targets
     ]
     if not rows:
-        return "No case of this run promises a figure."
-    header = ["case", "figure", "measured", "quartiles", "to reach", "reached", "share of a limit"]
+        return "No case of this theme promises a figure."
+    header = [
+        "case", "figure", "measured", "quartiles", "to reach", "reached", "share of a limit", "run",
+    ]  # fmt: skip
     return table(header, rows)
 
 
-def measurements(results: Sequence[CaseResult]) -> str:
+def measurements(results: Sequence[CaseResult], runs: Mapping[str, str]) -> str:
     """Returns one row for each method of each case that is not summarized elsewhere."""
     results = [result for result in results if not result.case.summarized]
-    rows = [_method_row(result, method) for result in results for method in result.methods]
-    last = ["GEMM share", "copy share", *(["peak memory"] if _has_peaks(results) else [])]
-    header = ["case", "method", "per", "median", "quartiles", "rounds", *last]
-    return table(header, [row[: len(header)] for row in rows])
+    if not results:
+        return "The tables above show all."
+    peaks = ["peak memory"] if _has_peaks(results) else []
+    header = [
+        "case", "method", "per", "median", "quartiles", "rounds", "run", "GEMM share",
+        "copy share", *peaks,
+    ]  # fmt: skip
+    rows = [
+        _method_row(result, method, runs[result.case.name])[: len(header)]
+        for result in results
+        for method in result.methods
+    ]
+    return table(header, rows)
+
+
+def images(results: Sequence[CaseResult]) -> str | None:
+    """Returns the images a second of the cases that generate them, or None."""
+    rows = [
+        [result.case.name, _named(method), *_images(method)]
+        for result in results
+        if result.case.unit == "image"
+        for method in result.methods
+    ]
+    return table(["case", "method", "images a second", "one call"], rows) if rows else None
+
+
+def _images(method: MethodResult) -> list[str]:
+    if method.value is None:
+        return [method.status, "-"]
+    mark = " (estimated)" if method.estimated else ""
+    rate, call = 1 / method.value.median, method.value.median * method.units
+    return [f"{rate:,.3g}{mark}" if rate < 100 else f"{rate:,.0f}{mark}", quantity(call, "seconds")]
 
 
 def series(results: Sequence[CaseResult]) -> list[str]:
@@ -83,7 +118,7 @@ def first_win(members: Sequence[CaseResult]) -> str:
 
 
 def _first_win_over(members: Sequence[CaseResult], ours: str, rival: str) -> str:
-    ratios = [(member.case.at, member.ratio(rival, ours)) for member in members]
+    ratios = [(member.case.at, member.method(ours).over_last) for member in members]
     known = sorted((at, ratio.median) for at, ratio in ratios if at is not None and ratio)
     if len(known) < len(members):
         return f"{ours} and {rival} were not both measured at every length."
@@ -97,15 +132,14 @@ def _first_win_over(members: Sequence[CaseResult], ours: str, rival: str) -> str
 
 
 def _series_table(members: Sequence[CaseResult]) -> str:
-    names = [method.name for method in members[0].methods]
-    *ours, rival = names
-    header = ["N", *names, *(f"{rival} / {name}" for name in ours)]
-    return table(header, [_series_row(member, ours, rival) for member in members])
+    *ours, rival = (method.name for method in members[0].methods)
+    header = ["N", *ours, rival, *(f"{rival} / {name}" for name in ours)]
+    return table(header, [_series_row(member, ours) for member in members])
 
 
-def _series_row(member: CaseResult, ours: Sequence[str], rival: str) -> list[str]:
+def _series_row(member: CaseResult, ours: Sequence[str]) -> list[str]:
     medians = [_median(member, method) for method in member.methods]
-    ratios = [member.ratio(rival, name) for name in ours]
+    ratios = [member.method(name).over_last for name in ours]
     shown = (f"{ratio.median:.2f}" if ratio else "-" for ratio in ratios)
     return [f"{member.case.at:,}", *medians, *shown]
 
@@ -129,11 +163,9 @@ def _memory(held: float | None) -> str:
 
 def _outcome(result: CaseResult, outcome: TargetResult) -> list[str]:
     target, value = outcome.target, outcome.value
-    bound = target.at_least if target.at_least is not None else target.at_most
-    assert bound is not None  # Target holds exactly one of the two
     sign = ">=" if target.at_least is not None else "<="
     measured = ["-", "-"] if value is None else _figure(result, target, value)
-    promised = [f"{sign} {_bound(result, target, bound)}", REACHED[outcome.reached]]
+    promised = [f"{sign} {_shown(result, target, target.bound)}", REACHED[outcome.reached]]
     return [*measured, *promised, _larger_share(result.method(target.subject))]
 
 
@@ -148,27 +180,30 @@ def _larger_share(method: MethodResult) -> str:
 
 
 def _figure(result: CaseResult, target: Target, value: Spread) -> list[str]:
-    names = [target.numerator] + ([target.denominator] if target.denominator else [])
-    mark = " (estimated)" if any(result.method(name).estimated for name in names) else ""
-    middle, low, high = (_bound(result, target, v) for v in (value.median, value.low, value.high))
+    estimated = any(result.method(name).estimated for name in target.methods)
+    mark = " (estimated)" if estimated else ""
+    middle, low, high = (_shown(result, target, v) for v in (value.median, value.low, value.high))
     return [middle + mark, f"{low} to {high}"]
 
 
-def _bound(result: CaseResult, target: Target, value: float) -> str:
+def _shown(result: CaseResult, target: Target, value: float) -> str:
     if target.of_limit:
         return f"{value:.0%}"
     return f"{value:.3g}" if target.denominator else quantity(value, result.case.quantity)
 
 
-def _method_row(result: CaseResult, method: MethodResult) -> list[str]:
-    name = f"{method.name} [{method.note}]" if method.note else method.name
-    row = [result.case.name, name, result.case.unit, _median(result, method)]
+def _method_row(result: CaseResult, method: MethodResult, run: str) -> list[str]:
+    row = [result.case.name, _named(method), result.case.unit, _median(result, method)]
     if method.value is None:
-        return [*row, "-", "-", "-", "-", "-"]
+        return [*row, "-", "-", run, "-", "-", "-"]
     low, high = (quantity(v, result.case.quantity) for v in (method.value.low, method.value.high))
     shares = (method.share_of_gemm, method.share_of_copy)
     shown = ("-" if share is None else f"{share.median:.0%}" for share in shares)
-    return [*row, f"{low} to {high}", str(len(method.samples)), *shown, _memory(method.peak)]
+    return [*row, f"{low} to {high}", str(method.rounds), run, *shown, _memory(method.peak)]
+
+
+def _named(method: MethodResult) -> str:
+    return f"{method.name} [{method.note}]" if method.note else method.name
 
 
 def _median(result: CaseResult, method: MethodResult) -> str:
@@ -189,4 +224,9 @@ def quantity(value: float, kind: Quantity) -> str:
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Returns a Markdown table."""
     lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines)
+
+
+def _cell(words: str) -> str:
+    """The words on one line that no bar cuts, such as those of an error."""
+    return " ".join(words.replace("|", "/").split())

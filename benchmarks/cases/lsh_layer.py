@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
 
-from benchmarks import peers
+from benchmarks.cases import peers
 from benchmarks.cases.lsh import BUCKETS, CHUNK
-from benchmarks.registry import Absent, Case, Method, NotMeasured, Settings, Target, registry
-from linattn_models import TransformerConfig
+from benchmarks.cases.models import linear_weight, lsh_config
+from benchmarks.measure.cases import Case, Make, Method, Settings, registry
+from benchmarks.measure.results import CaseResult, Target
 from linattn_models.attention import LshMixer
 
 OURS, PEER = "lsh-1 layer", "transformers' Reformer layer"
@@ -36,31 +37,28 @@ class Size:
         return self.heads * self.width
 
 
-def _setup(settings: Settings) -> list[Method | Absent]:
+def setup(settings: Settings, _: Sequence[CaseResult] = ()) -> dict[str, Make]:
+    """Our layer and the peer's, with the same weights."""
     size = Size(QUICK_LENGTH, 2, 8) if settings.quick else Size()
     ours = our_layer(size)
     x = torch.randn(1, size.length, size.embed_dim, generator=torch.Generator().manual_seed(0))
-    made: list[Method | Absent] = [_method(OURS, ours, x, lambda: None)]
-    try:
+
+    def make_peer() -> Method:
         peer = peer_layer(peers.reformer(settings), ours, size)
-    except NotMeasured as reason:
-        return [*made, Absent(PEER, str(reason))]
-    return [*made, _method(PEER, peer, x, lambda: difference(ours, peer, x, size))]
+        return _method(peer, x, lambda: difference(ours, peer, x, size))
+
+    return {OURS: lambda: _method(ours, x, lambda: None), PEER: make_peer}
 
 
 def our_layer(size: Size) -> LshMixer:
     """Projections, LSH attention in one round, projection; without biases, as the peer has it."""
-    config = TransformerConfig(
-        1, size.heads, size.width, 1,
-        attention="lsh", lsh_rounds=1, lsh_buckets=BUCKETS, lsh_chunk=CHUNK,
-    )  # fmt: skip
-    layer = LshMixer(config)
+    layer = LshMixer(lsh_config(size.heads, size.width, rounds=1))
     nn.init.zeros_(layer.qkv.bias)
     nn.init.zeros_(layer.out.bias)
     return layer
 
 
-def peer_layer(library: types.SimpleNamespace, ours: LshMixer, size: Size) -> Layer:
+def peer_layer(library: types.ModuleType, ours: LshMixer, size: Size) -> Layer:
     """The peer's layer with our weights."""
     config = library.ReformerConfig(
         attention_head_size=size.width, num_attention_heads=size.heads,
@@ -70,7 +68,7 @@ def peer_layer(library: types.SimpleNamespace, ours: LshMixer, size: Size) -> La
     )  # fmt: skip
     attention, output = library.LSHSelfAttention(config), library.ReformerSelfOutput(config)
     with torch.no_grad():
-        query, value = ours.qkv.weight.t().chunk(2)
+        query, value = linear_weight(ours.qkv).chunk(2)
         for weight, of_ours in (
             (attention.query_key.weight, query),
             (attention.value.weight, value),
@@ -107,14 +105,14 @@ def difference(ours: LshMixer, peer: Layer, x: torch.Tensor, size: Size) -> str 
     return f"{share:.1%} of the rows differ from ours; its first chunk explains {allowed:.1%}"
 
 
-def _method(name: str, layer: Layer, x: torch.Tensor, check: Callable[[], str | None]) -> Method:
+def _method(layer: Layer, x: torch.Tensor, check: Callable[[], str | None]) -> Method:
     upstream = torch.ones_like(x)
 
     def forward_and_backward() -> object:
         return torch.autograd.grad(layer(given), given, upstream)
 
     given = x.clone().requires_grad_()
-    return Method(name, check=check, run=forward_and_backward)
+    return Method(check, run=forward_and_backward)
 
 
 registry.add(
@@ -122,8 +120,7 @@ registry.add(
         "lsh/layer",
         shows="A layer with LSH attention, forward and backward: N=16,384, 8 heads of 64, one "
         "round, 64 buckets, chunks of 32, causal, float32.",
-        setup=_setup,
+        setup=setup,
         targets=(Target.faster(OURS, PEER, 1),),
-        seconds=20,
     )
 )

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from linattn_models import AutoregressiveTransformer, TransformerConfig
+from benchmarks.cases.models import linear_weight
+from linattn_models import AutoregressiveTransformer, Transformer
 
 Memory = list[Any]
 
@@ -34,7 +35,7 @@ class PeerDecoder:
             activation=config.activation,
             dropout=0.0,
         ).get()
-        self.encoder.load_state_dict(peer_weights(config, model.transformer.state_dict()))
+        self.encoder.load_state_dict(peer_weights(model.transformer))
         self.encoder.eval()
 
     def begin(self, batch: int) -> tuple[Tensor, Memory]:
@@ -63,22 +64,25 @@ class PeerDecoder:
         return self.model.output(y), memory
 
 
-def peer_weights(config: TransformerConfig, ours: dict[str, Tensor]) -> dict[str, Tensor]:
+def peer_weights(transformer: Transformer) -> dict[str, Tensor]:
     """Returns the weights of our transformer under the peer's names."""
-    theirs = {f"norm.{part}": ours[f"norm.{part}"] for part in ("weight", "bias")}
-    for layer in range(config.num_layers):
-        for part in ("weight", "bias"):
-            block, peer = f"blocks.{layer}", f"layers.{layer}"
-            # The two widening layers keep (inputs, outputs); nn.Linear, as the peer, the transpose.
-            query, key, value = ours[f"{block}.mixer.qkv.{part}"].chunk(3, -1)
-            theirs |= {
-                f"{peer}.attention.query_projection.{part}": query.t(),
-                f"{peer}.attention.key_projection.{part}": key.t(),
-                f"{peer}.attention.value_projection.{part}": value.t(),
-                f"{peer}.attention.out_projection.{part}": ours[f"{block}.mixer.out.{part}"],
-                f"{peer}.linear1.{part}": ours[f"{block}.expand.{part}"].t(),
-                f"{peer}.linear2.{part}": ours[f"{block}.contract.{part}"],
-                f"{peer}.norm1.{part}": ours[f"{block}.norm1.{part}"],
-                f"{peer}.norm2.{part}": ours[f"{block}.norm2.{part}"],
-            }
+    theirs = _named("norm", transformer.get_submodule("norm"))
+    for layer in range(transformer.config.num_layers):
+        block, peer = transformer.get_submodule(f"blocks.{layer}"), f"layers.{layer}"
+        joint = block.get_submodule("mixer.qkv")
+        weights = linear_weight(joint).chunk(3), joint.get_parameter("bias").chunk(3)
+        for name, weight, bias in zip(("query", "key", "value"), *weights, strict=True):
+            projection = f"{peer}.attention.{name}_projection"
+            theirs |= {f"{projection}.weight": weight, f"{projection}.bias": bias}
+        theirs |= _named(f"{peer}.attention.out_projection", block.get_submodule("mixer.out"))
+        for name, ours in (("linear1", "expand"), ("linear2", "contract")):
+            theirs |= _named(f"{peer}.{name}", block.get_submodule(ours))
+        for norm in ("norm1", "norm2"):
+            theirs |= _named(f"{peer}.{norm}", block.get_submodule(norm))
     return theirs
+
+
+def _named(name: str, module: nn.Module) -> dict[str, Tensor]:
+    matrix = module.get_parameter("weight")
+    weight = matrix if matrix.ndim == 1 else linear_weight(module)
+    return {f"{name}.weight": weight, f"{name}.bias": module.get_parameter("bias")}

@@ -5,35 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from benchmarks.growth import LINEAR, seconds
-from benchmarks.runner import CaseResult
-from benchmarks.tables import table
+from benchmarks.measure.results import CaseResult
+from benchmarks.report.growth import LINEAR
+from benchmarks.report.tables import table
 
-CLEARLY, TIMES = 4.0, 2  # so many times as slow at so many lengths: the rest is known
-OUT = f"not measured: {CLEARLY:g} times as slow as linear at {TIMES} lengths before"
 UNKNOWN = "-"
 
 Ratios = Sequence[tuple[int, float]]  # lengths, and the rival's time over that of linear
-
-
-class Race:
-    """Which rivals have lost so clearly that longer sequences would tell nothing more."""
-
-    def __init__(self) -> None:
-        self._losses: dict[str, int] = {}
-
-    def note(self, result: CaseResult) -> None:
-        """Counts how often each method in succession was clearly slower than the best linear."""
-        best = fastest_linear(result)
-        for method in result.methods:
-            value = seconds(method)
-            if best is not None and value is not None:
-                lost = value >= CLEARLY * best
-                self._losses[method.name] = self._losses.get(method.name, 0) + 1 if lost else 0
-
-    def is_out(self, name: str) -> bool:
-        """True for a method that need not be measured any more."""
-        return self._losses.get(name, 0) >= TIMES
 
 
 def sections(results: Sequence[CaseResult]) -> list[str]:
@@ -61,7 +39,7 @@ def ratios(members: Sequence[CaseResult], rival: str) -> Ratios:
     """Returns the rival's time over that of the fastest linear, by length."""
     found = []
     for member in members:
-        best, value = fastest_linear(member), seconds(member.method(rival))
+        best, value = fastest_linear(member), member.method(rival).seconds
         if member.case.at is not None and best is not None and value is not None:
             found.append((member.case.at, value / best))
     return sorted(found)
@@ -93,5 +71,5 @@ def _rounded(length: float) -> int:
 
 def fastest_linear(result: CaseResult) -> float | None:
     """Returns the least time of linear attention by any backend, where it was measured."""
-    times = [seconds(method) for method in result.methods if method.name.startswith(LINEAR)]
+    times = [method.seconds for method in result.methods if method.name.startswith(LINEAR)]
     return min((value for value in times if value is not None), default=None)
