@@ -27,7 +27,6 @@ MATERIALIZED = "softmax, N x N"
 OUTPUT_AND_GRADIENTS, WEIGHTS_AND_GRADIENTS = 4, 3
 FAST_TRANSFORMERS = peers.FAST_TRANSFORMERS
 FLASH_LINEAR_ATTENTION = peers.FLASH_LINEAR_ATTENTION
-FAST_TRANSFORMERS_KERNEL = "fast-transformers, kernel alone"
 # Our methods, and the backends that they name.
 BACKENDS = {LINEAR_CPU: "cpu", LINEAR_CUDA: "cuda", LINEAR: "reference"}
 
@@ -77,12 +76,7 @@ def attention(name: str, problem: Problem, settings: Settings) -> Attention | Ls
         return Lsh(name, problem)
     if name == FLASH_LINEAR_ATTENTION:
         return _flash_linear(peers.flash_linear_attention(settings), problem)
-    library = peers.fast_transformers(settings)
-    if name == FAST_TRANSFORMERS:
-        return _peer(library, problem)
-    if not problem.causal:
-        raise NotMeasured("it is causal only")
-    return Attention(name, library.causal_dot_product, oracle.product_rows)
+    return _peer(peers.fast_transformers(settings), problem)
 
 
 def _linear(name: str, problem: Problem) -> Attention:

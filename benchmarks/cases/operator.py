@@ -10,7 +10,6 @@ import torch
 
 from benchmarks.cases.attention import (
     FAST_TRANSFORMERS,
-    FAST_TRANSFORMERS_KERNEL,
     LINEAR,
     LINEAR_CPU,
     SDPA,
@@ -24,7 +23,7 @@ from benchmarks.measure.results import CaseResult, Target
 SHORT, LONG, USUAL, FEW = 4_096, 65_536, 16_384, 512
 QUICK_DIVISOR = 64
 OURS = (LINEAR_CPU, LINEAR)
-PEERS = (FAST_TRANSFORMERS, FAST_TRANSFORMERS_KERNEL)
+PEERS = (FAST_TRANSFORMERS,)
 ONE_THREAD, TWO_THREADS = f"{LINEAR_CPU}, one thread", f"{LINEAR_CPU}, two threads"
 BFLOAT16 = f"{LINEAR_CPU}, bfloat16"
 # Instructions that multiply bfloat16 faster than float32.

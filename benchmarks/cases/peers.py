@@ -20,9 +20,9 @@ def fast_transformers(settings: Settings) -> types.SimpleNamespace:
     Raises:
         NotMeasured: when peers were not asked for, or when it does not import here; as below.
     """
-    attention, builders, masking, product = (
+    attention, builders, masking = (
         _import(f"fast_transformers.{name}", settings)
-        for name in ("attention", "builders", "masking", "causal_product")
+        for name in ("attention", "builders", "masking")
     )
     return types.SimpleNamespace(
         CausalLinearAttention=attention.CausalLinearAttention,
@@ -31,7 +31,6 @@ def fast_transformers(settings: Settings) -> types.SimpleNamespace:
         TriangularCausalMask=masking.TriangularCausalMask,
         FullMask=masking.FullMask,
         LengthMask=masking.LengthMask,
-        causal_dot_product=product.causal_dot_product,
     )
 
 

@@ -79,17 +79,13 @@ class Ledger:
 def extrapolated(points: Sequence[Point], length: int, least: float) -> float:
     """Returns what to expect at `length`: the last point times its growth since the one before.
 
-    The growth is a power of the length, taken from the last two points, at least `least`, which
-    is all that is known after one point, and at most MOST_GROWTH. Before the first, nothing is
-    expected: 0.
+    The growth is a power of the length: at least `least`, at most MOST_GROWTH; 0 without points.
     """
     if not points:
         return 0.0
-    last_length, last = points[-1]
+    (before_length, before), (last_length, last) = points[-2:][0], points[-1]
     exponent = least
-    if len(points) > 1:
-        before_length, before = points[-2]
-        if 0 < before < last:
-            grown = math.log(last / before) / math.log(last_length / before_length)
-            exponent = min(max(least, grown), MOST_GROWTH)
+    if 0 < before < last:
+        grown = math.log(last / before) / math.log(last_length / before_length)
+        exponent = min(max(least, grown), MOST_GROWTH)
     return last * float(length / last_length) ** exponent

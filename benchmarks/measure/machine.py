@@ -46,7 +46,7 @@ class Machine:
 
     Args:
         hardware: processor, cores, memory, system; before them the GPU, if it was measured.
-        software: versions, the C library's allocator.
+        software: versions.
         backends: each that was found: what is live of it.
     """
 
@@ -134,34 +134,26 @@ def _gpu() -> str:
 def _cpu_information() -> dict[str, str]:
     """The first processor's block of /proc/cpuinfo; empty where there is none."""
     path = Path("/proc/cpuinfo")
-    if not path.exists():
-        return {}
-    lines = path.read_text().split("\n\n", 1)[0].splitlines()
+    lines = path.read_text().split("\n\n", 1)[0].splitlines() if path.exists() else []
     pairs = (line.split(":", 1) for line in lines if ":" in line)
     return {key.strip(): value.strip() for key, value in pairs}
 
 
 def _software() -> str:
-    versions = [f"torch {torch.__version__}", f"Python {platform.python_version()}"]
-    for package in PACKAGES:
-        try:
-            versions.append(f"{package} {importlib.metadata.version(package)}")
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return ", ".join([*versions, _allocator()])
+    installed = {
+        found.metadata["Name"]: found.version for found in importlib.metadata.distributions()
+    }
+    packages = [f"{name} {installed[name]}" for name in PACKAGES if name in installed]
+    return ", ".join(
+        [f"torch {torch.__version__}", f"Python {platform.python_version()}", *packages]
+    )
 
 
 def _backends() -> str:
-    """The lines of linattn_core.info that name the backends."""
-    return "; ".join(" ".join(line.split()) for line in info.lines() if line.startswith("  "))
-
-
-def _allocator() -> str:
-    """The C library's allocator and its tunables, or the name of a preloaded one."""
-    preloaded = [Path(name).name for name in os.environ.get("LD_PRELOAD", "").split(":") if name]
-    tunables = os.environ.get("GLIBC_TUNABLES", "default settings")
-    name = " ".join(platform.libc_ver()).strip() or platform.system()
-    return f"{' '.join(preloaded) or name + ' malloc'} ({tunables})"
+    """The native backends that are live, by the lines of linattn_core.info."""
+    lines = [" ".join(line.split()) for line in info.lines() if line.startswith("  ")]
+    usable = [line for line in lines if " live (" in line and "not usable" not in line]
+    return "; ".join(line for line in usable if not line.startswith("reference")) or "reference"
 
 
 def _commit() -> str:

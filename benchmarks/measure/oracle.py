@@ -59,13 +59,6 @@ def linear_rows(
     return scores @ value / (scores.sum(-1, keepdim=True) + EPS)
 
 
-def product_rows(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rows: torch.Tensor
-) -> torch.Tensor:
-    """The causal form with neither feature map nor normalizer: the peer's bare kernel."""
-    return _causal(query[:, :, rows] @ key.mT, rows, 0.0) @ value
-
-
 def softmax_rows(
     query: torch.Tensor,
     key: torch.Tensor,

@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.measure.machine import Limits, Machine
 from benchmarks.measure.results import CaseResult, from_record, to_record
 from benchmarks.report import crossing, growth
-from benchmarks.report.tables import images, measurements, missing, series, targets
+from benchmarks.report.tables import measurements, series, targets
 
 CLOSING = (
     "Medians with quartiles over interleaved rounds; ratios are taken round by round. A method "
@@ -133,10 +133,7 @@ def to_markdown(document: Document, picture: str | None = None) -> str:
     parts += series(results)
     parts += growth.sections(results, quick=quick)
     parts += crossing.sections(results)
-    generated = images(results)
-    parts += ["## Images a second", generated] if generated else []
     parts += ["## Everything measured", measurements(results, of_case)]
-    parts += ["## Not measured, and why", missing(results)]
     parts.append(CLOSING.format(gemm=GEMM[document.device]))
     return "\n\n".join(parts) + "\n"
 

@@ -14,7 +14,6 @@ from benchmarks.measure.results import (
 )
 
 MIB = 2**20
-MOST_NAMED = 3
 SECOND_PREFIXES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 REACHED = {True: "yes", False: "**no**", None: "-"}
 
@@ -35,8 +34,8 @@ def targets(results: Sequence[CaseResult], runs: Mapping[str, str]) -> str:
 
 
 def measurements(results: Sequence[CaseResult], runs: Mapping[str, str]) -> str:
-    """Returns one row for each method of each case that is not summarized elsewhere."""
-    results = [result for result in results if not result.case.summarized]
+    """Returns one row for each method of each case that is in no series, which has its tables."""
+    results = [result for result in results if result.case.series is None]
     if not results:
         return "The tables above show all."
     peaks = ["peak memory"] if _has_peaks(results) else []
@@ -50,25 +49,6 @@ def measurements(results: Sequence[CaseResult], runs: Mapping[str, str]) -> str:
         for method in result.methods
     ]
     return table(header, rows)
-
-
-def images(results: Sequence[CaseResult]) -> str | None:
-    """Returns the images a second of the cases that generate them, or None."""
-    rows = [
-        [result.case.name, _named(method), *_images(method)]
-        for result in results
-        if result.case.unit == "image"
-        for method in result.methods
-    ]
-    return table(["case", "method", "images a second", "one call"], rows) if rows else None
-
-
-def _images(method: MethodResult) -> list[str]:
-    if method.value is None:
-        return [method.status, "-"]
-    mark = " (estimated)" if method.estimated else ""
-    rate, call = 1 / method.value.median, method.value.median * method.units
-    return [f"{rate:,.3g}{mark}" if rate < 100 else f"{rate:,.0f}{mark}", quantity(call, "seconds")]
 
 
 def series(results: Sequence[CaseResult]) -> list[str]:
@@ -89,26 +69,6 @@ def by_series(results: Sequence[CaseResult]) -> dict[str, list[CaseResult]]:
         if result.case.series is not None and not result.case.summarized:
             found.setdefault(result.case.series, []).append(result)
     return found
-
-
-def missing(results: Sequence[CaseResult]) -> str:
-    """Returns one line for each reason why a method has no figure, with the cases that lack it."""
-    found: dict[tuple[str, str], list[str]] = {}
-    for result in results:
-        for method in result.methods:
-            if method.value is None:
-                words = method.status + (f": {method.detail}" if method.detail else "")
-                found.setdefault((method.name, words), []).append(result.case.name)
-    if not found:
-        return "Everything was measured."
-    return "\n".join(
-        f"- {name}: {words} ({_briefly(cases)})" for (name, words), cases in found.items()
-    )
-
-
-def _briefly(cases: Sequence[str]) -> str:
-    named = ", ".join(cases[:MOST_NAMED])
-    return named if len(cases) <= MOST_NAMED else f"{named} and {len(cases) - MOST_NAMED} more"
 
 
 def first_win(members: Sequence[CaseResult]) -> str:
