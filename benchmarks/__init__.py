@@ -1,1 +1,1 @@
-"""Benchmarks of linattn: one registry of cases, one timer, one runner, dated results."""
+"""Benchmarks of linattn: what measures, the cases that are measured, and their documents."""

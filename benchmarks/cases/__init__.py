@@ -1,5 +1,27 @@
-"""The cases; importing this package registers them all."""
+"""The cases; importing this package registers them all, theme by theme."""
 
-from benchmarks.cases import crossover, generation, lengths, memory, operator, reformer
+from benchmarks.cases import (
+    crossover,
+    cuda_generation,
+    cuda_ladder,
+    cuda_operator,
+    decoding,
+    generation,
+    lengths,
+    lsh_layer,
+    memory,
+    operator,
+)
 
-__all__ = ["crossover", "generation", "lengths", "memory", "operator", "reformer"]
+__all__ = [
+    "crossover",
+    "cuda_generation",
+    "cuda_ladder",
+    "cuda_operator",
+    "decoding",
+    "generation",
+    "lengths",
+    "lsh_layer",
+    "memory",
+    "operator",
+]

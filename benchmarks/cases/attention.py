@@ -12,21 +12,21 @@ import torch
 import torch.nn.functional as F
 
 import linattn_core
-from benchmarks import oracle, peers
+from benchmarks.cases import peers
 from benchmarks.cases.lsh import LSH_ROUNDS, Lsh
 from benchmarks.cases.problem import Problem, inputs
-from benchmarks.registry import Absent, Method, NotMeasured, Settings
+from benchmarks.measure import oracle
+from benchmarks.measure.cases import Method, NotMeasured, Settings
 
 LINEAR_CPU = "linear (cpu)"
 LINEAR_CUDA = "linear (cuda)"
 LINEAR = "linear (torch)"
 SDPA = "softmax SDPA"
-MATERIALISED = "softmax, N x N"
+MATERIALIZED = "softmax, N x N"
 # Tensors that are alive at once: of the inputs' size, and of the N x N matrices.
 OUTPUT_AND_GRADIENTS, WEIGHTS_AND_GRADIENTS = 4, 3
 FAST_TRANSFORMERS = peers.FAST_TRANSFORMERS
 FLASH_LINEAR_ATTENTION = peers.FLASH_LINEAR_ATTENTION
-FAST_TRANSFORMERS_KERNEL = "fast-transformers, kernel alone"
 # Our methods, and the backends that they name.
 BACKENDS = {LINEAR_CPU: "cpu", LINEAR_CUDA: "cuda", LINEAR: "reference"}
 
@@ -40,7 +40,7 @@ class Attention:
 
     Args:
         call: takes query, key, value in the operator's own layout.
-        rows: the float64 truth.
+        rows: the float64 oracle.
         length_first: the layout is (B, N, H, D) instead of (B, H, N, D).
         linear: the work grows with N, so that it can be held against the machine's limits.
     """
@@ -70,18 +70,13 @@ def attention(name: str, problem: Problem, settings: Settings) -> Attention | Ls
         return _linear(name, problem)
     if name == SDPA:
         return _softmax(name, F.scaled_dot_product_attention, problem)
-    if name == MATERIALISED:
+    if name == MATERIALIZED:
         return _softmax(name, materialized, problem)
     if name in LSH_ROUNDS:
         return Lsh(name, problem)
     if name == FLASH_LINEAR_ATTENTION:
         return _flash_linear(peers.flash_linear_attention(settings), problem)
-    library = peers.fast_transformers(settings)
-    if name == FAST_TRANSFORMERS:
-        return _peer(library, problem)
-    if not problem.causal:
-        raise NotMeasured("it is causal only")
-    return Attention(name, library.causal_dot_product, oracle.product_rows)
+    return _peer(peers.fast_transformers(settings), problem)
 
 
 def _linear(name: str, problem: Problem) -> Attention:
@@ -116,9 +111,9 @@ def materialized(
 
 
 def least_bytes(name: str, problem: Problem) -> float:
-    """Returns what forward and backward surely hold above the inputs; found to be not much less."""
+    """Returns what forward and backward surely hold above the inputs; in practice not much more."""
     tensors = OUTPUT_AND_GRADIENTS * problem.batch * problem.heads * problem.length * problem.width
-    matrices = problem.batch * problem.heads * problem.length**2 if name == MATERIALISED else 0
+    matrices = problem.batch * problem.heads * problem.length**2 if name == MATERIALIZED else 0
     return float((tensors + WEIGHTS_AND_GRADIENTS * matrices) * problem.dtype.itemsize)
 
 
@@ -157,46 +152,41 @@ def _linear_rows(problem: Problem) -> oracle.Rows:
 def method(
     name: str,
     problem: Problem,
+    settings: Settings,
     *,
     backward: bool,
-    settings: Settings,
-    per_position: bool = False,
-) -> Method | Absent:
-    """Returns the operator as a method of a case whose unit is the call, or the position."""
-    try:
-        operator = attention(name, problem, settings)
-    except NotMeasured as reason:
-        return Absent(name, str(reason))
-    return method_of(operator, problem, backward=backward, per_position=per_position)
-
-
-def method_of(
-    operator: Attention | Lsh, problem: Problem, *, backward: bool, per_position: bool = False
+    units: float = 1,
+    threads: int | None = None,
 ) -> Method:
-    """Returns an operator that is at hand as a method, with inputs of its own."""
-    tensors = operator.tensors(problem, backward=backward)
-    return Method(
-        operator.name,
-        check=lambda: operator.fault(tensors),
-        run=call_on(operator, tensors, torch.ones_like(tensors[-1]) if backward else None),
-        units=problem.length if per_position else 1,
-        operations=problem.operations(backward) if operator.linear else 0,
-        traffic=problem.traffic(backward) if operator.linear else 0,
-    )
+    """Returns the operator as a method.
 
+    Args:
+        units: how many of the case's units a call does: 1 call, its positions, its samples.
+        threads: of torch, set for each call and set back after it; None leaves them alone.
 
-def per_sample(made: Method | Absent, batch: int) -> Method | Absent:
-    """Returns the method for a case whose unit is the sample of its batch."""
-    return made if isinstance(made, Absent) else dataclasses.replace(made, units=batch)
-
-
-def on_threads(made: Method | Absent, threads: int) -> Method | Absent:
-    """Returns the method, checked and timed with so many threads of torch, set back after it."""
-    if isinstance(made, Absent):
+    Raises:
+        NotMeasured: when it belongs to a backend or a peer that is not here.
+    """
+    made = method_of(attention(name, problem, settings), problem, backward=backward, units=units)
+    if threads is None:
         return made
     assert made.run is not None  # the operators are timed, they do not measure themselves
     return dataclasses.replace(
         made, check=_on_threads(made.check, threads), run=_on_threads(made.run, threads)
+    )
+
+
+def method_of(
+    operator: Attention | Lsh, problem: Problem, *, backward: bool, units: float = 1
+) -> Method:
+    """Returns an operator that is at hand as a method, with inputs of its own."""
+    tensors = operator.tensors(problem, backward=backward)
+    return Method(
+        check=lambda: operator.fault(tensors),
+        run=call_on(operator, tensors, torch.ones_like(tensors[-1]) if backward else None),
+        units=units,
+        operations=problem.operations(backward) if operator.linear else 0,
+        traffic=problem.traffic(backward) if operator.linear else 0,
     )
 
 
@@ -218,8 +208,8 @@ def call_on(
     """Returns the measured call: forward, and backward where the inputs want gradients.
 
     Args:
-        upstream: the gradient that a layer above would hand down, in the operator's layout;
-            without it the call makes its own, which then counts as memory of the call.
+        upstream: the gradient of the output, in the operator's layout; without it the call makes
+            its own, which then counts as memory of the call.
     """
     if not tensors[0].requires_grad:
         return lambda: operator.call(*tensors)

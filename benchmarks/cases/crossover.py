@@ -2,57 +2,66 @@
 
 from __future__ import annotations
 
-from benchmarks.cases.attention import Problem, least_bytes, method
-from benchmarks.cases.lengths import METHODS, timed_by_itself
-from benchmarks.crossing import OUT, Race
-from benchmarks.ledger import Ledger
-from benchmarks.registry import Absent, Case, Method, Registry, Settings, registry
-from benchmarks.runner import CaseResult
+import functools
+from collections.abc import Sequence
+
+from benchmarks.cases.attention import least_bytes, method
+from benchmarks.cases.lengths import METHODS, SHORT_SECONDS
+from benchmarks.cases.problem import Problem
+from benchmarks.measure.cases import Case, Make, Method, NotMeasured, Settings, registry
+from benchmarks.measure.ledger import Ledger
+from benchmarks.measure.results import CaseResult
 
 WIDTHS, HEADS = (32, 64, 128), (1, 8, 64)
 LENGTHS = (64, 128, 256, 512, 1_024, 2_048, 4_096)
 MOST_SECONDS = 15.0  # of a call
 QUICK = Problem(64, heads=2, width=8)
+CLEARLY, TIMES = 4.0, 2  # so many times as slow at so many lengths: the rest is known
+OUT = f"not measured: {CLEARLY:g} times as slow as linear at {TIMES} lengths before"
 
 
-def register(registry: Registry) -> None:
-    """Adds the cases; those of one width and number of heads share who is out of the race."""
-    for width in WIDTHS:
-        for heads in HEADS:
-            ledger, race = Ledger(most_seconds=MOST_SECONDS), Race()
-            for length in LENGTHS:
-                registry.add(_case(Problem(length, heads=heads, width=width), ledger, race))
+def clear_losers(earlier: Sequence[CaseResult]) -> set[str]:
+    """The methods that were clearly slower than linear at several lengths in succession."""
+    losses: dict[str, int] = {}
+    for result in earlier:
+        linear = [m.seconds for m in result.methods if m.name.startswith("linear") and m.seconds]
+        for found in result.methods:
+            if linear and found.seconds is not None:
+                lost = found.seconds >= CLEARLY * min(linear)
+                losses[found.name] = losses.get(found.name, 0) + 1 if lost else 0
+    return {name for name, times in losses.items() if times >= TIMES}
 
 
-def _case(problem: Problem, ledger: Ledger, race: Race) -> Case:
+def _case(problem: Problem) -> Case:
     width, heads, length = problem.width, problem.heads, problem.length
-
-    def done(result: CaseResult) -> None:
-        ledger.note(result)
-        race.note(result)
-
     return Case(
         f"crossover/d{width}-h{heads}/{length}",
         shows=f"Causal attention, forward and backward, N={length:,} (B=1, H={heads}, "
         f"D=M={width}, float32).",
-        setup=lambda settings: [_method(name, problem, settings, ledger, race) for name in METHODS],
+        setup=functools.partial(_setup, problem),
         seconds=1.0,
         rounds=(1, 3),
+        short_seconds=SHORT_SECONDS,
         series=f"D=M={width}, H={heads}",
         at=length,
         summarized=True,
-        done=done,
     )
 
 
-def _method(
-    name: str, asked: Problem, settings: Settings, ledger: Ledger, race: Race
-) -> Method | Absent:
-    if race.is_out(name):
-        return Absent(name, OUT)
-    problem = QUICK if settings.quick else asked
-    made = timed_by_itself(method(name, problem, backward=True, settings=settings), settings)
-    return ledger.guarded(made, asked.length, settings, least_bytes(name, problem))
+def _setup(asked: Problem, settings: Settings, earlier: Sequence[CaseResult]) -> dict[str, Make]:
+    ledger = Ledger(earlier, settings, most_seconds=MOST_SECONDS)
+    problem, out = QUICK if settings.quick else asked, clear_losers(earlier)
+
+    def make(name: str) -> Method:
+        if name in out:
+            raise NotMeasured(OUT)
+        ledger.require(name, asked.length, 1, least_bytes(name, problem))
+        return method(name, problem, settings, backward=True)
+
+    return {name: functools.partial(make, name) for name in METHODS}
 
 
-register(registry)
+for _width in WIDTHS:
+    for _heads in HEADS:
+        for _length in LENGTHS:
+            registry.add(_case(Problem(_length, heads=_heads, width=_width)))

@@ -3,38 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+from collections.abc import Sequence
 
 from benchmarks.cases.attention import (
     LINEAR,
     LINEAR_CPU,
-    MATERIALISED,
+    MATERIALIZED,
     SDPA,
-    Problem,
     least_bytes,
     method,
-    per_sample,
 )
 from benchmarks.cases.lsh import LSH_ROUNDS
 from benchmarks.cases.memory import peak
-from benchmarks.growth import SAMPLE
-from benchmarks.ledger import Ledger
-from benchmarks.registry import Absent, Case, Method, Registry, Settings, Target, registry
-from benchmarks.timer import typical_seconds
+from benchmarks.cases.problem import Problem
+from benchmarks.measure.cases import Case, Make, Method, Settings, registry
+from benchmarks.measure.ledger import Ledger
+from benchmarks.measure.results import CaseResult, Target
 
-METHODS = (LINEAR_CPU, LINEAR, *LSH_ROUNDS, MATERIALISED, SDPA)
+METHODS = (LINEAR_CPU, LINEAR, *LSH_ROUNDS, MATERIALIZED, SDPA)
 LENGTHS = tuple(2**power for power in range(9, 17))
 # As many positions at every length that has room for more than one sample.
 POSITIONS, WIDTH = 8_192, 32
 QUICK_LENGTH = 64
-LSH_FASTER_AT, LSH_FASTER = 16_384, 3  # than softmax: a rival that is no straw man
-SHORT_CALL_SECONDS = 0.3  # that the calls of a fast method take in a round
-
-
-def register(registry: Registry) -> None:
-    """Adds the case of each length; they share what was measured at the lengths before."""
-    ledger = Ledger(memory_growth={MATERIALISED: 2})
-    for length in LENGTHS:
-        registry.add(_case(length, ledger))
+LSH_FASTER_AT, LSH_FASTER = 16_384, 3  # than softmax, so that LSH is a serious rival
+SHORT_SECONDS = 0.3
 
 
 def problem_of(length: int, settings: Settings) -> Problem:
@@ -44,48 +37,37 @@ def problem_of(length: int, settings: Settings) -> Problem:
     return Problem(length, batch=max(1, POSITIONS // length), width=WIDTH)
 
 
-def _case(length: int, ledger: Ledger) -> Case:
+def _case(length: int) -> Case:
+    lsh = (Target.faster("lsh-1", SDPA, LSH_FASTER),) if length == LSH_FASTER_AT else ()
     return Case(
         f"lengths/{length}",
         shows=f"Causal attention, forward and backward, N={length:,}: time and peak resident "
         "memory of a sample (H=8, D=M=32, float32).",
-        setup=lambda settings: [_method(name, length, settings, ledger) for name in METHODS],
-        targets=_targets(length),
-        unit=SAMPLE,
+        setup=functools.partial(_setup, length),
+        targets=lsh,
+        unit="sample",
         seconds=10,
         rounds=(1, 5),
+        short_seconds=SHORT_SECONDS,
         series="causal, forward and backward, H=8, D=M=32, float32, per sample",
         at=length,
-        done=ledger.note,
     )
 
 
-def _targets(length: int) -> tuple[Target, ...]:
-    return (Target.faster("lsh-1", SDPA, LSH_FASTER),) if length == LSH_FASTER_AT else ()
+def _setup(length: int, settings: Settings, earlier: Sequence[CaseResult]) -> dict[str, Make]:
+    ledger = Ledger(earlier, settings, memory_growth={MATERIALIZED: 2})
+    return {name: functools.partial(_method, name, length, settings, ledger) for name in METHODS}
 
 
-def _method(name: str, length: int, settings: Settings, ledger: Ledger) -> Method | Absent:
+def _method(name: str, length: int, settings: Settings, ledger: Ledger) -> Method:
     problem = problem_of(length, settings)
-    made = timed_by_itself(method(name, problem, backward=True, settings=settings), settings)
-    if isinstance(made, Absent):
-        return made
+    ledger.require(name, length, problem.batch, least_bytes(name, problem))
+    made = method(name, problem, settings, backward=True, units=problem.batch)
     # A quick run does not start a process for every method of every length.
-    if not settings.quick or length == LENGTHS[0]:
-        made = dataclasses.replace(made, peak=lambda: peak(name, problem, True, settings))
-    return ledger.guarded(
-        per_sample(made, problem.batch), length, settings, least_bytes(name, problem)
-    )
-
-
-def timed_by_itself(made: Method | Absent, settings: Settings) -> Method | Absent:
-    """Returns the method with as many calls in a round as are worth their time: one if long."""
-    if isinstance(made, Absent):
+    if settings.quick and length != LENGTHS[0]:
         return made
-    run, seconds = made.run, 0.0 if settings.quick else SHORT_CALL_SECONDS
-    assert run is not None  # the operators are timed, they do not measure themselves
-    return dataclasses.replace(
-        made, run=None, measure=lambda: typical_seconds(run, seconds=seconds)
-    )
+    return dataclasses.replace(made, peak=lambda: peak(name, problem, True, settings))
 
 
-register(registry)
+for _length in LENGTHS:
+    registry.add(_case(_length))

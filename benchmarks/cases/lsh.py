@@ -8,8 +8,8 @@ import functools
 import torch
 
 import linattn_models
-from benchmarks import oracle
 from benchmarks.cases.problem import Problem, inputs
+from benchmarks.measure import oracle
 
 LSH_ROUNDS = {"lsh-1": 1, "lsh-4": 4, "lsh-8": 8}
 BUCKETS, CHUNK = 64, 32

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
 from benchmarks.cases.attention import (
@@ -10,14 +11,14 @@ from benchmarks.cases.attention import (
     LINEAR,
     LINEAR_CPU,
     SDPA,
-    Problem,
     attention,
     call_on,
     method,
 )
-from benchmarks.cases.operator import PASSES
-from benchmarks.memory import peak_above_inputs
-from benchmarks.registry import Absent, Case, Method, Settings, Target, registry
+from benchmarks.cases.problem import PASSES, Problem, slug
+from benchmarks.measure.cases import Case, Method, Settings, registry
+from benchmarks.measure.processes import peak_apart
+from benchmarks.measure.results import Target
 
 MIB = 2**20
 LENGTH, QUICK_LENGTH, WARMING_LENGTH = 16_384, 256, 64
@@ -34,7 +35,7 @@ def make_call(
 def peak(name: str, problem: Problem, backward: bool, settings: Settings) -> float:
     """Returns the bytes that one call holds above its inputs, in a process of its own."""
     tiny = dataclasses.replace(problem, batch=1, length=min(WARMING_LENGTH, problem.length))
-    return peak_above_inputs(
+    return peak_apart(
         make_call,
         (name, problem, backward, settings),
         tiny=(name, tiny, backward, settings),
@@ -42,29 +43,21 @@ def peak(name: str, problem: Problem, backward: bool, settings: Settings) -> flo
     )
 
 
-def _method(name: str, backward: bool, settings: Settings) -> Method | Absent:
+def _method(name: str, backward: bool, settings: Settings) -> Method:
     problem = Problem(QUICK_LENGTH if settings.quick else LENGTH)
-    checked = method(name, problem, backward=backward, settings=settings)
-    if isinstance(checked, Absent):
-        return checked
-    return dataclasses.replace(
-        checked,
-        run=None,
-        operations=0,
-        traffic=0,
-        measure=lambda: peak(name, problem, backward, settings),
-    )
+    checked = method(name, problem, settings, backward=backward)
+    return Method(checked.check, measure=lambda: peak(name, problem, backward, settings))
 
 
 def _case(backward: bool, most: dict[str, int]) -> Case:
     return Case(
-        f"memory/{PASSES[backward].replace(' ', '-')}",
+        f"operator/memory/{slug(backward)}",
         shows=f"Peak resident memory of the process above its inputs (96 MiB), {PASSES[backward]}, "
         "causal, N=16,384 (B=1, H=8, D=M=64, float32); outputs and gradients count.",
-        setup=lambda settings: [
-            _method(name, backward, settings)
+        setup=lambda settings, _: {
+            name: functools.partial(_method, name, backward, settings)
             for name in (LINEAR_CPU, LINEAR, FAST_TRANSFORMERS, SDPA)
-        ],
+        },
         targets=tuple(
             Target(f"peak of {name}", name, at_most=bound * MIB) for name, bound in most.items()
         ),

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Mapping, Sequence
 
 import torch
 
 from benchmarks.cases.attention import (
     FAST_TRANSFORMERS,
-    FAST_TRANSFORMERS_KERNEL,
     LINEAR,
     LINEAR_CPU,
     SDPA,
-    Problem,
     method,
-    on_threads,
 )
-from benchmarks.machine import cpu_flags
-from benchmarks.registry import Absent, Case, Method, Settings, Target, registry
+from benchmarks.cases.problem import PASSES, Problem, slug
+from benchmarks.measure.cases import Case, Make, Method, NotMeasured, Settings, registry
+from benchmarks.measure.machine import cpu_flags
+from benchmarks.measure.results import CaseResult, Target
 
 SHORT, LONG, USUAL, FEW = 4_096, 65_536, 16_384, 512
 QUICK_DIVISOR = 64
-PASSES = {False: "forward", True: "forward and backward"}
 OURS = (LINEAR_CPU, LINEAR)
-PEERS = (FAST_TRANSFORMERS, FAST_TRANSFORMERS_KERNEL)
+PEERS = (FAST_TRANSFORMERS,)
 ONE_THREAD, TWO_THREADS = f"{LINEAR_CPU}, one thread", f"{LINEAR_CPU}, two threads"
 BFLOAT16 = f"{LINEAR_CPU}, bfloat16"
 # Instructions that multiply bfloat16 faster than float32.
@@ -41,40 +40,29 @@ def _at(name: str, length: int) -> str:
     return f"{name}, N={length:,}"
 
 
-def _scaling(backward: bool, settings: Settings) -> list[Method | Absent]:
-    return [
-        dataclasses.replace(
-            method(
-                name,
-                _scaled(Problem(length), settings),
-                backward=backward,
-                settings=settings,
-                per_position=True,
-            ),
-            name=_at(name, length),
+def _scaling_case(backward: bool) -> Case:
+    def make(name: str, length: int, settings: Settings) -> Method:
+        problem = _scaled(Problem(length), settings)
+        return method(name, problem, settings, backward=backward, units=problem.length)
+
+    targets = [
+        Target(
+            f"{name}: time per position at N=65,536 over N=4,096",
+            _at(name, LONG), _at(name, SHORT), at_most=1.5,
         )
         for name in OURS
-        for length in (SHORT, LONG)
-    ]
-
-
-def _scaling_case(backward: bool) -> Case:
+    ]  # fmt: skip
     return Case(
-        f"operator/scaling/{_slug(backward)}",
+        f"operator/scaling/{slug(backward)}",
         shows=f"Causal linear attention, {PASSES[backward]}: the time per position does not "
         "grow with N (B=1, H=8, D=M=64, float32).",
-        setup=lambda settings: _scaling(backward, settings),
-        targets=tuple(
-            Target(
-                f"{name}: time per position at N=65,536 over N=4,096",
-                _at(name, LONG),
-                _at(name, SHORT),
-                at_most=1.5,
-            )
+        setup=lambda settings, _: {
+            _at(name, length): functools.partial(make, name, length, settings)
             for name in OURS
-        ),
+            for length in (SHORT, LONG)
+        },
+        targets=tuple(targets),
         unit="position",
-        seconds=20,
     )
 
 
@@ -83,54 +71,58 @@ def _rivals_case(
     problem: Problem,
     backward: bool,
     rivals: Sequence[str],
-    targets: tuple[Target, ...],
+    targets: Mapping[tuple[str, str], float],
     seconds: float,
+    *more: Target,
 ) -> Case:
+    """Args: targets: by how much the first of two methods is to be faster than the second."""
     kind = "Causal" if problem.causal else "Not causal"
     return Case(
-        f"operator/{name}/{_slug(backward)}",
+        f"operator/{name}/{slug(backward)}",
         shows=f"{kind} attention, {PASSES[backward]}, N={problem.length:,} "
         f"(B=1, H=8, D=M={problem.width}, float32), beside {', '.join(rivals)}.",
-        setup=lambda settings: [
-            method(each, _scaled(problem, settings), backward=backward, settings=settings)
+        setup=lambda settings, _: {
+            each: functools.partial(
+                method, each, _scaled(problem, settings), settings, backward=backward
+            )
             for each in (*OURS, *rivals)
-        ],
-        targets=targets,
+        },
+        targets=(*(Target.faster(*pair, least) for pair, least in targets.items()), *more),
         seconds=seconds,
     )
 
 
-def _one_head(backward: bool, settings: Settings) -> list[Method | Absent]:
-    problem = _scaled(Problem(LONG, heads=1), settings)
-    made = method(LINEAR_CPU, problem, backward=backward, settings=settings)
-    one = dataclasses.replace(on_threads(made, 1), name=ONE_THREAD)
-    if settings.threads < 2:
-        return [one, Absent(TWO_THREADS, "the run was given one thread (--threads)")]
-    return [one, dataclasses.replace(on_threads(made, 2), name=TWO_THREADS)]
-
-
 def _one_head_case(backward: bool) -> Case:
+    def make(threads: int, settings: Settings) -> Method:
+        if threads > settings.threads:
+            raise NotMeasured("the run was given one thread (--threads)")
+        problem = _scaled(Problem(LONG, heads=1), settings)
+        return method(LINEAR_CPU, problem, settings, backward=backward, threads=threads)
+
     return Case(
-        f"operator/one-head/{_slug(backward)}",
+        f"operator/one-head/{slug(backward)}",
         shows=f"One head, {PASSES[backward]}, causal, N=65,536 (B=1, H=1, D=M=64, float32): the "
         "sequence itself is shared among threads.",
-        setup=lambda settings: _one_head(backward, settings),
+        setup=lambda settings, _: {
+            ONE_THREAD: functools.partial(make, 1, settings),
+            TWO_THREADS: functools.partial(make, 2, settings),
+        },
         targets=(Target.faster(TWO_THREADS, ONE_THREAD, 1.8),),
         seconds=10,
     )
 
 
-def _half(settings: Settings) -> list[Method | Absent]:
+def _half(settings: Settings, _: Sequence[CaseResult]) -> dict[str, Make]:
     full = _scaled(Problem(USUAL), settings)
     half = dataclasses.replace(full, dtype=torch.bfloat16)
-    made = method(LINEAR_CPU, half, backward=False, settings=settings)
-    return [
-        method(LINEAR_CPU, full, backward=False, settings=settings),
-        dataclasses.replace(made, name=BFLOAT16),
-    ]
+    return {
+        name: functools.partial(method, LINEAR_CPU, problem, settings, backward=False)
+        for name, problem in ((LINEAR_CPU, full), (BFLOAT16, half))
+    }
 
 
-def _half_case() -> Case:
+def half_case() -> Case:
+    """bfloat16 beside float32; more is promised where the machine has instructions for it."""
     to_reach = 1.5 if FAST_BFLOAT16 & cpu_flags() else 1
     return Case(
         "operator/bfloat16/forward",
@@ -142,62 +134,33 @@ def _half_case() -> Case:
     )
 
 
-def _slug(backward: bool) -> str:
-    return PASSES[backward].replace(" ", "-")
-
-
-def _faster(rivals: dict[str, float], ours: str = LINEAR_CPU) -> tuple[Target, ...]:
-    return tuple(Target.faster(ours, rival, at_least) for rival, at_least in rivals.items())
-
-
-for _backward in PASSES:
-    registry.add(_scaling_case(_backward))
-registry.add(
+_CPU_PEER, _CPU_TORCH = (LINEAR_CPU, FAST_TRANSFORMERS), (LINEAR_CPU, LINEAR)
+_TORCH_PEER = (LINEAR, FAST_TRANSFORMERS)
+_SHARE = Target(f"{LINEAR_CPU}: share of the GEMM rate", LINEAR_CPU, at_least=0.7, of_gemm=True)
+_NARROW, _EVERYWHERE = Problem(USUAL, width=32), Problem(USUAL, causal=False)
+for _case in (
+    *map(_scaling_case, PASSES),
     _rivals_case(
         "rivals", Problem(USUAL), False, (*PEERS, SDPA),
-        (
-            *_faster({FAST_TRANSFORMERS: 20, LINEAR: 8}),
-            Target(f"{LINEAR_CPU}: share of the GEMM rate", LINEAR_CPU, at_least=0.7, of_gemm=True),
-            *_faster({SDPA: 12, FAST_TRANSFORMERS: 2}, LINEAR),
-        ),
-        seconds=40,
-    )
-)  # fmt: skip
-registry.add(
+        {_CPU_PEER: 20, _CPU_TORCH: 8, (LINEAR, SDPA): 12, _TORCH_PEER: 2}, 40, _SHARE,
+    ),
     _rivals_case(
         "rivals", Problem(USUAL), True, (*PEERS, SDPA),
-        (*_faster({FAST_TRANSFORMERS: 14, LINEAR: 6}), *_faster({FAST_TRANSFORMERS: 2}, LINEAR)),
-        seconds=45,
-    )
-)  # fmt: skip
-registry.add(
+        {_CPU_PEER: 14, _CPU_TORCH: 6, _TORCH_PEER: 2}, 45,
+    ),
     _rivals_case(
-        "rivals-of-width-32", Problem(USUAL, width=32), False, PEERS,
-        _faster({FAST_TRANSFORMERS: 20, LINEAR: 11}),
-        seconds=15,
-    )
-)  # fmt: skip
-registry.add(
-    _rivals_case(
-        "rivals-of-width-32", Problem(USUAL, width=32), True, PEERS,
-        _faster({FAST_TRANSFORMERS: 15, LINEAR: 8}),
-        seconds=20,
-    )
-)  # fmt: skip
-registry.add(
+        "rivals-of-width-32", _NARROW, False, PEERS, {_CPU_PEER: 20, _CPU_TORCH: 11}, 15
+    ),
+    _rivals_case("rivals-of-width-32", _NARROW, True, PEERS, {_CPU_PEER: 15, _CPU_TORCH: 8}, 20),
     _rivals_case(
         "rivals-at-512", Problem(FEW), False, (*PEERS, SDPA),
-        _faster({FAST_TRANSFORMERS: 10, LINEAR: 4.5, SDPA: 4.6}),
-        seconds=10,
-    )
-)  # fmt: skip
-registry.add(
+        {_CPU_PEER: 10, _CPU_TORCH: 4.5, (LINEAR_CPU, SDPA): 4.6}, 10,
+    ),
     _rivals_case(
-        "rivals-not-causal", Problem(USUAL, causal=False), True, (FAST_TRANSFORMERS,),
-        _faster({FAST_TRANSFORMERS: 4, LINEAR: 4}),
-        seconds=20,
-    )
-)  # fmt: skip
-for _backward in PASSES:
-    registry.add(_one_head_case(_backward))
-registry.add(_half_case())
+        "rivals-not-causal", _EVERYWHERE, True, (FAST_TRANSFORMERS,),
+        {_CPU_PEER: 4, _CPU_TORCH: 4}, 20,
+    ),
+    *map(_one_head_case, PASSES),
+    half_case(),
+):  # fmt: skip
+    registry.add(_case)

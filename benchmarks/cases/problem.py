@@ -45,3 +45,11 @@ def inputs(problem: Problem, *, length_first: bool, backward: bool) -> list[torc
     if length_first:
         made = [tensor.transpose(1, 2).contiguous() for tensor in made]
     return [tensor.requires_grad_(backward) for tensor in made]
+
+
+PASSES = {False: "forward", True: "forward and backward"}
+
+
+def slug(backward: bool) -> str:
+    """The passes in a case's name."""
+    return PASSES[backward].replace(" ", "-")

@@ -1,0 +1,86 @@
+"""What decodes is compared with the whole sequence in float64, before it is timed."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor
+
+from benchmarks.cases.peer_decoder import PeerDecoder
+from benchmarks.measure import oracle
+from linattn_models import AutoregressiveTransformer, CompiledDecoder
+
+# What the compiled decoder's parameters may differ from the float64 oracle's by, as largest error
+# over largest magnitude. Rounded weights are another model: the bounds are some five times what
+# this one was found to lose by them.
+TOLERANCE = {"float32": 1e-3, "bfloat16": 1e-2, "int8": 2e-2}
+# Of the tokens drawn inside the decoder: where two are all but equally near, rounding decides.
+MOST_OTHER_DRAWS = 1e-3
+CHECKED_BATCH = 2
+
+
+@torch.no_grad()
+def check_steps(model: AutoregressiveTransformer) -> str | None:
+    """Compares decoding with known tokens, step by step, with the whole sequence in float64."""
+    tokens, exact = _tokens_and_oracle(model)
+    parameters, state = model.prefill(tokens[:, :0])
+    stepped = [parameters]
+    for token in tokens[:, :-1].unbind(1):
+        parameters, state = model.step(token, state)
+        stepped.append(parameters)
+    return oracle.disagreement((torch.stack(stepped, 1),), (exact,), ("decoding by steps",))
+
+
+@torch.no_grad()
+def check_compiled(
+    model: AutoregressiveTransformer, decoder: CompiledDecoder, batch: int
+) -> str | None:
+    """As `check_steps`, with the batch that is timed, and what is drawn from the parameters.
+
+    The rows repeat a few sequences, which keeps the oracle small.
+    """
+    tokens, exact = _tokens_and_oracle(model)
+    rows = torch.arange(batch, device=model.device) % len(tokens)
+    parameters, state = decoder.prefill(tokens[rows, :0])
+    generator, again = (torch.Generator(model.device).manual_seed(3) for _ in range(2))
+    stepped, others = [parameters], 0
+    for token in tokens[rows, :-1].unbind(1):
+        parameters, drawn, state = decoder.step_and_sample(token, state, generator=generator)
+        stepped.append(parameters)
+        others += int((drawn != model.head.sample(parameters, generator=again)).sum())
+    if others > MOST_OTHER_DRAWS * batch * model.max_length:
+        return f"{others} of {batch * model.max_length} tokens drawn are not the head's own"
+    return oracle.disagreement(
+        (torch.stack(stepped, 1),), (exact[rows],), ("decoding by steps",),
+        TOLERANCE[decoder.weights],
+    )  # fmt: skip
+
+
+@torch.no_grad()
+def check_rerun(model: AutoregressiveTransformer) -> str | None:
+    """Compares what follows a sample of prefixes with the whole sequence in float64."""
+    tokens, exact = _tokens_and_oracle(model)
+    rows = oracle.sampled_rows(model.max_length)
+    rerun = torch.stack([model.predict_next(tokens[:, :row]) for row in rows.tolist()], 1)
+    return oracle.disagreement((rerun,), (exact[:, rows],), ("rerunning the prefix",))
+
+
+@torch.no_grad()
+def check_peer(decoder: PeerDecoder) -> str | None:
+    """As `check_steps`, against our own whole-sequence form in float64 with the same weights."""
+    tokens, exact = _tokens_and_oracle(decoder.model)
+    parameters, memory = decoder.begin(len(tokens))
+    stepped = [parameters]
+    for position, token in enumerate(tokens[:, :-1].unbind(1), start=1):
+        parameters, memory = decoder.step(token, position, memory)
+        stepped.append(parameters)
+    return oracle.disagreement((torch.stack(stepped, 1),), (exact,), ("decoding by steps",))
+
+
+def _tokens_and_oracle(model: AutoregressiveTransformer) -> tuple[Tensor, Tensor]:
+    """Random tokens (B, N) and the parameters (B, N, P) that predict them, in float64."""
+    generator = torch.Generator().manual_seed(2)
+    shape = (CHECKED_BATCH, model.max_length)
+    tokens = torch.randint(model.head.levels, shape, generator=generator).to(model.device)
+    return tokens, copy.deepcopy(model).double()(tokens)

@@ -1,0 +1,138 @@
+"""What a benchmark case is, and the one registry that holds them all."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Literal
+
+from benchmarks.measure.results import CaseResult, Description, Target
+from linattn_core.errors import expected
+
+Device = Literal["cpu", "cuda"]
+
+
+class NotMeasured(Exception):
+    """A method takes no part in this run; the message is the reason that its row shows."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What a run asks of every case.
+
+    Args:
+        quick: tiny sizes that only show that a case runs; its numbers mean nothing.
+        peers: measure other libraries too, where they are installed.
+        threads: threads that torch may use, in every process.
+        device: where the tensors lie.
+    """
+
+    quick: bool = False
+    peers: bool = False
+    threads: int = 2
+    device: str = "cpu"
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """One way to do a case's work.
+
+    Args:
+        check: returns None when the method is right, else the sentence that says what differs.
+            It is called before any measurement: no figure for a wrong result.
+        run: the timed call.
+        measure: takes the measurement itself and returns it, in place of timing `run`.
+        peak: takes the largest memory that one call holds above its inputs, in bytes, once.
+        units: how many of the case's units (positions, steps, images) one call does.
+        operations: the least operations that the algorithm needs for one call.
+        traffic: the least bytes that one call has to read and write, wherever they lie.
+        estimated: the figure is extrapolated from a sample of the work, and is marked so.
+        note: which of several ways was measured, in a word or two beside the name.
+    """
+
+    check: Callable[[], str | None]
+    run: Callable[[], object] | None = None
+    measure: Callable[[], float] | None = None
+    peak: Callable[[], float] | None = None
+    units: float = 1
+    operations: float = 0
+    traffic: float = 0
+    estimated: bool = False
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        if (self.run is None) == (self.measure is None):
+            got = "neither" if self.run is None else "both"
+            raise ValueError(expected("Method", "either run or measure", got))
+
+
+Make = Callable[[], Method]
+"""Allocates a method's inputs; raises NotMeasured where it cannot take part."""
+Setup = Callable[[Settings, Sequence[CaseResult]], Mapping[str, Make]]
+"""The methods by name, given the results of the cases of the same series so far."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Case(Description):
+    """Methods measured side by side in one run, and what must come out.
+
+    Args:
+        setup: names the methods; nothing is allocated before they are made.
+        targets: what must be reached.
+        seconds: time that the rounds may take; the least number of rounds is taken in any case.
+        rounds: least and largest number of rounds.
+        short_seconds: what the calls of a short method may take together in a round, for a case
+            whose methods differ by orders of magnitude; None samples all methods alike.
+        device: the device of whose runs it is part.
+    """
+
+    setup: Setup = dataclasses.field(kw_only=True)
+    targets: tuple[Target, ...] = ()
+    seconds: float = 20.0
+    rounds: tuple[int, int] = (3, 200)
+    short_seconds: float | None = None
+    device: Device = "cpu"
+
+    @property
+    def description(self) -> Description:
+        """The part that a result keeps."""
+        names = [field.name for field in dataclasses.fields(Description)]
+        return Description(**{name: getattr(self, name) for name in names})
+
+
+class Registry:
+    """Cases by device and name, in the order in which they were added."""
+
+    def __init__(self) -> None:
+        self._cases: dict[tuple[str, str], Case] = {}
+
+    def add(self, case: Case) -> Case:
+        """Returns `case` after adding it; a name can be taken once for a device."""
+        if (case.device, case.name) in self._cases:
+            raise ValueError(f"the benchmark case {case.name!r} is registered twice")
+        self._cases[case.device, case.name] = case
+        return case
+
+    def __iter__(self) -> Iterator[Case]:
+        return iter(self._cases.values())
+
+    def matching(self, pattern: str | None = None, device: str = "cpu") -> list[Case]:
+        """The device's cases whose name contains `pattern`, or all of them for None.
+
+        Raises:
+            ValueError: when no case matches.
+        """
+        cases = [case for case in self if case.device == device]
+        found = [case for case in cases if pattern is None or pattern in case.name]
+        if not found:
+            names = ", ".join(case.name for case in cases)
+            advice = f"the cases on {device} are {names}"
+            raise ValueError(expected("--only", "part of a case's name", repr(pattern), advice))
+        return found
+
+    def named(self, name: str, device: str) -> Case:
+        """The device's case of exactly this name."""
+        return self._cases[device, name]
+
+
+registry = Registry()

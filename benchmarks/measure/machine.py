@@ -1,0 +1,169 @@
+"""What this machine is, and how fast it can be at best, measured in the same run."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import importlib.metadata
+import os
+import platform
+import subprocess
+from pathlib import Path
+
+import psutil
+import torch
+
+from benchmarks.measure.cases import Method, Settings
+from benchmarks.measure.timer import interleave, largest_tensor, timer
+from linattn_core import info
+
+PACKAGES = (
+    "linattn-core", "linattn-cpu", "linattn-cuda", "linattn-models", "cupy-cuda13x", "triton",
+    "flash-linear-attention", "pytorch-fast-transformers", "transformers",
+)  # fmt: skip
+QUICK_SIZE, SIZE, SIZE_ON_GPU = 256, 2_048, 8_192  # of the matrices
+QUICK_BYTES, BYTES, BYTES_ON_GPU = 2**22, 2**28, 2**32  # that are copied
+SECONDS, ROUNDS = 5.0, (3, 30)
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """Rates that no method can exceed here.
+
+    Args:
+        gemm_float32, gemm_bfloat16: operations a second (a multiply and an add are two).
+        copy_bandwidth: bytes a second, read and written both counted.
+    """
+
+    gemm_float32: float
+    gemm_bfloat16: float
+    copy_bandwidth: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    """When, by which code and where a run took place; names no host and no path.
+
+    Args:
+        hardware: processor, cores, memory, system; before them the GPU, if it was measured.
+        software: versions.
+        backends: each that was found: what is live of it.
+    """
+
+    date: str
+    commit: str
+    hardware: str
+    software: str
+    backends: str
+    threads: int
+
+
+def measure_limits(settings: Settings) -> Limits:
+    """Returns the rates of square matrix products and of a copy that no cache holds."""
+    size, count = _sizes(settings)
+    numbers = torch.randn(2, size, size, device=settings.device)
+    halves = numbers.bfloat16()
+    source = torch.zeros(count // 4, device=settings.device)
+    target = torch.zeros_like(source)
+    methods = {
+        "float32": Method(_no_check, lambda: numbers[0] @ numbers[1]),
+        "bfloat16": Method(_no_check, lambda: halves[0] @ halves[1]),
+        "copy": Method(_no_check, lambda: target.copy_(source)),
+    }
+    seconds = 0.1 if settings.quick else SECONDS
+    measured = interleave(methods, timer(settings.device), seconds=seconds, rounds=ROUNDS)
+    # The best, not the median: a limit is what the machine can do when nothing disturbs it.
+    best = {name: min(values) for name, values in measured.samples.items()}
+    return Limits(
+        gemm_float32=2 * size**3 / best["float32"],
+        gemm_bfloat16=2 * size**3 / best["bfloat16"],
+        copy_bandwidth=2 * source.nbytes / best["copy"],
+    )
+
+
+def _sizes(settings: Settings) -> tuple[int, int]:
+    """The width of the matrices, and the bytes to copy."""
+    if settings.quick:
+        return QUICK_SIZE, QUICK_BYTES
+    if settings.device == "cuda":
+        return SIZE_ON_GPU, min(BYTES_ON_GPU, largest_tensor(torch.device("cuda")))
+    return SIZE, BYTES
+
+
+def describe_machine(settings: Settings) -> Machine:
+    """Returns what is known of the hardware, the versions of the packages and the commit."""
+    return Machine(
+        date=datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
+        commit=_commit(),
+        hardware=_hardware(settings.device),
+        software=_software(),
+        backends=_backends(),
+        threads=settings.threads,
+    )
+
+
+def cpu_flags() -> frozenset[str]:
+    """Returns the features of the processor by the kernel's names, such as "avx512_bf16"."""
+    return frozenset(_cpu_information().get("flags", "").split())
+
+
+def _no_check() -> None:
+    return None
+
+
+def _hardware(device: str) -> str:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    cpu = _cpu_information().get("model name", platform.processor() or platform.machine())
+    memory = psutil.virtual_memory().total / 2**30
+    words = (
+        f"{cpu} ({torch.backends.cpu.get_cpu_capability()}), {cores} cores, {memory:.1f} GiB, "
+        f"{platform.system()} {platform.machine()}"
+    )
+    return f"{_gpu()}; {words}" if device == "cuda" else words
+
+
+def _gpu() -> str:
+    found = torch.cuda.get_device_properties(0)
+    return (
+        f"{found.name}, {found.multi_processor_count} multiprocessors, "
+        f"{found.total_memory / 2**30:.1f} GiB, capability {found.major}.{found.minor}, "
+        f"CUDA {torch.version.cuda}"
+    )
+
+
+def _cpu_information() -> dict[str, str]:
+    """The first processor's block of /proc/cpuinfo; empty where there is none."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().split("\n\n", 1)[0].splitlines() if path.exists() else []
+    pairs = (line.split(":", 1) for line in lines if ":" in line)
+    return {key.strip(): value.strip() for key, value in pairs}
+
+
+def _software() -> str:
+    installed = {
+        found.metadata["Name"]: found.version for found in importlib.metadata.distributions()
+    }
+    packages = [f"{name} {installed[name]}" for name in PACKAGES if name in installed]
+    return ", ".join(
+        [f"torch {torch.__version__}", f"Python {platform.python_version()}", *packages]
+    )
+
+
+def _backends() -> str:
+    """The native backends that are live, by the lines of linattn_core.info."""
+    lines = [" ".join(line.split()) for line in info.lines() if line.startswith("  ")]
+    usable = [line for line in lines if " live (" in line and "not usable" not in line]
+    return "; ".join(line for line in usable if not line.startswith("reference")) or "reference"
+
+
+def _commit() -> str:
+    """The short commit of the checkout, with `-dirty` where tracked files differ from it."""
+    here = Path(__file__).parent
+    try:
+        answer = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--exclude=*"],
+            cwd=here, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    except FileNotFoundError:
+        return "unknown"
+    return answer.stdout.strip() if answer.returncode == 0 else "uncommitted"

@@ -1,0 +1,110 @@
+"""Calls in processes of their own: one that crashes or hangs takes nothing else with it."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import signal
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import TypeVar
+
+import psutil
+import torch
+
+from benchmarks.measure.cases import NotMeasured
+from linattn_models.throughput import peak_memory
+
+HOUR = 3_600.0
+CPU = torch.device("cpu")
+Result = TypeVar("Result")
+
+
+def apart(call: Callable[..., Result], *arguments: object, seconds: float = HOUR) -> Result:
+    """Returns what a module-level function returns for these arguments in a fresh process.
+
+    Raises:
+        NotMeasured: raised there with that reason, or the process ended without an answer, or
+            took longer than `seconds` and was stopped.
+    """
+    # Spawned, not forked: a child forked after OpenMP ran would hang in its first parallel region.
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    child = context.Process(target=_answer, args=(sender, call, arguments))
+    child.start()
+    sender.close()
+    try:
+        if not receiver.poll(seconds):
+            raise NotMeasured(f"its process was stopped after {seconds:,.0f} s")
+        reason, result = receiver.recv()
+    except EOFError:
+        child.join()
+        raise NotMeasured(f"its process {_end(child.exitcode)}") from None
+    finally:
+        _stop(child)
+    if reason is not None:
+        raise NotMeasured(reason)
+    found: Result = result
+    return found
+
+
+def _answer(sender: Connection, call: Callable[..., object], arguments: tuple[object, ...]) -> None:
+    with contextlib.suppress(KeyboardInterrupt):  # the parent, interrupted too, tells of it
+        try:
+            sender.send((None, call(*arguments)))
+        except NotMeasured as reason:
+            sender.send((str(reason), None))
+
+
+def _end(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"died by {signal.Signals(-code).name}"
+    return f"ended with exit code {code}"
+
+
+def _stop(child: BaseProcess) -> None:
+    """Ends a process that goes on after its answer was due, and those that it started."""
+    child.join(5 if child.exitcode is None else 0)
+    if child.is_alive():
+        for descendant in psutil.Process(child.pid).children(recursive=True):
+            descendant.kill()
+        child.kill()
+    child.join()
+
+
+def peak_apart(
+    make: Callable[..., Callable[[], object]],
+    arguments: tuple[object, ...],
+    *,
+    tiny: tuple[object, ...],
+    threads: int = 2,
+) -> float:
+    """Returns the bytes by which one call raises the resident memory of a fresh process.
+
+    The process warms libraries and thread pools with a tiny call, allocates and fills the inputs,
+    and then makes the one call. What the call returns counts: it is alive at the peak.
+
+    Args:
+        make: a module-level function; `make(*arguments)` allocates and fills the inputs and
+            returns the call without arguments.
+        arguments: picklable arguments of `make` for the measured call.
+        tiny: the same for the warming call.
+        threads: threads that torch may use there.
+
+    Raises:
+        NotMeasured: when the process died.
+    """
+    return apart(_peak, make, arguments, tiny, threads)
+
+
+def _peak(
+    make: Callable[..., Callable[[], object]],
+    arguments: tuple[object, ...],
+    tiny: tuple[object, ...],
+    threads: int,
+) -> float:
+    torch.set_num_threads(threads)
+    make(*tiny)()
+    _, peak = peak_memory(CPU, make(*arguments))
+    return peak

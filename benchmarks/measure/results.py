@@ -1,0 +1,237 @@
+"""What a case gave: records that travel between processes, and to JSON and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from linattn_core.errors import expected
+
+Quantity = Literal["seconds", "bytes"]
+
+MEASURED, NOT_CORRECT, RAISED = "measured", "not correct", "raised"
+DIGITS = 4  # of a figure in JSON; the machine's noise leaves no more
+
+
+@dataclasses.dataclass(frozen=True)
+class Spread:
+    """The median of repeated measurements and their quartiles."""
+
+    median: float
+    low: float
+    high: float
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Returns the median and quartiles of at least one value."""
+    if len(values) == 1:
+        return Spread(values[0], values[0], values[0])
+    low, median, high = statistics.quantiles(values, n=4, method="inclusive")
+    return Spread(median, low, high)
+
+
+def ratio(numerator: Sequence[float], denominator: Sequence[float]) -> Spread:
+    """The ratio taken round by round: both halves of each saw the same state of the machine."""
+    return spread([a / b for a, b in zip(numerator, denominator, strict=True)])
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """A figure that the project promises: one method's quantity, alone or over another's.
+
+    Quantities are per unit of the case, so methods that do different amounts of work compare.
+
+    Args:
+        shows: the figure in words.
+        numerator, denominator: names of methods.
+        at_least, at_most: the bound; one of them.
+        of_gemm: the figure is the numerator's share of the machine's GEMM rate, not its quantity.
+        of_copy: the figure is the numerator's share of the machine's copy bandwidth.
+    """
+
+    shows: str
+    numerator: str
+    denominator: str | None = None
+    at_least: float | None = None
+    at_most: float | None = None
+    of_gemm: bool = False
+    of_copy: bool = False
+
+    def __post_init__(self) -> None:
+        what = f"target {self.shows!r}"
+        if (self.at_least is None) == (self.at_most is None):
+            raise ValueError(expected(what, "either at_least or at_most", "both or neither"))
+        if self.of_gemm + self.of_copy + (self.denominator is not None) > 1:
+            raise ValueError(expected(what, "one share of a limit, of one method", "several"))
+
+    @classmethod
+    def faster(cls, ours: str, rival: str, at_least: float) -> Target:
+        """The promise that `ours` is so many times as fast as `rival`."""
+        return cls(f"{ours}: times as fast as {rival}", rival, ours, at_least=at_least)
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The names of the methods that it compares."""
+        return (self.numerator, *([self.denominator] if self.denominator else []))
+
+    @property
+    def bound(self) -> float:
+        """The number to reach."""
+        return next(bound for bound in (self.at_least, self.at_most) if bound is not None)
+
+    @property
+    def of_limit(self) -> bool:
+        """True for a share of one of the machine's limits."""
+        return self.of_gemm or self.of_copy
+
+    @property
+    def subject(self) -> str:
+        """The method that the figure is about: a ratio that should be large divides by it."""
+        if self.denominator is not None and self.at_least is not None:
+            return self.denominator
+        return self.numerator
+
+    def reached(self, value: float) -> bool:
+        """True when `value` is on the right side of the bound."""
+        return value >= self.bound if self.at_least is not None else value <= self.bound
+
+
+@dataclasses.dataclass(frozen=True)
+class Description:
+    """What a document says of a case.
+
+    Args:
+        name: `theme/what`, matched by --only.
+        shows: one sentence for the report.
+        quantity: what is measured, "seconds" or "bytes".
+        unit: what the quantity is per.
+        series, at: cases that differ only in a size belong to one series, drawn as one table
+            whose rows are the sizes `at`; the table says from which size on each method wins over
+            the last one.
+        summarized: the document shows what a table of several such cases makes of them, not their
+            own rows.
+    """
+
+    name: str
+    shows: str
+    quantity: Quantity = "seconds"
+    unit: str = "call"
+    series: str | None = None
+    at: int | None = None
+    summarized: bool = False
+
+    @property
+    def theme(self) -> str:
+        """The folder of the case's results."""
+        return self.name.partition("/")[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class MethodResult:
+    """A method's figures, or the reason why there are none.
+
+    Args:
+        status: "measured", "not correct", or why it was not measured.
+        value: the quantity per unit, median and quartiles; None unless measured.
+        rounds: how many it was taken in.
+        units: how many of the case's units a call does.
+        over_last: times as fast as the case's last method, round by round; of a series.
+        share_of_gemm: the algorithm's least operations at the measured speed, over the machine's
+            GEMM rate; None where it does not apply.
+        share_of_copy: the same of the least bytes moved, over the machine's copy bandwidth.
+        peak: bytes that a call holds above its inputs, where the case measures them beside its
+            quantity.
+        note: which of several ways was measured.
+        detail: what the check said.
+    """
+
+    name: str
+    status: str
+    value: Spread | None = None
+    rounds: int = 0
+    units: float = 1
+    over_last: Spread | None = None
+    share_of_gemm: Spread | None = None
+    share_of_copy: Spread | None = None
+    peak: float | None = None
+    estimated: bool = False
+    note: str = ""
+    detail: str | None = None
+
+    @property
+    def peak_per_unit(self) -> float | None:
+        """The peak over the case's units that a call does, such as the samples of its batch."""
+        return None if self.peak is None else self.peak / self.units
+
+    @property
+    def seconds(self) -> float | None:
+        """The median per unit."""
+        return None if self.value is None else self.value.median
+
+
+@dataclasses.dataclass(frozen=True)
+class TargetResult:
+    """A promised figure beside what came out.
+
+    Args:
+        value: None when one of its methods has no figure.
+        reached: None without a value, and in a quick run, whose sizes are not the promised ones.
+    """
+
+    target: Target
+    value: Spread | None
+    reached: bool | None
+
+
+@dataclasses.dataclass(frozen=True)
+class CaseResult:
+    """Everything that one case gave."""
+
+    case: Description
+    methods: tuple[MethodResult, ...]
+    targets: tuple[TargetResult, ...] = ()
+
+    def method(self, name: str) -> MethodResult:
+        """The method of that name; one that has no figure where the case has none."""
+        known = {method.name: method for method in self.methods}
+        return known.get(name, MethodResult(name, "not part of the case"))
+
+
+def to_record(result: Any) -> Any:
+    """A result as JSON: defaults left out, spreads as lists, figures rounded."""
+    if isinstance(result, float):
+        return float(f"{result:.{DIGITS}g}")
+    if isinstance(result, tuple):
+        return [to_record(each) for each in result]
+    if isinstance(result, Spread):
+        return [to_record(each) for each in dataclasses.astuple(result)]
+    if dataclasses.is_dataclass(result) and not isinstance(result, type):
+        return {
+            field.name: to_record(getattr(result, field.name))
+            for field in dataclasses.fields(result)
+            if getattr(result, field.name) != field.default
+        }
+    return result
+
+
+def from_record(record: dict[str, Any]) -> CaseResult:
+    """The result of which `record` was made."""
+    return CaseResult(
+        Description(**record["case"]),
+        tuple(MethodResult(**_with_spreads(method)) for method in record["methods"]),
+        tuple(
+            TargetResult(Target(**target["target"]), _spread(target["value"]), target["reached"])
+            for target in record.get("targets", [])
+        ),
+    )
+
+
+def _with_spreads(record: dict[str, Any]) -> dict[str, Any]:
+    names = ("value", "over_last", "share_of_gemm", "share_of_copy")
+    return {**record, **{name: _spread(record[name]) for name in names if name in record}}
+
+
+def _spread(values: list[float] | None) -> Spread | None:
+    return None if values is None else Spread(*values)

@@ -1,0 +1,1 @@
+"""What is written down: a document, its tables and a picture for each theme."""
