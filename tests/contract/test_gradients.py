@@ -96,7 +96,7 @@ def second_derivatives(
 def test_second_gradients_where_everything_depends_on_one_tensor(
     is_causal: bool, backend: str
 ) -> None:
-    """The gradient from above is a function of the output, and query, key and value are one."""
+    """The upstream gradient is a function of the output, and query, key and value are one."""
     if not named(backend).double_backward:
         pytest.skip("computes first derivatives only")
     x = torch.randn(1, 2, 5, 3, dtype=widest(backend), requires_grad=True)

@@ -166,7 +166,7 @@ def test_own_maps_can_be_registered(monkeypatch: pytest.MonkeyPatch) -> None:
         linear_attention(q, k, v, feature_map="square"),
         linear_attention(q.square(), k.square(), v, feature_map="identity"),
     )
-    with pytest.raises(ValueError, match="'square' is taken"):
+    with pytest.raises(ValueError, match="expected one that no feature map has, got 'square'"):
         register_feature_map("square", lambda head_dim: Square())
 
 
@@ -175,7 +175,7 @@ def test_own_maps_can_be_registered(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("ellu", {}, ValueError, "did you mean 'elu'"),
         ("zzz", {}, ValueError, "known are 'elu'"),
-        (3, {}, TypeError, "is a int"),
+        (3, {}, TypeError, "a name or a FeatureMap, got a value of type int"),
         ("elu", {"num_features": 3}, TypeError, "'elu'.*num_features"),
         ("favor", {"num_features": 0}, ValueError, "is 0"),
         ("rff", {"num_features": 3}, ValueError, "multiple of 2 and is 3"),
@@ -197,7 +197,7 @@ def test_a_map_must_give_what_it_promises() -> None:
             return head_dim
 
     q = torch.rand(1, 2, 3, 4)
-    says = r"map queries \(1, 2, 3, 4\) to \(1, 2, 3, 4\), .* gave \(1, 2, 3, 8\)"
+    says = r"expected \(1, 2, 3, 4\) from queries \(1, 2, 3, 4\), .* got \(1, 2, 3, 8\)"
     with pytest.raises(ValueError, match=says):
         linear_attention(q, q, q, feature_map=Twice())
 
@@ -221,7 +221,7 @@ def test_a_map_built_for_other_heads_says_so(feature_map: FeatureMap, says: str)
 def test_a_factory_that_makes_something_else_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_factories", dict(registry._factories))
     register_feature_map("wrong", lambda head_dim: torch.nn.ReLU())
-    with pytest.raises(TypeError, match=r"'wrong' was expected to return a FeatureMap .* a ReLU"):
+    with pytest.raises(TypeError, match=r"'wrong': expected a FeatureMap, got .* type ReLU"):
         get_feature_map("wrong", 8)
 
 
