@@ -91,7 +91,8 @@ def unsupported(call: AttentionCall) -> str | None:
     if not call.is_causal:
         return f"its rungs are causal and is_causal is False; {_ELSEWHERE}."
     for name in ("key_lengths", "cu_seqlens", "initial_state", "return_state"):
-        if getattr(call, name) not in (None, False):
+        value = getattr(call, name)
+        if value is not None and value is not False:
             return f"its rungs take no {name}; {_ELSEWHERE}."
     return _unsupported_numbers(call)
 
