@@ -75,10 +75,10 @@ class Case:
             # Positive features keep the denominators away from zero, as for the other maps.
             tensors["query"], tensors["key"] = tensors["query"].abs(), tensors["key"].abs()
         if self.initial_state:
-            kept = torch.float64 if self.dtype == torch.float64 else torch.float32
+            sums = torch.float64 if self.dtype == torch.float64 else torch.float32
             state = (self.sequences, self.heads, self.head_dim)
-            tensors["s"] = draw(*state, self.value_dim, dtype=kept)
-            tensors["z"] = draw(*state, dtype=kept).abs()
+            tensors["s"] = draw(*state, self.value_dim, dtype=sums)
+            tensors["z"] = draw(*state, dtype=sums).abs()
         return {name: x.requires_grad_() for name, x in tensors.items()}
 
     def options(self) -> dict[str, Any]:
@@ -102,8 +102,8 @@ def evaluate(attend: Any, tensors: dict[str, Tensor], options: dict[str, Any]) -
     """Output, state and the gradients of a fixed random functional of both, by name."""
     state = LinearAttentionState(tensors["s"], tensors["z"]) if "s" in tensors else None
     q, k, v = (tensors[x] for x in ("query", "key", "value"))
-    out, last = attend(q, k, v, initial_state=state, return_state=True, **options)
-    results = {"out": out, "s": last.s, "z": last.z}
+    out, final = attend(q, k, v, initial_state=state, return_state=True, **options)
+    results = {"out": out, "s": final.s, "z": final.z}
     draw = drawing(1)
     total = sum((x * draw(*x.shape, dtype=x.dtype)).sum() for x in results.values())
     gradients = torch.autograd.grad(total, list(tensors.values()))

@@ -16,6 +16,7 @@ import torch
 
 from linattn_core.registry import named
 
+from .minimum import required
 from .places import device_of, differentiates, usable_backends
 
 # The CUDA kernels emulated, in each schedule: a block walks a sequence, several share it, or they
@@ -40,13 +41,18 @@ def _emulated(module: str) -> tuple[str, ...]:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
-    """What a backend without gradients refuses is skipped, with its sentence."""
+def pytest_runtest_call(item: pytest.Function) -> Generator[None]:
+    """What a backend without gradients refuses is skipped, with its sentence.
+
+    But for the minimum that each has to pass, or refusals could empty the suite.
+    """
     try:
         return (yield)
     except ValueError as error:
         name = getattr(item, "funcargs", {}).get("backend")
         if name is None or differentiates(name) or f"{name!r} refuses" not in str(error):
+            raise
+        if required(item.originalname, item.callspec.params):
             raise
         pytest.skip(str(error))
 

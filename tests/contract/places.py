@@ -5,20 +5,18 @@ from __future__ import annotations
 import torch
 
 from linattn_core import backends
-from linattn_core.registry import AttentionCall, named
+from linattn_core.calls import AttentionCall
+from linattn_core.registry import named
 
 
 def _refusal(
     backend: str, device: str, dtype: torch.dtype = torch.float32, *, requires_grad: bool = False
 ) -> str | None:
     """The backend's answer to a plain call."""
-    call = AttentionCall(
-        batch=1, heads=1, query_length=1, key_length=1, feature_dim=4, value_dim=4,
-        query_dtype=dtype, value_dtype=dtype, device=torch.device(device), is_causal=True,
-        feature_map="elu", padded=False, packed=False, initial_state=False, return_state=False,
-        requires_grad=requires_grad,
-    )  # fmt: skip
-    return named(backend).refuses(call)
+    if device == "cuda" and not torch.cuda.is_available():
+        return "there is no GPU."
+    x = torch.zeros(1, 1, 1, 4, dtype=dtype, device=device)
+    return named(backend).refuses(AttentionCall(x, x, x, True, requires_grad=requires_grad))
 
 
 def device_of(backend: str) -> str | None:

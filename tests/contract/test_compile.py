@@ -11,6 +11,8 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.testing import assert_close
 
 from linattn_core import LinearAttentionState, linear_attention, linear_attention_step
+from linattn_core.calls import AttentionCall
+from linattn_core.operators.library import Flat
 
 from .cases import Case, drawing, evaluate
 
@@ -119,24 +121,25 @@ def test_lengths_may_change_without_recompiling(backend: str) -> None:
 
 def _operator_arguments(case: Case, backend: str) -> tuple[Any, ...]:
     tensors, options = case.inputs(), case.options()
-    return (
+    state = LinearAttentionState(tensors["s"], tensors["z"]) if "s" in tensors else None
+    call = AttentionCall(
         *(tensors[x] for x in ("query", "key", "value")),
-        options["key_lengths"],
-        options["cu_seqlens"],
-        tensors.get("s"),
-        tensors.get("z"),
-        case.is_causal,
-        True,
-        case.feature_map,
-        1e-6,
-        backend,
-        True,
-    )
+        initial_state=state, return_state=True, requires_grad=True, **options,
+    )  # fmt: skip
+    return (*Flat(AttentionCall).pack(call), backend)
 
 
 @pytest.mark.parametrize("case", KINDS, ids=str)
 def test_opcheck_attention(case: Case, backend: str) -> None:
     torch.library.opcheck(torch.ops.linattn.attention, _operator_arguments(case, backend))
+
+
+@pytest.mark.parametrize("case", KINDS, ids=str)
+def test_opcheck_attention_without_gradients(case: Case, backend: str) -> None:
+    arguments = [
+        x.detach() if isinstance(x, torch.Tensor) else x for x in _operator_arguments(case, backend)
+    ]
+    torch.library.opcheck(torch.ops.linattn.attention_forward, tuple(arguments))
 
 
 def test_opcheck_strided_attention(backend: str) -> None:
@@ -148,6 +151,6 @@ def test_opcheck_strided_attention(backend: str) -> None:
 def test_opcheck_step(backend: str) -> None:
     q, k, v = torch.rand(2, 3, 4), torch.rand(2, 3, 4), torch.rand(2, 3, 5)
     s, z = torch.rand(2, 3, 4, 5), torch.rand(2, 3, 4)
-    torch.library.opcheck(torch.ops.linattn.step_, (q, k, v, s, z, "elu", 1e-6, backend))
+    torch.library.opcheck(torch.ops.linattn.step_, (q, k, v, s, z, "elu", 1e-6, False, backend))
     leaves = [x.requires_grad_() for x in (q, k, v, s, z)]
-    torch.library.opcheck(torch.ops.linattn.step, (*leaves, "elu", 1e-6, backend, True))
+    torch.library.opcheck(torch.ops.linattn.step, (*leaves, "elu", 1e-6, True, backend))

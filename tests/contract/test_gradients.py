@@ -37,12 +37,18 @@ KINDS = [
 def function(case: Case, backend: str) -> tuple[Callable[..., tuple[Tensor, ...]], list[Tensor]]:
     tensors = case.with_(dtype=widest(backend)).inputs()
 
-    def attend(q: Tensor, k: Tensor, v: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
-        initial = LinearAttentionState(*state) if state else None
-        out, last = linear_attention(
-            q, k, v, initial_state=initial, return_state=True, backend=backend, **case.options()
+    def attend(q: Tensor, k: Tensor, v: Tensor, *initial: Tensor) -> tuple[Tensor, ...]:
+        initial_state = LinearAttentionState(*initial) if initial else None
+        out, state = linear_attention(
+            q,
+            k,
+            v,
+            initial_state=initial_state,
+            return_state=True,
+            backend=backend,
+            **case.options(),
         )
-        return out, *last
+        return out, *state
 
     return attend, list(tensors.values())
 
@@ -75,9 +81,9 @@ def assert_second_derivatives_agree(
     inputs: list[Tensor],
 ) -> None:
     """Derivatives of a random functional of the gradients of another, ours beside float64's."""
-    found = second_derivatives(ours, inputs)
     wide = [x.detach().double().requires_grad_() for x in inputs]
-    for got, expected in zip(found, second_derivatives(exact, wide), strict=True):
+    both = second_derivatives(ours, inputs), second_derivatives(exact, wide)
+    for got, expected in zip(*both, strict=True):
         assert_agree(got, expected.to(got.dtype))
 
 
@@ -96,7 +102,7 @@ def second_derivatives(
 def test_second_gradients_where_everything_depends_on_one_tensor(
     is_causal: bool, backend: str
 ) -> None:
-    """The gradient from above is a function of the output, and query, key and value are one."""
+    """The upstream gradient is a function of the output, and query, key and value are one."""
     if not named(backend).double_backward:
         pytest.skip("computes first derivatives only")
     x = torch.randn(1, 2, 5, 3, dtype=widest(backend), requires_grad=True)
@@ -162,13 +168,13 @@ def test_gradients_of_some_inputs_only(backend: str) -> None:
     assert torch.equal(alone.grad, v.grad)
 
 
-def test_only_small_things_are_kept_for_the_backward_pass(backend: str) -> None:
+def test_only_small_things_are_saved_for_the_backward_pass(backend: str) -> None:
     """Inputs, output and one number a query: nothing of size N x N or N x F x M."""
     tensors = Case(batch=1, heads=1, queries=500, head_dim=16, value_dim=16).inputs()
-    kept: list[Tensor] = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x, lambda x: x):
+    saved: list[Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: saved.append(x) or x, lambda x: x):
         linear_attention(
             tensors["query"], tensors["key"], tensors["value"], is_causal=True, backend=backend
         )
-    extra = [x for x in kept if all(x.data_ptr() != y.data_ptr() for y in tensors.values())]
+    extra = [x for x in saved if all(x.data_ptr() != y.data_ptr() for y in tensors.values())]
     assert sum(x.numel() for x in extra) <= 500 * 16 + 500

@@ -61,7 +61,7 @@ def test_refusals_carry_every_reason(description: DecoderDescription) -> None:
 
 
 def test_backends_that_are_unknown_or_not_live(description: DecoderDescription) -> None:
-    with pytest.raises(ValueError, match="Unknown backend 'narow'"):
+    with pytest.raises(ValueError, match="got 'narow'; did you mean 'narrow'"):
         compile_decoder("narow", description, "int8")
     with pytest.raises(ValueError, match="not live: OSError: no such library"):
         compile_decoder("broken", description, "int8")

@@ -32,7 +32,7 @@ def inputs(dim: int, scale: float = 1.0) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("name", feature_map_names())
 @given(dim=st.integers(1, 12))
-def test_feature_dim_is_told_truly(name: str, dim: int) -> None:
+def test_feature_dim_is_that_of_the_features(name: str, dim: int) -> None:
     mapping = get_feature_map(name, dim)
     x = torch.randn(2, 3, 5, dim)
     for features in (mapping.queries(x), mapping.keys(x)):
@@ -166,7 +166,7 @@ def test_own_maps_can_be_registered(monkeypatch: pytest.MonkeyPatch) -> None:
         linear_attention(q, k, v, feature_map="square"),
         linear_attention(q.square(), k.square(), v, feature_map="identity"),
     )
-    with pytest.raises(ValueError, match="'square' is taken"):
+    with pytest.raises(ValueError, match="expected one that no feature map has, got 'square'"):
         register_feature_map("square", lambda head_dim: Square())
 
 
@@ -175,12 +175,12 @@ def test_own_maps_can_be_registered(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("ellu", {}, ValueError, "did you mean 'elu'"),
         ("zzz", {}, ValueError, "known are 'elu'"),
-        (3, {}, TypeError, "is a int"),
+        (3, {}, TypeError, "a name or a FeatureMap, got a value of type int"),
         ("elu", {"num_features": 3}, TypeError, "'elu'.*num_features"),
-        ("favor", {"num_features": 0}, ValueError, "is 0"),
-        ("rff", {"num_features": 3}, ValueError, "multiple of 2 and is 3"),
-        ("rff", {"lengthscale": -1.0}, ValueError, "is -1.0"),
-        ("hedgehog", {"num_features": 5}, ValueError, "even number and is 5"),
+        ("favor", {"num_features": 0}, ValueError, "a positive number, got 0"),
+        ("rff", {"num_features": 3}, ValueError, "multiple of 2, got 3"),
+        ("rff", {"lengthscale": -1.0}, ValueError, "above 0, got -1.0"),
+        ("hedgehog", {"num_features": 5}, ValueError, "even number, got 5"),
     ],
 )
 def test_refusals(name: str, options: dict, error: type[Exception], says: str) -> None:
@@ -197,7 +197,7 @@ def test_a_map_must_give_what_it_promises() -> None:
             return head_dim
 
     q = torch.rand(1, 2, 3, 4)
-    says = r"map queries \(1, 2, 3, 4\) to \(1, 2, 3, 4\), .* gave \(1, 2, 3, 8\)"
+    says = r"expected \(1, 2, 3, 4\) from queries \(1, 2, 3, 4\), .* got \(1, 2, 3, 8\)"
     with pytest.raises(ValueError, match=says):
         linear_attention(q, q, q, feature_map=Twice())
 
@@ -205,10 +205,10 @@ def test_a_map_must_give_what_it_promises() -> None:
 @pytest.mark.parametrize(
     ("feature_map", "says"),
     [
-        (get_feature_map("favor", 8), "Favor was built for head dim 8"),
-        (get_feature_map("rff", 8), "RandomFourier was built for head dim 8"),
-        (get_feature_map("hedgehog", 8), "Hedgehog was built for head dim 8"),
-        (get_feature_map("hedgehog", 4, num_heads=3), "Hedgehog was built for 3 heads"),
+        (get_feature_map("favor", 8), "Favor: expected head dim 8"),
+        (get_feature_map("rff", 8), "RandomFourier: expected head dim 8"),
+        (get_feature_map("hedgehog", 8), "Hedgehog: expected head dim 8"),
+        (get_feature_map("hedgehog", 4, num_heads=3), "Hedgehog: expected 3 heads"),
     ],
     ids=["favor", "rff", "hedgehog", "heads"],
 )
@@ -221,7 +221,7 @@ def test_a_map_built_for_other_heads_says_so(feature_map: FeatureMap, says: str)
 def test_a_factory_that_makes_something_else_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_factories", dict(registry._factories))
     register_feature_map("wrong", lambda head_dim: torch.nn.ReLU())
-    with pytest.raises(TypeError, match=r"'wrong' was expected to return a FeatureMap .* a ReLU"):
+    with pytest.raises(TypeError, match=r"'wrong': expected a FeatureMap, got .* type ReLU"):
         get_feature_map("wrong", 8)
 
 

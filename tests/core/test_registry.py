@@ -64,7 +64,7 @@ def test_auto_takes_the_fastest_that_accepts(loopback) -> None:
     assert len(loopback.ran) == 2
     state = LinearAttentionState.zeros(1, 2, 4, 4)
     linear_attention_step(*(torch.randn(1, 2, 4) for _ in range(3)), state)
-    assert loopback.ran[2:] == ["step_"]
+    assert loopback.ran[2:] == ["step"]
 
 
 def test_the_named_one_runs_forward_and_backward(loopback) -> None:
@@ -75,6 +75,28 @@ def test_the_named_one_runs_forward_and_backward(loopback) -> None:
 def test_a_named_backend_that_refuses_says_why(loopback) -> None:
     with pytest.raises(ValueError, match=r"'loopback' refuses.*float64 is not supported"):
         linear_attention(*qkv(torch.float64), backend="loopback")
+
+
+def test_info_gives_each_backend_one_condition(loopback, monkeypatch: pytest.MonkeyPatch) -> None:
+    def line() -> str:
+        return next(x for x in info.lines() if x.startswith("  loopback"))
+
+    assert line() == "  loopback     live (linattn-loopback 1.2, a test's own)"
+    monkeypatch.setattr(loopback, "unusable", lambda: "it wants a GPU.")
+    assert "not usable here: it wants a GPU." in line()
+    assert " live" not in line()
+
+
+def test_explain_takes_what_the_call_takes(loopback) -> None:
+    q, k, v = (x.detach() for x in qkv())
+    options = {"is_causal": True, "eps": 1e-3, "return_state": True, "backend": "reference"}
+    state = LinearAttentionState.zeros(1, 2, 4, 4)
+    whole = explain(q, k, v, initial_state=state, key_lengths=torch.tensor([5]), **options)
+    assert set(whole) == {"loopback", "reference"}
+    step = explain(*(x[:, :, 0] for x in (q, k, v)), state, eps=0.0, inplace=True)
+    assert set(step.values()) == {"accepts"}
+    with pytest.raises(ValueError, match="eps: expected 0 or more, finite, got -1"):
+        explain(q, k, v, eps=-1.0)
 
 
 def test_explain_gives_each_answer(loopback) -> None:

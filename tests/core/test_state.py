@@ -13,7 +13,7 @@ def state() -> LinearAttentionState:
 
 
 @pytest.mark.parametrize(
-    ("inputs", "kept"),
+    ("inputs", "sums"),
     [
         (torch.float64, torch.float64),
         (torch.float32, torch.float32),
@@ -21,10 +21,10 @@ def state() -> LinearAttentionState:
         (torch.float16, torch.float32),
     ],
 )
-def test_dtype_of_the_sums(inputs: torch.dtype, kept: torch.dtype) -> None:
+def test_dtype_of_the_sums(inputs: torch.dtype, sums: torch.dtype) -> None:
     zeros = LinearAttentionState.zeros(4, 2, 3, 5, dtype=inputs)
-    assert {x.dtype for x in zeros} == {kept}
-    assert zeros.nbytes == 4 * 2 * 3 * (5 + 1) * kept.itemsize
+    assert {x.dtype for x in zeros} == {sums}
+    assert zeros.nbytes == 4 * 2 * 3 * (5 + 1) * sums.itemsize
 
 
 def test_select_forks_reorders_and_drops_as_copies() -> None:
@@ -33,9 +33,9 @@ def test_select_forks_reorders_and_drops_as_copies() -> None:
     assert torch.equal(picked.s[0], before.s[2])
     assert torch.equal(picked.z[2], before.z[0])
     q, k, v = torch.rand(3, 2, 3), torch.rand(3, 2, 3), torch.rand(3, 2, 5)
-    kept = before.clone()
+    copy = before.clone()
     linear_attention_step(q, k, v, picked, inplace=True)
-    assert torch.equal(before.s, kept.s)
+    assert torch.equal(before.s, copy.s)
     assert not torch.equal(picked.s[0], picked.s[1])  # the fork's two branches went apart
 
 

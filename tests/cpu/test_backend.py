@@ -38,7 +38,7 @@ def test_it_says_what_it_is() -> None:
 
 @pytest.mark.parametrize("length", [0, 1, 15, 16, 17, 64, 65])
 def test_a_gradient_without_strides_is_read_in_place(length: int) -> None:
-    """sum() hands down one number for all positions."""
+    """The upstream gradient of sum() is one number, expanded to all positions."""
     leaves = [x.requires_grad_() for x in draw(1, 2, length, 6)[:3]]
 
     ours = torch.autograd.grad(
@@ -73,7 +73,9 @@ def test_a_state_that_rows_share_is_not_updated_in_place() -> None:
     )
     x = torch.randn(3, 2, 8)
 
-    with pytest.raises(ValueError, match=r"is expanded, with strides .* make it by .clone\(\)"):
+    with pytest.raises(
+        ValueError, match=r"an expanded tensor with strides .*by .clone\(\)"
+    ):
         linear_attention_step(x, x, x, state, inplace=True, backend="cpu")
     assert not state.s.any()
 
@@ -90,7 +92,7 @@ def test_autograd_notices_a_step_in_place() -> None:
 
 
 @pytest.mark.parametrize("is_causal", [True, False])
-def test_values_of_no_width_leave_a_z(is_causal: bool) -> None:
+def test_values_of_dim_zero_leave_a_z(is_causal: bool) -> None:
     query, value = torch.randn(1, 2, 6, 4), torch.zeros(1, 2, 6, 0)
 
     _, ours = linear_attention(
@@ -103,16 +105,16 @@ def test_values_of_no_width_leave_a_z(is_causal: bool) -> None:
     torch.testing.assert_close(ours.z, theirs.z)
 
 
-def test_a_state_of_no_width_has_a_gradient() -> None:
+def test_a_state_of_value_dim_zero_has_a_gradient() -> None:
     query, value = torch.randn(1, 2, 6, 4), torch.zeros(1, 2, 6, 0)
     z = torch.ones(1, 2, 4, requires_grad=True)
 
-    _, last = linear_attention(
+    _, final = linear_attention(
         query, query, value, is_causal=True, return_state=True, backend="cpu",
         initial_state=LinearAttentionState(torch.zeros(1, 2, 4, 0), z),
     )  # fmt: skip
 
-    assert torch.equal(torch.autograd.grad(last.z.sum(), z)[0], torch.ones_like(z))
+    assert torch.equal(torch.autograd.grad(final.z.sum(), z)[0], torch.ones_like(z))
 
 
 def test_a_returned_state_is_exact_for_bfloat16_too(instruction_set: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from types import ModuleType, SimpleNamespace
 
@@ -10,20 +9,28 @@ import pytest
 import torch
 
 from linattn_core import LinearAttentionState, backends, explain, linear_attention_step
-from linattn_core.registry import AttentionCall, StepCall, named
+from linattn_core.calls import AttentionCall, StepCall
+from linattn_core.registry import installed
 from linattn_cuda import backend, device
 from linattn_cuda.backend import CudaBackend
 from linattn_cuda.device import Gpu
 from tests.cuda.emulated import H100, WALKING, EmulatedBackend
 
 X = torch.zeros(1, 2, 8, 64)
-CALL = AttentionCall.of(
-    X, X, X, "elu", is_causal=True, padded=False, packed=False, initial_state=False,
-    return_state=False, requires_grad=True,
-)  # fmt: skip
-STEP = StepCall.of(X[:, :, 0], X[:, :, 0], "elu", False)
+CALL = AttentionCall(X, X, X, True, requires_grad=True)
+STEP = StepCall(*3 * (X[:, :, 0],), LinearAttentionState.zeros(1, 2, 64, 64))
 T4 = Gpu("an emulated T4", (7, 5), 40, 65_536)
 V100 = Gpu("an emulated V100", (7, 0), 80, 98_304)
+
+
+def wide_call(dim: int, value_dim: int = 64) -> AttentionCall:
+    query = torch.zeros(1, 2, 8, dim)
+    return CALL._replace(query=query, key=query, value=torch.zeros(1, 2, 8, value_dim))
+
+
+def wide_step(dim: int) -> StepCall:
+    query = torch.zeros(1, 2, dim)
+    return STEP._replace(query=query, key=query)
 
 
 def test_auto_asks_it_before_the_processor() -> None:
@@ -36,7 +43,8 @@ def test_without_a_gpu_it_says_why_and_others_run() -> None:
 
     assert answers["cuda"] == device.unusable()
     assert "accepts" in answers.values()
-    assert answers["cuda"] in named("cuda").description
+    condition = next(x.condition for x in installed() if x.name == "cuda")
+    assert condition == f"not usable here: {answers['cuda']}"
 
 
 @pytest.mark.parametrize(
@@ -60,7 +68,7 @@ def test_what_is_missing_is_said(
         assert CudaBackend().refuses(call) == missing
     assert missing is not None
     assert re.search(says, missing)
-    assert missing in CudaBackend().description
+    assert CudaBackend().unusable() == missing
 
 
 def test_tensors_elsewhere_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,28 +103,26 @@ def test_old_gpus_are_refused(emulation: object) -> None:
 
 
 def test_heads_without_a_kernel_are_refused(emulation: object) -> None:
-    wide = dataclasses.replace(CALL, feature_dim=257)
-
-    assert EmulatedBackend(H100).refuses(wide) == (
+    assert EmulatedBackend(H100).refuses(wide_call(257)) == (
         'it has no kernel for features of 257 and values of 64; pass backend="reference".'
     )
 
 
 def test_steps_of_features_without_room_are_refused_with_the_numbers(emulation: object) -> None:
-    wide = dataclasses.replace(STEP, feature_dim=8_000)
-    assert EmulatedBackend(H100).refuses(wide) == (
+    assert EmulatedBackend(H100).refuses(wide_step(8_000)) == (
         "its kernels for features of 8000 and values of "
         f"{STEP.value_dim} in float32 need 256,000 bytes of shared memory a block and an emulated "
         'H100 offers 232,448; pass backend="reference".'
     )
-    assert EmulatedBackend(H100).refuses(dataclasses.replace(STEP, feature_dim=4_161)) is None
+    assert EmulatedBackend(H100).refuses(wide_step(4_161)) is None
 
 
 def test_heads_that_a_gpu_has_no_room_for_are_refused_with_the_numbers(
     emulation: ModuleType,
 ) -> None:
-    wide = dataclasses.replace(CALL, feature_dim=256, value_dim=256)
-    needed = emulation.shared_bytes(256, 256, 1, 1, 0)
+    wide = wide_call(256, 256)
+    float32, highest = emulation.Dtype.float32, emulation.Precision.highest
+    needed = emulation.shared_bytes(256, 256, float32, float32, highest)
 
     assert 65_536 < needed <= 232_448
     assert EmulatedBackend(H100).refuses(wide) is None
@@ -132,7 +138,9 @@ def test_a_state_that_rows_share_is_not_updated_in_place(emulation: object) -> N
         torch.zeros(1, 2, 8, 8).expand(3, 2, 8, 8), torch.zeros(1, 2, 8).expand(3, 2, 8)
     )
 
-    with pytest.raises(ValueError, match=r"is expanded, with strides .* make it by .clone\(\)"):
+    with pytest.raises(
+        ValueError, match=r"an expanded tensor with strides .*by .clone\(\)"
+    ):
         linear_attention_step(x, x, x, state, inplace=True, backend=WALKING)
 
 

@@ -9,7 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from linattn_core import LinearAttentionState, linear_attention, linear_attention_step
+from linattn_core import (
+    LinearAttentionState,
+    linear_attention,
+    linear_attention_step,
+    operators,
+)
+from linattn_core.calls import AttentionCall
 from linattn_core.registry import named
 from linattn_cuda.kernel_backend import Schedule
 from tests.contract.agreement import assert_agree, assert_within_budget
@@ -95,17 +101,15 @@ def test_a_backend_may_choose_for_itself(backend: str, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 def test_features_may_be_wider_than_values(dtype: torch.dtype) -> None:
-    """A map that computes in float32 leaves its features so, beside half-precision values."""
+    """A map that computes in float32 returns float32 features, beside half-precision values."""
     tensors = ONE.with_(queries=100, head_dim=16, value_dim=16).inputs()
     mixed = [tensors["query"], tensors["key"], tensors["value"].to(dtype)]
-    above = drawing(1)(*mixed[2].shape, dtype=dtype)
+    grad_out = drawing(1)(*mixed[2].shape, dtype=dtype)
 
     def attend(tensors: list[Tensor], backend: str) -> list[Tensor]:
         leaves = [x.detach().requires_grad_() for x in tensors]
-        out, *_ = torch.ops.linattn.attention(
-            *leaves, None, None, None, None, True, False, "elu", 1e-6, backend, True
-        )
-        return [out, *torch.autograd.grad(out, leaves, above.to(out.dtype))]
+        out = operators.attention(AttentionCall(*leaves, True, requires_grad=True), backend).out
+        return [out, *torch.autograd.grad(out, leaves, grad_out.to(out.dtype))]
 
     exact = attend([x.double() for x in mixed], "reference")
     own, ours = attend(mixed, "reference"), attend(mixed, WALKING)
@@ -227,7 +231,7 @@ def test_a_matrix_precision_of_high_keeps_sixteen_bits() -> None:
 
 @pytest.mark.parametrize("backend", NAMES)
 @pytest.mark.parametrize("is_causal", [True, False])
-def test_values_of_no_width_have_a_normalizer(
+def test_values_of_dim_zero_have_a_normalizer(
     backend: str, is_causal: bool, every_output_is_written: None
 ) -> None:
     case = ONE.with_(value_dim=0, is_causal=is_causal, initial_state=is_causal)

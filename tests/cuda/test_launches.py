@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from linattn_core import LinearAttentionState, linear_attention, linear_attention_step
+from linattn_core.calls import AttentionCall, StepCall
 from tests.cuda.emulated import WALKING, EmulatedBackend
 from tests.cuda.machine_code import cuda_module
 
@@ -40,15 +41,11 @@ def test_without_a_driver_each_kernel_says_so(emulation: object) -> None:
         def __init__(self) -> None:
             self.native = cuda_module()
 
-    query, arguments = X[:, :, 0], {"feature_map": "elu", "eps": 1e-6}
     no_driver = r"failed: (cudaErrorInsufficientDriver \(35\)|cudaErrorNoDevice \(100\)): \w+"
     with pytest.raises(RuntimeError, match=f"kernel product {no_driver}"):
-        Unchecked().attention(
-            X, X, X, key_lengths=None, cu_seqlens=None, initial_state=None, is_causal=True,
-            keep_state=True, **arguments,
-        )  # fmt: skip
+        Unchecked().attention(AttentionCall(X, X, X, True, return_state=True))
     state = LinearAttentionState.zeros(1, 2, 64, 64)
     with pytest.raises(RuntimeError, match=f"kernel step.* {no_driver}"):
-        Unchecked().step_(query, query, query, state, **arguments)
+        Unchecked().step(StepCall(*3 * (X[:, :, 0],), state))
     with pytest.raises(RuntimeError, match=f"GPU's attributes {no_driver}"):
         cuda_module().device_attributes(0)

@@ -5,13 +5,13 @@ namespace linattn {
 
 using Int = long long;  // sizes, strides and positions: 64 bits wherever a tensor may pass 2^31 elements
 
-// Numbers as they lie in memory; the values are Python's. float64 has no kernels here.
+// Numbers as they lie in memory, by the names that torch gives them. float64 has no kernels here.
 enum class Dtype : int { float32 = 1, bfloat16 = 2, float16 = 3 };
 
-// The feature maps that are applied inside; the values are Python's.
+// The feature maps that are applied inside.
 enum class FeatureMap : int { identity = 0, relu = 1, elu = 2 };
 
-// How the products of float32 numbers are computed; the values are Python's. See numbers.cuh.
+// How the products of float32 numbers are computed. See numbers.cuh.
 enum class Precision : int {
     highest = 0,  // three bfloat16 parts a number, six products: float32 accuracy
     high = 1,     // two parts, three products: 16 bits of each number, better than TF32's 11

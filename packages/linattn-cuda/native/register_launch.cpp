@@ -20,11 +20,6 @@ namespace linattn {
 
 namespace {
 
-int shared_bytes_of(int dim, int value_dim, int query_dtype, int value_dtype, int precision) {
-    return shared_bytes(dim, value_dim, static_cast<Dtype>(query_dtype), static_cast<Dtype>(value_dtype),
-                        static_cast<Precision>(precision));
-}
-
 std::pair<int, bool> best_schedule_of(Int heads, Int length, Int dim, Int value_dim, bool causal,
                                       int multiprocessors) {
     const Schedule best = best_schedule({heads, length, dim, value_dim, causal, multiprocessors});
@@ -37,18 +32,18 @@ std::array<int, 4> device_attributes(int index) {
     constexpr std::array<cudaDeviceAttr, 4> asked = {
         cudaDevAttrComputeCapabilityMajor, cudaDevAttrComputeCapabilityMinor, cudaDevAttrMultiProcessorCount,
         cudaDevAttrMaxSharedMemoryPerBlockOptin};
-    std::array<int, 4> found{};
+    std::array<int, 4> values{};
     for (int i = 0; i < 4; ++i) {
-        expect_success("the question for a GPU's attributes", cudaDeviceGetAttribute(&found[i], asked[i], index));
+        expect_success("the question for a GPU's attributes", cudaDeviceGetAttribute(&values[i], asked[i], index));
     }
-    return found;
+    return values;
 }
 #endif
 
 }  // namespace
 
 void register_launch(py::module_& module) {
-    module.def("shared_bytes", &shared_bytes_of);
+    module.def("shared_bytes", &shared_bytes);
     module.def("step_shared_bytes", &step_shared_bytes);
     module.def("best_schedule", &best_schedule_of);
 #ifdef LINATTN_EMULATED

@@ -21,17 +21,17 @@ class Loopback(ReferenceBackend):
             return "float64 is not supported, only float32."
         return None
 
-    def attention(self, *args, **kwargs):
+    def attention(self, call):
         self.ran.append("attention")
-        return super().attention(*args, **kwargs)
+        return super().attention(call)
 
-    def attention_backward(self, *args, **kwargs):
+    def attention_backward(self, call, *gradients):
         self.ran.append("attention_backward")
-        return super().attention_backward(*args, **kwargs)
+        return super().attention_backward(call, *gradients)
 
-    def step_(self, *args, **kwargs):
-        self.ran.append("step_")
-        return super().step_(*args, **kwargs)
+    def step(self, call):
+        self.ran.append("step")
+        return super().step(call)
 
 
 def broken():

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from linattn_cuda import _native
 from linattn_cuda.prototypes.compiler import KERNELS
-from linattn_cuda.prototypes.ladder import Launch, Launcher, Rung
-from linattn_cuda.prototypes.problem import Call, Problem
+from linattn_cuda.prototypes.problem import Launcher, Run
 
 ROOT = Path(__file__).parents[3]
 CUDA = ROOT / "kernels-cuda"
@@ -26,13 +26,11 @@ OPTIONS = (
     "-std=c++17", "-O1", "-ffp-contract=off", "-fPIC", "-shared", "-DLINATTN_EMULATED",
     "-Wall", "-Wextra", "-Werror", "-pthread",
 )  # fmt: skip
-# As the headers number them.
-DTYPES = {"float32": 1, "bfloat16": 2, "float16": 3}
 
 
 def emulated(multiprocessors: int = 1) -> Launcher:
     """What rungs can run on instead of a GPU, on CPU tensors."""
-    return Launcher(_run, lambda device: multiprocessors)
+    return Launcher(_launch, lambda device: multiprocessors)
 
 
 def set_order(seed: int) -> None:
@@ -40,15 +38,13 @@ def set_order(seed: int) -> None:
     _library().set_prototype_order(seed)
 
 
-def _run(
-    rung: Rung, problem: Problem, launches: tuple[Launch, ...], call: Call, device: torch.device
-) -> None:
-    library = _library()
-    dtype = DTYPES[problem.dtype]
-    for kernel, (x, y), threads, shared in launches:
+def _launch(run: Run, device: torch.device) -> None:
+    library, problem = _library(), run.problem
+    dtype = int(_native.Dtype.__members__[problem.dtype])
+    for kernel, (x, y), threads, shared in run.launches:
         error = library.run_prototype(
             kernel.encode(), dtype, *problem.widths, ctypes.c_longlong(x), y, threads, shared,
-            ctypes.byref(call),
+            ctypes.byref(run.arguments),
         )  # fmt: skip
         assert error != -1, f"harness.cpp compiles no {kernel} for {problem.dtype, problem.widths}"
         assert error != -2, library.prototype_message().decode()

@@ -8,20 +8,22 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 
 from linattn_core import LinearAttentionState, backends, explain, linear_attention
-from linattn_core.registry import AttentionCall, StepCall
+from linattn_core.calls import AttentionCall, StepCall
 from linattn_cuda.prototypes import LADDER, backend
 from linattn_cuda.prototypes.backend import CupyBackend, unsupported
 
 
 def call(**changes: Any) -> AttentionCall:
-    query = torch.empty(1, 2, 5, 16, device="meta")
-    flags = dict.fromkeys(("padded", "packed", "initial_state", "return_state"), False)
-    given = AttentionCall.of(
-        query, query, query, "elu", is_causal=True, requires_grad=False, **flags
-    )
-    return AttentionCall(**{**vars(given), **changes})
+    dim, value_dim = changes.pop("dim", 16), changes.pop("value_dim", 16)
+    dtype, value_dtype = changes.pop("dtype", torch.float32), changes.pop("value_dtype", None)
+    device = changes.pop("device", "meta")
+    with FakeTensorMode():  # tensors of a GPU that is not there
+        query = torch.empty(1, 2, 5, dim, device=device, dtype=dtype)
+        value = torch.empty(1, 2, 5, value_dim, device=device, dtype=value_dtype or dtype)
+    return AttentionCall(query, query, value, True)._replace(**changes)
 
 
 def test_it_is_live_and_auto_never_asks_it() -> None:
@@ -35,7 +37,7 @@ def test_it_loads_where_there_is_no_cupy() -> None:
     program = (
         "import sys; sys.modules['cupy'] = None\n"
         "from linattn_cuda.prototypes.backend import CupyBackend\n"
-        "print(CupyBackend().description)"
+        "print(CupyBackend().unusable())"
     )
     ended = subprocess.run(
         [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=True
@@ -67,13 +69,13 @@ def test_calls_are_refused_where_nothing_runs() -> None:
     [
         ({"requires_grad": True}, "forward only; pass backend=\"auto\" where gradients"),
         ({"is_causal": False}, "are causal and is_causal is False"),
-        ({"padded": True}, "take no key_lengths"),
-        ({"packed": True}, "take no cu_seqlens"),
-        ({"initial_state": True}, "take no initial_state"),
+        ({"key_lengths": torch.tensor([5])}, "take no key_lengths"),
+        ({"cu_seqlens": torch.tensor([0, 5])}, "take no cu_seqlens"),
+        ({"initial_state": LinearAttentionState.zeros(1, 2, 16, 16)}, "take no initial_state"),
         ({"return_state": True}, "take no return_state"),
-        ({"query_dtype": torch.float64, "value_dtype": torch.float64}, "alone and got float64"),
+        ({"dtype": torch.float64}, "alone and got float64"),
         ({"value_dtype": torch.bfloat16}, "alone and got bfloat16 and float32"),
-        ({"feature_dim": 129}, "up to 128 and got 129 and 16"),
+        ({"dim": 129}, "up to 128 and got 129 and 16"),
         ({"value_dim": 256}, "up to 128 and got 16 and 256"),
     ],
 )  # fmt: skip
@@ -83,7 +85,7 @@ def test_what_no_rung_does_is_refused(changes: dict[str, Any], reason: str) -> N
 
 def test_a_call_that_rungs_take() -> None:
     assert unsupported(call()) is None
-    assert unsupported(call(feature_dim=128, value_dim=1)) is None
+    assert unsupported(call(dim=128, value_dim=1)) is None
 
 
 def test_memory_that_is_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,8 +107,8 @@ def old_gpu(monkeypatch: pytest.MonkeyPatch) -> torch.device:
 
 
 def test_a_gpu_that_is_too_small(old_gpu: torch.device) -> None:
-    ladder, half = CupyBackend(), {"query_dtype": torch.bfloat16, "value_dtype": torch.bfloat16}
-    wide = call(device=old_gpu, feature_dim=128, value_dim=128)
+    ladder, half = CupyBackend(), {"dtype": torch.bfloat16}
+    wide = call(device=old_gpu, dim=128, value_dim=128)
 
     assert "rung chunked needs 91,840 bytes of shared memory a block" in str(ladder.refuses(wide))
     assert "rung split needs compute capability 8.0 and a GPU has 7.5" in str(
@@ -118,7 +120,7 @@ def test_a_gpu_that_is_too_small(old_gpu: torch.device) -> None:
 def test_a_rung_by_name(old_gpu: torch.device) -> None:
     ladder = CupyBackend()
     ladder.rung = "recurrent"
-    assert ladder.refuses(call(device=old_gpu, feature_dim=128, value_dim=128)) is None
+    assert ladder.refuses(call(device=old_gpu, dim=128, value_dim=128)) is None
     ladder.rung = "overlapped"
     assert "rung overlapped computes in bfloat16 and the tensors are float32" in str(
         ladder.refuses(call(device=old_gpu))
@@ -127,12 +129,12 @@ def test_a_rung_by_name(old_gpu: torch.device) -> None:
 
 def test_steps_and_gradients_are_refused() -> None:
     x = torch.randn(1, 1, 4)
-    step = StepCall.of(x, x, "elu", False)
+    step = StepCall(x, x, x, LinearAttentionState.zeros(1, 1, 4, 4))
     ladder = CupyBackend()
 
     assert "no decoding step" in str(ladder.refuses(step))
     with pytest.raises(ValueError, match="takes no steps"):
-        ladder.step_(x, x, x, LinearAttentionState.zeros(1, 1, 4, 4), feature_map="elu", eps=1e-6)
+        ladder.step(step)
 
 
 @pytest.mark.parametrize("rung", LADDER.values(), ids=list(LADDER))
@@ -151,5 +153,5 @@ def test_each_rung_says_what_it_is(rung) -> None:
 
 def test_a_rung_refuses_tensors_of_the_cpu() -> None:
     x = torch.zeros(1, 1, 4, 8)
-    with pytest.raises(ValueError, match=r"runs on CUDA tensors and got some on cpu.*sm_90"):
+    with pytest.raises(ValueError, match=r"expected CUDA tensors, got tensors on cpu.*sm_90"):
         LADDER["overlapped"].attention(x, x, x)

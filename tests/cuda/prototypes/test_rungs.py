@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from linattn_core import linear_attention, reference
+from linattn_core.calls import AttentionCall
 from linattn_core.pointwise import apply
 from linattn_cuda.prototypes import LADDER, Rung
 from linattn_cuda.prototypes.backend import unusable
@@ -67,7 +68,8 @@ def rung(request: pytest.FixtureRequest) -> Rung:
 
 
 def run(rung: Rung, tensors: list[Tensor], feature_map: str = "elu", **on: int) -> Tensor:
-    out, state, normalizer = rung.run(*tensors, feature_map, EPS, emulated(**on))
+    call = AttentionCall(*tensors, True, feature_map, eps=EPS)
+    out, normalizer, state = rung.run(call, emulated(**on))
     assert state is None
     assert_exact(rung, tensors, out, normalizer, feature_map)
     return out
@@ -127,9 +129,10 @@ def test_the_future_does_not_touch_the_past(rung: Rung) -> None:
     assert torch.equal(run(rung, changed)[:, :, :67], before[:, :, :67])
 
 
-def test_heads_of_no_width_and_sequences_of_no_length(rung: Rung) -> None:
+def test_empty_heads_and_empty_sequences(rung: Rung) -> None:
     for shape in ((1, 2, 5, 0, 16), (1, 2, 5, 16, 0), (1, 2, 0, 16, 16), (0, 2, 5, 16, 16)):
-        out, _, normalizer = rung.run(*draw(shape, torch.float32), "elu", EPS, emulated())
+        call = AttentionCall(*draw(shape, torch.float32), True, eps=EPS)
+        out, normalizer, _ = rung.run(call, emulated())
         assert out.shape == (*shape[:3], shape[4]) and not out.any()
         assert normalizer.shape == shape[:3]
 
@@ -165,7 +168,7 @@ def test_on_a_gpu(rung: Rung, dtype: torch.dtype, dim: int) -> None:
         tensors = draw((2, 3, length, dim, dim), dtype, "cuda")
         with torch.cuda.stream(torch.cuda.Stream()):
             moved = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in tensors]
-            out, _, normalizer = rung.run(*moved, "elu", EPS)
+            out, normalizer, _ = rung.run(AttentionCall(*moved, True, eps=EPS))
         torch.cuda.synchronize()
         assert_exact(rung, tensors, out, normalizer)
 

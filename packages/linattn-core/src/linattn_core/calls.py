@@ -151,7 +151,7 @@ class StepCall(NamedTuple):
 
 
 class Output(NamedTuple):
-    """What a backend's `attention` returns, and what its `attention_backward` is given back.
+    """What a backend's `attention` returns, and its `attention_backward` reads.
 
     Attributes:
         out: (B, H, N, M), contiguous, dtype of value.

@@ -74,7 +74,7 @@ def linear_attention(
 
     the sums over all keys (equations 5 and 6 of the paper), or over j <= i when causal
     (equations 8 to 12). Gradients follow equations 13 to 15 in linear time; between forward and
-    backward only the inputs, the output and the normalizer (B, H, N) are kept.
+    backward only the inputs, the output and the normalizer (B, H, N) are saved.
 
     Args:
         query: (B, H, N, D), floating point, any strides.
@@ -94,7 +94,7 @@ def linear_attention(
 
     Returns:
         (B, H, N, M) in the dtype of value; with return_state, that and a `LinearAttentionState`.
-        Sums are kept in float32 for half-precision inputs.
+        Sums are computed in float32 for half-precision inputs.
 
     Raises:
         ValueError: shapes, lengths or combinations that cannot be right, an unknown name, a named
@@ -131,10 +131,10 @@ def linear_attention_step(
         value: (B, H, M), the same dtype and device.
         state: what came before; `LinearAttentionState.zeros` at the start.
         feature_map, eps, backend: as for `linear_attention`.
-        inplace: update the given state, for decoding; cannot be differentiated.
+        inplace: update `state` itself, for decoding; cannot be differentiated.
 
     Returns:
-        out (B, H, M) in the dtype of value, and the new state (the given one if `inplace`).
+        out (B, H, M) in the dtype of value, and the new state (`state` itself if `inplace`).
 
     Raises:
         ValueError, TypeError: as for `linear_attention`; ValueError also for `inplace` where a

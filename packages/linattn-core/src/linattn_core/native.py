@@ -1,6 +1,6 @@
 """What backends in native code share: calls turned into addresses, sizes and enumerators.
 
-Native code links no torch: it is handed the addresses of tensors that torch has allocated. A native
+Native code links no torch: it gets the addresses of tensors that torch has allocated. A native
 module takes a call as a struct with named fields and binds the enumerations `Dtype`, whose names
 are torch's, and `FeatureMap`.
 """

@@ -62,7 +62,7 @@ class DecoderBackend(Protocol):
     """A backend that compiles whole models for decoding."""
 
     def refuses_decoder(self, description: DecoderDescription, weights: str) -> str | None:
-        """None to accept the model with its weights kept so, or the reason as a sentence."""
+        """None to accept the model with its weights in that format, or the reason as a sentence."""
 
     def compile_decoder(self, description: DecoderDescription, weights: str) -> NativeDecoder:
         """Packs the weights of a model that was not refused."""

@@ -86,7 +86,7 @@ def _check_backend(backend: Backend) -> None:
 
 
 def installed() -> list[Installed]:
-    """Every backend that was found, live or not, in the order in which "auto" asks them."""
+    """Every backend that is installed, live or not, in the order in which "auto" asks them."""
     global _installed
     if _installed is None:
         with _lock:
@@ -99,7 +99,7 @@ def installed() -> list[Installed]:
 
 
 def reload_backends() -> None:
-    """Forgets the backends found so far, so that the next call looks again."""
+    """Forgets the backends, so that the next call looks for them again."""
     global _installed
     with _lock:
         _installed = None
@@ -160,7 +160,7 @@ def compile_decoder(name: str, description: DecoderDescription, weights: str) ->
     Args:
         name: "auto" or that of a backend.
         description: the model.
-        weights: how its matrices are kept, one of `decoding.WEIGHTS`.
+        weights: the format of its matrices, one of `decoding.WEIGHTS`.
 
     Raises:
         CannotCompile: the backend refuses, or with "auto" all do (with their reasons).

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from linattn_core.errors import expected
 from linattn_core.torch_private import register_namedtuple
 
 
@@ -50,17 +51,17 @@ class LinearAttentionState(NamedTuple):
             dtype: that of the inputs; half precisions get a float32 state.
             device: where the state lives.
         """
-        kept = accumulation_dtype(dtype)
+        sums = accumulation_dtype(dtype)
         return cls(
-            torch.zeros(batch, heads, feature_dim, value_dim, dtype=kept, device=device),
-            torch.zeros(batch, heads, feature_dim, dtype=kept, device=device),
+            torch.zeros(batch, heads, feature_dim, value_dim, dtype=sums, device=device),
+            torch.zeros(batch, heads, feature_dim, dtype=sums, device=device),
         )
 
     @classmethod
     def cat(cls, states: Sequence[LinearAttentionState]) -> LinearAttentionState:
         """One state holding the sequences of all `states`, in order (join of batches)."""
         if not states:
-            raise ValueError("cat expected at least one LinearAttentionState and got none.")
+            raise ValueError(expected("states", "at least one LinearAttentionState", "none"))
         return cls(torch.cat([x.s for x in states]), torch.cat([x.z for x in states]))
 
     def index_select(self, indices: Tensor) -> LinearAttentionState:

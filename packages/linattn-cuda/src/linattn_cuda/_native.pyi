@@ -1,62 +1,34 @@
-"""Types of the compiled module. Built without CUDA kernels, it holds the two strings alone."""
+"""Types of the compiled module. Built without CUDA kernels, it holds no function."""
 
-Strided = tuple[int, int, int, int, int]
-State = tuple[int, int]
+from collections.abc import Mapping
+from typing import Any
 
 __version__: str
 built_with: str
 
-class Call:
-    def __init__(
-        self,
-        query: Strided,
-        key: Strided,
-        value: Strided,
-        sizes: tuple[int, int, int, int, int, int, int],
-        kinds: tuple[int, int, int, int],
-        lengths: tuple[int, int],
-        eps: float,
-        causal: bool,
-        schedule: tuple[int, bool],
-    ) -> None: ...
+class Dtype:
+    __members__: dict[str, Dtype]
 
-def forward_workspace(call: Call) -> int: ...
-def backward_workspace(call: Call) -> int: ...
-def attention_forward(
-    call: Call,
-    initial: State,
-    last: State,
-    out: int,
-    normalizer: int,
-    workspace: int,
-    stream: int,
-) -> None: ...
-def attention_backward(
-    call: Call,
-    grad_out: Strided,
-    grad_last: State,
-    given: State,
-    kept: tuple[int, int],
-    gradients: tuple[int, int, int],
-    grad_initial: State,
-    workspace: int,
-    stream: int,
-) -> None: ...
-def step(
-    query: Strided,
-    key: Strided,
-    value: Strided,
-    s: Strided,
-    z: Strided,
-    out: int,
-    sizes: tuple[int, int, int, int],
-    kinds: tuple[int, int, int],
-    eps: float,
-    stream: int,
-) -> None: ...
+class FeatureMap:
+    __members__: dict[str, FeatureMap]
+    def __int__(self) -> int: ...
+
+class Precision:
+    highest: Precision
+    high: Precision
+
+# A struct of linattn/calls.h by the names of its fields, those that are left out zero; a schedule's
+# are `segments` and `relay`.
+Fields = Mapping[str, Any]
+
+def forward_workspace(call: Fields) -> int: ...
+def backward_workspace(call: Fields) -> int: ...
+def attention_forward(call: Fields) -> None: ...
+def attention_backward(call: Fields) -> None: ...
+def step(call: Fields) -> None: ...
 def device_attributes(index: int) -> tuple[int, int, int, int]: ...
 def shared_bytes(
-    dim: int, value_dim: int, query_dtype: int, value_dtype: int, precision: int
+    dim: int, value_dim: int, query_dtype: Dtype, value_dtype: Dtype, precision: Precision
 ) -> int: ...
 def step_shared_bytes(dim: int) -> int: ...
 def best_schedule(

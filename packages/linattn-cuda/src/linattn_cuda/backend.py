@@ -20,12 +20,11 @@ class CudaBackend(KernelBackend):
 
     @property
     def description(self) -> str:
-        """What the kernels were built with, and why nothing runs where nothing does."""
-        reason = unusable()
-        if not _native.built_with:
-            return f"not usable: {reason}"
-        built = f"CUDA kernels by {_native.built_with}"
-        return built if reason is None else f"{built}; not usable here: {reason}"
+        """What the kernels were built with."""
+        return f"CUDA kernels by {_native.built_with}" if _native.built_with else "no CUDA kernels"
+
+    def unusable(self) -> str | None:
+        return unusable()
 
     def refuses_device(self, device: torch.device) -> str | None:
         """Anything but memory of a GPU, and a machine without one."""

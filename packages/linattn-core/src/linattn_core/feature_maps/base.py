@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from linattn_core.errors import expected
+
 
 class FeatureMap(nn.Module):
     """phi of the paper's equation 4: sim(q, k) = phi(q) . phi(k).
@@ -35,8 +37,6 @@ class FeatureMap(nn.Module):
         """Both sides at once: (phi(query), phi(key))."""
         return self.queries(query), self.keys(key)
 
-    def _refuse(self, x: Tensor, expected: str) -> ValueError:
-        return ValueError(
-            f"{type(self).__name__} was built for {expected} and got inputs of shape "
-            f"{tuple(x.shape)}; build one for them."
-        )
+    def _refuse(self, x: Tensor, wanted: str) -> ValueError:
+        got = f"inputs of shape {tuple(x.shape)}"
+        return ValueError(expected(type(self).__name__, wanted, got, "build a map for them"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from linattn_core.errors import expected
 from linattn_core.feature_maps.base import FeatureMap
 
 
@@ -16,7 +17,7 @@ class Hedgehog(FeatureMap):
 
     Args:
         head_dim: D.
-        num_features: F, even; 2 D unless given.
+        num_features: F, even; 2 D by default.
         num_heads: H for one W a head; None shares W among the heads.
     """
 
@@ -26,9 +27,9 @@ class Hedgehog(FeatureMap):
         super().__init__()
         num_features = 2 * head_dim if num_features is None else num_features
         if num_features < 2 or num_features % 2:
+            advice = f"pass for example num_features={2 * head_dim}"
             raise ValueError(
-                f"num_features was expected to be a positive even number and is {num_features}; "
-                f"pass for example num_features={2 * head_dim}."
+                expected("num_features", "a positive even number", num_features, advice)
             )
         start = torch.eye(num_features // 2, head_dim).T.contiguous()  # (D, F')
         if num_heads is not None:

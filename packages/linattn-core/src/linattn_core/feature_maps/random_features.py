@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from linattn_core.errors import expected
 from linattn_core.feature_maps.base import FeatureMap
 from linattn_core.state import accumulation_dtype
 
@@ -62,10 +63,8 @@ class RandomFeatures(FeatureMap):
 def _check_count(num_features: int, head_dim: int, step: int) -> None:
     if num_features < step or num_features % step:
         multiple = "a positive number" if step == 1 else f"a positive multiple of {step}"
-        raise ValueError(
-            f"num_features was expected to be {multiple} and is {num_features} "
-            f"(head_dim {head_dim}); pass for example num_features={4 * head_dim}."
-        )
+        advice = f"pass for example num_features={4 * head_dim}"
+        raise ValueError(expected("num_features", multiple, num_features, advice))
 
 
 class Favor(RandomFeatures):
@@ -80,7 +79,7 @@ class Favor(RandomFeatures):
 
     Args:
         head_dim: D.
-        num_features: F; 4 D unless given. The error falls as 1 / sqrt(F).
+        num_features: F; 4 D by default. The error falls as 1 / sqrt(F).
         generator: for the draw.
     """
 
@@ -121,8 +120,8 @@ class RandomFourier(RandomFeatures):
 
     Args:
         head_dim: D.
-        num_features: F, even; 4 D unless given.
-        lengthscale: of the kernel; D^(1/4) unless given, which matches softmax's temperature.
+        num_features: F, even; 4 D by default.
+        lengthscale: of the kernel; D^(1/4) by default, which matches softmax's temperature.
         generator: for the draw.
     """
 
@@ -137,7 +136,7 @@ class RandomFourier(RandomFeatures):
         _check_count(num_features, head_dim, 2)
         self_lengthscale = head_dim**0.25 if lengthscale is None else lengthscale
         if not self_lengthscale > 0:
-            raise ValueError(f"lengthscale was expected to be above 0 and is {lengthscale}.")
+            raise ValueError(expected("lengthscale", "a number above 0", lengthscale))
         super().__init__(head_dim, num_features // 2, generator)
         self.lengthscale = self_lengthscale
 

@@ -56,7 +56,7 @@ def register_feature_map(name: str, factory: Factory) -> None:
 
 
 def get_feature_map(feature_map: str | FeatureMap, head_dim: int, **options: Any) -> FeatureMap:
-    """The feature map of that name for head dim D, or the given map itself.
+    """The feature map of that name for head dim D, or the map itself.
 
     Args:
         feature_map: "elu", "relu", "identity", "polynomial", "taylor", "favor", "rff",

@@ -1,7 +1,7 @@
 """linattn::attention and linattn::attention_forward: the whole sequence, with gradients or without.
 
-One operator would do. But torch enters one that has gradients twice for each call, the second time
-from Python, which a short call without gradients feels.
+One operator would do, but torch enters an operator that has gradients twice for each call, the
+second time from Python, and that is a large part of a short call without gradients.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def _autograd(
     arguments = joined(tensors, ctx.others)
     gradients = attention_backward(grad_out, *grad_state, *output, *arguments)
     by_name = dict(zip(_GRADIENTS.names, gradients, strict=True))
-    found = zip(_FLAT.names, tensors[:-1], strict=True)
-    return (*(None if x is None else by_name.get(name) for name, x in found), None)
+    inputs = zip(_FLAT.names, tensors[:-1], strict=True)
+    return (*(None if x is None else by_name.get(name) for name, x in inputs), None)
 
 
 _differentiable = register(

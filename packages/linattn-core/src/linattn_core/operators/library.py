@@ -108,12 +108,12 @@ def joined(tensors: Sequence[Tensor | None], others: Sequence[Any]) -> list[Any]
 
 
 def _in_full_precision(kernel: Callable[..., R]) -> Callable[..., R]:
-    """The same kernel, out of reach of autocast, which would lower what is kept in float32."""
+    """The same kernel without autocast, which would lower float32 sums."""
 
     @functools.wraps(kernel)
     def run(*arguments: Any) -> R:
         kind = arguments[0].device.type
-        if not torch.is_autocast_enabled(kind):  # a decoding step would feel entering the context
+        if not torch.is_autocast_enabled(kind):  # entering the context costs more than it
             return kernel(*arguments)
         with torch.autocast(kind, enabled=False):
             return kernel(*arguments)

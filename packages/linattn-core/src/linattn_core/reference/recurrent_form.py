@@ -29,7 +29,7 @@ def recurrent(
         s_i = s_{i-1} + phi(k_i) v_i^T        z_i = z_{i-1} + phi(k_i)
         V'_i = phi(q_i)^T s_i / (phi(q_i)^T z_i + eps)
 
-    Without causality every query reads the last state. Arguments, shapes and results are those of
+    Without causality every query reads the final state. Arguments, shapes and results are those of
     `linear_attention`; everything is computed in the inputs' dtype.
 
     Cost: O(N F M) time, O(F M) memory a head without gradients.

@@ -12,7 +12,7 @@ the gradients are
     d phi(k_j) = R_j v_j + r_j,   d v_j = R_j^T phi(k_j)        (R, r: running sums, backwards)
     R_j = sum_{i >= j} phi(q_i) g_i^T,   r_j = sum_{i >= j} h_i phi(q_i)
 
-so that nothing of size N x F x M ever exists and S is recomputed rather than kept.
+so that nothing of size N x F x M ever exists: S is recomputed, not saved.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Packed sequences as a few padded batches of sequences of similar length.
 
-Sequences are put together when their lengths have the same power of two above them, so that at
+Sequences share a batch when their lengths round up to the same power of two, so that at
 most half of a batch is padding and there are at most log2(longest) batches.
 """
 
@@ -116,7 +116,7 @@ def packed_backward(
     """`backward` for sequences packed end to end in one row."""
     grad_initial = None
     if problem.call.initial_state is not None:
-        # An empty sequence returns its initial state as its last: so does its gradient.
+        # An empty sequence returns its initial state, and so the gradient of one is the other's.
         grad_initial = LinearAttentionState(
             *map(torch.zeros_like, problem.call.initial_state)
         ) if grad_state is None else grad_state.clone()  # fmt: skip

@@ -16,9 +16,9 @@ class RunningSums:
         work: scratch; the sums have its dtype.
         start: what the sums begin with, (B, H, F, M) and (B, H, F); None for nothing.
         reverse: the chunks are passed from the last to the first.
-        keep_end: the sums after the last chunk will be asked for. If not, the work of adding a
+        keep_end: the sums after the final chunk are read. If not, the work of adding a
             chunk that nothing reads is left out.
-        length: N, which tells the last pass.
+        length: N, by which the final chunk is recognized.
     """
 
     def __init__(

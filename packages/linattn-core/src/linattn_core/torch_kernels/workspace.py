@@ -25,7 +25,7 @@ class Workspace:
         self._flat: dict[str, Tensor] = {}
 
     def __call__(self, name: str, *shape: int) -> Tensor:
-        """An uninitialized tensor of `shape`; the memory is that of the last one of this name."""
+        """An uninitialized tensor of `shape`, in the memory of earlier ones of this name."""
         size = 1
         for extent in shape:
             size *= extent

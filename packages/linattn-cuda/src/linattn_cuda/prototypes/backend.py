@@ -8,8 +8,7 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from linattn_core.native import Gradients, Output
-from linattn_core.registry import AttentionCall, StepCall
+from linattn_core.calls import AttentionCall, Gradients, Output, StepCall
 from linattn_core.state import LinearAttentionState
 from linattn_cuda.prototypes import gpu
 from linattn_cuda.prototypes.ladder import LADDER, Rung
@@ -36,10 +35,11 @@ class CupyBackend:
 
     @property
     def description(self) -> str:
-        """The rungs, and why none runs where none does."""
-        rungs = f"CUDA kernels as a ladder ({', '.join(LADDER)}), only where asked for by name"
-        reason = unusable()
-        return rungs if reason is None else f"{rungs}; not usable here: {reason}"
+        """The rungs."""
+        return f"CUDA kernels as a ladder ({', '.join(LADDER)}), only where asked for by name"
+
+    def unusable(self) -> str | None:
+        return unusable()
 
     def refuses(self, call: AttentionCall | StepCall) -> str | None:
         """Whatever the rungs leave to the backend "cuda", and machines where nothing runs."""
@@ -58,51 +58,19 @@ class CupyBackend:
             return LADDER[self.rung]
         return next(rung for rung in reversed(LADDER.values()) if dtype in rung.keeps)
 
-    def attention(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *,
-        key_lengths: Tensor | None,
-        cu_seqlens: Tensor | None,
-        initial_state: LinearAttentionState | None,
-        is_causal: bool,
-        keep_state: bool,
-        feature_map: str,
-        eps: float,
-    ) -> Output:
-        return self._rung(value.dtype).run(query, key, value, feature_map, eps)
+    def attention(self, call: AttentionCall) -> Output:
+        return self._rung(call.value_dtype).run(call)
 
     def attention_backward(
         self,
+        call: AttentionCall,
+        output: Output,
         grad_out: Tensor,
         grad_state: LinearAttentionState | None,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        out: Tensor,
-        normalizer: Tensor,
-        *,
-        key_lengths: Tensor | None,
-        cu_seqlens: Tensor | None,
-        state: LinearAttentionState | None,
-        is_causal: bool,
-        feature_map: str,
-        eps: float,
     ) -> Gradients:
         raise ValueError(f'backend "cupy" has no gradients: {_FORWARD_ONLY}')
 
-    def step_(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        state: LinearAttentionState,
-        *,
-        feature_map: str,
-        eps: float,
-    ) -> Tensor:
+    def step(self, call: StepCall) -> Tensor:
         raise ValueError(f'backend "cupy" takes no steps: {_NO_STEP}')
 
 
@@ -122,14 +90,9 @@ def unsupported(call: AttentionCall) -> str | None:
         return _FORWARD_ONLY
     if not call.is_causal:
         return f"its rungs are causal and is_causal is False; {_ELSEWHERE}."
-    extras = {
-        "key_lengths": call.padded,
-        "cu_seqlens": call.packed,
-        "initial_state": call.initial_state,
-        "return_state": call.return_state,
-    }
-    for name, given in extras.items():
-        if given:
+    for name in ("key_lengths", "cu_seqlens", "initial_state", "return_state"):
+        value = getattr(call, name)
+        if value is not None and value is not False:
             return f"its rungs take no {name}; {_ELSEWHERE}."
     return _unsupported_numbers(call)
 

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from typing import TYPE_CHECKING
 
 import torch
 
 from linattn_cuda.prototypes import compiler
-from linattn_cuda.prototypes.problem import Call, Problem
-
-if TYPE_CHECKING:
-    from linattn_cuda.prototypes.ladder import Launch, Rung
+from linattn_cuda.prototypes.problem import Launcher, Run
 
 # A block gets so much shared memory without asking.
 _UNASKED = 48 << 10
@@ -30,9 +26,7 @@ def shared_bytes(device: torch.device) -> int:
     return int(runtime.deviceGetAttribute(runtime.cudaDevAttrMaxSharedMemoryPerBlockOptin, index))
 
 
-def launch(
-    rung: Rung, problem: Problem, launches: tuple[Launch, ...], call: Call, device: torch.device
-) -> None:
+def launch(run: Run, device: torch.device) -> None:
     """Launches on the current stream of the tensors' device, and waits for nothing.
 
     Raises:
@@ -44,9 +38,9 @@ def launch(
         index = torch.cuda.current_device()
         cuda.runtime.setDevice(index)  # makes its context this thread's own, whoever calls
         stream = torch.cuda.current_stream(device).cuda_stream
-        functions = _load(rung, problem.dtype, problem.widths, index)
-        arguments = (ctypes.c_void_p * 1)(ctypes.addressof(call))
-        for kernel, grid, threads, shared in launches:
+        functions = _load(run.source, run.kernels, run.problem.dtype, run.problem.widths, index)
+        arguments = (ctypes.c_void_p * 1)(ctypes.addressof(run.arguments))
+        for kernel, grid, threads, shared in run.launches:
             try:
                 if shared > _UNASKED:
                     attribute = driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -60,10 +54,15 @@ def launch(
 
 
 @functools.cache
-def _load(rung: Rung, dtype: str, widths: tuple[int, int], index: int) -> dict[str, int]:
-    """Addresses of the rung's kernels in the GPU's context; they stay loaded."""
+def _load(
+    source: str, kernels: tuple[str, ...], dtype: str, widths: tuple[int, int], index: int
+) -> dict[str, int]:
+    """Addresses of a rung's kernels in the GPU's context; they stay loaded."""
     driver = compiler.cupy_cuda().driver
     major, minor = torch.cuda.get_device_capability(index)
-    machine = compiler.compiled(rung.name, rung.kernels, dtype, *widths, f"sm_{major}{minor}")
+    machine = compiler.compiled(source, kernels, dtype, *widths, f"sm_{major}{minor}")
     module = driver.moduleLoadData(machine.image)
     return {x: driver.moduleGetFunction(module, name) for x, name in machine.names.items()}
+
+
+GPU = Launcher(launch, multiprocessors)

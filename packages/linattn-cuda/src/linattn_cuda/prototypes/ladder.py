@@ -5,14 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from linattn_core.native import Output
-from linattn_cuda.prototypes import compiler, gpu
-from linattn_cuda.prototypes.problem import DTYPES, Call, Problem, call_of, padded
+from linattn_core.calls import AttentionCall, Output
+from linattn_core.errors import expected
+from linattn_cuda.prototypes import compiler
+from linattn_cuda.prototypes.gpu import GPU
+from linattn_cuda.prototypes.problem import (
+    DTYPES,
+    Launch,
+    Launcher,
+    Problem,
+    Run,
+    arguments_of,
+    padded,
+)
 
 CHUNK = 64  # positions that the rungs on tensor cores take at a time
 _CHUNK_THREADS = 128
@@ -21,27 +30,6 @@ _SHORTEST_SEGMENT = 512
 _BLOCKS_A_MULTIPROCESSOR = 4
 _ALL = tuple(DTYPES)
 _HALF = (torch.bfloat16,)
-
-
-class Launch(NamedTuple):
-    """One kernel on its way: blocks along x and y, threads of a block, its shared memory."""
-
-    kernel: str
-    grid: tuple[int, int]
-    threads: int
-    shared: int
-
-
-class Launcher(NamedTuple):
-    """What rungs run on: a GPU, or in the tests the emulation of one.
-
-    Attributes:
-        run: compiles what is needed and launches in this order.
-        multiprocessors: how many blocks run side by side, at least.
-    """
-
-    run: Callable[[Rung, Problem, tuple[Launch, ...], Call, torch.device], None]
-    multiprocessors: Callable[[torch.device], int]
 
 
 @dataclass(frozen=True)
@@ -94,31 +82,27 @@ class Rung:
         """
         if not query.is_cuda:
             raise ValueError(
-                f"The rung {self.name!r} runs on CUDA tensors and got some on {query.device}; move "
-                'them to a GPU, or call compile("sm_90"), which needs none.'
+                expected(
+                    f"rung {self.name!r}",
+                    "CUDA tensors",
+                    f"tensors on {query.device}",
+                    'move them to a GPU, or call compile("sm_90"), which needs none',
+                )
             )
-        return self.run(query, key, value, feature_map, eps).out
+        return self.run(AttentionCall(query, key, value, True, feature_map, eps=eps)).out
 
-    def run(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        feature_map: str,
-        eps: float,
-        launcher: Launcher | None = None,
-    ) -> Output:
+    def run(self, call: AttentionCall, launcher: Launcher = GPU) -> Output:
         """The output and the denominators (B, H, N); on a GPU unless told otherwise."""
-        launcher = launcher or Launcher(gpu.launch, gpu.multiprocessors)
-        problem = _problem(query, value, launcher.multiprocessors(value.device))
+        value = call.value
+        problem = _problem(call, launcher.multiprocessors(value.device))
         out = value.new_empty(value.shape)
         normalizer = value.new_empty(value.shape[:3], dtype=torch.float32)
         if normalizer.numel():
             sums = value.new_empty(_scratch(self, problem), dtype=torch.float32)
-            tensors = (query.detach(), key.detach(), value.detach(), out)
-            call = call_of(problem, tensors, normalizer, sums, feature_map, eps)
-            launcher.run(self, problem, self.plan(problem), call, value.device)
-        return Output(out, None, normalizer)
+            arguments = arguments_of(problem, call, out, normalizer, sums)
+            run = Run(self.name, self.kernels, problem, self.plan(problem), arguments)
+            launcher.launch(run, value.device)
+        return Output(out, normalizer, None)
 
     def compile(
         self, arch: str, *, dtype: torch.dtype = torch.bfloat16, dim: int = 64, value_dim: int = 64
@@ -137,10 +121,10 @@ class Rung:
         return max(launch.shared for launch in self.plan(problem))
 
 
-def _problem(query: Tensor, value: Tensor, multiprocessors: int) -> Problem:
-    batch, heads, length, dim = query.shape
+def _problem(call: AttentionCall, multiprocessors: int) -> Problem:
+    batch, heads, length, dim = call.query.shape
     segment = _segment(batch * heads, length, multiprocessors)
-    return Problem(batch, heads, length, dim, value.shape[3], DTYPES[value.dtype], segment)
+    return Problem(batch, heads, length, dim, call.value_dim, DTYPES[call.value_dtype], segment)
 
 
 def _segment(blocks: int, length: int, multiprocessors: int) -> int:

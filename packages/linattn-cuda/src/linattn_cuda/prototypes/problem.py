@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from linattn_core.calls import AttentionCall
 from linattn_core.native import strided
+from linattn_cuda import _native
 
 #: Names of the dtypes as the headers spell them; a kernel is compiled for one.
 DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
-_MAPS = {"identity": 0, "relu": 1, "elu": 2}
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,7 @@ class Tensor4(ctypes.Structure):
     ]  # fmt: skip
 
 
-class Call(ctypes.Structure):
+class Arguments(ctypes.Structure):
     """`linattn::prototypes::Call`, which every kernel of the ladder is handed by value."""
 
     _fields_ = [
@@ -80,17 +83,52 @@ class Call(ctypes.Structure):
     ]  # fmt: skip
 
 
-def call_of(
-    problem: Problem,
-    tensors: tuple[Tensor, Tensor, Tensor, Tensor],
-    normalizer: Tensor,
-    sums: Tensor,
-    feature_map: str,
-    eps: float,
-) -> Call:
+def arguments_of(
+    problem: Problem, call: AttentionCall, out: Tensor, normalizer: Tensor, sums: Tensor
+) -> Arguments:
     """The kernels' argument; the caller keeps the tensors while they run."""
-    query, key, value, out = (Tensor4(*strided(x)) for x in tensors)
-    return Call(
-        query, key, value, out, normalizer.data_ptr(), sums.data_ptr(), problem.heads,
-        problem.length, problem.segment, problem.dim, problem.value_dim, _MAPS[feature_map], eps,
+    query, key, value, written = (Tensor4(*strided(x.detach())) for x in (*call[:3], out))
+    return Arguments(
+        query, key, value, written, normalizer.data_ptr(), sums.data_ptr(), problem.heads,
+        problem.length, problem.segment, problem.dim, problem.value_dim,
+        int(_native.FeatureMap.__members__[call.feature_map]), call.eps,
     )  # fmt: skip
+
+
+class Launch(NamedTuple):
+    """One kernel on its way: blocks along x and y, threads of a block, its shared memory."""
+
+    kernel: str
+    grid: tuple[int, int]
+    threads: int
+    shared: int
+
+
+class Run(NamedTuple):
+    """A rung at work on one problem.
+
+    Attributes:
+        source: the file of the rung under `kernels/`, without its ending.
+        kernels: templates of the file.
+        problem: what they are compiled for.
+        launches: in their order.
+        arguments: of every kernel.
+    """
+
+    source: str
+    kernels: tuple[str, ...]
+    problem: Problem
+    launches: tuple[Launch, ...]
+    arguments: Arguments
+
+
+class Launcher(NamedTuple):
+    """What rungs run on: a GPU, or in the tests the emulation of one.
+
+    Attributes:
+        launch: compiles what is needed and launches in this order.
+        multiprocessors: how many blocks run side by side, at least.
+    """
+
+    launch: Callable[[Run, torch.device], None]
+    multiprocessors: Callable[[torch.device], int]

@@ -1,0 +1,51 @@
+"""Calls as values: sizes, and the way through torch's flat schemas."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from linattn_core import LinearAttentionState
+from linattn_core.calls import AttentionCall, Gradients, StepCall
+from linattn_core.operators.library import Flat, joined, parted
+
+Q, V = torch.zeros(2, 3, 5, 4), torch.zeros(2, 3, 7, 6)
+STATE = LinearAttentionState.zeros(2, 3, 4, 6)
+CALL = AttentionCall(Q, V[..., :4], V)
+
+
+def test_sizes_are_those_of_the_tensors() -> None:
+    assert (CALL.batch, CALL.heads, CALL.query_length, CALL.key_length) == (2, 3, 5, 7)
+    assert (CALL.feature_dim, CALL.value_dim, CALL.num_sequences) == (4, 6, 2)
+    packed = CALL._replace(cu_seqlens=torch.tensor([0, 1, 5, 5]))
+    assert packed.num_sequences == 3
+    step = StepCall(Q[:, :, 0], Q[:, :, 0], V[:, :, 0], STATE)
+    assert (step.batch, step.heads, step.feature_dim, step.value_dim) == (2, 3, 4, 6)
+
+
+def test_a_call_is_frozen() -> None:
+    with pytest.raises(AttributeError):
+        CALL.eps = 0.0
+
+
+@pytest.mark.parametrize("state", [None, STATE], ids=["stateless", "state"])
+def test_packed_and_unpacked_is_the_call(state: LinearAttentionState | None) -> None:
+    flat = Flat(AttentionCall)
+    call = CALL._replace(initial_state=state, key_lengths=torch.tensor([1, 2]), eps=0.5)
+    arguments = flat.pack(call)
+    assert len(arguments) == len(flat.names) == len(call) + 1
+    back = flat.unpack(joined(*parted(arguments)))
+    assert all(x is y for x, y in zip(back, call, strict=True) if x is not back.initial_state)
+    assert (back.initial_state is None) == (state is None)
+
+
+@pytest.mark.parametrize("record", [AttentionCall, StepCall, Gradients])
+def test_every_field_is_declared_to_torch(record: type) -> None:
+    """A field of a type that torch's schemas lack would be declared without one."""
+    flat = Flat(record)
+    assert set(record._fields) - set(flat.names) <= {"state", "initial_state"}
+    assert all(len(x.split()) == 2 for x in flat.schema.split(", "))
+
+
+def test_gradients_go_by_the_names_of_the_call() -> None:
+    assert set(Flat(Gradients).names) <= set(Flat(AttentionCall).names)
