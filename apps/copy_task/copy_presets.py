@@ -56,9 +56,12 @@ class Recipe:
                 f"expected --lsh-chunk of at most --max-length, {self.max_length}, got "
                 f"{self.lsh_chunk}"
             )
-        layers = attention_config(attention)
+        lsh, layers = (
+            Lsh(buckets=self.lsh_buckets, chunk=self.lsh_chunk),
+            attention_config(attention),
+        )
         if isinstance(layers, Lsh):
-            layers = replace(layers, buckets=self.lsh_buckets, chunk=self.lsh_chunk)
+            layers = replace(lsh, rounds=layers.rounds)
         return TransformerConfig(
             num_layers=self.num_layers,
             num_heads=self.num_heads,
