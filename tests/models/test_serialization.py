@@ -136,10 +136,10 @@ def test_saving_again_replaces(tmp_path: Path) -> None:
 
 def test_a_folder_with_other_things_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(ValueError, match=r"holds 'notes.txt', which saving there would remove"):
+    with pytest.raises(ValueError, match=r"that saving may replace, got one with 'notes.txt'"):
         save(tiny_model(), tmp_path)
     assert (tmp_path / "notes.txt").read_text() == "mine"
-    with pytest.raises(ValueError, match="is a file where a folder was expected"):
+    with pytest.raises(ValueError, match="expected a folder, got a file"):
         save(tiny_model(), tmp_path / "notes.txt")
 
 
