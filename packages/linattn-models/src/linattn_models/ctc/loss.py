@@ -82,8 +82,8 @@ def _check_room(lengths: Tensor, targets: Tensor, target_lengths: Tensor) -> Non
     if short:
         row = short[0]
         wanted = (
-            f"{int(needed[row])} frames (one for each of {int(target_lengths[row])} phones, and one "
-            "for the blank between equal neighbors)"
+            f"{int(needed[row])} frames, one for each of {int(target_lengths[row])} phones and "
+            "for the blank between equal neighbors"
         )
         advice = "leave the row out or take shorter frames"
         raise ValueError(expected(f"row {row} of targets", wanted, int(lengths[row]), advice))
