@@ -191,11 +191,11 @@ def to_integers(tensors: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda t: t.pop("start"), "31 tensors .* got 1 missing, the first 'start'"),
+        (lambda t: t.pop("start"), "31 tensors .* 1 missing and 0 unknown, the first 'start'"),
         (rename, "the first 'output.weight'; did you mean 'output.wieght'"),
         (
             lambda t: t.update(more=torch.zeros(2)),
-            "31 tensors .* got 1 more, the first 'more'",
+            "31 tensors .* 0 missing and 1 unknown, the first 'more'",
         ),
         (shorten, r"'start': expected shape \(8,\), got shape \(7,\)"),
         (to_integers, "'start': expected torch.float32, got torch.int64"),
