@@ -22,16 +22,16 @@ from linattn_models.training.config import (
     run_config,
 )
 from linattn_models.training.data import TrainingData
-from linattn_models.training.environment import (
-    deterministic_kernels,
-    environment,
-    make_accelerator,
-)
 from linattn_models.training.loop import Evaluate, Loop, kept_modes
 from linattn_models.training.metrics import MetricsLog
 from linattn_models.training.optimization import Loss, Updater
 from linattn_models.training.random_state import seed_all
 from linattn_models.training.run_folder import RunFolder
+from linattn_models.training.runtime import (
+    deterministic_kernels,
+    environment,
+    make_accelerator,
+)
 from linattn_models.training.script import StopRequest
 from linattn_models.training.snapshot import Progress, Snapshots
 
