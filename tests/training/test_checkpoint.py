@@ -276,7 +276,7 @@ def test_the_loss_scale_of_fp16_comes_back(tmp_path: Path) -> None:
     model = toy_model()
     updater = Updater(accelerator, model, ToyData(), toy_loss, config)
     folder = RunFolder(tmp_path)
-    snapshots = Snapshots(accelerator, updater, config, folder, "print")
+    snapshots = Snapshots(updater, folder, "print")
     snapshots.save(Progress(step=3))
     accelerator.scaler.update(new_scale=2.0)
     snapshots.restore(read_checkpoint(folder.checkpoint_folder(3)))

@@ -196,7 +196,7 @@ def test_a_checkpoint_of_another_run_is_refused(out: Path, tmp_path: Path) -> No
     toy_run(tmp_path / "other", steps=9, seed=1)
     stray = tmp_path / "other" / "checkpoints" / "step-9"
     stray.rename(out / "checkpoints" / "step-9")
-    with pytest.raises(ValueError, match="another configuration"):
+    with pytest.raises(ValueError, match="expected this run's configuration"):
         toy_run(out, resume=True)
 
 

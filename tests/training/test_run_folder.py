@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from linattn_models.training import RunFolder
-from linattn_models.training.report import run_panels
+from linattn_models.training.metrics import run_panels
 from tests.training.toy import toy_evaluate, toy_model, toy_run
 
 
