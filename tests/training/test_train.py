@@ -43,6 +43,12 @@ def test_the_summary_is_the_contract(out: Path) -> None:
     assert environment["torch"] == torch.__version__
 
 
+def test_an_application_describes_its_runs_as_it_likes(out: Path) -> None:
+    summary = toy_run(out, steps=1, describe={"corpus": "an4", "sizes": (1, 2)})
+    assert list(summary)[:3] == ["corpus", "sizes", "seed"]
+    assert summary["sizes"] == RunFolder(out).config()["sizes"] == [1, 2]
+
+
 def test_the_metrics_are_those_of_the_trained_model(out: Path) -> None:
     model = toy_model()
     summary = toy_run(out, steps=5, model=model)
@@ -233,8 +239,8 @@ def test_a_metric_that_json_cannot_hold_is_null(out: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"describe": {"app": "toy"}}, "got no preset, dataset, attention"),
-        ({"describe": {**DESCRIBE, "model": 1}}, "expected no 'model', which config.json holds"),
+        ({"describe": {"app": "toy", "model": 1}}, "describe: expected names .*, got 'model'"),
+        ({"describe": {"app": "toy", "seed": 1}}, "describe: expected names .*, got 'seed'"),
         ({"data": ToyData(0)}, "expected at least 1 example, got 0"),
         ({"model": nn.Identity()}, "expected a parameter that requires a gradient"),
         ({"evaluate": lambda model: {"step": 1.0}}, "metrics: expected names .* got 'step'"),

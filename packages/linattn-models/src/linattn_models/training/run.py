@@ -15,7 +15,6 @@ from linattn_core.errors import expected
 from linattn_models.files import remove_leftovers
 from linattn_models.training.checkpoint import read_checkpoint
 from linattn_models.training.config import (
-    DESCRIBED,
     TrainingConfig,
     fingerprint,
     require_same_run,
@@ -60,8 +59,8 @@ def train(
         loss: (model, batch) -> the mean over the examples of the batch, a scalar tensor.
         config: the training configuration.
         out: the run folder.
-        describe: "app", "preset", "dataset", "attention", and whatever else must not change between
-            resumes.
+        describe: what the application says of the run, for `config.json` and `summary.json`, such
+            as its name and the dataset; JSON values that must not change between resumes.
         model_config: what the model was built from, for `config.json`; JSON values.
         evaluate: (model) -> metrics by name. Called on the main process, in evaluation mode,
             without gradients and in full precision; what it draws from the global generators does
@@ -116,7 +115,8 @@ def train(
         model.train()
         Loop(updater, evaluate, snapshots, progress, log).run(stop)
         if accelerator.is_main_process:
-            folder.write_summary(_summary(folder, described, model, progress, accelerator.device))
+            own = _summary(folder, config, model, progress, accelerator.device)
+            folder.write_summary({**{name: described[name] for name in describe}, **own})
         accelerator.wait_for_everyone()
     if stop.requested:
         raise KeyboardInterrupt("stopped after the last step; the run is complete")
@@ -151,7 +151,7 @@ def _begin(folder: RunFolder, described: dict[str, Any], progress: Progress) -> 
 
 def _summary(
     folder: RunFolder,
-    described: Mapping[str, Any],
+    config: TrainingConfig,
     model: nn.Module,
     progress: Progress,
     device: torch.device,
@@ -161,8 +161,7 @@ def _summary(
         trained = [line["loss"] for line in folder.metrics() if line["split"] == "train"]
         metrics = {"train_loss": trained[-1]}
     return {
-        **{name: described[name] for name in DESCRIBED},
-        "seed": described["training"]["seed"],
+        "seed": config.seed,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "steps": progress.step,
         "train_seconds": round(progress.train_seconds, 3),
