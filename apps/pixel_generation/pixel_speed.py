@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from linattn_models import AutoregressiveTransformer, Throughput, generation_throughput
 from linattn_models.attention import LinearMixer
-from linattn_models.training.environment import environment
+from linattn_models.training.runtime import environment
 
 Models = Mapping[Attention, AutoregressiveTransformer]
 

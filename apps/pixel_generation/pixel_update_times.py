@@ -26,7 +26,7 @@ from pixel_training import mean_nats
 from tqdm import tqdm
 
 from linattn_models.files import replace_file
-from linattn_models.training.environment import (
+from linattn_models.training.runtime import (
     deterministic_kernels,
     environment,
     make_accelerator,
