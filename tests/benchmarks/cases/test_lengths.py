@@ -2,75 +2,51 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 import torch
 
 from benchmarks.cases import attention, crossover, lengths, lsh
-from benchmarks.cases.attention import MATERIALISED, Problem, least_bytes, method
+from benchmarks.cases.attention import MATERIALIZED, least_bytes, method
 from benchmarks.cases.lengths import LENGTHS, METHODS, problem_of
-from benchmarks.machine import Limits
-from benchmarks.registry import Absent, Method, Registry, Settings, Target, registry
-from benchmarks.runner import run_case
+from benchmarks.cases.problem import Problem
+from benchmarks.measure.cases import NotMeasured, Settings, registry
+from benchmarks.measure.machine import Limits
+from benchmarks.measure.results import CaseResult, Description, MethodResult, Spread
+from benchmarks.measure.runner import run_case
 
 QUICK = Settings(quick=True, threads=1)
-LIMITS = Limits(gemm_float32=1e9, gemm_bfloat16=4e9, copy_bandwidth=1e8)
 SMALL = Problem(96, batch=2, heads=3, width=8)
 
 
-def _method(name: str, problem: Problem, *, backward: bool = True) -> Method:
-    made = method(name, problem, backward=backward, settings=QUICK)
-    if isinstance(made, Absent):
-        pytest.skip(f"{name}: {made.reason}")
-    return made
-
-
-def test_the_lengths_are_those_of_the_paper_and_the_batch_shrinks() -> None:
-    assert LENGTHS == (512, 1_024, 2_048, 4_096, 8_192, 16_384, 32_768, 65_536)
+def test_the_batch_shrinks_as_the_length_grows() -> None:
     batches = [problem_of(length, Settings()).batch for length in LENGTHS]
     assert batches == [16, 8, 4, 2, 1, 1, 1, 1]
-    assert {problem_of(length, Settings()).width for length in LENGTHS} == {32}
 
 
-def test_lsh_attention_is_promised_to_be_no_straw_man() -> None:
-    promised = [
-        (case.at, target) for case in registry.matching("lengths/") for target in case.targets
-    ]
-    assert promised == [(16_384, Target.faster("lsh-1", attention.SDPA, 3))]
-
-
-def test_every_width_and_number_of_heads_has_its_lengths() -> None:
-    names = {case.name for case in registry.matching("crossover/")}
-    assert names == {
-        f"crossover/d{width}-h{heads}/{length}"
-        for width in (32, 64, 128) for heads in (1, 8, 64)
-        for length in (64, 128, 256, 512, 1_024, 2_048, 4_096)
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize("register", [lengths.register, crossover.register])
-def test_a_quick_run_measures_every_method(register: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "name", ["lengths/512", "lengths/1024", "crossover/d32-h1/64", "crossover/d128-h64/4096"]
+)
+def test_a_quick_run_measures_every_method(
+    name: str, monkeypatch: pytest.MonkeyPatch, limits: Limits
+) -> None:
     monkeypatch.setattr(lengths, "peak", lambda *_: 2.0**20)
-    fresh = Registry()
-    register(fresh)
-    cases = list(fresh)
-    for case in (cases[0], cases[1], cases[-1]):
-        result = run_case(case, QUICK, limits=LIMITS)
-        assert [found.name for found in result.methods] == list(METHODS)
-        for found in result.methods:
-            assert found.status == "measured" or "no live backend" in found.status
+    result = run_case(registry.named(name, "cpu"), QUICK, limits)
+    assert [found.name for found in result.methods] == list(METHODS)
+    for found in result.methods:
+        assert found.status == "measured" or "no live backend" in found.status
 
 
-def test_time_and_memory_are_those_of_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_and_memory_are_those_of_a_sample(
+    monkeypatch: pytest.MonkeyPatch, limits: Limits
+) -> None:
     monkeypatch.setattr(lengths, "peak", lambda *_: 6.0)
-    fresh = Registry()
-    lengths.register(fresh)
-    found = run_case(next(iter(fresh)), QUICK, limits=LIMITS).method(attention.SDPA)
+    case = registry.named("lengths/512", "cpu")
+    found = run_case(case, QUICK, limits).method(attention.SDPA)
     assert found.units == 2
     assert found.peak_per_unit == 3.0
-    assert found.value is not None
-    assert found.value.median == pytest.approx(found.samples[0] / 2)
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -84,15 +60,15 @@ def test_materialized_attention_is_torchs(causal: bool) -> None:
 def test_the_n_by_n_matrices_are_counted_before_they_are_made() -> None:
     problem = Problem(16_384, width=32)
     matrix = 8 * 16_384**2 * 4
-    assert least_bytes(MATERIALISED, problem) > 3 * matrix
+    assert least_bytes(MATERIALIZED, problem) > 3 * matrix
     assert least_bytes(attention.SDPA, problem) < matrix
 
 
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize("problem", [SMALL, Problem(96, heads=1, width=8, causal=False)])
-@pytest.mark.parametrize("name", [*lsh.LSH_ROUNDS, MATERIALISED])
+@pytest.mark.parametrize("name", [*lsh.LSH_ROUNDS, MATERIALIZED])
 def test_the_rivals_pass_their_checks(name: str, problem: Problem, backward: bool) -> None:
-    assert _method(name, problem, backward=backward).check() is None
+    assert method(name, problem, QUICK, backward=backward).check() is None
 
 
 def test_float64_hashes_as_float32_does() -> None:
@@ -106,13 +82,38 @@ def test_lsh_attention_that_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -
     right = lsh.linattn_models.lsh_attention
 
     def drops_what_comes_last(query: torch.Tensor, value: torch.Tensor, **rest: Any) -> Any:
-        """In float32, so that float64 tells the truth."""
+        """Wrong in float32 alone, so that the float64 oracle stays right."""
         out = right(query, value, **rest)
         rows = torch.arange(out.shape[2]) < out.shape[2] - 2
         return out * rows[:, None] if query.dtype == torch.float32 else out
 
-    made = _method("lsh-1", SMALL)
+    made = method("lsh-1", SMALL, QUICK, backward=True)
     monkeypatch.setattr(lsh.linattn_models, "lsh_attention", drops_what_comes_last)
     fault = made.check()
     assert fault is not None
     assert "of the rows of the output differ from the float64 oracle" in fault
+
+
+def _result(**seconds: float) -> CaseResult:
+    named = {"linear (cpu)": 1.0, "linear (torch)": 2.0, **seconds}
+    methods = (
+        MethodResult(name, "measured", Spread(value, value, value)) for name, value in named.items()
+    )
+    return CaseResult(Description("a/case", "A."), tuple(methods))
+
+
+def test_who_loses_clearly_twice_in_succession_is_out() -> None:
+    earlier: list[CaseResult] = []
+    for slow, near in ((5.0, 5.0), (3.0, 3.0), (4.0, 5.0), (9.0, 3.9)):
+        assert "slow" not in crossover.clear_losers(earlier)
+        earlier.append(_result(slow=slow, near=near))
+    assert crossover.clear_losers(earlier) == {"slow"}
+    without_linear = [dataclasses.replace(each, methods=each.methods[2:]) for each in earlier]
+    assert crossover.clear_losers(without_linear) == set()
+
+
+def test_who_is_out_is_not_made() -> None:
+    case = registry.named("crossover/d32-h1/512", "cpu")
+    lost = _result(**{attention.SDPA: 9.0})
+    with pytest.raises(NotMeasured, match="4 times as slow as linear at 2 lengths before"):
+        case.setup(QUICK, [lost, lost])[attention.SDPA]()
