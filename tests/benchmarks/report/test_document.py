@@ -1,38 +1,43 @@
-"""The document says what was measured, and never a number for what was not."""
+"""The document says what was measured and when, and never a number for what was not."""
 
 from __future__ import annotations
 
 import dataclasses
-import datetime
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from benchmarks.machine import Limits, Machine
-from benchmarks.registry import Absent, Case, Method, Settings, Target
-from benchmarks.report import Report, to_json, to_markdown, write
-from benchmarks.runner import CaseResult, run_case
-from benchmarks.tables import first_win, quantity
+from benchmarks.measure.cases import Case, Method, Settings
+from benchmarks.measure.machine import Limits, Machine
+from benchmarks.measure.results import (
+    CaseResult,
+    Quantity,
+    Target,
+    from_record,
+    to_record,
+)
+from benchmarks.measure.runner import run_case
+from benchmarks.report.document import Document, Run, read, to_markdown, write
+from benchmarks.report.tables import first_win, quantity
 
 MakeCase = Callable[..., Case]
+RunCase = Callable[[Case], CaseResult]
 MACHINE = Machine(
-    "2-core-avx512", "A processor", 2, 2, 16.0, "Linux x86_64", "3.11.2", "2.13.0",
-    {"linattn-core": "0.1.0"}, {"cpu": "C++ kernels for avx512"},
-    "glibc 2.36 malloc, default settings", "abc1234",
-)  # fmt: skip
-LIMITS = Limits(3.3e11, 1.9e12, 4e10)
-DAY = datetime.date(2026, 11, 21)
+    "2026-11-21", "abc1234", "A processor, 2 cores", "torch 2.13.0", "C++ kernels for avx512", 2
+)
+RUN = Run(MACHINE, Limits(3.3e11, 1.9e12, 4e10))
 
 
-def _report(*results: CaseResult, **fields: bool) -> Report:
-    return Report(DAY, MACHINE, LIMITS, results, **fields)
+@pytest.fixture
+def run() -> RunCase:
+    return lambda case: run_case(case, Settings(threads=1), RUN.limits)
 
 
-def _run(case: Case) -> CaseResult:
-    return run_case(case, Settings(threads=1), limits=LIMITS)
+def _document(*results: CaseResult, run: Run = RUN) -> Document:
+    names = [result.case.name for result in results]
+    return Document("fixed", "cpu").updated(run, results, names)
 
 
 def _rows(markdown: str, name: str) -> list[list[str]]:
@@ -42,121 +47,129 @@ def _rows(markdown: str, name: str) -> list[list[str]]:
 
 
 def test_the_document_shows_ratio_target_and_verdict(
-    make_case: MakeCase, twice_as_fast: Target
+    make_case: MakeCase, twice_as_fast: Target, run: RunCase
 ) -> None:
     case = make_case({"slow": 4.2, "fast": 2.0}, targets=(twice_as_fast,))
-    (row,) = _rows(to_markdown(_report(_run(case))), "times faster")
-    assert row == ["fixed/case", "times faster than slow", "2.1", "2.1 to 2.1", ">= 2", "yes", "-"]
+    (row,) = _rows(to_markdown(_document(run(case))), "times faster")
+    shown = ["2.1", "2.1 to 2.1", ">= 2", "yes", "-", "a"]
+    assert row == ["fixed/case", "times faster than slow", *shown]
 
 
-def test_the_document_names_hardware_versions_commit_and_date(make_case: MakeCase) -> None:
-    text = to_markdown(_report(_run(make_case({"a": 1.0}))))
-    for word in ("2026-11-21", "2-core-avx512", "A processor", "2.13.0", "abc1234", "330 GFLOP/s",
-        "cpu: C++ kernels for avx512",
+def test_the_document_names_date_commit_hardware_versions_and_command(
+    make_case: MakeCase, run: RunCase
+) -> None:
+    text = to_markdown(_document(run(make_case({"a": 1.0}))))
+    for word in (
+        "2026-11-21", "abc1234", "A processor", "2.13.0", "330 GFLOP/s", "kernels for avx512",
+        "python -m benchmarks --peers --only fixed/",
     ):  # fmt: skip
         assert word in text
 
 
 def test_a_wrong_method_shows_not_correct_and_no_number(
-    make_case: MakeCase, twice_as_fast: Target
+    make_case: MakeCase, twice_as_fast: Target, run: RunCase
 ) -> None:
-    wrong = Method("slow", check=lambda: "off by 0.5", measure=lambda: 4.0)
-    case = make_case({"fast": 2.0}, targets=(twice_as_fast,))
-    both = dataclasses.replace(case, setup=lambda settings: [*case.setup(settings), wrong])
-    text = to_markdown(_report(_run(both)))
+    wrong = Method(lambda: "off by 0.5", measure=lambda: 4.0)
+    right = Method(lambda: None, measure=lambda: 2.0)
+    made = {"slow": lambda: wrong, "fast": lambda: right}
+    case = make_case({}, setup=lambda settings, earlier: made, targets=(twice_as_fast,))
+    text = to_markdown(_document(run(case)))
     (row,) = [row for row in _rows(text, "not correct") if row[1] == "slow"]
     assert not re.search(r"\d", "".join(row))
     (figure,) = _rows(text, "times faster")
     assert figure[2:4] == ["-", "-"]
-    assert figure[-2:] == ["-", "-"]
+    assert figure[5:7] == ["-", "-"]
 
 
-def test_a_missing_peer_says_not_installed(make_case: MakeCase) -> None:
-    case = dataclasses.replace(
-        make_case({}), setup=lambda settings: [Absent("fast-transformers", "not installed")]
-    )
-    (row,) = _rows(to_markdown(_report(_run(case))), "fast-transformers")
-    assert row[3:] == ["not installed", "-", "-", "-", "-"]
+def test_a_missing_peer_says_why(make_case: MakeCase, run: RunCase) -> None:
+    text = to_markdown(_document(run(make_case({"peer": "not installed\n| here"}))))
+    (row,) = _rows(text, "peer")
+    assert row[3:] == ["not installed / here", "-", "-", "a", "-", "-"]
 
 
-def test_an_estimated_figure_is_marked_wherever_it_goes() -> None:
-    def setup(_: Settings) -> list[Method | Absent]:
-        return [
-            Method("slow", check=lambda: None, measure=lambda: 8.0, estimated=True),
-            Method("fast", check=lambda: None, measure=lambda: 2.0),
-        ]
-
+def test_an_estimated_figure_is_marked_wherever_it_goes(make_case: MakeCase, run: RunCase) -> None:
+    slow = Method(lambda: None, measure=lambda: 8.0, estimated=True)
+    fast = Method(lambda: None, measure=lambda: 2.0)
     target = Target("times faster than slow", "slow", "fast", at_least=2)
-    text = to_markdown(_report(_run(Case("a", "Marks.", setup, targets=(target,)))))
+    made = {"slow": lambda: slow, "fast": lambda: fast}
+    case = make_case({}, setup=lambda settings, earlier: made, targets=(target,))
+    text = to_markdown(_document(run(case)))
     assert _rows(text, "times faster")[0][2] == "4 (estimated)"
     assert any(row[3] == "8 s (estimated)" for row in _rows(text, "slow"))
     assert not any("estimated" in row[3] for row in _rows(text, "| fast |"))
 
 
-def _limited(name: str, gemm: float, copy: float) -> Method:
+def _limited(gemm: float, copy: float) -> Method:
     """Takes a second and does these shares of the limits in it."""
     return Method(
-        name, check=lambda: None, measure=lambda: 1.0,
-        operations=gemm * LIMITS.gemm_float32, traffic=copy * LIMITS.copy_bandwidth,
+        lambda: None, measure=lambda: 1.0,
+        operations=gemm * RUN.limits.gemm_float32, traffic=copy * RUN.limits.copy_bandwidth,
     )  # fmt: skip
-
-
-def test_every_method_shows_its_shares_of_the_limits() -> None:
-    methods: list[Method | Absent] = [_limited("computing", 0.75, 0.25), _limited("bare", 0, 0)]
-    text = to_markdown(_report(_run(Case("a", "Shares.", lambda _: methods))))
-    assert _rows(text, "computing")[0][-2:] == ["75%", "25%"]
-    assert _rows(text, "bare")[0][-2:] == ["-", "-"]
 
 
 @pytest.mark.parametrize(
     ("gemm", "copy", "shown"),
     [(0.75, 0.25, "75% of GEMM"), (0.1, 0.5, "50% of copy"), (0, 1.25, "125% of copy")],
 )
-def test_a_target_shows_the_limit_that_its_method_is_nearest_to(
-    gemm: float, copy: float, shown: str
+def test_shares_of_the_limits_are_shown(
+    make_case: MakeCase, run: RunCase, gemm: float, copy: float, shown: str
 ) -> None:
-    methods: list[Method | Absent] = [_limited("ours", gemm, copy), _limited("rival", 0.01, 0.01)]
+    made = {"ours": lambda: _limited(gemm, copy), "rival": lambda: _limited(0, 0)}
     target = Target.faster("ours", "rival", 2)
-    (row,) = _rows(
-        to_markdown(_report(_run(Case("a", "Shares.", lambda _: methods, targets=(target,))))),
-        "times as fast",
-    )
-    assert row[-1] == shown
+    case = make_case({}, setup=lambda settings, earlier: made, targets=(target,))
+    text = to_markdown(_document(run(case)))
+    assert _rows(text, "times as fast")[0][6] == shown
+    assert _rows(text, "| ours |")[0][-2:] == [f"{gemm:.0%}" if gemm else "-", f"{copy:.0%}"]
+    assert _rows(text, "| rival |")[0][-2:] == ["-", "-"]
 
 
-def test_a_share_that_is_promised_reads_in_percent() -> None:
+def test_a_share_that_is_promised_reads_in_percent(make_case: MakeCase, run: RunCase) -> None:
     target = Target("share of the GEMM rate", "ours", at_least=0.7, of_gemm=True)
-    case = Case("a", "Shares.", lambda _: [_limited("ours", 0.66, 0)], targets=(target,))
-    (row,) = _rows(to_markdown(_report(_run(case))), "share of the GEMM rate")
+    made = {"ours": lambda: _limited(0.66, 0)}
+    case = make_case({}, setup=lambda settings, earlier: made, targets=(target,))
+    (row,) = _rows(to_markdown(_document(run(case))), "share of the GEMM rate")
     assert row[2:6] == ["66%", "66% to 66%", ">= 70%", "**no**"]
 
 
-def test_json_holds_every_sample(make_case: MakeCase, twice_as_fast: Target) -> None:
-    case = make_case({"slow": 4.0, "fast": 2.0}, targets=(twice_as_fast,))
-    document = json.loads(to_json(_report(_run(case))))
-    (record,) = document["cases"]
-    assert record["methods"][0]["samples"] == [4.0, 4.0, 4.0]
-    assert record["targets"][0]["reached"] is True
-    assert document["machine"]["commit"] == "abc1234"
-    assert document["limits"]["copy_bandwidth"] == 4e10
+def test_a_result_comes_back_from_json(
+    make_case: MakeCase, twice_as_fast: Target, run: RunCase
+) -> None:
+    values = {"gone": "not here", "slow": 4.0, "fast": 2.0}
+    result = run(make_case(values, targets=(twice_as_fast,), series="s", at=3))
+    assert from_record(to_record(result)) == result
 
 
-def test_results_are_dated_and_never_overwritten(make_case: MakeCase, tmp_path: Path) -> None:
-    report = _report(_run(make_case({"a": 1.0})))
-    first, second = write(report, tmp_path / "results"), write(report, tmp_path / "results")
-    assert [path.name for path in first] == [
-        "2026-11-21-2-core-avx512.md", "2026-11-21-2-core-avx512.json",
+def test_a_case_takes_the_place_of_its_earlier_figures(
+    make_case: MakeCase, run: RunCase, tmp_path: Path
+) -> None:
+    one, two, gone = (run(make_case({"a": 1.0}, name=f"fixed/{n}")) for n in ("1", "2", "gone"))
+    write(_document(one, two, gone), tmp_path)
+    later = Run(dataclasses.replace(MACHINE, date="2026-12-01", commit="later"), RUN.limits)
+    again = run(make_case({"a": 3.0}, name="fixed/2"))
+    document = read(tmp_path, "fixed", "cpu").updated(later, [again], ["fixed/1", "fixed/2"])
+    assert document.entries == ((RUN, one), (later, again))
+    paths = write(document, tmp_path)
+    assert [path.relative_to(tmp_path).as_posix() for path in paths] == [
+        "fixed/results.md", "fixed/results.json",
     ]  # fmt: skip
-    assert [path.name for path in second] == [
-        "2026-11-21-2-core-avx512-2.md", "2026-11-21-2-core-avx512-2.json",
-    ]  # fmt: skip
+    assert read(tmp_path, "fixed", "cpu") == document
+    text = paths[0].read_text()
+    assert _rows(text, "fixed/1")[0][6] == "b"
+    assert _rows(text, "fixed/2")[0][6] == "a"
+    assert text.index("2026-12-01") < text.index("2026-11-21")
 
 
-def test_quick_and_stopped_runs_say_so(make_case: MakeCase) -> None:
-    result = _run(make_case({"a": 1.0}))
-    assert "numbers mean nothing" in to_markdown(_report(result, quick=True))
-    assert _report(result, quick=True).name.endswith("-quick")
-    assert "stopped before its last case" in to_markdown(_report(result, complete=False))
+def test_a_gpus_results_stand_beside(make_case: MakeCase, run: RunCase, tmp_path: Path) -> None:
+    document = dataclasses.replace(_document(run(make_case({"a": 1.0}))), device="cuda")
+    assert [path.stem for path in write(document, tmp_path)] == ["results-cuda"] * 2
+    assert read(tmp_path, "fixed", "cuda") == document
+    assert read(tmp_path, "fixed", "cpu").entries == ()
+
+
+def test_a_quick_run_says_so(make_case: MakeCase, run: RunCase) -> None:
+    quick = dataclasses.replace(RUN, quick=True)
+    text = to_markdown(_document(run(make_case({"a": 1.0})), run=quick))
+    assert "numbers mean nothing" in text
 
 
 @pytest.mark.parametrize(
@@ -169,35 +182,18 @@ def test_quick_and_stopped_runs_say_so(make_case: MakeCase) -> None:
         ([2.0, 0.5, 2.0], "A is faster than B from N=400 on"),
     ],
 )
-def test_the_crossover_is_named(
-    make_case: MakeCase, rival_seconds: list[float], sentence: str
+def test_the_first_win_is_named(
+    make_case: MakeCase, run: RunCase, rival_seconds: list[float], sentence: str
 ) -> None:
     members = [
-        _run(make_case({"A": 1.0, "B": seconds}, series="forward", at=at))
+        run(make_case({"A": 1.0, "B": seconds}, name=f"fixed/{at}", series="forward", at=at))
         for at, seconds in zip((100, 200, 400), rival_seconds, strict=True)
     ]
     assert sentence in first_win(members)
-    text = to_markdown(_report(*members))
+    text = to_markdown(_document(*members))
     assert "## By length: forward" in text
-    assert [
-        "400",
-        "1 s",
-        quantity(rival_seconds[2], "seconds"),
-        f"{rival_seconds[2]:.2f}",
-    ] in _rows(text, "400")
-
-
-def test_each_method_of_a_series_is_held_against_the_last(make_case: MakeCase) -> None:
-    members = [
-        _run(make_case({"A": a, "B": 1.0, "C": 2.0}, series="forward", at=at))
-        for at, a in ((100, 4.0), (200, 0.5))
-    ]
-    assert first_win(members) == (
-        "A is faster than C from N=200 on (of the lengths measured). "
-        "B is faster than C at every length measured."
-    )
-    row = ["200", "500 ms", "1 s", "2 s", "4.00", "2.00"]
-    assert row in _rows(to_markdown(_report(*members)), "200")
+    last = rival_seconds[2]
+    assert ["400", "1 s", quantity(last, "seconds"), f"{last:.2f}"] in _rows(text, "400")
 
 
 @pytest.mark.parametrize(
@@ -208,5 +204,5 @@ def test_each_method_of_a_series_is_held_against_the_last(make_case: MakeCase) -
         (32.6 * 2**20, "bytes", "32.6 MiB"),
     ],
 )  # fmt: skip
-def test_quantities_read_well(value: float, kind: str, shown: str) -> None:
-    assert quantity(value, kind) == shown  # type: ignore[arg-type]
+def test_quantities_read_well(value: float, kind: Quantity, shown: str) -> None:
+    assert quantity(value, kind) == shown
