@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -150,7 +151,8 @@ def test_a_backend_that_is_not_installed_is_a_reason(monkeypatch: pytest.MonkeyP
 
 
 def test_a_peers_kernel_that_is_causal_alone_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "flash_linear_attention", lambda settings: None)
+    module = SimpleNamespace(chunk_linear_attn=None)
+    monkeypatch.setattr(peers, "load", lambda name, settings: module)
     everywhere = dataclasses.replace(PROBLEM, causal=False)
     with pytest.raises(NotMeasured, match="it is causal only"):
         method(attention.FLASH_LINEAR_ATTENTION, everywhere, SETTINGS, backward=False)
@@ -171,5 +173,5 @@ def test_an_import_that_fails_becomes_its_reason(
 
     monkeypatch.setattr(peers.importlib, "import_module", fail)
     with pytest.raises(NotMeasured) as raised:
-        peers.fast_transformers(SETTINGS)
+        peers.load("fast_transformers.attention", SETTINGS)
     assert str(raised.value) == reason

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch.nn.attention import SDPBackend
 
-from benchmarks.cases import attention, cuda_generation, cuda_ladder, cuda_operator
+from benchmarks.cases import attention, cuda_generation, cuda_ladder
 from benchmarks.cases.attention import FAST_TRANSFORMERS, LINEAR, LINEAR_CUDA, MATERIALIZED, SDPA
 from benchmarks.cases.cuda_operator import LENGTHS, entry, many_heads
 from benchmarks.measure.cases import Method, NotMeasured, Settings, registry
@@ -43,28 +42,6 @@ def test_an_entry_passes_its_check(name: str, dtype: torch.dtype, backward: bool
     made.run()
     if name == FAST_TRANSFORMERS and dtype != torch.float32:
         assert made.note == "float32"
-
-
-def test_the_fastest_softmax_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds = {"FLASH_ATTENTION": 3.0, "CUDNN_ATTENTION": None, "EFFICIENT_ATTENTION": 2.0}
-
-    def softmax(backend: SDPBackend, *_: Any) -> Method:
-        return Method(lambda: None, measure=lambda: seconds[backend.name])  # type: ignore[arg-type,return-value]
-
-    def once(made: Method, _: Settings) -> float:
-        assert made.measure is not None
-        found = made.measure()
-        if found is None:
-            raise RuntimeError("No available kernel")
-        return found
-
-    monkeypatch.setattr(cuda_operator, "softmax", softmax)
-    monkeypatch.setattr(cuda_operator, "_once", once)
-    problem = many_heads(512)
-    assert cuda_operator._fastest_softmax(problem, False, SETTINGS).note == "efficient"
-    seconds.update(dict.fromkeys(seconds))
-    with pytest.raises(NotMeasured, match="torch has none of"):
-        cuda_operator._fastest_softmax(problem, False, SETTINGS)
 
 
 def test_a_missing_backend_is_a_reason_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:

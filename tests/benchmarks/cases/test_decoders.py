@@ -27,7 +27,7 @@ SETTINGS = Settings(quick=True, peers=True, threads=1)
 @pytest.fixture
 def peer_decoder() -> PeerDecoder:
     try:
-        library = peers.fast_transformers(SETTINGS)
+        library = peers.load("fast_transformers.builders", SETTINGS)
     except NotMeasured as reason:
         pytest.skip(f"{peers.FAST_TRANSFORMERS}: {reason}")
     return PeerDecoder(library, build_model("linear", QUICK_SIZE))
