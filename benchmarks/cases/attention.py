@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import types
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -56,8 +55,25 @@ class Attention:
         return inputs(problem, length_first=self.length_first, backward=backward)
 
     def fault(self, tensors: list[torch.Tensor]) -> str | None:
-        """Returns what is wrong with the outputs and gradients for these tensors, or None."""
-        return _check(self, tensors)
+        """Compares outputs and gradients at full length with the oracle, in some heads and rows."""
+        backward = tensors[0].requires_grad
+        batch, heads, length, _ = self._heads_first(tensors[0]).shape
+        rows, chosen = oracle.sampled_rows(length), oracle.sampled_heads(batch, heads)
+
+        def pick(tensor: torch.Tensor) -> torch.Tensor:
+            return self._heads_first(tensor)[chosen][:, None]  # (P, 1, N, D)
+
+        actual = oracle.output_and_gradients(
+            lambda *x: pick(self.call(*x))[:, :, rows], tensors, backward
+        )
+        exact = [pick(tensor.detach()).double().requires_grad_(backward) for tensor in tensors]
+        expected = oracle.output_and_gradients(lambda *x: self.rows(*x, rows), exact, backward)
+        ours = (actual[0], *(pick(gradient) for gradient in actual[1:]))
+        names = ("the output", "the query gradient", "the key gradient", "the value gradient")
+        return oracle.disagreement(ours, expected, names[: len(ours)])
+
+    def _heads_first(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.transpose(1, 2) if self.length_first else tensor
 
 
 def attention(name: str, problem: Problem, settings: Settings) -> Attention | Lsh:
@@ -75,8 +91,8 @@ def attention(name: str, problem: Problem, settings: Settings) -> Attention | Ls
     if name in LSH_ROUNDS:
         return Lsh(name, problem)
     if name == FLASH_LINEAR_ATTENTION:
-        return _flash_linear(peers.flash_linear_attention(settings), problem)
-    return _peer(peers.fast_transformers(settings), problem)
+        return _flash_linear(problem, settings)
+    return _peer(problem, settings)
 
 
 def _linear(name: str, problem: Problem) -> Attention:
@@ -117,15 +133,18 @@ def least_bytes(name: str, problem: Problem) -> float:
     return float((tensors + WEIGHTS_AND_GRADIENTS * matrices) * problem.dtype.itemsize)
 
 
-def _peer(library: types.SimpleNamespace, problem: Problem) -> Attention:
+def _peer(problem: Problem, settings: Settings) -> Attention:
+    kinds, masking = (
+        peers.load(f"fast_transformers.{name}", settings) for name in ("attention", "masking")
+    )
     # Its encoder makes the masks once for all layers, so they stay outside the timed call.
     if problem.causal:
-        kind, make_mask = library.CausalLinearAttention, library.TriangularCausalMask
+        kind, make_mask = kinds.CausalLinearAttention, masking.TriangularCausalMask
     else:
-        kind, make_mask = library.LinearAttention, library.FullMask
+        kind, make_mask = kinds.LinearAttention, masking.FullMask
     mask = make_mask(problem.length, device=problem.device)
     module = kind(None)  # elu + 1 ignores the query dimension
-    lengths = library.LengthMask(torch.tensor([problem.length], device=problem.device))
+    lengths = masking.LengthMask(torch.tensor([problem.length], device=problem.device))
 
     def call(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         out: torch.Tensor = module(query, key, value, mask, lengths, lengths)
@@ -134,9 +153,12 @@ def _peer(library: types.SimpleNamespace, problem: Problem) -> Attention:
     return Attention(FAST_TRANSFORMERS, call, _linear_rows(problem), length_first=True)
 
 
-def _flash_linear(chunk: Callable[..., tuple[torch.Tensor, object]], problem: Problem) -> Attention:
+def _flash_linear(problem: Problem, settings: Settings) -> Attention:
+    chunk = peers.load("fla.ops.linear_attn", settings).chunk_linear_attn
+
     # Its feature maps are modules outside the operator, elu + 1 in the dtype of the inputs.
     def call(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor
         out, _ = chunk(F.elu(query) + 1, F.elu(key) + 1, value, scale=1.0, normalize=True)
         return out
 
@@ -220,32 +242,3 @@ def call_on(
         return torch.autograd.grad(out, tensors, given)
 
     return forward_and_backward
-
-
-def _check(operator: Attention, tensors: list[torch.Tensor]) -> str | None:
-    """Compares outputs and gradients at full length with the oracle for some heads and rows."""
-    backward = tensors[0].requires_grad
-    batch, heads, length, _ = _heads_first(operator, tensors[0]).shape
-    rows, chosen = oracle.sampled_rows(length), oracle.sampled_heads(batch, heads)
-
-    def pick(tensor: torch.Tensor) -> torch.Tensor:
-        return _heads_first(operator, tensor)[chosen][:, None]  # (P, 1, N, D)
-
-    names = ("the output", "the query gradient", "the key gradient", "the value gradient")
-    actual = oracle.output_and_gradients(
-        lambda q, k, v: pick(operator.call(q, k, v))[:, :, rows],
-        tensors,
-        backward,
-    )
-    exact = [pick(tensor.detach()).double() for tensor in tensors]
-    expected = oracle.output_and_gradients(
-        lambda q, k, v: operator.rows(q, k, v, rows),
-        [tensor.requires_grad_(backward) for tensor in exact],
-        backward,
-    )
-    ours = (actual[0], *(pick(gradient) for gradient in actual[1:]))
-    return oracle.disagreement(ours, expected, names[: len(ours)])
-
-
-def _heads_first(operator: Attention, tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.transpose(1, 2) if operator.length_first else tensor

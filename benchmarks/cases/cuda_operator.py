@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
-import warnings
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks.cases.attention import (
     FAST_TRANSFORMERS,
@@ -19,17 +15,12 @@ from benchmarks.cases.attention import (
     LINEAR_CUDA,
     MATERIALIZED,
     SDPA,
-    Attention,
     method,
-    method_of,
 )
 from benchmarks.cases.problem import PASSES, Problem, slug
-from benchmarks.measure import oracle
-from benchmarks.measure.cases import Case, Make, Method, NotMeasured, Settings, registry
+from benchmarks.measure.cases import Case, Make, Method, Settings, registry
 from benchmarks.measure.ledger import Ledger
 from benchmarks.measure.results import CaseResult, Target
-from benchmarks.measure.runner import guarded
-from benchmarks.measure.timer import timer
 from linattn_models.throughput import peak_memory
 
 LENGTHS = tuple(2**power for power in range(9, 17))
@@ -38,9 +29,6 @@ LONG, USUAL, FEW = 65_536, 4_096, 8
 WIDTHS = (32, 128)
 QUICK_POSITIONS, QUICK_HEADS = 64, 2
 
-SOFTMAX_BACKENDS = (
-    SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION,
-)  # fmt: skip
 # The methods against the length, by pass: figure 1 of the paper has both passes and all rivals.
 OURS_AND_PEERS = (LINEAR_CUDA, FLASH_LINEAR_ATTENTION, FAST_TRANSFORMERS, LINEAR)
 ALL = {
@@ -82,47 +70,10 @@ def entry(
     if name == FAST_TRANSFORMERS and problem.dtype != torch.float32:
         # It knows no other; its bytes are counted as they are.
         problem, note = dataclasses.replace(problem, dtype=torch.float32), "float32"
-    if name == SDPA:
-        made = _fastest_softmax(problem, backward, settings)
-    else:
-        made = dataclasses.replace(method(name, problem, settings, backward=backward), note=note)
+    made = method(name, problem, settings, backward=backward, units=units)
     run, device = made.run, torch.device(problem.device)
     assert run is not None  # the operators are timed, they do not measure themselves
-    return dataclasses.replace(made, units=units, peak=lambda: peak_memory(device, run)[1])
-
-
-def _fastest_softmax(problem: Problem, backward: bool, settings: Settings) -> Method:
-    """Softmax attention by whichever of torch's kernels is the fastest here."""
-    best: tuple[float, Method] | None = None
-    for backend in SOFTMAX_BACKENDS:
-        name = backend.name.removesuffix("_ATTENTION").lower()
-        made = dataclasses.replace(softmax(backend, problem, backward), note=name)
-        with contextlib.suppress(NotMeasured):
-            seconds = guarded(SDPA, functools.partial(_once, made, settings), settings)
-            if best is None or seconds < best[0]:
-                best = seconds, made  # the others' memory is freed
-    if best is None:
-        names = ", ".join(backend.name for backend in SOFTMAX_BACKENDS)
-        raise NotMeasured(f"torch has none of {names} for these tensors")
-    return best[1]
-
-
-def _once(made: Method, settings: Settings) -> float:
-    assert made.run is not None
-    return timer(settings.device).prepare(made.run)()
-
-
-def softmax(backend: SDPBackend, problem: Problem, backward: bool) -> Method:
-    """Softmax attention by one of torch's kernels."""
-
-    def call(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        # torch explains in warnings why a kernel does not take a call; the error says enough.
-        with warnings.catch_warnings(), sdpa_kernel(backend):
-            warnings.simplefilter("ignore")
-            return F.scaled_dot_product_attention(query, key, value, is_causal=problem.causal)
-
-    rows = functools.partial(oracle.softmax_rows, is_causal=problem.causal)
-    return method_of(Attention(SDPA, call, rows, linear=False), problem, backward=backward)
+    return dataclasses.replace(made, note=note, peak=lambda: peak_memory(device, run)[1])
 
 
 def _length_case(length: int, backward: bool) -> Case:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -51,36 +53,26 @@ def stateful(
         positions: how many are timed, the others being interpolated; None times whole images.
     """
     model = build_model(attention, size, device, dtype)
-
-    def measure() -> float:
-        timed = generation_throughput(model, batch=batch, decoder="eager", steps=positions)
-        return batch * timed.seconds_per_sample
-
-    made = _of_images(lambda: check_steps(model), measure, size, batch)
-    made = made if attention == "linear" else dataclasses.replace(made, operations=0, traffic=0)
-    return dataclasses.replace(made, estimated=positions is not None)
+    made = _generating(
+        model, lambda: check_steps(model), size, batch, decoder="eager", steps=positions
+    )
+    return made if attention == "linear" else _unlimited(made)
 
 
 def compiled(weights: str, size: Size, batch: int, device: str = "cpu") -> Method:
     """Generates whole images by a compiled decoder, whose packing of the weights is not timed."""
     model, decoder = _compiled(weights, size, device)
-
-    def measure() -> float:
-        timed = generation_throughput(model, batch=batch, decoder=decoder)
-        return batch * timed.seconds_per_sample
-
-    return _of_images(lambda: check_compiled(model, decoder, batch), measure, size, batch, weights)
+    made = _generating(
+        model, lambda: check_compiled(model, decoder, batch), size, batch, decoder=decoder
+    )
+    return dataclasses.replace(made, traffic=size.traffic_of_step(batch, weights) * size.length)
 
 
 def rerunning(size: Size, batch: int, positions: int) -> Method:
     """Runs the whole prefix for each pixel; timed at some positions and interpolated."""
     model = build_model("softmax", size)
-
-    def measure() -> float:
-        timed = generation_throughput(model, batch=batch, method="rerun", steps=positions)
-        return batch * timed.seconds_per_sample
-
-    return Method(lambda: check_rerun(model), measure=measure, units=batch, estimated=True)
+    check = functools.partial(check_rerun, model)
+    return _unlimited(_generating(model, check, size, batch, method="rerun", steps=positions))
 
 
 def peer(size: Size, batch: int, settings: Settings) -> Method:
@@ -111,7 +103,7 @@ def eager_step(attention: str, size: Size, batch: int, position: int) -> Method:
         return model.head.sample(parameters, generator=generator)
 
     made = _of_steps(lambda: check_steps(model), step, size, batch)
-    return made if attention == "linear" else dataclasses.replace(made, operations=0, traffic=0)
+    return made if attention == "linear" else _unlimited(made)
 
 
 def compiled_step(weights: str, size: Size, batch: int) -> Method:
@@ -154,19 +146,41 @@ def reading(weights: str, size: Size) -> Method:
     return Method(lambda: None, run=data.amax, traffic=count)
 
 
+def _generating(
+    model: AutoregressiveTransformer,
+    check: Callable[[], str | None],
+    size: Size,
+    batch: int,
+    *,
+    steps: int | None = None,
+    **options: Any,
+) -> Method:
+    def measure() -> float:
+        timed = generation_throughput(model, batch=batch, steps=steps, **options)
+        return batch * timed.seconds_per_sample
+
+    return _of_images(check, measure, size, batch, estimated=steps is not None)
+
+
+def _unlimited(made: Method) -> Method:
+    """Softmax is held against no limit: its work grows with the position."""
+    return dataclasses.replace(made, operations=0, traffic=0)
+
+
 def _of_images(
     check: Callable[[], str | None],
     measure: Callable[[], float],
     size: Size,
     batch: int,
-    weights: str = "float32",
+    estimated: bool = False,
 ) -> Method:
     return Method(
         check,
         measure=measure,
         units=batch,
         operations=size.operations_per_token() * size.length * batch,
-        traffic=size.traffic_of_step(batch, weights) * size.length,
+        traffic=size.traffic_of_step(batch) * size.length,
+        estimated=estimated,
     )
 
 
@@ -196,7 +210,8 @@ def _compiled(
 
 
 def _peer(size: Size, settings: Settings) -> PeerDecoder:
-    return PeerDecoder(peers.fast_transformers(settings), build_model("linear", size))
+    builders = peers.load("fast_transformers.builders", settings)
+    return PeerDecoder(builders, build_model("linear", size))
 
 
 def _state_at(

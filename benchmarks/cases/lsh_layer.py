@@ -15,6 +15,7 @@ from benchmarks.measure.cases import Case, Make, Method, Settings, registry
 from benchmarks.measure.results import CaseResult, Target
 from linattn_models.attention import Lsh, LshMixer
 
+REFORMER = "transformers.models.reformer.modeling_reformer"
 OURS, PEER = "lsh-1 layer", "transformers' Reformer layer"
 LENGTH, QUICK_LENGTH = 16_384, 2 * CHUNK
 TOLERANCE = 1e-4  # of the largest output
@@ -43,7 +44,7 @@ def setup(settings: Settings, _: Sequence[CaseResult] = ()) -> dict[str, Make]:
     x = torch.randn(1, size.length, size.embed_dim, generator=torch.Generator().manual_seed(0))
 
     def make_peer() -> Method:
-        peer = peer_layer(peers.reformer(settings), ours, size)
+        peer = peer_layer(peers.load(REFORMER, settings), ours, size)
         return _method(peer, x, lambda: difference(ours, peer, x, size))
 
     return {OURS: lambda: _method(ours, x, lambda: None), PEER: make_peer}

@@ -1,4 +1,4 @@
-"""The operator alone: its scaling in N, its rivals, its threads, half precision."""
+"""The operator alone: its rivals, its threads, half precision."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from benchmarks.measure.cases import Case, Make, Method, NotMeasured, Settings, 
 from benchmarks.measure.machine import cpu_flags
 from benchmarks.measure.results import CaseResult, Target
 
-SHORT, LONG, USUAL, FEW = 4_096, 65_536, 16_384, 512
+LONG, USUAL, FEW = 65_536, 16_384, 512
 QUICK_DIVISOR = 64
 OURS = (LINEAR_CPU, LINEAR)
 PEERS = (FAST_TRANSFORMERS,)
@@ -34,36 +34,6 @@ def _scaled(problem: Problem, settings: Settings) -> Problem:
     if not settings.quick:
         return problem
     return dataclasses.replace(problem, length=problem.length // QUICK_DIVISOR)
-
-
-def _at(name: str, length: int) -> str:
-    return f"{name}, N={length:,}"
-
-
-def _scaling_case(backward: bool) -> Case:
-    def make(name: str, length: int, settings: Settings) -> Method:
-        problem = _scaled(Problem(length), settings)
-        return method(name, problem, settings, backward=backward, units=problem.length)
-
-    targets = [
-        Target(
-            f"{name}: time per position at N=65,536 over N=4,096",
-            _at(name, LONG), _at(name, SHORT), at_most=1.5,
-        )
-        for name in OURS
-    ]  # fmt: skip
-    return Case(
-        f"operator/scaling/{slug(backward)}",
-        shows=f"Causal linear attention, {PASSES[backward]}: the time per position does not "
-        "grow with N (B=1, H=8, D=M=64, float32).",
-        setup=lambda settings, _: {
-            _at(name, length): functools.partial(make, name, length, settings)
-            for name in OURS
-            for length in (SHORT, LONG)
-        },
-        targets=tuple(targets),
-        unit="position",
-    )
 
 
 def _rivals_case(
@@ -139,7 +109,6 @@ _TORCH_PEER = (LINEAR, FAST_TRANSFORMERS)
 _SHARE = Target(f"{LINEAR_CPU}: share of the GEMM rate", LINEAR_CPU, at_least=0.7, of_gemm=True)
 _NARROW, _EVERYWHERE = Problem(USUAL, width=32), Problem(USUAL, causal=False)
 for _case in (
-    *map(_scaling_case, PASSES),
     _rivals_case(
         "rivals", Problem(USUAL), False, (*PEERS, SDPA),
         {_CPU_PEER: 20, _CPU_TORCH: 8, (LINEAR, SDPA): 12, _TORCH_PEER: 2}, 40, _SHARE,

@@ -17,14 +17,14 @@ class PeerDecoder:
     """Decodes with the peer's layers; embedding, output layer, head and sampling are the model's.
 
     Args:
-        library: what `peers.fast_transformers` returned.
+        builders: the peer's module of that name.
         model: one channel, linear attention by elu + 1, and post-norm, which is all the peer has.
     """
 
-    def __init__(self, library: types.SimpleNamespace, model: AutoregressiveTransformer) -> None:
+    def __init__(self, builders: types.ModuleType, model: AutoregressiveTransformer) -> None:
         config = model.config
         self.model = model
-        self.encoder: nn.Module = library.RecurrentEncoderBuilder.from_kwargs(
+        self.encoder: nn.Module = builders.RecurrentEncoderBuilder.from_kwargs(
             attention_type="linear",
             n_layers=config.num_layers,
             n_heads=config.num_heads,

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import importlib
 import types
-from collections.abc import Callable
-
-import torch
 
 from benchmarks.measure.cases import NotMeasured, Settings
 
@@ -14,39 +11,12 @@ FAST_TRANSFORMERS = "fast-transformers"
 FLASH_LINEAR_ATTENTION = "flash-linear-attention"
 
 
-def fast_transformers(settings: Settings) -> types.SimpleNamespace:
-    """Returns the names of pytorch-fast-transformers that the cases use.
+def load(name: str, settings: Settings) -> types.ModuleType:
+    """Returns a module of a peer's package.
 
     Raises:
-        NotMeasured: when peers were not asked for, or when it does not import here; as below.
+        NotMeasured: when peers were not asked for, or when it does not import here.
     """
-    attention, builders, masking = (
-        _import(f"fast_transformers.{name}", settings)
-        for name in ("attention", "builders", "masking")
-    )
-    return types.SimpleNamespace(
-        CausalLinearAttention=attention.CausalLinearAttention,
-        LinearAttention=attention.LinearAttention,
-        RecurrentEncoderBuilder=builders.RecurrentEncoderBuilder,
-        TriangularCausalMask=masking.TriangularCausalMask,
-        FullMask=masking.FullMask,
-        LengthMask=masking.LengthMask,
-    )
-
-
-def flash_linear_attention(settings: Settings) -> Callable[..., tuple[torch.Tensor, object]]:
-    """Returns flash-linear-attention's `chunk_linear_attn`, in the layout (B, N, H, D)."""
-    module = _import("fla.ops.linear_attn", settings)
-    found: Callable[..., tuple[torch.Tensor, object]] = module.chunk_linear_attn
-    return found
-
-
-def reformer(settings: Settings) -> types.ModuleType:
-    """Returns Hugging Face transformers' module of the Reformer."""
-    return _import("transformers.models.reformer.modeling_reformer", settings)
-
-
-def _import(name: str, settings: Settings) -> types.ModuleType:
     if not settings.peers:
         raise NotMeasured("not asked for (--peers)")
     try:

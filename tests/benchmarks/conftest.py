@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 
-from benchmarks.gpu.probe import Gpu
-from benchmarks.machine import Limits
-from benchmarks.registry import Case, Method, Settings, Target
+from benchmarks.measure.cases import Case, Method, NotMeasured
+from benchmarks.measure.machine import Limits
+from benchmarks.measure.results import Target
 
 
 class FakeClock:
-    """Seconds that pass only when a method says so."""
+    """Seconds that pass only when a method says so; makes clocks that read them."""
 
     def __init__(self) -> None:
         self.now = 0.0
         self.calls: list[str] = []
 
-    def __call__(self) -> float:
-        return self.now
+    def __call__(self) -> FakeReadings:
+        return FakeReadings(self)
 
     def method(self, name: str, *durations: float, **fields: object) -> Method:
         """A method whose calls take these durations in turn, the last one for ever after."""
@@ -30,7 +31,20 @@ class FakeClock:
             self.calls.append(name)
             self.now += left.pop(0) if len(left) > 1 else left[0]
 
-        return dataclasses.replace(Method(name, check=lambda: None, run=run), **fields)  # type: ignore[arg-type]
+        return dataclasses.replace(Method(lambda: None, run=run), **fields)  # type: ignore[arg-type]
+
+
+class FakeReadings:
+    """A clock's readings of those seconds."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.clock, self.readings = clock, list[float]()
+
+    def read(self) -> None:
+        self.readings.append(self.clock.now)
+
+    def seconds(self) -> list[float]:
+        return [end - start for start, end in pairwise(self.readings)]
 
 
 @pytest.fixture(scope="session")
@@ -45,18 +59,26 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
+def limits() -> Limits:
+    return Limits(gemm_float32=1e9, gemm_bfloat16=4e9, copy_bandwidth=1e8)
+
+
+@pytest.fixture
 def make_case() -> Callable[..., Case]:
-    """Builds a case whose methods report fixed values by name, without any clock."""
+    """Builds a case whose methods report fixed values by name, or a reason why there is none."""
 
-    def make(values: dict[str, float], **fields: object) -> Case:
-        def setup(_: Settings) -> list[Method]:
-            return [
-                Method(name, check=lambda: None, measure=lambda value=value: value)  # type: ignore[misc]
-                for name, value in values.items()
-            ]
+    def make(values: dict[str, float | str], **fields: object) -> Case:
+        def method(value: float | str) -> Method:
+            if isinstance(value, str):
+                raise NotMeasured(value)
+            return Method(lambda: None, measure=lambda: value)
 
-        usual: dict[str, object] = {"rounds": (3, 3), "shows": "A fixed case."}
-        return Case("fixed/case", setup=setup, **{**usual, **fields})  # type: ignore[arg-type]
+        made = {name: lambda value=value: method(value) for name, value in values.items()}  # type: ignore[misc]
+        usual: dict[str, object] = {
+            "name": "fixed/case", "rounds": (3, 3), "shows": "A fixed case.",
+            "setup": lambda settings, earlier: made,
+        }  # fmt: skip
+        return Case(**{**usual, **fields})  # type: ignore[arg-type]
 
     return make
 
@@ -64,36 +86,3 @@ def make_case() -> Callable[..., Case]:
 @pytest.fixture
 def twice_as_fast() -> Target:
     return Target("times faster than slow", "slow", "fast", at_least=2)
-
-
-class FakeInstrument:
-    """A GPU that tests hold in their hands: each call takes a second and a byte."""
-
-    device = "cpu"
-
-    def __init__(self, *, dies: bool = False) -> None:
-        self.dies = dies
-
-    def seconds(self, run: Callable[[], object]) -> float:
-        run()
-        return 1.0
-
-    def peak(self, run: Callable[[], object]) -> float:
-        run()
-        return 1.0
-
-    def limits(self) -> Limits:
-        return Limits(gemm_float32=1e9, gemm_bfloat16=4e9, copy_bandwidth=1e8)
-
-    def alive(self) -> bool:
-        return not self.dies
-
-
-@pytest.fixture
-def new_instrument() -> type[FakeInstrument]:
-    return FakeInstrument
-
-
-@pytest.fixture
-def gpu() -> Gpu:
-    return Gpu("NVIDIA H200", "9.0", 132, 139.8, 60 * 2**20, "580.1", "13.0")

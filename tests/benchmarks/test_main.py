@@ -1,25 +1,29 @@
-"""The command from end to end on a tiny case, and its refusals."""
+"""The command from end to end on tiny cases, and its refusals."""
 
 from __future__ import annotations
 
-import json
 import re
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
+from benchmarks import __main__ as command
 from benchmarks.__main__ import main
-from benchmarks.registry import Case, Method, Registry, Settings, Target
+from benchmarks.measure.cases import Case, Method, Registry, Settings
+from benchmarks.measure.machine import Limits
+from benchmarks.measure.results import CaseResult, MethodResult, Target
+from benchmarks.report.document import read
 
 MakeCase = Callable[..., Case]
 Arguments = tuple[str, ...]
+QUICK = ("--quick", "--threads", "1")
 
 
 @pytest.fixture(autouse=True)
-def _threads_as_they_were() -> object:
+def _threads_as_they_were() -> Iterator[None]:
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
@@ -32,83 +36,140 @@ def _registry(*cases: Case) -> Registry:
     return registry
 
 
-QUICK = ("--quick", "--threads", "1")
-
-
-def test_a_run_writes_both_documents(
+def test_a_run_writes_a_folder_a_theme(
     make_case: MakeCase, twice_as_fast: Target, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     case = make_case({"slow": 4.0, "fast": 2.0}, targets=(twice_as_fast,))
-    assert main([*QUICK, "--out", str(tmp_path)], _registry(case)) == 0
-    (markdown,) = tmp_path.glob("*.md")
-    (document,) = tmp_path.glob("*.json")
-    assert "times faster than slow" in markdown.read_text()
-    record = json.loads(document.read_text())
-    assert record["complete"] is True
-    assert [case["name"] for case in record["cases"]] == ["fixed/case"]
-    assert record["limits"]["gemm_float32"] > 0
+    other = make_case({"a": 1.0}, name="other/case")
+    assert main([*QUICK, "--out", str(tmp_path)], _registry(case, other)) == 0
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["fixed", "other"]
+    assert "times faster than slow" in (tmp_path / "fixed" / "results.md").read_text()
+    ((run, result),) = read(tmp_path, "fixed", "cpu").entries
+    assert run.quick
+    assert run.limits.gemm_float32 > 0
+    assert result.case.name == "fixed/case"
+    assert "written: " in capsys.readouterr().out
+
+
+def test_a_quick_run_leaves_nothing_unless_a_folder_was_named(
+    make_case: MakeCase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    assert main(QUICK, _registry(make_case({"a": 1.0}))) == 0
+    assert list(tmp_path.iterdir()) == []
     assert "fixed/case" in capsys.readouterr().out
 
 
 def test_a_real_case_runs_to_the_end(tmp_path: Path) -> None:
-    arguments = [*QUICK, "--only", "crossover/d32-h1/128", "--out", str(tmp_path)]
-    assert main(arguments) == 0
-    (document,) = tmp_path.glob("*.json")
-    (record,) = json.loads(document.read_text())["cases"]
-    assert {method["status"] for method in record["methods"]} == {"measured"}
+    assert main([*QUICK, "--only", "crossover/d32-h1/128", "--out", str(tmp_path)]) == 0
+    ((_, result),) = read(tmp_path, "crossover", "cpu").entries
+    for method in result.methods:
+        assert method.status == "measured" or "no live backend" in method.status
 
 
-def test_a_quick_run_leaves_nothing_unless_told_where(
-    make_case: MakeCase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_process_of_its_own_measures_the_same() -> None:
+    settings, limits = Settings(quick=True, threads=1), Limits(1e9, 4e9, 1e8)
+    case = command.registry.named("operator/bfloat16/forward", "cpu")
+    result = command._apart(600)(case, settings, limits, [])
+    assert result.case == case.description
+    assert [method.name for method in result.methods] == list(case.setup(settings, []))
+
+
+def test_a_case_that_hangs_or_dies_costs_only_itself(make_case: MakeCase) -> None:
+    unknown = make_case({"a": 1.0}, name="nobody/knows", targets=(Target("a", "a", at_most=1),))
+    result = command._apart(600)(unknown, Settings(), Limits(1, 1, 1), [])
+    assert result.method("a").status == "not measured: its process ended with exit code 1"
+
+
+def test_a_case_that_breaks_leaves_the_others(
+    make_case: MakeCase, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(QUICK, _registry(make_case({"a": 1.0}))) == 0
-    assert list(tmp_path.iterdir()) == []
+    def breaks(settings: Settings, earlier: object) -> dict[str, Callable[[], Method]]:
+        raise KeyError("x")
+
+    cases = _registry(make_case({}, name="fixed/broken", setup=breaks), make_case({"a": 1.0}))
+    assert main([*QUICK, "--out", str(tmp_path)], cases) == 1
+    broken, other = read(tmp_path, "fixed", "cpu").results
+    assert [method.status for method in broken.methods] == ["raised KeyError: 'x'"]
+    assert other.method("a").status == "measured"
+    assert "fixed/broken, every method: raised KeyError" in capsys.readouterr().err
 
 
-def test_a_wrong_method_gives_exit_code_one_and_its_fault(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_method_that_is_wrong_is_told_and_the_exit_code(
+    make_case: MakeCase, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    wrong = Method("wrong", check=lambda: "off by one", measure=lambda: 1.0)
-    case = Case("a", "Wrong.", setup=lambda settings: [wrong])
-    assert main([*QUICK, "--out", str(tmp_path)], _registry(case)) == 1
-    assert "a, wrong: not correct: off by one" in capsys.readouterr().err
+    wrong = Method(lambda: "off by one", measure=lambda: 1.0)
+    made = {"wrong": lambda: wrong}
+    case = make_case({}, setup=lambda settings, earlier: made)
+    assert main(QUICK, _registry(case)) == 1
+    assert "fixed/case, wrong: not correct: off by one" in capsys.readouterr().err
+
+
+def test_a_series_is_told_what_was_found_before(make_case: MakeCase) -> None:
+    told: list[list[str]] = []
+
+    def measure(
+        case: Case, settings: Settings, limits: Limits, earlier: list[CaseResult]
+    ) -> CaseResult:
+        told.append([result.case.name for result in earlier])
+        return CaseResult(case.description, (MethodResult("a", "not measured"),))
+
+    series = [make_case({}, name=f"a/{at}", series="s", at=at) for at in (1, 2)]
+    others = [make_case({}, name="b"), make_case({}, name="c", series="t", at=1)]
+    assert main(QUICK, _registry(*series, *others), measure) == 0
+    assert told == [[], ["a/1"], [], []]
 
 
 def test_an_interrupted_run_keeps_what_it_has(make_case: MakeCase, tmp_path: Path) -> None:
-    def stop(settings: Settings) -> list[Method]:
+    def stop(settings: Settings, earlier: object) -> dict[str, Callable[[], Method]]:
         raise KeyboardInterrupt
 
-    cases = _registry(make_case({"a": 1.0}), Case("second", "Stops.", setup=stop))  # type: ignore[arg-type]
+    cases = _registry(make_case({"a": 1.0}), make_case({}, name="fixed/second", setup=stop))
     with pytest.raises(KeyboardInterrupt):
         main([*QUICK, "--out", str(tmp_path)], cases)
-    (document,) = tmp_path.glob("*.json")
-    assert json.loads(document.read_text())["complete"] is False
+    assert [r.case.name for r in read(tmp_path, "fixed", "cpu").results] == ["fixed/case"]
 
 
 def test_no_path_and_no_host_name_gets_into_a_result(make_case: MakeCase, tmp_path: Path) -> None:
     main([*QUICK, "--out", str(tmp_path)], _registry(make_case({"a": 1.0})))
-    for path in tmp_path.iterdir():
+    for path in (tmp_path / "fixed").iterdir():
         text = path.read_text()
         assert str(tmp_path) not in text
         assert str(Path.home()) not in text
         assert not re.search(rf"\b{re.escape(socket.gethostname())}\b", text)
 
 
-def test_list_names_the_cases(make_case: MakeCase, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--list"], _registry(make_case({"a": 1.0}))) == 0
+def test_list_names_the_cases_of_the_device(
+    make_case: MakeCase, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cases = _registry(make_case({"a": 1.0}), make_case({}, name="g/p", device="cuda"))
+    assert main(["--list"], cases) == 0
     assert capsys.readouterr().out == "fixed/case: A fixed case.\n"
+    assert main(["--list", "--device", "cuda"], cases) == 0
+    assert capsys.readouterr().out == "g/p: A fixed case.\n"
 
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("--only", "zebra"), "no benchmark case contains 'zebra'; the cases are fixed/case"),
-        (("--threads", "0"), "--threads must be at least 1, got 0; leave it out for 2"),
+        (("--only", "zebra"), "--only: expected part of a case's name, got 'zebra'; the cases on "
+         "cpu are fixed/case."),
+        (("--threads", "0"), "--threads: expected 1 or more, got 0; leave it out for 2."),
+        (("--case-seconds", "0"), "--case-seconds: expected more than 0, got 0.0."),
     ],
-)
+)  # fmt: skip
 def test_a_bad_call_is_one_sentence_and_exit_code_two(
     make_case: MakeCase, capsys: pytest.CaptureFixture[str], arguments: Arguments, sentence: str
 ) -> None:
     assert main(arguments, _registry(make_case({"a": 1.0}))) == 2
     assert capsys.readouterr().err == sentence + "\n"
+
+
+def test_without_a_gpu_its_cases_are_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert main(["--device", "cuda"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("--device cuda: expected a GPU, got none that torch")

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from benchmarks import peers
-from benchmarks.cases import attention
+from benchmarks.cases import attention, peers
 from benchmarks.cases import operator as operator_cases
-from benchmarks.cases.attention import Attention, Problem, method, on_threads
-from benchmarks.registry import Absent, Method, NotMeasured, Settings, registry
+from benchmarks.cases.attention import Attention, method
+from benchmarks.cases.problem import Problem
+from benchmarks.measure import oracle
+from benchmarks.measure.cases import Method, NotMeasured, Settings, registry
 
 PROBLEM = Problem(length=40, heads=2, width=8)
 SETTINGS = Settings(quick=True, peers=True, threads=1)
 NAMES = (
     attention.LINEAR_CPU, attention.LINEAR, attention.SDPA, attention.FAST_TRANSFORMERS,
-    attention.FAST_TRANSFORMERS_KERNEL,
 )  # fmt: skip
 
 
@@ -35,10 +36,10 @@ def _measurable(name: str, problem: Problem, backward: bool) -> Method:
     """The method, or a skipped test where it is absent or does not take the problem's dtype."""
     if problem.dtype == torch.bfloat16 and "fast-transformers" in name:
         pytest.skip(f"{name} knows float32 alone")
-    made = method(name, problem, backward=backward, settings=SETTINGS)
-    if isinstance(made, Absent):
-        pytest.skip(f"{name}: {made.reason}")
-    return made
+    try:
+        return method(name, problem, SETTINGS, backward=backward)
+    except NotMeasured as reason:
+        pytest.skip(f"{name}: {reason}")
 
 
 @pytest.mark.parametrize("backward", [False, True])
@@ -50,16 +51,14 @@ def test_every_operator_passes_its_own_check(name: str, problem: Problem, backwa
 
 def _method_of(monkeypatch: pytest.MonkeyPatch, operator: Attention, backward: bool) -> Method:
     monkeypatch.setattr(attention, "attention", lambda *_: operator)
-    made = method(operator.name, PROBLEM, backward=backward, settings=SETTINGS)
-    assert isinstance(made, Method)
-    return made
+    return method(operator.name, PROBLEM, SETTINGS, backward=backward)
 
 
 def test_the_wrong_attention_fails_its_check(monkeypatch: pytest.MonkeyPatch) -> None:
     def not_causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return F.scaled_dot_product_attention(q, k, v)
 
-    wrong = Attention("wrong", not_causal, attention.oracle.softmax_rows)
+    wrong = Attention("wrong", not_causal, oracle.softmax_rows)
     fault = _method_of(monkeypatch, wrong, backward=False).check()
     assert fault is not None
     assert "the output differs" in fault
@@ -68,7 +67,8 @@ def test_the_wrong_attention_fails_its_check(monkeypatch: pytest.MonkeyPatch) ->
 def test_an_operator_that_sees_later_keys_fails_its_check(monkeypatch: pytest.MonkeyPatch) -> None:
     everywhere = dataclasses.replace(PROBLEM, causal=False)
     operator = attention.attention(attention.LINEAR, everywhere, SETTINGS)
-    wrong = dataclasses.replace(operator, rows=attention.oracle.linear_rows)
+    assert isinstance(operator, Attention)
+    wrong = dataclasses.replace(operator, rows=oracle.linear_rows)
     assert _method_of(monkeypatch, operator, backward=False).check() is None
     assert _method_of(monkeypatch, wrong, backward=False).check() is not None
 
@@ -77,7 +77,7 @@ def test_a_wrong_gradient_fails_the_check(monkeypatch: pytest.MonkeyPatch) -> No
     def forgets_the_keys(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return F.scaled_dot_product_attention(q, 2 * k - k.detach(), v, is_causal=True)
 
-    wrong = Attention("wrong", forgets_the_keys, attention.oracle.softmax_rows)
+    wrong = Attention("wrong", forgets_the_keys, oracle.softmax_rows)
     assert _method_of(monkeypatch, wrong, backward=False).check() is None
     fault = _method_of(monkeypatch, wrong, backward=True).check()
     assert fault is not None
@@ -101,13 +101,14 @@ def test_least_traffic_is_every_tensor_once_a_pass(
 
 
 def test_softmax_is_held_against_no_limit() -> None:
-    made = method(attention.SDPA, PROBLEM, backward=False, settings=SETTINGS)
-    assert isinstance(made, Method)
+    made = method(attention.SDPA, PROBLEM, SETTINGS, backward=False)
     assert (made.operations, made.traffic) == (0, 0)
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_check_and_call_have_their_threads_and_leave_the_others(fails: bool) -> None:
+def test_check_and_call_have_their_threads_and_leave_the_others(
+    monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
     seen: list[int] = []
 
     def look() -> None:
@@ -116,8 +117,8 @@ def test_check_and_call_have_their_threads_and_leave_the_others(fails: bool) -> 
             raise KeyboardInterrupt
 
     before = torch.get_num_threads()
-    made = on_threads(Method("a", check=look, run=look), before + 1)
-    assert isinstance(made, Method)
+    monkeypatch.setattr(attention, "method_of", lambda *_, **__: Method(look, run=look))
+    made = method(attention.SDPA, PROBLEM, SETTINGS, backward=False, threads=before + 1)
     assert made.run is not None
     for call in (made.check, made.run):
         with pytest.raises(KeyboardInterrupt) if fails else contextlib.nullcontext():
@@ -126,16 +127,10 @@ def test_check_and_call_have_their_threads_and_leave_the_others(fails: bool) -> 
     assert seen == [before + 1] * 2
 
 
-def test_threads_of_an_absent_method_are_none() -> None:
-    absent = Absent("a", "not here")
-    assert on_threads(absent, 2) is absent
-
-
 def test_two_threads_are_not_measured_where_one_was_given() -> None:
-    (case,) = registry.matching("operator/one-head/forward-and-backward")
-    entries = {entry.name: entry for entry in case.setup(SETTINGS)}
-    two = entries[operator_cases.TWO_THREADS]
-    assert two == Absent(two.name, "the run was given one thread (--threads)")
+    makes = registry.named("operator/one-head/forward", "cpu").setup(SETTINGS, [])
+    with pytest.raises(NotMeasured, match="the run was given one thread"):
+        makes[operator_cases.TWO_THREADS]()
 
 
 @pytest.mark.parametrize(
@@ -145,32 +140,22 @@ def test_more_is_promised_of_bfloat16_where_the_machine_multiplies_it(
     monkeypatch: pytest.MonkeyPatch, flags: set[str], bound: float
 ) -> None:
     monkeypatch.setattr(operator_cases, "cpu_flags", lambda: frozenset(flags))
-    (target,) = operator_cases._half_case().targets
+    (target,) = operator_cases.half_case().targets
     assert target.at_least == bound
 
 
-def test_a_backend_that_is_not_installed_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backend_that_is_not_installed_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention.linattn_core, "backends", lambda: ("reference",))
-    made = method(attention.LINEAR_CPU, PROBLEM, backward=False, settings=SETTINGS)
-    sentence = "no live backend 'cpu'; python -m linattn_core.info tells more"
-    assert made == Absent(attention.LINEAR_CPU, sentence)
+    with pytest.raises(NotMeasured, match=r"no live backend 'cpu'; python -m linattn_core\.info"):
+        method(attention.LINEAR_CPU, PROBLEM, SETTINGS, backward=False)
 
 
 def test_a_peers_kernel_that_is_causal_alone_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "fast_transformers", lambda settings: None)
+    module = SimpleNamespace(chunk_linear_attn=None)
+    monkeypatch.setattr(peers, "load", lambda name, settings: module)
     everywhere = dataclasses.replace(PROBLEM, causal=False)
-    name = attention.FAST_TRANSFORMERS_KERNEL
-    made = method(name, everywhere, backward=False, settings=SETTINGS)
-    assert made == Absent(name, "it is causal only")
-
-
-def test_a_peer_that_does_not_import_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(_: Settings) -> object:
-        raise NotMeasured("not installed")
-
-    monkeypatch.setattr(peers, "fast_transformers", missing)
-    made = method(attention.FAST_TRANSFORMERS, PROBLEM, backward=False, settings=SETTINGS)
-    assert made == Absent(attention.FAST_TRANSFORMERS, "not installed")
+    with pytest.raises(NotMeasured, match="it is causal only"):
+        method(attention.FLASH_LINEAR_ATTENTION, everywhere, SETTINGS, backward=False)
 
 
 @pytest.mark.parametrize(
@@ -187,7 +172,6 @@ def test_an_import_that_fails_becomes_its_reason(
         raise error
 
     monkeypatch.setattr(peers.importlib, "import_module", fail)
-    peers._import_fast_transformers.cache_clear()
     with pytest.raises(NotMeasured) as raised:
-        peers.fast_transformers(SETTINGS)
+        peers.load("fast_transformers.attention", SETTINGS)
     assert str(raised.value) == reason

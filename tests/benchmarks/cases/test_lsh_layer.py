@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
-from benchmarks.cases import reformer
-from benchmarks.registry import Absent, Method, Settings
+from benchmarks.cases import lsh_layer as reformer
+from benchmarks.measure.cases import NotMeasured, Settings
 
 SIZE = reformer.Size(64, 2, 8)
 
@@ -15,11 +16,12 @@ def inputs() -> torch.Tensor:
 
 
 def test_without_peers_ours_runs_and_the_peer_says_why_not() -> None:
-    ours, peer = reformer._setup(Settings(quick=True))
-    assert isinstance(ours, Method) and isinstance(peer, Absent)
-    assert "--peers" in peer.reason
-    assert ours.check() is None and ours.run is not None
-    ours.run()
+    ours, peer = reformer.setup(Settings(quick=True)).values()
+    with pytest.raises(NotMeasured, match="--peers"):
+        peer()
+    made = ours()
+    assert made.check() is None and made.run is not None
+    made.run()
 
 
 def test_a_layer_that_draws_the_same_rotations_agrees() -> None:

@@ -1,0 +1,88 @@
+"""The GPU's cases, with the CPU in its place: every entry is right, and a missing one says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks.cases import attention, cuda_generation, cuda_ladder
+from benchmarks.cases.attention import FAST_TRANSFORMERS, LINEAR, LINEAR_CUDA, MATERIALIZED, SDPA
+from benchmarks.cases.cuda_operator import LENGTHS, entry, many_heads
+from benchmarks.measure.cases import Method, NotMeasured, Settings, registry
+from linattn_core import linear_attention
+
+SETTINGS = Settings(quick=True, peers=True, device="cpu")
+
+
+def _makes(name: str) -> dict[str, Callable[[], Method]]:
+    return dict(registry.named(name, "cuda").setup(SETTINGS, []))
+
+
+def test_every_length_has_the_same_positions() -> None:
+    for length in LENGTHS:
+        problem = many_heads(length)
+        assert problem.batch * problem.length == 65_536
+        assert problem.batch * problem.heads >= 64
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("name", [LINEAR, SDPA, FAST_TRANSFORMERS, MATERIALIZED, "lsh-1", "lsh-4"])
+def test_an_entry_passes_its_check(name: str, dtype: torch.dtype, backward: bool) -> None:
+    try:
+        made = entry(name, many_heads(512, dtype=dtype), SETTINGS, backward)
+    except NotMeasured as reason:
+        pytest.skip(str(reason))
+    assert made.check() is None
+    assert made.run is not None
+    made.run()
+    if name == FAST_TRANSFORMERS and dtype != torch.float32:
+        assert made.note == "float32"
+
+
+def test_a_missing_backend_is_a_reason_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention.linattn_core, "backends", lambda: ())
+    for make in _makes("operator/few-heads/forward").values():
+        with pytest.raises(NotMeasured, match="no live backend 'cuda'"):
+            make()
+
+
+class _Rung:
+    def attention(self, q: Any, k: Any, v: Any, *, feature_map: str, eps: float) -> Any:
+        return linear_attention(q, k, v, is_causal=True, feature_map=feature_map, eps=eps)
+
+
+def test_prototypes_are_measured_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = SimpleNamespace(LADDER={"paper": _Rung(), "chunked": _Rung()})
+    monkeypatch.setattr(cuda_ladder.importlib, "import_module", lambda name: module)
+    makes = _makes("operator/ladder/bfloat16")
+    assert list(makes) == ["paper", "chunked", LINEAR_CUDA]
+    paper = makes["paper"]()
+    assert paper.check() is None
+    assert paper.peak is None
+
+
+def test_missing_prototypes_are_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_ladder.importlib, "import_module", lambda name: SimpleNamespace())
+    with pytest.raises(NotMeasured, match="has no ladder here"):
+        _makes("operator/ladder/float32")[cuda_ladder.EVERY_RUNG]()
+
+
+@pytest.mark.parametrize("name", ["one-image", "batch-10000"])
+def test_decoders_are_right(name: str) -> None:
+    for method, make in _makes(f"generation/images/{name}").items():
+        try:
+            made = make()
+        except NotMeasured:
+            continue
+        assert made.check() is None
+        assert made.note.startswith("batch ") == ("best batch" in method)
+
+
+def test_the_softmax_of_many_images_is_searched_in_both_dtypes() -> None:
+    makes = _makes("generation/images/batch-10000")
+    assert {cuda_generation.softmax_name(dtype) for dtype in cuda_generation.DTYPES} <= set(makes)

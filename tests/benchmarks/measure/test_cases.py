@@ -1,0 +1,85 @@
+"""Cases are found by name and device, and a record that contradicts itself is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+import benchmarks.cases  # noqa: F401  (registers the cases)
+from benchmarks.measure.cases import Case, Method, NotMeasured, Registry, Settings, registry
+from benchmarks.measure.results import Target
+
+MakeCase = Callable[..., Case]
+QUICK = Settings(quick=True, threads=1)
+
+
+def test_cases_come_back_in_order_and_by_part_of_their_name(make_case: MakeCase) -> None:
+    cases = Registry()
+    for name in ("a/one", "b/two", "a/three"):
+        cases.add(make_case({}, name=name))
+    cases.add(make_case({}, name="a/one", device="cuda"))
+    assert [case.name for case in cases.matching("a/")] == ["a/one", "a/three"]
+    assert [case.name for case in cases.matching()] == ["a/one", "b/two", "a/three"]
+    assert [case.device for case in cases.matching("a/", "cuda")] == ["cuda"]
+    assert [case.theme for case in cases] == ["a", "b", "a", "a"]
+
+
+def test_a_pattern_that_matches_nothing_is_refused_with_the_names(make_case: MakeCase) -> None:
+    cases = Registry()
+    cases.add(make_case({}, name="a/one"))
+    with pytest.raises(ValueError, match=r"got 'zebra'; the cases on cpu are a/one"):
+        cases.matching("zebra")
+
+
+def test_a_name_is_taken_once(make_case: MakeCase) -> None:
+    cases = Registry()
+    cases.add(make_case({}))
+    with pytest.raises(ValueError, match="'fixed/case' is registered twice"):
+        cases.add(make_case({}))
+
+
+@pytest.mark.parametrize("bounds", [{}, {"at_least": 1.0, "at_most": 2.0}])
+def test_a_target_has_exactly_one_bound(bounds: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="either at_least or at_most"):
+        Target("speed", "a", **bounds)  # type: ignore[arg-type]
+
+
+def test_a_share_is_of_one_limit_and_of_one_method() -> None:
+    with pytest.raises(ValueError, match="one share of a limit, of one method"):
+        Target("share", "a", at_least=0.7, of_gemm=True, of_copy=True)
+    with pytest.raises(ValueError, match="one share of a limit, of one method"):
+        Target("share", "a", "b", at_least=0.7, of_gemm=True)
+
+
+def test_a_figure_is_about_the_method_that_is_to_be_fast() -> None:
+    assert Target.faster("ours", "rival", 2).subject == "ours"
+    assert Target("growth", "long", "short", at_most=1.5).subject == "long"
+    assert Target("peak", "a", at_most=160).subject == "a"
+
+
+def test_a_method_is_timed_or_measures_itself() -> None:
+    with pytest.raises(ValueError, match="either run or measure"):
+        Method(lambda: None)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "reached", "missed"), [({"at_least": 2}, 2.0, 1.9), ({"at_most": 2}, 2.0, 2.1)]
+)
+def test_a_target_is_reached_on_the_right_side(
+    bounds: dict[str, float], reached: float, missed: float
+) -> None:
+    target = Target("speed", "a", **bounds)  # type: ignore[arg-type]
+    assert target.reached(reached)
+    assert not target.reached(missed)
+
+
+@pytest.mark.parametrize("case", list(registry), ids=lambda case: f"{case.device}-{case.name}")
+def test_every_case_has_the_methods_of_its_targets_and_peers_say_why_not(case: Case) -> None:
+    makes = case.setup(QUICK, [])
+    for target in case.targets:
+        assert set(target.methods) <= set(makes)
+    for name in makes:
+        if "fast-transformers" in name:
+            with pytest.raises(NotMeasured, match="--peers"):
+                makes[name]()

@@ -1,0 +1,208 @@
+"""The document says what was measured and when, and never a number for what was not."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from benchmarks.measure.cases import Case, Method, Settings
+from benchmarks.measure.machine import Limits, Machine
+from benchmarks.measure.results import (
+    CaseResult,
+    Quantity,
+    Target,
+    from_record,
+    to_record,
+)
+from benchmarks.measure.runner import run_case
+from benchmarks.report.document import Document, Run, read, to_markdown, write
+from benchmarks.report.tables import first_win, quantity
+
+MakeCase = Callable[..., Case]
+RunCase = Callable[[Case], CaseResult]
+MACHINE = Machine(
+    "2026-11-21", "abc1234", "A processor, 2 cores", "torch 2.13.0", "C++ kernels for avx512", 2
+)
+RUN = Run(MACHINE, Limits(3.3e11, 1.9e12, 4e10))
+
+
+@pytest.fixture
+def run() -> RunCase:
+    return lambda case: run_case(case, Settings(threads=1), RUN.limits)
+
+
+def _document(*results: CaseResult, run: Run = RUN) -> Document:
+    names = [result.case.name for result in results]
+    return Document("fixed", "cpu").updated(run, results, names)
+
+
+def _rows(markdown: str, name: str) -> list[list[str]]:
+    """The table rows of a document that mention `name`."""
+    lines = [line for line in markdown.splitlines() if line.startswith("|") and name in line]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def test_the_document_shows_ratio_target_and_verdict(
+    make_case: MakeCase, twice_as_fast: Target, run: RunCase
+) -> None:
+    case = make_case({"slow": 4.2, "fast": 2.0}, targets=(twice_as_fast,))
+    (row,) = _rows(to_markdown(_document(run(case))), "times faster")
+    shown = ["2.1", "2.1 to 2.1", ">= 2", "yes", "-", "a"]
+    assert row == ["fixed/case", "times faster than slow", *shown]
+
+
+def test_the_document_names_date_commit_hardware_versions_and_command(
+    make_case: MakeCase, run: RunCase
+) -> None:
+    text = to_markdown(_document(run(make_case({"a": 1.0}))))
+    for word in (
+        "2026-11-21", "abc1234", "A processor", "2.13.0", "330 GFLOP/s", "kernels for avx512",
+        "python -m benchmarks --peers --only fixed/",
+    ):  # fmt: skip
+        assert word in text
+
+
+def test_a_wrong_method_shows_not_correct_and_no_number(
+    make_case: MakeCase, twice_as_fast: Target, run: RunCase
+) -> None:
+    wrong = Method(lambda: "off by 0.5", measure=lambda: 4.0)
+    right = Method(lambda: None, measure=lambda: 2.0)
+    made = {"slow": lambda: wrong, "fast": lambda: right}
+    case = make_case({}, setup=lambda settings, earlier: made, targets=(twice_as_fast,))
+    text = to_markdown(_document(run(case)))
+    (row,) = [row for row in _rows(text, "not correct") if row[1] == "slow"]
+    assert not re.search(r"\d", "".join(row))
+    (figure,) = _rows(text, "times faster")
+    assert figure[2:4] == ["-", "-"]
+    assert figure[5:7] == ["-", "-"]
+
+
+def test_a_missing_peer_says_why(make_case: MakeCase, run: RunCase) -> None:
+    text = to_markdown(_document(run(make_case({"peer": "not installed\n| here"}))))
+    (row,) = _rows(text, "peer")
+    assert row[3:] == ["not installed / here", "-", "-", "a", "-", "-"]
+
+
+def test_an_estimated_figure_is_marked_wherever_it_goes(make_case: MakeCase, run: RunCase) -> None:
+    slow = Method(lambda: None, measure=lambda: 8.0, estimated=True)
+    fast = Method(lambda: None, measure=lambda: 2.0)
+    target = Target("times faster than slow", "slow", "fast", at_least=2)
+    made = {"slow": lambda: slow, "fast": lambda: fast}
+    case = make_case({}, setup=lambda settings, earlier: made, targets=(target,))
+    text = to_markdown(_document(run(case)))
+    assert _rows(text, "times faster")[0][2] == "4 (estimated)"
+    assert any(row[3] == "8 s (estimated)" for row in _rows(text, "slow"))
+    assert not any("estimated" in row[3] for row in _rows(text, "| fast |"))
+
+
+def _limited(gemm: float, copy: float) -> Method:
+    """Takes a second and does these shares of the limits in it."""
+    return Method(
+        lambda: None, measure=lambda: 1.0,
+        operations=gemm * RUN.limits.gemm_float32, traffic=copy * RUN.limits.copy_bandwidth,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("gemm", "copy", "shown"),
+    [(0.75, 0.25, "75% of GEMM"), (0.1, 0.5, "50% of copy"), (0, 1.25, "125% of copy")],
+)
+def test_shares_of_the_limits_are_shown(
+    make_case: MakeCase, run: RunCase, gemm: float, copy: float, shown: str
+) -> None:
+    made = {"ours": lambda: _limited(gemm, copy), "rival": lambda: _limited(0, 0)}
+    target = Target.faster("ours", "rival", 2)
+    case = make_case({}, setup=lambda settings, earlier: made, targets=(target,))
+    text = to_markdown(_document(run(case)))
+    assert _rows(text, "times as fast")[0][6] == shown
+    assert _rows(text, "| ours |")[0][-2:] == [f"{gemm:.0%}" if gemm else "-", f"{copy:.0%}"]
+    assert _rows(text, "| rival |")[0][-2:] == ["-", "-"]
+
+
+def test_a_share_that_is_promised_reads_in_percent(make_case: MakeCase, run: RunCase) -> None:
+    target = Target("share of the GEMM rate", "ours", at_least=0.7, of_gemm=True)
+    made = {"ours": lambda: _limited(0.66, 0)}
+    case = make_case({}, setup=lambda settings, earlier: made, targets=(target,))
+    (row,) = _rows(to_markdown(_document(run(case))), "share of the GEMM rate")
+    assert row[2:6] == ["66%", "66% to 66%", ">= 70%", "**no**"]
+
+
+def test_a_result_comes_back_from_json(
+    make_case: MakeCase, twice_as_fast: Target, run: RunCase
+) -> None:
+    values = {"gone": "not here", "slow": 4.0, "fast": 2.0}
+    result = run(make_case(values, targets=(twice_as_fast,), series="s", at=3))
+    assert from_record(to_record(result)) == result
+
+
+def test_a_case_takes_the_place_of_its_earlier_figures(
+    make_case: MakeCase, run: RunCase, tmp_path: Path
+) -> None:
+    one, two, gone = (run(make_case({"a": 1.0}, name=f"fixed/{n}")) for n in ("1", "2", "gone"))
+    write(_document(one, two, gone), tmp_path)
+    later = Run(dataclasses.replace(MACHINE, date="2026-12-01", commit="later"), RUN.limits)
+    again = run(make_case({"a": 3.0}, name="fixed/2"))
+    document = read(tmp_path, "fixed", "cpu").updated(later, [again], ["fixed/1", "fixed/2"])
+    assert document.entries == ((RUN, one), (later, again))
+    paths = write(document, tmp_path)
+    assert [path.relative_to(tmp_path).as_posix() for path in paths] == [
+        "fixed/results.md", "fixed/results.json",
+    ]  # fmt: skip
+    assert read(tmp_path, "fixed", "cpu") == document
+    text = paths[0].read_text()
+    assert _rows(text, "fixed/1")[0][6] == "b"
+    assert _rows(text, "fixed/2")[0][6] == "a"
+    assert text.index("2026-12-01") < text.index("2026-11-21")
+
+
+def test_a_gpus_results_stand_beside(make_case: MakeCase, run: RunCase, tmp_path: Path) -> None:
+    document = dataclasses.replace(_document(run(make_case({"a": 1.0}))), device="cuda")
+    assert [path.stem for path in write(document, tmp_path)] == ["results-cuda"] * 2
+    assert read(tmp_path, "fixed", "cuda") == document
+    assert read(tmp_path, "fixed", "cpu").entries == ()
+
+
+def test_a_quick_run_says_so(make_case: MakeCase, run: RunCase) -> None:
+    quick = dataclasses.replace(RUN, quick=True)
+    text = to_markdown(_document(run(make_case({"a": 1.0})), run=quick))
+    assert "numbers mean nothing" in text
+
+
+@pytest.mark.parametrize(
+    ("rival_seconds", "sentence"),
+    [
+        ([0.5, 2.0, 3.0], "A is faster than B from N=200 on"),
+        ([2.0, 2.0, 2.0], "A is faster than B at every length measured"),
+        ([0.5, 0.5, 0.5], "A is not yet faster than B at N=400"),
+        # A win that does not last is none.
+        ([2.0, 0.5, 2.0], "A is faster than B from N=400 on"),
+    ],
+)
+def test_the_first_win_is_named(
+    make_case: MakeCase, run: RunCase, rival_seconds: list[float], sentence: str
+) -> None:
+    members = [
+        run(make_case({"A": 1.0, "B": seconds}, name=f"fixed/{at}", series="forward", at=at))
+        for at, seconds in zip((100, 200, 400), rival_seconds, strict=True)
+    ]
+    assert sentence in first_win(members)
+    text = to_markdown(_document(*members))
+    assert "## By length: forward" in text
+    last = rival_seconds[2]
+    assert ["400", "1 s", quantity(last, "seconds"), f"{last:.2f}"] in _rows(text, "400")
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "shown"),
+    [
+        (1.5, "seconds", "1.5 s"), (0.0015, "seconds", "1.5 ms"), (2e-6, "seconds", "2 us"),
+        (0.0, "seconds", "0 ns"), (160 * 2**20, "bytes", "160 MiB"),
+        (32.6 * 2**20, "bytes", "32.6 MiB"),
+    ],
+)  # fmt: skip
+def test_quantities_read_well(value: float, kind: Quantity, shown: str) -> None:
+    assert quantity(value, kind) == shown
