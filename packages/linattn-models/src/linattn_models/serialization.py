@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from linattn_models.atomic import replaced_folder
+from linattn_models.files import replaced_folder
 from linattn_models.autoregressive import AutoregressiveTransformer
 from linattn_models.ctc import CTCBiLSTM
 from linattn_models.transformer import Transformer

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from linattn_models.atomic import replace_file
+from linattn_models.files import replace_file
 from linattn_models.training.checkpoint import MODEL_FILE, load_weights, read_checkpoint
 from linattn_models.training.curves import plot_curves
 from linattn_models.training.identity import fingerprint
