@@ -17,6 +17,7 @@ from statistics import median
 from typing import Any
 
 import torch
+from linattn_models.training.optimization import Updater
 from pixel_datasets import Images
 from pixel_presets import Attention, Recipe
 from pixel_runs import build_model
@@ -25,9 +26,11 @@ from pixel_training import mean_nats
 from tqdm import tqdm
 
 from linattn_models.files import replace_file
-from linattn_models.training.determinism import deterministic_kernels
-from linattn_models.training.environment import environment
-from linattn_models.training.updates import Updater, make_accelerator
+from linattn_models.training.environment import (
+    deterministic_kernels,
+    environment,
+    make_accelerator,
+)
 
 UPDATES_A_ROUND = 3
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from linattn_models.training.optimizers import (
+from linattn_models.training.optimization import (
     build_optimizer,
     load_optimizer_tensors,
     optimizer_tensors,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linattn_models.training.schedules import learning_rate
+from linattn_models.training.optimization import learning_rate
 from tests.training.toy import toy_config
 
 

@@ -13,7 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch import nn
 
 from linattn_models.training import RunFolder
-from linattn_models.training.schedules import learning_rate
+from linattn_models.training.optimization import learning_rate
 from tests.training.toy import (
     DESCRIBE,
     ToyData,

@@ -9,8 +9,8 @@ import pytest
 import torch
 from accelerate.utils import DistributedType
 
-from linattn_models.training import updates
-from linattn_models.training.determinism import deterministic_kernels
+from linattn_models.training import environment as environment_module
+from linattn_models.training.environment import deterministic_kernels, make_accelerator
 from tests.training.toy import toy_config, toy_run
 
 
@@ -18,15 +18,15 @@ def pretend(monkeypatch: pytest.MonkeyPatch, processes: int, kind: DistributedTy
     accelerator = SimpleNamespace(
         num_processes=processes, distributed_type=kind, device=torch.device("cpu")
     )
-    monkeypatch.setattr(updates, "Accelerator", lambda **settings: accelerator)
+    monkeypatch.setattr(environment_module, "Accelerator", lambda **settings: accelerator)
 
 
 def test_a_batch_that_the_processes_cannot_share(
     out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pretend(monkeypatch, 3, DistributedType.MULTI_CPU)
-    updates.make_accelerator(toy_config(batch_size=6))
-    with pytest.raises(ValueError, match="must divide by their number 3, got 4"):
+    make_accelerator(toy_config(batch_size=6))
+    with pytest.raises(ValueError, match="expected a multiple of the 3 processes .*, got 4"):
         toy_run(out, batch_size=4)
     assert not out.exists()
 
@@ -35,7 +35,7 @@ def test_ways_to_share_a_model_that_checkpoints_do_not_know(
     out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pretend(monkeypatch, 2, DistributedType.FSDP)
-    with pytest.raises(ValueError, match="accelerate is set up for FSDP"):
+    with pytest.raises(ValueError, match="got accelerate set up for FSDP"):
         toy_run(out)
     assert not out.exists()
 

@@ -13,9 +13,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from linattn_models.files import replaced_folder
 from linattn_models.autoregressive import AutoregressiveTransformer
 from linattn_models.ctc import CTCBiLSTM
+from linattn_models.files import replaced_folder
 from linattn_models.transformer import Transformer
 from linattn_models.validation import one_of
 

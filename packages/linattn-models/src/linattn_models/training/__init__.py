@@ -1,36 +1,74 @@
 """Training runs that are folders: resumable bit for bit, on one process or many.
 
-`train` makes a run, `RunFolder` reads it, `run_script` turns a `main` into a command,
-`require_at_least` checks its flags, `markdown_table` sets its numbers. All of it needs the extra
-`[train]`.
+`train` makes a run, `RunFolder` reads it. For scripts: `run_script` and `preset_flags`, and what
+puts several runs side by side. All of it needs the extra `[train]`.
 """
 
 from __future__ import annotations
 
 from importlib.util import find_spec
 
-_missing = [name for name in ("accelerate", "tensorboard", "tqdm") if find_spec(name) is None]
+_NEEDED = ("accelerate", "filelock", "matplotlib", "tensorboard", "tqdm", "tyro")
+_missing = [name for name in _NEEDED if find_spec(name) is None]
 if _missing:
     raise ImportError(
         f"linattn_models.training needs {', '.join(_missing)}, which the extra [train] brings: "
         "pip install linattn-models[train]"
     )
 
-from linattn_models.training.config import TrainingConfig  # noqa: E402
+from linattn_models.training.compare import (  # noqa: E402
+    copy_records,
+    measure_updates,
+    require_run,
+    run_summary,
+    trained_run,
+    updates_within,
+    with_steps,
+)
+from linattn_models.training.config import TrainingConfig, TrainingFlags  # noqa: E402
 from linattn_models.training.data import TensorData, TrainingData  # noqa: E402
-from linattn_models.training.loop import train  # noqa: E402
+from linattn_models.training.environment import environment, is_main_process  # noqa: E402
+from linattn_models.training.report import (  # noqa: E402
+    Panel,
+    figure,
+    markdown_table,
+    plot_panels,
+    points,
+)
+from linattn_models.training.run import train  # noqa: E402
 from linattn_models.training.run_folder import RunFolder  # noqa: E402
-from linattn_models.training.script import require_at_least, run_script  # noqa: E402
-from linattn_models.training.tables import figure, markdown_table  # noqa: E402
+from linattn_models.training.script import (  # noqa: E402
+    lacks_memory,
+    peek_flag,
+    preset_flags,
+    require_at_least,
+    run_script,
+)
 
 __all__ = [
+    "Panel",
     "RunFolder",
     "TensorData",
     "TrainingConfig",
     "TrainingData",
+    "TrainingFlags",
+    "copy_records",
+    "environment",
     "figure",
+    "is_main_process",
+    "lacks_memory",
     "markdown_table",
+    "measure_updates",
+    "peek_flag",
+    "plot_panels",
+    "points",
+    "preset_flags",
     "require_at_least",
+    "require_run",
     "run_script",
+    "run_summary",
     "train",
+    "trained_run",
+    "updates_within",
+    "with_steps",
 ]

@@ -12,9 +12,10 @@ from typing import Any
 import safetensors.torch
 from torch import Tensor, nn
 
+from linattn_core.errors import expected, shown
 from linattn_models.files import new_folder, write_file
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MODEL_FILE = "model.safetensors"
 OPTIMIZER_FILE = "optimizer.safetensors"
 RANDOM_FILE = "rng.safetensors"
@@ -29,6 +30,15 @@ class Checkpoint:
     folder: Path
     tensors: Mapping[str, dict[str, Tensor]]
     record: dict[str, Any]
+
+    def fitting(self, file: str, kinds: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The tensors of `file`, which have exactly the names, shapes and dtypes of `kinds`.
+
+        Raises:
+            ValueError: naming the first that is missing, unknown, or of another shape or dtype.
+        """
+        require_kinds(self.tensors[file], kinds, self.folder / file)
+        return self.tensors[file]
 
 
 def write_checkpoint(
@@ -46,7 +56,7 @@ def write_checkpoint(
         with new_folder(folder) as temporary:
             files = {name: _write_tensors(temporary / name, tensors[name]) for name in TENSOR_FILES}
             content = {"format_version": FORMAT_VERSION, **record, "files": files}
-            write_file(temporary / RECORD_FILE, json.dumps(content, indent=2).encode())
+            write_file(temporary / RECORD_FILE, signed_record(content))
     except OSError as error:
         raise OSError(
             f"the checkpoint {folder} could not be written ({error.strerror or error}): nothing of "
@@ -66,21 +76,36 @@ def read_checkpoint(folder: Path) -> Checkpoint:
 
 
 def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], source: object) -> None:
-    """Copies `tensors` into `model`, which must have exactly these names, shapes and dtypes.
+    """Copies `tensors` into `model`, which must have exactly these names, shapes and dtypes."""
+    require_kinds(tensors, model.state_dict(), source)
+    model.load_state_dict(dict(tensors))
+
+
+def require_kinds(
+    tensors: Mapping[str, Tensor], kinds: Mapping[str, Tensor], source: object
+) -> None:
+    """Refuses tensors with other names, shapes or dtypes than those of `kinds`.
 
     Raises:
         ValueError: naming the first tensor that is missing, unknown, or of another shape or dtype.
     """
-    own = model.state_dict()
-    for name in sorted(own.keys() ^ tensors.keys()):
-        where = "misses" if name in own else "holds"
-        ending = "which the model has" if name in own else "which the model has not"
-        raise ValueError(f"{source} {where} the tensor {name!r}, {ending}")
-    for name, tensor in tensors.items():
-        came, expected = _kind(tensor), _kind(own[name])
-        if came != expected:
-            raise ValueError(f"{source} holds {name!r} as {came}, the model has it as {expected}")
-    model.load_state_dict(dict(tensors))
+    for name in sorted(kinds.keys() | tensors.keys()):
+        wanted, got = (_kind(of[name]) if name in of else "none" for of in (kinds, tensors))
+        if wanted != got:
+            raise ValueError(expected(f"{source}, tensor {shown(name)}", wanted, got))
+
+
+def signed_record(content: Mapping[str, object]) -> bytes:
+    """`content` as JSON, with a digest of itself as "sha256"."""
+    return json.dumps({**content, "sha256": _digest(content)}, indent=2, allow_nan=False).encode()
+
+
+def damaged(folder: Path, what: str) -> ValueError:
+    """The error for a checkpoint in which something is not as it was written."""
+    return ValueError(
+        f"the checkpoint {folder} is damaged: {what}; restore the file, or remove that folder to "
+        "go back to the checkpoint before it"
+    )
 
 
 def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, object]:
@@ -95,44 +120,38 @@ def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, objec
 def _read_record(folder: Path) -> dict[str, Any]:
     path = folder / RECORD_FILE
     try:
-        record = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise _damage(folder, f"{path} is missing") from None
-    except ValueError as error:
-        raise _damage(folder, f"{path} is not whole JSON ({error})") from error
-    if not isinstance(record, dict) or not isinstance(record.get("files"), dict):
-        raise _damage(folder, f"{path} does not list the files of a checkpoint")
+        record = json.loads(_read(folder, RECORD_FILE))
+    except (ValueError, RecursionError) as error:
+        raise damaged(folder, f"{path} is not whole JSON ({error})") from error
+    if not isinstance(record, dict):
+        raise damaged(folder, f"{path} holds no JSON object")
     version = record.get("format_version")
-    if version != FORMAT_VERSION:
-        raise ValueError(
-            f"{path} has format version {version!r}, this release reads version {FORMAT_VERSION}"
-        )
+    if isinstance(version, int) and version != FORMAT_VERSION:
+        raise ValueError(expected(str(path), f"format version {FORMAT_VERSION}", version))
+    if record.pop("sha256", None) != _digest(record):
+        raise damaged(folder, f"{path} is not what was written (its sha256 differs)")
     return record
 
 
 def _read_tensors(folder: Path, name: str, files: Mapping[str, Any]) -> dict[str, Tensor]:
-    path = folder / name
-    written = files.get(name)
-    if not isinstance(written, dict):
-        raise _damage(folder, f"{folder / RECORD_FILE} does not list {name}")
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        raise _damage(folder, f"{path} is missing") from None
-    if len(content) != written.get("bytes"):
-        raise _damage(
-            folder, f"{path} has {len(content)} bytes, {written.get('bytes')} were written"
-        )
-    if hashlib.sha256(content).hexdigest() != written.get("sha256"):
-        raise _damage(folder, f"{path} is not what was written (its sha256 differs)")
+    content, written = _read(folder, name), files[name]
+    if len(content) != written["bytes"]:
+        what = expected(str(folder / name), f"{written['bytes']} bytes", len(content))
+        raise damaged(folder, what.rstrip("."))
+    if hashlib.sha256(content).hexdigest() != written["sha256"]:
+        raise damaged(folder, f"{folder / name} is not what was written (its sha256 differs)")
     return safetensors.torch.load(content)
 
 
-def _damage(folder: Path, what: str) -> ValueError:
-    return ValueError(
-        f"the checkpoint {folder} is damaged: {what}; restore the file, or remove that folder to "
-        "go back to the checkpoint before it"
-    )
+def _read(folder: Path, name: str) -> bytes:
+    try:
+        return (folder / name).read_bytes()
+    except FileNotFoundError:
+        raise damaged(folder, f"{folder / name} is missing") from None
+
+
+def _digest(content: Mapping[str, object]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _kind(tensor: Tensor) -> str:

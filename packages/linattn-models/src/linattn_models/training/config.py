@@ -1,128 +1,211 @@
-"""What a training run is told: one frozen, validated dataclass."""
+"""What a run is told, and what of it a resume may not change."""
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
+import hashlib
+import json
 import math
-from typing import Literal, get_args, get_type_hints
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, get_args, get_type_hints
+
+from linattn_core.errors import expected, near, shown
 
 Optimizer = Literal["radam", "adam", "adamw"]
 Schedule = Literal["constant", "cosine", "step"]
 MixedPrecision = Literal["no", "bf16", "fp16"]
+
+DESCRIBED = ("app", "preset", "dataset", "attention")
+"""What every run says of itself."""
 
 FREE_ON_RESUME = frozenset(
     {"steps", "log_every", "eval_every", "checkpoint_every", "keep_checkpoints"}
 )
 """Fields that a resumed run may change: none of them alters the updates already made."""
 
+_LONGEST_WARMUP = 100  # of a warm-up that is not given
+_LEAST = {
+    **dict.fromkeys(("steps", "batch_size", "log_every", "keep_checkpoints"), 1),
+    **dict.fromkeys(("eval_every", "checkpoint_every", "drop_at"), 1),
+    **dict.fromkeys(("warmup_steps", "seed"), 0),
+}
+_OPTIONAL = frozenset({"eval_every", "checkpoint_every", "drop_at", "warmup_steps", "clip_norm"})
+
 
 @dataclasses.dataclass(frozen=True)
-class TrainingConfig:
-    """Everything that decides the updates of a run, and how often it is logged, evaluated and kept.
+class TrainingFlags:
+    """How the model is trained.
 
-    Args:
-        steps: updates in all, counted from the beginning of the run and not from the last resume.
-        batch_size: examples an update sees, over all processes together.
-        learning_rate: the highest rate; `schedule` and `warmup_steps` scale it.
-        optimizer: "radam" or "adam", which add weight decay to the gradient, or "adamw", which
-            decouples it.
-        schedule: "constant"; "cosine" (to 0 at `steps`); "step" (times `drop_factor` once `drop_at`
-            updates are made).
-        warmup_steps: updates over which the rate rises linearly from 0.
-        drop_at: for the schedule "step", the updates made when the rate drops.
-        drop_factor: for the schedule "step", what the rate is multiplied by.
-        weight_decay: 0 is none.
-        clip_norm: the 2-norm that the gradient of an update is scaled down to; None leaves it
-            as it is.
-        mixed_precision: "no", "bf16", or "fp16" (with loss scaling; needs an accelerator).
-        log_every: updates between two lines of training loss, each the mean since the line before.
-        eval_every: updates between evaluations; None evaluates at the end only.
-        checkpoint_every: updates between checkpoints; None leaves one at the end (or when stopped)
-            only.
-        keep_checkpoints: the newest so many stay on disk.
-        seed: decides the order of the examples and every random draw while training.
+    The fields of `TrainingConfig`, not checked: what presets give and a command line overrides.
+    """
+
+    steps: int
+    """Updates in all, counted from the beginning of the run and not from the last resume."""
+    batch_size: int
+    """Examples an update sees, over all processes together."""
+    learning_rate: float = 1e-4
+    """The highest rate; the schedule and the warm-up scale it."""
+    optimizer: Optimizer = "radam"
+    """radam and adam add weight decay to the gradient, adamw decouples it."""
+    schedule: Schedule = "constant"
+    """constant; cosine: to 0 at the last step; step: times drop-factor after drop-at updates."""
+    warmup_steps: int | None = 0
+    """Updates over which the rate rises linearly from 0; None: a tenth of the steps, 100 at most,
+    and a resumed run keeps the warm-up that it began with."""
+    drop_at: int | None = None
+    """For the schedule step: the updates after which the rate drops."""
+    drop_factor: float = 0.1
+    """For the schedule step: what the rate is then multiplied by."""
+    weight_decay: float = 0.0
+    clip_norm: float | None = None
+    """The largest 2-norm of a gradient, which a larger one is scaled down to; None: no limit."""
+    mixed_precision: MixedPrecision = "no"
+    """fp16 scales the loss and needs an accelerator."""
+    log_every: int = 10
+    """Updates between two lines of training loss, each the mean since the line before."""
+    eval_every: int | None = None
+    """Updates between evaluations; None: one at the end."""
+    checkpoint_every: int | None = None
+    """Updates between checkpoints; None: one at the end or when stopped."""
+    keep_checkpoints: int = 2
+    """How many of the newest checkpoints stay on disk."""
+    seed: int = 0
+    """Decides the weights at the start, the order of the examples and every random draw."""
+
+    def config(self) -> TrainingConfig:
+        """The same values, checked."""
+        return TrainingConfig(**vars(self))
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingConfig(TrainingFlags):
+    """Everything that decides the updates of a run, and how often it is logged and kept.
+
+    The fields are described in `TrainingFlags`.
 
     Raises:
         ValueError: if a field has the wrong type or is out of range.
     """
 
-    steps: int
-    batch_size: int
-    learning_rate: float = 1e-4
-    optimizer: Optimizer = "radam"
-    schedule: Schedule = "constant"
-    warmup_steps: int = 0
-    drop_at: int | None = None
-    drop_factor: float = 0.1
-    weight_decay: float = 0.0
-    clip_norm: float | None = None
-    mixed_precision: MixedPrecision = "no"
-    log_every: int = 10
-    eval_every: int | None = None
-    checkpoint_every: int | None = None
-    keep_checkpoints: int = 2
-    seed: int = 0
-
     def __post_init__(self) -> None:
-        for name in ("steps", "batch_size", "log_every", "keep_checkpoints"):
-            self._require_integer(name, minimum=1)
-        for name in ("eval_every", "checkpoint_every", "drop_at"):
-            self._require_integer(name, minimum=1, optional=True)
-        for name in ("warmup_steps", "seed"):
-            self._require_integer(name, minimum=0)
-        for name in ("learning_rate", "drop_factor"):
-            self._require_number(name, above=0.0)
-        self._require_number("clip_norm", above=0.0, optional=True)
-        self._require_number("weight_decay", minimum=0.0)
+        for name, least in _LEAST.items():
+            self._require(
+                name, int, f"an integer of at least {least}", lambda v, low=least: v >= low
+            )
+        for name in ("learning_rate", "drop_factor", "clip_norm"):
+            self._require(name, (int, float), "a finite number above 0", lambda value: value > 0)
+        self._require(
+            "weight_decay", (int, float), "a finite number of at least 0", lambda v: v >= 0
+        )
         for name in ("optimizer", "schedule", "mixed_precision"):
-            self._require_choice(name)
+            value, known = getattr(self, name), get_args(get_type_hints(type(self))[name])
+            if value not in known:
+                raise ValueError(
+                    expected(name, "a known name", shown(value), near(str(value), known))
+                )
         self._require_schedule()
+
+    @property
+    def warmup(self) -> int:
+        """The updates of the warm-up, given or derived from `steps`."""
+        if self.warmup_steps is None:
+            return min(_LONGEST_WARMUP, self.steps // 10)
+        return self.warmup_steps
+
+    def settled(self, begun: Mapping[str, Any] | None = None) -> TrainingConfig:
+        """With a number for the warm-up: that of `begun`, the `config.json` of a resumed run."""
+        if self.warmup_steps is not None:
+            return self
+        training = {} if begun is None else begun.get("training")
+        before = training.get("warmup_steps") if isinstance(training, dict) else None
+        return dataclasses.replace(self, warmup_steps=self.warmup if before is None else before)
 
     def to_dict(self) -> dict[str, object]:
         """The fields by name, as plain JSON values."""
         return dataclasses.asdict(self)
 
-    def _require_integer(self, name: str, minimum: int, optional: bool = False) -> None:
-        value = getattr(self, name)
+    def _require(self, name: str, kind: Any, wanted: str, allowed: Any) -> None:
+        value, optional = getattr(self, name), name in _OPTIONAL
         if optional and value is None:
             return
-        if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-            expected = f"an integer of at least {minimum}" + (" or None" if optional else "")
-            raise ValueError(f"{name} must be {expected}, got {value!r}")
-
-    def _require_number(
-        self,
-        name: str,
-        above: float = -math.inf,
-        minimum: float = -math.inf,
-        optional: bool = False,
-    ) -> None:
-        value = getattr(self, name)
-        if optional and value is None:
-            return
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not is_number or not math.isfinite(value) or value <= above or value < minimum:
-            bound = f"above {above:g}" if above > -math.inf else f"of at least {minimum:g}"
-            expected = f"a finite number {bound}" + (" or None" if optional else "")
-            raise ValueError(f"{name} must be {expected}, got {value!r}")
-
-    def _require_choice(self, name: str) -> None:
-        value, choices = getattr(self, name), get_args(get_type_hints(type(self))[name])
-        if value in choices:
-            return
-        near = difflib.get_close_matches(str(value), choices, n=1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}{hint}")
+        is_number = isinstance(value, kind) and not isinstance(value, bool)
+        if not is_number or not math.isfinite(value) or not allowed(value):
+            raise ValueError(expected(name, wanted + " or None" * optional, shown(value)))
 
     def _require_schedule(self) -> None:
         if (self.schedule == "step") != (self.drop_at is not None):
             raise ValueError(
-                "drop_at says when the schedule 'step' drops the rate and goes with no other, "
-                f"got schedule={self.schedule!r} and drop_at={self.drop_at!r}"
+                expected(
+                    "drop_at",
+                    "a number with the schedule 'step' and None with any other",
+                    f"{self.drop_at} with {self.schedule!r}",
+                )
             )
-        if self.schedule == "cosine" and self.warmup_steps >= self.steps:
-            raise ValueError(
-                "the schedule 'cosine' falls after the warm-up, so warmup_steps must be below "
-                f"steps={self.steps}, got {self.warmup_steps}"
-            )
+        if self.schedule == "cosine" and self.warmup >= self.steps:
+            wanted = f"fewer than steps={self.steps} with the schedule 'cosine'"
+            raise ValueError(expected("warmup_steps", wanted, self.warmup))
+
+
+def run_config(
+    describe: Mapping[str, object],
+    model_config: Mapping[str, object],
+    config: TrainingConfig,
+    examples: int,
+) -> dict[str, Any]:
+    """The content of `config.json`.
+
+    Raises:
+        ValueError: if `describe` misses one of `DESCRIBED` or takes a name of this function's.
+        TypeError: if a value is not JSON.
+    """
+    missing = [name for name in DESCRIBED if name not in describe]
+    if missing:
+        raise ValueError(expected("describe", ", ".join(DESCRIBED), f"no {', '.join(missing)}"))
+    own = {"model": dict(model_config), "training": config.to_dict(), "examples": examples}
+    for name in own.keys() & describe.keys():
+        raise ValueError(
+            expected("describe", f"no {name!r}, which config.json holds already", shown(name))
+        )
+    # Through JSON and back: a tuple and the list it is read back as must compare equal.
+    return dict(json.loads(json.dumps({**describe, **own})))
+
+
+def fingerprint(config: Mapping[str, Any]) -> str:
+    """A digest of what a resume may not change in a `config.json`."""
+    content = json.dumps(_fixed(config), sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def require_same_run(before: Mapping[str, Any], now: Mapping[str, Any], folder: Path) -> None:
+    """Refuses to resume the run that began as `before` when it is described as `now`.
+
+    Raises:
+        ValueError: naming every field that differs, with both values.
+    """
+    old, new = _fixed(before), _fixed(now)
+    names = [name for name in sorted(old | new) if _value(old, name) != _value(new, name)]
+    if names:
+        listed = "; ".join(f"{n} was {_value(old, n)} and is now {_value(new, n)}" for n in names)
+        raise ValueError(
+            f"the run in {folder} cannot be resumed with another configuration ({listed}): resume "
+            "with the same values, or start a new run in another folder"
+        )
+
+
+def flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as one, the names joined by dots."""
+    flat: dict[str, Any] = {}
+    for name, item in value.items():
+        nested = isinstance(item, Mapping)
+        flat.update(flatten(item, f"{prefix}{name}.") if nested else {f"{prefix}{name}": item})
+    return flat
+
+
+def _fixed(config: Mapping[str, Any]) -> dict[str, Any]:
+    free = {f"training.{name}" for name in FREE_ON_RESUME}
+    return {name: value for name, value in flatten(config).items() if name not in free}
+
+
+def _value(flat: Mapping[str, Any], name: str) -> str:
+    return json.dumps(flat[name]) if name in flat else "absent"

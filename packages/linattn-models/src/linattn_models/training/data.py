@@ -8,6 +8,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from linattn_core.errors import expected
+
 
 class TrainingData(Protocol):
     """A set of examples that can be counted and picked from."""
@@ -54,7 +56,7 @@ class ExampleOrder:
 
     def __init__(self, examples: int, batch_size: int, seed: int) -> None:
         if examples < 1:
-            raise ValueError(f"training needs at least 1 example, the data has {examples}")
+            raise ValueError(expected("data", "at least 1 example", examples))
         self.examples = examples
         self.batch_size = batch_size
         self.seed = seed

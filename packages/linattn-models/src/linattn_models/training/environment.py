@@ -1,19 +1,89 @@
-"""What a run ran on, for `summary.json`; whatever cannot be found out is null."""
+"""Where a run runs: its processes and device, deterministic kernels, and the record of both."""
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import torch
+import torch.utils.deterministic as determinism
+from accelerate import Accelerator, PartialState
+from accelerate.state import AcceleratorState
+from accelerate.utils import InitProcessGroupKwargs
 
 from linattn_core import backends
+from linattn_core.errors import expected
+from linattn_models.training.config import TrainingConfig
+
+# The others wait while the main process evaluates: longer than the ten minutes that torch allows.
+_LONGEST_EVALUATION = timedelta(hours=6)
+
+
+def make_accelerator(config: TrainingConfig) -> Accelerator:
+    """The accelerator of a run: device, precision and the processes that torchrun started.
+
+    Raises:
+        ValueError: if the processes cannot share a batch evenly, or the device lacks the precision.
+    """
+    # A process may train twice, in two precisions: accelerate's state would hold on to the first.
+    AcceleratorState._reset_state()
+    accelerator = Accelerator(
+        # By default, accelerate takes processes on a CPU for runs that have nothing in common.
+        cpu=int(os.environ.get("WORLD_SIZE", "1")) > 1 and not torch.cuda.is_available(),
+        mixed_precision=config.mixed_precision,
+        kwargs_handlers=[InitProcessGroupKwargs(timeout=_LONGEST_EVALUATION)],
+    )
+    kind, processes = accelerator.distributed_type.value, accelerator.num_processes
+    if kind != "NO" and not kind.startswith("MULTI_"):
+        wanted = "one process, or several that are data-parallel under torchrun"
+        raise ValueError(expected("training", wanted, f"accelerate set up for {kind}"))
+    if config.mixed_precision == "fp16" and accelerator.device.type == "cpu":
+        raise ValueError(
+            expected("mixed_precision", "'bf16' or 'no' without an accelerator", "'fp16'")
+        )
+    if config.batch_size % processes:
+        wanted = f"a multiple of the {processes} processes that share a batch"
+        raise ValueError(expected("batch_size", wanted, config.batch_size))
+    return accelerator
+
+
+def is_main_process() -> bool:
+    """Whether this process reports: the only one, or under torchrun the first."""
+    return bool(PartialState().is_main_process)
+
+
+@contextmanager
+def deterministic_kernels(device: torch.device) -> Iterator[None]:
+    """On CUDA, deterministic kernels while the body runs; an operator without one warns.
+
+    Without this the backward of softmax attention adds in a different order each time, and a
+    resumed run would drift from an unbroken one. On the CPU the kernels that training uses are
+    deterministic already.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # torch's condition for cuBLAS
+    before = torch.are_deterministic_algorithms_enabled()
+    warned = torch.is_deterministic_algorithms_warn_only_enabled()
+    filled = determinism.fill_uninitialized_memory  # type: ignore[attr-defined]
+    torch.use_deterministic_algorithms(True, warn_only=warned if before else True)
+    determinism.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before, warn_only=warned)
+        determinism.fill_uninitialized_memory = filled  # type: ignore[attr-defined]
 
 
 def environment(device: torch.device) -> dict[str, object]:
-    """The versions, device, threads and source commit of this process; never fails."""
+    """The versions, device, threads and source commit of this process, null where unknown."""
     return {
         "torch": torch.__version__,
         "device": _device_name(device),

@@ -1,161 +1,169 @@
-"""`train`: a run from a folder to its summary."""
+"""The loop of a run: update, log, evaluate, checkpoint, in that order at every step."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping
-from contextlib import ExitStack
-from pathlib import Path
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import nn
+from accelerate import Accelerator
+from torch import Tensor, nn
 
-from linattn_models.files import remove_leftovers
-from linattn_models.training.checkpoint import read_checkpoint
-from linattn_models.training.checkpointing import CheckpointKeeper
 from linattn_models.training.config import TrainingConfig
-from linattn_models.training.data import TrainingData
-from linattn_models.training.determinism import deterministic_kernels
-from linattn_models.training.environment import environment
-from linattn_models.training.identity import DESCRIBED, fingerprint, require_same_run, run_config
-from linattn_models.training.interruption import StopRequest
-from linattn_models.training.metrics_log import MetricsLog
-from linattn_models.training.progress import Progress
-from linattn_models.training.random_state import seed_all
-from linattn_models.training.run_folder import RunFolder
-from linattn_models.training.trainer import Evaluate, Trainer, kept_modes
-from linattn_models.training.updates import Loss, Updater, make_accelerator
+from linattn_models.training.metrics import MetricsLog, checked_metrics, finite_or_none
+from linattn_models.training.optimization import Updater, learning_rate, not_finite
+from linattn_models.training.random_state import preserved_random_state
+from linattn_models.training.script import StopRequest
+from linattn_models.training.snapshot import Progress, Snapshots
+
+Evaluate = Callable[[Any], Mapping[str, float]]
+
+# Losses are read from the device in groups: reading each would make it wait for Python every step.
+_MOST_UNREAD = 64
 
 
-def train(
-    model: nn.Module,
-    data: TrainingData,
-    *,
-    loss: Loss,
-    config: TrainingConfig,
-    out: str | Path,
-    describe: Mapping[str, object],
-    model_config: Mapping[str, object],
-    evaluate: Evaluate | None = None,
-    resume: bool = False,
-) -> dict[str, Any]:
-    """The summary of a run made or continued in the folder `out`; `model` is trained in place.
-
-    A run stopped at any moment and resumed gives the same losses and weights, bit for bit on one
-    device, as one that was never stopped; so does a run that ended and is resumed with more `steps`
-    (save under a cosine schedule). Under `torchrun` the processes share every batch. The first
-    Ctrl-C or SIGTERM finishes the step in hand and leaves a checkpoint.
+class Loop:
+    """Carries a run from where it stands to its last step.
 
     Args:
-        model: any module; training starts from its weights, so seed before building it.
-        data: its examples come in an order that `config.seed` and the step decide.
-        loss: (model, batch) -> the mean over the examples of the batch, a scalar tensor.
+        accelerator: device and processes.
+        updater: holds the model and makes the updates.
+        evaluate: (model) -> metrics by name, or None.
         config: the training configuration.
-        out: the run folder.
-        describe: "app", "preset", "dataset", "attention", and whatever else must not change between
-            resumes.
-        model_config: what the model was built from, for `config.json`; JSON values.
-        evaluate: (model) -> metrics by name. Called on the main process, in evaluation mode,
-            without gradients and in full precision; what it draws from the global generators does
-            not disturb training.
-        resume: continue the run in `out` from its latest checkpoint, or from the beginning if it
-            has none yet.
-
-    Returns:
-        The content of `summary.json`. Its "metrics" are those of the last evaluation, or without
-        `evaluate` the last logged loss as "train_loss"; "train_seconds" sums the updates over all
-        resumes, without evaluations.
-
-    Raises:
-        ValueError: if `out` already holds a run (without `resume`) or none (with it), if the
-            configuration differs from the run's, if a checkpoint is damaged, or if the loss is no
-            longer finite.
-        OSError: if the disk refuses.
-        KeyboardInterrupt: after Ctrl-C or SIGTERM, the checkpoint written.
-
-    Cost:
-        Time O(steps); a checkpoint costs about twice the bytes of the largest of its files in host
-        memory.
+        snapshots: writes the checkpoints.
+        progress: where the run stands.
+        log: where measurements go; None on all but the main process.
     """
-    folder = RunFolder(out)
-    described = run_config(describe, model_config, config, len(data))
-    accelerator = make_accelerator(config)
-    if accelerator.is_main_process:
-        _require_startable(folder, described, resume)
-    accelerator.wait_for_everyone()
-    updater = Updater(accelerator, model, data, loss, config)
-    keeper = CheckpointKeeper(accelerator, updater, model, config, folder, fingerprint(described))
-    seed_all(config.seed, 0, accelerator.process_index)
-    progress = Progress()
-    latest = folder.latest_checkpoint() if resume else None
-    if latest is not None:
-        progress = keeper.restore(read_checkpoint(latest))
-        if progress.step == config.steps and _has_ended(folder, progress.step):
-            return folder.summary()
-    with ExitStack() as stack:
-        stop = stack.enter_context(StopRequest())
-        log = None
-        if accelerator.is_main_process:
-            _begin(folder, described, progress)
-            log = stack.enter_context(MetricsLog(folder, progress.step, config.steps))
-        stack.enter_context(kept_modes(model))
-        stack.enter_context(deterministic_kernels(accelerator.device))
-        model.train()
-        Trainer(accelerator, updater, model, evaluate, config, keeper, progress, log).run(stop)
-        if accelerator.is_main_process:
-            folder.write_summary(_summary(folder, described, model, progress, accelerator.device))
-        accelerator.wait_for_everyone()
-    if stop.requested:
-        raise KeyboardInterrupt("stopped after the last step; the run is complete")
-    return folder.summary()
+
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        updater: Updater,
+        evaluate: Evaluate | None,
+        config: TrainingConfig,
+        snapshots: Snapshots,
+        progress: Progress,
+        log: MetricsLog | None,
+    ) -> None:
+        self._accelerator = accelerator
+        self._updater = updater
+        self._evaluate_model = evaluate
+        self._config = config
+        self._snapshots = snapshots
+        self._progress = progress
+        self._log = log
+        self._unread: list[Tensor] = []
+
+    def run(self, stop: StopRequest) -> None:
+        """Makes the remaining updates, then logs and evaluates what the last step has not.
+
+        Args:
+            stop: looked at after every step; once requested, a checkpoint is left and the run ends.
+
+        Raises:
+            KeyboardInterrupt: after a requested stop.
+            ValueError: if the loss or a weight is no longer finite.
+            OSError: if the disk refuses a checkpoint or a line of metrics.
+        """
+        while self._progress.step < self._config.steps:
+            self._advance()
+            step = self._progress.step
+            if step % self._config.log_every == 0:
+                self._log_losses()
+            if _is_due(self._config.eval_every, step):
+                self._evaluate()
+            stopping = self._all_agree_to_stop(stop)
+            if (
+                stopping
+                or step == self._config.steps
+                or _is_due(self._config.checkpoint_every, step)
+            ):
+                self._save()
+            if stopping:
+                raise KeyboardInterrupt(
+                    f"stopped after step {step} of {self._config.steps}; its checkpoint is kept, "
+                    "and resume continues from it"
+                )
+        # After the last checkpoint: a run extended later goes on as if it had never ended here.
+        self._log_losses()
+        if self._progress.evaluated_at != self._progress.step:
+            self._evaluate()
+
+    def _advance(self) -> None:
+        with self._progress.timed():
+            self._unread.append(self._updater.update(self._progress.step))
+        self._progress.step += 1
+        if len(self._unread) == _MOST_UNREAD:
+            self._read_losses()
+        if self._log is not None:
+            self._log.advance()
+
+    def _read_losses(self) -> None:
+        if not self._unread:
+            return
+        with self._progress.timed():
+            losses = torch.stack(self._unread)  # (steps since the last reading,)
+            losses = losses.to(torch.promote_types(losses.dtype, torch.float32))
+            read = self._accelerator.reduce(losses, reduction="mean").tolist()
+        self._unread.clear()
+        for step, loss in enumerate(read, start=self._progress.step - len(read) + 1):
+            if not math.isfinite(loss):
+                raise not_finite("the loss", loss, step)
+        self._progress.unlogged_losses += read
+
+    def _log_losses(self) -> None:
+        self._read_losses()
+        losses, self._progress.unlogged_losses = self._progress.unlogged_losses, []
+        if self._log is not None and losses:
+            rate = learning_rate(self._config, self._progress.step - 1)
+            values = {"loss": math.fsum(losses) / len(losses), "learning_rate": rate}
+            self._log.log(self._progress.step, "train", values, self._progress.train_seconds)
+
+    def _evaluate(self) -> None:
+        self._read_losses()
+        self._progress.evaluated_at = self._progress.step
+        if self._evaluate_model is None:
+            return
+        if self._log is not None:
+            model = self._updater.model
+            with (
+                kept_modes(model),
+                preserved_random_state(self._accelerator.device),
+                torch.no_grad(),
+            ):
+                values = checked_metrics(self._evaluate_model(model.eval()))
+            self._log.log(self._progress.step, "eval", values, self._progress.train_seconds)
+            self._progress.metrics = {n: finite_or_none(value) for n, value in values.items()}
+        self._accelerator.wait_for_everyone()
+
+    def _save(self) -> None:
+        self._read_losses()
+        self._updater.require_finite_weights(self._progress.step)
+        if self._log is not None:
+            self._log.sync()
+            self._progress.metrics_lines = self._log.lines
+        self._snapshots.save(self._progress)
+
+    def _all_agree_to_stop(self, stop: StopRequest) -> bool:
+        if self._accelerator.num_processes == 1:
+            return stop.requested
+        # A signal reaches the processes at different steps; they must leave together.
+        asked = torch.tensor(float(stop.requested), device=self._accelerator.device)
+        return bool(self._accelerator.reduce(asked, reduction="sum").item())
 
 
-def _require_startable(folder: RunFolder, described: Mapping[str, Any], resume: bool) -> None:
-    if folder.path.exists() and not folder.path.is_dir():
-        raise ValueError(f"a run needs a folder, {folder.path} is a file")
-    if not resume:
-        if folder.holds_run():
-            raise ValueError(
-                f"{folder.path} already holds a run: resume it, or start a new one in another "
-                "folder"
-            )
-        return
-    if not folder.holds_run():
-        raise ValueError(f"{folder.path} holds no run to resume: start one there without resume")
-    require_same_run(folder.config(), described, folder.path)
-    if folder.latest_checkpoint() is None:
-        print(f"{folder.path} has no checkpoint yet: starting from the beginning", file=sys.stderr)
+@contextmanager
+def kept_modes(model: nn.Module) -> Iterator[None]:
+    """Afterwards each module of `model` is in training or evaluation mode as it was before."""
+    modes = {module: module.training for module in model.modules()}
+    try:
+        yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
 
 
-def _has_ended(folder: RunFolder, step: int) -> bool:
-    return folder.summary_file.exists() and folder.summary().get("steps") == step
-
-
-def _begin(folder: RunFolder, described: dict[str, Any], progress: Progress) -> None:
-    folder.write_config(described)
-    folder.cut_metrics(progress.metrics_lines)
-    for place in (folder.path, folder.checkpoints_folder):
-        remove_leftovers(place)
-
-
-def _summary(
-    folder: RunFolder,
-    described: Mapping[str, Any],
-    model: nn.Module,
-    progress: Progress,
-    device: torch.device,
-) -> dict[str, Any]:
-    metrics = progress.metrics
-    if not metrics:
-        trained = [line["loss"] for line in folder.metrics() if line["split"] == "train"]
-        metrics = {"train_loss": trained[-1]}
-    return {
-        **{name: described[name] for name in DESCRIBED},
-        "seed": described["training"]["seed"],
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "steps": progress.step,
-        "train_seconds": round(progress.train_seconds, 3),
-        "metrics": metrics,
-        "environment": environment(device),
-    }
+def _is_due(every: int | None, step: int) -> bool:
+    return every is not None and step % every == 0

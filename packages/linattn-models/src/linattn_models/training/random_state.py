@@ -50,7 +50,7 @@ def set_random_tensors(tensors: Mapping[str, Tensor], device: torch.device) -> N
 
 @contextmanager
 def preserved_random_state(device: torch.device) -> Iterator[None]:
-    """Lets the body draw what it likes: afterwards the generators stand where they stood before."""
+    """Puts the generators back to where they stood before the body."""
     tensors = random_tensors(device)
     try:
         yield

@@ -1,18 +1,25 @@
-"""A run on disk: where its files are, and how they are read."""
+"""A run on disk: where its files are, how they are read, and which process may write them."""
 
 from __future__ import annotations
 
 import json
+import os
+import platform
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
 from torch import nn
 
+from linattn_core.errors import expected, shown
 from linattn_models.files import replace_file
 from linattn_models.training.checkpoint import MODEL_FILE, load_weights, read_checkpoint
-from linattn_models.training.curves import plot_curves
-from linattn_models.training.identity import fingerprint
+from linattn_models.training.config import fingerprint
+from linattn_models.training.report import plot_panels, run_panels
 
 _CHECKPOINT_NAME = re.compile(r"step-(\d+)")
 
@@ -33,6 +40,8 @@ class RunFolder:
         self.summary_file = self.path / "summary.json"
         self.checkpoints_folder = self.path / "checkpoints"
         self.tensorboard_folder = self.path / "tensorboard"
+        self._lock_file = self.path / ".lock"
+        self._holder_file = self.path / ".lock-holder.json"
 
     def holds_run(self) -> bool:
         """Whether a run was begun here."""
@@ -54,9 +63,9 @@ class RunFolder:
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of `metrics.jsonl`, in order; a last line still being written is left out."""
         if not self.metrics_file.exists():
-            raise ValueError(f"{self.metrics_file} is missing: no run has logged anything there")
+            raise ValueError(expected(str(self.metrics_file), "the log of a run", "no file"))
         return [
-            _parse_object(line, f"{self.metrics_file}, line {number},")
+            _parse_object(line, f"{self.metrics_file}, line {number}")
             for number, line in enumerate(self._complete_lines(), start=1)
         ]
 
@@ -87,7 +96,7 @@ class RunFolder:
         """
         folder = self.latest_checkpoint()
         if folder is None:
-            raise ValueError(f"{self.path} holds no checkpoint: train there first")
+            raise ValueError(expected(str(self.path), "a checkpoint", "none", "train there first"))
         checkpoint = read_checkpoint(folder)
         if checkpoint.record["fingerprint"] != fingerprint(self.config()):
             raise ValueError(
@@ -98,8 +107,49 @@ class RunFolder:
         return checkpoint_step(folder)
 
     def plot_curves(self) -> Path:
-        """Draws each quantity of `metrics.jsonl` over the steps; returns `curve.png`."""
-        return plot_curves(self.metrics(), self.path / "curve.png")
+        """Draws each quantity of `metrics.jsonl` over the steps; returns `curve.png`.
+
+        Raises:
+            ValueError: if there is nothing to draw.
+        """
+        panels = run_panels(self.metrics())
+        if not panels:
+            raise ValueError(expected(str(self.metrics_file), "a measurement to draw", "none"))
+        return plot_panels(self.path / "curve.png", panels)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Only one process at a time is in the body for this folder.
+
+        The system releases the lock when a process ends, however that happens.
+
+        Raises:
+            ValueError: if another process is, naming it.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        # Not a singleton: a second training in this process must find the folder taken too.
+        lock = FileLock(self._lock_file, timeout=0, is_singleton=False)
+        try:
+            lock.acquire()
+        except Timeout:
+            raise ValueError(self._held()) from None
+        try:
+            since = datetime.now().astimezone().isoformat(timespec="seconds")
+            holder = {"pid": os.getpid(), "host": platform.node(), "since": since}
+            _write_object(self._holder_file, holder)
+            yield
+        finally:
+            self._holder_file.unlink(missing_ok=True)
+            lock.release()
+
+    def _held(self) -> str:
+        try:
+            holder = _read_object(self._holder_file)
+            who = f"process {holder['pid']} on {holder['host']} since {holder['since']}"
+        except (ValueError, KeyError):  # it has just begun, or just ended
+            who = "another process"
+        advice = "wait for it to end, or stop it"
+        return expected(str(self.path), "a run that no other process writes", who, advice)
 
     def write_config(self, config: dict[str, Any]) -> None:
         """Makes `config` the content of `config.json`."""
@@ -118,10 +168,9 @@ class RunFolder:
         """
         kept = self._complete_lines()[:lines] if self.metrics_file.exists() else []
         if len(kept) < lines:
-            raise ValueError(
-                f"{self.metrics_file} has {len(kept)} whole lines, the checkpoint was written "
-                f"after {lines}; restore the file, or start a new run in another folder"
-            )
+            wanted = f"the {lines} lines after which the checkpoint was written"
+            advice = "restore the file, or start a new run in another folder"
+            raise ValueError(expected(str(self.metrics_file), wanted, len(kept), advice))
         replace_file(self.metrics_file, b"".join(line + b"\n" for line in kept))
 
     def _complete_lines(self) -> list[bytes]:
@@ -136,7 +185,7 @@ def checkpoint_step(folder: Path) -> int:
     """
     match = _CHECKPOINT_NAME.fullmatch(folder.name)
     if match is None:
-        raise ValueError(f"a checkpoint folder is named step-N, got {folder.name!r}")
+        raise ValueError(expected("a checkpoint folder", "a name step-N", shown(folder.name)))
     return int(match[1])
 
 
@@ -144,17 +193,17 @@ def _read_object(path: Path) -> dict[str, Any]:
     try:
         content = path.read_bytes()
     except FileNotFoundError:
-        raise ValueError(f"{path} is missing, so {path.parent} holds no such run") from None
+        raise ValueError(expected(str(path), "the record of a run", "no file")) from None
     return _parse_object(content, str(path))
 
 
 def _parse_object(content: bytes, where: str) -> dict[str, Any]:
     try:
         value = json.loads(content)
-    except ValueError as error:
-        raise ValueError(f"{where} is not whole JSON: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError(expected(where, "whole JSON", error)) from error
     if not isinstance(value, dict):
-        raise ValueError(f"{where} must hold a JSON object, got {type(value).__name__}")
+        raise ValueError(expected(where, "a JSON object", type(value).__name__))
     return value
 
 

@@ -1,18 +1,66 @@
-"""How a script begins and ends: flags checked, results on stdout, one sentence on stderr."""
+"""How a script begins and ends: flags over a preset, one sentence on stderr, signals."""
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import os
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Callable, Mapping
-from typing import NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from types import FrameType
+from typing import Any, NoReturn, TypeVar
 
 import torch
+import tyro
+
+from linattn_core.errors import expected, near, shown
 
 DEBUG_VARIABLE = "LINATTN_DEBUG"
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
+_STDERR = 2
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+Flags = TypeVar("Flags")
+
+
+def preset_flags(
+    presets: Mapping[str, Flags],
+    default: str,
+    *,
+    description: str,
+    args: Sequence[str] | None = None,
+) -> Flags:
+    """The preset that `--preset` names, with the other flags in the place of its fields.
+
+    Args:
+        presets: by name, dataclasses with a field `preset`, whose values are the flags' defaults.
+        default: the preset without `--preset`.
+        description: what `--help` begins with.
+        args: the command line without the program; None takes that of this process.
+
+    Raises:
+        ValueError: if no preset has the name.
+        SystemExit: after `--help`, or after flags that do not parse.
+    """
+    given = sys.argv[1:] if args is None else list(args)
+    name = peek_flag("preset", default, given)
+    if name not in presets:
+        raise ValueError(expected("--preset", "a known name", shown(name), near(name, presets)))
+    choices = {preset: ("", flags) for preset, flags in presets.items()}
+    return tyro.extras.overridable_config_cli(
+        choices, prog=sys.argv[0], description=description, args=[name, *given]
+    )
+
+
+def peek_flag(name: str, default: str, args: Sequence[str] | None = None) -> str:
+    """The value of `--name` before the flags are parsed, for presets that depend on it."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument(f"--{name}", default=default, nargs="?")
+    return str(getattr(parser.parse_known_args(args)[0], name.replace("-", "_")) or default)
 
 
 def run_script(main: Callable[[], object]) -> NoReturn:
@@ -20,9 +68,12 @@ def run_script(main: Callable[[], object]) -> NoReturn:
 
     A ValueError or OSError, or a lack of memory, becomes one sentence on stderr; with
     LINATTN_DEBUG=1 in the environment the traceback comes before it. Any other exception is a bug
-    and keeps its traceback.
+    and keeps its traceback. Ctrl-C raises KeyboardInterrupt from here on, whatever handled it while
+    the script was imported.
     """
     try:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         main()
     except (ValueError, OSError) as error:
         _leave(error, EXIT_BAD_INPUT)
@@ -38,17 +89,52 @@ def run_script(main: Callable[[], object]) -> NoReturn:
 
 
 def require_at_least(flags: object, least: Mapping[str, int]) -> None:
-    """Refuses a flag below its minimum; None, where a default takes its place, is no number.
+    """Refuses a flag below its minimum; None, where a default takes its place, passes.
 
     Raises:
-        ValueError: naming the flag, the minimum and what was given.
+        ValueError: naming the flag, the minimum and what came.
     """
     for name, minimum in least.items():
         value = getattr(flags, name)
         if value is not None and value < minimum:
-            raise ValueError(
-                f"expected --{name.replace('_', '-')} of {minimum} or more, got {value}"
-            )
+            flag = f"--{name.replace('_', '-')}"
+            raise ValueError(expected(flag, f"{minimum} or more", value))
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Whether an exception of Python, of torch or of its allocators says so."""
+    # torch's allocator for the CPU raises a plain RuntimeError.
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    return "allocate memory" in str(error) or "not enough memory" in str(error)
+
+
+class StopRequest:
+    """While entered, the first SIGINT or SIGTERM sets `requested`; a second interrupts at once.
+
+    Outside the main thread, where Python allows no signal handler, signals are left alone.
+    """
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._previous: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> StopRequest:
+        if threading.current_thread() is threading.main_thread():
+            self._previous = {number: signal.signal(number, self._handle) for number in _SIGNALS}
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self._previous.items():
+            if handler is not None:  # installed from C, which Python cannot put back
+                signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.requested:
+            raise KeyboardInterrupt(f"stopped at once by a second {signal.Signals(number).name}")
+        self.requested = True
+        with contextlib.suppress(OSError):  # not print, which may be what was interrupted
+            os.write(_STDERR, b"\nstopping after this step; once more stops at once\n")
 
 
 def _leave(error: BaseException, code: int, advice: str = "") -> NoReturn:
@@ -57,11 +143,3 @@ def _leave(error: BaseException, code: int, advice: str = "") -> NoReturn:
     sentence = " ".join(str(error).split()) or "interrupted"
     print(f"{advice}{sentence}", file=sys.stderr)
     sys.exit(code)
-
-
-def lacks_memory(error: BaseException) -> bool:
-    """Whether that is what an exception says, of Python, of torch or of its allocators."""
-    # torch's allocator for the CPU raises a plain RuntimeError.
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
-        return True
-    return "allocate memory" in str(error) or "not enough memory" in str(error)

@@ -7,12 +7,13 @@ import math
 import os
 import sys
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any
 
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
+from linattn_core.errors import expected
+from linattn_models.training.report import NOT_MEASURED
 from linattn_models.training.run_folder import RunFolder
 
 
@@ -26,26 +27,19 @@ class MetricsLog:
     """
 
     def __init__(self, folder: RunFolder, step: int, steps: int) -> None:
-        self._file = folder.metrics_file.open("ab")
-        self._lines = folder.metrics_file.read_bytes().count(b"\n")
+        self._path = folder.metrics_file
+        self._file = self._path.open("ab")
+        content = self._path.read_bytes()
+        self._bytes = len(content)
+        self.lines = content.count(b"\n")
         # purge_step hides what a killed run showed of the steps that are now made again.
         self._writer = SummaryWriter(str(folder.tensorboard_folder), purge_step=step + 1)
         self._bar = tqdm(total=steps, initial=step, unit="step", file=sys.stderr)
 
-    @property
-    def lines(self) -> int:
-        """Lines in `metrics.jsonl`."""
-        return self._lines
-
     def __enter__(self) -> MetricsLog:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._bar.close()
         self._file.close()
         self._writer.close()
@@ -58,9 +52,9 @@ class MetricsLog:
         """Writes one line of measurements at once; inf and nan, unknown to JSON, become null."""
         named = {name: finite_or_none(value) for name, value in values.items()}
         line = {"step": step, "split": split, **named, "seconds": round(seconds, 3)}
-        self._file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
+        self._bytes += self._file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
         self._file.flush()
-        self._lines += 1
+        self.lines += 1
         for name, value in values.items():
             self._writer.add_scalar(f"{split}/{name}", value, step)
         if split == "train":
@@ -69,8 +63,19 @@ class MetricsLog:
             )
 
     def sync(self) -> None:
-        """Returns once the disk has every line so far."""
+        """Returns once the disk has every line so far.
+
+        Raises:
+            ValueError: if another process has replaced the file or written into it, which the
+                run's lock prevents only where the file system knows locks.
+        """
         os.fsync(self._file.fileno())
+        own = os.fstat(self._file.fileno())
+        same = self._path.exists() and os.path.samestat(own, self._path.stat())
+        if not same or own.st_size != self._bytes:
+            wanted = f"the {self.lines} lines that this process wrote"
+            advice = "another process writes into the run, so stop one and resume"
+            raise ValueError(expected(str(self._path), wanted, "a changed file", advice))
 
 
 def finite_or_none(value: float) -> float | None:
@@ -84,9 +89,6 @@ def checked_metrics(values: Mapping[str, Any]) -> dict[str, float]:
     Raises:
         ValueError: if it took a name that a line of `metrics.jsonl` already has.
     """
-    taken = sorted(values.keys() & {"step", "split", "seconds"})
-    if taken:
-        raise ValueError(
-            f"an evaluation may not name a metric {taken[0]!r}: each line has it already"
-        )
+    for taken in sorted(values.keys() & NOT_MEASURED):
+        raise ValueError(expected("metrics", "names that no line has already", repr(taken)))
     return {name: float(value) for name, value in values.items()}

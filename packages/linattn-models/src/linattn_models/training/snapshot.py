@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+from time import perf_counter
 from typing import Any
 
 from accelerate import Accelerator
-from torch import Tensor, nn
+from torch import Tensor
 
+from linattn_core.errors import expected, shown
 from linattn_models.files import remove_folder
 from linattn_models.training.checkpoint import (
     MODEL_FILE,
@@ -16,24 +21,53 @@ from linattn_models.training.checkpoint import (
     RANDOM_FILE,
     RECORD_FILE,
     Checkpoint,
-    load_weights,
+    damaged,
     write_checkpoint,
 )
 from linattn_models.training.config import TrainingConfig
-from linattn_models.training.optimizers import load_optimizer_tensors, optimizer_tensors
-from linattn_models.training.progress import Progress
+from linattn_models.training.optimization import (
+    Updater,
+    load_optimizer_tensors,
+    optimizer_tensors,
+)
 from linattn_models.training.random_state import random_tensors, seed_all, set_random_tensors
-from linattn_models.training.run_folder import RunFolder
-from linattn_models.training.updates import Updater
+from linattn_models.training.run_folder import RunFolder, checkpoint_step
 
 
-class CheckpointKeeper:
+@dataclass
+class Progress:
+    """The position of a run.
+
+    Args:
+        step: updates made. It is also the position in the data.
+        train_seconds: spent in updates, over all resumes, evaluations and checkpoints left out.
+        metrics_lines: lines of `metrics.jsonl` when the last checkpoint was written.
+        unlogged_losses: of the updates since the last line of training loss.
+        evaluated_at: the step of the last evaluation, 0 if there was none.
+        metrics: what the last evaluation returned.
+    """
+
+    step: int = 0
+    train_seconds: float = 0.0
+    metrics_lines: int = 0
+    unlogged_losses: list[float] = field(default_factory=list)
+    evaluated_at: int = 0
+    metrics: dict[str, float | None] = field(default_factory=dict)
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Counts the time that the body takes as training."""
+        started = perf_counter()
+        yield
+        self.train_seconds += perf_counter() - started
+
+
+class Snapshots:
     """Writes and restores the checkpoints of one run.
 
     Args:
         accelerator: device and processes; only the main process writes.
-        updater: holds the optimizer.
-        model: what is trained.
+        updater: holds the model and the optimizer.
         config: the training configuration.
         folder: where the run is kept.
         fingerprint: of the run's configuration; a checkpoint with another one is refused.
@@ -43,14 +77,12 @@ class CheckpointKeeper:
         self,
         accelerator: Accelerator,
         updater: Updater,
-        model: nn.Module,
         config: TrainingConfig,
         folder: RunFolder,
         fingerprint: str,
     ) -> None:
         self._accelerator = accelerator
         self._updater = updater
-        self._model = model
         self._config = config
         self._folder = folder
         self._fingerprint = fingerprint
@@ -64,9 +96,7 @@ class CheckpointKeeper:
         if self._accelerator.is_main_process:
             tensors = {
                 MODEL_FILE: self._model_tensors(),
-                OPTIMIZER_FILE: optimizer_tensors(
-                    self._updater.optimizer, self._updater.parameters
-                ),
+                OPTIMIZER_FILE: self._optimizer_tensors(),
                 RANDOM_FILE: random_states,
             }
             folder = self._folder.checkpoint_folder(progress.step)
@@ -81,18 +111,18 @@ class CheckpointKeeper:
         Raises:
             ValueError: if it is of another run, past the last step, or does not fit the model.
         """
-        record, source = checkpoint.record, checkpoint.folder / RECORD_FILE
-        progress = Progress.from_record(record, source)
-        for name in self._record().keys() - record.keys():
-            raise ValueError(f"{source} is damaged: it lacks the field {name!r}")
+        record = _checked(checkpoint)
+        progress = Progress(**{item.name: record[item.name] for item in fields(Progress)})
+        source = checkpoint.folder / RECORD_FILE
         if record["fingerprint"] != self._fingerprint:
             raise ValueError(f"{source} is of a run with another configuration than this one")
         if progress.step > self._config.steps:
-            raise ValueError(
-                f"the run in {self._folder.path} has made {progress.step} steps already, "
-                f"so steps must be at least that, got {self._config.steps}"
-            )
-        self._restore_tensors(checkpoint)
+            wanted = f"at least the {progress.step} that the run in {self._folder.path} has made"
+            raise ValueError(expected("steps", wanted, self._config.steps))
+        weights = checkpoint.fitting(MODEL_FILE, self._model_tensors())
+        state = checkpoint.fitting(OPTIMIZER_FILE, self._optimizer_tensors())
+        self._updater.model.load_state_dict(weights)
+        load_optimizer_tensors(self._updater.optimizer, self._updater.parameters, state)
         if self._accelerator.scaler is not None:
             self._accelerator.scaler.load_state_dict(record["grad_scaler"])
         self._restore_random_state(checkpoint, progress.step)
@@ -110,24 +140,15 @@ class CheckpointKeeper:
         }
 
     def _model_tensors(self) -> Mapping[str, Tensor]:
-        state = self._model.state_dict()
+        state = self._updater.model.state_dict()
         for name, value in state.items():
             if not isinstance(value, Tensor):
-                raise ValueError(
-                    f"a checkpoint holds tensors only, the model's state has {name!r} of type "
-                    f"{type(value).__name__}"
-                )
+                kind = type(value).__name__
+                raise ValueError(expected(f"{name!r} of the model's state", "a tensor", kind))
         return state
 
-    def _restore_tensors(self, checkpoint: Checkpoint) -> None:
-        weights, state = checkpoint.tensors[MODEL_FILE], checkpoint.tensors[OPTIMIZER_FILE]
-        load_weights(self._model, weights, checkpoint.folder / MODEL_FILE)
-        load_optimizer_tensors(
-            self._updater.optimizer,
-            self._updater.parameters,
-            state,
-            checkpoint.folder / OPTIMIZER_FILE,
-        )
+    def _optimizer_tensors(self) -> dict[str, Tensor]:
+        return optimizer_tensors(self._updater.optimizer, self._updater.parameters)
 
     def _random_states(self) -> dict[str, Tensor]:
         device = self._accelerator.device
@@ -141,7 +162,7 @@ class CheckpointKeeper:
         before, now = checkpoint.record, self._record()
         index = self._accelerator.process_index
         if all(before[name] == now[name] for name in ("processes", "device")):
-            states = checkpoint.tensors[RANDOM_FILE]
+            states = checkpoint.fitting(RANDOM_FILE, self._random_states())
             own = {name: state[index].clone() for name, state in states.items()}
             set_random_tensors(own, self._accelerator.device)
             return
@@ -160,3 +181,38 @@ class CheckpointKeeper:
                 f"{steps_before}: the learning rate jumps to the new curve",
                 stacklevel=2,
             )
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_finite(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+# What a record must hold, by name: a check, and what it wants.
+_RECORD: dict[str, tuple[Callable[[Any], bool], str]] = {
+    **dict.fromkeys(("step", "metrics_lines", "evaluated_at"), (_is_count, "a count")),
+    "train_seconds": (lambda v: _is_finite(v) and v >= 0, "seconds of at least 0"),
+    "unlogged_losses": (lambda v: isinstance(v, list) and all(map(_is_finite, v)), "losses"),
+    "metrics": (
+        lambda v: isinstance(v, dict) and all(x is None or _is_finite(x) for x in v.values()),
+        "numbers by name",
+    ),
+    **dict.fromkeys(("fingerprint", "device"), (lambda v: isinstance(v, str), "text")),
+    **dict.fromkeys(("steps", "processes"), (lambda v: _is_count(v) and v > 0, "1 or more")),
+    "grad_scaler": (lambda v: v is None or isinstance(v, dict), "a dictionary or null"),
+}
+
+
+def _checked(checkpoint: Checkpoint) -> dict[str, Any]:
+    """The record of a checkpoint, every field in its range."""
+    folder, record = checkpoint.folder, checkpoint.record
+    checks = {**_RECORD, "step": (lambda v: v == checkpoint_step(folder), "that of the folder")}
+    for name, (holds, wanted) in checks.items():
+        got = record.get(name, "none")
+        if name not in record or not holds(got):
+            sentence = expected(f"{name} in {folder / RECORD_FILE}", wanted, shown(got))
+            raise damaged(folder, sentence.rstrip("."))
+    return record

@@ -1,0 +1,148 @@
+"""Several runs side by side: made or kept, within equal updates or equal time; their records."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch import nn
+from tqdm import tqdm
+
+from linattn_core.errors import expected
+from linattn_models.files import replace_file
+from linattn_models.training.config import TrainingFlags, flatten
+from linattn_models.training.data import TrainingData
+from linattn_models.training.environment import (
+    deterministic_kernels,
+    environment,
+    make_accelerator,
+)
+from linattn_models.training.optimization import Loss, Updater
+from linattn_models.training.run_folder import RunFolder
+
+_UPDATES_A_ROUND = 3
+_EVALUATIONS = 8  # while a model trains, at least: the points of its curve
+
+
+def trained_run(
+    out: Path,
+    train: Callable[[bool], object],
+    expected_config: Mapping[str, object],
+    ended: Callable[[Mapping[str, Any]], bool] = lambda summary: True,
+) -> RunFolder:
+    """The run in `out`, ended: made, resumed, or left as it is if it had ended before.
+
+    Args:
+        train: makes the run; its argument says whether to resume.
+        expected_config: as `require_run` takes it.
+        ended: whether a summary is complete, where the application adds to it after training.
+
+    Raises:
+        ValueError: `out` holds a run of another configuration.
+    """
+    run = RunFolder(out)
+    begun = run.holds_run()
+    if begun:
+        require_run(run, expected_config)
+    if not (begun and run.summary_file.exists() and ended(run.summary())):
+        train(begun)
+    return run
+
+
+def require_run(run: RunFolder, expected_config: Mapping[str, object]) -> None:
+    """Refuses a run whose `config.json` differs from what is expected.
+
+    Args:
+        expected_config: values by name, nested names with dots: {"training.steps": 20}.
+
+    Raises:
+        ValueError: naming the first field that differs.
+    """
+    config = flatten(run.config())
+    for name, value in expected_config.items():
+        if config.get(name) != value:
+            advice = f"choose another folder than {run.path}"
+            raise ValueError(
+                expected(f"{name} of the run in {run.path}", value, config.get(name), advice)
+            )
+
+
+def run_summary(run: RunFolder, app: str) -> dict[str, Any]:
+    """The summary of a run of `app` that has ended.
+
+    Raises:
+        ValueError: if it has not, or is a run of another application.
+    """
+    summary = run.summary()
+    if summary.get("app") != app:
+        raise ValueError(expected(str(run.path), f"a run of {app}", f"one of {summary.get('app')}"))
+    return summary
+
+
+def copy_records(run: RunFolder, folder: Path) -> None:
+    """Copies config.json, metrics.jsonl and summary.json of `run` into `folder`: no weights."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in (run.config_file, run.metrics_file, run.summary_file):
+        replace_file(folder / file.name, file.read_bytes())
+
+
+def with_steps(flags: TrainingFlags, steps: int) -> TrainingFlags:
+    """The training cut or stretched to `steps` updates, with at least eight evaluations."""
+    share = max(1, steps // _EVALUATIONS)
+    return dataclasses.replace(
+        flags,
+        steps=steps,
+        eval_every=min(share, flags.eval_every or share),
+        checkpoint_every=min(share, flags.checkpoint_every or share),
+    )
+
+
+def updates_within(seconds: float, seconds_an_update: float) -> int:
+    """How many whole updates fit into `seconds`, at least 1."""
+    # n times s, divided by s, may round to just below n.
+    return max(1, math.floor(seconds / seconds_an_update * (1 + 1e-9)))
+
+
+def measure_updates(
+    models: Mapping[str, nn.Module],
+    data: TrainingData,
+    loss: Loss,
+    flags: TrainingFlags,
+    rounds: int,
+) -> tuple[dict[str, float], dict[str, object]]:
+    """Seconds that an update of each model takes, by name, and the environment.
+
+    The models take turns, round by round, so that other load on the machine falls on all of them;
+    a time is the median over the rounds. The models are trained by it.
+    """
+    config = flags.config()
+    accelerator = make_accelerator(config)
+    device = accelerator.device
+    updaters = {
+        name: Updater(accelerator, model.train(), data, loss, config)
+        for name, model in models.items()
+    }
+    readings: dict[str, list[float]] = {name: [] for name in models}
+    with deterministic_kernels(device):
+        for updater in updaters.values():
+            _seconds_an_update(updater, 0, device)  # warm-up
+        for turn in tqdm(range(1, rounds + 1), desc="timing", unit="round"):
+            for name, updater in updaters.items():
+                reading = _seconds_an_update(updater, turn * _UPDATES_A_ROUND, device)
+                readings[name].append(reading)
+    return {name: median(taken) for name, taken in readings.items()}, environment(device)
+
+
+def _seconds_an_update(updater: Updater, first: int, device: torch.device) -> float:
+    begin = time.perf_counter()
+    for step in range(first, first + _UPDATES_A_ROUND):
+        updater.update(step)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return (time.perf_counter() - begin) / _UPDATES_A_ROUND
