@@ -1,26 +1,47 @@
-"""Teach every kind of attention to copy, from the same sequences in the same order.
+"""Train every kind of attention to copy, on the same sequences in the same order.
 
     python apps/copy_task/compare.py                        minutes; the paper's figure 2
     python apps/copy_task/compare.py --preset smoke         seconds
 
 Into --out go curves.png (the loss over updates, and over time), table.md, and for each attention a
-folder of its own with config.json, metrics.jsonl and summary.json: everything that says what was
-done and what came of it. The runs themselves, with their weights, are in --runs; a comparison that
-was stopped goes on when the same command is given again with --resume.
+folder with config.json, metrics.jsonl and summary.json. The runs themselves, with their weights,
+are in --runs; a comparison that was stopped goes on when the same command is given again with
+--resume.
 """
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # importing torch takes seconds, in which Ctrl-C is one line too
+    import os
+    import signal
+
+    signal.signal(signal.SIGINT, lambda *_: (os.write(2, b"interrupted\n"), os._exit(130)))
+
 import dataclasses
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import tyro
-from copy_pictures import curves, table
-from copy_presets import Attention, PresetName, recipe_for
-from copy_training import APP, train_model
+from copying.presets import PRESETS, Attention, PresetName, Recipe
+from copying.training import APP, train_model
 
 from linattn_models.files import replace_file
-from linattn_models.training import RunFolder, require_at_least, run_script
+from linattn_models.training import (
+    Panel,
+    Points,
+    RunFolder,
+    copy_records,
+    figure,
+    markdown_table,
+    plot_panels,
+    points,
+    preset_flags,
+    require_run,
+    run_script,
+    trained_run,
+)
 
 ATTENTIONS: tuple[Attention, ...] = ("linear", "softmax", "lsh-1", "lsh-4")
 
@@ -29,12 +50,9 @@ ATTENTIONS: tuple[Attention, ...] = ("linear", "softmax", "lsh-1", "lsh-4")
 class Flags:
     """What is compared, and where it goes."""
 
-    preset: PresetName = "laptop"
+    preset: PresetName
     """smoke: seconds; laptop: minutes on two cores; paper: the paper's own numbers."""
-    steps: int | None = None
-    """Updates of each model; the preset's if not given."""
-    seed: int = 0
-    """Decides the weights at the start and the sequences."""
+    recipe: tyro.conf.OmitArgPrefixes[Recipe]
     out: Path | None = None
     """Folder for the picture, the table and the runs' records; runs/copy_task/compare-PRESET."""
     runs: Path | None = None
@@ -43,70 +61,82 @@ class Flags:
     resume: bool = False
     """Keep the runs that have ended, go on with one that was stopped."""
 
-    def run(self, attention: Attention) -> RunFolder:
-        """Where an attention's run goes."""
-        runs = Path("runs", APP, f"compare-{self.preset}", "runs")
-        return RunFolder((runs if self.runs is None else self.runs) / attention)
 
-    def comparison(self) -> Path:
-        """Where the comparison goes."""
-        return self.out or Path("runs", APP, f"compare-{self.preset}")
-
-
-def main(flags: Flags) -> None:
-    """Trains what is not trained yet, draws, prints the table, and copies what was recorded."""
-    require_at_least(flags, {"steps": 1, "seed": 0})
-    runs = {attention: flags.run(attention) for attention in ATTENTIONS}
-    recipe = recipe_for(flags.preset)
-    if flags.steps is not None:
-        recipe = dataclasses.replace(recipe, steps=flags.steps)
+def main() -> None:
+    """Trains what is not trained yet, draws, prints the table, and copies the records."""
+    presets: dict[str, Flags] = {name: Flags(name, recipe()) for name, recipe in PRESETS.items()}
+    flags = preset_flags(presets, "laptop", description=__doc__)
+    default = Path("runs", APP, f"compare-{flags.preset}")
+    out, parent = flags.out or default, flags.runs or default / "runs"
+    runs = {attention: RunFolder(parent / attention) for attention in ATTENTIONS}
+    steps = flags.recipe.training.config().steps
+    settings = {"training.steps": steps}  # to which the learning rate is scheduled
     for run in runs.values():
-        require_fit(run, recipe.steps, resume=flags.resume)
-    for folder in (flags.comparison(), *(run.path for run in runs.values())):
+        require_startable(run, settings, resume=flags.resume)
+    for folder in (out, *(run.path for run in runs.values())):
         folder.mkdir(parents=True, exist_ok=True)  # refused now, not after the training
     for attention, run in runs.items():
-        print(f"{attention}, {recipe.steps:,} updates, in {run.path}", flush=True)
-        train_model(
-            recipe,
-            attention=attention,
-            preset=flags.preset,
-            seed=flags.seed,
-            out=run.path,
-            resume=run.holds_run(),
-        )
-    write_comparison(runs, flags.comparison())
+        print(f"{attention}, {steps:,} updates, in {run.path}", flush=True)
+        train = partial(train_model, flags.recipe, attention, flags.preset, run.path)
+        trained_run(run.path, train, settings)
+    write_comparison(runs, out)
 
 
-def require_fit(run: RunFolder, steps: int, *, resume: bool) -> None:
-    """Refuses a run that is there already, unless it is to go on to its own last update."""
-    if not run.holds_run():
-        return
-    if not resume:
+def require_startable(run: RunFolder, settings: Mapping[str, object], *, resume: bool) -> None:
+    """Refuses a run that is there already, unless it is to go on with the same settings."""
+    if run.holds_run() and not resume:
         raise ValueError(
             f"{run.path} already holds a run: give --resume to keep it, or another --runs"
         )
-    training = run.config().get("training")
-    begun = training.get("steps") if isinstance(training, dict) else None
-    if begun != steps:
-        raise ValueError(
-            f"{run.path} holds a run of {begun} updates and {steps} were asked for, which its "
-            "learning rate was not scheduled for: give another --runs"
-        )
+    if run.holds_run():
+        require_run(run, settings)
 
 
-def write_comparison(runs: dict[Attention, RunFolder], out: Path) -> None:
+def write_comparison(runs: Mapping[Attention, RunFolder], out: Path) -> None:
     """Leaves the picture, the table and the records in `out`."""
     text = table({attention: run.summary() for attention, run in runs.items()})
-    picture = curves({attention: run.metrics() for attention, run in runs.items()})
-    out.mkdir(parents=True, exist_ok=True)
-    replace_file(out / "curves.png", picture)
+    plot_panels(
+        out / "curves.png",
+        [loss_panel(runs, "step", "updates"), loss_panel(runs, "seconds", "seconds of training")],
+        ylabel="cross-entropy, nats a symbol",
+        log_scale=True,
+    )
     replace_file(out / "table.md", text.encode())
     for attention, run in runs.items():
-        (out / attention).mkdir(exist_ok=True)
-        for file in (run.config_file, run.metrics_file, run.summary_file):
-            replace_file(out / attention / file.name, file.read_bytes())
+        copy_records(run, out / attention)
     print(f"\n{text}\nPicture, table and records are in {out}.")
 
 
+def loss_panel(runs: Mapping[Attention, RunFolder], over: str, xlabel: str) -> Panel:
+    """The loss of each attention in training, as in the paper's figure 2.
+
+    No sequence comes twice, so this is the loss on sequences that were not seen before.
+    """
+    curves: dict[str, Points] = {
+        name: points(run.metrics(), "loss", split="train", over=over) for name, run in runs.items()
+    }
+    return Panel(xlabel, curves)
+
+
+def table(summaries: Mapping[Attention, dict[str, Any]]) -> str:
+    """A row for each attention."""
+    header = ["attention", "updates", "parameters", "s of training", "held out: nats a symbol"]
+    header += ["symbols right", "whole copies right"]
+    return markdown_table(header, [_row(name, values) for name, values in summaries.items()])
+
+
+def _row(name: str, summary: dict[str, Any]) -> list[str]:
+    metrics = summary["metrics"]
+    return [
+        name,
+        f"{summary['steps']:,}",
+        f"{summary['parameters']:,}",
+        f"{summary['train_seconds']:,.0f}",
+        figure(metrics["loss"]),
+        f"{metrics['accuracy']:.2%}",
+        f"{metrics['sequence_accuracy']:.1%}",
+    ]
+
+
 if __name__ == "__main__":
-    run_script(lambda: main(tyro.cli(Flags, description=__doc__)))
+    run_script(main)

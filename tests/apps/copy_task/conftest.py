@@ -1,17 +1,14 @@
-"""The application's scripts are no package: their folder goes on the path, as it does when run."""
+"""The application's scripts, and a run of theirs."""
 
 from __future__ import annotations
 
 import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[3] / "apps" / "copy_task"))
-
-from app_scripts import Script, command, run
+from tests.apps.app_scripts import Script, command, run
 
 APP = "copy_task"
 

@@ -30,6 +30,7 @@ from linattn_models.training.data import TensorData, TrainingData  # noqa: E402
 from linattn_models.training.environment import environment, is_main_process  # noqa: E402
 from linattn_models.training.report import (  # noqa: E402
     Panel,
+    Points,
     figure,
     markdown_table,
     plot_panels,
@@ -47,6 +48,7 @@ from linattn_models.training.script import (  # noqa: E402
 
 __all__ = [
     "Panel",
+    "Points",
     "RunFolder",
     "TensorData",
     "TrainingConfig",

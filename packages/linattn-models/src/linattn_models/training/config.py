@@ -35,10 +35,10 @@ _OPTIONAL = frozenset({"eval_every", "checkpoint_every", "drop_at", "warmup_step
 
 @dataclasses.dataclass(frozen=True)
 class TrainingFlags:
-    """How the model is trained.
+    """How the model is trained."""
 
-    The fields of `TrainingConfig`, not checked: what presets give and a command line overrides.
-    """
+    # The fields of TrainingConfig, not checked: what presets give and a command line overrides.
+    # The docstrings are the help of the flags.
 
     steps: int
     """Updates in all, counted from the beginning of the run and not from the last resume."""
@@ -51,8 +51,7 @@ class TrainingFlags:
     schedule: Schedule = "constant"
     """constant; cosine: to 0 at the last step; step: times drop-factor after drop-at updates."""
     warmup_steps: int | None = 0
-    """Updates over which the rate rises linearly from 0; None: a tenth of the steps, 100 at most,
-    and a resumed run keeps the warm-up that it began with."""
+    """Updates over which the rate rises from 0; None: a tenth of the steps, at most 100."""
     drop_at: int | None = None
     """For the schedule step: the updates after which the rate drops."""
     drop_factor: float = 0.1

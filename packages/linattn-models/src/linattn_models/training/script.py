@@ -50,9 +50,9 @@ def preset_flags(
     name = peek_flag("preset", default, given)
     if name not in presets:
         raise ValueError(expected("--preset", "a known name", shown(name), near(name, presets)))
-    choices = {preset: ("", flags) for preset, flags in presets.items()}
+    choices = {f"--preset {preset}": (description, flags) for preset, flags in presets.items()}
     return tyro.extras.overridable_config_cli(
-        choices, prog=sys.argv[0], description=description, args=[name, *given]
+        choices, prog=sys.argv[0], args=[f"--preset {name}", *given]
     )
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import copy_data
 import pytest
 import torch
-from copy_data import Duplications, in_second_half
+from copying.data import SEPARATOR, SYMBOLS, Duplications, Stream, in_second_half
 
 INDICES = torch.arange(400)
-STREAMS: tuple[copy_data.Stream, ...] = ("training", "held-out")
+STREAMS: tuple[Stream, ...] = ("training", "held-out")
 
 
 @pytest.mark.parametrize("max_length", [4, 5, 16, 128])
@@ -18,8 +17,8 @@ def test_a_separator_symbols_a_separator_and_the_symbols_again(max_length: int) 
     for row, k in zip(batch["tokens"].tolist(), batch["copied"].tolist(), strict=True):
         first, second, padding = row[1 : k + 1], row[k + 2 : 2 * k + 2], row[2 * k + 2 :]
         assert first == second
-        assert all(1 <= symbol <= copy_data.SYMBOLS for symbol in first)
-        assert row[0] == row[k + 1] == copy_data.SEPARATOR
+        assert all(1 <= symbol <= SYMBOLS for symbol in first)
+        assert row[0] == row[k + 1] == SEPARATOR
         assert not any(padding)
 
 
@@ -32,7 +31,7 @@ def test_every_length_and_every_symbol_comes_as_often_as_any_other() -> None:
     assert (lengths - 200).abs().max() < 6 * 200**0.5
     symbols = batch["tokens"][in_second_half(batch["copied"], 66)]
     counts = torch.bincount(symbols, minlength=11)[1:].double()
-    expected = len(symbols) / copy_data.SYMBOLS
+    expected = len(symbols) / SYMBOLS
     assert (counts - expected).abs().max() < 6 * expected**0.5
 
 

@@ -1,10 +1,10 @@
-"""Sequences that say the same thing twice.
+"""Sequences whose second half repeats the first.
 
     0 w w w w 0 w w w w . . .
 
-A separator, k symbols out of ten, the separator, the same k symbols. k is drawn for each sequence,
-every number from 1 up being as likely as any other; what is left of the positions is padding. Who
-reads from the left must guess the first half, and can know all of the second.
+A separator, k symbols out of ten, the separator, the same k symbols, then padding. k is drawn for
+each sequence, uniformly from 1 to the most that fits. A causal model can only guess the first half,
+and can know all of the second.
 
 Nothing is stored: a sequence is a function of the seed, the stream and its index.
 """
@@ -18,6 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from linattn_core.errors import expected
+
 SEPARATOR = 0
 SYMBOLS = 10  # 1 to 10
 VOCABULARY = SYMBOLS + 1
@@ -28,11 +30,13 @@ _STREAM_NUMBERS: dict[Stream, int] = {"training": 0, "held-out": 1}
 
 @dataclass(frozen=True)
 class Duplications:
-    """The first `examples` sequences of a stream, as training data and to be looked at.
+    """The first `examples` sequences of a stream, as training data and for evaluation.
 
-    seed, stream: decide what is drawn; the streams of a seed have nothing to do with each other.
-    examples: how many sequences there are.
-    max_length: positions of each, padding included; the longest copy is of half of them, less one.
+    Args:
+        seed: decides what is drawn; no two seeds share a sequence but by chance.
+        stream: as the seed, a part of what decides.
+        examples: how many sequences there are.
+        max_length: positions of each, padding included; the longest copy is half of them, less one.
     """
 
     seed: int
@@ -42,10 +46,8 @@ class Duplications:
 
     def __post_init__(self) -> None:
         if self.max_length < 4:
-            raise ValueError(
-                "expected --max-length of 4 or more, for two separators and one symbol twice, got "
-                f"{self.max_length}"
-            )
+            wanted = "4 or more, for two separators and one symbol twice"
+            raise ValueError(expected("--max-length", wanted, self.max_length))
 
     def __len__(self) -> int:
         return self.examples
@@ -63,16 +65,16 @@ class Duplications:
         return {"tokens": duplicated(symbols, copied, self.max_length), "copied": copied}
 
     def _drawn(self, index: int) -> tuple[int, np.ndarray]:
-        """k of a sequence, and its symbols with some to spare: (most_symbols,)."""
+        """k of a sequence, and (most_symbols,) symbols, of which the first k are used."""
         draws = np.random.default_rng((_STREAM_NUMBERS[self.stream], self.seed, index))
         k = int(draws.integers(1, self.most_symbols, endpoint=True))
         return k, draws.integers(1, SYMBOLS, self.most_symbols, endpoint=True)
 
 
 def duplicated(symbols: Tensor, copied: Tensor, max_length: int) -> Tensor:
-    """The first `copied` of each row's symbols, twice, each time behind a separator.
+    """The first `copied` of each row's symbols, twice, each time after a separator.
 
-    Padding has the separator's number: it stands behind all that a causal model is asked for.
+    Padding has the separator's number: a causal model never sees it before what it is asked for.
 
     Args:
         symbols: (B, K) int64.
@@ -91,7 +93,7 @@ def duplicated(symbols: Tensor, copied: Tensor, max_length: int) -> Tensor:
 
 
 def in_second_half(copied: Tensor, max_length: int) -> Tensor:
-    """Whether a position holds a symbol that was there before: (B,) -> (B, max_length) bool."""
+    """Whether a position holds a symbol of the second half: (B,) -> (B, max_length) bool."""
     position = torch.arange(max_length, device=copied.device)
     k = copied[:, None]
     return (position >= k + 2) & (position < 2 * k + 2)

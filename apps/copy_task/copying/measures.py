@@ -1,11 +1,11 @@
-"""What a model makes of second halves: the loss it is trained on, and what is reported."""
+"""The loss that a model is trained on, and what is reported: of second halves only."""
 
 from __future__ import annotations
 
 import torch
-from copy_data import Duplications, in_second_half
 from torch import Tensor
 
+from copying.data import Duplications, in_second_half
 from linattn_models import AutoregressiveTransformer
 
 Batch = dict[str, Tensor]

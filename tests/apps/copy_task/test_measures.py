@@ -1,4 +1,4 @@
-"""What is counted: second halves and nothing else."""
+"""Second halves count, and nothing else."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from copy_data import SYMBOLS, VOCABULARY, Duplications, in_second_half
-from copy_measures import SEQUENCES_AT_ONCE, copy_loss, copy_measures
-from copy_model import build_model
-from copy_presets import Attention, smoke
+from copying.data import SYMBOLS, VOCABULARY, Duplications, in_second_half
+from copying.measures import SEQUENCES_AT_ONCE, copy_loss, copy_measures
+from copying.model import build_model
+from copying.presets import Attention, smoke
 from torch import Tensor, nn
 
 from linattn_models import Categorical
@@ -18,8 +18,8 @@ from linattn_models import Categorical
 DATA = Duplications(0, "held-out", SEQUENCES_AT_ONCE + 3, 20)
 
 
-class Told(nn.Module):
-    """Puts out logits that are made from the very tokens it is to predict."""
+class Oracle(nn.Module):
+    """Returns logits made from the very tokens that it is to predict."""
 
     def __init__(self, logits: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -32,59 +32,59 @@ class Told(nn.Module):
 
 
 def certain(tokens: Tensor) -> Tensor:
-    """Logits of somebody who knows it all."""
+    """Logits that are sure of the right token."""
     return 100.0 * nn.functional.one_hot(tokens, VOCABULARY).float()
 
 
-def test_knowing_all_and_knowing_nothing() -> None:
-    knowing = copy_measures(Told(certain), DATA)
-    assert knowing == {"loss": 0.0, "accuracy": 1.0, "sequence_accuracy": 1.0}
+def test_perfect_and_uniform_predictions() -> None:
+    perfect = copy_measures(Oracle(certain), DATA)
+    assert perfect == {"loss": 0.0, "accuracy": 1.0, "sequence_accuracy": 1.0}
 
     guesses = torch.zeros(VOCABULARY)
-    guesses[0] = -math.inf  # no separator, every symbol alike
-    ignorant = copy_measures(Told(lambda tokens: guesses.expand(*tokens.shape, -1)), DATA)
-    assert ignorant["loss"] == pytest.approx(math.log(SYMBOLS))
-    assert ignorant["accuracy"] == pytest.approx(1 / SYMBOLS, abs=0.05)
+    guesses[0] = -math.inf  # no separator, all symbols equally likely
+    uniform = copy_measures(Oracle(lambda tokens: guesses.expand(*tokens.shape, -1)), DATA)
+    assert uniform["loss"] == pytest.approx(math.log(SYMBOLS))
+    assert uniform["accuracy"] == pytest.approx(1 / SYMBOLS, abs=0.05)
 
 
 def test_one_fault_spoils_one_symbol_and_one_copy() -> None:
     batch = DATA.batch(torch.arange(len(DATA)))
     symbols = int(batch["copied"].sum())
     longest = int(batch["copied"].argmax())
-    victim, last = batch["tokens"][longest], 2 * int(batch["copied"][longest]) + 1
+    faulty, last = batch["tokens"][longest], 2 * int(batch["copied"][longest]) + 1
 
     def logits(tokens: Tensor) -> Tensor:
-        told = certain(tokens)
-        there = (tokens == victim).all(1)
-        told[there, last] = told[there, last].roll(1, -1)
-        return told
+        logits_of_batch = certain(tokens)
+        there = (tokens == faulty).all(1)
+        logits_of_batch[there, last] = logits_of_batch[there, last].roll(1, -1)
+        return logits_of_batch
 
-    assert (batch["tokens"] == victim).all(1).sum() == 1
-    measured = copy_measures(Told(logits), DATA)
+    assert (batch["tokens"] == faulty).all(1).sum() == 1
+    measured = copy_measures(Oracle(logits), DATA)
     assert measured["accuracy"] == pytest.approx(1 - 1 / symbols)
     assert measured["sequence_accuracy"] == pytest.approx(1 - 1 / len(DATA))
     assert measured["loss"] == pytest.approx(100 / symbols)
 
 
-def test_what_is_said_of_first_halves_and_padding_does_not_count() -> None:
+def test_predictions_of_first_halves_and_padding_do_not_count() -> None:
     batch = DATA.batch(torch.arange(8))
     asked = in_second_half(batch["copied"], DATA.max_length)
     base = torch.randn(8, DATA.max_length, VOCABULARY)
     elsewhere = torch.where(asked[..., None], base, torch.randn_like(base))
     within = torch.where(asked[..., None], torch.randn_like(base), base)
-    losses = [copy_loss(Told(lambda _, o=o: o), batch) for o in (base, elsewhere, within)]
+    losses = [copy_loss(Oracle(lambda _, o=o: o), batch) for o in (base, elsewhere, within)]
     assert losses[0] == losses[1]
     assert losses[0] != losses[2]
 
 
 @pytest.mark.parametrize("attention", ["linear", "softmax"])
 def test_padding_changes_no_figure(attention: Attention) -> None:
-    """It stands behind whatever a causal model is asked for."""
+    """It comes after all positions that count."""
     recipe = smoke()
     torch.manual_seed(0)
     model = build_model(recipe, attention).eval()
     batch = Duplications(0, "training", 8, recipe.max_length).batch(torch.arange(8))
     asked = in_second_half(batch["copied"], recipe.max_length)
-    behind = torch.arange(recipe.max_length) >= 2 * batch["copied"][:, None] + 2
-    other = torch.where(behind, 7, batch["tokens"])
+    padding = torch.arange(recipe.max_length) >= 2 * batch["copied"][:, None] + 2
+    other = torch.where(padding, 7, batch["tokens"])
     assert torch.equal(model(batch["tokens"])[asked], model(other)[asked])

@@ -1,0 +1,1 @@
+"""The copy task: sequences, model, measures, presets, training."""

@@ -1,8 +1,0 @@
-"""Helpers that the tests of every application import."""
-
-from __future__ import annotations
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))  # app_scripts
