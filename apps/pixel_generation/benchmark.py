@@ -15,6 +15,11 @@ below the table.
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # importing torch takes seconds
+    from pixels.interruption import end_quietly
+
+    end_quietly()
+
 import dataclasses
 import json
 import math

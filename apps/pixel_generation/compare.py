@@ -18,6 +18,11 @@ records (config.json, metrics.jsonl, summary.json, no weights) are copied beside
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # importing torch takes seconds
+    from pixels.interruption import end_quietly
+
+    end_quietly()
+
 import dataclasses
 import json
 import math

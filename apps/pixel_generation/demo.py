@@ -13,6 +13,11 @@ and a run folder for each model. Running the demo again starts anew.
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # importing torch takes seconds
+    from pixels.interruption import end_quietly
+
+    end_quietly()
+
 import dataclasses
 import json
 import shutil

@@ -15,6 +15,11 @@ is running an RNN.
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # importing torch takes seconds
+    from pixels.interruption import end_quietly
+
+    end_quietly()
+
 import dataclasses
 import math
 from pathlib import Path

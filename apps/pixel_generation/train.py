@@ -11,6 +11,11 @@ with the same command and --resume.
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # importing torch takes seconds
+    from pixels.interruption import end_quietly
+
+    end_quietly()
+
 import dataclasses
 from pathlib import Path
 from typing import Any, Literal, cast

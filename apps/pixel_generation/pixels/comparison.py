@@ -10,10 +10,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pixels.datasets import Images
+from pixels.models import APP, build_model
+from pixels.presets import Attention, Recipe
+from pixels.tokens import TokenData
+from pixels.training import mean_nats, train_model
+from torch import nn
+
 from linattn_core.errors import expected
 from linattn_models.files import replace_file
 from linattn_models.training import (
     Panel,
+    Points,
     RunFolder,
     copy_records,
     measure_updates,
@@ -24,11 +32,6 @@ from linattn_models.training import (
     updates_within,
     with_steps,
 )
-from pixels.datasets import Images
-from pixels.models import APP, build_model
-from pixels.presets import Attention, Recipe
-from pixels.tokens import TokenData
-from pixels.training import mean_nats, train_model
 
 FILES = ("table.md", "curves.png", "results.json", "timings.json")
 YLABEL = "bits/dim, validation images"
@@ -48,7 +51,7 @@ class UpdateTimes:
     dataset: str
     preset: str
     rounds: int
-    seconds: Mapping[Attention, float]
+    seconds: Mapping[str, float]
     environment: Mapping[str, Any]
 
 
@@ -101,8 +104,10 @@ class Comparison:
 
     def draw(self, path: Path) -> None:
         """A PNG: equal updates over updates, and equal time over seconds at the measured pace."""
-        updates = {name: curve(pair.equal_updates) for name, pair in self.pairs.items()}
-        seconds = {
+        updates: dict[str, Points] = {
+            name: curve(pair.equal_updates) for name, pair in self.pairs.items()
+        }
+        seconds: dict[str, Points] = {
             name: curve(pair.equal_time, scale=self.times.seconds[name])
             for name, pair in self.pairs.items()
         }
@@ -121,7 +126,7 @@ class Comparison:
                 copy_records(run, folder / run.path.relative_to(out))
 
 
-def curve(run: RunFolder, over: str = "step", scale: float = 1.0) -> list[tuple[float, float]]:
+def curve(run: RunFolder, over: str = "step", scale: float = 1.0) -> Points:
     """Bits per dimension of the validation images, over `scale` times "step" or "seconds"."""
     return points(run.metrics(), "bits_per_dim", split="eval", over=over, scale=scale)
 
@@ -185,7 +190,7 @@ def update_times(
     recipe = next(iter(recipes.values()))
     if file.exists():
         return _checked(_read(file), file, recipe, list(recipes))
-    models = {name: build_model(own, images) for name, own in recipes.items()}
+    models: dict[str, nn.Module] = {x: build_model(own, images) for x, own in recipes.items()}
     data = TokenData(images.train, recipe.layout)
     seconds, where = measure_updates(models, data, mean_nats, recipe.training, rounds)
     times = UpdateTimes(recipe.dataset, recipe.preset, rounds, seconds, where)

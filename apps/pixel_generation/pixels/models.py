@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from pixels.datasets import DatasetName, Images
+from pixels.presets import Attention, Recipe, with_attention
+from pixels.tokens import Layout, to_tokens
 
 from linattn_core.errors import expected, shown
 from linattn_models import AutoregressiveTransformer, TransformerConfig
 from linattn_models.training import RunFolder
-from pixels.datasets import DatasetName, Images
-from pixels.presets import Attention, Recipe, with_attention
-from pixels.tokens import Layout, to_tokens
 
 APP = "pixel_generation"
 

@@ -13,19 +13,20 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 from matplotlib.figure import Figure
-
-from linattn_models import AutoregressiveTransformer
-from linattn_models.files import replace_file
 from pixels.datasets import Images, Pixels
 from pixels.models import generation_method
 from pixels.sampling import Draw, complete_images, sample_images
 from pixels.tokens import Layout
+
+from linattn_models import AutoregressiveTransformer
+from linattn_models.files import replace_file
 
 DPI = 100
 GAP = 4  # between images, in pixels of the picture
 LINE = 20  # height of a line of words
 BACKGROUND = (205, 211, 222)  # pale blue: unlike both black and white pixels
 HIDDEN = (66, 99, 160)  # a blue that no gray image has: what the model was not shown
+SHOWN = Draw(progress=True)
 
 Colors = npt.NDArray[np.uint8]
 
@@ -37,7 +38,7 @@ def write_samples(
     count: int,
     label: str,
     *,
-    draw: Draw = Draw(progress=True),
+    draw: Draw = SHOWN,
 ) -> None:
     """A square of `count` images of the size of `images` that the model makes from nothing."""
     made = sample_images(model, count, images.height, images.width, draw)
@@ -53,7 +54,7 @@ def write_completions(
     copies: int,
     label: str,
     *,
-    draw: Draw = Draw(progress=True),
+    draw: Draw = SHOWN,
 ) -> None:
     """A row for each of `count` test images: its upper half, `copies` completions, the original."""
     originals, shown = images.test[:count], images.height // 2

@@ -14,9 +14,8 @@ from typing import Literal
 
 import numpy as np
 import torch
-from torch import Tensor
-
 from pixels.datasets import Pixels
+from torch import Tensor
 
 Layout = Literal["sub-pixels", "pixels"]
 

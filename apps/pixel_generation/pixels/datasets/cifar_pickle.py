@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
 from pixels.datasets.images import Pixels
 from pixels.datasets.sources import Source, damaged
 
@@ -65,18 +64,14 @@ def _pixels(array: Any, path: Path, source: Source) -> Pixels:
     if not isinstance(array, Call) or array.name not in ARRAYS:
         raise damaged(path, wanted, type(array).__name__, source)
     match array.state:
-        case (
-            _,
-            (int(count), int(columns)),
-            Call(arguments=(str() | bytes() as kind, *_)),
-            order,
-            bytes(content),
-        ):
+        case (_, (int(count), int(columns)), Call() as dtype, by_columns, bytes(content)):
             pass
         case _:
             raise damaged(path, wanted, "an array without its state", source)
-    if kind not in (b"u1", "u1") or columns != ROW_BYTES or count < 1 or order:
-        raise damaged(path, wanted, f"dtype {kind!r}, shape {(count, columns)}", source)
+    kind = dtype.arguments[0] if isinstance(dtype.arguments, tuple) and dtype.arguments else None
+    if kind not in (b"u1", "u1") or columns != ROW_BYTES or count < 1 or by_columns:
+        got = kind if isinstance(kind, (bytes, str)) else None
+        raise damaged(path, wanted, f"dtype {got!r}, shape {(count, columns)}", source)
     if len(content) != count * ROW_BYTES:
         raise damaged(path, f"{count * ROW_BYTES:,} bytes of pixels", f"{len(content):,}", source)
     return np.frombuffer(content, np.uint8).reshape(count, ROW_BYTES)

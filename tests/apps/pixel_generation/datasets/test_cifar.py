@@ -308,9 +308,7 @@ def test_a_zip_bomb_is_read_no_further_than_its_header_declares(tmp_path: Path) 
     path = tmp_path / "cifar10-subset.npz"
     npz_with_header(path, header_of("(2, 32, 32, 3)"), bytes(2**26))
     tracemalloc.start()
-    with pytest.raises(
-        ValueError, match="expected 6,144 bytes for the 2 images of x_train, got mo"
-    ):
+    with pytest.raises(ValueError, match=r"expected 6,144 bytes .* of x_train, got more"):
         cifar_npz.read_subset(path, SOURCE)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
