@@ -5,33 +5,36 @@
     python apps/pixel_generation/benchmark.py --runs runs/pixel_generation/mnist-linear-paper
 
 What an image costs does not depend on what the model has learned, so the weights are random unless
---runs names trained runs; their bits per dimension then stand in the table too. One image at a time
-says what somebody waits for, a batch what a machine puts out: each method at the batch size that
-suits it best, which is searched within the memory that is free. Rerunning the prefix for each of
-784 pixels would take most of an hour, so positions spread over the image are timed and the rest
-interpolated: such figures carry a ~. A method that cannot run has a dash, and the reason below.
+--runs names trained runs; the table then has their bits per dimension too. One image at a time
+says how long somebody waits for it, a batch how many images a machine makes: each method is timed
+at its best batch size, which is searched within the memory that is free. Rerunning the prefix for
+each of 784 pixels would take most of an hour, so positions spread over the image are timed and the
+others interpolated: such figures have a ~. A method that cannot run has a dash, and the reason
+below the table.
 """
 
 from __future__ import annotations
+
+if __name__ == "__main__":  # importing torch takes seconds
+    from pixels.interruption import end_quietly
+
+    end_quietly()
 
 import dataclasses
 import json
 import math
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
-import numpy as np
 import torch
 import tyro
-from benchmark_tables import report
-from pixel_batches import Limits
-from pixel_datasets import Images
-from pixel_methods import MethodName, methods_named
-from pixel_outcomes import Plan, outcome_of
-from pixel_presets import Attention, paper
-from pixel_runs import APP, build_model, default_device, load_run
-from pixel_speed import where_it_runs
+from pixels.datasets import blank
+from pixels.measuring import Plan, outcome_of, where_it_runs
+from pixels.methods import MethodName, methods_named
+from pixels.models import APP, alike, build_model, default_device, load_run
+from pixels.presets import Attention, paper
+from pixels.tables import benchmark_report
 from tqdm import tqdm
 
 from linattn_models import AutoregressiveTransformer
@@ -39,6 +42,7 @@ from linattn_models.files import replace_file
 from linattn_models.training import RunFolder, require_at_least, run_script
 
 Shape = Literal["digits", "mnist", "cifar10"]
+Models = dict[Attention, AutoregressiveTransformer]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,11 +52,11 @@ class Flags:
     shape: Shape = "mnist"
     """The dataset whose images, and whose model in the paper, are measured."""
     runs: tuple[Path, ...] = ()
-    """Trained runs, one for each attention at most, to measure in place of --shape."""
+    """Trained runs, at most one for each attention, to measure in place of --shape."""
     batch: int | None = None
-    """Images side by side, beside one alone; what suits each method best if not given."""
+    """Images side by side, beside one alone; the best number for each method if not given."""
     largest_batch: int | None = None
-    """The most that are tried in search of that; 1,024, or 10,000 on a GPU, if not given."""
+    """The largest batch of that search; 1,024, or 10,000 on a GPU, if not given."""
     position_seconds: float = 20.0
     """No batch is tried of which a pixel is expected to take longer."""
     positions: int = 9
@@ -67,10 +71,11 @@ class Flags:
     """Folder for benchmark.json and benchmark.md; runs/pixel_generation/benchmark-SHAPE."""
 
     def plan(self) -> Plan:
-        """What is timed of each method."""
+        """How each method is timed."""
         usual = 10_000 if default_device().type == "cuda" else 1_024
-        limits = Limits(self.largest_batch or usual, self.position_seconds)
-        return Plan(self.batch, None if self.whole else self.positions, limits)
+        positions = None if self.whole else self.positions
+        largest = self.largest_batch or usual
+        return Plan(self.batch, positions, largest, self.position_seconds)
 
 
 def main(flags: Flags) -> None:
@@ -99,7 +104,7 @@ def main(flags: Flags) -> None:
         "bounded_by": {x.method.name: x.bounded_by for x in outcomes if x.bounded_by},
         "failures": {x.method.name: x.failure for x in outcomes if x.failure},
     }
-    text = report(record, outcomes, searched=plan.batch is None)
+    text = benchmark_report(record, outcomes, searched=plan.batch is None)
     replace_file(out / "benchmark.json", (json.dumps(record, indent=2) + "\n").encode())
     replace_file(out / "benchmark.md", text.encode())
     print(text)
@@ -116,23 +121,17 @@ def require_numbers(flags: Flags) -> None:
         raise ValueError("expected --methods to name one or more, got none")
 
 
-Models = dict[Attention, AutoregressiveTransformer]
-
-
 def untrained(shape: Shape, attentions: Collection[Attention]) -> Models:
     """The paper's model for images of this shape, with random weights."""
-    one = {"digits": (1, 8, 8), "mnist": (1, 28, 28), "cifar10": (1, 32, 32, 3)}[shape]
-    blank = np.zeros(one, np.uint8)
-    images = Images(shape, blank, blank, blank, levels=17 if shape == "digits" else 256)
-    recipe = paper(images)
-    device = default_device()
-    return {name: build_model(recipe, name, images).to(device) for name in attentions}
+    images, recipe = blank(shape), paper(shape)
+    recipes = {name: dataclasses.replace(recipe, attention=name) for name in attentions}
+    return {x: build_model(y, images).to(default_device()) for x, y in recipes.items()}
 
 
 def trained(
     folders: Sequence[Path], attentions: Collection[Attention]
 ) -> tuple[Models, dict[str, float], str]:
-    """The runs' models; an attention that no run has gets one alike with random weights."""
+    """The runs' models; an attention without a run gets random weights in a model alike."""
     runs = [load_run(folder) for folder in folders]
     names = [run.attention for run in runs]
     if len(set(names)) != len(names):
@@ -141,18 +140,12 @@ def trained(
         raise ValueError(f"expected runs on one dataset, got {[run.dataset for run in runs]}")
     models: Models = {run.attention: run.model for run in runs}
     for name in set(attentions) - set(models):
-        models[name] = _alike(runs[0].model, name)
+        models[name] = alike(runs[0].model, name)
     bits: dict[str, float] = {
         run.attention: RunFolder(folder).summary().get("metrics", {}).get("bits_per_dim")
         for run, folder in zip(runs, folders, strict=True)
     }
     return models, bits, runs[0].dataset
-
-
-def _alike(model: AutoregressiveTransformer, attention: Attention) -> AutoregressiveTransformer:
-    values: dict[str, Any] = model.to_dict()
-    values["transformer"] = model.config.with_attention(attention).to_dict()
-    return AutoregressiveTransformer.from_dict(values).to(default_device())
 
 
 if __name__ == "__main__":

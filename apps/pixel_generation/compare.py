@@ -1,87 +1,156 @@
-"""Set trained runs side by side: their curves in one picture, their numbers in one table.
+"""What each attention learns from an equal number of updates, and in an equal time.
 
+    python apps/pixel_generation/compare.py
+    python apps/pixel_generation/compare.py --dataset mnist --download --steps 400
     python apps/pixel_generation/compare.py --runs RUN RUN --out docs/results/mnist
 
-Into --out go curves.png (bits per dimension of the validation images, over updates and over time),
-table.md, and for each run a folder of its own with config.json, metrics.jsonl and summary.json:
-everything that says what was done and what came of it, and no weights.
+First a few updates of each attention are timed, in turn. Then each is trained for --steps updates,
+from the same seed and on the same images in the same order; and once more, with a schedule of its
+own, for as many updates as fit into the time that linear attention takes for --steps.
+
+Into --out go table.md, curves.png, results.json, timings.json, and the runs in updates/ATTENTION
+and time/ATTENTION (where equal time comes to --steps updates, there is the first run only). Given
+again after an interruption, the same command continues, with the times it measured.
+
+With --runs nothing is trained: table.md and curves.png compare those finished runs, and their
+records (config.json, metrics.jsonl, summary.json, no weights) are copied beside.
 """
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # importing torch takes seconds
+    from pixels.interruption import end_quietly
+
+    end_quietly()
+
 import dataclasses
+import json
+import math
 from pathlib import Path
-from typing import Any
+from typing import Literal, get_args
 
 import tyro
-from pixel_curves import Panel, draw, validation_curve
-from pixel_records import copy_records, summary_of
+from pixels.comparison import YLABEL, compare_attentions, curve
+from pixels.datasets import DatasetName, load
+from pixels.models import APP
+from pixels.presets import PRESETS, Attention, Recipe
+from pixels.tables import attention_report, run_table
 
 from linattn_models.files import replace_file
-from linattn_models.training import RunFolder, markdown_table, run_script
+from linattn_models.training import (
+    Panel,
+    RunFolder,
+    copy_records,
+    plot_panels,
+    require_at_least,
+    run_script,
+    run_summary,
+    with_steps,
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class Flags:
-    """Which runs, and where the comparison goes."""
+    """Train every attention within the same budget of updates and of time, and compare."""
 
-    runs: tuple[Path, ...]
-    """Folders of runs that train.py made and that have ended."""
-    out: Path = Path("runs/pixel_generation/comparison")
-    """Folder for the picture, the table and the runs' records."""
+    runs: tuple[Path, ...] = ()
+    """Folders of finished runs of train.py to compare, in place of training."""
+    preset: Literal["smoke", "laptop", "paper"] = "laptop"
+    """smoke: seconds; laptop: minutes a run on two cores; paper: the paper's own numbers."""
+    dataset: DatasetName = "digits"
+    """digits comes with scikit-learn; the others are read from --data-dir or downloaded."""
+    data_dir: Path | None = None
+    """Folder of the dataset's published files, or with a subfolder of its name that has them."""
+    download: bool = False
+    """Download the dataset first, where it is not there yet."""
+    attentions: tuple[Attention, ...] = get_args(Attention)
+    """What is compared."""
+    steps: int | None = None
+    """Updates of each where updates are equal; the preset's if not given."""
+    seconds: float | None = None
+    """The equal time; what linear attention takes for --steps if not given."""
+    rounds: int = 7
+    """Turns that each attention has while updates are timed."""
+    seed: int = 0
+    """Decides the weights at the start, the order of the images, and dropout."""
+    out: Path | None = None
+    """Folder for all of it; runs/pixel_generation/attentions-DATASET-PRESET if not given, or
+    runs/pixel_generation/comparison with --runs."""
+    publish: Path | None = None
+    """Folder that gets a copy without the weights, such as docs/results/attentions."""
+
+    def folder(self) -> Path:
+        """Where everything goes."""
+        name = "comparison" if self.runs else f"attentions-{self.dataset}-{self.preset}"
+        return self.out if self.out is not None else Path("runs", APP, name)
+
+    def recipe(self) -> Recipe:
+        """Of every run, apart from its attention."""
+        recipe = PRESETS[self.preset](self.dataset)
+        steps = recipe.training.steps if self.steps is None else self.steps
+        training = dataclasses.replace(with_steps(recipe.training, steps), seed=self.seed)
+        return dataclasses.replace(recipe, training=training)
 
 
 def main(flags: Flags) -> None:
-    """Draws, prints the table, and copies what the runs recorded."""
-    runs = {named(folder): RunFolder(folder) for folder in flags.runs}
-    if not runs:
-        raise ValueError("expected --runs to name one run or more, got none")
+    """Prints the table of the comparison that the flags ask for."""
+    text = of_runs(flags) if flags.runs else of_attentions(flags)
+    print(f"\n{text}\nTable, picture and runs are in {flags.folder()}.")
+
+
+def of_attentions(flags: Flags) -> str:
+    """Times, trains, draws; returns the table."""
+    check(flags)
+    images, out = load(flags.dataset, flags.data_dir, download=flags.download), flags.folder()
+    for folder in (out, flags.publish):
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)  # refused now, not after the training
+    comparison = compare_attentions(
+        images, flags.recipe(), flags.attentions, out, rounds=flags.rounds, seconds=flags.seconds
+    )
+    results = comparison.results()
+    text = attention_report(results)
+    comparison.draw(out / "curves.png")
+    replace_file(out / "results.json", (json.dumps(results, indent=2) + "\n").encode())
+    replace_file(out / "table.md", text.encode())
+    if flags.publish is not None:
+        comparison.publish(out, flags.publish)
+    return text
+
+
+def check(flags: Flags) -> None:
+    """Refuses flags that no comparison follows from."""
+    require_at_least(flags, {"steps": 1, "rounds": 1, "seed": 0})
+    named = " ".join(flags.attentions) or "none"
+    if not flags.attentions or len(set(flags.attentions)) < len(flags.attentions):
+        raise ValueError(f"expected --attentions with one name or more, each once, got {named}")
+    if flags.seconds is None and "linear" not in flags.attentions:
+        raise ValueError(
+            "expected linear among --attentions, since its time is the budget of all, or a budget "
+            f"in --seconds, got {named}"
+        )
+    if flags.seconds is not None and not 0 < flags.seconds < math.inf:
+        raise ValueError(f"expected --seconds above 0, got {flags.seconds}")
+
+
+def of_runs(flags: Flags) -> str:
+    """Draws the finished runs and copies their records; returns the table."""
+    runs = {folder.resolve().name: RunFolder(folder) for folder in flags.runs}
     if len(runs) < len(flags.runs):
         raise ValueError("expected --runs with folders of different names, got one name twice")
-    summaries = {name: summary_of(run) for name, run in runs.items()}
-    picture, text = curves(runs), table(summaries)
-    flags.out.mkdir(parents=True, exist_ok=True)
-    replace_file(flags.out / "curves.png", picture)
-    replace_file(flags.out / "table.md", text.encode())
-    for name, run in runs.items():
-        copy_records(run, flags.out / name)
-    print(f"{text}\nPicture, table and records are in {flags.out}.")
-
-
-def named(folder: Path) -> str:
-    """What a run is called: the name of its folder."""
-    return folder.resolve().name
-
-
-def curves(runs: dict[str, RunFolder]) -> bytes:
-    """A PNG: bits per dimension of the validation images over updates, and over seconds."""
+    text = run_table({name: run_summary(run, APP) for name, run in runs.items()})
+    axes = {"step": "updates of training", "seconds": "seconds of training"}
     panels = [
-        Panel(label, {name: validation_curve(run, over) for name, run in runs.items()})
-        for over, label in (("step", "updates of training"), ("seconds", "seconds of training"))
+        Panel(label, {name: curve(run, over) for name, run in runs.items()})
+        for over, label in axes.items()
     ]
-    return draw(*panels)
-
-
-def table(summaries: dict[str, dict[str, Any]]) -> str:
-    """A row for each run, and one for independent pixels."""
-    header = ["run", "attention", "updates", "parameters", "s of training", "bits/dim, test"]
-    header.append("validation")
-    rows = [
-        [
-            name,
-            summary["attention"],
-            f"{summary['steps']:,}",
-            f"{summary['parameters']:,}",
-            f"{summary['train_seconds']:,.0f}",
-            f"{summary['metrics']['bits_per_dim']:.3f}",
-            f"{summary['metrics']['validation_bits_per_dim']:.3f}",
-        ]
-        for name, summary in summaries.items()
-    ]
-    metrics = next(iter(summaries.values()))["metrics"]
-    alone = f"{metrics['independent_pixels_bits_per_dim']:.3f}"
-    rows.append(["independent pixels", "-", "-", "-", "-", alone, "-"])
-    return markdown_table(header, rows)
+    out = flags.folder()
+    out.mkdir(parents=True, exist_ok=True)
+    plot_panels(out / "curves.png", panels, ylabel=YLABEL)
+    replace_file(out / "table.md", text.encode())
+    for name, run in runs.items():
+        copy_records(run, out / name)
+    return text
 
 
 if __name__ == "__main__":

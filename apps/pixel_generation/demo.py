@@ -4,14 +4,19 @@
 
 Both learn, for the same number of updates, to predict scikit-learn's 8x8 scans of digits pixel by
 pixel. Then both draw digits and complete halves of them, and the table says what each pixel costs:
-linear attention carries a state of fixed size from one pixel to the next, as an RNN does, softmax
-attention carries keys and values of all pixels before, or runs them all again.
+linear attention carries a state of fixed size from one pixel to the next, as an RNN does; softmax
+attention carries the keys and values of all pixels before, or runs them all again.
 
 Everything goes into --out: completions and samples as PNG, the table as table.md and results.json,
 and a run folder for each model. Running the demo again starts anew.
 """
 
 from __future__ import annotations
+
+if __name__ == "__main__":  # importing torch takes seconds
+    from pixels.interruption import end_quietly
+
+    end_quietly()
 
 import dataclasses
 import json
@@ -20,19 +25,21 @@ from pathlib import Path
 from typing import Any
 
 import tyro
-from demo_table import METHODS, demo_report
-from pixel_datasets import Images, load
-from pixel_pictures import write_completions, write_samples
-from pixel_presets import Attention, Recipe, demo
-from pixel_runs import APP
-from pixel_speed import measure, where_it_runs
-from pixel_training import train_model
+from pixels.datasets import Images, load
+from pixels.measuring import measure, where_it_runs
+from pixels.models import APP
+from pixels.pictures import write_completions, write_samples
+from pixels.presets import Attention, Recipe, demo
+from pixels.sampling import Draw
+from pixels.tables import DEMO_METHODS, demo_report
+from pixels.training import train_model
 
 from linattn_models import AutoregressiveTransformer
 from linattn_models.files import replace_file
 from linattn_models.training import RunFolder, require_at_least, run_script
 
 ATTENTIONS: tuple[Attention, ...] = ("linear", "softmax")
+PICTURES = ("samples", "completions")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,26 +59,32 @@ class Flags:
     publish: Path | None = None
     """Folder that gets a copy of the pictures and the table, such as docs/results/demo."""
 
+    def recipe(self, attention: Attention) -> Recipe:
+        """The demo's training of one model."""
+        recipe = demo()
+        steps = recipe.training.steps if self.steps is None else self.steps
+        training = dataclasses.replace(recipe.training, steps=steps, seed=self.seed)
+        return dataclasses.replace(recipe, attention=attention, training=training)
+
 
 def main(flags: Flags) -> None:
     """Trains, draws, times, prints the table."""
     require_at_least(flags, {"batch": 1, "positions": 2})
     images = load("digits")
-    recipe = demo(images)
-    if flags.steps is not None:
-        recipe = dataclasses.replace(recipe, steps=flags.steps)
+    recipes = {attention: flags.recipe(attention) for attention in ATTENTIONS}
     for folder in (flags.out, flags.publish):
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)  # refused now, not after the training
     models, summaries = {}, {}
-    for attention in ATTENTIONS:
-        say(f"Training with {attention} attention, {recipe.steps:,} updates")
-        models[attention], summaries[attention] = train_anew(flags, images, recipe, attention)
-    for attention in ATTENTIONS:
+    for attention, recipe in recipes.items():
+        say(f"Training with {attention} attention, {recipe.training.steps:,} updates")
+        out = flags.out / attention
+        models[attention], summaries[attention] = train_anew(images, recipe, out)
+    for attention, recipe in recipes.items():
         say(f"Drawing and completing digits with {attention} attention")
-        draw(flags, images, recipe, attention, models[attention])
+        draw(flags, images, recipe, models[attention])
     say("Timing generation")
-    speeds = measure(models, sorted({1, flags.batch}), flags.positions, METHODS)
+    speeds = measure(models, sorted({1, flags.batch}), flags.positions, DEMO_METHODS)
     results = {
         "app": APP,
         "environment": where_it_runs(),
@@ -87,34 +100,27 @@ def main(flags: Flags) -> None:
 
 
 def train_anew(
-    flags: Flags, images: Images, recipe: Recipe, attention: Attention
+    images: Images, recipe: Recipe, out: Path
 ) -> tuple[AutoregressiveTransformer, dict[str, Any]]:
-    """A model and its summary; what an earlier demo left in its run folder goes first."""
-    out = flags.out / attention
+    """A model and its summary; the run of an earlier demo is removed first."""
     folder = RunFolder(out)
-    if folder.config_file.exists() and folder.config().get("preset") == "demo":
+    if folder.config_file.exists() and folder.config().get("preset") == recipe.preset:
         shutil.rmtree(out)
-    return train_model(images, recipe, attention=attention, preset="demo", seed=flags.seed, out=out)
+    return train_model(images, recipe, out)
 
 
-def draw(
-    flags: Flags,
-    images: Images,
-    recipe: Recipe,
-    attention: Attention,
-    model: AutoregressiveTransformer,
-) -> None:
+def draw(flags: Flags, images: Images, recipe: Recipe, model: AutoregressiveTransformer) -> None:
     """The two pictures of one model."""
-    label = f"digits, {attention} attention"
-    samples = flags.out / f"samples-{attention}.png"
-    write_samples(samples, model, images, 64, label, seed=flags.seed)
-    completions = flags.out / f"completions-{attention}.png"
-    write_completions(completions, model, images, recipe.layout, 10, 4, label, seed=flags.seed)
+    name, by_seed = recipe.attention, Draw(seed=flags.seed, progress=True)
+    label = f"digits, {name} attention"
+    samples, completions = (flags.out / f"{kind}-{name}.png" for kind in PICTURES)
+    write_samples(samples, model, images, 64, label, draw=by_seed)
+    write_completions(completions, model, images, recipe.layout, 10, 4, label, draw=by_seed)
 
 
 def publish(out: Path, folder: Path) -> None:
     """Copies pictures and table, and no weights."""
-    pictures = [f"{kind}-{name}.png" for kind in ("completions", "samples") for name in ATTENTIONS]
+    pictures = [f"{kind}-{name}.png" for kind in PICTURES for name in ATTENTIONS]
     for file in [*pictures, "table.md", "results.json"]:
         replace_file(folder / file, (out / file).read_bytes())
 

@@ -1,25 +1,38 @@
 """Draw images from a trained model, and complete images of which the lower half is hidden.
 
     python apps/pixel_generation/generate.py --run runs/pixel_generation/digits-linear-laptop
+    python apps/pixel_generation/generate.py --run RUN --data-dir DIR
 
 Two pictures go into --out, laid out as in figures 3 and 4 of the paper: samples.png, made from
 nothing, and completions.png, where each row holds an image of the test set with its lower half
-hidden, several completions of it, and the image as it was. Each pixel costs the model one step
-from a state of fixed size: with linear attention, generating is running an RNN.
+hidden, several completions of it, and the original image. Samples need the run alone. Completions
+need the run's dataset: digits are always there, other images are completed where --data-dir,
+--download or --completed asks for it.
+
+Each pixel costs the model one step from a state of fixed size: with linear attention, generating
+is running an RNN.
 """
 
 from __future__ import annotations
+
+if __name__ == "__main__":  # importing torch takes seconds
+    from pixels.interruption import end_quietly
+
+    end_quietly()
 
 import dataclasses
 import math
 from pathlib import Path
 
 import tyro
-from pixel_datasets import load
-from pixel_pictures import affordable_samples, write_completions, write_samples
-from pixel_runs import load_run
+from pixels.datasets import blank, load
+from pixels.models import load_run
+from pixels.pictures import affordable_samples, write_completions, write_samples
+from pixels.sampling import Draw
 
 from linattn_models.training import require_at_least, run_script
+
+COMPLETED = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,55 +44,52 @@ class Flags:
     out: Path | None = None
     """Folder for the pictures; the run's own if not given."""
     data_dir: Path | None = None
-    """Where the run's dataset is read from, for the images to complete; digits needs none."""
+    """Folder with the run's dataset, for the images to complete; digits needs none."""
+    download: bool = False
+    """Download the run's dataset for that, where it is not there yet."""
     count: int | None = None
     """Images made from nothing; 64, or fewer where images are large."""
-    completed: int = 8
-    """Test images to complete."""
+    completed: int | None = None
+    """Test images to complete; if not given 8, or none where the dataset was not asked for."""
     copies: int = 4
     """Completions of each."""
     temperature: float = 1.0
-    """Below 1 the likely is made likelier; 0 always takes the likeliest."""
+    """Below 1, likely levels are drawn more often; at 0, the likeliest always."""
     seed: int = 0
     """Decides every draw."""
 
+    def completions(self, dataset: str) -> int:
+        """How many test images are completed."""
+        if self.completed is not None:
+            return self.completed
+        return COMPLETED if dataset == "digits" or self.data_dir or self.download else 0
+
 
 def main(flags: Flags) -> None:
-    """Writes samples.png and completions.png."""
+    """Writes samples.png, and completions.png where images are completed."""
     require_numbers(flags)
     run = load_run(flags.run)
-    images = load(run.dataset, flags.data_dir)
+    completed = flags.completions(run.dataset)
+    images = blank(run.dataset)
+    if completed:
+        images = load(run.dataset, flags.data_dir, download=flags.download)
     out = flags.out if flags.out is not None else flags.run
-    label = f"{images.name}, {run.attention} attention, step {run.step:,}"
-    affordable = affordable_samples(run.model, images)
-    count = affordable if flags.count is None else flags.count
-    write_samples(
-        out / "samples.png",
-        run.model,
-        images,
-        count,
-        label,
-        temperature=flags.temperature,
-        seed=flags.seed,
-    )
+    draw = Draw(flags.temperature, flags.seed, progress=True)
+    label = f"{run.dataset}, {run.attention} attention, step {run.step:,}"
+    count = affordable_samples(run.model, images) if flags.count is None else flags.count
+    write_samples(out / "samples.png", run.model, images, count, label, draw=draw)
     print(out / "samples.png")
-    write_completions(
-        out / "completions.png",
-        run.model,
-        images,
-        run.layout,
-        flags.completed,
-        flags.copies,
-        label,
-        temperature=flags.temperature,
-        seed=flags.seed,
-    )
-    print(out / "completions.png")
+    if completed:
+        path = out / "completions.png"
+        write_completions(
+            path, run.model, images, run.layout, completed, flags.copies, label, draw=draw
+        )
+        print(path)
 
 
 def require_numbers(flags: Flags) -> None:
     """Refuses numbers that no picture can be made with."""
-    require_at_least(flags, {"count": 1, "completed": 1, "copies": 1})
+    require_at_least(flags, {"count": 1, "completed": 0, "copies": 1})
     if not 0 <= flags.temperature < math.inf:
         raise ValueError(f"expected --temperature of 0 or more, got {flags.temperature}")
 

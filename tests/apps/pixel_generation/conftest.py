@@ -1,20 +1,24 @@
-"""The application's scripts are no package: their folder goes on the path, as it does when run."""
+"""The application's scripts, a finished run, and a cache of downloads that is empty."""
 
 from __future__ import annotations
 
 import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))  # the helpers of these tests
-sys.path.insert(0, str(Path(__file__).parents[3] / "apps" / "pixel_generation"))
-
-from app_scripts import Script, command, run
+from tests.apps.app_scripts import Script, command, run
 
 APP = "pixel_generation"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where downloads go; nobody's own cache is read or written."""
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+    return folder / "linattn"
 
 
 @pytest.fixture(scope="session")

@@ -8,11 +8,11 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from pixel_datasets import Images
-from pixel_evaluation import bits_per_dim
-from pixel_pictures import affordable_samples
-from pixel_presets import Attention
-from pixel_sampling import complete_images, sample_images
+from pixels.datasets import Images
+from pixels.evaluation import bits_per_dim
+from pixels.pictures import affordable_samples
+from pixels.presets import Attention
+from pixels.sampling import Draw, complete_images, sample_images
 
 from linattn_models import AutoregressiveTransformer, TransformerConfig
 
@@ -40,7 +40,7 @@ def test_batches_of_unequal_size_weigh_by_their_images(monkeypatch: pytest.Monke
     model = tiny(levels=5)
     images = np.random.default_rng(0).integers(0, 5, (7, 2, 2), dtype=np.uint8)
     whole = bits_per_dim(model, images, "sub-pixels")
-    monkeypatch.setattr("pixel_evaluation.POSITIONS_AT_ONCE", 12)  # 3 + 3 + 1 images
+    monkeypatch.setattr("pixels.evaluation.POSITIONS_AT_ONCE", 12)  # 3 + 3 + 1 images
     assert bits_per_dim(model, images, "sub-pixels") == pytest.approx(whole, abs=1e-5)
 
 
@@ -56,7 +56,7 @@ def test_samples_have_the_frequencies_that_the_bits_promise() -> None:
 
 def test_seeds_decide_the_draws() -> None:
     model = tiny(levels=16).train()
-    first, again, other = (sample_images(model, 8, 2, 2, seed=seed) for seed in (1, 1, 2))
+    first, again, other = (sample_images(model, 8, 2, 2, Draw(seed=seed)) for seed in (1, 1, 2))
     np.testing.assert_array_equal(first, again)
     assert (first != other).any()
 

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from pixel_datasets import Pixels
-from pixel_tokens import Layout, TokenData, to_images, to_tokens
+from pixels.datasets import Pixels
+from pixels.tokens import Layout, TokenData, to_images, to_tokens
 
 SIDES = st.integers(1, 5)
 GRAY = arrays.arrays(np.uint8, st.tuples(st.integers(1, 3), SIDES, SIDES))

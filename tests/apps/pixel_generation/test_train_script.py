@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from app_scripts import Script, command
+
+from tests.apps.app_scripts import Script, command
 
 PNG = b"\x89PNG"
 
@@ -100,13 +101,13 @@ def test_real_images(script: Script, shared_data: Path, tmp_path: Path, dataset:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--dataset", "mnist"], "expected --data-dir with their folder, got none"),
+        (["--dataset", "mnist"], "got no such file; download it with --download"),
         (
             ["--dataset", "cifar10", "--data-dir", "{tmp}/none"],
             "expected --data-dir to be a folder",
         ),
         (["--dataset", "fashion-mnist", "--data-dir", "{tmp}"], "expected train-images-idx3-ubyte"),
-        (["--steps", "0"], "steps must be"),
+        (["--steps", "0"], "steps: expected"),
         (["--num-heads", "0"], "num_heads: expected an integer"),
         (["--resume"], "holds no run to resume"),
     ],

@@ -1,0 +1,1 @@
+"""What the scripts beside this package share: data, presets, training, generation, measuring."""

@@ -1,0 +1,65 @@
+"""The four datasets that pixels are learned from, by name.
+
+    digits          8x8, 17 levels, ships with scikit-learn
+    mnist           28x28, 256 levels
+    fashion-mnist   28x28, 256 levels
+    cifar10         32x32 in three colors, 256 levels
+
+The last three are read in the form they are published in, from a folder or from the cache that
+`download` fills.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pooch
+from pixels.datasets import cifar, digits, idx
+from pixels.datasets.images import Images, Pixels
+from pixels.datasets.sources import SOURCES, fetch
+
+from linattn_core.errors import near
+
+DatasetName = Literal["digits", "mnist", "fashion-mnist", "cifar10"]
+
+__all__ = ["DatasetName", "Images", "Pixels", "blank", "load"]
+
+_READERS = {"mnist": idx.load, "fashion-mnist": idx.load, "cifar10": cifar.load}
+
+
+def load(name: DatasetName, data_dir: Path | None = None, *, download: bool = False) -> Images:
+    """The images of dataset `name`, in their fixed parts.
+
+    Args:
+        name: digits, mnist, fashion-mnist or cifar10.
+        data_dir: the folder with the dataset's files, or with a subfolder of the dataset's name
+            that has them; the user's cache folder if None. digits needs none.
+        download: fetch the files into the subfolder first, where they are not there already.
+
+    Raises:
+        FileNotFoundError: a folder or file is not there.
+        OSError: a file could not be downloaded.
+        ValueError: a file is not what it should be, or the name is none of the four.
+    """
+    if name == "digits":
+        return digits.load()
+    if name not in SOURCES:
+        raise ValueError(f"expected a dataset, got {name!r}; {near(name, ['digits', *SOURCES])}")
+    if data_dir is not None and not download and not data_dir.is_dir():
+        raise FileNotFoundError(
+            f"expected --data-dir to be a folder, got {data_dir}, which is none; create it with "
+            "--download"
+        )
+    own = (data_dir or Path(pooch.os_cache("linattn"))) / name
+    if download:
+        fetch(SOURCES[name], own)
+    return _READERS[name](name, [own] if data_dir is None else [own, data_dir])
+
+
+def blank(name: DatasetName) -> Images:
+    """One black image in each part: the size and the levels of a dataset without its files."""
+    shape = {"digits": (1, 8, 8), "cifar10": (1, 32, 32, 3)}.get(name, (1, 28, 28))
+    black = np.zeros(shape, np.uint8)
+    return Images(name, black, black, black, digits.LEVELS if name == "digits" else 256)

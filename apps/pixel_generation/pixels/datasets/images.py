@@ -1,0 +1,54 @@
+"""What every dataset becomes: three arrays of images and the number of gray levels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Pixels = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Images:
+    """Images of one dataset, each part (n, height, width) or (n, height, width, 3), uint8.
+
+    A pixel is an integer in 0 .. levels - 1. `train` is for training, `validation` is evaluated
+    meanwhile, and `test` once, at the end.
+    """
+
+    name: str
+    train: Pixels
+    validation: Pixels
+    test: Pixels
+    levels: int
+
+    @property
+    def height(self) -> int:
+        return int(self.train.shape[1])
+
+    @property
+    def width(self) -> int:
+        return int(self.train.shape[2])
+
+    @property
+    def channels(self) -> int:
+        return 1 if self.train.ndim == 3 else int(self.train.shape[3])
+
+    @property
+    def dimensions(self) -> int:
+        """Numbers per image, over which bits per dimension are counted."""
+        return self.height * self.width * self.channels
+
+
+def hold_out_the_end(train: Pixels) -> tuple[Pixels, Pixels]:
+    """Train without its last tenth (5,000 images at most), and those images as validation.
+
+    That is the last 5,000 of MNIST's 60,000 and of CIFAR-10's 50,000. The published files are
+    already in random order, so their end is as good a sample as any, and needs no seed.
+    """
+    if len(train) < 2:
+        raise ValueError(f"expected 2 training images or more to hold one out, got {len(train)}")
+    held = max(1, min(5_000, len(train) // 10))
+    return train[:-held], train[-held:]

@@ -1,0 +1,61 @@
+"""Bits per dimension: how many bits a number of an image costs to somebody who has the model.
+
+A coder that knows p(next | before) spends -log2 p on the next number; the mean over all numbers of
+all held-out images is what the paper's tables give.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from pixels.datasets import Pixels
+from pixels.tokens import Layout, batches
+
+from linattn_models import AutoregressiveTransformer
+
+POSITIONS_AT_ONCE = 16_384  # of all images of a batch together: bounds the memory
+PSEUDO_COUNT = 0.5
+
+
+@contextmanager
+def evaluating(model: AutoregressiveTransformer) -> Iterator[None]:
+    """Within the block the model drops nothing out; afterwards its mode is as before."""
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)
+
+
+@torch.no_grad()
+def bits_per_dim(model: AutoregressiveTransformer, images: Pixels, layout: Layout) -> float:
+    """Mean of -log2 p over every number of `images`, the model in evaluation mode."""
+    nats = 0.0
+    with evaluating(model):
+        for tokens in batches(images, layout, POSITIONS_AT_ONCE):
+            nats += model.loss(tokens.to(model.device)).item() * len(tokens)
+    return nats / len(images) / math.log(2)
+
+
+def independent_pixels(train: Pixels, held_out: Pixels, levels: int) -> float:
+    """Bits per dimension of `held_out` when each position has its own frequencies and no context.
+
+    p_i(v) = (count of level v at position i + 1/2) / (n + levels / 2), counted on `train`.
+
+    The half that is added (the estimator of Krichevsky and Trofimov) makes a level that was never
+    seen at a position cost a finite number of bits. A model that needs more bits than this has
+    learned nothing about how pixels depend on one another.
+    """
+    seen = train.reshape(len(train), -1)
+    coded = held_out.reshape(len(held_out), -1)
+    positions = np.arange(seen.shape[1])
+    counts = np.full((seen.shape[1], levels), PSEUDO_COUNT)
+    for image in seen:
+        counts[positions, image] += 1
+    bits = -np.log2(counts / counts.sum(axis=1, keepdims=True))
+    return float(np.mean([bits[positions, image].mean() for image in coded]))

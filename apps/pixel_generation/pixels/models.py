@@ -1,0 +1,88 @@
+"""A model from a recipe, the same model again from the folder of its run, and its attention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pixels.datasets import DatasetName, Images
+from pixels.presets import Attention, Recipe, with_attention
+from pixels.tokens import Layout, to_tokens
+
+from linattn_core.errors import expected, shown
+from linattn_models import AutoregressiveTransformer, TransformerConfig
+from linattn_models.training import RunFolder
+
+APP = "pixel_generation"
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A trained model and what it was trained on."""
+
+    model: AutoregressiveTransformer
+    dataset: DatasetName
+    attention: Attention
+    layout: Layout
+    step: int
+
+
+def build_model(recipe: Recipe, images: Images) -> AutoregressiveTransformer:
+    """A model with random weights for the tokens that `recipe` makes of `images`."""
+    return AutoregressiveTransformer(
+        recipe.transformer(),
+        recipe.output_head(images),
+        max_length=to_tokens(images.test[:1], recipe.layout).shape[1],
+    )
+
+
+def load_run(folder: Path) -> TrainedRun:
+    """The newest checkpoint of the run in `folder`, ready to generate.
+
+    Raises:
+        ValueError: the folder is no run of this application, or its checkpoint is damaged.
+    """
+    run = RunFolder(folder)
+    config = run.config()
+    require_app(config, folder)
+    absent = sorted({"dataset", "attention", "layout", "model"} - set(config))
+    if absent:
+        raise ValueError(expected(str(run.config_file), ", ".join(absent), "none in it"))
+    model = _model_of(config["model"], run.config_file)
+    step = run.load_weights(model)
+    model.to(default_device()).eval()
+    return TrainedRun(model, config["dataset"], config["attention"], config["layout"], step)
+
+
+def require_app(record: dict[str, Any], folder: Path) -> None:
+    """Refuses the config.json or summary.json of another application's run."""
+    if record.get("app") != APP:
+        raise ValueError(
+            expected(str(folder), f"a run of {APP}", f"one of {shown(record.get('app'))}")
+        )
+
+
+def _model_of(values: dict[str, Any], path: Path) -> AutoregressiveTransformer:
+    try:
+        return AutoregressiveTransformer.from_dict(values)
+    except ValueError as error:
+        raise ValueError(f"{path} describes no model: {error}") from None
+
+
+def alike(model: AutoregressiveTransformer, attention: Attention) -> AutoregressiveTransformer:
+    """A model with random weights that differs from `model` in its attention alone."""
+    values = model.to_dict()
+    values["transformer"] = with_attention(model.config, attention).to_dict()
+    return AutoregressiveTransformer.from_dict(values).to(model.device)
+
+
+def generation_method(config: TransformerConfig) -> Literal["stateful", "rerun"]:
+    """How a model generates: LSH has no state to step from and reruns the prefix for each token."""
+    return "rerun" if config.attention == "lsh" else "stateful"
+
+
+def default_device() -> torch.device:
+    """A GPU where there is one."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -1,0 +1,71 @@
+"""Images drawn from a model one pixel at a time, all of them at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from pixels.datasets import Pixels
+from pixels.evaluation import evaluating
+from pixels.models import generation_method
+from pixels.tokens import Layout, to_images, to_tokens
+from torch import Tensor
+
+from linattn_models import AutoregressiveTransformer
+
+
+@dataclass(frozen=True)
+class Draw:
+    """How pixels are drawn: below a temperature of 1 the likely ones more often; 0 is greedy."""
+
+    temperature: float = 1.0
+    seed: int = 0
+    progress: bool = False
+
+
+def sample_images(
+    model: AutoregressiveTransformer, count: int, height: int, width: int, draw: Draw = Draw()
+) -> Pixels:
+    """`count` images made from nothing."""
+    return to_images(_generate(model, draw, batch=count), height, width)
+
+
+def complete_images(
+    model: AutoregressiveTransformer,
+    images: Pixels,
+    copies: int,
+    layout: Layout,
+    *,
+    rows_shown: int,
+    draw: Draw = Draw(),
+) -> Pixels:
+    """Completions of `images` (n, H, W[, 3]) of which only the first rows are shown.
+
+    The rows shown are read all at once, as in training (`prefill`); the hidden ones are then made
+    pixel by pixel from the state that this leaves.
+
+    Returns:
+        (n, copies, H, W[, 3]): `copies` completions of each image.
+    """
+    shown = to_tokens(images[:, :rows_shown], layout).repeat_interleave(copies, dim=0)
+    tokens = _generate(model, draw, prefix=shown.to(model.device))
+    completed = to_images(tokens, images.shape[1], images.shape[2])
+    return completed.reshape(len(images), copies, *images.shape[1:])
+
+
+def _generate(
+    model: AutoregressiveTransformer,
+    draw: Draw,
+    *,
+    batch: int | None = None,
+    prefix: Tensor | None = None,
+) -> Tensor:
+    with evaluating(model):
+        return model.generate(
+            batch,
+            prefix=prefix,
+            temperature=draw.temperature,
+            generator=torch.Generator(model.device).manual_seed(draw.seed),
+            progress=draw.progress,
+            method=generation_method(model.config),
+        )

@@ -1,0 +1,203 @@
+"""The tables that the scripts print, with the paper's figures beneath or beside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pixels.measuring import Outcome, Speed, how_it_ran
+from pixels.methods import LINEAR, SOFTMAX, STATEFUL_SOFTMAX
+from pixels.paper import PAPER
+
+from linattn_models.throughput import WORTHWHILE
+from linattn_models.training import figure, markdown_table
+
+DEMO_METHODS = (LINEAR, STATEFUL_SOFTMAX, SOFTMAX)
+
+
+def benchmark_report(record: dict[str, Any], outcomes: Sequence[Outcome], *, searched: bool) -> str:
+    """Our table, its notes, and the paper's beneath it."""
+    config, where = record["model"]["transformer"], record["environment"]
+    lines = [
+        f"Images of {record['shape']} by a model of {config['num_layers']} layers, "
+        f"{config['num_heads']} heads of {config['head_dim']}, {record['model']['max_length']:,} "
+        "positions.",
+        how_it_ran(where, [speed for outcome in outcomes for speed in outcome.speeds]),
+        "~: timed at some positions, the others interpolated. gain: over softmax, which reruns.",
+        "",
+        benchmark_table(outcomes, record["bits_per_dim"]),
+        *_benchmark_notes(outcomes, searched),
+    ]
+    if record["shape"] in PAPER:
+        lines += [
+            "The paper's figures, as we read it: images/s of a GPU at the batch that filled it.",
+            "",
+            paper_table(record["shape"]),
+        ]
+    return "\n".join(lines)
+
+
+def benchmark_table(outcomes: Sequence[Outcome], bits: dict[str, float]) -> str:
+    """A row for each method, with its gain over rerunning softmax where that was timed."""
+    rerun = next((outcome for outcome in outcomes if outcome.method == SOFTMAX), Outcome(SOFTMAX))
+    rows = [
+        [
+            outcome.method.name,
+            figure(bits.get(outcome.method.attention)),
+            *_side_by_side(outcome.many, rerun.many),
+            *_alone(outcome.one, rerun.one),
+        ]
+        for outcome in outcomes
+    ]
+    header = ["attention", "bits/dim", "images/s", "batch", "gain"]
+    header += ["s for one image", "gain", "bytes of state an image"]
+    return markdown_table(header, rows)
+
+
+def _side_by_side(speed: Speed | None, rerun: Speed | None) -> list[str]:
+    """Images/s, at which batch, and the gain."""
+    if speed is None:
+        return ["-", "-", "-"]
+    rate = figure(speed.images_per_second, speed.estimated)
+    return [rate, f"{speed.batch:,}", _gain(speed, rerun)]
+
+
+def _alone(speed: Speed | None, rerun: Speed | None) -> list[str]:
+    """Seconds, the gain, and bytes of state."""
+    if speed is None:
+        return ["-", "-", "-"]
+    seconds = figure(speed.seconds_per_image, speed.estimated)
+    return [seconds, _gain(speed, rerun), f"{speed.state_bytes_per_image:,}"]
+
+
+def _gain(speed: Speed, rerun: Speed | None) -> str:
+    """How many times as fast as rerunning the prefix."""
+    if rerun is None:
+        return "-"
+    return figure(speed.images_per_second / rerun.images_per_second) + "x"
+
+
+def _benchmark_notes(outcomes: Sequence[Outcome], searched: bool) -> list[str]:
+    """How batches were chosen, where that ended early, and what could not be timed."""
+    lines = []
+    if searched:
+        lines.append(
+            "batch: the best of 1, 2, 4 and so on, until two in a row gained less than "
+            f"{WORTHWHILE - 1:.0%} each."
+        )
+    lines += [
+        f"{outcome.method.name}: no larger batch was tried, since {outcome.bounded_by}."
+        for outcome in outcomes
+        if outcome.bounded_by
+    ]
+    lines += [f"{x.method.name}: -, since {x.failure}" for x in outcomes if x.failure]
+    return [*lines, ""] if lines else []
+
+
+def paper_table(shape: str) -> str:
+    """What the paper gives for these images, its speeds to the digits that it has."""
+    header = ["paper", "bits/dim", "images/s (GPU)", "s for one image (CPU)", "(GPU)"]
+    rows = []
+    for row in PAPER[shape]:
+        speeds = (row.images_per_second, row.seconds_cpu, row.seconds_gpu)
+        cells = ["-" if value is None else f"{value:,g}" for value in speeds]
+        rows.append([row.method, figure(row.bits_per_dim), *cells])
+    return markdown_table(header, rows)
+
+
+def demo_report(results: dict[str, Any], speeds: Sequence[Speed], batch: int) -> str:
+    """What was learned and what generating costs, a row for each way to generate."""
+    by_case = {(speed.method, speed.batch): speed for speed in speeds}
+    rows = []
+    for method in DEMO_METHODS:
+        one, many = by_case[method.name, 1], by_case[method.name, batch]
+        bits = results["runs"][method.attention]["metrics"]["bits_per_dim"]
+        rates = [figure(speed.images_per_second) for speed in (one, many)]
+        rows.append([method.name, f"{bits:.2f}", *rates, f"{one.state_bytes_per_image:,}"])
+    header = ["attention", "bits/dim", "images/s, batch 1", f"images/s, batch {batch:,}"]
+    header.append("bytes of state an image")
+    return "\n".join([markdown_table(header, rows), *_demo_notes(results, speeds)]) + "\n"
+
+
+def _demo_notes(results: dict[str, Any], speeds: Sequence[Speed]) -> list[str]:
+    run, runs = results["runs"]["linear"], results["runs"].items()
+    alone = run["metrics"]["independent_pixels_bits_per_dim"]
+    seconds = ", ".join(f"{summary['train_seconds']:.0f} s {name}" for name, summary in runs)
+    notes = [
+        f"Independent pixels, each position with its own frequencies, cost {alone:.2f} bits/dim.",
+        f"Held-out images: {run['metrics']['test_images']}; updates: {run['steps']:,} each; "
+        f"training: {seconds}; parameters: {run['parameters']:,}.",
+        how_it_ran(results["environment"], speeds),
+    ]
+    if any(speed.estimated for speed in speeds):
+        notes.append("Speeds are from pixels spread over the image, the others interpolated.")
+    return notes
+
+
+def run_table(summaries: Mapping[str, dict[str, Any]]) -> str:
+    """A row for each finished run, and one for independent pixels."""
+    header = ["run", "attention", "updates", "parameters", "s of training", "bits/dim, test"]
+    header.append("validation")
+    rows = [
+        [
+            name,
+            summary["attention"],
+            f"{summary['steps']:,}",
+            f"{summary['parameters']:,}",
+            f"{summary['train_seconds']:,.0f}",
+            f"{summary['metrics']['bits_per_dim']:.3f}",
+            f"{summary['metrics']['validation_bits_per_dim']:.3f}",
+        ]
+        for name, summary in summaries.items()
+    ]
+    metrics = next(iter(summaries.values()))["metrics"]
+    alone = f"{metrics['independent_pixels_bits_per_dim']:.3f}"
+    rows.append(["independent pixels", "-", "-", "-", "-", alone, "-"])
+    return markdown_table(header, rows)
+
+
+def attention_report(results: dict[str, Any]) -> str:
+    """A row for each attention, and below what the columns mean."""
+    paper = {row.method: row.bits_per_dim for row in PAPER.get(results["dataset"], ())}
+    header = ["attention", "bits/dim, equal updates", "updates", "bits/dim, equal time"]
+    header += ["updates in it", "s an update", "parameters"]
+    rows = [_attention_row(name, result) for name, result in results["attentions"].items()]
+    if paper:
+        header.append("the paper's bits/dim")
+        for row in rows:
+            bits = paper.get(row[0])
+            row.append("-" if bits is None else f"{bits:g}")
+    return "\n".join([markdown_table(header, rows), *_attention_notes(results)]) + "\n"
+
+
+def _attention_row(name: str, result: dict[str, Any]) -> list[str]:
+    updates, timed = result["equal_updates"], result["equal_time"]
+    return [
+        name,
+        f"{updates['metrics']['bits_per_dim']:.3f}",
+        f"{updates['steps']:,}",
+        f"{timed['metrics']['bits_per_dim']:.3f}",
+        f"{timed['steps']:,}",
+        figure(result["seconds_an_update"]),
+        f"{updates['parameters']:,}",
+    ]
+
+
+def _attention_notes(results: dict[str, Any]) -> list[str]:
+    metrics = next(iter(results["attentions"].values()))["equal_updates"]["metrics"]
+    where = results["timing"]["environment"]
+    budget = f"Equal time is {figure(results['budget_seconds'])} s of updates"
+    if results["budget_of_linear"]:
+        budget += f", what linear attention takes for {results['steps']:,}"
+    notes = [
+        f"{results['dataset']}, preset {results['preset']}, seed {results['seed']}; "
+        f"{metrics['test_images']:,} test images, of which independent pixels cost "
+        f"{metrics['independent_pixels_bits_per_dim']:.3f} bits/dim.",
+        f"{budget}.",
+        f"Seconds an update: the median of {results['timing']['rounds']} rounds in which the "
+        f"attentions took turns; torch {where['torch']}, {where['device']}, threads: "
+        f"{where['threads']}.",
+    ]
+    if results["dataset"] in PAPER and results["preset"] != "paper":
+        notes.append("The paper's figures are of larger models, trained for far longer.")
+    return notes

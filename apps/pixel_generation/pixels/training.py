@@ -1,0 +1,73 @@
+"""A run from a recipe to its numbers and pictures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from pixels.datasets import Images
+from pixels.evaluation import bits_per_dim, independent_pixels
+from pixels.models import APP, build_model
+from pixels.pictures import affordable_samples, write_samples
+from pixels.presets import Recipe
+from pixels.tokens import TokenData
+from torch import Tensor
+
+from linattn_models import AutoregressiveTransformer
+from linattn_models.training import RunFolder, is_main_process, train
+
+DESCRIBED = ("preset", "dataset", "attention", "layout")
+
+
+def train_model(
+    images: Images, recipe: Recipe, out: Path, *, resume: bool = False
+) -> tuple[AutoregressiveTransformer, dict[str, Any]]:
+    """The trained model, and what summary.json in the run folder `out` then holds."""
+    torch.manual_seed(recipe.training.seed)  # the initial weights
+    model = build_model(recipe, images)
+    validation = images.validation[: recipe.validation_images]
+    summary = train(
+        model,
+        TokenData(images.train, recipe.layout),
+        loss=mean_nats,
+        evaluate=lambda model: {"bits_per_dim": bits_per_dim(model, validation, recipe.layout)},
+        config=recipe.training.config(),
+        out=out,
+        resume=resume,
+        describe={"app": APP, **{name: getattr(recipe, name) for name in DESCRIBED}},
+        model_config=model.to_dict(),
+    )
+    if is_main_process():  # the other processes of torchrun are finished
+        summary = finish(model, images, recipe, RunFolder(out))
+    return model, summary
+
+
+def mean_nats(model: AutoregressiveTransformer, tokens: Tensor) -> Tensor:
+    """The loss: -log p per dimension, the mean over a batch."""
+    return model.loss(tokens)
+
+
+def finish(
+    model: AutoregressiveTransformer, images: Images, recipe: Recipe, run: RunFolder
+) -> dict[str, Any]:
+    """Evaluates the test images, for the first time, and writes numbers and pictures.
+
+    While training, "bits_per_dim" was that of the validation images; in the summary it is that of
+    the test images, and the last validation figure is named "validation_bits_per_dim".
+    """
+    summary = run.summary()
+    metrics = summary["metrics"]
+    test = images.test[: recipe.test_images]
+    summary["metrics"] = {
+        "bits_per_dim": bits_per_dim(model, test, recipe.layout),
+        # The second name is there when a run that had ended is resumed.
+        "validation_bits_per_dim": metrics.get("validation_bits_per_dim", metrics["bits_per_dim"]),
+        "independent_pixels_bits_per_dim": independent_pixels(images.train, test, images.levels),
+        "test_images": len(test),
+    }
+    run.write_summary(summary)
+    label = f"{images.name}, {summary['attention']} attention, step {summary['steps']:,}"
+    write_samples(run.path / "samples.png", model, images, affordable_samples(model, images), label)
+    run.plot_curves()
+    return summary

@@ -1,0 +1,227 @@
+"""compare.py: its budgets, its files, how it goes on, what it refuses."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pixels.comparison import curve
+from pixels.paper import PAPER
+from pixels.tables import attention_report
+
+from linattn_models.training import RunFolder
+from tests.apps.app_scripts import Script, command
+
+PNG = b"\x89PNG"
+TWO = ("--attentions", "linear", "softmax")
+SMOKE = ("--preset", "smoke", "--rounds", "1", *TWO)
+
+
+@pytest.fixture(scope="module")
+def compared(script: Script, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished comparison, published, in which softmax has half the updates: to read only."""
+    folder = tmp_path_factory.mktemp("comparison")
+    write_times(folder / "out", linear=0.01, softmax=0.02)
+    done = script("compare", *SMOKE, "--out", folder / "out", "--publish", folder / "published")
+    assert done.code == 0, done.stderr
+    assert (folder / "out" / "table.md").read_text() in done.stdout
+    return folder
+
+
+def write_times(folder: Path, **seconds: float) -> None:
+    """timings.json as if updates had been measured there."""
+    where = {"torch": "2", "device": "cpu", "threads": 1}
+    times = {"dataset": "digits", "preset": "smoke", "rounds": 1, "seconds": seconds}
+    folder.mkdir(parents=True)
+    (folder / "timings.json").write_text(json.dumps({**times, "environment": where}))
+
+
+def cells(table: str) -> dict[str, list[str]]:
+    """The rows of a table by their first cell."""
+    lines = [line for line in table.splitlines() if line.startswith("|")]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return {row[0]: row[1:] for row in rows[2:]}
+
+
+def summary(run: Path) -> dict[str, Any]:
+    return dict(json.loads((run / "summary.json").read_text()))
+
+
+def test_help_says_how_it_is_run(script: Script) -> None:
+    done = script("compare", "--help")
+    assert done.code == 0
+    assert "python apps/pixel_generation/compare.py" in done.stdout
+
+
+def test_each_attention_has_its_two_budgets(compared: Path) -> None:
+    out = compared / "out"
+    rows = cells((out / "table.md").read_text())
+    assert list(rows) == ["linear", "softmax"]
+    runs = {
+        "linear": (out / "updates" / "linear", out / "updates" / "linear"),
+        "softmax": (out / "updates" / "softmax", out / "time" / "softmax"),
+    }
+    assert not (out / "time" / "linear").exists()  # its time is that of its updates
+    for name, (by_updates, by_time) in runs.items():
+        bits = [f"{summary(run)['metrics']['bits_per_dim']:.3f}" for run in (by_updates, by_time)]
+        assert rows[name][0] == bits[0]
+        assert rows[name][2] == bits[1]
+        assert rows[name][1] == "20"
+        assert rows[name][3] == str(summary(by_time)["steps"])
+        assert rows[name][5] == f"{summary(by_updates)['parameters']:,}"
+    assert (rows["linear"][3], rows["softmax"][3]) == ("20", "10")
+
+
+def test_what_is_written_and_published(compared: Path) -> None:
+    out, published = compared / "out", compared / "published"
+    assert (out / "curves.png").read_bytes().startswith(PNG)
+    results = json.loads((out / "results.json").read_text())
+    assert results["budget_seconds"] == pytest.approx(0.2)
+    assert results["attentions"]["softmax"]["equal_time"] == summary(out / "time" / "softmax")
+    runs = ["updates/linear", "updates/softmax", "time/softmax"]
+    records = ["config.json", "metrics.jsonl", "summary.json"]
+    expected = {"table.md", "curves.png", "results.json", "timings.json"}
+    expected |= {f"{run}/{record}" for run in runs for record in records}
+    found = {str(path.relative_to(published)) for path in published.rglob("*") if path.is_file()}
+    assert found == expected
+    for name in found:
+        assert (published / name).read_bytes() == (out / name).read_bytes()
+
+
+def test_curves_over_time_go_at_the_measured_pace(compared: Path) -> None:
+    run = RunFolder(compared / "out" / "time" / "softmax")
+    bits = [line["bits_per_dim"] for line in run.metrics() if line["split"] == "eval"]
+    over_time = curve(run, scale=0.02)
+    assert over_time[-1] == pytest.approx((10 * 0.02, bits[-1]))
+    assert [y for _, y in over_time] == bits
+
+
+def test_the_paper_s_figures_stand_beside(compared: Path) -> None:
+    results = json.loads((compared / "out" / "results.json").read_text())
+    assert "paper" not in attention_report(results)  # it has no digits
+    table = attention_report({**results, "dataset": "mnist"})
+    paper = {row.method: row.bits_per_dim for row in PAPER["mnist"]}
+    assert {name: float(row[-1]) for name, row in cells(table).items()} == {
+        name: paper[name] for name in ("linear", "softmax")
+    }
+
+
+def test_every_attention_in_a_given_time(script: Script, tmp_path: Path) -> None:
+    """All four, timed for real; the time is so short that each gets one update."""
+    flags = ["--preset", "smoke", "--rounds", 1, "--steps", 2, "--seconds", 1e-9]
+    done = script("compare", *flags, "--out", tmp_path / "out")
+    assert done.code == 0, done.stderr
+    rows = cells(done.stdout)
+    assert list(rows) == ["linear", "softmax", "lsh-1", "lsh-4"]
+    assert all((row[1], row[3]) == ("2", "1") for row in rows.values())
+    times = json.loads((tmp_path / "out" / "timings.json").read_text())
+    assert all(seconds > 0 for seconds in times["seconds"].values())
+    assert times["environment"]["threads"] >= 1
+
+
+def test_killed_and_given_again_it_comes_to_the_same_table(script: Script, tmp_path: Path) -> None:
+    flags = [*SMOKE, "--steps", "60"]
+    unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
+    for out in (unbroken, broken):
+        write_times(out, linear=0.01, softmax=0.015)
+    assert script("compare", *flags, "--out", unbroken).code == 0
+    process = command("pixel_generation", "compare", *flags, "--out", broken)
+    kill_when_there(process, broken / "updates" / "softmax" / "checkpoints" / "step-14")
+    assert not (broken / "updates" / "softmax" / "summary.json").exists()
+    finished = broken / "updates" / "linear" / "metrics.jsonl"
+    before = finished.stat().st_mtime_ns
+    done = script("compare", *flags, "--out", broken)
+    assert done.code == 0, done.stderr
+    assert finished.stat().st_mtime_ns == before  # what had ended was not made again
+    assert (broken / "table.md").read_text() == (unbroken / "table.md").read_text()
+
+
+def kill_when_there(process: list[str], file: Path) -> None:
+    running = subprocess.Popen(process, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not file.exists() and running.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.005)
+    running.kill()
+    _, errors = running.communicate()
+    assert running.returncode == -signal.SIGKILL, errors
+
+
+def test_a_run_killed_before_its_test_is_tested(
+    script: Script, compared: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(compared / "out", out)
+    file = out / "updates" / "softmax" / "summary.json"
+    ended = json.loads(file.read_text())
+    seen = {"bits_per_dim": ended["metrics"]["validation_bits_per_dim"]}
+    file.write_text(json.dumps({**ended, "metrics": seen}))
+    assert script("compare", *SMOKE, "--out", out).code == 0
+    assert json.loads(file.read_text())["metrics"] == ended["metrics"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--steps", "0"], "--steps: expected 1 or more, got 0"),
+        (["--rounds", "0"], "--rounds: expected 1 or more, got 0"),
+        (["--seconds", "0"], "expected --seconds above 0, got 0.0"),
+        (["--seconds", "nan"], "expected --seconds above 0, got nan"),
+        (["--attentions", "softmax"], "expected linear among --attentions"),
+        (["--attentions", "linear", "linear"], "each once, got linear linear"),
+        (["--attentions"], "each once, got none"),
+        (["--dataset", "mnist"], "got no such file; download it with --download"),
+    ],
+    ids=["steps", "rounds", "seconds", "nan", "no linear", "twice", "no name", "no data"],
+)
+def test_bad_flags_are_one_sentence_and_leave_nothing(
+    script: Script, tmp_path: Path, arguments: list[str], sentence: str
+) -> None:
+    out = tmp_path / "out"
+    done = script("compare", "--preset", "smoke", *arguments, "--out", out)
+    assert done.code == 2
+    assert sentence in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not out.exists()
+
+
+def test_another_comparison_is_not_mixed_into_this_one(
+    script: Script, compared: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(compared / "out", out)
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    cases = {
+        "training.steps of the run in": [*SMOKE, "--steps", 30],
+        "expected 1, got 0": [*SMOKE, "--seed", 1],
+        "got times of digits with smoke": [*TWO, "--preset", "laptop"],
+        "got none of lsh-1": ["--preset", "smoke", "--attentions", "linear", "lsh-1"],
+    }
+    for sentence, flags in cases.items():
+        done = script("compare", *flags, "--out", out)
+        assert done.code == 2
+        assert sentence in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"seconds": {}}', None])
+def test_damaged_times_are_refused(
+    script: Script, compared: Path, tmp_path: Path, content: str | None
+) -> None:
+    out = tmp_path / "out"
+    if content is None:
+        write_times(out, linear=0.0, softmax=1.0)
+    else:
+        out.mkdir()
+        (out / "timings.json").write_text(content)
+    done = script("compare", *SMOKE, "--out", out)
+    assert done.code == 2
+    assert "timings.json" in done.stderr
+    assert "remove it" in done.stderr
+    assert [path.name for path in out.iterdir()] == ["timings.json"]

@@ -1,0 +1,198 @@
+"""generate.py, benchmark.py, compare.py and demo.py as their user runs them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from matplotlib.image import imread
+from safetensors.numpy import load_file, save_file
+
+from tests.apps.app_scripts import Script
+
+PNG = b"\x89PNG"
+
+
+@pytest.mark.parametrize("name", ["train", "generate", "benchmark", "compare", "demo"])
+def test_help_says_what_it_does_and_how_it_is_run(script: Script, name: str) -> None:
+    done = script(name, "--help")
+    assert done.code == 0
+    assert f"python apps/pixel_generation/{name}.py" in done.stdout
+    assert "--out" in done.stdout
+
+
+def test_generate(script: Script, smoke_run: Path, tmp_path: Path) -> None:
+    flags = ["--run", smoke_run, "--count", 9, "--completed", 3, "--copies", 2]
+    done = script("generate", *flags, "--out", tmp_path / "a")
+    assert done.code == 0, done.stderr
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == [
+        "completions.png",
+        "samples.png",
+    ]
+    # Four images across (occluded, two completions, original) and three down, of 56 pixels.
+    height, width = imread(tmp_path / "a" / "completions.png").shape[:2]
+    assert width >= 4 * 56
+    assert 3 * 56 < height < 5 * 56
+    done = script("generate", *flags, "--out", tmp_path / "b")
+    for name in ("completions.png", "samples.png"):  # the seed decides
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def test_generate_refuses(script: Script, smoke_run: Path, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged"
+    shutil.copytree(smoke_run, damaged)
+    shutil.rmtree(damaged / "checkpoints" / "step-10")
+    weights = damaged / "checkpoints" / "step-20" / "model.safetensors"
+    tensors = load_file(weights)
+    tensors["renamed"] = tensors.pop("start")
+    save_file(tensors, weights)
+    cases = {
+        "expected the record of a run, got no file": ["--run", tmp_path / "none"],
+        "is damaged": ["--run", damaged],
+        "--count: expected 1 or more, got 0": ["--run", smoke_run, "--count", 0],
+        "expected --temperature of 0 or more": ["--run", smoke_run, "--temperature", -1],
+    }
+    for sentence, flags in cases.items():
+        done = script("generate", *flags, "--out", tmp_path / "pictures")
+        assert done.code == 2
+        assert sentence in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+        assert not (tmp_path / "pictures").exists()
+
+
+def test_generate_refuses_weights_of_another_run(
+    script: Script, smoke_run: Path, tmp_path: Path
+) -> None:
+    """The tensors fit, but config.json tells of another model than the checkpoint's."""
+    other = tmp_path / "other"
+    shutil.copytree(smoke_run, other)
+    config = json.loads((other / "config.json").read_text())
+    config["model"]["transformer"]["attention"] = "softmax"
+    (other / "config.json").write_text(json.dumps(config))
+    done = script("generate", "--run", other, "--out", tmp_path / "pictures")
+    assert done.code == 2
+    assert "was written by a run with another configuration" in done.stderr
+    config["model"] = 5
+    (other / "config.json").write_text(json.dumps(config))
+    done = script("generate", "--run", other, "--out", tmp_path / "pictures")
+    assert done.code == 2
+    assert "describes no model" in done.stderr
+    assert not (tmp_path / "pictures").exists()
+
+
+def test_benchmark(script: Script, smoke_run: Path, tmp_path: Path) -> None:
+    flags = ["--runs", smoke_run, "--batch", 3, "--positions", 2, "--threads", 1]
+    done = script("benchmark", *flags, "--out", tmp_path)
+    assert done.code == 0, done.stderr
+    record = json.loads((tmp_path / "benchmark.json").read_text())
+    methods = ["linear", "linear (eager, reference)", "stateful-softmax", "softmax"]
+    timed = {(speed["method"], speed["batch"]) for speed in record["speeds"]}
+    assert {(method, n) for method in [*methods, "lsh-1", "lsh-4"] for n in (1, 3)} <= timed
+    assert record["failures"] == {}
+    summary = json.loads((smoke_run / "summary.json").read_text())
+    assert record["bits_per_dim"] == {"linear": summary["metrics"]["bits_per_dim"]}
+    table = (tmp_path / "benchmark.md").read_text()
+    assert table.strip() in done.stdout
+    assert "\n| stateful-softmax " in table
+
+
+def test_benchmark_searches_the_best_batch(script: Script, smoke_run: Path, tmp_path: Path) -> None:
+    flags = ["--runs", smoke_run, "--methods", "linear", "lsh-1", "--positions", 2]
+    done = script("benchmark", *flags, "--largest-batch", 4, "--out", tmp_path)
+    assert done.code == 0, done.stderr
+    record = json.loads((tmp_path / "benchmark.json").read_text())
+    assert {speed["batch"] for speed in record["speeds"]} <= {1, 2, 4}
+    assert "batch: the best of 1, 2, 4 and so on" in done.stdout
+    assert record["model"]["transformer"]["attention"]["kind"] == "linear"
+
+
+def test_benchmark_shows_the_paper_beside(script: Script, tmp_path: Path) -> None:
+    flags = ["--shape", "mnist", "--methods", "linear", "--batch", 1, "--positions", 2]
+    done = script("benchmark", *flags, "--out", tmp_path)
+    assert done.code == 0, done.stderr
+    table = (tmp_path / "benchmark.md").read_text()
+    assert "8 layers, 8 heads of 32, 784 positions" in table
+    assert "| linear           |    0.644 |          142.8 |" in table
+
+
+def test_benchmark_refuses(script: Script, tmp_path: Path) -> None:
+    cases = {
+        "--positions: expected 2 or more, got 1.": ["--positions", 1],
+        "--largest-batch: expected 1 or more, got 0.": ["--largest-batch", 0],
+        "expected --position-seconds of more than 0, got 0": ["--position-seconds", 0],
+        "expected --methods to name one or more, got none": ["--methods"],
+    }
+    for sentence, flags in cases.items():
+        done = script("benchmark", *flags, "--out", tmp_path / "out")
+        assert (done.code, done.stderr) == (2, sentence + "\n")
+        assert not (tmp_path / "out").exists()
+
+
+def test_compare(script: Script, smoke_run: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(smoke_run, other)
+    done = script("compare", "--runs", smoke_run, other, "--out", tmp_path / "both")
+    assert done.code == 0, done.stderr
+    assert (tmp_path / "both" / "curves.png").read_bytes().startswith(PNG)
+    assert (tmp_path / "both" / "table.md").read_text() in done.stdout
+    bits = json.loads((smoke_run / "summary.json").read_text())["metrics"]["bits_per_dim"]
+    assert done.stdout.count(f"| {bits:14.3f} |") >= 2
+    kept = sorted(path.name for path in (tmp_path / "both" / "other").iterdir())
+    assert kept == ["config.json", "metrics.jsonl", "summary.json"]
+
+
+def test_compare_refuses(script: Script, smoke_run: Path, tmp_path: Path) -> None:
+    unfinished = tmp_path / "unfinished"
+    shutil.copytree(smoke_run, unfinished)
+    (unfinished / "summary.json").unlink()
+    cases = {
+        "summary.json: expected the record of a run, got no file": [unfinished],
+        "got one name twice": [smoke_run, smoke_run],
+    }
+    for sentence, runs in cases.items():
+        done = script("compare", "--runs", *runs, "--out", tmp_path / "both")
+        assert done.code == 2
+        assert sentence in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+        assert not (tmp_path / "both").exists()
+
+
+def test_demo_twice(script: Script, tmp_path: Path) -> None:
+    flags = ["--steps", 5, "--batch", 2, "--positions", 2, "--out", tmp_path / "demo"]
+    assert script("demo", *flags).code == 0
+    done = script("demo", *flags, "--publish", tmp_path / "published")
+    assert done.code == 0, done.stderr
+    rows = [line for line in done.stdout.splitlines() if line.startswith("|")]
+    assert [row.split("|")[1].strip() for row in rows] == [
+        "attention",
+        "----------------",
+        "linear",
+        "stateful-softmax",
+        "softmax",
+    ]
+    assert "Independent pixels" in done.stdout
+    published = {path.name for path in (tmp_path / "published").iterdir()}
+    pictures = {f"{p}-{a}.png" for p in ("completions", "samples") for a in ("linear", "softmax")}
+    assert published == pictures | {"table.md", "results.json"}
+    results = json.loads((tmp_path / "demo" / "results.json").read_text())
+    assert results["runs"]["linear"]["steps"] == results["runs"]["softmax"]["steps"] == 5
+    for name in pictures:
+        assert (tmp_path / "published" / name).read_bytes().startswith(PNG)
+
+
+@pytest.mark.parametrize("flag", ["batch", "positions"])
+def test_demo_refuses_before_it_trains(script: Script, tmp_path: Path, flag: str) -> None:
+    done = script("demo", f"--{flag}", 0, "--out", tmp_path / "demo")
+    assert done.code == 2
+    assert f"--{flag}: expected" in done.stderr
+    assert not (tmp_path / "demo").exists()
+
+
+def test_demo_deletes_no_run_but_its_own(script: Script, smoke_run: Path, tmp_path: Path) -> None:
+    shutil.copytree(smoke_run, tmp_path / "linear")
+    done = script("demo", "--steps", 5, "--out", tmp_path)
+    assert done.code == 2
+    assert "already holds a run" in done.stderr
+    assert (tmp_path / "linear" / "summary.json").exists()
