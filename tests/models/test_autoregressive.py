@@ -144,7 +144,7 @@ def test_a_full_sequence_refuses_to_go_on(attention: str) -> None:
     _, state = model.prefill(tokens[:, :3], max_length=4)
     with pytest.raises(ValueError, match="room for 4 positions"):
         model.step(tokens[:, 0], state)
-    with pytest.raises(ValueError, match="max_length.*10"):
+    with pytest.raises(ValueError, match=r"max_length.*10"):
         model.prefill(tokens[:, :3], max_length=10)
 
 
@@ -186,12 +186,9 @@ def test_refuses_tokens_of_another_shape_in_a_step() -> None:
 
 
 def test_refuses_models_that_cannot_be_built() -> None:
-    with pytest.raises(
-        ValueError,
-        match="is_causal: expected True, got False; its outputs would see the tokens that they predict",
-    ):
+    with pytest.raises(ValueError, match="expected True, got False; its outputs would see"):
         tiny_model(is_causal=False)
-    with pytest.raises(ValueError, match="positions.*'sinusoidal'"):
+    with pytest.raises(ValueError, match=r"positions.*'sinusoidal'"):
         tiny_model(positions="sinusoid")
-    with pytest.raises(ValueError, match="max_length.* an integer of at least 1.* 0"):
+    with pytest.raises(ValueError, match=r"max_length.* an integer of at least 1.* 0"):
         AutoregressiveTransformer(tiny_config(), 7, 0)

@@ -227,5 +227,5 @@ def test_refuses_tokens_that_cannot_be_right(tokens: Tensor, said: str) -> None:
     head = MixtureOfLogistics(2, 3)
     with pytest.raises(ValueError, match=re.escape(said)):
         head.negative_log_likelihood(torch.zeros(2, head.num_parameters), tokens)
-    with pytest.raises(ValueError, match="temperature.* at least 0"):
+    with pytest.raises(ValueError, match=r"temperature.* at least 0"):
         head.sample(torch.zeros(2, head.num_parameters), temperature=-1.0)

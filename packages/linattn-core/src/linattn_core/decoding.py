@@ -265,9 +265,7 @@ class NativeDecoder(Protocol):
         """
         return None
 
-    def noise(
-        self, states: Sequence[LinearAttentionState], temperature: float
-    ) -> Draw | None:
+    def noise(self, states: Sequence[LinearAttentionState], temperature: float) -> Draw | None:
         """The tensors from which a step of reserved states reads its random numbers, to be filled.
 
         None: the states are not reserved, or the decoder reads random numbers anywhere.

@@ -113,7 +113,8 @@ class RerunPredictor:
             self.tokens = torch.cat([self.tokens, token.unsqueeze(1)], 1)
         if self.lengths is not None:
             rows = torch.arange(token.shape[0], device=token.device)
-            self.tokens[rows, self.lengths.clamp(max=self.room - 1)] = token
+            ends = self.lengths.clamp(max=self.room - 1)
+            self.tokens = self.tokens.index_put((rows, ends), token)
             self.lengths = (self.lengths + 1).clamp(max=self.room)
 
 
