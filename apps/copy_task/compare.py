@@ -19,7 +19,7 @@ from copy_pictures import curves, table
 from copy_presets import Attention, PresetName, recipe_for
 from copy_training import APP, train_model
 
-from linattn_models.atomic import replace_file
+from linattn_models.files import replace_file
 from linattn_models.training import RunFolder, require_at_least, run_script
 
 ATTENTIONS: tuple[Attention, ...] = ("linear", "softmax", "lsh-1", "lsh-4")

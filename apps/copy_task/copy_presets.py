@@ -7,10 +7,11 @@ paper    what the paper trained (section 4.1), on a GPU
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from linattn_models import TransformerConfig
+from linattn_models import Lsh, TransformerConfig
+from linattn_models.attention import attention_config
 from linattn_models.training import TrainingConfig
 
 PresetName = Literal["smoke", "laptop", "paper"]
@@ -55,15 +56,20 @@ class Recipe:
                 f"expected --lsh-chunk of at most --max-length, {self.max_length}, got "
                 f"{self.lsh_chunk}"
             )
+        lsh, layers = (
+            Lsh(buckets=self.lsh_buckets, chunk=self.lsh_chunk),
+            attention_config(attention),
+        )
+        if isinstance(layers, Lsh):
+            layers = replace(lsh, rounds=layers.rounds)
         return TransformerConfig(
             num_layers=self.num_layers,
             num_heads=self.num_heads,
             head_dim=self.head_dim,
             ffn_dim=self.ffn_dim,
+            attention=layers,
             norm=self.norm,
-            lsh_buckets=self.lsh_buckets,
-            lsh_chunk=self.lsh_chunk,
-        ).with_attention(attention)
+        )
 
     def training(self, seed: int) -> TrainingConfig:
         """What the training loop is told; a run of few steps warms up for a tenth of them."""

@@ -35,7 +35,7 @@ from pixel_speed import where_it_runs
 from tqdm import tqdm
 
 from linattn_models import AutoregressiveTransformer
-from linattn_models.atomic import replace_file
+from linattn_models.files import replace_file
 from linattn_models.training import RunFolder, require_at_least, run_script
 
 Shape = Literal["digits", "mnist", "cifar10"]

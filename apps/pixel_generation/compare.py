@@ -17,7 +17,7 @@ import tyro
 from pixel_curves import Panel, draw, validation_curve
 from pixel_records import copy_records, summary_of
 
-from linattn_models.atomic import replace_file
+from linattn_models.files import replace_file
 from linattn_models.training import RunFolder, markdown_table, run_script
 
 

@@ -29,7 +29,7 @@ from pixel_presets import Attention, PresetName, Recipe, recipe_for
 from pixel_runs import APP
 from pixel_update_times import UpdateTimes, times_kept_in
 
-from linattn_models.atomic import replace_file
+from linattn_models.files import replace_file
 from linattn_models.training import RunFolder, require_at_least, run_script
 
 

@@ -29,7 +29,7 @@ from pixel_speed import measure, where_it_runs
 from pixel_training import train_model
 
 from linattn_models import AutoregressiveTransformer
-from linattn_models.atomic import replace_file
+from linattn_models.files import replace_file
 from linattn_models.training import RunFolder, require_at_least, run_script
 
 ATTENTIONS: tuple[Attention, ...] = ("linear", "softmax")

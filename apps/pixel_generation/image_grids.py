@@ -15,7 +15,7 @@ import numpy.typing as npt
 from matplotlib.figure import Figure
 from pixel_datasets import Pixels
 
-from linattn_models.atomic import replace_file
+from linattn_models.files import replace_file
 
 DPI = 100
 GAP = 4  # between images, in pixels of the picture

@@ -13,7 +13,7 @@ from pixel_records import copy_records, summary_of
 from pixel_runs import APP
 from pixel_update_times import UpdateTimes
 
-from linattn_models.atomic import replace_file
+from linattn_models.files import replace_file
 from linattn_models.training import RunFolder
 
 FILES = ("table.md", "curves.png", "results.json", "timings.json")

@@ -7,7 +7,7 @@ from typing import Any
 
 from pixel_runs import APP
 
-from linattn_models.atomic import replace_file
+from linattn_models.files import replace_file
 from linattn_models.training import RunFolder
 
 

@@ -24,7 +24,7 @@ from pixel_tokens import TokenData
 from pixel_training import mean_nats
 from tqdm import tqdm
 
-from linattn_models.atomic import replace_file
+from linattn_models.files import replace_file
 from linattn_models.training.determinism import deterministic_kernels
 from linattn_models.training.environment import environment
 from linattn_models.training.updates import Updater, make_accelerator

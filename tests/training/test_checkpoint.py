@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from linattn_models.atomic import new_folder, remove_folder, replace_file
+from linattn_models.files import new_folder, remove_folder, replace_file
 from linattn_models.training import RunFolder
 from linattn_models.training import checkpoint as checkpoint_module
 from linattn_models.training.checkpoint import load_weights, read_checkpoint

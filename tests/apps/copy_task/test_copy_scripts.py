@@ -111,9 +111,9 @@ def compare_resumes(script: Script, folder: Path, where: list[object]) -> None:
         (["--steps", 0], "steps must be"),
         (["--seed", -1], "expected --seed of 0 or more, got -1"),
         (["--max-length", 3], "expected --max-length of 4 or more"),
-        (["--num-heads", 0], "num_heads must be"),
+        (["--num-heads", 0], "num_heads: expected an integer"),
         (["--resume"], "holds no run to resume"),
-        (["--lsh-buckets", 3], "lsh_buckets must be"),
+        (["--lsh-buckets", 3], "buckets: expected 1 or an even number"),
         (
             ["--attention", "lsh-1", "--lsh-chunk", 17],
             "expected --lsh-chunk of at most --max-length, 16, got 17",

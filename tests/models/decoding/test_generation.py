@@ -141,10 +141,10 @@ def test_progress_is_shown_on_stderr(capsys: pytest.CaptureFixture[str]) -> None
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"batch": 0}, "batch"),
+        ({"batch": 0}, "batch: expected an integer of at least 1, got 0"),
         ({"length": 10}, "length: expected at most the model's 9 positions, got 10"),
-        ({"length": 0}, "length"),
-        ({"temperature": -1.0}, "temperature"),
+        ({"length": 0}, "length: expected an integer of at least 1"),
+        ({"temperature": -1.0}, "temperature: expected a number of at least 0, finite, got -1.0"),
         ({"method": "statefull"}, "did you mean 'stateful'?"),
         (
             {"prefix": torch.zeros(2, 3, 3, dtype=torch.int64)},
@@ -172,7 +172,7 @@ def test_progress_is_shown_on_stderr(capsys: pytest.CaptureFixture[str]) -> None
                 "prefix": torch.zeros(2, 5, dtype=torch.int64),
                 "prefix_lengths": torch.tensor([0, 6]),
             },
-            "0..5",
+            "prefix_lengths: expected lengths in 0..5, got 0 to 6",
         ),
     ],
 )

@@ -45,13 +45,13 @@ def test_bytes_are_those_of_one_samples_state() -> None:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"batch": 0}, "batch must be"),
+        ({"batch": 0}, "batch: expected an integer"),
         ({"batch": 1, "length": 10}, "length: expected at most the model's 9 positions, got 10"),
         (
             {"batch": 1, "length": 10, "steps": 3},
             "length: expected at most the model's 9 positions, got 10",
         ),
-        ({"batch": 1, "steps": 1}, "steps must be an integer of at least 2"),
+        ({"batch": 1, "steps": 1}, "steps: expected an integer of at least 2"),
         ({"batch": 1, "method": "state"}, "did you mean 'stateful'"),
     ],
 )

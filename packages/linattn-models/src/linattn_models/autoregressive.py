@@ -12,13 +12,14 @@ from torch import Tensor, nn
 from linattn_core.decoding import DecoderDescription, TokenCoding
 from linattn_core.errors import expected
 from linattn_models import description
+from linattn_models.attention import Attention
 from linattn_models.config import TransformerConfig
 from linattn_models.decoding import Generation
 from linattn_models.heads import Categorical, Head, MixtureOfLogistics, head_from_dict
 from linattn_models.heads.base import Drawn, check_sequences, check_step_shape, check_tokens
 from linattn_models.positions import Positions
 from linattn_models.state import DecodingState, check_positions, room_for
-from linattn_models.transformer import Block, Transformer
+from linattn_models.transformer import Transformer
 from linattn_models.validation import at_least, exact_keys, lengths_within
 
 # Standard deviation of the initial vectors: small, so that the first updates can turn them.
@@ -170,8 +171,8 @@ class AutoregressiveTransformer(Generation, nn.Module):
 
     @property
     def can_step(self) -> bool:
-        """Whether every layer's attention has a state to step from; LSH has none."""
-        return all(cast(Block, block).mixer.can_step for block in self.transformer.blocks)
+        """Whether the attention has a state to step from; LSH has none."""
+        return cast(Attention, self.config.attention).can_step
 
     def describe(self) -> DecoderDescription:
         """The model for a backend that compiles whole steps of tokens.

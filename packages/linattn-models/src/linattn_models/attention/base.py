@@ -1,12 +1,13 @@
-"""What every attention shares: the projections in and out, and three ways to be run."""
+"""What all attentions share: the projections in and out, and three ways to run."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from linattn_core.decoding import Affine, CannotCompile
-from linattn_models.config import TransformerConfig
 from linattn_models.state import Cursor, LayerState
 
 
@@ -14,26 +15,30 @@ class Mixer(nn.Module):
     """Multi-head attention from (B, N, E) to (B, N, E); a subclass says how heads attend.
 
     A subclass implements `attend` (a whole sequence), and for decoding `initial_state`,
-    `attend_and_keep` (a whole prompt, keeping a state) and `attend_next` (one position more).
+    `attend_and_keep` (a whole prompt, returning a state) and `attend_next` (one position more).
+
+    Args:
+        attention: the configuration; its type is the subclass's own.
+        num_heads, head_dim: H and D; E = H D.
+        is_causal: whether position i sees only positions up to i.
 
     Attributes:
-        spread: standard deviation with which queries and keys start, for normalized inputs.
-        can_step: whether `prefill` and `step` work.
-        projections: what the first layer makes of x: queries, keys and values, or fewer where two
-            of them are one.
+        spread: standard deviation of queries and keys at the start, for normalized inputs.
+        projections: outputs of the first layer: queries, keys and values, or fewer where two of
+            them are one.
     """
 
     spread = 1.0
-    can_step = True
     projections = 3
 
-    def __init__(self, config: TransformerConfig) -> None:
+    def __init__(self, attention: Any, num_heads: int, head_dim: int, is_causal: bool) -> None:
         super().__init__()
-        self.num_heads = config.num_heads
-        self.head_dim = config.head_dim
-        self.is_causal = config.is_causal
-        self.qkv = nn.Linear(config.embed_dim, self.projections * config.embed_dim)
-        self.out = nn.Linear(config.embed_dim, config.embed_dim)
+        self.num_heads = num_heads
+        self.head_dim = head_dim
+        self.is_causal = is_causal
+        embed_dim = num_heads * head_dim
+        self.qkv = nn.Linear(embed_dim, self.projections * embed_dim)
+        self.out = nn.Linear(embed_dim, embed_dim)
 
     def forward(self, x: Tensor, key_lengths: Tensor | None = None) -> Tensor:
         """(B, N, E) -> (B, N, E), all positions at once."""
@@ -86,7 +91,7 @@ class Mixer(nn.Module):
         """The projections in and out, for a backend that compiles whole steps.
 
         Raises:
-            CannotCompile: an attention, or a layer in it, that no compiled decoder knows.
+            CannotCompile: an attention, or a layer in it, without a compiled step.
         """
         raise CannotCompile(f"{type(self).__name__} has no compiled step.")
 

@@ -31,7 +31,12 @@ from linattn_models.state import (
     room_for,
     zero_states,
 )
-from linattn_models.validation import at_least, lengths_within
+from linattn_models.validation import (
+    at_least,
+    check_vector_sequences,
+    check_vectors,
+    lengths_within,
+)
 
 
 class _Compiled:
@@ -94,7 +99,8 @@ class CompiledTransformer(_Compiled):
         self, x: Tensor, lengths: Tensor | None = None, *, max_length: int | None = None
     ) -> tuple[Tensor, DecodingState]:
         """As `Transformer.prefill`."""
-        self._check_vectors(x, "batch", "length")
+        check_vector_sequences(x, self.config.embed_dim)
+        self._check_place(x)
         batch, length = x.shape[:2]
         check_prompts(length, max_length)
         if lengths is not None:
@@ -105,16 +111,13 @@ class CompiledTransformer(_Compiled):
 
     def step(self, x: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
         """As `Transformer.step`, the state updated in place whether gradients are on or not."""
-        self._check_vectors(x, "batch")
+        check_vectors(x, self.config.embed_dim)
+        self._check_place(x)
         state.check_step(x.shape[0])
         y, _ = self.native.step(x.detach(), state.position, _layers(state), None)
         return y, _advanced(state)
 
-    def _check_vectors(self, x: Tensor, *leading: str) -> None:
-        width = self.config.embed_dim
-        if x.ndim != len(leading) + 1 or x.shape[-1] != width:
-            shape = f"shape ({', '.join(leading)}, {width})"
-            raise ValueError(expected("x", shape, tuple(x.shape)))
+    def _check_place(self, x: Tensor) -> None:
         if x.dtype != torch.float32 or x.device != self.device:
             came = f"{x.dtype} on {x.device}"
             raise TypeError(expected("x", f"float32 on {self.device}", came, "convert it by .to()"))

@@ -12,7 +12,7 @@ from typing import Any
 import safetensors.torch
 from torch import Tensor, nn
 
-from linattn_models.atomic import new_folder, write_file
+from linattn_models.files import new_folder, write_file
 
 FORMAT_VERSION = 1
 MODEL_FILE = "model.safetensors"

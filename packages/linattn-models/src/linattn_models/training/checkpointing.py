@@ -9,7 +9,7 @@ from typing import Any
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from linattn_models.atomic import remove_folder
+from linattn_models.files import remove_folder
 from linattn_models.training.checkpoint import (
     MODEL_FILE,
     OPTIMIZER_FILE,

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from linattn_models.atomic import replace_file
+from linattn_models.files import replace_file
 
 # Names that a line of metrics.jsonl has besides what was measured.
 _NOT_MEASURED = frozenset({"step", "split", "seconds"})

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from linattn_models.atomic import remove_leftovers
+from linattn_models.files import remove_leftovers
 from linattn_models.training.checkpoint import read_checkpoint
 from linattn_models.training.checkpointing import CheckpointKeeper
 from linattn_models.training.config import TrainingConfig

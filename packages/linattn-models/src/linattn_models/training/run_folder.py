@@ -9,7 +9,8 @@ from typing import Any
 
 from torch import nn
 
-from linattn_models.atomic import replace_file
+from linattn_models.files import replace_file
+from linattn_models.format_1 import weights_from_format_1
 from linattn_models.training.checkpoint import MODEL_FILE, load_weights, read_checkpoint
 from linattn_models.training.curves import plot_curves
 from linattn_models.training.identity import fingerprint
@@ -94,7 +95,8 @@ class RunFolder:
                 f"{folder} was written by a run with another configuration than "
                 f"{self.config_file} describes: restore the one or the other"
             )
-        load_weights(model, checkpoint.tensors[MODEL_FILE], folder / MODEL_FILE)
+        weights = weights_from_format_1(checkpoint.tensors[MODEL_FILE])
+        load_weights(model, weights, folder / MODEL_FILE)
         return checkpoint_step(folder)
 
     def plot_curves(self) -> Path:

@@ -1,4 +1,4 @@
-"""LSH attention, Reformer's: a rival that is O(N log N) whole, and that cannot step."""
+"""The layer with LSH attention: O(N log N) for a whole sequence; it cannot step."""
 
 from __future__ import annotations
 
@@ -8,30 +8,27 @@ import torch
 from torch import Tensor
 
 from linattn_models.attention.base import Mixer
-from linattn_models.config import TransformerConfig
-from linattn_models.lsh import draw_rotations, lsh_attention
+from linattn_models.attention.config import Lsh
+from linattn_models.attention.lsh.functional import draw_rotations, lsh_attention
 from linattn_models.state import Cursor, LayerState
 
 
 class LshMixer(Mixer):
     """Heads attend by `lsh_attention`, so that one projection is queries and keys.
 
-    In training mode each call hashes by rotations of its own, from torch's random numbers; in
-    evaluation mode by those that the model was built with, which are saved with it.
+    In training mode each call hashes by new rotations, from torch's random numbers; in evaluation
+    mode by those that the model was built with, which are saved with it.
 
     A sequence shorter than a chunk is one chunk, in which all positions see one another.
     """
 
-    can_step = False
     projections = 2
     rotations: Tensor  # (rounds, H, D, buckets / 2)
 
-    def __init__(self, config: TransformerConfig) -> None:
-        super().__init__(config)
-        self.rounds = config.lsh_rounds
-        self.buckets = config.lsh_buckets
-        self.chunk = config.lsh_chunk
-        rotations = draw_rotations(self.rounds, self.num_heads, self.head_dim, self.buckets)
+    def __init__(self, attention: Lsh, num_heads: int, head_dim: int, is_causal: bool) -> None:
+        super().__init__(attention, num_heads, head_dim, is_causal)
+        self.chunk = attention.chunk
+        rotations = draw_rotations(attention.rounds, num_heads, head_dim, attention.buckets)
         self.register_buffer("rotations", rotations)
 
     def forward(self, x: Tensor, key_lengths: Tensor | None = None) -> Tensor:
@@ -67,7 +64,7 @@ class LshMixer(Mixer):
 
 def _refuse() -> NoReturn:
     raise ValueError(
-        "LSH attention cannot step or prefill: a new position sorts into the midst of those before "
-        "it and shifts the chunks of all, so that no state stays valid; call "
-        "generate(method='rerun'), or use linear or softmax attention."
+        "LSH attention cannot step or prefill: a new position sorts among those before it and "
+        "shifts the chunks of all, so that no state stays valid; call generate(method='rerun'), or "
+        "use linear or softmax attention."
     )
