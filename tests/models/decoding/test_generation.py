@@ -11,7 +11,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linattn_models import AutoregressiveTransformer, Categorical, Head, MixtureOfLogistics
+from linattn_models import (
+    AutoregressiveTransformer,
+    Categorical,
+    Head,
+    Lsh,
+    MixtureOfLogistics,
+)
 from tests.models.tiny import ATTENTIONS, MAX_LENGTH, random_tokens, seeded, tiny_model
 
 HEADS: list[Head] = [Categorical(7), MixtureOfLogistics(2, 1, 17), MixtureOfLogistics(2, 3, 8)]
@@ -225,7 +231,7 @@ def test_prompts_of_different_lengths_are_prefilled_at_once(
 
 
 def test_auto_reruns_where_an_attention_cannot_step(attention: str) -> None:
-    lsh = tiny_model("lsh", lsh_rounds=2, lsh_buckets=4, lsh_chunk=3)
+    lsh = tiny_model(Lsh(rounds=2, buckets=4, chunk=3))
     auto, rerun = (lsh.generate(2, generator=seeded(), method=m) for m in ("auto", "rerun"))
     assert torch.equal(auto, rerun) and not lsh.can_step
     assert tiny_model(attention).can_step
