@@ -224,7 +224,7 @@ def test_prompts_of_different_lengths_are_prefilled_at_once(
     model = tiny_model()
     steps: list[int] = []
     step = model.step
-    monkeypatch.setattr(model, "step", lambda *given: (steps.append(1), step(*given))[1])
+    monkeypatch.setattr(model, "step", lambda *arguments: (steps.append(1), step(*arguments))[1])
     prefix = random_tokens(model, 2, 6)
     model.generate(prefix=prefix, prefix_lengths=torch.tensor([6, 5]))
     assert len(steps) == MAX_LENGTH - 5 - 1

@@ -29,9 +29,9 @@ def packings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     calls: list[int] = []
     compile_decoder = registry.compile_decoder
 
-    def counting(*given: Any) -> Any:
+    def counting(*arguments: Any) -> Any:
         calls.append(1)
-        return compile_decoder(*given)
+        return compile_decoder(*arguments)
 
     monkeypatch.setattr(registry, "compile_decoder", counting)
     return calls
@@ -75,7 +75,7 @@ def scaled_by_numpy(model: AutoregressiveTransformer) -> None:
 
 
 def exchanged_data(model: AutoregressiveTransformer) -> None:
-    for _ in range(2):  # the second could come to lie where the first was
+    for _ in range(2):  # the second may get the memory of the first
         model.output.weight.data = model.output.weight.data * -2.0
 
 
