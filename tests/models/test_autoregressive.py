@@ -186,10 +186,7 @@ def test_refuses_tokens_of_another_shape_in_a_step() -> None:
 
 
 def test_refuses_models_that_cannot_be_built() -> None:
-    with pytest.raises(
-        ValueError,
-        match="is_causal: expected True, got False; its outputs would see the tokens that they predict",
-    ):
+    with pytest.raises(ValueError, match="expected True, got False; its outputs would see"):
         tiny_model(is_causal=False)
     with pytest.raises(ValueError, match="positions: expected a known name, got 'sinusoid'"):
         tiny_model(positions="sinusoid")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from typing import Any
 
@@ -10,7 +11,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linattn_models import Categorical, Head, MixtureOfLogistics
+from linattn_models import (
+    AutoregressiveTransformer,
+    Categorical,
+    Head,
+    Lsh,
+    MixtureOfLogistics,
+)
 from tests.models.tiny import ATTENTIONS, MAX_LENGTH, random_tokens, seeded, tiny_model
 
 HEADS: list[Head] = [Categorical(7), MixtureOfLogistics(2, 1, 17), MixtureOfLogistics(2, 3, 8)]
@@ -92,7 +99,9 @@ def test_stream_yields_what_generate_returns(attention: str, head: Head) -> None
     fields: dict[str, Any] = {"prefix": prefix, "prefix_lengths": torch.tensor([4, 2])}
     whole = model.generate(**fields, generator=seeded())
     streamed = torch.stack(list(model.stream(**fields, generator=seeded())), 1)
-    assert torch.equal(streamed, whole[:, 2:])
+    assert streamed.shape[1] == MAX_LENGTH - 2
+    assert torch.equal(streamed[0, :-2], whole[0, 4:]) and (streamed[0, -2:] == -1).all()
+    assert torch.equal(streamed[1], whole[1, 2:])
 
 
 def test_samples_follow_the_models_own_probabilities(attention: str) -> None:
@@ -139,16 +148,31 @@ def test_progress_is_shown_on_stderr(capsys: pytest.CaptureFixture[str]) -> None
     ("fields", "said"),
     [
         ({"batch": 0}, "batch: expected an integer of at least 1, got 0"),
-        ({"length": 10}, "length 10 is more than the 9 positions"),
+        ({"length": 10}, "length: expected at most the model's 9 positions, got 10"),
         ({"length": 0}, "length: expected an integer of at least 1"),
         ({"temperature": -1.0}, "temperature: expected a number of at least 0, finite, got -1.0"),
         ({"method": "statefull"}, "did you mean 'stateful'?"),
-        ({"prefix": torch.zeros(2, 3, 3, dtype=torch.int64)}, "has (2, 3, 3)"),
-        ({"prefix": torch.tensor([[7]])}, "in 0..6 and reach from 7 to 7"),
-        ({"prefix": torch.zeros(2, 5, dtype=torch.int64), "length": 4}, "5 tokens long"),
-        ({"prefix": torch.zeros(2, 5, dtype=torch.int64), "batch": 3}, "2 rows where 3"),
-        ({"prefix": torch.zeros(0, 5, dtype=torch.int64)}, "0 rows where at least 1"),
-        ({"prefix_lengths": torch.tensor([1])}, "prefix_lengths came without a prefix"),
+        (
+            {"prefix": torch.zeros(2, 3, 3, dtype=torch.int64)},
+            "prefix: expected shape (batch, length), got (2, 3, 3)",
+        ),
+        ({"prefix": torch.tensor([[7]])}, "values in 0..6, got 7 to 7"),
+        (
+            {"prefix": torch.zeros(2, 5, dtype=torch.int64), "length": 4},
+            "prefix: expected at most the 4 tokens of a whole sequence, got 5",
+        ),
+        (
+            {"prefix": torch.zeros(2, 5, dtype=torch.int64), "batch": 3},
+            "prefix: expected 3 rows, got 2",
+        ),
+        (
+            {"prefix": torch.zeros(0, 5, dtype=torch.int64)},
+            "prefix: expected at least 1 rows, got 0",
+        ),
+        (
+            {"prefix_lengths": torch.tensor([1])},
+            "prefix_lengths: expected a prefix beside them, got none",
+        ),
         (
             {
                 "prefix": torch.zeros(2, 5, dtype=torch.int64),
@@ -175,5 +199,51 @@ def test_refuses_to_draw_under_dropout() -> None:
 
 def test_refuses_a_generator_of_another_device() -> None:
     model = tiny_model().to("meta")
-    with pytest.raises(ValueError, match="generator is on cpu and the model on meta"):
+    with pytest.raises(ValueError, match="generator: expected one on the model's meta, got cpu"):
         model.generate(generator=seeded())
+
+
+@heads
+@given(lengths=st.lists(st.integers(0, MAX_LENGTH), min_size=1, max_size=4), data=st.data())
+def test_rows_of_any_lengths_are_greedy_as_each_alone(
+    head: Head, lengths: list[int], data: st.DataObject
+) -> None:
+    model = tiny_model(data.draw(st.sampled_from(ATTENTIONS)), head)
+    method = data.draw(st.sampled_from(["stateful", "rerun"]))
+    fields: dict[str, Any] = {"temperature": 0.0, "method": method}
+    prefix = random_tokens(model, len(lengths), MAX_LENGTH)
+    together = model.generate(prefix=prefix, prefix_lengths=torch.tensor(lengths), **fields)
+    for row, length in enumerate(lengths):
+        alone = model.generate(prefix=prefix[row : row + 1, :length], **fields)
+        assert torch.equal(alone[0], together[row])
+
+
+def test_prompts_of_different_lengths_are_prefilled_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = tiny_model()
+    steps: list[int] = []
+    step = model.step
+    monkeypatch.setattr(model, "step", lambda *arguments: (steps.append(1), step(*arguments))[1])
+    prefix = random_tokens(model, 2, 6)
+    model.generate(prefix=prefix, prefix_lengths=torch.tensor([6, 5]))
+    assert len(steps) == MAX_LENGTH - 5 - 1
+
+
+def test_auto_reruns_where_an_attention_cannot_step(attention: str) -> None:
+    lsh = tiny_model(Lsh(rounds=2, buckets=4, chunk=3))
+    auto, rerun = (lsh.generate(2, generator=seeded(), method=m) for m in ("auto", "rerun"))
+    assert torch.equal(auto, rerun) and not lsh.can_step
+    assert tiny_model(attention).can_step
+
+
+def test_help_shows_arguments_and_what_they_mean() -> None:
+    for method in (tiny_model().generate, tiny_model().stream):
+        names = list(inspect.signature(method).parameters)
+        assert names[:2] == ["batch", "prefix"] and {"temperature", "decoder"} < set(names)
+        assert names == list(inspect.signature(tiny_model().generate).parameters)
+    documented = inspect.getdoc(AutoregressiveTransformer.generate) or ""
+    for name in inspect.signature(tiny_model().generate).parameters:
+        assert f"\n    {name}: " in documented
+    with pytest.raises(TypeError, match="temprature"):
+        tiny_model().generate(temprature=1.0)  # type: ignore[call-arg]

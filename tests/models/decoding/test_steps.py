@@ -116,8 +116,8 @@ def test_rows_left_at_one_position_are_uniform_again(attention: str) -> None:
     model = tiny_transformer(attention)
     _, state = model.prefill(vectors(3, 4), torch.tensor([4, 2, 2]), max_length=ROOM)
     assert isinstance(state.position, Tensor) and state.cursor.furthest == 4
-    kept = state.index_select(torch.tensor([1, 2]))
-    assert kept.position == 2 and kept.cursor.furthest == 2
+    copy = state.index_select(torch.tensor([1, 2]))
+    assert copy.position == 2 and copy.cursor.furthest == 2
     assert state.index_select(torch.tensor([], dtype=torch.int64)).layers[0][0].shape[0] == 0
 
 
@@ -125,12 +125,12 @@ def test_a_clone_is_not_touched_by_steps(attention: str) -> None:
     model = tiny_transformer(attention)
     with torch.no_grad():
         _, state = model.prefill(vectors(2, 3), max_length=ROOM)
-        kept, again = state.clone(), state.clone()
+        copy, again = state.clone(), state.clone()
         x = vectors(2, 3)
         first, _ = steps_from(model, state, x)
-        for layer, other in zip(kept.layers, again.layers, strict=True):
+        for layer, other in zip(copy.layers, again.layers, strict=True):
             assert all(torch.equal(a, b) for a, b in zip(layer, other, strict=True))
-        torch.testing.assert_close(steps_from(model, kept, x)[0], first)
+        torch.testing.assert_close(steps_from(model, copy, x)[0], first)
 
 
 def test_without_gradients_the_state_is_updated_in_place(attention: str) -> None:
@@ -148,12 +148,12 @@ def test_gradients_through_states_equal_those_of_forward(attention: str) -> None
     weights = torch.randn(2, ROOM, 8, dtype=torch.float64)
     (expected,) = torch.autograd.grad((model(x) * weights).sum(), x)
     y, state = model.prefill(x[:, :5], max_length=ROOM)
-    given_away = [t.clone() for layer in state.layers for t in layer]
+    before = [t.clone() for layer in state.layers for t in layer]
     z, _ = steps_from(model, state, x[:, 5:])
     (gradient,) = torch.autograd.grad((torch.cat([y, z], 1) * weights).sum(), x)
     torch.testing.assert_close(gradient, expected)
-    kept = [t for layer in state.layers for t in layer]
-    assert all(torch.equal(a, b) for a, b in zip(kept, given_away, strict=True))
+    copy = [t for layer in state.layers for t in layer]
+    assert all(torch.equal(a, b) for a, b in zip(copy, before, strict=True))
 
 
 def test_detach_cuts_gradients_off(attention: str) -> None:
@@ -247,8 +247,8 @@ def test_a_step_takes_as_many_rows_as_the_state_holds(
     before = state.clone()
     with torch.no_grad(), pytest.raises(ValueError, match=f"3 sequences, got inputs for {rows}"):
         model.step(vectors(rows, 1)[:, 0], state)
-    for layer, kept in zip(state.layers, before.layers, strict=True):
-        assert all(torch.equal(x, y) for x, y in zip(layer, kept, strict=True))
+    for layer, copy in zip(state.layers, before.layers, strict=True):
+        assert all(torch.equal(x, y) for x, y in zip(layer, copy, strict=True))
 
 
 def test_refuses_what_cannot_be_right(attention: str) -> None:

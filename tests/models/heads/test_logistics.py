@@ -206,9 +206,9 @@ def test_starts_from_a_broad_distribution(channels: int) -> None:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"num_mixtures": 0}, "num_mixtures.* at least 1.* 0"),
+        ({"num_mixtures": 0}, "num_mixtures: expected an integer of at least 1, got 0"),
         ({"channels": 2}, "channels: expected 1 or 3, got 2"),
-        ({"levels": 1}, "levels.* at least 2.* 1"),
+        ({"levels": 1}, "levels: expected an integer of at least 2, got 1"),
     ],
 )
 def test_refuses_fields_that_cannot_be_right(fields: dict[str, Any], said: str) -> None:

@@ -254,8 +254,8 @@ class NativeDecoder(Protocol):
             inputs: tokens (B,) or (B, C), or vectors (B, E).
 
         Returns:
-            (B, P), or for vectors (B, E), and the tokens drawn if a draw was given. The tensors
-            of reserved states' steps may be overwritten by the next step.
+            (B, P), or for vectors (B, E), and the tokens drawn if there is a draw. A step of
+            reserved states may overwrite the parameters that the last one returned.
         """
 
     def reserve(self, batch: int, owner: object) -> tuple[LinearAttentionState, ...] | None:
@@ -265,9 +265,7 @@ class NativeDecoder(Protocol):
         """
         return None
 
-    def noise(
-        self, states: Sequence[LinearAttentionState], temperature: float
-    ) -> Draw | None:
+    def noise(self, states: Sequence[LinearAttentionState], temperature: float) -> Draw | None:
         """The tensors from which a step of reserved states reads its random numbers, to be filled.
 
         None: the states are not reserved, or the decoder reads random numbers anywhere.

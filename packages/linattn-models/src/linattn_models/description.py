@@ -23,14 +23,9 @@ def require(module: nn.Module, kind: type[nn.Module]) -> None:
         advice = "a compiled decoder does not know its arithmetic, so decode eagerly"
         raise CannotCompile(expected("a layer", f"a {kind.__name__}", f"a {name}", advice))
     if _hooked(module) or "forward" in vars(module):
-        raise CannotCompile(
-            expected(
-                f"a {kind.__name__}",
-                "no hooks and the forward of its class",
-                "hooks or a forward of its own",
-                "a compiled decoder would not run them, so remove them or decode eagerly",
-            )
-        )
+        wanted, came = "no hooks and the forward of its class", "hooks or a forward of its own"
+        advice = "a compiled decoder would not run them, so remove them or decode eagerly"
+        raise CannotCompile(expected(f"a {kind.__name__}", wanted, came, advice))
 
 
 def embedding(table: nn.Module) -> Tensor:
@@ -69,10 +64,9 @@ def affine(layer: nn.Module) -> Affine:
 def norm(layer: nn.Module) -> Norm:
     """An `nn.LayerNorm`."""
     require(layer, nn.LayerNorm)
-    found = cast(nn.LayerNorm, layer)
-    return Norm(
-        numbers(found.weight, "a norm's weight"), numbers(found.bias, "a norm's bias"), found.eps
-    )
+    norm = cast(nn.LayerNorm, layer)
+    bias = numbers(norm.bias, "a norm's bias")
+    return Norm(numbers(norm.weight, "a norm's weight"), bias, norm.eps)
 
 
 def _hooked(layer: nn.Module) -> bool:

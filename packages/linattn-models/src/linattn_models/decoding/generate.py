@@ -11,14 +11,9 @@ from linattn_core.decoding import CannotCompile
 from linattn_core.errors import expected
 from linattn_models.decoding.drawing import METHODS, Drawing
 from linattn_models.decoding.model import TokenModel
-from linattn_models.decoding.native import CompiledDecoder
+from linattn_models.decoding.native import CompiledDecoder, FusedPredictor
 from linattn_models.decoding.packed import packed_decoder
-from linattn_models.decoding.predictors import (
-    Begin,
-    FusedPredictor,
-    RerunPredictor,
-    StatefulPredictor,
-)
+from linattn_models.decoding.predictors import Begin, RerunPredictor, StatefulPredictor
 from linattn_models.validation import one_of
 
 DECODERS = ("auto", "eager", "compiled")

@@ -15,7 +15,9 @@ from linattn_core.errors import expected
 from linattn_models.config import TransformerConfig
 from linattn_models.decoding.drawing import Drawing
 from linattn_models.decoding.model import TokenModel
-from linattn_models.decoding.predictors import Begin, FusedPredictor
+from linattn_models.decoding.predictors import Begin, within_room
+from linattn_models.decoding.prompts import Prompt
+from linattn_models.decoding.sampling import Sampling
 from linattn_models.heads.base import (
     Drawn,
     check_sequences,
@@ -65,14 +67,8 @@ class _Compiled:
         return f"{type(self).__name__}({packed}, {self.native.instruction_set})"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError(
-            expected(
-                f"a {type(self).__name__}",
-                "no copying or pickling",
-                "one of them",
-                "save the model and compile it where it is used",
-            )
-        )
+        wanted, advice = "no copying or pickling", "save the model and compile it where it is used"
+        raise TypeError(expected(f"a {type(self).__name__}", wanted, "one of them", advice))
 
     def _zeros(self, batch: int) -> tuple[LinearAttentionState, ...]:
         config = self.config
@@ -97,7 +93,8 @@ class CompiledTransformer(_Compiled):
         self, x: Tensor, lengths: Tensor | None = None, *, max_length: int | None = None
     ) -> tuple[Tensor, DecodingState]:
         """As `Transformer.prefill`."""
-        self._check_vectors(x, "batch", "length")
+        check_vector_sequences(x, self.config.embed_dim)
+        self._check_place(x)
         batch, length = x.shape[:2]
         check_prompts(length, max_length)
         if lengths is not None:
@@ -108,16 +105,13 @@ class CompiledTransformer(_Compiled):
 
     def step(self, x: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
         """As `Transformer.step`, the state updated in place whether gradients are on or not."""
-        self._check_vectors(x, "batch")
+        check_vectors(x, self.config.embed_dim)
+        self._check_place(x)
         state.check_step(x.shape[0])
         y, _ = self.native.step(x.detach(), state.position, _layers(state), None)
         return y, _advanced(state)
 
-    def _check_vectors(self, x: Tensor, *leading: str) -> None:
-        width = self.config.embed_dim
-        if x.ndim != len(leading) + 1 or x.shape[-1] != width:
-            shape = f"shape ({', '.join(leading)}, {width})"
-            raise ValueError(expected("x", shape, tuple(x.shape)))
+    def _check_place(self, x: Tensor) -> None:
         if x.dtype != torch.float32 or x.device != self.device:
             came = f"{x.dtype} on {x.device}"
             raise TypeError(expected("x", f"float32 on {self.device}", came, "convert it by .to()"))
@@ -256,6 +250,31 @@ class CompiledDecoder(_Compiled, Drawing):
         check_step_shape(self.head, token)
         check_positions(state.cursor, self.max_length)
         state.check_step(token.shape[0])
+
+
+class FusedPredictor:
+    """Each token costs one call of a decoder, made when the draw is asked for."""
+
+    def __init__(self, decoder: CompiledDecoder, prompt: Prompt) -> None:
+        self.decoder = decoder
+        self.parameters, self.state = decoder.prefill_reserved(*prompt.known, prompt.length, self)
+        self.taken: Tensor | None = None
+
+    def draw(self, sampling: Sampling) -> tuple[Tensor, Tensor]:
+        """From the parameters after the last token taken."""
+        if self.taken is None:
+            return self.parameters, sampling.draw(self.decoder.head, self.parameters)
+        parameters, token, self.state = self.decoder.step_and_sample(
+            self.taken,
+            within_room(self.state),
+            temperature=sampling.temperature,
+            generator=sampling.generator,
+        )
+        return parameters, token
+
+    def take(self, token: Tensor) -> None:
+        """Remembers the token for the next draw."""
+        self.taken = token
 
 
 def _layers(state: DecodingState) -> tuple[LinearAttentionState, ...]:

@@ -1,4 +1,4 @@
-"""Three ways to draw the next token: from a state, by a fused step, by running all tokens again."""
+"""What predicts the next token: a step from a state, or a run of all tokens."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from torch import Tensor
 from linattn_models.decoding.model import TokenModel
 from linattn_models.decoding.prompts import Prompt
 from linattn_models.decoding.sampling import Sampling
-from linattn_models.heads import Head
 from linattn_models.state import Cursor, DecodingState
 
 
@@ -50,50 +49,6 @@ class StatefulPredictor:
         self.parameters, self.state = self.model.step(token, within_room(self.state))
 
 
-class FusedDecoder(Protocol):
-    """A decoder that makes a step and the draw after it in one call."""
-
-    head: Head
-
-    def prefill_reserved(
-        self, tokens: Tensor, lengths: Tensor | None, max_length: int, owner: object
-    ) -> tuple[Tensor, DecodingState]: ...
-
-    def step_and_sample(
-        self,
-        token: Tensor,
-        state: DecodingState,
-        *,
-        temperature: float,
-        generator: torch.Generator | None,
-    ) -> tuple[Tensor, Tensor, DecodingState]: ...
-
-
-class FusedPredictor:
-    """Each token costs one call of a decoder, made when the draw is asked for."""
-
-    def __init__(self, decoder: FusedDecoder, prompt: Prompt) -> None:
-        self.decoder = decoder
-        self.parameters, self.state = decoder.prefill_reserved(*prompt.known, prompt.length, self)
-        self.taken: Tensor | None = None
-
-    def draw(self, sampling: Sampling) -> tuple[Tensor, Tensor]:
-        """From the parameters after the last token taken."""
-        if self.taken is None:
-            return self.parameters, sampling.draw(self.decoder.head, self.parameters)
-        parameters, token, self.state = self.decoder.step_and_sample(
-            self.taken,
-            within_room(self.state),
-            temperature=sampling.temperature,
-            generator=sampling.generator,
-        )
-        return parameters, token
-
-    def take(self, token: Tensor) -> None:
-        """Remembers the token for the next draw."""
-        self.taken = token
-
-
 class RerunPredictor:
     """No state: each token costs a run of all tokens so far (the paper's plain "softmax")."""
 
@@ -113,7 +68,8 @@ class RerunPredictor:
             self.tokens = torch.cat([self.tokens, token.unsqueeze(1)], 1)
         if self.lengths is not None:
             rows = torch.arange(token.shape[0], device=token.device)
-            self.tokens[rows, self.lengths.clamp(max=self.room - 1)] = token
+            ends = self.lengths.clamp(max=self.room - 1)
+            self.tokens = self.tokens.index_put((rows, ends), token)
             self.lengths = (self.lengths + 1).clamp(max=self.room)
 
 

@@ -34,10 +34,11 @@ class Sampling:
     def check_device(self, device: torch.device) -> None:
         """Refuses a generator of another kind of device."""
         if self.generator is not None and self.generator.device.type != device.type:
-            advice = f"make it by torch.Generator({str(device)!r})"
-            raise ValueError(
-                expected("generator", f"one on the model's {device}", self.generator.device, advice)
+            wanted, advice = (
+                f"one on the model's {device}",
+                f"make it by torch.Generator('{device}')",
             )
+            raise ValueError(expected("generator", wanted, self.generator.device, advice))
 
     def draw(self, head: Head, parameters: Tensor) -> Tensor:
         """Tokens (B,) or (B, 3) from parameters (B, P)."""

@@ -9,8 +9,9 @@ Letters as in `linattn_core.decoding`; R rows: one for each vector, of a step or
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -52,7 +53,7 @@ class TorchStep:
         if weights not in _PRODUCTS:
             wanted = f"one of {', '.join(map(repr, _PRODUCTS))} for a decoder on a GPU"
             raise CannotCompile(expected("weights", wanted, repr(weights), "or compile on the CPU"))
-        self.model = _copied(description, _PRODUCTS[weights])
+        self.model: DecoderDescription = _copied(description, _PRODUCTS[weights])
         self.backend = backend
         self.device = description.device
 
@@ -200,42 +201,17 @@ def _last(y: Tensor, lengths: Tensor | None) -> Tensor:
     return y[torch.arange(y.shape[0], device=y.device), lengths - 1]
 
 
-def _copied(description: DecoderDescription, dtype: torch.dtype) -> DecoderDescription:
-    """The model with copied tensors, the layers' matrices and their biases in `dtype`."""
-    tokens = description.tokens
-    return replace(
-        description,
-        layers=tuple(_copied_layer(layer, dtype) for layer in description.layers),
-        norm=_copied_norm(description.norm),
-        tokens=None
-        if tokens is None
-        else replace(
-            tokens,
-            embeddings=tuple(_own(table) for table in tokens.embeddings),
-            start=_own(tokens.start),
-            positions=_own(tokens.positions),
-            output=_copied_affine(tokens.output, torch.float32),
-        ),
-    )
-
-
-def _copied_layer(layer: DecoderLayer, dtype: torch.dtype) -> DecoderLayer:
-    return DecoderLayer(
-        qkv=_copied_affine(layer.qkv, dtype),
-        out=_copied_affine(layer.out, dtype),
-        expand=_copied_affine(layer.expand, dtype),
-        contract=_copied_affine(layer.contract, dtype),
-        norm1=_copied_norm(layer.norm1),
-        norm2=_copied_norm(layer.norm2),
-    )
-
-
-def _copied_affine(affine: Affine, dtype: torch.dtype) -> Affine:
-    return Affine(_own(affine.weight, dtype), _own(affine.bias, dtype))
-
-
-def _copied_norm(norm: Norm) -> Norm:
-    return replace(norm, weight=_own(norm.weight), bias=_own(norm.bias))
+def _copied(part: Any, dtype: torch.dtype) -> Any:
+    """A part of a model with copied tensors: the layers' matrices and their biases in `dtype`."""
+    if isinstance(part, Tensor):
+        return _own(part, dtype)
+    if isinstance(part, tuple):
+        return tuple(_copied(each, dtype) for each in part)
+    if not is_dataclass(part) or isinstance(part, type):
+        return part
+    dtype = torch.float32 if isinstance(part, (Norm, TokenCoding)) else dtype
+    copies = {field.name: _copied(getattr(part, field.name), dtype) for field in fields(part)}
+    return replace(part, **copies)
 
 
 def _own(x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:

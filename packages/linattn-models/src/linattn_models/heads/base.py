@@ -1,9 +1,11 @@
-"""What an output head is: the distribution that a model's numbers stand for."""
+"""What an output head is: the distribution that a model's outputs describe."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, Protocol
+from abc import ABC, abstractmethod
+from dataclasses import asdict
+from typing import Any, ClassVar, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -58,11 +60,38 @@ class Head(Protocol):
         """The head as JSON values."""
 
 
-class Drawn(Protocol):
+class Drawn(ABC):
     """A head that chooses tokens by random numbers drawn apart from it.
 
     A backend may then make the choice inside a compiled step, from the same numbers.
     """
+
+    kind: ClassVar[str]
+
+    def sample(
+        self,
+        parameters: Tensor,
+        *,
+        temperature: float = 1.0,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Tokens drawn from the distributions; how temperature acts, the head's class says.
+
+        Args:
+            parameters: (..., P).
+            temperature: 0 takes the likeliest tokens and draws nothing; below 1e-30 it is 0.
+            generator: source of randomness, on the device of the parameters.
+
+        Returns:
+            (...) int64 for one channel, (..., 3) for three.
+
+        Raises:
+            ValueError: a negative temperature, or parameters of another width.
+        """
+        check_parameters(cast(Head, self), parameters)
+        parameters = at_least_single(parameters)
+        draw = self.noise(parameters.shape[:-1], temperature, generator, like=parameters)
+        return self.choose(parameters, draw)
 
     def noise(
         self,
@@ -73,12 +102,31 @@ class Drawn(Protocol):
         like: Tensor,
     ) -> Draw:
         """The random numbers for tokens of the `leading` shape, of `like`'s dtype and device."""
+        temperature = checked_temperature(temperature)
+        if temperature == 0:
+            return Draw(0.0, None, None)
+        waits, uniform = self.noise_sizes
+        uniforms = like.new_empty(*leading, uniform) if uniform else None
+        draw = Draw(temperature, like.new_empty(*leading, waits), uniforms)
+        fill(draw, generator)
+        return draw
 
+    @property
+    @abstractmethod
+    def noise_sizes(self) -> tuple[int, int]:
+        """How many numbers a token takes from the exponential and the uniform distribution."""
+
+    @abstractmethod
     def choose(self, parameters: Tensor, draw: Draw) -> Tensor:
-        """The tokens that these numbers draw."""
+        """The tokens that these random numbers draw from the parameters (..., P)."""
 
+    @abstractmethod
     def sampler(self) -> Sampler:
         """The head as a backend knows it."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The head as JSON values."""
+        return {"kind": self.kind, **asdict(cast(Any, self))}
 
 
 def checked_temperature(temperature: float) -> float:
@@ -149,23 +197,6 @@ def _check_dtype(tokens: Tensor) -> None:
 def at_least_single(parameters: Tensor) -> Tensor:
     """The parameters in float32, float64 if they came so: half precision cannot hold a tail."""
     return parameters if parameters.dtype == torch.float64 else parameters.float()
-
-
-def new_draw(
-    temperature: float,
-    generator: torch.Generator | None,
-    *,
-    like: Tensor,
-    waits: tuple[int, ...],
-    uniform: tuple[int, ...] | None = None,
-) -> Draw:
-    """Random numbers of these shapes, of `like`'s dtype and device; none at temperature 0."""
-    if temperature == 0:
-        return Draw(0.0, None, None)
-    uniforms = None if uniform is None else like.new_empty(uniform)
-    draw = Draw(temperature, like.new_empty(waits), uniforms)
-    fill(draw, generator)
-    return draw
 
 
 def fill(draw: Draw, generator: torch.Generator | None) -> None:

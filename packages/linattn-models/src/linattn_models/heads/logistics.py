@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -13,12 +13,11 @@ from torch import Tensor
 from linattn_core.decoding import Draw, Sampler
 from linattn_core.errors import expected
 from linattn_models.heads.base import (
+    Drawn,
     at_least_single,
     check_parameters,
     check_tokens,
-    checked_temperature,
     choose,
-    new_draw,
 )
 from linattn_models.validation import at_least
 
@@ -26,7 +25,7 @@ _LOWEST_LOG_SCALE = -7.0
 
 
 class _Mixture(NamedTuple):
-    """The parameters taken apart: logits (..., K), means and log_scales (..., C, K), and
+    """The parameters by kind: logits (..., K), means and log_scales (..., C, K), and
     coefficients (..., 3, K) of green on red, blue on red, blue on green (absent for C = 1)."""
 
     logits: Tensor
@@ -36,13 +35,15 @@ class _Mixture(NamedTuple):
 
 
 @dataclass(frozen=True)
-class MixtureOfLogistics:
+class MixtureOfLogistics(Drawn):
     """p(token) = sum_k pi_k prod_c (mass of logistic(mean_ck, scale_ck) on the level's bin).
 
     As in PixelCNN++, which the paper follows. Levels 0..levels-1 stand at equal distances in
     [-1, 1]; a bin reaches half-way to the neighbors, the first one down to minus infinity and the
     last one up to infinity, so the probabilities of all levels sum to 1. With three channels the
     mean of green moves with the red value and that of blue with both, by coefficients in (-1, 1).
+    Samples follow softmax(logits / temperature) and temperature * scale; at temperature 0 they are
+    the mean of the heaviest component.
 
     Args:
         num_mixtures: K.
@@ -83,7 +84,7 @@ class MixtureOfLogistics:
         """
         check_parameters(self, parameters)
         check_tokens(self, tokens, parameters.shape[:-1])
-        mixture = self._take_apart(self._rows(at_least_single(parameters)))
+        mixture = self._split(self._rows(at_least_single(parameters)))
         channels = tokens.unsqueeze(-1) if self.channels == 1 else tokens
         x = self._to_unit(channels, mixture.means.dtype)  # (..., C)
         log_mass = self._log_mass(
@@ -94,63 +95,17 @@ class MixtureOfLogistics:
         log_weights = torch.log_softmax(mixture.logits, -1)
         return -torch.logsumexp(log_weights + log_mass.sum(-2), -1)
 
-    def sample(
-        self,
-        parameters: Tensor,
-        *,
-        temperature: float = 1.0,
-        generator: torch.Generator | None = None,
-    ) -> Tensor:
-        """Tokens drawn from the mixture with softmax(logits / temperature), temperature * scale.
-
-        Args:
-            parameters: (..., P).
-            temperature: 0 takes the mean of the heaviest component and draws nothing.
-            generator: source of randomness, on the device of the parameters.
-
-        Returns:
-            (...) int64 for one channel, (..., 3) for three.
-
-        Raises:
-            ValueError: a negative temperature, or parameters of another width.
-        """
-        check_parameters(self, parameters)
-        parameters = at_least_single(parameters)
-        draw = self.noise(parameters.shape[:-1], temperature, generator, like=parameters)
-        return self.choose(parameters, draw)
-
-    def noise(
-        self,
-        leading: tuple[int, ...],
-        temperature: float,
-        generator: torch.Generator | None,
-        *,
-        like: Tensor,
-    ) -> Draw:
-        """The random numbers of a draw: for the choice of a component, then for its channels.
-
-        Args:
-            leading: (...), the shape of the tokens but for channels.
-            temperature, generator: as for `sample`.
-            like: of the parameters' dtype and device.
-
-        Raises:
-            ValueError: a negative temperature.
-        """
-        return new_draw(
-            checked_temperature(temperature),
-            generator,
-            like=like,
-            waits=(*leading, self.num_mixtures),
-            uniform=(*leading, self.channels),
-        )
+    @property
+    def noise_sizes(self) -> tuple[int, int]:
+        """For the choice of a component, then for each channel."""
+        return self.num_mixtures, self.channels
 
     def choose(self, parameters: Tensor, draw: Draw) -> Tensor:
         """The tokens that these random numbers draw from the parameters (..., P)."""
         rows = self._rows(parameters)  # (..., P / K, K)
         chosen = choose(rows[..., 0, :], draw)  # (...)
         index = chosen[..., None, None].expand(*rows.shape[:-1], 1)
-        mixture = self._take_apart(rows.gather(-1, index))  # of the chosen component alone
+        mixture = self._split(rows.gather(-1, index))  # of the chosen component alone
         values = mixture.means.squeeze(-1)  # (..., C)
         if draw.uniform is not None:
             noise = _logistic(draw.uniform).mul_(draw.temperature)
@@ -164,20 +119,16 @@ class MixtureOfLogistics:
     def initial_bias(self) -> Tensor:
         """(P,) components spread evenly over [-1, 1], each as wide as the gap to the next."""
         k, c = self.num_mixtures, self.channels
-        centres = (torch.arange(k) + 0.5) * (2.0 / k) - 1.0
+        centers = (torch.arange(k) + 0.5) * (2.0 / k) - 1.0
         log_scale = math.log(1.0 / k)
-        parts = [torch.zeros(k), centres.repeat(c), torch.full((c * k,), log_scale)]
+        parts = [torch.zeros(k), centers.repeat(c), torch.full((c * k,), log_scale)]
         return torch.cat([*parts, torch.zeros(self.num_parameters - k * (1 + 2 * c))])
-
-    def to_dict(self) -> dict[str, Any]:
-        """The head as JSON values."""
-        return {"kind": self.kind, **asdict(self)}
 
     def _rows(self, parameters: Tensor) -> Tensor:
         """(..., P) -> (..., P / K, K)."""
         return parameters.reshape(*parameters.shape[:-1], -1, self.num_mixtures)
 
-    def _take_apart(self, rows: Tensor) -> _Mixture:
+    def _split(self, rows: Tensor) -> _Mixture:
         c = self.channels
         coefficients = torch.tanh(rows[..., 1 + 2 * c :, :]) if c == 3 else None
         log_scales = rows[..., 1 + c : 1 + 2 * c, :].clamp(min=_LOWEST_LOG_SCALE)
