@@ -1,0 +1,51 @@
+"""The words of errors: what was expected, what came, what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+LONGEST = 200
+"""Characters of a value that a message repeats; what comes from a file may be of any length."""
+
+
+def expected(what: str, wanted: object, got: object, advice: str = "") -> str:
+    """The sentence "{what}: expected {wanted}, got {got}; {advice}."
+
+    Args:
+        what: the argument, field or file that is wrong.
+        wanted: what would be right, with numbers or names.
+        got: what came. Text stands as it is, so pass `shown(value)` for a value that is text. Cut
+            at 200 characters, with control characters escaped.
+        advice: what to do; may end with a question mark, as `near` does.
+    """
+    sentence = f"{what}: expected {wanted}, got {_cut(str(got))}"
+    if advice:
+        sentence += f"; {advice}"
+    return sentence if sentence.endswith((".", "?")) else sentence + "."
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """The advice for an unknown name: "did you mean 'x'?", or "known are 'a', 'b'."."""
+    names = list(known)
+    matches = difflib.get_close_matches(name, names, n=2)
+    if matches:
+        return f"did you mean {' or '.join(map(repr, matches))}?"
+    return f"known are {', '.join(map(repr, names))}."
+
+
+def shown(value: object) -> str:
+    """The repr of a value, cut at 200 characters, with control characters escaped."""
+    return _cut(repr(value))
+
+
+def _cut(text: str) -> str:
+    escaped = "".join(map(_escaped, text[: LONGEST + 1]))
+    return escaped if len(escaped) <= LONGEST else escaped[: LONGEST - 3] + "..."
+
+
+def _escaped(character: str) -> str:
+    """The character, or its escape where a terminal would act on it."""
+    if character.isprintable():
+        return character
+    return character.encode("unicode_escape").decode("ascii")
