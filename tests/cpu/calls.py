@@ -11,7 +11,7 @@ from linattn_core import LinearAttentionState, linear_attention
 
 
 def draw(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> list[Tensor]:
-    """Query, key, value (B, H, N, D) and a gradient from above, standard normal."""
+    """Query, key, value (B, H, N, D) and an upstream gradient, standard normal."""
     generator = torch.Generator().manual_seed(seed)
     return [
         torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for _ in range(4)
@@ -34,9 +34,9 @@ def run_without_state(
     return _gradients(out, leaves, tensors[3])
 
 
-def _gradients(out: Tensor, leaves: list[Tensor], above: Tensor) -> dict[str, Tensor]:
+def _gradients(out: Tensor, leaves: list[Tensor], grad_out: Tensor) -> dict[str, Tensor]:
     names = ("out", "grad_query", "grad_key", "grad_value")
-    gradients = torch.autograd.grad(out, leaves, above)
+    gradients = torch.autograd.grad(out, leaves, grad_out)
     return dict(zip(names, (out.detach(), *gradients), strict=True))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
+
+from linattn_cpu import _native
 
 from .calls import draw, run
 
@@ -30,6 +33,16 @@ if __name__ == "__main__":
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         (theirs,) = pool.map(child, [numbers])
     torch.testing.assert_close(torch.tensor(theirs), torch.tensor(mine))
+"""
+
+BOUND = """
+import os
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+import torch
+from linattn_cpu import _native
+
+assert _native.available_cores() == 1
+assert _native.team_size(64) == 1
 """
 
 
@@ -106,6 +119,24 @@ def test_two_python_threads_at_once() -> None:
             found = list(pool.map(lambda x: run(x, is_causal=True), calls))
             for one, other in zip(found, expected, strict=True):
                 assert all(torch.equal(one[name], x) for name, x in other.items())
+
+
+def test_a_team_has_no_more_threads_than_there_are_cores() -> None:
+    cores = _native.available_cores()
+
+    assert 1 <= cores <= (os.cpu_count() or 1)
+    assert [_native.team_size(threads) for threads in (1, cores, cores + 1, 64 * cores)] == [
+        1, cores, cores, cores,
+    ]  # fmt: skip
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity masks here")
+def test_a_process_bound_to_one_core_gets_one_thread() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", BOUND], capture_output=True, text=True, check=False
+    )
+
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_a_spawned_process_calls_too(tmp_path) -> None:

@@ -8,13 +8,13 @@
 
 namespace linattn {
 
-// How weights lie in memory; the values are Python's.
-enum class WeightFormat : int { float32 = 0, bfloat16 = 1, int8 = 2 };
+// How weights lie in memory.
+enum class WeightFormat : int { float32, bfloat16, int8 };
 
-enum class Activation : int { relu = 0, gelu = 1 };
+enum class Activation : int { relu, gelu };
 
 // The distributions that tokens are drawn from inside; `none` leaves that to the caller.
-enum class Head : int { none = 0, categorical = 1, mixture_of_logistics = 2 };
+enum class Head : int { none, categorical, mixture_of_logistics };
 
 // A matrix (inputs, outputs) of float32 with strides in elements.
 struct MatrixSource {
@@ -44,36 +44,45 @@ struct DecoderLayer {
     NormWeights norm1, norm2;
 };
 
-// How tokens become vectors and vectors parameters; a decoder of vectors has no channels.
-struct TokenWeights {
-    std::int64_t channels, levels, max_length;
-    const float* embeddings[3];  // (levels, E) each
-    const float* positions;      // (max_length, E)
-    const float* start;          // (E)
-    PackedMatrix output;
+struct TokenShape {
+    std::int64_t levels, max_length;
     Head head;
     std::int64_t choices;    // logits that the head draws from
     float lowest_log_scale;  // of a mixture of logistics
 };
 
-struct DecoderModel {
+// How tokens become vectors and vectors parameters; a decoder of vectors has no channels.
+struct TokenWeights : TokenShape {
+    std::int64_t channels;
+    const float* embeddings[3];  // (levels, E) each
+    const float* positions;      // (max_length, E)
+    const float* start;          // (E)
+    PackedMatrix output;
+};
+
+// Everything but the weights.
+struct DecoderShape {
     WeightFormat format;
-    std::int64_t num_layers, heads, head_dim, embed, hidden;
+    std::int64_t heads, head_dim, hidden;
     FeatureMap map;
     float eps;
     bool norm_first;
     Activation activation;
+};
+
+struct DecoderModel : DecoderShape {
+    std::int64_t num_layers, embed;
     const DecoderLayer* layers;
     NormWeights norm;
     TokenWeights tokens;
 };
 
-// Inputs that each row takes one after the other, from the state that it is given. Everything is
-// contiguous. Row b takes lengths[b] inputs, the first of them at position first[b].
+// Inputs that each row takes one after the other, from its state. Everything is contiguous. Row b
+// takes lengths[b] inputs, the first of them at positions[b].
 struct DecoderCall {
     std::int64_t batch, inputs;   // B, and the most inputs of a row
     const std::int64_t* lengths;  // (B), or null where all take `inputs`
-    const std::int64_t* first;    // (B), or null where all begin at `position`
+    const std::int64_t* positions;  // (B), or null where all begin at `position`
     std::int64_t position;
     bool begins;                 // the start vector comes before the tokens
     const std::int64_t* tokens;  // (B, inputs - begins, channels), or null
@@ -81,8 +90,8 @@ struct DecoderCall {
     float* const* s;             // for each layer (B, H, D, D), updated in place
     float* const* z;             // for each layer (B, H, D), updated in place
     float* outputs;              // (B, P) after each row's last input; of vectors (B, inputs, E)
-    const float* waits;          // (B, choices) of the exponential distribution; null: the likeliest
-    const float* uniform;        // (B, channels) for a mixture of logistics, or null as `waits`
+    const float* waits;          // (B, choices) from the exponential distribution; null: take the argmax
+    const float* uniform;        // (B, channels), for a mixture of logistics; null where `waits` is
     float temperature;
     std::int64_t* drawn;  // (B, channels), or null to draw nothing
     int threads;

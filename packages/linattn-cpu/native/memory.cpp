@@ -1,6 +1,5 @@
 #include "memory.hpp"
 
-#include <cstdint>
 #include <cstdlib>
 #include <new>
 
@@ -10,16 +9,15 @@
 
 namespace linattn {
 
-Scratch::Scratch(long long bytes) {
-    constexpr long long line = 64;
-    const long long whole = (bytes + line - 1) / line * line;
-    memory_ = std::aligned_alloc(line, static_cast<std::size_t>(whole > 0 ? whole : line));
+Scratch::Scratch(std::int64_t bytes) {
+    constexpr std::int64_t line = 64;
+    memory_ = std::aligned_alloc(line, static_cast<std::size_t>(round_up(bytes > 0 ? bytes : 1, line)));
     if (memory_ == nullptr) throw std::bad_alloc();
 }
 
 Scratch::~Scratch() { std::free(memory_); }
 
-void expect_writes(void* tensor, long long bytes) {
+void expect_writes(void* tensor, std::int64_t bytes) {
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
     constexpr std::uintptr_t page = 2 << 20;
     const auto start = reinterpret_cast<std::uintptr_t>(tensor);

@@ -1,12 +1,14 @@
 // Memory: scratch of our own, and big tensors about to be written.
 #pragma once
 
+#include <cstdint>
+
 namespace linattn {
 
-// Memory for the threads' scratch, aligned to cache lines; throws std::bad_alloc.
+// A block of memory, aligned to cache lines; throws std::bad_alloc.
 class Scratch {
 public:
-    explicit Scratch(long long bytes);
+    explicit Scratch(std::int64_t bytes);
     ~Scratch();
     Scratch(const Scratch&) = delete;
     Scratch& operator=(const Scratch&) = delete;
@@ -16,9 +18,34 @@ private:
     void* memory_;
 };
 
+static constexpr std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
+
+// Takes memory from a block, piece by piece, each aligned to a cache line; with no block it counts
+// the bytes that such a block needs.
+//
+// Always inlined: the kernels are compiled once for each instruction set, and a linker must not take
+// a function from one of those builds for another.
+class Arena {
+public:
+    __attribute__((always_inline)) explicit Arena(void* block) : start_(static_cast<char*>(block)) {}
+
+    template <class T>
+    __attribute__((always_inline)) T* take(std::int64_t count) {
+        char* piece = start_ == nullptr ? nullptr : start_ + bytes_;
+        bytes_ += round_up(count * static_cast<std::int64_t>(sizeof(T)), 64);
+        return reinterpret_cast<T*>(piece);
+    }
+    __attribute__((always_inline)) std::int64_t bytes() const { return bytes_; }
+    __attribute__((always_inline)) bool counts() const { return start_ == nullptr; }
+
+private:
+    char* start_;
+    std::int64_t bytes_ = 0;
+};
+
 // Tells the system that a tensor is about to be written from end to end. Where it is fresh memory
 // the first touch of each small page would cost as much as all arithmetic on it; big pages are
 // touched 512 times less often.
-void expect_writes(void* tensor, long long bytes);
+void expect_writes(void* tensor, std::int64_t bytes);
 
 }  // namespace linattn

@@ -2,54 +2,41 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
+#include <optional>
 #include <vector>
 
 #include "calls.hpp"
 #include "decoder.hpp"
+#include "memory.hpp"
 
 namespace linattn {
 
 // What is packed: weights in float32 where the caller keeps them.
-struct DenseSource {
+struct AffineSource {
     MatrixSource weight;
     std::int64_t inputs, outputs;
     const float* bias;  // (outputs)
 };
-struct NormSource {
-    const float *weight, *bias;  // (E)
-    float eps;
-};
 struct LayerSource {
-    DenseSource qkv, out, expand, contract;
-    NormSource norm1, norm2;
+    AffineSource qkv, out, expand, contract;
+    NormWeights norm1, norm2;  // (E), not padded
 };
-struct TokenSource {
+struct TokenSource : TokenShape {
     std::vector<const float*> embeddings;  // (levels, E) for each channel
     const float* positions;                // (max_length, E)
     const float* start;                    // (E)
-    DenseSource output;
-    std::int64_t levels, max_length, choices;
-    Head head;
-    float lowest_log_scale;
+    AffineSource output;
 };
-
-// Everything but the weights.
-struct DecoderShape {
-    WeightFormat format;
-    std::int64_t heads, head_dim, hidden;
-    FeatureMap map;
-    float eps;
-    bool norm_first;
-    Activation activation;
+struct ModelSource : DecoderShape {
+    std::vector<LayerSource> layers;
+    NormWeights norm;
+    std::optional<TokenSource> tokens;  // none for a decoder of vectors
 };
 
 class PackedDecoder {
 public:
-    // Reads the sources and keeps nothing of them; `tokens` is null for a decoder of vectors.
-    // Throws std::bad_alloc.
-    PackedDecoder(const DecoderShape& shape, const std::vector<LayerSource>& layers,
-                  const NormSource& norm, const TokenSource* tokens, int threads);
+    // Reads the source and keeps nothing of it. Throws std::bad_alloc.
+    PackedDecoder(const ModelSource& source, int threads);
 
     // Throws std::invalid_argument for a token or position that the model does not have.
     void run(DecoderCall call) const;
@@ -58,20 +45,16 @@ public:
     std::int64_t nbytes() const { return bytes_; }
 
 private:
-    struct Release {
-        void operator()(void* memory) const;
-    };
-    class Shelf;
+    class Packer;
 
-    void place(Shelf& shelf, const std::vector<LayerSource>& layers, const NormSource& norm,
-               const TokenSource* tokens);
+    void place(Packer& packer, const ModelSource& source);
     void check(const DecoderCall& call) const;
 
     const Kernels& kernels_;
     DecoderModel model_{};
     std::vector<DecoderLayer> layers_;
     std::int64_t bytes_ = 0;
-    std::unique_ptr<void, Release> memory_;
+    std::optional<Scratch> memory_;
 };
 
 }  // namespace linattn

@@ -1,10 +1,8 @@
-// Decoders for Python, which checks tensors and passes addresses and sizes.
-#include <optional>
-#include <tuple>
-
+// Decoders for Python, which checks tensors and passes their addresses by name.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include "cores.hpp"
 #include "packed_decoder.hpp"
 
 namespace py = pybind11;
@@ -14,71 +12,46 @@ namespace linattn {
 namespace {
 
 using Address = std::uintptr_t;
-
-// weight, its strides, inputs, outputs, bias
-using DenseArgument =
-    std::tuple<Address, std::int64_t, std::int64_t, std::int64_t, std::int64_t, Address>;
-using NormArgument = std::tuple<Address, Address, float>;  // weight, bias, eps
-// qkv, out, expand, contract, norm1, norm2
-using LayerArgument =
-    std::tuple<DenseArgument, DenseArgument, DenseArgument, DenseArgument, NormArgument, NormArgument>;
-// embeddings, positions, start, output, levels, max_length, head, choices, lowest log-scale
-using TokenArgument = std::tuple<std::vector<Address>, Address, Address, DenseArgument, std::int64_t,
-                                 std::int64_t, int, std::int64_t, float>;
-// weight format, heads, head dim, hidden, feature map, eps, norm first, activation
-using ShapeArgument =
-    std::tuple<int, std::int64_t, std::int64_t, std::int64_t, int, float, bool, int>;
+using py::arg;
 
 template <class T>
 T* at(Address address) {
     return reinterpret_cast<T*>(address);
 }
 
-DenseSource dense(const DenseArgument& given) {
-    const auto& [weight, input_stride, output_stride, inputs, outputs, bias] = given;
-    return {{at<const float>(weight), input_stride, output_stride}, inputs, outputs,
-            at<const float>(bias)};
+const float* floats(Address address) { return at<const float>(address); }
+const std::int64_t* integers(Address address) { return at<const std::int64_t>(address); }
+
+AffineSource affine(Address weight, std::int64_t input_stride, std::int64_t output_stride,
+                    std::int64_t inputs, std::int64_t outputs, Address bias) {
+    return {{floats(weight), input_stride, output_stride}, inputs, outputs, floats(bias)};
 }
 
-NormSource norm(const NormArgument& given) {
-    const auto& [weight, bias, eps] = given;
-    return {at<const float>(weight), at<const float>(bias), eps};
+NormWeights norm(Address weight, Address bias, float eps) { return {floats(weight), floats(bias), eps}; }
+
+LayerSource layer(const AffineSource& qkv, const AffineSource& out, const AffineSource& expand,
+                  const AffineSource& contract, const NormWeights& norm1, const NormWeights& norm2) {
+    return {qkv, out, expand, contract, norm1, norm2};
 }
 
-LayerSource layer(const LayerArgument& given) {
-    const auto& [qkv, out, expand, contract, norm1, norm2] = given;
-    return {dense(qkv), dense(out), dense(expand), dense(contract), norm(norm1), norm(norm2)};
-}
-
-TokenSource token_source(const TokenArgument& given) {
-    const auto& [embeddings, positions, start, output, levels, max_length, head, choices, lowest] =
-        given;
-    TokenSource source{{}, at<const float>(positions), at<const float>(start), dense(output), levels,
-                       max_length, choices, static_cast<Head>(head), lowest};
-    for (Address table : embeddings) source.embeddings.push_back(at<const float>(table));
+TokenSource tokens(const std::vector<Address>& embeddings, Address positions, Address start,
+                   const AffineSource& output, std::int64_t levels, std::int64_t max_length, Head head,
+                   std::int64_t choices, float lowest_log_scale) {
+    TokenSource source{{levels, max_length, head, choices, lowest_log_scale}, {}, floats(positions),
+                       floats(start), output};
+    for (Address table : embeddings) source.embeddings.push_back(floats(table));
     return source;
 }
 
-DecoderShape decoder_shape(const ShapeArgument& given) {
-    const auto& [format, heads, head_dim, hidden, map, eps, norm_first, activation] = given;
-    return {static_cast<WeightFormat>(format), heads, head_dim, hidden, static_cast<FeatureMap>(map),
-            eps, norm_first, static_cast<Activation>(activation)};
+ModelSource model(WeightFormat format, std::int64_t heads, std::int64_t head_dim, std::int64_t hidden,
+                  FeatureMap map, float eps, bool norm_first, Activation activation,
+                  const std::vector<LayerSource>& layers, const NormWeights& norm,
+                  const std::optional<TokenSource>& tokens) {
+    return {{format, heads, head_dim, hidden, map, eps, norm_first, activation}, layers, norm, tokens};
 }
 
-std::unique_ptr<PackedDecoder> make(const ShapeArgument& shape,
-                                    const std::vector<LayerArgument>& layers,
-                                    const NormArgument& last,
-                                    const std::optional<TokenArgument>& tokens, int threads) {
-    std::vector<LayerSource> sources;
-    for (const LayerArgument& given : layers) sources.push_back(layer(given));
-    const TokenSource entry = tokens ? token_source(*tokens) : TokenSource{};
-    const py::gil_scoped_release released;
-    return std::make_unique<PackedDecoder>(decoder_shape(shape), sources, norm(last),
-                                           tokens ? &entry : nullptr, threads);
-}
-
-void run(const PackedDecoder& decoder, std::int64_t batch, std::int64_t inputs, Address lengths,
-         Address first, std::int64_t position, bool begins, Address given,
+void run(const PackedDecoder& decoder, std::int64_t batch, std::int64_t length, Address lengths,
+         Address positions, std::int64_t position, bool begins, Address inputs,
          const std::vector<Address>& states, Address outputs, Address waits, Address uniform,
          float temperature, Address drawn, int threads) {
     std::vector<float*> s, z;
@@ -86,23 +59,58 @@ void run(const PackedDecoder& decoder, std::int64_t batch, std::int64_t inputs, 
         s.push_back(at<float>(states[i]));
         z.push_back(at<float>(states[i + 1]));
     }
-    using Integers = const std::int64_t;
-    const DecoderCall call{batch, inputs, at<Integers>(lengths), at<Integers>(first), position, begins,
-                           at<Integers>(given), at<const float>(given), s.data(), z.data(),
-                           at<float>(outputs), at<const float>(waits), at<const float>(uniform),
-                           temperature, at<std::int64_t>(drawn), threads};
+    const DecoderCall call{batch, length, integers(lengths), integers(positions), position, begins,
+                           integers(inputs), floats(inputs), s.data(), z.data(), at<float>(outputs),
+                           floats(waits), floats(uniform), temperature, at<std::int64_t>(drawn), threads};
     const py::gil_scoped_release released;
     decoder.run(call);
+}
+
+void register_enums(py::module_& module) {
+    // By the names that linattn_core gives them.
+    py::enum_<WeightFormat>(module, "WeightFormat")
+        .value("float32", WeightFormat::float32)
+        .value("bfloat16", WeightFormat::bfloat16)
+        .value("int8", WeightFormat::int8);
+    py::enum_<Activation>(module, "Activation")
+        .value("relu", Activation::relu)
+        .value("gelu", Activation::gelu);
+    py::enum_<Head>(module, "Head")
+        .value("none", Head::none)
+        .value("categorical", Head::categorical)
+        .value("mixture_of_logistics", Head::mixture_of_logistics);
 }
 
 }  // namespace
 
 void register_decoder(py::module_& module) {
+    register_enums(module);
+    const py::kw_only by_name;
+    py::class_<AffineSource>(module, "Affine", py::module_local())
+        .def(py::init(&affine), by_name, arg("weight"), arg("input_stride"), arg("output_stride"),
+             arg("inputs"), arg("outputs"), arg("bias"));
+    py::class_<NormWeights>(module, "Norm", py::module_local())
+        .def(py::init(&norm), by_name, arg("weight"), arg("bias"), arg("eps"));
+    py::class_<LayerSource>(module, "Layer", py::module_local())
+        .def(py::init(&layer), by_name, arg("qkv"), arg("out"), arg("expand"), arg("contract"),
+             arg("norm1"), arg("norm2"));
+    py::class_<TokenSource>(module, "Tokens", py::module_local())
+        .def(py::init(&tokens), by_name, arg("embeddings"), arg("positions"), arg("start"), arg("output"),
+             arg("levels"), arg("max_length"), arg("head"), arg("choices"), arg("lowest_log_scale"));
+    py::class_<ModelSource>(module, "Model", py::module_local())
+        .def(py::init(&model), by_name, arg("format"), arg("heads"), arg("head_dim"), arg("hidden"),
+             arg("map"), arg("eps"), arg("norm_first"), arg("activation"), arg("layers"), arg("norm"),
+             arg("tokens"));
     py::class_<PackedDecoder>(module, "Decoder", py::module_local())
-        .def(py::init(&make))
-        .def("run", &run)
+        .def(py::init<const ModelSource&, int>(), py::call_guard<py::gil_scoped_release>(), arg("model"),
+             arg("threads"))
+        .def("run", &run, by_name, arg("batch"), arg("length"), arg("lengths"), arg("positions"),
+             arg("position"), arg("begins"), arg("inputs"), arg("states"), arg("outputs"), arg("waits"),
+             arg("uniform"), arg("temperature"), arg("drawn"), arg("threads"))
         .def_property_readonly("instruction_set", &PackedDecoder::instruction_set)
         .def_property_readonly("nbytes", &PackedDecoder::nbytes);
+    module.def("available_cores", &available_cores);
+    module.def("team_size", &team_size, arg("threads"));
 }
 
 }  // namespace linattn

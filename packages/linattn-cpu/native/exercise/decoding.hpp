@@ -15,15 +15,16 @@ public:
         : random_(random), heads_(between(random, 1, 3)), head_dim_(between(random, 1, 19)),
           hidden_(between(random, 1, 70)), levels_(between(random, 2, 40)) {
         const std::int64_t e = heads_ * head_dim_;
-        const DecoderShape shape{format, heads_, head_dim_, hidden_, FeatureMap::elu, 1e-6f,
-                                 between(random, 0, 1) == 1, Activation::gelu};
-        std::vector<LayerSource> layers;
+        ModelSource model{{format, heads_, head_dim_, hidden_, FeatureMap::elu, 1e-6f,
+                           between(random, 0, 1) == 1, Activation::gelu},
+                          {}, norm(e), {}};
         for (int i = 0; i < 2; ++i) {
-            layers.push_back({dense(e, 3 * e), dense(e, e), dense(e, hidden_), dense(hidden_, e), norm(e), norm(e)});
+            model.layers.push_back(
+                {affine(e, 3 * e), affine(e, e), affine(e, hidden_), affine(hidden_, e), norm(e), norm(e)});
         }
-        const TokenSource tokens{{numbers(levels_ * e)}, numbers(kLength * e), numbers(e), dense(e, levels_),
-                                 levels_, kLength, levels_, Head::categorical, 0.0f};
-        decoder_ = std::make_unique<PackedDecoder>(shape, layers, norm(e), &tokens, 2);
+        model.tokens = TokenSource{{levels_, kLength, Head::categorical, levels_, 0.0f},
+                                   {numbers(levels_ * e)}, numbers(kLength * e), numbers(e), affine(e, levels_)};
+        decoder_ = std::make_unique<PackedDecoder>(model, 2);
         weights_.clear();  // the decoder keeps nothing of them
     }
 
@@ -79,11 +80,11 @@ private:
         return weights_.back().data();
     }
 
-    DenseSource dense(std::int64_t inputs, std::int64_t outputs) {
+    AffineSource affine(std::int64_t inputs, std::int64_t outputs) {
         return {{numbers(inputs * outputs), outputs, 1}, inputs, outputs, numbers(outputs)};
     }
 
-    NormSource norm(std::int64_t width) { return {numbers(width), numbers(width), 1e-5f}; }
+    NormWeights norm(std::int64_t width) { return {numbers(width), numbers(width), 1e-5f}; }
 
     Random& random_;
     std::int64_t heads_, head_dim_, hidden_, levels_;

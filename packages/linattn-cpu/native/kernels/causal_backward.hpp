@@ -17,20 +17,20 @@ LINATTN_BEGIN
 template <class T>
 class QueryGradient {
 public:
-    QueryGradient(Arena<T>& arena, const AttentionBackward& call)
+    QueryGradient(Arena& arena, const AttentionBackward& call)
         : call_(call),
           sums(arena, call.dim, call.value_dim),
           width_(sums.s.rows),
           value_width_(sums.s.width),
           state_(arena, call.value_dim, call.dim),
-          query_(arena.take(kChunk * width_)),
-          key_(arena.take(kChunk * width_)),
-          value_(arena.take(kChunk * value_width_)),
-          value_columns_(arena.take(kChunk * value_width_)),
-          gradient_(arena.take(kChunk * value_width_)),
-          scores_(arena.take(kChunk * kChunk)),
-          grad_query_(arena.take(kChunk * width_)),
-          partial_(arena.take(kChunk * W<T>)) {}
+          query_(arena.take<T>(kChunk * width_)),
+          key_(arena.take<T>(kChunk * width_)),
+          value_(arena.take<T>(kChunk * value_width_)),
+          value_columns_(arena.take<T>(kChunk * value_width_)),
+          gradient_(arena.take<T>(kChunk * value_width_)),
+          scores_(arena.take<T>(kChunk * kChunk)),
+          grad_query_(arena.take<T>(kChunk * width_)),
+          partial_(arena.take<T>(kChunk * W<T>)) {}
 
     void run(const Item& item, Range range) {
         const GradientInputs<T> inputs(call_, item);
@@ -95,19 +95,19 @@ private:
 template <class T>
 class KeyValueGradient {
 public:
-    KeyValueGradient(Arena<T>& arena, const AttentionBackward& call)
+    KeyValueGradient(Arena& arena, const AttentionBackward& call)
         : call_(call),
           sums(arena, call.dim, call.value_dim),
           width_(sums.s.rows),
           value_width_(sums.s.width),
-          query_(arena.take(kChunk * width_)),
-          query_columns_(arena.take(kChunk * width_)),
-          key_(arena.take(kChunk * width_)),
-          value_columns_(arena.take(kChunk * value_width_)),
-          gradient_(arena.take(kChunk * value_width_)),
-          scores_(arena.take(kChunk * kChunk)),
-          grad_columns_(arena.take(kChunk * width_)),
-          grad_(arena.take(kChunk * (width_ > value_width_ ? width_ : value_width_))) {}
+          query_(arena.take<T>(kChunk * width_)),
+          query_columns_(arena.take<T>(kChunk * width_)),
+          key_(arena.take<T>(kChunk * width_)),
+          value_columns_(arena.take<T>(kChunk * value_width_)),
+          gradient_(arena.take<T>(kChunk * value_width_)),
+          scores_(arena.take<T>(kChunk * kChunk)),
+          grad_columns_(arena.take<T>(kChunk * width_)),
+          grad_(arena.take<T>(kChunk * (width_ > value_width_ ? width_ : value_width_))) {}
 
     void run(const Item& item, Range range) {
         const GradientInputs<T> inputs(call_, item, Direction::backwards);
@@ -181,13 +181,7 @@ template <class T>
 static void differentiate_queries(const AttentionBackward& call, std::int64_t parts) {
     const PieceSums<T> pieces(call, items_of(call), (parts - 1) * kPieces);
     if (parts > 1) sum_key_pieces<T>(call, parts, pieces);
-    Arena<T> count(nullptr);
-    const QueryGradient<T> counted(count, call);
-    share(items_of(call) * parts, call.threads, count.bytes(), [&](std::int64_t index, char* scratch) {
-        Arena<T> arena(scratch);
-        QueryGradient<T> pass(arena, call);
-        const std::int64_t part = index % parts;
-        const Item item = item_of(call, index / parts);
+    share_parts<QueryGradient<T>>(call, parts, [&](const Item& item, std::int64_t part, auto& pass) {
         pass.sums.load_from(call.state, item.state);
         pieces.add(item.state, 0, part * kPieces, pass.sums);
         pass.run(item, part_of(item.queries, part, parts));
@@ -198,15 +192,9 @@ static void differentiate_queries(const AttentionBackward& call, std::int64_t pa
 template <class T>
 static inline void sum_query_pieces(const AttentionBackward& call, std::int64_t parts,
                                     const PieceSums<T>& pieces) {
-    Arena<T> count(nullptr);
-    const QuerySums<T> counted(count, call);
     const std::int64_t summed = (parts - 1) * kPieces;
-    share(items_of(call) * summed, call.threads, count.bytes(), [&](std::int64_t index, char* scratch) {
-        Arena<T> arena(scratch);
-        const QuerySums<T> queries(arena, call);
-        const std::int64_t piece = index % summed;
-        const Item item = item_of(call, index / summed);
-        const Sums<T> sums = pieces.at(index / summed, piece);
+    share_parts<QuerySums<T>>(call, summed, [&](const Item& item, std::int64_t piece, auto& queries) {
+        const Sums<T> sums = pieces.at(item.state, piece);
         sums.clear();
         const Range part = part_of(item.queries, 1 + piece / kPieces, parts);
         queries.add(call, item, piece_of(part, piece % kPieces), sums);
@@ -217,13 +205,7 @@ template <class T>
 static void differentiate_keys_and_values(const AttentionBackward& call, std::int64_t parts) {
     const PieceSums<T> pieces(call, items_of(call), (parts - 1) * kPieces);
     if (parts > 1) sum_query_pieces<T>(call, parts, pieces);
-    Arena<T> count(nullptr);
-    const KeyValueGradient<T> counted(count, call);
-    share(items_of(call) * parts, call.threads, count.bytes(), [&](std::int64_t index, char* scratch) {
-        Arena<T> arena(scratch);
-        KeyValueGradient<T> pass(arena, call);
-        const std::int64_t part = index % parts;
-        const Item item = item_of(call, index / parts);
+    share_parts<KeyValueGradient<T>>(call, parts, [&](const Item& item, std::int64_t part, auto& pass) {
         pass.sums.load_from(call.grad_last, item.state);
         pieces.add(item.state, part * kPieces, (parts - 1) * kPieces, pass.sums);
         pass.run(item, part_of(item.queries, part, parts));

@@ -16,18 +16,18 @@ LINATTN_BEGIN
 template <class T>
 class CausalForward {
 public:
-    CausalForward(Arena<T>& arena, const AttentionForward& call)
+    CausalForward(Arena& arena, const AttentionForward& call)
         : call_(call),
           sums(arena, call.dim, call.value_dim),
           width_(sums.s.rows),
           value_width_(sums.s.width),
-          query_(arena.take(kChunk * width_)),
-          key_columns_(arena.take(kChunk * width_)),
-          value_(arena.take(kChunk * value_width_)),
-          scores_(arena.take(kChunk * kChunk)),
-          key_sum_(arena.take(width_)),
-          tile_(arena.take(kChunk * (width_ > value_width_ ? width_ : value_width_))),
-          partial_(arena.take(kChunk * W<T>)) {}
+          query_(arena.take<T>(kChunk * width_)),
+          key_columns_(arena.take<T>(kChunk * width_)),
+          value_(arena.take<T>(kChunk * value_width_)),
+          scores_(arena.take<T>(kChunk * kChunk)),
+          key_sum_(arena.take<T>(width_)),
+          tile_(arena.take<T>(kChunk * (width_ > value_width_ ? width_ : value_width_))),
+          partial_(arena.take<T>(kChunk * W<T>)) {}
 
     // The positions of the range, from the sums before it to those after it.
     void run(const Item& item, Range range) {
@@ -96,15 +96,9 @@ protected:
 // Sums the keys of all parts but the last of each item, piece by piece.
 template <class T>
 static inline void sum_key_pieces(const Attention& call, std::int64_t parts, const PieceSums<T>& pieces) {
-    Arena<T> count(nullptr);
-    const KeySums<T> counted(count, call);
     const std::int64_t summed = (parts - 1) * kPieces;
-    share(items_of(call) * summed, call.threads, count.bytes(), [&](std::int64_t index, char* scratch) {
-        Arena<T> arena(scratch);
-        const KeySums<T> keys(arena, call);
-        const std::int64_t piece = index % summed;
-        const Item item = item_of(call, index / summed);
-        const Sums<T> sums = pieces.at(index / summed, piece);
+    share_parts<KeySums<T>>(call, summed, [&](const Item& item, std::int64_t piece, auto& keys) {
+        const Sums<T> sums = pieces.at(item.state, piece);
         sums.clear();
         keys.add(call, item, piece_of(part_of(item.queries, piece / kPieces, parts), piece % kPieces), sums);
     });
@@ -115,13 +109,7 @@ static void causal_forward(const AttentionForward& call) {
     const std::int64_t items = items_of(call), parts = parts_for(items, call.queries, call.threads);
     const PieceSums<T> pieces(call, items, (parts - 1) * kPieces);
     if (parts > 1) sum_key_pieces<T>(call, parts, pieces);
-    Arena<T> count(nullptr);
-    const Pass counted(count, call);
-    share(items * parts, call.threads, count.bytes(), [&](std::int64_t index, char* scratch) {
-        Arena<T> arena(scratch);
-        Pass pass(arena, call);
-        const std::int64_t part = index % parts;
-        const Item item = item_of(call, index / parts);
+    share_parts<Pass>(call, parts, [&](const Item& item, std::int64_t part, auto& pass) {
         pass.sums.load_from(call.initial, item.state);
         pieces.add(item.state, 0, part * kPieces, pass.sums);
         pass.run(item, part_of(item.queries, part, parts));

@@ -20,15 +20,10 @@ template <class T>
 static inline void sum_all_keys(const AttentionForward& call) {
     const std::int64_t parts = noncausal_parts(call, call.keys);
     const PieceSums<T> pieces(call, items_of(call), parts);
-    Arena<T> count(nullptr);
-    const KeySums<T> counted(count, call);
-    share(items_of(call) * parts, call.threads, count.bytes(), [&](std::int64_t index, char* scratch) {
-        Arena<T> arena(scratch);
-        const KeySums<T> keys(arena, call);
-        const Item item = item_of(call, index / parts);
-        const Sums<T> sums = pieces.at(index / parts, index % parts);
+    share_parts<KeySums<T>>(call, parts, [&](const Item& item, std::int64_t part, auto& keys) {
+        const Sums<T> sums = pieces.at(item.state, part);
         sums.clear();
-        keys.add(call, item, part_of(item.keys, index % parts, parts), sums);
+        keys.add(call, item, part_of(item.keys, part, parts), sums);
     });
     for (std::int64_t item = 0; item < items_of(call); ++item) {
         const Sums<T> sums = pieces.at(item, 0);
@@ -41,12 +36,12 @@ static inline void sum_all_keys(const AttentionForward& call) {
 template <class T>
 class NonCausalRead {
 public:
-    NonCausalRead(Arena<T>& arena, const AttentionForward& call)
+    NonCausalRead(Arena& arena, const AttentionForward& call)
         : call_(call),
           sums(arena, call.dim, call.value_dim),
-          query_(arena.take(kBlock * sums.s.rows)),
-          out_(arena.take(kBlock * sums.s.width)),
-          partial_(arena.take(kChunk * W<T>)) {}
+          query_(arena.take<T>(kBlock * sums.s.rows)),
+          out_(arena.take<T>(kBlock * sums.s.width)),
+          partial_(arena.take<T>(kChunk * W<T>)) {}
 
     void run(const Item& item, Range range) {
         const Inputs<T> inputs(call_, item);
@@ -86,14 +81,9 @@ template <class T>
 static void noncausal_forward(const AttentionForward& call) {
     sum_all_keys<T>(call);
     const std::int64_t parts = noncausal_parts(call, call.queries);
-    Arena<T> count(nullptr);
-    const NonCausalRead<T> counted(count, call);
-    share(items_of(call) * parts, call.threads, count.bytes(), [&](std::int64_t index, char* scratch) {
-        Arena<T> arena(scratch);
-        NonCausalRead<T> pass(arena, call);
-        const Item item = item_of(call, index / parts);
+    share_parts<NonCausalRead<T>>(call, parts, [&](const Item& item, std::int64_t part, auto& pass) {
         pass.sums.load_from(call.last, item.state);
-        pass.run(item, part_of(item.queries, index % parts, parts));
+        pass.run(item, part_of(item.queries, part, parts));
     });
 }
 
@@ -101,16 +91,16 @@ static void noncausal_forward(const AttentionForward& call) {
 template <class T>
 class NonCausalQueryGradient {
 public:
-    NonCausalQueryGradient(Arena<T>& arena, const AttentionBackward& call)
+    NonCausalQueryGradient(Arena& arena, const AttentionBackward& call)
         : call_(call),
           sums(arena, call.dim, call.value_dim),
           adder_(arena, call.dim),
           transposed_(arena, call.value_dim, call.dim),
-          query_(arena.take(kBlock * sums.s.rows)),
-          gradient_(arena.take(kBlock * sums.s.width)),
-          out_(arena.take(kBlock * sums.s.width)),
-          grad_query_(arena.take(kBlock * sums.s.rows)),
-          partial_(arena.take(kChunk * W<T>)) {}
+          query_(arena.take<T>(kBlock * sums.s.rows)),
+          gradient_(arena.take<T>(kBlock * sums.s.width)),
+          out_(arena.take<T>(kBlock * sums.s.width)),
+          grad_query_(arena.take<T>(kBlock * sums.s.rows)),
+          partial_(arena.take<T>(kChunk * W<T>)) {}
 
     void run(const Item& item, Range range, const Sums<T>& grad_sums) {
         const GradientInputs<T> inputs(call_, item);
@@ -152,14 +142,14 @@ private:
 template <class T>
 class NonCausalKeyGradient {
 public:
-    NonCausalKeyGradient(Arena<T>& arena, const AttentionBackward& call)
+    NonCausalKeyGradient(Arena& arena, const AttentionBackward& call)
         : call_(call),
           sums(arena, call.dim, call.value_dim),
           transposed_(arena, call.value_dim, call.dim),
-          key_(arena.take(kBlock * sums.s.rows)),
-          value_(arena.take(kBlock * sums.s.width)),
-          grad_key_(arena.take(kBlock * sums.s.rows)),
-          grad_value_(arena.take(kBlock * sums.s.width)) {}
+          key_(arena.take<T>(kBlock * sums.s.rows)),
+          value_(arena.take<T>(kBlock * sums.s.width)),
+          grad_key_(arena.take<T>(kBlock * sums.s.rows)),
+          grad_value_(arena.take<T>(kBlock * sums.s.width)) {}
 
     void run(const Item& item, Range range) {
         const Inputs<T> inputs(call_, item);
@@ -200,29 +190,19 @@ template <class T>
 static void noncausal_backward(const AttentionBackward& call) {
     const std::int64_t items = items_of(call), query_parts = noncausal_parts(call, call.queries);
     const PieceSums<T> pieces(call, items, query_parts);
-    Arena<T> count(nullptr);
-    const NonCausalQueryGradient<T> counted(count, call);
-    share(items * query_parts, call.threads, count.bytes(), [&](std::int64_t index, char* scratch) {
-        Arena<T> arena(scratch);
-        NonCausalQueryGradient<T> pass(arena, call);
-        const Item item = item_of(call, index / query_parts);
-        const Sums<T> grad_sums = pieces.at(index / query_parts, index % query_parts);
+    share_parts<NonCausalQueryGradient<T>>(call, query_parts, [&](const Item& item, std::int64_t part, auto& pass) {
+        const Sums<T> grad_sums = pieces.at(item.state, part);
         grad_sums.clear();
         pass.sums.load_from(call.state, item.state);
-        pass.run(item, part_of(item.queries, index % query_parts, query_parts), grad_sums);
+        pass.run(item, part_of(item.queries, part, query_parts), grad_sums);
     });
     const std::int64_t key_parts = noncausal_parts(call, call.keys);
-    Arena<T> key_count(nullptr);
-    const NonCausalKeyGradient<T> key_counted(key_count, call);
-    share(items * key_parts, call.threads, key_count.bytes(), [&](std::int64_t index, char* scratch) {
-        Arena<T> arena(scratch);
-        NonCausalKeyGradient<T> pass(arena, call);
-        const Item item = item_of(call, index / key_parts);
+    share_parts<NonCausalKeyGradient<T>>(call, key_parts, [&](const Item& item, std::int64_t part, auto& pass) {
         pass.sums.load_from(call.grad_last, item.state);
         pieces.add(item.state, 0, query_parts, pass.sums);
         // Of a packed batch every position is a key; of a padded one, those past the length too.
         const std::int64_t rows = call.cu_seqlens != nullptr ? item.queries : call.keys;
-        pass.run(item, part_of(rows, index % key_parts, key_parts));
+        pass.run(item, part_of(rows, part, key_parts));
     });
 }
 

@@ -13,15 +13,15 @@ LINATTN_BEGIN
 
 class PairedCausalForward : public CausalForward<float> {
 public:
-    PairedCausalForward(Arena<float>& arena, const AttentionForward& call)
+    PairedCausalForward(Arena& arena, const AttentionForward& call)
         : CausalForward<float>(arena, call),
-          state_(take(arena, width_ / 2 * value_width_)),
-          query_rows_(take(arena, kChunk * width_ / 2)),
-          key_rows_(take(arena, kChunk * width_ / 2)),
-          key_columns_(take(arena, kChunk * width_ / 2)),
-          key_pairs_(take(arena, kChunk / 2 * width_)),
-          value_pairs_(take(arena, kChunk / 2 * value_width_)),
-          score_rows_(take(arena, kChunk * kChunk / 2)) {}
+          state_(arena.take<Pair>(width_ / 2 * value_width_)),
+          query_rows_(arena.take<Pair>(kChunk * width_ / 2)),
+          key_rows_(arena.take<Pair>(kChunk * width_ / 2)),
+          key_columns_(arena.take<Pair>(kChunk * width_ / 2)),
+          key_pairs_(arena.take<Pair>(kChunk / 2 * width_)),
+          value_pairs_(arena.take<Pair>(kChunk / 2 * value_width_)),
+          score_rows_(arena.take<Pair>(kChunk * kChunk / 2)) {}
 
     // Whether the rows of pairs are whole vectors, and nobody asks for the state, which would be of
     // rounded features.
@@ -31,10 +31,6 @@ public:
     }
 
 private:
-    static Pair* take(Arena<float>& arena, std::int64_t count) {
-        return reinterpret_cast<Pair*>(arena.take(count));
-    }
-
     void read() override {
         pair_rows(sums.s.sum, width_, value_width_, state_);
         pair_rows(tile_, kChunk, width_, key_pairs_);

@@ -62,23 +62,6 @@ LINATTN_INLINE std::int64_t parts_for(std::int64_t items, std::int64_t longest, 
 
 LINATTN_INLINE std::int64_t items_of(const Attention& call) { return call.sequences * call.heads; }
 
-// Takes memory from a block, piece by piece; with no block it counts the bytes.
-template <class T>
-class Arena {
-public:
-    explicit Arena(void* block) : start_(static_cast<char*>(block)) {}
-    T* take(std::int64_t count) {
-        char* piece = start_ == nullptr ? nullptr : start_ + used_;
-        used_ += round_up(count * static_cast<std::int64_t>(sizeof(T)), 64);
-        return reinterpret_cast<T*>(piece);
-    }
-    std::int64_t bytes() const { return used_; }
-
-private:
-    char* start_;
-    std::int64_t used_ = 0;
-};
-
 // Calls work(index, scratch) for every index below `count`, each on one of up to `threads` threads,
 // with that thread's own `bytes` of scratch. Threads draw the next index when they are free; what
 // comes out does not depend on who did what.
@@ -96,8 +79,8 @@ static inline void share(std::int64_t count, int threads, std::int64_t bytes, co
     } context{count, bytes, static_cast<char*>(scratch.get()), work};
     run_team(
         threads,
-        [](void* given, const Worker& worker) {
-            const Context& at = *static_cast<Context*>(given);
+        [](void* shared, const Worker& worker) {
+            const Context& at = *static_cast<Context*>(shared);
             for (;;) {
                 const std::int64_t index = __atomic_fetch_add(worker.next, 1, __ATOMIC_RELAXED);
                 if (index >= at.count) return;
@@ -105,6 +88,27 @@ static inline void share(std::int64_t count, int threads, std::int64_t bytes, co
             }
         },
         &context);
+}
+
+// Calls work(index, pass) for every index below `count`, each with a Pass whose memory is the
+// scratch of the thread that it runs on.
+template <class Pass, class Call, class Work>
+static inline void share_passes(std::int64_t count, int threads, const Call& call, const Work& work) {
+    Arena size(nullptr);
+    const Pass counted(size, call);
+    share(count, threads, size.bytes(), [&](std::int64_t index, char* scratch) {
+        Arena arena(scratch);
+        Pass pass(arena, call);
+        work(index, pass);
+    });
+}
+
+// The same for every part of every item: work(item, part, pass).
+template <class Pass, class Call, class Work>
+static inline void share_parts(const Call& call, std::int64_t parts, const Work& work) {
+    share_passes<Pass>(items_of(call) * parts, call.threads, call, [&](std::int64_t index, Pass& pass) {
+        work(item_of(call, index / parts), index % parts, pass);
+    });
 }
 
 LINATTN_END

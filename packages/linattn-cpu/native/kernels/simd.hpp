@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "memory.hpp"
+
 #ifndef LINATTN_ISA
 #error "LINATTN_ISA names the instruction set: avx512, avx2 or baseline"
 #endif
@@ -87,7 +89,5 @@ LINATTN_INLINE T sum(Vec<T> v) {
     }
     return lanes[0];
 }
-
-constexpr std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
 
 LINATTN_END

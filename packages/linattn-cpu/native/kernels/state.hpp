@@ -11,11 +11,11 @@ struct Matrix {
     std::int64_t rows, width;  // padded
     T *sum, *rest;
 
-    Matrix(Arena<T>& arena, std::int64_t rows, std::int64_t width)
+    Matrix(Arena& arena, std::int64_t rows, std::int64_t width)
         : rows(padded<T>(rows)),
           width(padded<T>(width)),
-          sum(arena.take(this->rows * this->width)),
-          rest(arena.take(this->rows * this->width)) {}
+          sum(arena.take<T>(this->rows * this->width)),
+          rest(arena.take<T>(this->rows * this->width)) {}
 
     void clear() const {
         std::memset(sum, 0, sizeof(T) * rows * width);
@@ -49,12 +49,12 @@ struct Sums {
     Matrix<T> s;
     T *z, *z_rest;
 
-    Sums(Arena<T>& arena, std::int64_t dim, std::int64_t value_dim)
+    Sums(Arena& arena, std::int64_t dim, std::int64_t value_dim)
         : dim(dim),
           value_dim(value_dim),
           s(arena, dim, value_dim),
-          z(arena.take(s.rows)),
-          z_rest(arena.take(s.rows)) {}
+          z(arena.take<T>(s.rows)),
+          z_rest(arena.take<T>(s.rows)) {}
 
     void clear() const {
         s.clear();

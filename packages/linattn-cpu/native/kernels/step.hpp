@@ -11,14 +11,14 @@ inline constexpr std::int64_t kSerialState = 16384;
 template <class T>
 class StepPass {
 public:
-    StepPass(Arena<T>& arena, const Step& call)
+    StepPass(Arena& arena, const Step& call)
         : call_(call),
           width_(padded<T>(call.dim)),
           value_width_(padded<T>(call.value_dim)),
-          query_(arena.take(width_)),
-          key_(arena.take(width_)),
-          value_(arena.take(value_width_)),
-          out_(arena.take(value_width_)) {}
+          query_(arena.take<T>(width_)),
+          key_(arena.take<T>(width_)),
+          value_(arena.take<T>(value_width_)),
+          out_(arena.take<T>(value_width_)) {}
 
     void run(std::int64_t batch, std::int64_t head) {
         load_rows<T>(slice(call_.query, batch, head, 0, call_.query_dtype), 0, 1, 1, 0, call_.dim, call_.map, query_);
@@ -93,15 +93,11 @@ static void step_all(const Step& call) {
     const bool alone = call.threads == 1 || state < kSerialState;
     const std::int64_t group = alone || together < 1 ? items : together;
     if (items == 0) return;
-    Arena<T> count(nullptr);
-    const StepPass<T> counted(count, call);
-    share((items + group - 1) / group, alone ? 1 : call.threads, count.bytes(),
-          [&](std::int64_t index, char* scratch) {
-              Arena<T> arena(scratch);
-              StepPass<T> pass(arena, call);
-              const std::int64_t end = (index + 1) * group < items ? (index + 1) * group : items;
-              for (std::int64_t i = index * group; i < end; ++i) pass.run(i / call.heads, i % call.heads);
-          });
+    const std::int64_t groups = (items + group - 1) / group;
+    share_passes<StepPass<T>>(groups, alone ? 1 : call.threads, call, [&](std::int64_t index, auto& pass) {
+        const std::int64_t end = (index + 1) * group < items ? (index + 1) * group : items;
+        for (std::int64_t i = index * group; i < end; ++i) pass.run(i / call.heads, i % call.heads);
+    });
 }
 
 LINATTN_END

@@ -11,7 +11,7 @@ LINATTN_BEGIN
 template <class T>
 class Adder {
 public:
-    Adder(Arena<T>& arena, std::int64_t dim) : columns_(arena.take(padded<T>(dim) * kBlock)) {}
+    Adder(Arena& arena, std::int64_t dim) : columns_(arena.take<T>(padded<T>(dim) * kBlock)) {}
 
     // a (size, D), b (size, M); `size` is a multiple of kChunk.
     void add(const Sums<T>& sums, const T* a, const T* b, int size) const {
@@ -37,11 +37,11 @@ static inline void add_weighted_rows(const Sums<T>& sums, const T* rows, const T
 template <class T>
 class KeySums {
 public:
-    KeySums(Arena<T>& arena, const Attention& call)
+    KeySums(Arena& arena, const Attention& call)
         : adder_(arena, call.dim),
-          key_(arena.take(kBlock * padded<T>(call.dim))),
-          value_(arena.take(kBlock * padded<T>(call.value_dim))),
-          key_sum_(arena.take(padded<T>(call.dim))) {}
+          key_(arena.take<T>(kBlock * padded<T>(call.dim))),
+          value_(arena.take<T>(kBlock * padded<T>(call.value_dim))),
+          key_sum_(arena.take<T>(padded<T>(call.dim))) {}
 
     void add(const Attention& call, const Item& item, Range range, const Sums<T>& sums) const {
         const Inputs<T> inputs(call, item);
@@ -65,10 +65,10 @@ private:
 template <class T>
 class QuerySums {
 public:
-    QuerySums(Arena<T>& arena, const Attention& call)
+    QuerySums(Arena& arena, const Attention& call)
         : adder_(arena, call.dim),
-          query_(arena.take(kBlock * padded<T>(call.dim))),
-          gradient_(arena.take(kBlock * padded<T>(call.value_dim))) {}
+          query_(arena.take<T>(kBlock * padded<T>(call.dim))),
+          gradient_(arena.take<T>(kBlock * padded<T>(call.value_dim))) {}
 
     void add(const AttentionBackward& call, const Item& item, Range range, const Sums<T>& sums) const {
         const GradientInputs<T> inputs(call, item);
@@ -96,7 +96,7 @@ public:
         : call_(call), pieces_(pieces), bytes_(bytes_for(call)), scratch_(bytes_ * items * pieces) {}
 
     Sums<T> at(std::int64_t item, std::int64_t piece) const {
-        Arena<T> arena(static_cast<char*>(scratch_.get()) + bytes_ * (item * pieces_ + piece));
+        Arena arena(static_cast<char*>(scratch_.get()) + bytes_ * (item * pieces_ + piece));
         return Sums<T>(arena, call_.dim, call_.value_dim);
     }
 
@@ -107,7 +107,7 @@ public:
 
 private:
     static std::int64_t bytes_for(const Attention& call) {
-        Arena<T> arena(nullptr);
+        Arena arena(nullptr);
         const Sums<T> sums(arena, call.dim, call.value_dim);
         return arena.bytes();
     }

@@ -20,47 +20,42 @@ import torch
 from torch import Tensor
 
 from linattn_core.decoding import (
-    WEIGHTS,
     Affine,
     DecoderDescription,
     DecoderLayer,
     Draw,
     NativeDecoder,
     Norm,
+    Sampler,
     TokenCoding,
 )
+from linattn_core.errors import expected, shown
 from linattn_core.native import written_in_place
 from linattn_core.state import LinearAttentionState
 from linattn_cpu import _native
 
-# As native/calls.hpp and native/decoder.hpp number them.
-_FORMATS = {name: code for code, name in enumerate(WEIGHTS)}
-_MAPS = {"identity": 0, "relu": 1, "elu": 2}
-_ACTIVATIONS = {"relu": 0, "gelu": 1}
-_HEADS = {"categorical": 1, "mixture_of_logistics": 2}
-# Sums of so many products of 8 bits by 8 stay within 32.
+# The largest number of inputs whose products of 8 bits by 8 sum to at most 32 bits.
 _MOST_INT8_INPUTS = 65_536
 
 
 def refuses_decoder(description: DecoderDescription, weights: str) -> str | None:
     """None to accept, or the reason as a sentence."""
-    if weights not in _FORMATS:
-        return f"weights are kept as {', '.join(WEIGHTS)} and {weights!r} was asked for."
-    if description.feature_map not in _MAPS:
-        return f"feature map {description.feature_map!r} is none of {', '.join(_MAPS)}."
-    if description.activation not in _ACTIVATIONS:
-        return f"activation {description.activation!r} is none of {', '.join(_ACTIVATIONS)}."
-    if weights == "int8" and description.layers[0].contract.weight.shape[0] > _MOST_INT8_INPUTS:
-        return (
-            f"products of int8 weights sum at most {_MOST_INT8_INPUTS:,} inputs exactly, and the "
-            f"feed-forward network has {description.layers[0].contract.weight.shape[0]:,}."
-        )
+    for what, name, known in (
+        ("weights", weights, _native.WeightFormat),
+        ("feature map", description.feature_map, _native.FeatureMap),
+        ("activation", description.activation, _native.Activation),
+    ):
+        if name not in known.__members__:
+            return expected(what, f"one of {', '.join(known.__members__)}", shown(name))
+    hidden = description.layers[0].contract.weight.shape[0]
+    if weights == "int8" and hidden > _MOST_INT8_INPUTS:
+        wanted = f"products that sum at most {_MOST_INT8_INPUTS:,} inputs exactly"
+        advice = "keep the weights as bfloat16 or float32"
+        return expected("int8 weights", wanted, f"{hidden:,} inputs", advice)
     for tensor in _tensors(description):
         if tensor.device.type != "cpu" or tensor.dtype != torch.float32:
-            return (
-                "a decoder is compiled from float32 weights on the CPU and found "
-                f"{tensor.dtype} on {tensor.device}."
-            )
+            got = f"{tensor.dtype} on {tensor.device}"
+            return expected("the model", "float32 on the CPU", got, "convert it by .float().cpu()")
     return None
 
 
@@ -78,23 +73,8 @@ class CpuDecoder(NativeDecoder):
         norm = description.norm
         self._width = norm.weight.shape[0] if tokens is None else tokens.output.weight.shape[1]
         self._sequential = tokens is None
-        kept: list[Tensor] = []  # until the weights are packed
-        self._native = _native.Decoder(
-            (
-                _FORMATS[weights],
-                description.num_heads,
-                description.head_dim,
-                description.layers[0].expand.weight.shape[1],
-                _MAPS[description.feature_map],
-                description.eps,
-                description.norm_first,
-                _ACTIVATIONS[description.activation],
-            ),
-            [_layer(layer, kept) for layer in description.layers],
-            _norm(norm, kept),
-            None if tokens is None else _token_coding(tokens, kept),
-            torch.get_num_threads(),
-        )
+        packing = _Packing()
+        self._native = _native.Decoder(packing.model(description, weights), torch.get_num_threads())
 
     @property
     def nbytes(self) -> int:
@@ -134,7 +114,7 @@ class CpuDecoder(NativeDecoder):
     def _run(
         self,
         inputs: Tensor,
-        count: int,
+        length: int,
         lengths: Tensor | None,
         position: int | Tensor,
         begins: bool,
@@ -143,63 +123,61 @@ class CpuDecoder(NativeDecoder):
         draw: Draw | None,
         drawn: Tensor | None,
     ) -> None:
-        # Named here so that a copy, where one was needed, lives as long as the call.
+        # Copies, where any are needed, must live until the call returns.
         inputs = inputs.resolve_neg().contiguous()
-        first = None if isinstance(position, int) else _positions(position, inputs.shape[0])
+        positions = None if isinstance(position, int) else _positions(position, inputs.shape[0])
         lengths = None if lengths is None else lengths.contiguous()
         waits = None if draw is None or draw.waits is None else draw.waits.contiguous()
         uniform = None if draw is None or draw.uniform is None else draw.uniform.contiguous()
         self._native.run(
-            inputs.shape[0],
-            count,
-            _address(lengths),
-            _address(first),
-            position if isinstance(position, int) else 0,
-            begins,
-            inputs.data_ptr(),
-            self._addresses(states, inputs.shape[0]),
-            outputs.data_ptr(),
-            _address(waits),
-            _address(uniform),
-            1.0 if draw is None else draw.temperature,
-            _address(drawn),
-            torch.get_num_threads(),
+            batch=inputs.shape[0],
+            length=length,
+            lengths=_address(lengths),
+            positions=_address(positions),
+            position=position if isinstance(position, int) else 0,
+            begins=begins,
+            inputs=inputs.data_ptr(),
+            states=self._addresses(states, inputs.shape[0]),
+            outputs=outputs.data_ptr(),
+            waits=_address(waits),
+            uniform=_address(uniform),
+            temperature=1.0 if draw is None else draw.temperature,
+            drawn=_address(drawn),
+            threads=torch.get_num_threads(),
         )
         written_in_place(*(x for state in states for x in state))
 
     def _addresses(self, states: Sequence[LinearAttentionState], batch: int) -> list[int]:
-        """Those of each layer's s and z, once they are known to be what native code expects."""
+        """Of each layer's s and z, checked to be what native code expects."""
         heads, dim = self._state_shape
         if len(states) != self._layers:
-            raise ValueError(
-                f"The state has {len(states)} layers and the decoder {self._layers}; "
-                "it comes from another model."
-            )
-        found = []
+            advice = "it comes from another model"
+            raise ValueError(expected("the state", f"{self._layers} layers", len(states), advice))
+        shapes = (batch, heads, dim, dim), (batch, heads, dim)
+        addresses = []
         for s, z in states:
-            if s.shape != (batch, heads, dim, dim) or z.shape != (batch, heads, dim):
-                raise ValueError(
-                    f"A layer's state was expected to have s {(batch, heads, dim, dim)} and z "
-                    f"{(batch, heads, dim)} and has {tuple(s.shape)} and {tuple(z.shape)}."
+            if (s.shape, z.shape) != shapes:
+                wanted, got = (
+                    f"s {a} and z {b}" for a, b in (shapes, (tuple(s.shape), tuple(z.shape)))
                 )
+                advice = "it comes from another batch or model"
+                raise ValueError(expected("a layer's state", wanted, got, advice))
             for x in (s, z):
                 if not (x.dtype == torch.float32 and x.is_cpu and x.is_contiguous()):
+                    got = f"{x.dtype} on {x.device} with strides {x.stride()}"
+                    advice = "convert it by .float(), .cpu() and .contiguous()"
                     raise ValueError(
-                        "A state was expected in contiguous float32 on the CPU and is "
-                        f"{x.dtype} on {x.device} with strides {x.stride()}; "
-                        "make it by .float() and .contiguous()."
+                        expected("a state", "contiguous float32 on the CPU", got, advice)
                     )
-                found.append(x.data_ptr())
-        return found
+                addresses.append(x.data_ptr())
+        return addresses
 
 
 def _positions(positions: Tensor, batch: int) -> Tensor:
     """One position a row, as native code reads them."""
     if positions.shape != (batch,) or positions.is_floating_point() or not positions.is_cpu:
-        raise ValueError(
-            f"A state's positions were expected to be {batch} integers on the CPU and are "
-            f"{positions.dtype} of shape {tuple(positions.shape)} on {positions.device}."
-        )
+        got = f"{positions.dtype} of shape {tuple(positions.shape)} on {positions.device}"
+        raise ValueError(expected("a state's positions", f"{batch} integers on the CPU", got))
     return positions.long().contiguous()
 
 
@@ -207,46 +185,74 @@ def _address(tensor: Tensor | None) -> int:
     return 0 if tensor is None else tensor.data_ptr()
 
 
-def _kept(tensor: Tensor, kept: list[Tensor]) -> int:
-    """The address of a contiguous copy, or of the tensor itself, which `kept` holds on to."""
-    kept.append(tensor.detach().contiguous())
-    return kept[-1].data_ptr()
+class _Packing:
+    """A model as native code reads it: addresses, which are valid as long as this object lives."""
 
+    def __init__(self) -> None:
+        self._tensors: list[Tensor] = []
 
-def _dense(affine: Affine, kept: list[Tensor]) -> _native.Dense:
-    weight = affine.weight
-    (inputs, outputs), (down, across) = weight.shape, weight.stride()
-    return weight.data_ptr(), down, across, inputs, outputs, _kept(affine.bias, kept)
+    def model(self, description: DecoderDescription, weights: str) -> _native.Model:
+        tokens = description.tokens
+        return _native.Model(
+            format=_native.WeightFormat.__members__[weights],
+            heads=description.num_heads,
+            head_dim=description.head_dim,
+            hidden=description.layers[0].expand.weight.shape[1],
+            map=_native.FeatureMap.__members__[description.feature_map],
+            eps=description.eps,
+            norm_first=description.norm_first,
+            activation=_native.Activation.__members__[description.activation],
+            layers=[self._layer(layer) for layer in description.layers],
+            norm=self._norm(description.norm),
+            tokens=None if tokens is None else self._token_coding(tokens),
+        )
 
+    def _layer(self, layer: DecoderLayer) -> _native.Layer:
+        return _native.Layer(
+            qkv=self._affine(layer.qkv),
+            out=self._affine(layer.out),
+            expand=self._affine(layer.expand),
+            contract=self._affine(layer.contract),
+            norm1=self._norm(layer.norm1),
+            norm2=self._norm(layer.norm2),
+        )
 
-def _norm(norm: Norm, kept: list[Tensor]) -> _native.Norm:
-    return _kept(norm.weight, kept), _kept(norm.bias, kept), norm.eps
+    def _token_coding(self, tokens: TokenCoding) -> _native.Tokens:
+        sampler = tokens.sampler or Sampler("categorical", choices=0)
+        return _native.Tokens(
+            embeddings=[self._contiguous(table) for table in tokens.embeddings],
+            positions=self._contiguous(tokens.positions),
+            start=self._contiguous(tokens.start),
+            output=self._affine(tokens.output),
+            levels=tokens.embeddings[0].shape[0],
+            max_length=tokens.positions.shape[0],
+            head=_native.Head.__members__["none" if tokens.sampler is None else sampler.kind],
+            choices=sampler.choices,
+            lowest_log_scale=sampler.lowest_log_scale,
+        )
 
+    def _affine(self, affine: Affine) -> _native.Affine:
+        (inputs, outputs), (input_stride, output_stride) = (
+            affine.weight.shape,
+            affine.weight.stride(),
+        )
+        return _native.Affine(
+            weight=affine.weight.data_ptr(),
+            input_stride=input_stride,
+            output_stride=output_stride,
+            inputs=inputs,
+            outputs=outputs,
+            bias=self._contiguous(affine.bias),
+        )
 
-def _layer(layer: DecoderLayer, kept: list[Tensor]) -> _native.Layer:
-    return (
-        _dense(layer.qkv, kept),
-        _dense(layer.out, kept),
-        _dense(layer.expand, kept),
-        _dense(layer.contract, kept),
-        _norm(layer.norm1, kept),
-        _norm(layer.norm2, kept),
-    )
+    def _norm(self, norm: Norm) -> _native.Norm:
+        weight, bias = self._contiguous(norm.weight), self._contiguous(norm.bias)
+        return _native.Norm(weight=weight, bias=bias, eps=norm.eps)
 
-
-def _token_coding(tokens: TokenCoding, kept: list[Tensor]) -> _native.TokenCoding:
-    sampler = tokens.sampler
-    return (
-        [_kept(table, kept) for table in tokens.embeddings],
-        _kept(tokens.positions, kept),
-        _kept(tokens.start, kept),
-        _dense(tokens.output, kept),
-        tokens.embeddings[0].shape[0],
-        tokens.positions.shape[0],
-        0 if sampler is None else _HEADS[sampler.kind],
-        0 if sampler is None else sampler.choices,
-        0.0 if sampler is None else sampler.lowest_log_scale,
-    )
+    def _contiguous(self, tensor: Tensor) -> int:
+        """The address of the tensor, or of a contiguous copy."""
+        self._tensors.append(tensor.detach().contiguous())
+        return self._tensors[-1].data_ptr()
 
 
 def _tensors(description: DecoderDescription) -> Iterator[Tensor]:

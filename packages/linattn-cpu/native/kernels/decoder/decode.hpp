@@ -208,7 +208,7 @@ static void enter_row(const Run& run, std::int64_t row, float* to) {
             add(tokens.embeddings[c] + token[c] * embed, embed, to);
         }
     }
-    const std::int64_t first = call.first == nullptr ? call.position : call.first[b];
+    const std::int64_t first = call.positions == nullptr ? call.position : call.positions[b];
     add(tokens.positions + (first + i) * embed, embed, to);
 }
 
@@ -365,15 +365,15 @@ static void work(void* context, Member& member) {
 
 // Bytes that `decode` works in.
 static std::int64_t workspace_bytes(const DecoderModel& model, const DecoderCall& call) {
-    Layout layout{nullptr};
-    lay_out(layout, model, call);
-    return layout.bytes;
+    Arena size(nullptr);
+    lay_out(size, model, call);
+    return size.bytes();
 }
 
 // Runs the call in memory that is aligned to cache lines.
 static void decode(const DecoderModel& model, const DecoderCall& call, void* memory) {
-    Layout layout{static_cast<char*>(memory)};
-    const Workspace space = lay_out(layout, model, call);
+    Arena arena(memory);
+    const Workspace space = lay_out(arena, model, call);
     Team team{model, call, space};
     run_phases(call.threads, work, &team);
 }

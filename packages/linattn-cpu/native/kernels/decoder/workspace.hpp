@@ -43,7 +43,7 @@ struct Buffer {
     float* row(std::int64_t r) const { return data + r * width; }
 };
 
-// The memory of a call. Measured first, with `memory` null, then laid out.
+// The memory of a call.
 struct Workspace {
     Buffer stream;   // the residual stream
     Buffer normed;   // what enters a layer's products
@@ -55,22 +55,12 @@ struct Workspace {
     Buffer mapped;  // phi(q) and phi(k) of one head, a row for each part
 };
 
-struct Layout {
-    char* memory;
-    std::int64_t bytes = 0;
+static Buffer take_rows(Arena& arena, std::int64_t count, std::int64_t numbers) {
+    const std::int64_t width = round_up(numbers, kPanel);
+    return {arena.take<float>(count * width), width};
+}
 
-    void* take(std::int64_t size) {
-        void* piece = memory == nullptr ? nullptr : memory + bytes;
-        bytes += round_up(size, 64);
-        return piece;
-    }
-    Buffer rows(std::int64_t count, std::int64_t numbers) {
-        const std::int64_t width = round_up(numbers, kPanel);
-        return {static_cast<float*>(take(count * width * 4)), width};
-    }
-};
-
-static Workspace lay_out(Layout& layout, const DecoderModel& model, const DecoderCall& call) {
+static Workspace lay_out(Arena& arena, const DecoderModel& model, const DecoderCall& call) {
     const Blocks blocks = Blocks::of(call);
     const std::int64_t rows = blocks.rows(), embed = model.embed, hidden = model.hidden;
     // Room for a row of each part.
@@ -78,17 +68,17 @@ static Workspace lay_out(Layout& layout, const DecoderModel& model, const Decode
     const std::int64_t widest = round_up(embed > hidden ? embed : hidden, kPanel);
     const std::int64_t sequences = call.tokens != nullptr || call.begins ? blocks.sequences : 0;
     Workspace space;
-    space.stream = layout.rows(rows, embed);
-    space.normed = layout.rows(shared, embed);
+    space.stream = take_rows(arena, rows, embed);
+    space.normed = take_rows(arena, shared, embed);
     space.normed.for_each_part = true;
-    space.qkv = layout.rows(rows, 3 * embed);
-    space.heads = layout.rows(rows, embed);
-    space.hidden = layout.rows(rows, hidden);
-    space.last = layout.rows(sequences, embed);
-    space.parameters = layout.rows(sequences, model.tokens.output.outputs);
-    space.operand = static_cast<char*>(layout.take(shared * widest * kOperandBytes));
-    space.scales = static_cast<float*>(layout.take(shared * 4));
-    space.mapped = layout.rows(call.threads, 2 * round_up(model.head_dim, W<float>));
+    space.qkv = take_rows(arena, rows, 3 * embed);
+    space.heads = take_rows(arena, rows, embed);
+    space.hidden = take_rows(arena, rows, hidden);
+    space.last = take_rows(arena, sequences, embed);
+    space.parameters = take_rows(arena, sequences, model.tokens.output.outputs);
+    space.operand = arena.take<char>(shared * widest * kOperandBytes);
+    space.scales = arena.take<float>(shared);
+    space.mapped = take_rows(arena, call.threads, 2 * round_up(model.head_dim, W<float>));
     return space;
 }
 
