@@ -35,6 +35,8 @@ from linattn_models.state import (
 )
 from linattn_models.validation import (
     at_least,
+    check_vector_sequences,
+    check_vectors,
     lengths_within,
 )
 
