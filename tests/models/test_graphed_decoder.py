@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from linattn_core import LinearAttentionState
+from linattn_core.calls import StepCall
 from linattn_core.decoding import CannotCompile
-from linattn_core.torch_kernels.step import step_ as step_in_torch
+from linattn_core.torch_kernels.step import step as step_in_torch
 from linattn_models import (
     AutoregressiveTransformer,
     CompiledDecoder,
@@ -423,12 +424,12 @@ def test_a_step_asks_its_device_for_nothing_and_never_leaves_it(
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_the_step_of_the_reference_can_be_recorded(phi: str, dtype: torch.dtype) -> None:
     query, key, value = torch.randn(3, 2, 3, 4, dtype=dtype).unbind(0)
-    s, z = LinearAttentionState.zeros(2, 3, 4, 4)
+    state = LinearAttentionState.zeros(2, 3, 4, 4)
     with Tape() as tape:
-        out = step_in_torch(query, key, value, s, z, phi, 1e-6)
+        out = step_in_torch(StepCall(query, key, value, state, phi))
     first = out.clone()
-    s.zero_()
-    z.zero_()
+    state.s.zero_()
+    state.z.zero_()
     tape.repeat()
     close(out.float(), first.float())
 
@@ -510,7 +511,7 @@ def test_layers_on_several_devices_are_refused() -> None:
     [
         (model_of, "int8", "auto", "pass one of 'float32', 'bfloat16'"),
         (model_of, "int4", "auto", "did you mean 'int8'"),
-        (model_of, "float32", "gpu", "Unknown backend 'gpu'"),
+        (model_of, "float32", "gpu", "got 'gpu'"),
         (lambda: tiny_model("softmax").float(), "float32", "auto", "only causal linear attention"),
         (lambda: model_of().bfloat16(), "float32", "auto", "is torch.bfloat16 on cpu"),
     ],
