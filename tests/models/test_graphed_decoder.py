@@ -416,7 +416,7 @@ def test_a_step_asks_its_device_for_nothing_and_never_leaves_it(
     drawn = head.choose(parameters, draw._replace(temperature=torch.ones((), device="meta")))
     assert parameters.is_meta and parameters.dtype == torch.float32
     assert drawn.is_meta and drawn.shape == shape
-    with pytest.raises(ValueError, match="expected on meta and is on cpu"):
+    with pytest.raises(ValueError, match="expected tensors on meta, got cpu"):
         made.step(tokens, position, made.zeros(2))
 
 
