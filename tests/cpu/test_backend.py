@@ -73,9 +73,7 @@ def test_a_state_that_rows_share_is_not_updated_in_place() -> None:
     )
     x = torch.randn(3, 2, 8)
 
-    with pytest.raises(
-        ValueError, match=r"an expanded tensor with strides .*by .clone\(\)"
-    ):
+    with pytest.raises(ValueError, match=r"an expanded tensor with strides .*by .clone\(\)"):
         linear_attention_step(x, x, x, state, inplace=True, backend="cpu")
     assert not state.s.any()
 

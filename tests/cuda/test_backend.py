@@ -138,9 +138,7 @@ def test_a_state_that_rows_share_is_not_updated_in_place(emulation: object) -> N
         torch.zeros(1, 2, 8, 8).expand(3, 2, 8, 8), torch.zeros(1, 2, 8).expand(3, 2, 8)
     )
 
-    with pytest.raises(
-        ValueError, match=r"an expanded tensor with strides .*by .clone\(\)"
-    ):
+    with pytest.raises(ValueError, match=r"an expanded tensor with strides .*by .clone\(\)"):
         linear_attention_step(x, x, x, state, inplace=True, backend=WALKING)
 
 

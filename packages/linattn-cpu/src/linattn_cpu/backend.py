@@ -54,14 +54,16 @@ class CpuBackend:
 
     def attention(self, call: AttentionCall) -> Output:
         call = readable(call)
-        query, value = call.query, call.value
+        value, shape, device = call.value, call.query.shape[:3], call.value.device
         dtype = accumulation_dtype(value.dtype)
-        out = value.new_empty(*query.shape[:3], value.shape[3])
-        normalizer = value.new_empty(query.shape[:3], dtype=dtype)
+        out = torch.empty((*shape, value.shape[3]), dtype=value.dtype, device=device)
+        normalizer = torch.empty(shape, dtype=dtype, device=device)
         state = None
         if call.return_state or not call.is_causal:
-            shape = (call.num_sequences, call.heads, call.feature_dim, call.value_dim)
-            state = LinearAttentionState.zeros(*shape, dtype=dtype, device="cpu")
+            state = LinearAttentionState.zeros(
+                call.num_sequences, call.heads, call.feature_dim, call.value_dim,
+                dtype=dtype, device=device,
+            )  # fmt: skip
         fields = _FIELDS.attention(call)
         fields["initial"] = addresses(call.initial_state)
         fields["last"] = addresses(state)
