@@ -1,4 +1,4 @@
-"""Configurations and weights of format 1, in folders of models and of runs, load in today's form."""
+"""Configurations and weights of format 1 load, from folders of models and of runs."""
 
 from __future__ import annotations
 
