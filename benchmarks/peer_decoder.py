@@ -69,14 +69,13 @@ def peer_weights(config: TransformerConfig, ours: dict[str, Tensor]) -> dict[str
     for layer in range(config.num_layers):
         for part in ("weight", "bias"):
             block, peer = f"blocks.{layer}", f"layers.{layer}"
-            # The two widening layers keep (inputs, outputs); nn.Linear, as the peer, the transpose.
-            query, key, value = ours[f"{block}.mixer.qkv.{part}"].chunk(3, -1)
+            query, key, value = ours[f"{block}.mixer.qkv.{part}"].chunk(3)
             theirs |= {
-                f"{peer}.attention.query_projection.{part}": query.t(),
-                f"{peer}.attention.key_projection.{part}": key.t(),
-                f"{peer}.attention.value_projection.{part}": value.t(),
+                f"{peer}.attention.query_projection.{part}": query,
+                f"{peer}.attention.key_projection.{part}": key,
+                f"{peer}.attention.value_projection.{part}": value,
                 f"{peer}.attention.out_projection.{part}": ours[f"{block}.mixer.out.{part}"],
-                f"{peer}.linear1.{part}": ours[f"{block}.expand.{part}"].t(),
+                f"{peer}.linear1.{part}": ours[f"{block}.expand.{part}"],
                 f"{peer}.linear2.{part}": ours[f"{block}.contract.{part}"],
                 f"{peer}.norm1.{part}": ours[f"{block}.norm1.{part}"],
                 f"{peer}.norm2.{part}": ours[f"{block}.norm2.{part}"],

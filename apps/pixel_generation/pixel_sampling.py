@@ -10,7 +10,7 @@ import torch
 from pixel_datasets import Pixels
 from pixel_tokens import Layout, to_images, to_tokens
 
-from linattn_models import AutoregressiveTransformer
+from linattn_models import AutoregressiveTransformer, Lsh
 
 
 def sample_images(
@@ -71,7 +71,7 @@ def complete_images(
 
 def way_of(model: AutoregressiveTransformer) -> Literal["stateful", "rerun"]:
     """How the model generates: LSH has no state to step from and runs the prefix for each token."""
-    return "rerun" if model.config.attention == "lsh" else "stateful"
+    return "rerun" if isinstance(model.config.attention, Lsh) else "stateful"
 
 
 @contextmanager

@@ -12,8 +12,7 @@ from torch import nn
 from benchmarks import peers
 from benchmarks.cases.lsh import BUCKETS, CHUNK
 from benchmarks.registry import Absent, Case, Method, NotMeasured, Settings, Target, registry
-from linattn_models import TransformerConfig
-from linattn_models.attention import LshMixer
+from linattn_models.attention import Lsh, LshMixer
 
 OURS, PEER = "lsh-1 layer", "transformers' Reformer layer"
 LENGTH, QUICK_LENGTH = 16_384, 2 * CHUNK
@@ -50,11 +49,8 @@ def _setup(settings: Settings) -> list[Method | Absent]:
 
 def our_layer(size: Size) -> LshMixer:
     """Projections, LSH attention in one round, projection; without biases, as the peer has it."""
-    config = TransformerConfig(
-        1, size.heads, size.width, 1,
-        attention="lsh", lsh_rounds=1, lsh_buckets=BUCKETS, lsh_chunk=CHUNK,
-    )  # fmt: skip
-    layer = LshMixer(config)
+    attention = Lsh(rounds=1, buckets=BUCKETS, chunk=CHUNK)
+    layer = LshMixer(attention, size.heads, size.width, is_causal=True)
     nn.init.zeros_(layer.qkv.bias)
     nn.init.zeros_(layer.out.bias)
     return layer
@@ -70,7 +66,7 @@ def peer_layer(library: types.SimpleNamespace, ours: LshMixer, size: Size) -> La
     )  # fmt: skip
     attention, output = library.LSHSelfAttention(config), library.ReformerSelfOutput(config)
     with torch.no_grad():
-        query, value = ours.qkv.weight.t().chunk(2)
+        query, value = ours.qkv.weight.chunk(2)
         for weight, of_ours in (
             (attention.query_key.weight, query),
             (attention.value.weight, value),

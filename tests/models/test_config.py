@@ -11,24 +11,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linattn_core import feature_map_names
-from linattn_models import TransformerConfig
+from linattn_models import Linear, Lsh, Softmax, TransformerConfig
+from linattn_models.attention import Attention, attention_config
 from tests.models.tiny import tiny_config
 
 counts = st.integers(1, 9)
+attentions = st.one_of(
+    st.builds(
+        Linear,
+        feature_map=st.sampled_from(feature_map_names()),
+        eps=st.floats(0, 1),
+        feature_map_options=st.dictionaries(st.text(), counts | st.floats(allow_nan=False)),
+    ),
+    st.builds(Softmax),
+    st.builds(Lsh, rounds=counts, buckets=counts.map(lambda half: 2 * half), chunk=counts),
+)
 configs = st.builds(
     TransformerConfig,
     num_layers=counts,
     num_heads=counts,
     head_dim=counts,
     ffn_dim=counts,
-    attention=st.sampled_from(["linear", "softmax"]),
+    attention=attentions,
     is_causal=st.booleans(),
-    feature_map=st.sampled_from(feature_map_names()),
-    feature_map_options=st.dictionaries(st.text(), counts | st.floats(allow_nan=False)),
     activation=st.sampled_from(["gelu", "relu"]),
     norm=st.sampled_from(["pre", "post"]),
     dropout=st.floats(0, 1, exclude_max=True),
-    eps=st.floats(0, 1),
 )
 
 
@@ -44,6 +52,58 @@ def test_embedding_is_all_heads_side_by_side(config: TransformerConfig) -> None:
     assert config.embed_dim == config.num_heads * config.head_dim
 
 
+@pytest.mark.parametrize(
+    ("short", "attention"),
+    [
+        ("linear", Linear()),
+        ("softmax", Softmax()),
+        ("lsh", Lsh()),
+        ("lsh-1", Lsh(rounds=1)),
+        ("lsh-12", Lsh(rounds=12)),
+    ],
+)
+def test_short_forms_stand_for_attentions(short: str, attention: Attention) -> None:
+    config = TransformerConfig(1, 2, 4, 8, attention=short)
+    assert config.attention == attention == attention_config(attention)
+    assert str(config.attention) == {"lsh": "lsh-4"}.get(short, short)
+    assert config == TransformerConfig(1, 2, 4, 8).with_attention(short)
+    assert TransformerConfig.from_dict({**config.to_dict(), "attention": short}) == config
+
+
+FORMAT_1 = {
+    "num_layers": 4,
+    "num_heads": 2,
+    "head_dim": 8,
+    "ffn_dim": 16,
+    "is_causal": True,
+    "feature_map": "favor",
+    "feature_map_options": {"num_features": 6},
+    "activation": "relu",
+    "norm": "post",
+    "dropout": 0.5,
+    "eps": 1e-3,
+    "lsh_rounds": 2,
+    "lsh_buckets": 8,
+    "lsh_chunk": 16,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "attention"),
+    [
+        ("linear", Linear("favor", 1e-3, {"num_features": 6})),
+        ("softmax", Softmax()),
+        ("lsh", Lsh(2, 8, 16)),
+    ],
+)
+def test_json_of_format_1_still_loads(name: str, attention: Attention) -> None:
+    expected = TransformerConfig(4, 2, 8, 16, attention, True, "relu", "post", 0.5)
+    assert TransformerConfig.from_dict({**FORMAT_1, "attention": name}) == expected
+    older = {key: value for key, value in FORMAT_1.items() if not key.startswith("lsh")}
+    fewer = Lsh() if name == "lsh" else attention
+    assert TransformerConfig.from_dict({**older, "attention": name}).attention == fewer
+
+
 def test_options_compare_whatever_their_order_and_container() -> None:
     one = tiny_config(feature_map_options={"a": 1, "b": 2})
     other = tiny_config(feature_map_options=[("b", 2), ("a", 1)])
@@ -53,43 +113,66 @@ def test_options_compare_whatever_their_order_and_container() -> None:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"num_layers": 0}, "num_layers must be an integer of at least 1 and is 0"),
-        ({"num_heads": -2}, "num_heads must be an integer of at least 1 and is -2"),
-        ({"head_dim": 2.0}, "head_dim must be an integer of at least 1 and is 2.0"),
-        ({"ffn_dim": True}, "ffn_dim must be an integer of at least 1 and is True"),
+        ({"num_layers": 0}, "num_layers: expected an integer of at least 1, got 0"),
+        ({"num_heads": -2}, "num_heads: expected an integer of at least 1, got -2"),
+        ({"head_dim": 2.0}, "head_dim: expected an integer of at least 1, got 2.0"),
+        ({"ffn_dim": True}, "ffn_dim: expected an integer of at least 1, got True"),
         ({"attention": "liner"}, "did you mean 'linear'?"),
-        ({"attention": "rnn"}, "attention 'rnn' is unknown; known are 'linear', 'softmax', 'lsh'"),
-        ({"lsh_rounds": 0}, "lsh_rounds must be an integer of at least 1 and is 0"),
-        ({"lsh_chunk": 0}, "lsh_chunk must be an integer of at least 1 and is 0"),
-        ({"lsh_buckets": 63}, "lsh_buckets must be 1 or an even number"),
-        ({"feature_map": "favor"}, "did you mean 'favor'?"),
-        ({"feature_map_options": 3}, "feature_map_options must be a mapping"),
-        ({"feature_map_options": {"a": None}}, "has 'a': None"),
+        ({"attention": "rnn"}, "got 'rnn'; known are 'linear', 'softmax', 'lsh', 'lsh-4'."),
+        ({"attention": "lsh-x"}, "expected 'linear', 'softmax' or 'lsh-X' with X rounds"),
+        ({"attention": "lsh-"}, "got 'lsh-'; did you mean"),
+        ({"attention": "lhs-4"}, "did you mean 'lsh-4'"),
+        ({"attention": "softmax-4"}, "did you mean 'softmax'"),
+        ({"attention": "lsh-0"}, "rounds: expected an integer of at least 1, got 0."),
+        ({"attention": 3}, "got 3; known are"),
+        ({"attention": "x" * 500}, "got 'xxx"),
+        ({"feature_map": "favors"}, "did you mean 'favor'?"),
+        ({"feature_map_options": 3}, "feature_map_options: expected a mapping"),
+        ({"feature_map_options": {"a": None}}, "got 'a': None"),
         ({"activation": "glu"}, "did you mean 'gelu'"),
         ({"norm": "batch"}, "known are 'pre', 'post'"),
-        ({"dropout": 1.0}, "dropout must be a number at least 0 and below 1 and is 1.0"),
-        ({"dropout": float("nan")}, "is nan"),
-        ({"eps": -1e-6}, "eps must be a number at least 0 and is -1e-06"),
-        ({"eps": "small"}, "is 'small'"),
-        ({"is_causal": 1}, "is_causal must be true or false and is 1"),
+        ({"dropout": 1.0}, "dropout: expected a number of at least 0 and below 1, got 1.0"),
+        ({"dropout": float("nan")}, "got nan"),
+        ({"eps": -1e-6}, "eps: expected a number of at least 0, finite, got -1e-06"),
+        ({"eps": "small"}, "got 'small'"),
+        ({"is_causal": 1}, "is_causal: expected True or False, got 1"),
     ],
 )
 def test_refusals_name_field_and_value(fields: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=re.escape(said)) as refusal:
         tiny_config(**fields)
-    assert "\n" not in str(refusal.value)
+    assert "\n" not in str(refusal.value) and len(str(refusal.value)) < 400
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"rounds": 0}, "rounds: expected an integer of at least 1, got 0."),
+        ({"chunk": 0}, "chunk: expected an integer of at least 1, got 0."),
+        ({"buckets": 63}, "buckets: expected 1 or an even number of buckets, got 63."),
+    ],
+)
+def test_lsh_refuses_values_out_of_range(values: dict[str, int], said: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)):
+        Lsh(**values)
 
 
 def test_unknown_and_missing_keys_are_named() -> None:
     values = tiny_config().to_dict()
-    with pytest.raises(ValueError, match="'num_layer' is unknown; did you mean 'num_layers'"):
+    with pytest.raises(ValueError, match="got 'num_layer'; did you mean 'num_layers'"):
         TransformerConfig.from_dict({**values, "num_layer": 3})
     del values["ffn_dim"]
-    with pytest.raises(ValueError, match=r"lacks the key.*'ffn_dim'"):
+    with pytest.raises(ValueError, match="expected the keys 'ffn_dim', got the keys 'num_layers'"):
+        TransformerConfig.from_dict(values)
+    values = {**tiny_config().to_dict(), "attention": {"kind": "softmax", "eps": 1.0}}
+    with pytest.raises(ValueError, match="a key of the configuration of attention 'softmax'"):
+        TransformerConfig.from_dict(values)
+    values["attention"] = {"eps": 1.0}
+    with pytest.raises(ValueError, match="the kind of attention: expected a known name, got None"):
         TransformerConfig.from_dict(values)
 
 
-@pytest.mark.parametrize(("text", "said"), [("{", "must be JSON"), ("[1]", "must be a mapping")])
+@pytest.mark.parametrize(("text", "said"), [("{", "JSON"), ("[1]", "a mapping, got a list")])
 def test_text_that_is_no_configuration_is_refused(text: str, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=f"expected {said}"):
         TransformerConfig.from_json(text)

@@ -138,10 +138,10 @@ def test_progress_is_shown_on_stderr(capsys: pytest.CaptureFixture[str]) -> None
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"batch": 0}, "batch must be an integer of at least 1 and is 0"),
+        ({"batch": 0}, "batch: expected an integer of at least 1, got 0"),
         ({"length": 10}, "length 10 is more than the 9 positions"),
-        ({"length": 0}, "length must be an integer of at least 1"),
-        ({"temperature": -1.0}, "temperature must be a number at least 0 and is -1.0"),
+        ({"length": 0}, "length: expected an integer of at least 1"),
+        ({"temperature": -1.0}, "temperature: expected a number of at least 0, finite, got -1.0"),
         ({"method": "statefull"}, "did you mean 'stateful'?"),
         ({"prefix": torch.zeros(2, 3, 3, dtype=torch.int64)}, "has (2, 3, 3)"),
         ({"prefix": torch.tensor([[7]])}, "in 0..6 and reach from 7 to 7"),
@@ -154,7 +154,7 @@ def test_progress_is_shown_on_stderr(capsys: pytest.CaptureFixture[str]) -> None
                 "prefix": torch.zeros(2, 5, dtype=torch.int64),
                 "prefix_lengths": torch.tensor([0, 6]),
             },
-            "prefix_lengths must lie in 0..5 and reach from 0 to 6",
+            "prefix_lengths: expected lengths in 0..5, got 0 to 6",
         ),
     ],
 )

@@ -5,23 +5,23 @@ from __future__ import annotations
 import pytest
 import torch
 
-from linattn_models import Transformer, TransformerConfig
-from linattn_models.transformer import Block
+from linattn_models import Linear, Softmax, Transformer, TransformerConfig
+from linattn_models.attention import Attention
+from linattn_models.block import Block
 
 
 def stack(**fields: object) -> Transformer:
     config = {"num_layers": 8, "num_heads": 4, "head_dim": 32, "ffn_dim": 256, **fields}
-    return Transformer(TransformerConfig.from_dict(config))
+    return Transformer(TransformerConfig(**config))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    ("attention", "feature_map", "expected"),
-    [("linear", "elu", 2.0), ("linear", "favor", 1.0), ("softmax", "elu", 1.0)],
+    ("attention", "expected"), [(Linear(), 2.0), (Linear("favor"), 1.0), (Softmax(), 1.0)]
 )
 def test_queries_and_keys_start_with_the_mixers_spread(
-    attention: str, feature_map: str, expected: float
+    attention: Attention, expected: float
 ) -> None:
-    block = stack(attention=attention, feature_map=feature_map).blocks[0]
+    block = stack(attention=attention).blocks[0]
     assert isinstance(block, Block)
     projected = block.mixer.qkv(torch.randn(2000, 128))[:, :256]
     assert projected.std().item() == pytest.approx(expected, rel=0.1)
@@ -35,3 +35,18 @@ def test_depth_does_not_blow_up_the_residual_stream(attention: str) -> None:
             x = block(x + 0.02 * torch.randn_like(x))
         spreads.append(x.std().item())
     assert spreads[1] < 2 * spreads[0]
+
+
+def test_a_seed_gives_the_same_weights_and_other_matrices_start_as_in_torch() -> None:
+    torch.manual_seed(3)
+    one = stack(num_layers=1)
+    torch.manual_seed(3)
+    other = stack(num_layers=1)
+    for weight, again in zip(one.parameters(), other.parameters(), strict=True):
+        assert torch.equal(weight, again)
+    block = one.blocks[0]
+    assert isinstance(block, Block)
+    for weight in (block.mixer.qkv.weight[256:], block.expand.weight):
+        bound = 128**-0.5  # nn.Linear draws uniformly within it
+        assert bound * 0.98 < weight.abs().max().item() <= bound
+        assert weight.std().item() == pytest.approx(bound / 3**0.5, rel=0.05)

@@ -37,5 +37,5 @@ def test_entries_have_the_asked_root_mean_square(kind: str) -> None:
 
 
 def test_unknown_kinds_are_refused() -> None:
-    with pytest.raises(ValueError, match="positions 'learnt' is unknown; did you mean 'learned'"):
+    with pytest.raises(ValueError, match="got 'learnt'; did you mean 'learned'"):
         Positions("learnt", 4, 2, std=1.0)

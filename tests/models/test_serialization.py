@@ -12,14 +12,20 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from linattn_core import feature_map_names
 from linattn_models import (
     AutoregressiveTransformer,
+    Linear,
+    Lsh,
     MixtureOfLogistics,
+    Softmax,
     load,
     read_config,
     save,
     serialization,
 )
+from linattn_models.attention import Attention
+from linattn_models.block import Block
 from linattn_models.serialization import Model
 from tests.models.tiny import random_tokens, tiny_model, tiny_transformer
 
@@ -60,7 +66,57 @@ def test_the_folder_holds_two_files_and_what_was_added(tmp_path: Path) -> None:
     assert [x.name for x in tmp_path.iterdir()] == ["model"]
     config = read_config(folder)
     assert config["extra"] == {"dataset": "digits", "step": 3}
-    assert config["format_version"] == 1 and config["model"] == "AutoregressiveTransformer"
+    assert config["format_version"] == 2 and config["model"] == "AutoregressiveTransformer"
+
+
+def to_format_1(folder: Path) -> None:
+    """Rewrites a saved transformer as format 1 had it: two transposed matrices in each block, and
+    the fields of all attentions beside the attention's name."""
+    config = json.loads((folder / "config.json").read_text())
+    fields = config["transformer"]
+    attention = fields.pop("attention")
+    defaults = Lsh().to_dict() | Linear().to_dict() | attention
+    for name in ("rounds", "buckets", "chunk"):
+        fields[f"lsh_{name}"] = defaults[name]
+    for name in ("feature_map", "feature_map_options", "eps"):
+        fields[name] = defaults[name]
+    fields["attention"] = attention["kind"]
+    config["format_version"] = 1
+    (folder / "config.json").write_text(json.dumps(config))
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    for name, x in tensors.items():
+        if name.endswith(("mixer.qkv.weight", "expand.weight")):
+            tensors[name] = x.t().contiguous()
+    save_file(tensors, path)
+
+
+@pytest.mark.parametrize(
+    "attention", [Linear("relu", 1e-3), Linear("hedgehog"), Softmax(), Lsh(2, 4, 3)]
+)
+@pytest.mark.parametrize("ffn_dim", [8, 12])  # with 8 the matrix of the network is square
+def test_a_folder_of_format_1_loads(attention: Attention, ffn_dim: int, tmp_path: Path) -> None:
+    model = tiny_model(attention, ffn_dim=ffn_dim)
+    save(model, tmp_path / "model", extra={"step": 3})
+    to_format_1(tmp_path / "model")
+    loaded = load(tmp_path / "model")
+    assert loaded.to_dict() == model.to_dict()
+    assert read_config(tmp_path / "model")["extra"] == {"step": 3}
+    for (name, x), (_, again) in zip(
+        model.state_dict().items(), loaded.state_dict().items(), strict=True
+    ):
+        assert torch.equal(x, again), name
+    save(loaded, tmp_path / "model")
+    assert load(tmp_path / "model").to_dict() == model.to_dict()
+
+
+def test_transposed_weights_in_todays_format_are_refused(tmp_path: Path) -> None:
+    save(tiny_model(), tmp_path / "model")
+    config = (tmp_path / "model" / "config.json").read_text()
+    to_format_1(tmp_path / "model")
+    (tmp_path / "model" / "config.json").write_text(config)
+    with pytest.raises(ValueError, match=r"expected shape \(24, 8\), got shape \(8, 24\)"):
+        load(tmp_path / "model")
 
 
 def test_loading_leaves_the_random_state_alone(tmp_path: Path) -> None:
@@ -80,10 +136,10 @@ def test_saving_again_replaces(tmp_path: Path) -> None:
 
 def test_a_folder_with_other_things_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(ValueError, match=r"holds 'notes.txt', which saving there would remove"):
+    with pytest.raises(ValueError, match=r"that saving may replace, got one with 'notes.txt'"):
         save(tiny_model(), tmp_path)
     assert (tmp_path / "notes.txt").read_text() == "mine"
-    with pytest.raises(ValueError, match="is a file where a folder was expected"):
+    with pytest.raises(ValueError, match="expected a folder, got a file"):
         save(tiny_model(), tmp_path / "notes.txt")
 
 
@@ -107,13 +163,13 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("extra", [{"a": object()}, {"a": float("nan")}])
 def test_extra_that_is_not_json_is_refused(extra: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="extra must hold JSON values only"):
+    with pytest.raises(ValueError, match="extra: expected JSON values only"):
         save(tiny_model(), tmp_path / "model", extra=extra)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_other_modules_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="'Linear' is unknown"):
+    with pytest.raises(ValueError, match="expected a known name, got 'Linear'"):
         save(torch.nn.Linear(2, 2), tmp_path / "model")  # type: ignore[arg-type]
 
 
@@ -135,11 +191,14 @@ def to_integers(tensors: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda t: t.pop("start"), "lacks 1 of the model's tensors, the first 'start'"),
-        (rename, "the first 'output.weight'; it has 'output.wieght'.*renamed"),
-        (lambda t: t.update(more=torch.zeros(2)), "has 1 tensors that .* lacks, the first 'more'"),
-        (shorten, r"'start' has shape \(7,\) and the configured model expects \(8,\)"),
-        (to_integers, "'start' is torch.int64 where the model has torch.float32"),
+        (lambda t: t.pop("start"), "31 tensors .* 1 missing and 0 unknown, the first 'start'"),
+        (rename, "the first 'output.weight'; did you mean 'output.wieght'"),
+        (
+            lambda t: t.update(more=torch.zeros(2)),
+            "31 tensors .* 0 missing and 1 unknown, the first 'more'",
+        ),
+        (shorten, r"'start': expected shape \(8,\), got shape \(7,\)"),
+        (to_integers, "'start': expected torch.float32, got torch.int64"),
     ],
 )
 def test_weights_that_do_not_fit_are_refused(change: Change, said: str, tmp_path: Path) -> None:
@@ -159,21 +218,21 @@ def drop(key: str) -> Change:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda c: c.update(num_layer=3), "'num_layer' is unknown"),
+        (lambda c: c.update(num_layer=3), "got 'num_layer'; known are 'transformer'"),
         (lambda c: c["transformer"].update(num_layer=3), "did you mean 'num_layers'"),
-        (lambda c: c["transformer"].update(num_layers=3), "lacks 12 of the model's tensors"),
+        (lambda c: c["transformer"].update(num_layers=3), "got 12 missing"),
         (lambda c: c["transformer"].update(num_layers=1), "another configuration"),
         (lambda c: c["transformer"].update(ffn_dim=13), "another configuration"),
         (lambda c: c["transformer"].update(attention="sofmax"), "did you mean 'softmax'"),
         (lambda c: c["transformer"].update(feature_map_options={"x": 1}), "describes no model"),
         (lambda c: c.update(max_length=3), "another configuration"),
-        (lambda c: c.update(max_length="9"), "and is '9'"),
-        (lambda c: c.update(transformer=[]), "must be a mapping and is a list"),
-        (lambda c: c["head"].update(kind="cat"), "head 'cat' is unknown"),
-        (lambda c: c.update(format_version=2), "format_version 2 and .* reads 1"),
-        (drop("format_version"), "format_version None"),
-        (lambda c: c.update(model="LSTM"), "'LSTM' is unknown"),
-        (drop("head"), "lacks the key.*'head'"),
+        (lambda c: c.update(max_length="9"), "got '9'"),
+        (lambda c: c.update(transformer=[]), "expected a mapping, got a list"),
+        (lambda c: c["head"].update(kind="cat"), "head: expected a known name, got 'cat'"),
+        (lambda c: c.update(format_version=3), "expected format_version 1 to 2, got 3"),
+        (drop("format_version"), "expected format_version 1 to 2, got None"),
+        (lambda c: c.update(model="LSTM"), "got 'LSTM'"),
+        (drop("head"), "expected the keys 'head'"),
     ],
 )
 def test_configurations_that_do_not_fit_are_refused(
@@ -189,11 +248,78 @@ def test_configurations_that_do_not_fit_are_refused(
     assert "\n" not in str(refusal.value)
 
 
+ABSURD = 10**6
+HUGE = 10**30
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda c: c["transformer"].update(num_layers=ABSURD), "num_layers: expected at most 31"),
+        (lambda c: c["transformer"].update(num_layers=HUGE), "num_layers: expected at most 31"),
+        (lambda c: c["transformer"].update(num_heads=ABSURD), "num_heads: expected at most 1279"),
+        (lambda c: c["transformer"].update(head_dim=HUGE), "head_dim: expected at most 1279"),
+        (lambda c: c["head"].update(vocabulary=ABSURD), "vocabulary: expected at most 1279"),
+        (lambda c: c.update(max_length=HUGE), "max_length: expected at most 1279"),
+        (
+            lambda c: c["transformer"]["attention"].update(
+                feature_map="favor", feature_map_options={"num_features": HUGE}
+            ),
+            "num_features: expected at most 1279",
+        ),
+        (
+            lambda c: c["transformer"].update(attention={"kind": "lsh", "rounds": ABSURD}),
+            "rounds: expected at most 1279",
+        ),
+        (lambda c: c["transformer"].update(attention="\x1b[2J" * 10**4), r"got '\\x1b\[2J"),
+        (lambda c: c["transformer"].update({"x" * 10**5: 1}), "got 'xxxx"),
+        (lambda c: c.update(model="x" * 10**5), "got 'xxxx"),
+        (lambda c: c.update(format_version=[0] * 10**5), r"got \[0, 0"),
+        (lambda c: c.update(max_length=0.5), "got 0.5"),
+    ],
+)
+def test_absurd_configurations_are_refused_before_anything_is_built(
+    change: Change, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tiny_model(), tmp_path / "model")
+    path = tmp_path / "model" / "config.json"
+    config = json.loads(path.read_text())
+    change(config)
+    path.write_text(json.dumps(config))
+    built = []
+    monkeypatch.setattr(Block, "__init__", lambda *_: built.append(1))
+    with pytest.raises(ValueError, match=said) as refusal:
+        load(tmp_path / "model")
+    assert len(str(refusal.value)) < 700 and str(refusal.value).isprintable()
+    assert not built
+
+
+def test_sizes_that_overflow_are_refused(tmp_path: Path) -> None:
+    """A file that is large enough for each size alone, but not for their product."""
+    save(tiny_model(), tmp_path / "model")
+    path = tmp_path / "model" / "config.json"
+    config = json.loads(path.read_text())
+    config["transformer"].update(num_heads=1_000, head_dim=1_000)
+    path.write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="was it saved from another configuration"):
+        load(tmp_path / "model")
+
+
+@pytest.mark.parametrize("feature_map", feature_map_names())
+def test_every_feature_map_is_loaded_whole(feature_map: str, tmp_path: Path) -> None:
+    model = tiny_model(feature_map=feature_map)
+    save(model, tmp_path / "model")
+    loaded = load(tmp_path / "model")
+    tokens = random_tokens(model, 2, 5)
+    assert isinstance(loaded, AutoregressiveTransformer)
+    assert torch.equal(loaded(tokens), model(tokens))
+
+
 @pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b"[]", b""])
 def test_a_configuration_that_is_no_json_object_is_refused(content: bytes, tmp_path: Path) -> None:
     save(tiny_model(), tmp_path / "model")
     (tmp_path / "model" / "config.json").write_bytes(content)
-    with pytest.raises(ValueError, match=r"config.json (is not JSON|has format_version None)"):
+    with pytest.raises(ValueError, match=r"expected (JSON|format_version 1 to 2), got"):
         load(tmp_path / "model")
 
 
@@ -202,7 +328,7 @@ def test_truncated_weights_are_refused(keep: int, tmp_path: Path) -> None:
     save(tiny_model(), tmp_path / "model")
     path = tmp_path / "model" / "model.safetensors"
     path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(ValueError, match="is damaged or no safetensors file"):
+    with pytest.raises(ValueError, match="expected a whole safetensors file"):
         load(tmp_path / "model")
 
 

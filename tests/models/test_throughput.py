@@ -45,10 +45,10 @@ def test_bytes_are_those_of_one_samples_state() -> None:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"batch": 0}, "batch must be"),
+        ({"batch": 0}, "batch: expected an integer"),
         ({"batch": 1, "length": 10}, "length 10 is more than the 9 positions"),
         ({"batch": 1, "length": 10, "steps": 3}, "length 10 is more than the 9 positions"),
-        ({"batch": 1, "steps": 1}, "steps must be an integer of at least 2"),
+        ({"batch": 1, "steps": 1}, "steps: expected an integer of at least 2"),
         ({"batch": 1, "method": "state"}, "did you mean 'stateful'"),
     ],
 )

@@ -137,13 +137,13 @@ def test_bfloat16_stays_close_to_float32(attention: str) -> None:
 @pytest.mark.parametrize(
     ("x", "lengths", "error", "said"),
     [
-        (torch.zeros(2, 5, 7), None, ValueError, "(batch, length, 8) and has (2, 5, 7)"),
-        (torch.zeros(5, 8), None, ValueError, "has (5, 8)"),
-        (torch.zeros(2, 5, 8), torch.tensor([1]), ValueError, "(2,), one length a row, and has"),
-        (torch.zeros(2, 5, 8), torch.tensor([1, 6]), ValueError, "0..5 and reach from 1 to 6"),
-        (torch.zeros(2, 5, 8), torch.tensor([-1, 5]), ValueError, "reach from -1 to 5"),
-        (torch.zeros(2, 5, 8), torch.tensor([1.0, 2.0]), TypeError, "dtype torch.float32"),
-        (torch.zeros(2, 5, 8), [1, 2], TypeError, "is a list"),
+        (torch.zeros(2, 5, 7), None, ValueError, "(batch, length, 8), got (2, 5, 7)"),
+        (torch.zeros(5, 8), None, ValueError, "got (5, 8)"),
+        (torch.zeros(2, 5, 8), torch.tensor([1]), ValueError, "(2,), one number a row, got (1,)"),
+        (torch.zeros(2, 5, 8), torch.tensor([1, 6]), ValueError, "0..5, got 1 to 6"),
+        (torch.zeros(2, 5, 8), torch.tensor([-1, 5]), ValueError, "got -1 to 5"),
+        (torch.zeros(2, 5, 8), torch.tensor([1.0, 2.0]), TypeError, "got dtype torch.float32"),
+        (torch.zeros(2, 5, 8), [1, 2], TypeError, "got a list"),
     ],
 )
 def test_refuses_what_cannot_be_right(

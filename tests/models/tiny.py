@@ -2,37 +2,35 @@
 
 from __future__ import annotations
 
+from dataclasses import fields as fields_of
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from linattn_models import AutoregressiveTransformer, Head, Transformer, TransformerConfig
+from linattn_models import AutoregressiveTransformer, Head, Linear, Transformer, TransformerConfig
+from linattn_models.attention import Attention
 
 ATTENTIONS = ("linear", "softmax")
 MAX_LENGTH = 9
 
 
-def tiny_config(attention: str = "linear", **fields: Any) -> TransformerConfig:
-    return TransformerConfig(
-        **{
-            "num_layers": 2,
-            "num_heads": 2,
-            "head_dim": 4,
-            "ffn_dim": 12,
-            "attention": attention,
-            **fields,
-        }
-    )
+def tiny_config(attention: Attention | str = "linear", **fields: Any) -> TransformerConfig:
+    """Fields of `Linear` are its own; other attentions ignore them."""
+    names = {field.name for field in fields_of(Linear)} & fields.keys()
+    own = {name: fields.pop(name) for name in names}
+    sizes = {"num_layers": 2, "num_heads": 2, "head_dim": 4, "ffn_dim": 12}
+    chosen = Linear(**own) if attention == "linear" else attention
+    return TransformerConfig(**{**sizes, "attention": chosen, **fields})
 
 
-def tiny_transformer(attention: str = "linear", **fields: Any) -> Transformer:
+def tiny_transformer(attention: Attention | str = "linear", **fields: Any) -> Transformer:
     """In float64, where equalities that hold to rounding hold to 1e-9."""
     return Transformer(tiny_config(attention, **fields)).double().eval()
 
 
 def tiny_model(
-    attention: str = "linear",
+    attention: Attention | str = "linear",
     head: Head | int = 7,
     positions: str = "learned",
     **fields: Any,

@@ -14,11 +14,12 @@ from typing import Literal
 import tyro
 
 from linattn_core.errors import expected
-from linattn_models import TransformerConfig
+from linattn_models import Lsh, TransformerConfig
 from linattn_models.training import TrainingFlags
 
 PresetName = Literal["smoke", "laptop", "paper"]
 Attention = Literal["linear", "softmax", "lsh-1", "lsh-4"]
+LSH_ROUNDS: dict[Attention, int] = {"lsh-1": 1, "lsh-4": 4}
 
 
 @dataclass(frozen=True)
@@ -42,18 +43,18 @@ class Recipe:
 
     def transformer(self, attention: Attention) -> TransformerConfig:
         """The layers, the same for every attention."""
-        if attention.startswith("lsh") and self.lsh_chunk > self.max_length:
+        if attention in LSH_ROUNDS and self.lsh_chunk > self.max_length:
             wanted = f"at most --max-length, {self.max_length}"
             raise ValueError(expected("--lsh-chunk", wanted, self.lsh_chunk))
+        lsh = Lsh(LSH_ROUNDS.get(attention, 1), self.lsh_buckets, self.lsh_chunk)
         return TransformerConfig(
             num_layers=self.num_layers,
             num_heads=self.num_heads,
             head_dim=self.head_dim,
             ffn_dim=self.ffn_dim,
+            attention=lsh if attention in LSH_ROUNDS else attention,
             norm=self.norm,
-            lsh_buckets=self.lsh_buckets,
-            lsh_chunk=self.lsh_chunk,
-        ).with_attention(attention)
+        )
 
 
 def smoke() -> Recipe:

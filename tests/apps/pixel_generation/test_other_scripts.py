@@ -104,7 +104,7 @@ def test_benchmark_searches_the_best_batch(script: Script, smoke_run: Path, tmp_
     record = json.loads((tmp_path / "benchmark.json").read_text())
     assert {speed["batch"] for speed in record["speeds"]} <= {1, 2, 4}
     assert "batch: the best of 1, 2, 4 and so on" in done.stdout
-    assert record["model"]["transformer"]["attention"] == "linear"
+    assert record["model"]["transformer"]["attention"]["kind"] == "linear"
 
 
 def test_benchmark_shows_the_paper_beside(script: Script, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def test_models_fit_their_tokens(preset: PresetName, name: str, attention: Atten
     images = images_like(name)
     recipe = recipe_for(preset, images)
     model = build_model(recipe, attention, images)
-    assert model.config.attention_name == attention
+    assert str(model.config.attention) == attention
     tokens = to_tokens(images.test[:1], recipe.layout)
     assert model.max_length == tokens.shape[1] == images.dimensions
     assert model(tokens).shape == (1, images.dimensions, model.head.num_parameters)

@@ -107,7 +107,7 @@ def test_real_images(script: Script, shared_data: Path, tmp_path: Path, dataset:
         ),
         (["--dataset", "fashion-mnist", "--data-dir", "{tmp}"], "expected train-images-idx3-ubyte"),
         (["--steps", "0"], "steps must be"),
-        (["--num-heads", "0"], "num_heads must be"),
+        (["--num-heads", "0"], "num_heads: expected an integer"),
         (["--resume"], "holds no run to resume"),
     ],
     ids=["no data", "no folder", "no file", "no steps", "no heads", "nothing to resume"],

@@ -79,11 +79,11 @@ def test_refuses_what_cannot_be_right(
 
 @pytest.mark.parametrize("temperature", [-0.1, float("nan"), float("inf")])
 def test_refuses_temperatures_that_are_none(temperature: float) -> None:
-    with pytest.raises(ValueError, match="temperature must be a number at least 0 and is"):
+    with pytest.raises(ValueError, match="temperature: expected a number of at least 0"):
         Categorical(6).sample(torch.zeros(6), temperature=temperature)
 
 
 @pytest.mark.parametrize("vocabulary", [1, 0, 2.5])
 def test_refuses_vocabularies_without_a_choice(vocabulary: Any) -> None:
-    with pytest.raises(ValueError, match="vocabulary must be an integer of at least 2"):
+    with pytest.raises(ValueError, match="vocabulary: expected an integer of at least 2"):
         Categorical(vocabulary)

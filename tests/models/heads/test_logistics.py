@@ -206,9 +206,9 @@ def test_starts_from_a_broad_distribution(channels: int) -> None:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"num_mixtures": 0}, "num_mixtures must be an integer of at least 1 and is 0"),
+        ({"num_mixtures": 0}, "num_mixtures: expected an integer of at least 1, got 0"),
         ({"channels": 2}, "channels must be 1 or 3 and is 2"),
-        ({"levels": 1}, "levels must be an integer of at least 2 and is 1"),
+        ({"levels": 1}, "levels: expected an integer of at least 2, got 1"),
     ],
 )
 def test_refuses_fields_that_cannot_be_right(fields: dict[str, Any], said: str) -> None:
@@ -227,5 +227,5 @@ def test_refuses_tokens_that_cannot_be_right(tokens: Tensor, said: str) -> None:
     head = MixtureOfLogistics(2, 3)
     with pytest.raises(ValueError, match=re.escape(said)):
         head.negative_log_likelihood(torch.zeros(2, head.num_parameters), tokens)
-    with pytest.raises(ValueError, match="temperature must be"):
+    with pytest.raises(ValueError, match="temperature: expected"):
         head.sample(torch.zeros(2, head.num_parameters), temperature=-1.0)

@@ -1,25 +1,26 @@
 """Transformers that train in parallel and generate as RNNs, and the attentions to compare with.
 
 TransformerConfig            the shape of the layers
+Linear, Softmax, Lsh         the configurations of their attention
 Transformer                  vectors in, vectors out: forward, prefill, step
 AutoregressiveTransformer    tokens in, a distribution over the next one out: loss, generate
 Categorical, MixtureOfLogistics     the distributions
-lsh_attention                Reformer's attention, of which "lsh" models are made
-CTCBiLSTM, CTCBiLSTMConfig   a recurrent rival for speech: log-probabilities over phones
-ctc_loss, ctc_greedy         its loss, and the phones that are read from it
+lsh_attention                Reformer's attention, that of "lsh" models
+CTCBiLSTM, CTCBiLSTMConfig   a recurrent baseline for speech: log-probabilities over phones
+ctc_loss, ctc_greedy         its loss, and its greedy decoding into phones
 compile_decoder              a model's weights packed, a whole step one native call or CUDA graph
-DecodingState, KeyValueCache        what is remembered between two steps
+DecodingState, KeyValueCache        the state between two steps
 save, load, read_config      one folder: config.json and model.safetensors
 """
 
 from linattn_core.decoding import CannotCompile
+from linattn_models.attention import Linear, Lsh, Softmax, draw_rotations, lsh_attention
 from linattn_models.autoregressive import AutoregressiveTransformer
 from linattn_models.compiled import CompiledDecoder, CompiledTransformer
 from linattn_models.compiling import compile_decoder
 from linattn_models.config import TransformerConfig
 from linattn_models.ctc import CTCBiLSTM, CTCBiLSTMConfig, ctc_greedy, ctc_loss
 from linattn_models.heads import Categorical, Head, MixtureOfLogistics, head_from_dict
-from linattn_models.lsh import draw_rotations, lsh_attention
 from linattn_models.serialization import load, read_config, save
 from linattn_models.state import DecodingState, KeyValueCache
 from linattn_models.throughput import Throughput, generation_throughput
@@ -38,7 +39,10 @@ __all__ = [
     "DecodingState",
     "Head",
     "KeyValueCache",
+    "Linear",
+    "Lsh",
     "MixtureOfLogistics",
+    "Softmax",
     "Throughput",
     "Transformer",
     "TransformerConfig",

@@ -209,7 +209,7 @@ class AutoregressiveTransformer(Generating, nn.Module):
             embeddings=tuple(description.embedding(table) for table in self.embeddings),
             start=description.numbers(self.start, "the start vector"),
             positions=description.numbers(self.positions.table, "the table of positions"),
-            output=description.affine(self.output, nn.Linear),
+            output=description.affine(self.output),
             sampler=cast(Drawn, self.head).sampler() if known else None,
         )
         return replace(layers, tokens=coding)

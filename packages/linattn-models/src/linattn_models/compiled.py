@@ -30,8 +30,12 @@ from linattn_models.state import (
     room_for,
     zero_states,
 )
-from linattn_models.transformer import check_vector_sequences, check_vectors
-from linattn_models.validation import at_least, lengths_within
+from linattn_models.validation import (
+    at_least,
+    check_vector_sequences,
+    check_vectors,
+    lengths_within,
+)
 
 
 class TokenModel(Protocol):

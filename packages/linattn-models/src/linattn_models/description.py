@@ -6,10 +6,9 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
 
 from linattn_core.decoding import Affine, CannotCompile, Norm
-from linattn_models import single
-from linattn_models.projection import WideningLinear
 
 
 def require(module: nn.Module, kind: type[nn.Module]) -> None:
@@ -24,7 +23,7 @@ def require(module: nn.Module, kind: type[nn.Module]) -> None:
             f"{type(module).__name__} is in its place, whose arithmetic a compiled decoder does "
             "not know."
         )
-    if single.hooked(module) or "forward" in vars(module):
+    if _hooked(module) or "forward" in vars(module):
         raise CannotCompile(
             f"a {kind.__name__} has hooks or a forward of its own, which a compiled decoder would "
             "not run."
@@ -58,12 +57,12 @@ def numbers(tensor: Tensor | None, what: str) -> Tensor:
     return tensor.detach()
 
 
-def affine(layer: nn.Module, kind: type[nn.Linear] | type[WideningLinear]) -> Affine:
-    """An `nn.Linear` or `WideningLinear` as (inputs, outputs) and bias."""
-    require(layer, kind)
+def affine(layer: nn.Module) -> Affine:
+    """An `nn.Linear` as (inputs, outputs) and bias."""
+    require(layer, nn.Linear)
     weight = numbers(cast(Any, layer).weight, "a layer's weight")
     bias = numbers(cast(Any, layer).bias, "a layer's bias")
-    return Affine(weight.t() if kind is nn.Linear else weight, bias)
+    return Affine(weight.t(), bias)
 
 
 def norm(layer: nn.Module) -> Norm:
@@ -72,4 +71,14 @@ def norm(layer: nn.Module) -> Norm:
     found = cast(nn.LayerNorm, layer)
     return Norm(
         numbers(found.weight, "a norm's weight"), numbers(found.bias, "a norm's bias"), found.eps
+    )
+
+
+def _hooked(module: Any) -> bool:
+    """Whether calling the module runs hooks too."""
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or torch_module._global_forward_hooks
+        or torch_module._global_forward_pre_hooks
     )

@@ -1,33 +1,28 @@
-"""Weights to start learning from, where they differ from those that torch gives its layers."""
+"""Initial weights, where they differ from those that torch gives its layers."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from collections.abc import Iterable
 
 import torch
-from torch import nn
-
-if TYPE_CHECKING:
-    from linattn_models.transformer import Block
+from torch import Tensor, nn
 
 
 @torch.no_grad()
-def initialize(blocks: nn.ModuleList, *, norm_first: bool) -> None:
-    """Spreads queries and keys, and for pre-norm keeps the residual stream's variance bounded.
+def spread_queries_and_keys(weight: Tensor, spread: float) -> None:
+    """Draws a projection (outputs, E) so that normalized inputs leave with deviation `spread`.
 
-    Queries and keys of normalized inputs get the standard deviation `mixer.spread`. torch's own,
-    0.58, leaves elu + 1 nearly constant, so that linear attention begins as a plain average of all
-    values and learns later.
-
-    With pre-norm each of the 2 num_layers sub-layers adds to the stream; the weights that do are
-    divided by the square root of their number.
+    torch's own deviation, 0.58, leaves elu + 1 nearly constant: linear attention then begins as a
+    plain average of all values and learns later.
     """
-    for module in blocks:
-        block = cast("Block", module)
-        mixer = block.mixer
-        embed_dim = mixer.out.in_features
-        compared = (mixer.projections - 1) * embed_dim  # all but the values
-        nn.init.normal_(mixer.qkv.weight[:, :compared], std=mixer.spread * embed_dim**-0.5)
-        if norm_first:
-            for layer in (mixer.out, block.contract):
-                layer.weight.mul_((2 * len(blocks)) ** -0.5)
+    nn.init.normal_(weight, std=spread * weight.shape[1] ** -0.5)
+
+
+@torch.no_grad()
+def bound_residual_stream(layers: Iterable[nn.Linear], sub_layers: int) -> None:
+    """Scales the last layer of each pre-norm sub-layer by 1 / sqrt(sub_layers).
+
+    Each of them adds to the residual stream, whose variance would otherwise grow with the depth.
+    """
+    for layer in layers:
+        layer.weight.mul_(sub_layers**-0.5)

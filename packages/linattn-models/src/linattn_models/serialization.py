@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +12,17 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from linattn_core.errors import expected, near, shown
 from linattn_models.autoregressive import AutoregressiveTransformer
 from linattn_models.ctc import CTCBiLSTM
 from linattn_models.files import replaced_folder
+from linattn_models.format_1 import weights_from_format_1
 from linattn_models.transformer import Transformer
 from linattn_models.validation import one_of
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 Model = Transformer | AutoregressiveTransformer | CTCBiLSTM
 
@@ -31,6 +32,7 @@ _CLASSES: dict[str, type[Transformer] | type[AutoregressiveTransformer] | type[C
     "AutoregressiveTransformer": AutoregressiveTransformer,
     "CTCBiLSTM": CTCBiLSTM,
 }
+_OTHER = "was it saved from another configuration?"
 
 
 def save(model: Model, folder: str | Path, extra: Mapping[str, Any] | None = None) -> None:
@@ -38,16 +40,16 @@ def save(model: Model, folder: str | Path, extra: Mapping[str, Any] | None = Non
 
     Args:
         model: a `Transformer`, an `AutoregressiveTransformer` or a `CTCBiLSTM`, on any device.
-        folder: made if need be; a model saved there before is replaced.
-        extra: JSON values to keep beside the configuration, such as the data's name;
-            `read_config(folder)["extra"]` gives them back.
+        folder: created if need be; a model saved there before is replaced.
+        extra: JSON values to store beside the configuration, such as the data's name;
+            `read_config(folder)["extra"]` returns them.
 
     Raises:
-        ValueError: a folder with other things in it, or `extra` that is not JSON.
+        ValueError: a folder with other files in it, or `extra` that is not JSON.
         OSError: the disk is full or cannot be written.
     """
     kind = type(model).__name__
-    one_of("The class of the model", kind, _CLASSES)
+    one_of("the class of the model", kind, _CLASSES)
     config = {
         "format_version": FORMAT_VERSION,
         "model": kind,
@@ -57,7 +59,7 @@ def save(model: Model, folder: str | Path, extra: Mapping[str, Any] | None = Non
     try:
         text = json.dumps(config, indent=2, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"extra must hold JSON values only: {error}.") from None
+        raise ValueError(expected("extra", "JSON values only", error)) from None
     tensors = {name: x.detach().contiguous() for name, x in model.state_dict().items()}
     with replaced_folder(Path(folder), (CONFIG_FILE, WEIGHTS_FILE)) as fresh:
         (fresh / CONFIG_FILE).write_text(text + "\n", encoding="utf-8")
@@ -70,28 +72,31 @@ def save(model: Model, folder: str | Path, extra: Mapping[str, Any] | None = Non
 def load(folder: str | Path) -> Model:
     """The model that `save` wrote, on the CPU, in evaluation mode, in the dtype it was saved in.
 
+    A folder of format 1 is converted.
+
     Raises:
         FileNotFoundError: no such folder, or one of its two files is absent.
-        ValueError: a configuration that is not JSON, has a key too many or too few or another
+        ValueError: a configuration that is not JSON, has an unknown or missing key or another
             version; weights that are damaged or do not fit the configuration.
     """
-    folder = Path(folder)
     config = read_config(folder)
-    tensors = _read_weights(folder / WEIGHTS_FILE)
-    try:
-        # Building draws weights that are replaced at once: leave the caller's random state alone.
-        with torch.random.fork_rng(devices=[]):
-            shape = {key: value for key, value in config.items() if key not in _OWN_KEYS}
-            model: Model = _CLASSES[config["model"]].from_dict(shape)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{folder / CONFIG_FILE} describes no model: {error}") from None
-    _check_fit(folder / WEIGHTS_FILE, model.state_dict(), tensors)
+    path, weights = Path(folder) / CONFIG_FILE, Path(folder) / WEIGHTS_FILE
+    tensors = _read_weights(weights)
+    if config["format_version"] == 1:
+        tensors = weights_from_format_1(tensors)
+    cls = _CLASSES[config["model"]]
+    description = {key: value for key, value in config.items() if key not in _OWN_KEYS}
+    _check_sizes(path, description, tensors)
+    _check_fit(weights, _shapes(path, cls, description), tensors)
+    # Building draws weights that are replaced at once: leave the caller's random state alone.
+    with torch.random.fork_rng(devices=[]):
+        model: Model = cls.from_dict(description)
     model.load_state_dict(tensors, assign=True)
     return model.eval()
 
 
 def read_config(folder: str | Path) -> dict[str, Any]:
-    """What `config.json` in a saved model's folder says.
+    """The content of `config.json` in a saved model's folder.
 
     Raises:
         FileNotFoundError: no such file.
@@ -102,50 +107,75 @@ def read_config(folder: str | Path) -> dict[str, Any]:
         raise FileNotFoundError(f"{path} does not exist; expected a folder that `save` wrote.")
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"{path} is not JSON: {error}.") from None
-    if not isinstance(config, dict) or config.get("format_version") != FORMAT_VERSION:
-        version = config.get("format_version") if isinstance(config, dict) else None
-        raise ValueError(
-            f"{path} has format_version {version!r} and this version of linattn-models reads "
-            f"{FORMAT_VERSION}."
-        )
+    except (ValueError, RecursionError) as error:
+        raise ValueError(expected(str(path), "JSON", error)) from None
+    version = config.get("format_version") if isinstance(config, dict) else None
+    if version not in range(1, FORMAT_VERSION + 1):
+        wanted = f"format_version 1 to {FORMAT_VERSION}"
+        raise ValueError(expected(str(path), wanted, shown(version), "update linattn-models"))
     one_of(f"{path}: the model", config.get("model"), _CLASSES)
-    return config
+    return dict(config)
 
 
 def _read_weights(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist; the folder holds no whole model.")
     try:
-        return load_file(path)
+        # In memory that torch aligned, so that products round as they did before saving.
+        return {name: x.clone() for name, x in load_file(path).items()}
     except SafetensorError as error:
-        raise ValueError(f"{path} is damaged or no safetensors file: {error}.") from None
+        raise ValueError(expected(str(path), "a whole safetensors file", error)) from None
 
 
-def _check_fit(path: Path, expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
+def _check_sizes(path: Path, description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    """Refuses sizes that no model with these weights has, before anything is built by them."""
+    elements = sum(x.numel() for x in tensors.values())
+    for name, value in _integers(description):
+        if name.endswith(("chunk", "buckets")):
+            continue  # building costs no more by these
+        # Each layer has a tensor, and each other size is the dimension of one.
+        most = len(tensors) if name == "num_layers" else elements
+        if value > most:
+            wanted = f"at most {most}, by the size of {WEIGHTS_FILE}"
+            raise ValueError(expected(f"{path}: {name}", wanted, shown(value), _OTHER))
+
+
+def _integers(values: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    """All integers in nested mappings, with their keys."""
+    pending = [values]
+    while pending:
+        for name, value in pending.pop().items():
+            if isinstance(value, Mapping):
+                pending.append(value)
+            elif isinstance(value, int):
+                yield name, value
+
+
+def _shapes(path: Path, cls: type[Model], description: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The tensors of the described model without their memory."""
+    try:
+        with torch.device("meta"):
+            return cls.from_dict(description).state_dict()
+    except ValueError as error:
+        raise ValueError(f"{path} describes no model: {error}") from None
+    except (TypeError, RuntimeError, OverflowError) as error:
+        wanted = "sizes and options of layers"
+        raise ValueError(expected(f"{path} describes no model", wanted, error)) from None
+
+
+def _check_fit(path: Path, model: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
     """Refuses tensors that are missing, unknown, or of another shape or kind of dtype."""
-    missing = sorted(expected.keys() - given.keys())
-    unknown = sorted(given.keys() - expected.keys())
-    if missing:
-        near = difflib.get_close_matches(missing[0], unknown, n=1)
-        hint = f"; it has {near[0]!r}, which the model lacks: renamed?" if near else ""
-        raise ValueError(
-            f"{path} lacks {len(missing)} of the model's tensors, the first "
-            f"{missing[0]!r}{hint or '.'}"
-        )
-    if unknown:
-        raise ValueError(
-            f"{path} has {len(unknown)} tensors that the configured model lacks, the first "
-            f"{unknown[0]!r}; was it saved from another configuration?"
-        )
-    for name, tensor in expected.items():
-        if given[name].shape != tensor.shape:
-            raise ValueError(
-                f"{path}: {name!r} has shape {tuple(given[name].shape)} and the configured model "
-                f"expects {tuple(tensor.shape)}; was it saved from another configuration?"
-            )
-        if given[name].is_floating_point() != tensor.is_floating_point():
-            raise ValueError(
-                f"{path}: {name!r} is {given[name].dtype} where the model has {tensor.dtype}."
-            )
+    missing = sorted(model.keys() - tensors.keys())
+    unknown = sorted(tensors.keys() - model.keys())
+    if missing or unknown:
+        wanted = f"the {len(model)} tensors of the configured model"
+        first = shown((missing or unknown)[0])
+        came = f"{len(missing)} missing and {len(unknown)} unknown, the first {first}"
+        advice = near(missing[0], unknown) if missing and 0 < len(unknown) < 9 else _OTHER
+        raise ValueError(expected(str(path), wanted, came, advice))
+    for name, tensor in model.items():
+        if tensors[name].shape != tensor.shape:
+            shapes = f"shape {tuple(tensor.shape)}", f"shape {tuple(tensors[name].shape)}"
+            raise ValueError(expected(f"{path}: {name!r}", *shapes, _OTHER))
+        if tensors[name].is_floating_point() != tensor.is_floating_point():
+            raise ValueError(expected(f"{path}: {name!r}", tensor.dtype, tensors[name].dtype))

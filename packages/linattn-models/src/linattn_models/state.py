@@ -1,4 +1,4 @@
-"""What a transformer remembers between two steps of decoding."""
+"""The state of a transformer between two steps of decoding."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from linattn_core import LinearAttentionState
+from linattn_core.errors import expected
 from linattn_models.validation import at_least
 
 
 class KeyValueCache(NamedTuple):
-    """The keys and values of one softmax layer, in memory set aside for the longest sequence.
+    """The keys and values of one softmax layer, allocated for the longest sequence.
 
     Attributes:
         keys: (B, H, max_length, D); positions not yet written hold zeros.
@@ -35,35 +36,30 @@ class KeyValueCache(NamedTuple):
         dtype: torch.dtype,
         device: torch.device | str | None = None,
     ) -> KeyValueCache:
-        """The cache before the first key, with room for `max_length`."""
-        shape = (batch, heads, max_length, head_dim)
-        return cls(
-            torch.zeros(shape, dtype=dtype, device=device),
-            torch.zeros(shape, dtype=dtype, device=device),
-        )
+        """The cache before the first key, for `max_length` positions."""
+        keys = torch.zeros(batch, heads, max_length, head_dim, dtype=dtype, device=device)
+        return cls(keys, torch.zeros_like(keys))
 
     def index_select(self, indices: Tensor) -> KeyValueCache:
         """The caches of the sequences `indices`, as a copy."""
         indices = indices.to(self.keys.device)
-        return KeyValueCache(
-            self.keys.index_select(0, indices), self.values.index_select(0, indices)
-        )
+        return KeyValueCache(*(x.index_select(0, indices) for x in self))
 
     def clone(self) -> KeyValueCache:
         """A copy that shares no memory with this cache."""
-        return KeyValueCache(self.keys.clone(), self.values.clone())
+        return KeyValueCache(*(x.clone() for x in self))
 
     def detach(self) -> KeyValueCache:
-        """The same memory, cut off from autograd."""
-        return KeyValueCache(self.keys.detach(), self.values.detach())
+        """The same memory, detached from autograd."""
+        return KeyValueCache(*(x.detach() for x in self))
 
     def to(self, *args: Any, **kwargs: Any) -> KeyValueCache:
         """The cache moved or cast as by `torch.Tensor.to`."""
-        return KeyValueCache(self.keys.to(*args, **kwargs), self.values.to(*args, **kwargs))
+        return KeyValueCache(*(x.to(*args, **kwargs) for x in self))
 
     @property
     def nbytes(self) -> int:
-        """Bytes set aside: they grow with `max_length`, unlike those of a linear state."""
+        """Bytes allocated: they grow with `max_length`, unlike those of a linear state."""
         return self.keys.nbytes + self.values.nbytes
 
 
@@ -72,11 +68,11 @@ LayerState = LinearAttentionState | KeyValueCache
 
 @dataclass(frozen=True)
 class Cursor:
-    """Where the next input of each row goes.
+    """The position of each row's next input.
 
     Attributes:
-        position: one int for all rows, or (B,) int64 when rows stand at different positions.
-        furthest: the largest position, known without asking the device.
+        position: one int for all rows, or (B,) int64 when rows are at different positions.
+        furthest: the largest position, an int, so that reading it waits for no device.
     """
 
     position: int | Tensor
@@ -92,11 +88,11 @@ class Cursor:
 
     @classmethod
     def after(cls, length: int, lengths: Tensor | None) -> Cursor:
-        """The cursor behind prompts of (B,) lengths, all `length` by default."""
+        """The cursor after prompts of (B,) lengths, all `length` by default."""
         return cls(length, length) if lengths is None else cls.at(lengths)
 
     def advanced(self) -> Cursor:
-        """One position on."""
+        """The cursor one position later."""
         return Cursor(self.position + 1, self.furthest + 1)
 
     def index_select(self, indices: Tensor) -> Cursor:
@@ -106,16 +102,16 @@ class Cursor:
         return Cursor.at(self.position.index_select(0, indices.to(self.position.device)))
 
     def to(self, device: torch.device) -> Cursor:
-        """The cursor with its positions, if they are a tensor, on `device`."""
+        """The cursor with its position, where that is a tensor, on `device`."""
         if isinstance(self.position, int):
             return self
         return Cursor(self.position.to(device), self.furthest)
 
     @cached_property
     def visible(self) -> Tensor | None:
-        """(B, 1, 1, furthest + 1) bool, the cached positions that each row sees; None if all do.
+        """(B, 1, 1, furthest + 1) bool, the cached positions that each row sees; None for all.
 
-        Kept, because every layer of a step asks for it.
+        Cached, because every layer of a step reads it.
         """
         if isinstance(self.position, int):
             return None
@@ -125,15 +121,15 @@ class Cursor:
 
 @dataclass(frozen=True)
 class DecodingState:
-    """All that the sequences of a batch leave behind: `step` takes it and returns the next.
+    """The state of a batch of sequences: `step` takes it and returns the next.
 
-    Under `torch.no_grad` a step updates the tensors of the state that it is given, so keep a
-    `clone()` of a state to come back to. With gradients on, the given state stays as it was.
+    Under `torch.no_grad` a step updates the tensors of its argument in place, so `clone()` a state
+    that is needed again. With gradients on, the argument stays as it was.
 
     Attributes:
-        layers: for each layer a `LinearAttentionState` (its size is fixed) or a `KeyValueCache`.
-        cursor: where the next inputs go.
-        max_length: the positions there is room for; None when there is no bound.
+        layers: for each layer a `LinearAttentionState` (of fixed size) or a `KeyValueCache`.
+        cursor: the positions of the next inputs.
+        max_length: the most positions; None without a bound.
     """
 
     layers: tuple[LayerState, ...]
@@ -142,7 +138,7 @@ class DecodingState:
 
     @property
     def batch(self) -> int:
-        """The sequences decoded side by side."""
+        """B, the number of sequences."""
         return self.layers[0][0].shape[0]
 
     @property
@@ -157,13 +153,16 @@ class DecodingState:
             ValueError: with both numbers.
         """
         if rows != self.batch:
-            raise ValueError(
-                f"The state holds {self.batch} sequences and a step got inputs for {rows}."
-            )
+            wanted = f"rows for the state's {self.batch} sequences"
+            raise ValueError(expected("a step", wanted, f"inputs for {rows}"))
         if self.max_length is not None and self.cursor.furthest >= self.max_length:
             raise ValueError(
-                f"The state has room for {self.max_length} positions and all are taken; "
-                "start with a larger max_length."
+                expected(
+                    "the state of a step",
+                    "a free position",
+                    f"room for {self.max_length} positions and all are taken",
+                    "start with a larger max_length",
+                )
             )
 
     def index_select(self, indices: Tensor) -> DecodingState:
@@ -176,11 +175,11 @@ class DecodingState:
         return replace(self, layers=layers, cursor=self.cursor.index_select(indices))
 
     def clone(self) -> DecodingState:
-        """A copy that later steps of this state do not touch."""
+        """A copy that shares no memory with this state."""
         return replace(self, layers=tuple(layer.clone() for layer in self.layers))
 
     def detach(self) -> DecodingState:
-        """The same numbers, cut off from autograd."""
+        """The same memory, detached from autograd."""
         return replace(self, layers=tuple(layer.detach() for layer in self.layers))
 
     def to(self, *args: Any, **kwargs: Any) -> DecodingState:
@@ -190,14 +189,14 @@ class DecodingState:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the layers hold for the whole batch."""
+        """Bytes of all layers for the whole batch."""
         return sum(layer.nbytes for layer in self.layers)
 
 
 def zero_states(
     layers: int, batch: int, heads: int, head_dim: int, device: torch.device
 ) -> tuple[LinearAttentionState, ...]:
-    """What decoders keep of linear attention before the first position, in float32."""
+    """The states of linear attention before the first position, in float32, one a layer."""
     shape = (batch, heads, head_dim, head_dim)
     return tuple(
         LinearAttentionState.zeros(*shape, dtype=torch.float32, device=device)
@@ -206,27 +205,26 @@ def zero_states(
 
 
 def check_prompts(length: int, max_length: int | None) -> None:
-    """Refuses prompts that take more positions than there is room for."""
+    """Refuses prompts that take more than `max_length` positions."""
     if max_length is not None and length > max_length:
+        advice = "shorten the prompts or raise max_length"
         raise ValueError(
-            f"The prompts take {length} positions and max_length is {max_length}; "
-            "shorten them or make more room."
+            expected("prompts", f"at most max_length {max_length} positions", length, advice)
         )
 
 
 def check_positions(cursor: Cursor, positions: int) -> None:
-    """Refuses a token more where the model has no position left."""
+    """Refuses a step past the last position of the model."""
     if cursor.furthest >= positions:
-        raise ValueError(
-            f"The model has {positions} positions and the sequence has taken all; "
-            "nothing can follow."
-        )
+        wanted = f"a position below {positions}, the model's number of positions"
+        advice = "build the model with a larger max_length"
+        raise ValueError(expected("a step", wanted, f"position {cursor.furthest}", advice))
 
 
 def room_for(max_length: int | None, positions: int) -> int:
-    """The positions to make room for, by default all that the model has."""
+    """The positions to allocate, by default all of the model's."""
     room = positions if max_length is None else max_length
     at_least("max_length", room, 1)
     if room > positions:
-        raise ValueError(f"max_length {room} is more than the {positions} positions of the model.")
+        raise ValueError(expected("max_length", f"at most the model's {positions} positions", room))
     return room

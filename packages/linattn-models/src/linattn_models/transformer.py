@@ -2,117 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from linattn_core.decoding import CannotCompile, DecoderDescription, DecoderLayer
-from linattn_models import description, single
-from linattn_models.attention import LinearMixer, Mixer, build_mixer
+from linattn_core.decoding import CannotCompile, DecoderDescription
+from linattn_core.errors import expected
+from linattn_models import description
+from linattn_models.attention import Linear
+from linattn_models.block import Block
 from linattn_models.config import TransformerConfig
-from linattn_models.initialization import initialize
-from linattn_models.projection import WideningLinear
-from linattn_models.state import Cursor, DecodingState, LayerState, check_prompts
-from linattn_models.validation import at_least, exact_keys, integer_vector, lengths_within
-
-_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "relu": F.relu}
-
-
-class Block(nn.Module):
-    """One layer: attention, then a feed-forward network, each added to what came in.
-
-    With norm "pre",     x = x + attention(norm1(x));     x = x + ffn(norm2(x));
-    with norm "post",    x = norm1(x + attention(x));     x = norm2(x + ffn(x)).
-    """
-
-    def __init__(self, config: TransformerConfig) -> None:
-        super().__init__()
-        self.mixer: Mixer = build_mixer(config)
-        self.norm1 = nn.LayerNorm(config.embed_dim)
-        self.norm2 = nn.LayerNorm(config.embed_dim)
-        self.expand = WideningLinear(config.embed_dim, config.ffn_dim)
-        self.contract = nn.Linear(config.ffn_dim, config.embed_dim)
-        self.activation = _ACTIVATIONS[config.activation]
-        self.norm_first = config.norm == "pre"
-        self.dropout = config.dropout
-
-    def forward(self, x: Tensor, key_lengths: Tensor | None = None) -> Tensor:
-        """(B, N, E) -> (B, N, E); the only way of running that drops out, in training mode."""
-        attended = self.mixer(self._entering(x), key_lengths)
-        return self._leaving(x, attended, self.dropout if self.training else 0.0)
-
-    def prefill(
-        self, x: Tensor, lengths: Tensor | None, max_length: int | None
-    ) -> tuple[Tensor, LayerState]:
-        """As `forward` without dropout, and the state after each row's own length."""
-        attended, state = self.mixer.prefill(self._entering(x), lengths, max_length)
-        return self._leaving(x, attended), state
-
-    def step(self, x: Tensor, state: LayerState, cursor: Cursor) -> tuple[Tensor, LayerState]:
-        """(B, E) -> (B, E), and the next state."""
-        layers: dict[str, Any] = self._modules
-        if self.norm_first:
-            attended, state = layers["mixer"].step(single.norm(layers["norm1"], x), state, cursor)
-            x = x + attended
-            return x + self._ffn_of_one(single.norm(layers["norm2"], x)), state
-        attended, state = layers["mixer"].step(x, state, cursor)
-        x = single.norm(layers["norm1"], x + attended)
-        return single.norm(layers["norm2"], x + self._ffn_of_one(x)), state
-
-    def describe(self) -> DecoderLayer:
-        """The layer for a backend that compiles it; see `Transformer.describe`."""
-        description.require(self, Block)
-        qkv, out = self.mixer.describe()
-        return DecoderLayer(
-            qkv,
-            out,
-            expand=description.affine(self.expand, WideningLinear),
-            contract=description.affine(self.contract, nn.Linear),
-            norm1=description.norm(self.norm1),
-            norm2=description.norm(self.norm2),
-        )
-
-    def check_configured(self, config: TransformerConfig) -> None:
-        """Refuses a block whose numbers are no longer those of the configuration.
-
-        Raises:
-            CannotCompile: with what was changed.
-        """
-        mixer = cast(LinearMixer, self.mixer)
-        found = (mixer.num_heads, mixer.head_dim, mixer.eps, self.norm_first)
-        expected = (config.num_heads, config.head_dim, config.eps, config.norm == "pre")
-        if found != expected:
-            raise CannotCompile(
-                "a block was expected to have the configuration's heads, head dim, eps and norm "
-                f"first {expected} and has {found}."
-            )
-
-    def _entering(self, x: Tensor) -> Tensor:
-        return self.norm1(x) if self.norm_first else x
-
-    def _leaving(self, x: Tensor, attended: Tensor, dropout: float = 0.0) -> Tensor:
-        x = x + _dropped(attended, dropout)
-        if self.norm_first:
-            return x + _dropped(self._ffn(self.norm2(x)), dropout)
-        x = self.norm1(x)
-        return cast(Tensor, self.norm2(x + _dropped(self._ffn(x), dropout)))
-
-    def _ffn(self, x: Tensor) -> Tensor:
-        return cast(Tensor, self.contract(self.activation(self.expand(x))))
-
-    def _ffn_of_one(self, x: Tensor) -> Tensor:
-        layers = self._modules
-        return single.feed_forward(layers["expand"], self.activation, layers["contract"], x)
+from linattn_models.state import Cursor, DecodingState, check_prompts
+from linattn_models.validation import (
+    at_least,
+    check_vector_sequences,
+    check_vectors,
+    exact_keys,
+    lengths_within,
+)
 
 
 class Transformer(nn.Module):
     """A stack of blocks and a last LayerNorm, from vectors to vectors.
 
-    `prefill` and `step` agree with `forward` to rounding. They never drop out, for they are for
-    decoding; neither does `forward` in evaluation mode.
+    `prefill` and `step` agree with `forward` to rounding. They are for decoding and never drop out.
 
     Args:
         config: the layers.
@@ -123,7 +38,6 @@ class Transformer(nn.Module):
         self.config = config
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_layers))
         self.norm = nn.LayerNorm(config.embed_dim)
-        initialize(self.blocks, norm_first=config.norm == "pre")
 
     def forward(self, x: Tensor, key_lengths: Tensor | None = None) -> Tensor:
         """All positions at once.
@@ -131,7 +45,7 @@ class Transformer(nn.Module):
         Args:
             x: (B, N, E).
             key_lengths: (B,) int; positions at or past a row's length are padding, which no real
-                position sees. What comes out at padded positions means nothing.
+                position sees. Outputs at padded positions mean nothing.
 
         Returns:
             (B, N, E), the dtype of `x`.
@@ -143,7 +57,7 @@ class Transformer(nn.Module):
         """
         check_vector_sequences(x, self.config.embed_dim)
         if key_lengths is not None:
-            _check_key_lengths(key_lengths, x)
+            lengths_within("key_lengths", key_lengths, x.shape[0], x.shape[1])
         for block in self.blocks:
             x = block(x, key_lengths)
         return cast(Tensor, self.norm(x))
@@ -160,8 +74,8 @@ class Transformer(nn.Module):
 
         Args:
             batch: B, sequences decoded side by side.
-            max_length: the positions to make room for; softmax needs it, linear does not.
-            device, dtype: of the inputs to come; by default those of the weights.
+            max_length: positions to allocate; softmax needs it, linear does not.
+            device, dtype: of the inputs; by default those of the weights.
 
         Raises:
             ValueError: a model that is not causal, or softmax without `max_length`.
@@ -183,16 +97,16 @@ class Transformer(nn.Module):
     def prefill(
         self, x: Tensor, lengths: Tensor | None = None, *, max_length: int | None = None
     ) -> tuple[Tensor, DecodingState]:
-        """Whole prompts at once, and the state that each of them alone would leave.
+        """Whole prompts at once, and the state that each prompt alone would leave.
 
         Args:
             x: (B, N, E), prompts padded on the right.
             lengths: (B,) int, each prompt's own length in 0..N; all N by default.
-            max_length: the positions to make room for; softmax needs it, linear does not.
+            max_length: positions to allocate; softmax needs it, linear does not.
 
         Returns:
-            (B, N, E) outputs, of which those past a row's length mean nothing, and the state,
-            whose position is `lengths`.
+            (B, N, E) outputs, which mean nothing past a row's length, and the state, whose position
+            is `lengths`.
 
         Raises:
             ValueError: a model that is not causal, lengths out of 0..N, N past `max_length`.
@@ -201,9 +115,10 @@ class Transformer(nn.Module):
         check_vector_sequences(x, self.config.embed_dim)
         batch, length = x.shape[0], x.shape[1]
         check_prompts(length, max_length)
-        cursor = Cursor.after(length, lengths)
+        cursor = Cursor(length, length)
         if lengths is not None:
             shortest, _ = lengths_within("lengths", lengths, batch, length)
+            cursor = Cursor.at(lengths)
             lengths = None if shortest == length else lengths
         layers = []
         for block in self.blocks:
@@ -242,37 +157,26 @@ class Transformer(nn.Module):
         """The model for a backend that compiles whole steps of vectors.
 
         Raises:
-            CannotCompile: attention that is not linear, a feature map that is not of each number
-                alone, a layer that somebody replaced or hooked, other than float32 on the CPU.
+            CannotCompile: attention other than causal linear, a feature map that is not pointwise,
+                a layer that was replaced or has hooks, a dtype other than float32.
         """
         config = self.config
-        if config.attention != "linear" or not config.is_causal:
+        if not isinstance(config.attention, Linear) or not config.is_causal:
             raise CannotCompile(
                 "only causal linear attention has a step of fixed size to compile, and this is "
-                f"{config.attention!r} with is_causal={config.is_causal}."
+                f"'{config.attention}' with is_causal={config.is_causal}."
             )
         description.require(self, Transformer)
         blocks = [cast(Block, block) for block in self.blocks]
         layers = tuple(block.describe() for block in blocks)
+        settings = blocks[0].settings()
         for block in blocks:
-            block.check_configured(config)
-        maps = {cast(LinearMixer, block.mixer).feature_map.pointwise for block in blocks}
-        activations = {block.activation for block in blocks}
-        if len(maps) > 1 or activations != {_ACTIVATIONS[config.activation]}:
-            raise CannotCompile(
-                "all layers were expected to have the feature map and the activation of the "
-                f"configuration, and have {len(maps)} and {len(activations)} different ones."
-            )
+            if block.settings() != settings:
+                advice = "make the blocks alike or decode eagerly"
+                what = "the settings of a block"
+                raise CannotCompile(expected(what, settings, block.settings(), advice))
         return DecoderDescription(
-            layers=layers,
-            norm=description.norm(self.norm),
-            num_heads=config.num_heads,
-            head_dim=config.head_dim,
-            feature_map=str(maps.pop()),
-            eps=config.eps,
-            activation=config.activation,
-            norm_first=config.norm == "pre",
-            tokens=None,
+            layers=layers, norm=description.norm(self.norm), tokens=None, **settings
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -286,45 +190,19 @@ class Transformer(nn.Module):
         Raises:
             ValueError: a key that is unknown or missing, or a value out of range.
         """
-        values = exact_keys("A Transformer's description", values, ["transformer"])
+        values = exact_keys("the description of a Transformer", values, ["transformer"])
         return cls(TransformerConfig.from_dict(values["transformer"]))
 
     def _check_causal(self, what: str) -> None:
         if not self.config.is_causal:
             raise ValueError(
                 f"A transformer that is not causal cannot {what}: each of its outputs depends on "
-                "inputs still to come; build it with is_causal=True."
+                "all inputs; build it with is_causal=True."
             )
 
 
-def check_vectors(x: Tensor, embed_dim: int) -> None:
-    """Refuses what is not one vector a row, (B, E)."""
-    if x.ndim != 2 or x.shape[1] != embed_dim:
-        raise ValueError(f"A step takes x of shape (batch, {embed_dim}) and got {tuple(x.shape)}.")
-
-
-def check_vector_sequences(x: Tensor, embed_dim: int) -> None:
-    """Refuses what is not (B, N, E)."""
-    if x.ndim != 3 or x.shape[2] != embed_dim:
-        raise ValueError(
-            f"x must have shape (batch, length, {embed_dim}) and has {tuple(x.shape)}."
-        )
-
-
-def _dropped(x: Tensor, probability: float) -> Tensor:
-    return F.dropout(x, probability) if probability else x
-
-
-def _check_key_lengths(key_lengths: Tensor, x: Tensor) -> None:
-    """Shape and dtype always; the values too, where reading them breaks no compiled graph."""
-    if torch.compiler.is_compiling():
-        integer_vector("key_lengths", key_lengths, x.shape[0])
-    else:
-        lengths_within("key_lengths", key_lengths, x.shape[0], x.shape[1])
-
-
 def _compute_dtype(weight: Tensor) -> torch.dtype:
-    """The dtype in which keys and values will come: autocast's inside autocast."""
+    """The dtype of keys and values: autocast's inside autocast."""
     if torch.is_autocast_enabled(weight.device.type):
         return torch.get_autocast_dtype(weight.device.type)
     return weight.dtype

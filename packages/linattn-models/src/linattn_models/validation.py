@@ -1,93 +1,126 @@
-"""Checks that several parts share: a refusal is one sentence with what was expected and came."""
+"""Checks that several modules share; each refusal is one sentence of `linattn_core.errors`."""
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Collection, Mapping
-from typing import Any
+from dataclasses import MISSING, fields
+from typing import Any, TypeGuard, TypeVar
 
 import torch
 from torch import Tensor
 
+from linattn_core.errors import LONGEST, expected, near, shown
+
+Fields = TypeVar("Fields")
+
 
 def at_least(name: str, value: object, lowest: int) -> None:
     """Refuses anything but an integer of `lowest` or more."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
-        raise ValueError(f"{name} must be an integer of at least {lowest} and is {value!r}.")
+    if not _is_integer(value) or value < lowest:
+        raise ValueError(expected(name, f"an integer of at least {lowest}", shown(value)))
 
 
 def hash_buckets(name: str, value: object) -> None:
-    """Refuses a number of buckets that no rotation gives: 1, or an even number."""
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int)
-        or value < 1
-        or (value > 1 and value % 2)
-    ):
-        raise ValueError(
-            f"{name} must be 1 or an even number, since a direction and its opposite are a bucket "
-            f"each, and is {value!r}."
-        )
+    """Refuses anything but 1 or an even number: a direction and its opposite are a bucket each."""
+    if not _is_integer(value) or value < 1 or (value > 1 and value % 2):
+        raise ValueError(expected(name, "1 or an even number of buckets", shown(value)))
+
+
+def boolean(name: str, value: object) -> None:
+    """Refuses anything but True and False."""
+    if not isinstance(value, bool):
+        raise ValueError(expected(name, "True or False", shown(value)))
 
 
 def one_of(name: str, value: object, known: Collection[str]) -> None:
-    """Refuses a name that is not known, offering the near ones."""
-    if isinstance(value, str) and value in known:
-        return
-    near = difflib.get_close_matches(str(value), known, n=2)
-    offer = "did you mean " + " or ".join(map(repr, near)) + "?" if near else "known are "
-    rest = "" if near else ", ".join(map(repr, known)) + "."
-    raise ValueError(f"{name} {value!r} is unknown; {offer}{rest}")
+    """Refuses an unknown name and offers the near ones."""
+    if not isinstance(value, str) or value not in known:
+        advice = near(str(value)[:LONGEST], known)
+        raise ValueError(expected(name, "a known name", shown(value), advice))
 
 
 def in_range(name: str, value: object, low: float, high: float) -> None:
     """Refuses anything but a number in [low, high)."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not is_number or not low <= value < high:  # type: ignore[operator]
-        wanted = f"at least {low:g}" + ("" if math.isinf(high) else f" and below {high:g}")
-        raise ValueError(f"{name} must be a number {wanted} and is {value!r}.")
+        wanted = f"a number of at least {low:g}"
+        wanted += ", finite" if math.isinf(high) else f" and below {high:g}"
+        raise ValueError(expected(name, wanted, shown(value)))
 
 
 def exact_keys(
-    what: str, given: object, required: Collection[str], optional: Collection[str] = ()
+    what: str, values: object, required: Collection[str], optional: Collection[str] = ()
 ) -> Mapping[str, Any]:
-    """Refuses a mapping with keys that are missing or unknown, and what is not a mapping."""
-    if not isinstance(given, Mapping):
-        raise ValueError(f"{what} must be a mapping and is a {type(given).__name__}.")
-    known = [*required, *optional]
-    for key in given:
-        one_of(f"{what} has a key that does not belong to it: the key", key, known)
-    missing = [key for key in required if key not in given]
+    """Refuses a mapping with missing or unknown keys, and anything but a mapping."""
+    if not isinstance(values, Mapping):
+        raise ValueError(expected(what, "a mapping", f"a {type(values).__name__}"))
+    for key in values:
+        one_of(f"a key of {what}", key, [*required, *optional])
+    missing = [key for key in required if key not in values]
     if missing:
-        raise ValueError(f"{what} lacks the key(s) {', '.join(map(repr, missing))}.")
-    return given
+        wanted = f"the keys {', '.join(map(repr, missing))}"
+        raise ValueError(expected(what, wanted, f"the keys {', '.join(map(repr, values))}"))
+    return values
+
+
+def from_fields(cls: type[Fields], what: str, values: object) -> Fields:
+    """The dataclass whose fields a mapping holds; refuses missing and unknown ones."""
+    required = [field.name for field in fields(cls) if field.default is MISSING]  # type: ignore[arg-type]
+    optional = [field.name for field in fields(cls) if field.default is not MISSING]  # type: ignore[arg-type]
+    return cls(**exact_keys(what, values, required, optional))
 
 
 def integer_vector(name: str, values: Tensor, batch: int) -> None:
     """Refuses anything but a (batch,) tensor of integers; reads no values."""
-    if not isinstance(values, Tensor):
-        raise TypeError(f"{name} must be a tensor and is a {type(values).__name__}.")
-    if values.dtype.is_floating_point or values.dtype.is_complex or values.dtype == torch.bool:
-        raise TypeError(f"{name} must hold integers and has dtype {values.dtype}.")
+    integers(name, values)
     if values.shape != (batch,):
-        raise ValueError(
-            f"{name} must have shape ({batch},), one length a row, and has {tuple(values.shape)}."
-        )
+        raise ValueError(expected(name, f"shape ({batch},), one number a row", tuple(values.shape)))
 
 
-def lengths_within(name: str, lengths: Tensor, batch: int, longest: int) -> tuple[int, int]:
-    """The smallest and the largest of (batch,) lengths, all of which must be in 0..longest.
+def integers(name: str, values: Tensor) -> None:
+    """Refuses anything but a tensor of integers."""
+    if not isinstance(values, Tensor):
+        raise TypeError(expected(name, "a tensor of integers", f"a {type(values).__name__}"))
+    if values.dtype.is_floating_point or values.dtype.is_complex or values.dtype == torch.bool:
+        raise TypeError(expected(name, "a tensor of integers", f"dtype {values.dtype}"))
+
+
+def lengths_within(
+    name: str, lengths: Tensor, batch: int, longest: int, shortest: int = 0
+) -> tuple[int, int]:
+    """The smallest and the largest of (batch,) lengths, all of which must be in shortest..longest.
+
+    A graph that is compiled checks shape and dtype only, since reading values would break it, and
+    takes the lengths to be of any size.
 
     Cost: waits for the device once.
     """
     integer_vector(name, lengths, batch)
+    if torch.compiler.is_compiling():
+        return shortest, longest
     if batch == 0:
         return longest, longest
     low, high = (int(bound) for bound in lengths.long().aminmax())
-    if low < 0 or high > longest:
+    if low < shortest or high > longest:
+        advice = "leave such rows out, cut the sequences or correct the lengths"
         raise ValueError(
-            f"{name} must lie in 0..{longest} and reach from {low} to {high}; "
-            "cut the sequences or correct the lengths."
+            expected(name, f"lengths in {shortest}..{longest}", f"{low} to {high}", advice)
         )
     return low, high
+
+
+def check_vectors(x: Tensor, embed_dim: int) -> None:
+    """Refuses anything but one vector a row, (B, E)."""
+    if x.ndim != 2 or x.shape[1] != embed_dim:
+        raise ValueError(expected("x of a step", f"shape (batch, {embed_dim})", tuple(x.shape)))
+
+
+def check_vector_sequences(x: Tensor, embed_dim: int) -> None:
+    """Refuses anything but (B, N, E)."""
+    if x.ndim != 3 or x.shape[2] != embed_dim:
+        raise ValueError(expected("x", f"shape (batch, length, {embed_dim})", tuple(x.shape)))
+
+
+def _is_integer(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -1,23 +1,36 @@
-"""The attentions that a transformer can be built with."""
+"""The attentions that a transformer is built with, and their configurations."""
 
 from __future__ import annotations
 
 from linattn_models.attention.base import Mixer
+from linattn_models.attention.config import Attention, Linear, Lsh, Softmax, attention_config
 from linattn_models.attention.linear import LinearMixer
-from linattn_models.attention.lsh import LshMixer
+from linattn_models.attention.lsh import LshMixer, draw_rotations, lsh_attention
 from linattn_models.attention.softmax import SoftmaxMixer
-from linattn_models.config import TransformerConfig
 
-_MIXERS: dict[str, type[Mixer]] = {
-    "linear": LinearMixer,
-    "softmax": SoftmaxMixer,
-    "lsh": LshMixer,
+_MIXERS: dict[type[Attention], type[Mixer]] = {
+    Linear: LinearMixer,
+    Softmax: SoftmaxMixer,
+    Lsh: LshMixer,
 }
 
 
-def build_mixer(config: TransformerConfig) -> Mixer:
-    """The mixer that `config.attention` names."""
-    return _MIXERS[config.attention](config)
+def build_mixer(attention: Attention, num_heads: int, head_dim: int, is_causal: bool) -> Mixer:
+    """The attention layer of a configuration."""
+    return _MIXERS[type(attention)](attention, num_heads, head_dim, is_causal)
 
 
-__all__ = ["LinearMixer", "LshMixer", "Mixer", "SoftmaxMixer", "build_mixer"]
+__all__ = [
+    "Attention",
+    "Linear",
+    "LinearMixer",
+    "Lsh",
+    "LshMixer",
+    "Mixer",
+    "Softmax",
+    "SoftmaxMixer",
+    "attention_config",
+    "build_mixer",
+    "draw_rotations",
+    "lsh_attention",
+]

@@ -1,4 +1,4 @@
-"""Softmax attention, the rival: quadratic whole, and stateful through a key/value cache."""
+"""Softmax attention: O(N^2) for a whole sequence, stateful through a key/value cache."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from linattn_core.errors import expected
 from linattn_models.attention.base import Mixer
 from linattn_models.state import Cursor, KeyValueCache, LayerState
 
@@ -15,14 +16,14 @@ from linattn_models.state import Cursor, KeyValueCache, LayerState
 class SoftmaxMixer(Mixer):
     """Heads attend by softmax(q^T K / sqrt(D)) V (equation 2 of the paper).
 
-    Stepping is the paper's "stateful-softmax": keys and values of all positions are kept in memory
-    set aside once and written in place, and a step reads those up to its own position.
+    Stepping is the paper's "stateful-softmax": keys and values of all positions are written into
+    memory that is allocated once, and a step reads those up to its own position.
     """
 
     def initial_state(
         self, batch: int, max_length: int | None, device: torch.device, dtype: torch.dtype
     ) -> LayerState:
-        """An empty cache with room for `max_length` positions."""
+        """An empty cache for `max_length` positions."""
         room = _room(max_length)
         return KeyValueCache.zeros(
             batch, self.num_heads, room, self.head_dim, dtype=dtype, device=device
@@ -31,12 +32,12 @@ class SoftmaxMixer(Mixer):
     def attend(self, query: Tensor, key: Tensor, value: Tensor, lengths: Tensor | None) -> Tensor:
         """(B, H, N, D) three times -> (B, H, N, D) in O(N^2).
 
-        Causal: a row's padding lies behind all its real queries, so the causal mask hides it and
-        the lengths are not needed; what comes out at padded positions means nothing.
+        Causal: a row's padding comes after all its real queries, so the causal mask hides it and
+        the lengths are not needed; outputs at padded positions mean nothing.
         """
         if self.is_causal or lengths is None:
             return F.scaled_dot_product_attention(query, key, value, is_causal=self.is_causal)
-        # A row without any key would be 0 / 0: let it see key 0, then put the sum over no keys, 0.
+        # A row without any key would be 0 / 0: it attends to key 0, and its output becomes 0.
         slots = torch.arange(key.shape[2], device=key.device)
         visible = slots < lengths.clamp(min=1).unsqueeze(1)  # (B, N)
         heads = F.scaled_dot_product_attention(
@@ -54,8 +55,8 @@ class SoftmaxMixer(Mixer):
     ) -> tuple[Tensor, LayerState]:
         """As `attend`, and a cache whose first N positions hold these keys and values.
 
-        Positions past a row's length hold its padding until steps overwrite them; the cursor keeps
-        them out of sight.
+        Positions past a row's length hold its padding until steps overwrite them; the cursor masks
+        them.
         """
         length = key.shape[2]
         cache = self.initial_state(key.shape[0], max_length, key.device, key.dtype)
@@ -69,7 +70,7 @@ class SoftmaxMixer(Mixer):
     ) -> tuple[Tensor, LayerState]:
         """Writes one key and value and attends to all written: O(position) time.
 
-        With gradients on, the cache is copied first, for autograd needs each step's own.
+        With gradients on, the cache is copied first, because autograd needs each step's own.
         """
         cache = cast(KeyValueCache, state)
         if torch.is_grad_enabled():
@@ -97,8 +98,6 @@ def _write(cache: KeyValueCache, key: Tensor, value: Tensor, position: int | Ten
 
 def _room(max_length: int | None) -> int:
     if max_length is None:
-        raise ValueError(
-            "max_length is needed to step with attention 'softmax': its cache is set aside for the "
-            "longest sequence; pass max_length=."
-        )
+        advice = "a softmax cache is allocated for the longest sequence"
+        raise ValueError(expected("max_length", "a number of positions", None, advice))
     return max_length

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from linattn_models import draw_rotations, lsh_attention
-from linattn_models.lsh import windows
-from tests.models.lsh import oracle
+from linattn_models.attention.lsh import windows
+from tests.models.attention.lsh import oracle
 
 causal = pytest.mark.parametrize("is_causal", [True, False], ids=["causal", "both-ways"])
 
@@ -279,7 +279,7 @@ def test_second_derivatives_are_refused() -> None:
     query.requires_grad_()
     out = lsh_attention(query, value, chunk=4)
     (first,) = torch.autograd.grad(out.square().sum(), query, create_graph=True)
-    with pytest.raises(RuntimeError, match="first derivatives only"):
+    with pytest.raises(RuntimeError, match="expected first derivatives"):
         first.sum().backward()
 
 
@@ -292,17 +292,17 @@ def test_forward_mode_is_refused() -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ({"buckets": 7}, "buckets must be 1 or an even number"),
-        ({"buckets": 0}, "buckets must be 1 or an even number"),
-        ({"buckets": 1.0}, "buckets must be 1 or an even number"),
-        ({"rounds": 0}, "rounds must be an integer of at least 1 and is 0"),
-        ({"chunk": 0}, "chunk must be an integer of at least 1 and is 0"),
-        ({"chunk": 13}, "chunk must be at most the length of the sequence, 12, and is 13"),
-        ({"key_lengths": torch.tensor([12, 0])}, "key_lengths must lie in 1..12"),
-        ({"key_lengths": torch.tensor([12, 13])}, "reach from 12 to 13"),
-        ({"key_lengths": torch.tensor([12])}, "key_lengths must have shape (2,)"),
-        ({"rotations": torch.zeros(2, 3, 5, 4)}, "rotations must have shape (rounds, 3, 4"),
-        ({"rotations": torch.zeros(0, 3, 4, 4)}, "rotations must have shape (rounds, 3, 4"),
+        ({"buckets": 7}, "buckets: expected 1 or an even number"),
+        ({"buckets": 0}, "buckets: expected 1 or an even number"),
+        ({"buckets": 1.0}, "buckets: expected 1 or an even number"),
+        ({"rounds": 0}, "rounds: expected an integer of at least 1, got 0"),
+        ({"chunk": 0}, "chunk: expected an integer of at least 1, got 0"),
+        ({"chunk": 13}, "chunk: expected at most the length 12, got 13"),
+        ({"key_lengths": torch.tensor([12, 0])}, "key_lengths: expected lengths in 1..12"),
+        ({"key_lengths": torch.tensor([12, 13])}, "got 12 to 13"),
+        ({"key_lengths": torch.tensor([12])}, "key_lengths: expected shape (2,)"),
+        ({"rotations": torch.zeros(2, 3, 5, 4)}, "rotations: expected shape (rounds, 3, 4"),
+        ({"rotations": torch.zeros(0, 3, 4, 4)}, "rotations: expected shape (rounds, 3, 4"),
     ],
 )
 def test_refusals_are_one_sentence(arguments: dict[str, Any], sentence: str) -> None:
@@ -315,12 +315,28 @@ def test_refusals_are_one_sentence(arguments: dict[str, Any], sentence: str) -> 
 @pytest.mark.parametrize(
     ("query", "value", "sentence"),
     [
-        (torch.zeros(1, 1, 0, 4), torch.zeros(1, 1, 0, 4), "a position at least and has none"),
-        (torch.zeros(1, 8, 4), torch.zeros(1, 1, 8, 4), "query must have shape"),
+        (
+            torch.zeros(1, 1, 0, 4),
+            torch.zeros(1, 1, 0, 4),
+            "expected at least one position, got none",
+        ),
+        (torch.zeros(1, 8, 4), torch.zeros(1, 1, 8, 4), "query: expected shape"),
         (torch.zeros(1, 1, 8, 0), torch.zeros(1, 1, 8, 4), "with a dim of at least 1"),
-        (torch.zeros(1, 1, 8, 4), torch.zeros(1, 1, 9, 4), "the same batch, heads and length"),
-        (torch.zeros(1, 1, 8, 4), torch.zeros(1, 1, 8, 4).double(), "one dtype and device"),
-        (torch.zeros(1, 1, 8, 4).long(), torch.zeros(1, 1, 8, 4), "query must be of a floating"),
+        (
+            torch.zeros(1, 1, 8, 4),
+            torch.zeros(1, 1, 9, 4),
+            "expected query's batch, heads and length (1, 1, 8), got (1, 1, 9, 4)",
+        ),
+        (
+            torch.zeros(1, 1, 8, 4),
+            torch.zeros(1, 1, 8, 4).double(),
+            "value: expected torch.float32 on cpu, as query, got torch.float64",
+        ),
+        (
+            torch.zeros(1, 1, 8, 4).long(),
+            torch.zeros(1, 1, 8, 4),
+            "query: expected a floating dtype, got torch.int64",
+        ),
     ],
 )
 def test_wrong_tensors_are_refused(query: Tensor, value: Tensor, sentence: str) -> None:

@@ -1,7 +1,7 @@
-"""LSH attention as two torch operators, so that compilers see one node a pass.
+"""LSH attention as two torch operators, so that torch.compile sees one node a pass.
 
-linattn_models::lsh_attention            forward; also what the backward pass needs again
-linattn_models::lsh_attention_backward   its gradients
+linattn_models::lsh_attention            forward; returns what the backward pass needs, too
+linattn_models::lsh_attention_backward   the gradients
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from linattn_core.errors import expected
 from linattn_core.state import accumulation_dtype
-from linattn_models.lsh.attending import attend
-from linattn_models.lsh.differentiating import Known, differentiate
-from linattn_models.lsh.hashing import sorted_positions
-from linattn_models.lsh.windows import Layout, Round, padded_rows
+from linattn_models.attention.lsh.attending import attend
+from linattn_models.attention.lsh.differentiating import Saved, differentiate
+from linattn_models.attention.lsh.hashing import sorted_positions
+from linattn_models.attention.lsh.windows import Layout, Round, padded_rows
 
 _library = torch.library.Library("linattn_models", "DEF")
 
@@ -73,9 +74,9 @@ def _backward(
 ) -> tuple[Tensor, Tensor]:
     with torch.autocast(query.device.type, enabled=False):
         layout = _layout(query, lengths, chunk, causal)
-        q, v, o, upstream = (_rows(x, layout, lengths) for x in (query, value, out, grad_out))
-        known = Known(q, v, o, denominator, upstream)
-        grad_query, grad_value = differentiate(layout, _rounds(layout, orders.long()), known)
+        rows = (_rows(x, layout, lengths) for x in (query, value, out, grad_out))
+        saved = Saved(denominator, *rows)
+        grad_query, grad_value = differentiate(layout, _rounds(layout, orders.long()), saved)
         return _unpadded(grad_query, layout, query), _unpadded(grad_value, layout, value)
 
 
@@ -103,8 +104,12 @@ def _autograd(ctx: Any, grad_out: Tensor | None, *_: Any) -> tuple[Tensor | None
 
 def _refuse_second_derivatives(ctx: Any, *grads: Tensor) -> None:
     raise RuntimeError(
-        "lsh_attention computes first derivatives only and a second derivative was asked for; use "
-        "linear or softmax attention for it."
+        expected(
+            "lsh_attention",
+            "first derivatives",
+            "a second derivative",
+            "use linear or softmax attention for it",
+        )
     )
 
 
@@ -133,14 +138,14 @@ lsh_attention_operator = torch.ops.linattn_models.lsh_attention
 
 
 def _rows(x: Tensor, layout: Layout, lengths: Tensor | None) -> Tensor:
-    """(B, H, N, X) -> (G P, X) in the dtype to compute in; padding is 0, whatever stood there."""
+    """(B, H, N, X) -> (G P, X) in the dtype to compute in; padding becomes 0."""
     rows = padded_rows(x, layout.positions).to(accumulation_dtype(x.dtype))
     if lengths is None:
         return rows
     places = torch.arange(layout.positions, device=x.device)
-    dead = places >= layout.lengths.unsqueeze(1)  # (G, P)
-    # Where a number is none, a weight of 0 would not silence it.
-    return rows.masked_fill(dead.view(-1, 1), 0)
+    padding = places >= layout.lengths.unsqueeze(1)  # (G, P)
+    # A weight of 0 alone would not do: 0 times NaN is NaN.
+    return rows.masked_fill(padding.view(-1, 1), 0)
 
 
 def _positions(length: int, chunk: int) -> int:
@@ -158,25 +163,24 @@ def _layout(query: Tensor, lengths: Tensor | None, chunk: int, causal: bool) -> 
 
 
 def _orders(layout: Layout, query: Tensor, rotations: Tensor, lengths: Tensor | None) -> Tensor:
-    """(rounds, G, P) int64: the positions of every head as each round sorts them."""
+    """(rounds, G, P) int64: the positions of every head in each round's order."""
     length = query.shape[2]
-    dead = None
+    padding = None
     if lengths is not None:
-        dead = torch.arange(length, device=query.device) >= lengths.unsqueeze(1)  # (B, N)
-    orders = torch.stack([sorted_positions(query, rotation, dead) for rotation in rotations])
-    behind = torch.arange(length, layout.positions, device=query.device)
-    return torch.cat([orders, behind.expand(*orders.shape[:2], -1)], 2)
+        padding = torch.arange(length, device=query.device) >= lengths.unsqueeze(1)  # (B, N)
+    orders = torch.stack([sorted_positions(query, rotation, padding) for rotation in rotations])
+    last = torch.arange(length, layout.positions, device=query.device)
+    return torch.cat([orders, last.expand(*orders.shape[:2], -1)], 2)
 
 
 def _rounds(layout: Layout, orders: Tensor) -> list[Round]:
-    """The rounds, each knowing the chunks of those before it."""
+    """The rounds, each with the chunks of those before it."""
     numbers = torch.empty(orders.shape, dtype=torch.int32, device=orders.device)
     rounds = []
     for index, order in enumerate(orders):
-        found = Round(layout, order, numbers[:index])
+        rounds.append(Round(layout, order, numbers[:index]))
         if index + 1 < len(orders):
-            numbers[index] = found.chunk_numbers()
-        rounds.append(found)
+            numbers[index] = rounds[index].chunk_numbers()
     return rounds
 
 

@@ -10,7 +10,7 @@ import torch
 from linattn_models import (
     AutoregressiveTransformer,
     CannotCompile,
-    TransformerConfig,
+    Lsh,
     compile_decoder,
     generation_throughput,
     load,
@@ -18,17 +18,17 @@ from linattn_models import (
 )
 from tests.models.tiny import MAX_LENGTH, random_tokens, seeded, tiny_model, tiny_transformer
 
-LSH = {"attention": "lsh", "lsh_rounds": 2, "lsh_buckets": 4, "lsh_chunk": 3}
+LSH = Lsh(rounds=2, buckets=4, chunk=3)
 
 
 def lsh_model() -> AutoregressiveTransformer:
-    return tiny_model(**LSH)  # type: ignore[arg-type]
+    return tiny_model(LSH)
 
 
 def test_outputs_before_a_changed_input_are_as_they_were() -> None:
     """With one chunk for all. With more, a later position shifts the buckets behind its own into
     other chunks: LSH attention is causal in what it reads, and not in what it overlooks."""
-    model = tiny_transformer("lsh", lsh_rounds=1, lsh_buckets=4, lsh_chunk=8)
+    model = tiny_transformer(Lsh(rounds=1, buckets=4, chunk=8))
     x = torch.randn(2, 8, 8, dtype=torch.float64)
     changed = x.clone()
     changed[:, 5] *= -1.0
@@ -39,7 +39,7 @@ def test_outputs_before_a_changed_input_are_as_they_were() -> None:
 
 def test_nothing_later_is_read() -> None:
     """The gradient of an output by later inputs is zero in any chunks."""
-    model = tiny_transformer(**LSH)  # type: ignore[arg-type]
+    model = tiny_transformer(LSH)
     x = torch.randn(1, 9, 8, dtype=torch.float64, requires_grad=True)
     (gradient,) = torch.autograd.grad((model(x)[0, 4] * torch.randn(8)).sum(), x)
     assert (gradient[0, 5:] == 0).all() and (gradient[0, :5].abs().sum(-1) > 0).any()
@@ -47,7 +47,7 @@ def test_nothing_later_is_read() -> None:
 
 @pytest.mark.parametrize("is_causal", [True, False])
 def test_padding_is_as_if_it_were_not_there(is_causal: bool) -> None:
-    model = tiny_transformer(**LSH, is_causal=is_causal)  # type: ignore[arg-type]
+    model = tiny_transformer(LSH, is_causal=is_causal)
     x = torch.randn(3, 10, 8, dtype=torch.float64)
     lengths = [10, 1, 7]
     padded = model(x, torch.tensor(lengths))
@@ -57,7 +57,7 @@ def test_padding_is_as_if_it_were_not_there(is_causal: bool) -> None:
 
 
 def test_training_hashes_anew_and_evaluation_does_not() -> None:
-    model = tiny_transformer(**LSH)  # type: ignore[arg-type]
+    model = tiny_transformer(LSH)
     x = torch.randn(1, 12, 8, dtype=torch.float64)
     assert torch.equal(model(x), model(x))
     model.train()
@@ -85,7 +85,7 @@ def test_queries_are_the_keys() -> None:
 def test_it_refuses_to_step_with_the_reason() -> None:
     model = lsh_model()
     tokens = random_tokens(model, 2, 3)
-    reason = "LSH attention cannot step or prefill: a new position sorts into the midst"
+    reason = "LSH attention cannot step or prefill: a new position sorts among those"
     linear_state = tiny_model("linear").prefill(tokens)[1]
     for call in (
         lambda: model.transformer.initial_state(2),
@@ -116,20 +116,3 @@ def test_saved_and_loaded_it_hashes_as_before(tmp_path: Path) -> None:
     tokens = random_tokens(model, 2, MAX_LENGTH)
     assert isinstance(again, AutoregressiveTransformer)
     assert torch.equal(model(tokens), again(tokens))
-
-
-@pytest.mark.parametrize(
-    ("name", "attention", "rounds"),
-    [("linear", "linear", 4), ("lsh", "lsh", 4), ("lsh-1", "lsh", 1), ("lsh-12", "lsh", 12)],
-)
-def test_attentions_by_name(name: str, attention: str, rounds: int) -> None:
-    config = TransformerConfig(1, 2, 4, 8, attention="softmax").with_attention(name)
-    assert (config.attention, config.lsh_rounds) == (attention, rounds)
-    assert config.attention_name == (name if name != "lsh" else "lsh-4")
-
-
-@pytest.mark.parametrize("name", ["lsh-0", "lsh-", "lsh-x", "lhs-4", "softmax-4"])
-def test_other_names_are_refused(name: str) -> None:
-    config = TransformerConfig(1, 2, 4, 8)
-    with pytest.raises(ValueError, match=r"attention .* is unknown|lsh_rounds must be"):
-        config.with_attention(name)

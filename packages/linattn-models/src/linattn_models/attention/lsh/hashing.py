@@ -5,18 +5,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-# Buckets are sorted as bytes where these can number them: half the time of wider integers.
+# Up to 255 buckets are sorted as bytes, in half the time of wider integers.
 _MOST_IN_A_BYTE = 255
 
 
 def buckets_of(query: Tensor, rotation: Tensor) -> Tensor:
-    """The bucket of each query in one round: which of the directions +-r_b it points along most.
+    """The bucket of each query in one round: the nearest of the directions +-r_b.
 
         bucket = argmax [q R; -q R]
 
     Args:
         query: (B, H, N, D).
-        rotation: (H, D, buckets / 2); of no columns, all queries share one bucket.
+        rotation: (H, D, buckets / 2); without columns, all queries share one bucket.
 
     Returns:
         (B, H, N) int64 in 0..buckets-1.
@@ -30,16 +30,15 @@ def buckets_of(query: Tensor, rotation: Tensor) -> Tensor:
     return (strongest + half * opposite).squeeze(-1)
 
 
-def sorted_positions(query: Tensor, rotation: Tensor, dead: Tensor | None) -> Tensor:
-    """The positions by bucket, and within a bucket as they were.
+def sorted_positions(query: Tensor, rotation: Tensor, padding: Tensor | None) -> Tensor:
+    """The positions sorted by bucket, and within a bucket by position.
 
-    Dead positions come last, whatever their bucket: a padded sequence is cut into the chunks of
-    the sequence alone.
+    Padding comes last, whatever its bucket: a padded sequence has the chunks that it has alone.
 
     Args:
         query: (B, H, N, D).
         rotation: (H, D, buckets / 2).
-        dead: (B, N), true where there is only padding; None where there is none.
+        padding: (B, N) bool; None without any.
 
     Returns:
         (B H, N) int64.
@@ -48,7 +47,7 @@ def sorted_positions(query: Tensor, rotation: Tensor, dead: Tensor | None) -> Te
     """
     bucket = buckets_of(query, rotation)
     last = max(1, 2 * rotation.shape[-1])
-    if dead is not None:
-        bucket = bucket.masked_fill(dead.unsqueeze(1), last)
+    if padding is not None:
+        bucket = bucket.masked_fill(padding.unsqueeze(1), last)
     numbered = bucket.to(torch.uint8 if last <= _MOST_IN_A_BYTE else torch.int32)
     return numbered.flatten(0, 1).sort(dim=-1, stable=True).indices

@@ -1,8 +1,8 @@
-"""What a chunk sees in one round of hashing.
+"""The keys that a chunk sees in one round of hashing.
 
-A round sorts the positions of each head and cuts them into chunks. A chunk sees itself and the
-chunk before it, its window. All heads stand one behind the other, so that the chunks of all are one
-list; the first chunk of a head sees nothing of the head before.
+A round sorts the positions of each head and cuts them into chunks. A chunk sees its window: itself
+and the chunk before it. The chunks of all heads form one list; the first chunk of a head sees
+nothing of the previous head.
 
 Letters: G heads of all sequences, P positions of each (padded to whole chunks), c chunk,
 C = G P / c chunks in all.
@@ -18,14 +18,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 NOWHERE = torch.iinfo(torch.int32).max  # the position of a key that does not exist
-# Scores that are computed at once: what stays in the caches of a CPU, and what fills a GPU.
+# Scores that are computed at once: few enough for the caches of a CPU, enough to fill a GPU.
 _SCORES_AT_ONCE = {"cpu": 2**18}
 _SCORES_AT_ONCE_ELSEWHERE = 2**26
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How all rounds of one call are laid out.
+    """The sizes of one call, the same in all rounds.
 
     Attributes:
         groups: G, heads of all sequences.
@@ -47,7 +47,7 @@ class Layout:
         return self.groups * self.positions // self.chunk
 
     def blocks(self) -> list[slice]:
-        """Chunks that are worked on together, so that what is theirs stays in the caches."""
+        """The chunks in blocks, each small enough that its tensors stay in the caches."""
         kind = self.lengths.device.type
         scores = _SCORES_AT_ONCE.get(kind, _SCORES_AT_ONCE_ELSEWHERE)
         size = max(1, scores // (2 * self.chunk**2))
@@ -60,8 +60,8 @@ class Round:
 
     Attributes:
         layout: of the call.
-        order: (G, P) int64, the positions of each head as the round sorts them.
-        earlier: (rounds before, G, P) int32, the chunk of each position in each of them.
+        order: (G, P) int64, the positions of each head in the round's order.
+        earlier: (earlier rounds, G, P) int32, the chunk of each position in each of them.
     """
 
     layout: Layout
@@ -69,13 +69,13 @@ class Round:
     earlier: Tensor
 
     def rows(self, block: slice) -> Tensor:
-        """(chunks c,) int64: the rows of tensors (G P, X) that a block's queries are."""
+        """(chunks c,) int64: the rows of a block's queries in tensors (G P, X)."""
         return self.window_rows(block)[self.layout.chunk :]
 
     def window_rows(self, block: slice) -> Tensor:
-        """((chunks + 1) c,) int64: those rows behind the ones of the chunk before.
+        """((chunks + 1) c,) int64: those rows, after the rows of the chunk before.
 
-        Before the first chunk of all it stands once more; its window hides what is not there.
+        The first chunk of all comes after a copy of itself, which its window hides.
         """
         chunk = self.layout.chunk
         return self._rows[block.start * chunk : (block.stop + 1) * chunk]
@@ -91,22 +91,24 @@ class Round:
         )
 
     def hide(self, scores: Tensor, block: slice) -> None:
-        """Puts -inf where a query must not look, in the scores (chunks, c, 2 c) of a block.
+        """Sets to -inf the scores (chunks, c, 2 c) of a block that do not count.
 
-        It does not look at itself, nor at what an earlier round had in sight: each key counts once.
+        A query does not see itself, nor keys that it saw in an earlier round: each counts once.
         """
         chunk = self.layout.chunk
         scores.diagonal(chunk, -2, -1).fill_(-torch.inf)
         hidden = self._keys[block] > self._horizon[block]
         for numbers in self.earlier:
             keys = windows(numbers.view(-1)[self.window_rows(block)], chunk)  # (chunks, 2 c)
-            behind = keys[:, chunk:].unsqueeze(2) - keys.unsqueeze(1)  # chunks back to the key
-            hidden |= behind.bitwise_and_(-2) == 0  # 0, the same, or 1, the one before
+            back = keys[:, chunk:].unsqueeze(2) - keys.unsqueeze(
+                1
+            )  # chunks from the query to the key
+            hidden |= back.bitwise_and_(-2) == 0  # 0 (the same chunk) or 1 (the one before)
         scores.masked_fill_(hidden, -torch.inf)
 
     @cached_property
     def _rows(self) -> Tensor:
-        """(c + G P,) int64: all rows in this round's order, behind the first chunk's once more."""
+        """(c + G P,) int64: the first chunk's rows, then all rows, in the round's order."""
         layout = self.layout
         starts = torch.arange(layout.groups, device=self.order.device) * layout.positions
         rows = (self.order + starts.unsqueeze(1)).flatten()
@@ -118,7 +120,7 @@ class Round:
 
     @cached_property
     def _horizon(self) -> Tensor:
-        """(C, c, 1) int32: the last position that each query sees; -1 for one that is padding."""
+        """(C, c, 1) int32: the last position that each query sees; -1 for padding."""
         furthest = self.order.int() if self.layout.is_causal else NOWHERE - 1
         horizon = torch.where(self._exists, furthest, -1)
         return horizon.view(-1, self.layout.chunk, 1)
@@ -130,7 +132,7 @@ class Round:
         keys = torch.where(self._exists, self.order.int(), NOWHERE).flatten()
         window = windows(torch.cat([keys[: layout.chunk], keys]), layout.chunk).clone()
         firsts = window[:: layout.positions // layout.chunk]
-        firsts[:, : layout.chunk] = NOWHERE  # another head's, or none
+        firsts[:, : layout.chunk] = NOWHERE  # of another head, or a copy
         return window.unsqueeze(1)
 
 
@@ -143,18 +145,18 @@ def windows(rows: Tensor, chunk: int) -> Tensor:
 
 
 def norms_of(query: Tensor) -> Tensor:
-    """What queries (..., D) are divided by to be keys: their lengths (..., 1).
+    """The norms (..., 1) by which queries (..., D) are divided to give keys.
 
-    A query of no length is divided by infinity: its key has none either, and no gradient turns it.
+    The norm of a zero query is infinite here, so that its key is zero and has no gradient.
     """
     norm: Tensor = query.norm(dim=-1, keepdim=True)
     return norm.masked_fill_(norm == 0, torch.inf)
 
 
 def padded_rows(x: Tensor, positions: int) -> Tensor:
-    """(B, H, N, X) -> (G P, X), contiguous, with zeros behind each sequence."""
-    behind = positions - x.shape[2]
-    if behind:  # torch would copy even where there is nothing to pad
-        x = F.pad(x, (0, 0, 0, behind))
+    """(B, H, N, X) -> (G P, X), contiguous, with zeros after each sequence."""
+    padding = positions - x.shape[2]
+    if padding:  # F.pad copies even without padding
+        x = F.pad(x, (0, 0, 0, padding))
     batch, heads, _, width = x.shape
     return x.reshape(batch * heads * positions, width)

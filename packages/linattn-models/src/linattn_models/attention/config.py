@@ -1,0 +1,135 @@
+"""The configurations of the attentions: one frozen dataclass each, with a short form."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+from linattn_core import feature_map_names
+from linattn_core.errors import LONGEST, expected, near, shown
+from linattn_models.validation import at_least, from_fields, hash_buckets, in_range, one_of
+
+Options = tuple[tuple[str, Any], ...]
+
+
+class _Kind:
+    """The kind of attention, its short form and its JSON."""
+
+    kind: ClassVar[str]
+    can_step: ClassVar[bool] = True
+
+    def __str__(self) -> str:
+        return self.kind
+
+    def to_dict(self) -> dict[str, Any]:
+        """The kind and the fields as JSON values; `attention_config` reads them."""
+        return {"kind": self.kind, **asdict(self)}  # type: ignore[call-overload]
+
+
+@dataclass(frozen=True)
+class Linear(_Kind):
+    """Linear attention, the paper's: phi(q)^T S / (phi(q)^T z + eps). Short form "linear".
+
+    Attributes:
+        feature_map: phi, a name that `linattn_core.feature_map_names` lists.
+        eps: added to the denominator.
+        feature_map_options: the map's own options, a mapping or pairs, such as
+            {"num_features": 64}; stored as sorted pairs.
+    """
+
+    kind = "linear"
+
+    feature_map: str = "elu"
+    eps: float = 1e-6
+    feature_map_options: Mapping[str, Any] | Options = ()
+
+    def __post_init__(self) -> None:
+        one_of("feature_map", self.feature_map, feature_map_names())
+        in_range("eps", self.eps, 0.0, math.inf)
+        object.__setattr__(self, "feature_map_options", _sorted_pairs(self.feature_map_options))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The kind and the fields as JSON values; `attention_config` reads them."""
+        return {**super().to_dict(), "feature_map_options": dict(self.feature_map_options)}
+
+
+@dataclass(frozen=True)
+class Softmax(_Kind):
+    """Softmax attention: softmax(q^T K / sqrt(D)) V. Short form "softmax"."""
+
+    kind = "softmax"
+
+
+@dataclass(frozen=True)
+class Lsh(_Kind):
+    """LSH attention, Reformer's; see `lsh_attention`. Short form "lsh-4" with 4 rounds.
+
+    Attributes:
+        rounds: of hashing.
+        buckets: in each round, 1 or an even number.
+        chunk: positions in a chunk.
+    """
+
+    kind = "lsh"
+    can_step = False
+
+    rounds: int = 4
+    buckets: int = 64
+    chunk: int = 32
+
+    def __post_init__(self) -> None:
+        at_least("rounds", self.rounds, 1)
+        hash_buckets("buckets", self.buckets)
+        at_least("chunk", self.chunk, 1)
+
+    def __str__(self) -> str:
+        return f"{self.kind}-{self.rounds}"
+
+
+Attention = Linear | Softmax | Lsh
+
+_KINDS: dict[str, type[Attention]] = {cls.kind: cls for cls in (Linear, Softmax, Lsh)}
+
+
+def attention_config(value: object) -> Attention:
+    """The configuration itself, or the one that a short form or the mapping of `to_dict` names.
+
+    Args:
+        value: a configuration; "linear", "softmax", "lsh", or "lsh-X" with X rounds of hashing; or
+            a mapping with the key "kind" and the fields.
+
+    Raises:
+        ValueError: another name, unknown keys, or a value out of range.
+    """
+    if isinstance(value, Attention):
+        return value
+    if isinstance(value, Mapping):
+        fields = dict(value)
+        kind = fields.pop("kind", None)
+        one_of("the kind of attention", kind, _KINDS)
+        return from_fields(_KINDS[kind], f"the configuration of attention {kind!r}", fields)
+    if isinstance(value, str) and value in _KINDS:
+        return _KINDS[value]()
+    kind, _, rounds = str(value).partition("-")
+    if kind == Lsh.kind and rounds.isdecimal() and len(rounds) < 10:
+        return Lsh(rounds=int(rounds))
+    advice = near(str(value)[:LONGEST], [*_KINDS, "lsh-4"])
+    raise ValueError(
+        expected("attention", "'linear', 'softmax' or 'lsh-X' with X rounds", shown(value), advice)
+    )
+
+
+def _sorted_pairs(options: object) -> Options:
+    """Options in one hashable form, whatever their order and container."""
+    wanted = "a mapping or pairs of names and numbers, strings or booleans"
+    try:
+        pairs = dict(options)  # type: ignore[call-overload]
+    except (TypeError, ValueError):
+        raise ValueError(expected("feature_map_options", wanted, shown(options))) from None
+    for name, value in pairs.items():
+        if not isinstance(name, str) or not isinstance(value, (bool, int, float, str)):
+            pair = f"{shown(name)}: {shown(value)}"
+            raise ValueError(expected("feature_map_options", wanted, pair))
+    return tuple(sorted(pairs.items()))

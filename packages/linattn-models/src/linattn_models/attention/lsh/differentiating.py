@@ -1,0 +1,86 @@
+"""LSH attention backward: the weights of each round are recomputed from the denominators."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from linattn_models.attention.lsh.windows import Layout, Round, norms_of, windows
+
+
+@dataclass(frozen=True)
+class Saved:
+    """The tensors of the forward pass, and the upstream gradient.
+
+    Attributes:
+        denominator: (G P, 1), from `attend`.
+        query: (G P, D).
+        value, out, grad_out: (G P, M).
+    """
+
+    denominator: Tensor
+    query: Tensor
+    value: Tensor
+    out: Tensor
+    grad_out: Tensor
+
+
+def differentiate(layout: Layout, rounds: list[Round], saved: Saved) -> tuple[Tensor, Tensor]:
+    """The gradients of queries (G P, D) and values (G P, M).
+
+    The rounds share no key of a query, so that with the weights p of the whole softmax
+
+        ds_ij = p_ij (dout_i . v_j - dout_i . out_i),    dq_i += ds_ij k_j,    dk_j += ds_ij q_i
+
+    can be summed over them. The choice of a bucket has no gradient. Where a query sees only itself,
+    all weights are 0, because the denominator is infinite.
+    """
+    grad_query, grad_value = torch.zeros_like(saved.query), torch.zeros_like(saved.value)
+    alone = saved.denominator.view(-1).isposinf().nonzero().view(-1)
+    grad_value.index_copy_(0, alone, saved.grad_out[alone])
+    for hashing in rounds:
+        for block in layout.blocks():
+            rows = hashing.window_rows(block)
+            grad_queries, grad_values = _differentiate_in(hashing, block, saved)
+            grad_query.index_add_(0, rows, grad_queries)
+            grad_value.index_add_(0, rows, grad_values)
+    return grad_query, grad_value
+
+
+def _differentiate_in(hashing: Round, block: slice, saved: Saved) -> tuple[Tensor, Tensor]:
+    """A block's share in the gradients of its window rows, ((chunks + 1) c, X) each."""
+    chunk, rows = hashing.layout.chunk, hashing.window_rows(block)
+    queries = saved.query.index_select(0, rows)
+    norm = norms_of(queries)
+    keys = queries / norm
+    q, k = _by_chunk(queries, chunk)[1:], windows(keys, chunk)  # (chunks, c, D), (chunks, D, 2 c)
+    v = windows(saved.value.index_select(0, rows), chunk)  # (chunks, M, 2 c)
+    grad_out, out, denominator = (
+        _by_chunk(x.index_select(0, rows[chunk:]), chunk)
+        for x in (saved.grad_out, saved.out, saved.denominator)
+    )
+    scores = torch.bmm(q, k)  # (chunks, c, 2 c)
+    hashing.hide(scores, block)
+    weights = scores.sub_(denominator).exp_()
+    grad_scores = torch.bmm(grad_out, v).sub_((grad_out * out).sum(-1, keepdim=True)).mul_(weights)
+    grad_keys = _summed_windows(torch.bmm(grad_scores.transpose(1, 2), q))
+    # Through k = q / |q|: only the part of the gradient orthogonal to k counts.
+    along = (grad_keys * keys).sum(-1, keepdim=True)
+    grad_queries = grad_keys.addcmul_(keys, along, value=-1).div_(norm)
+    grad_queries[chunk:] += torch.bmm(grad_scores, k.transpose(1, 2)).flatten(0, 1)
+    return grad_queries, _summed_windows(torch.bmm(weights.transpose(1, 2), grad_out))
+
+
+def _by_chunk(rows: Tensor, chunk: int) -> Tensor:
+    return rows.view(-1, chunk, rows.shape[1])
+
+
+def _summed_windows(gradients: Tensor) -> Tensor:
+    """Gradients of windows (chunks, 2 c, X) as those of their rows ((chunks + 1) c, X)."""
+    chunks, both, width = gradients.shape
+    total = gradients.new_zeros(chunks + 1, both // 2, width)
+    total[1:] = gradients[:, both // 2 :]
+    total[:-1] += gradients[:, : both // 2]
+    return total.flatten(0, 1)

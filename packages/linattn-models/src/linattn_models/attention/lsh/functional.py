@@ -1,0 +1,167 @@
+"""`lsh_attention`, and the rotations that it hashes by."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from linattn_core.errors import expected, shown
+from linattn_core.state import accumulation_dtype
+from linattn_models.attention.lsh.operators import lsh_attention_operator
+from linattn_models.validation import (
+    at_least,
+    hash_buckets,
+    lengths_within,
+)
+
+_FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+def lsh_attention(
+    query: Tensor,
+    value: Tensor,
+    *,
+    is_causal: bool = False,
+    rounds: int = 4,
+    buckets: int = 64,
+    chunk: int = 32,
+    key_lengths: Tensor | None = None,
+    rotations: Tensor | None = None,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Softmax attention over the keys that hash near each query: Reformer's.
+
+        out_i = sum_j exp(q_i . k_j) v_j / sum_j exp(q_i . k_j),    k_j = q_j / |q_j|,
+
+    over the positions j that i sees. Each round puts every position into the bucket
+    argmax [q R; -q R], sorts positions by bucket and then by position, and cuts them into chunks.
+    Position i sees its own chunk and the one before it in every round, each key once. It sees
+    itself only where it sees nothing else; its output is then its own value. The softmaxes of the
+    rounds are combined by the logarithms of their denominators. (Kitaev et al. 2020, equations 2
+    to 6; "lsh-X" in "Transformers are RNNs", section 4, with X rounds, 64 buckets and chunks of
+    32.) Two calls hash differently, unless `rotations` or a seeded `generator` is passed.
+
+    There is no key argument: the keys are the queries, normalized. The norm of 1 takes the place of
+    softmax attention's factor 1 / sqrt(D).
+
+    Args:
+        query: (B, H, N, D) float, the keys as well.
+        value: (B, H, N, M), of the same dtype and device.
+        is_causal: whether position i sees only positions before it. Keys and values after i have
+            no weight, but their order still decides which positions before i share its chunk.
+        rounds: of hashing; with more rounds the result approaches attention over all keys.
+        buckets: in each round, 1 or an even number.
+        chunk: positions in a chunk, at most N; N need not be a multiple.
+        key_lengths: (B,) int in 1..N; positions at or past a row's length do not exist, and their
+            outputs are 0. A padded sequence gives the same as alone.
+        rotations: (rounds, H, D, buckets / 2) from `draw_rotations`, for repeatable hashing; they
+            take the place of `rounds` and `buckets`. Drawn anew by default.
+        generator: draws the rotations; torch's own by default.
+
+    Returns:
+        (B, H, N, M), the dtype of `value`.
+
+    Raises:
+        ValueError, TypeError: another shape, dtype or device, or a number out of range. A second
+            derivative raises RuntimeError, a forward-mode derivative NotImplementedError.
+
+    A NaN or an infinity spreads to its windows and the neighboring ones, of other heads and
+    sequences too, because 0 times NaN is NaN; padding is not read.
+
+    Cost: for each head O(rounds (N log N + N chunk (D + M) + rounds N chunk)) time; beside inputs
+    and outputs O(rounds N) memory for the orders and O(N (D + M + buckets)) for one round at a
+    time.
+    """
+    _check(query, value, chunk)
+    _refuse_tangents(query, value)
+    if not isinstance(is_causal, bool):
+        raise TypeError(expected("is_causal", "True or False", shown(is_causal)))
+    if rotations is None:
+        _, heads, _, head_dim = query.shape
+        rotations = draw_rotations(
+            rounds, heads, head_dim, buckets, generator=generator, device=query.device
+        )
+    else:
+        _check_rotations(rotations, query)
+    if key_lengths is not None:
+        batch, _, length, _ = query.shape
+        lengths_within("key_lengths", key_lengths, batch, length, shortest=1)
+        key_lengths = key_lengths.to(query.device)
+    rotations = rotations.to(accumulation_dtype(query.dtype))
+    out: Tensor = lsh_attention_operator(query, value, rotations, key_lengths, chunk, is_causal)[0]
+    return out
+
+
+def draw_rotations(
+    rounds: int,
+    heads: int,
+    head_dim: int,
+    buckets: int,
+    *,
+    generator: torch.Generator | None = None,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """Random directions for hashing, separate for each round and head.
+
+    Args:
+        generator: draws them, on `device`; torch's own by default.
+
+    Returns:
+        (rounds, heads, head_dim, buckets // 2) float32, normally distributed.
+
+    Raises:
+        ValueError: no rounds, or buckets neither 1 nor even.
+    """
+    at_least("rounds", rounds, 1)
+    hash_buckets("buckets", buckets)
+    shape = (rounds, heads, head_dim, buckets // 2)
+    return torch.randn(shape, generator=generator, device=device)
+
+
+def _check(query: Tensor, value: Tensor, chunk: int) -> None:
+    for name, x in (("query", query), ("value", value)):
+        if not isinstance(x, Tensor):
+            raise TypeError(expected(name, "a torch.Tensor", f"a {type(x).__name__}"))
+        if x.ndim != 4 or x.shape[3] == 0:
+            wanted = "shape (batch, heads, length, dim) with a dim of at least 1"
+            raise ValueError(expected(name, wanted, tuple(x.shape)))
+        if x.dtype not in _FLOATS:
+            raise TypeError(expected(name, "a floating dtype", x.dtype, "convert it"))
+    if query.shape[:3] != value.shape[:3]:
+        wanted = f"query's batch, heads and length {tuple(query.shape[:3])}"
+        raise ValueError(expected("value", wanted, tuple(value.shape)))
+    if query.dtype != value.dtype or query.device != value.device:
+        wanted = f"{query.dtype} on {query.device}, as query"
+        raise ValueError(expected("value", wanted, f"{value.dtype} on {value.device}"))
+    length = query.shape[2]
+    if length == 0:
+        raise ValueError(expected("query", "at least one position", "none"))
+    at_least("chunk", chunk, 1)
+    if chunk > length:
+        advice = f"with chunk={length} every position sees all keys"
+        raise ValueError(expected("chunk", f"at most the length {length}", chunk, advice))
+
+
+def _refuse_tangents(*tensors: Tensor) -> None:
+    """Forward-mode differentiation would pass through the operator as zeros."""
+    if torch.compiler.is_compiling():
+        return
+    if any(forward_ad.unpack_dual(x).tangent is not None for x in tensors):
+        advice = "use torch.autograd.grad"
+        raise NotImplementedError(
+            expected("lsh_attention", "reverse mode", "a forward-mode derivative (a jvp)", advice)
+        )
+
+
+def _check_rotations(rotations: Tensor, query: Tensor) -> None:
+    if not isinstance(rotations, Tensor) or not rotations.is_floating_point():
+        kind = rotations.dtype if isinstance(rotations, Tensor) else type(rotations).__name__
+        raise TypeError(expected("rotations", "a tensor of a floating dtype", kind))
+    heads, head_dim = query.shape[1], query.shape[3]
+    fit = rotations.ndim == 4 and rotations.shape[1:3] == (heads, head_dim)
+    if not fit or rotations.shape[0] == 0:
+        wanted = f"shape (rounds, {heads}, {head_dim}, buckets / 2)"
+        raise ValueError(expected("rotations", wanted, tuple(rotations.shape)))
+    if rotations.device != query.device:
+        raise ValueError(expected("rotations", f"{query.device}, as query", rotations.device))

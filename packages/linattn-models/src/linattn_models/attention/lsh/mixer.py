@@ -1,0 +1,46 @@
+"""The layer with LSH attention: O(N log N) for a whole sequence; it cannot step."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from linattn_models.attention.base import Mixer
+from linattn_models.attention.config import Lsh
+from linattn_models.attention.lsh.functional import draw_rotations, lsh_attention
+
+
+class LshMixer(Mixer):
+    """Heads attend by `lsh_attention`, so that one projection is queries and keys.
+
+    In training mode each call hashes by new rotations, from torch's random numbers; in evaluation
+    mode by those that the model was built with, which are saved with it.
+
+    A sequence shorter than a chunk is one chunk, in which all positions see one another.
+    """
+
+    projections = 2
+    refusal = (
+        "LSH attention cannot step or prefill: a new position sorts among those before it and "
+        "shifts the chunks of all, so that no state stays valid; call generate(method='rerun'), or "
+        "use linear or softmax attention."
+    )
+    rotations: Tensor  # (rounds, H, D, buckets / 2)
+
+    def __init__(self, attention: Lsh, num_heads: int, head_dim: int, is_causal: bool) -> None:
+        super().__init__(attention, num_heads, head_dim, is_causal)
+        self.chunk = attention.chunk
+        rotations = draw_rotations(attention.rounds, num_heads, head_dim, attention.buckets)
+        self.register_buffer("rotations", rotations)
+
+    def attend(self, query: Tensor, value: Tensor, lengths: Tensor | None) -> Tensor:
+        """(B, H, N, D) twice -> (B, H, N, D) in O(N log N)."""
+        rotations = torch.randn_like(self.rotations) if self.training else self.rotations
+        return lsh_attention(
+            query,
+            value,
+            is_causal=self.is_causal,
+            chunk=min(self.chunk, query.shape[2]),
+            key_lengths=lengths,
+            rotations=rotations,
+        )

@@ -1,0 +1,110 @@
+"""One layer of a transformer: attention and a feed-forward network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from linattn_core.decoding import CannotCompile, DecoderLayer
+from linattn_core.errors import expected
+from linattn_models import description
+from linattn_models.attention import Attention, LinearMixer, Mixer, build_mixer
+from linattn_models.config import TransformerConfig
+from linattn_models.initialization import bound_residual_stream, spread_queries_and_keys
+from linattn_models.state import Cursor, LayerState
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "relu": F.relu}
+
+
+class Block(nn.Module):
+    """One layer: attention, then a feed-forward network, each with a residual connection.
+
+    With norm "pre",     x = x + attention(norm1(x));     x = x + ffn(norm2(x));
+    with norm "post",    x = norm1(x + attention(x));     x = norm2(x + ffn(x)).
+    """
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        attention = cast(Attention, config.attention)
+        self.mixer: Mixer = build_mixer(
+            attention, config.num_heads, config.head_dim, config.is_causal
+        )
+        self.norm1 = nn.LayerNorm(config.embed_dim)
+        self.norm2 = nn.LayerNorm(config.embed_dim)
+        self.expand = nn.Linear(config.embed_dim, config.ffn_dim)
+        self.contract = nn.Linear(config.ffn_dim, config.embed_dim)
+        self.activation = ACTIVATIONS[config.activation]
+        self.norm_first = config.norm == "pre"
+        self.dropout = config.dropout
+        self._initialize(config)
+
+    def forward(self, x: Tensor, key_lengths: Tensor | None = None) -> Tensor:
+        """(B, N, E) -> (B, N, E); only `forward` drops out, in training mode."""
+        attended = self.mixer(self._attention_input(x), key_lengths)
+        return self._output(x, attended, self.dropout if self.training else 0.0)
+
+    def prefill(
+        self, x: Tensor, lengths: Tensor | None, max_length: int | None
+    ) -> tuple[Tensor, LayerState]:
+        """As `forward` without dropout, and the state after each row's own length."""
+        attended, state = self.mixer.prefill(self._attention_input(x), lengths, max_length)
+        return self._output(x, attended), state
+
+    def step(self, x: Tensor, state: LayerState, cursor: Cursor) -> tuple[Tensor, LayerState]:
+        """(B, E) -> (B, E), and the next state."""
+        attended, state = self.mixer.step(self._attention_input(x), state, cursor)
+        return self._output(x, attended), state
+
+    def describe(self) -> DecoderLayer:
+        """The layer for a backend that compiles it; see `Transformer.describe`."""
+        description.require(self, Block)
+        if self.activation not in ACTIVATIONS.values():
+            wanted = "that of 'gelu' or 'relu'"
+            raise CannotCompile(expected("the activation of a block", wanted, self.activation))
+        qkv, out = self.mixer.describe()
+        return DecoderLayer(
+            qkv,
+            out,
+            expand=description.affine(self.expand),
+            contract=description.affine(self.contract),
+            norm1=description.norm(self.norm1),
+            norm2=description.norm(self.norm2),
+        )
+
+    def settings(self) -> dict[str, Any]:
+        """The numbers and names of a `DecoderDescription`, of a block that describes itself."""
+        mixer = cast(LinearMixer, self.mixer)
+        return {
+            "num_heads": mixer.num_heads,
+            "head_dim": mixer.head_dim,
+            "feature_map": mixer.feature_map.pointwise,
+            "eps": mixer.eps,
+            "activation": {f: name for name, f in ACTIVATIONS.items()}[self.activation],
+            "norm_first": self.norm_first,
+        }
+
+    def _initialize(self, config: TransformerConfig) -> None:
+        compared = (self.mixer.projections - 1) * config.embed_dim  # all but the values
+        spread_queries_and_keys(self.mixer.qkv.weight[:compared], self.mixer.spread)
+        if self.norm_first:
+            bound_residual_stream((self.mixer.out, self.contract), 2 * config.num_layers)
+
+    def _attention_input(self, x: Tensor) -> Tensor:
+        return self.norm1(x) if self.norm_first else x
+
+    def _output(self, x: Tensor, attended: Tensor, dropout: float = 0.0) -> Tensor:
+        x = x + _dropped(attended, dropout)
+        if self.norm_first:
+            return x + _dropped(self._ffn(self.norm2(x)), dropout)
+        x = self.norm1(x)
+        return cast(Tensor, self.norm2(x + _dropped(self._ffn(x), dropout)))
+
+    def _ffn(self, x: Tensor) -> Tensor:
+        return cast(Tensor, self.contract(self.activation(self.expand(x))))
+
+
+def _dropped(x: Tensor, probability: float) -> Tensor:
+    return F.dropout(x, probability) if probability else x

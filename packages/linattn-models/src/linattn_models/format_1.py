@@ -1,0 +1,47 @@
+"""Models of format 1 in today's form: their configurations and weights, on disk until then."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+# Fields of attentions, which stood beside the attention's name.
+_FIELDS = {
+    "linear": {name: name for name in ("feature_map", "feature_map_options", "eps")},
+    "lsh": {f"lsh_{name}": name for name in ("rounds", "buckets", "chunk")},
+}
+# Matrices that were kept as (inputs, outputs), the transpose of torch's layout.
+_QKV, _EXPAND = "mixer.qkv.weight", "expand.weight"
+
+
+def config_from_format_1(values: object) -> object:
+    """The fields of a `TransformerConfig`; those of today's form come back as they are.
+
+    The fields of other attentions than the named one are dropped.
+    """
+    moved = {name for names in _FIELDS.values() for name in names}
+    if not isinstance(values, Mapping) or not moved & values.keys():
+        return values
+    kind = values.get("attention", "linear")
+    names = _FIELDS.get(kind, {}) if isinstance(kind, str) else {}
+    attention = {name: values[old] for old, name in names.items() if old in values}
+    others = {name: value for name, value in values.items() if name not in moved}
+    return {**others, "attention": {"kind": kind, **attention}}
+
+
+def weights_from_format_1(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights with every matrix as (outputs, inputs); those of today come back as they are.
+
+    The shape of a block's `qkv` tells its layout, since it has more outputs than inputs.
+    """
+    blocks = [
+        name.removesuffix(_QKV)
+        for name, x in tensors.items()
+        if name.endswith(_QKV) and x.ndim == 2 and x.shape[0] < x.shape[1]
+    ]
+    transposed = {block + matrix for block in blocks for matrix in (_QKV, _EXPAND)}
+    return {
+        name: x.t().contiguous() if name in transposed and x.ndim == 2 else x
+        for name, x in tensors.items()
+    }
