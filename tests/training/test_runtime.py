@@ -43,9 +43,9 @@ def test_what_cannot_be_found_is_none(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_it_names_device_and_threads() -> None:
-    told = environment(torch.device("cpu"))
-    assert told["device"] == "cpu"
-    assert told["threads"] == torch.get_num_threads()
+    recorded = environment(torch.device("cpu"))
+    assert recorded["device"] == "cpu"
+    assert recorded["threads"] == torch.get_num_threads()
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch, processes: int, kind: DistributedType) -> None:

@@ -38,8 +38,8 @@ def test_the_summary_is_the_contract(out: Path) -> None:
     assert (summary["seed"], summary["steps"]) == (3, 5)
     assert summary["parameters"] == sum(p.numel() for p in model.parameters())
     environment = summary["environment"]
-    told = {"torch", "device", "threads", "backends", "commit", "python", "platform"}
-    assert environment.keys() == told
+    names = {"torch", "device", "threads", "backends", "commit", "python", "platform"}
+    assert environment.keys() == names
     assert environment["torch"] == torch.__version__
 
 

@@ -43,18 +43,18 @@ class Recipe:
 
     def transformer(self, attention: Attention) -> TransformerConfig:
         """The layers, the same for every attention."""
-        if attention.startswith("lsh") and self.lsh_chunk > self.max_length:
-            wanted = f"at most --max-length, {self.max_length}"
-            raise ValueError(expected("--lsh-chunk", wanted, self.lsh_chunk))
         layers = attention_config(attention)
         if isinstance(layers, Lsh):
+            if self.lsh_chunk > self.max_length:
+                wanted = f"at most --max-length, {self.max_length}"
+                raise ValueError(expected("--lsh-chunk", wanted, self.lsh_chunk))
             layers = replace(layers, buckets=self.lsh_buckets, chunk=self.lsh_chunk)
         return TransformerConfig(
-            attention=layers,
             num_layers=self.num_layers,
             num_heads=self.num_heads,
             head_dim=self.head_dim,
             ffn_dim=self.ffn_dim,
+            attention=layers,
             norm=self.norm,
         )
 

@@ -16,6 +16,7 @@ from linattn_core.errors import expected, shown
 from linattn_models.files import new_folder, write_file
 
 FORMAT_VERSION = 2
+"""The first version had no digest of its record, and other names of the models' tensors."""
 MODEL_FILE = "model.safetensors"
 OPTIMIZER_FILE = "optimizer.safetensors"
 RANDOM_FILE = "rng.safetensors"
@@ -126,9 +127,10 @@ def _read_record(folder: Path) -> dict[str, Any]:
     if not isinstance(record, dict):
         raise damaged(folder, f"{path} holds no JSON object")
     version = record.get("format_version")
-    if isinstance(version, int) and version != FORMAT_VERSION:
-        raise ValueError(expected(str(path), f"format version {FORMAT_VERSION}", version))
-    if record.pop("sha256", None) != _digest(record):
+    if version not in (1, FORMAT_VERSION):
+        raise ValueError(expected(str(path), f"format version {FORMAT_VERSION}", shown(version)))
+    unsigned = version == 1 and "sha256" not in record
+    if not unsigned and record.pop("sha256", None) != _digest(record):
         raise damaged(folder, f"{path} is not what was written (its sha256 differs)")
     return record
 

@@ -1,4 +1,4 @@
-"""What a run is told, and what of it a resume may not change."""
+"""The configuration of a training, and what of it a resume may not change."""
 
 from __future__ import annotations
 

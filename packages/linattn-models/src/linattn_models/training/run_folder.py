@@ -103,7 +103,9 @@ class RunFolder:
             raise ValueError(
                 expected(str(folder), wanted, "another one", "restore the one or the other")
             )
-        weights = weights_from_format_1(checkpoint.tensors[MODEL_FILE])
+        weights = checkpoint.tensors[MODEL_FILE]
+        if checkpoint.record["format_version"] == 1:
+            weights = weights_from_format_1(weights)
         load_weights(model, weights, folder / MODEL_FILE)
         return checkpoint_step(folder)
 
@@ -120,7 +122,7 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keeps other processes out of the body, and says who is in it.
+        """Keeps other processes out of the body, and names the one in it to them.
 
         The system releases the lock when a process ends, however that happens.
 
@@ -145,11 +147,11 @@ class RunFolder:
     def _held(self) -> str:
         try:
             holder = _read_object(self._holder_file)
-            who = f"process {holder['pid']} on {holder['host']} since {holder['since']}"
+            holder_name = f"process {holder['pid']} on {holder['host']} since {holder['since']}"
         except (ValueError, KeyError):  # it has just begun, or just ended
-            who = "another process"
+            holder_name = "another process"
         advice = "wait for it to end, or stop it"
-        return expected(str(self.path), "a run that no other process writes", who, advice)
+        return expected(str(self.path), "a run that no other process writes", holder_name, advice)
 
     def write_config(self, config: dict[str, Any]) -> None:
         """Makes `config` the content of `config.json`."""
