@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from tqdm import tqdm
 
-import benchmarks.cases  # noqa: F401  (registers the cases)
-from benchmarks.measure.cases import Case, NotMeasured, Registry, Settings, registry
-from benchmarks.measure.machine import Limits, describe_machine, measure_limits
-from benchmarks.measure.processes import HOUR, apart
+from benchmarks.isolated import Measure, isolated, isolated_limits, measured
+from benchmarks.measure.cases import Case, Registry, Settings, registry
+from benchmarks.measure.machine import describe_machine, measure_limits
+from benchmarks.measure.processes import HOUR
 from benchmarks.measure.results import NOT_CORRECT, RAISED, CaseResult
-from benchmarks.measure.runner import DeviceLost, run_case, unmeasured
 from benchmarks.report.document import QUICK, Document, Run, read, to_markdown, write
 from linattn_core.errors import expected
 
 RESULTS = Path("docs") / "results"
-
-Measure = Callable[[Case, Settings, Limits, Sequence[CaseResult]], CaseResult]
 
 
 def main(
@@ -47,7 +44,7 @@ def main(
     settings = Settings(options.quick, options.peers, options.threads, options.device)
     torch.set_num_threads(settings.threads)
     folder = options.out or (None if options.quick else RESULTS)
-    measure = measure or (_here if options.quick else _apart(options.case_seconds))
+    measure = measure or (measured if options.quick else isolated(options.case_seconds))
     results = _measure_all(chosen, cases, settings, folder, measure)
     return int(any(_broken(result) for result in results))
 
@@ -60,7 +57,7 @@ def _measure_all(
     measure: Measure,
 ) -> list[CaseResult]:
     """Measures case after case, and writes the theme's documents after each."""
-    limits = measure_limits(settings) if settings.quick else apart(measured_limits, settings)
+    limits = measure_limits(settings) if settings.quick else isolated_limits(settings)
     run = Run(describe_machine(settings), limits, settings.quick)
     order = [case.name for case in cases if case.device == settings.device]
     results: list[CaseResult] = []
@@ -87,46 +84,6 @@ def _started(theme: str, settings: Settings, folder: Path | None) -> Document:
     if folder is None or settings.quick:
         return Document(theme, settings.device)
     return read(folder, theme, settings.device)
-
-
-def _here(
-    case: Case, settings: Settings, limits: Limits, earlier: Sequence[CaseResult]
-) -> CaseResult:
-    """Measures a case in this process; one that breaks leaves the others to run."""
-    try:
-        return run_case(case, settings, limits, earlier)
-    except (DeviceLost, NotMeasured) as error:
-        return unmeasured(case, f"not measured: {error}")
-    except Exception as error:  # noqa: BLE001 - one broken case must not end the others
-        return unmeasured(case, f"{RAISED} {type(error).__name__}: {error}".splitlines()[0])
-
-
-def _apart(seconds: float) -> Measure:
-    """Measures each case in a process of its own: one that crashes or hangs costs only itself."""
-
-    def measure(
-        case: Case, settings: Settings, limits: Limits, earlier: Sequence[CaseResult]
-    ) -> CaseResult:
-        try:
-            return apart(measured_case, case.name, settings, limits, earlier, seconds=seconds)
-        except NotMeasured as reason:
-            return unmeasured(case, f"not measured: {reason}")
-
-    return measure
-
-
-def measured_case(
-    name: str, settings: Settings, limits: Limits, earlier: Sequence[CaseResult]
-) -> CaseResult:
-    """Measures a registered case; runs in a process of its own."""
-    torch.set_num_threads(settings.threads)
-    return _here(registry.named(name, settings.device), settings, limits, earlier)
-
-
-def measured_limits(settings: Settings) -> Limits:
-    """Measures the machine's limits; runs in a process of its own."""
-    torch.set_num_threads(settings.threads)
-    return measure_limits(settings)
 
 
 def _tell_faults(result: CaseResult) -> None:

@@ -1,27 +1,5 @@
 """The cases; importing this package registers them all, theme by theme."""
 
-from benchmarks.cases import (
-    crossover,
-    cuda_generation,
-    cuda_ladder,
-    cuda_operator,
-    decoding,
-    generation,
-    lengths,
-    lsh_layer,
-    memory,
-    operator,
-)
-
-__all__ = [
-    "crossover",
-    "cuda_generation",
-    "cuda_ladder",
-    "cuda_operator",
-    "decoding",
-    "generation",
-    "lengths",
-    "lsh_layer",
-    "memory",
-    "operator",
-]
+from benchmarks.cases import operator, memory, lengths, crossover  # noqa: F401, I001
+from benchmarks.cases import lsh_layer, decoding, generation  # noqa: F401
+from benchmarks.cases import cuda_operator, cuda_ladder, cuda_generation  # noqa: F401

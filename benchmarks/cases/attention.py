@@ -67,7 +67,9 @@ class Attention:
             lambda *x: pick(self.call(*x))[:, :, rows], tensors, backward
         )
         exact = [pick(tensor.detach()).double().requires_grad_(backward) for tensor in tensors]
-        expected = oracle.output_and_gradients(lambda *x: self.rows(*x, rows), exact, backward)
+        expected = oracle.output_and_gradients(
+            lambda q, k, v: self.rows(q, k, v, rows), exact, backward
+        )
         ours = (actual[0], *(pick(gradient) for gradient in actual[1:]))
         names = ("the output", "the query gradient", "the key gradient", "the value gradient")
         return oracle.disagreement(ours, expected, names[: len(ours)])

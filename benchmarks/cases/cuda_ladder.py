@@ -10,14 +10,7 @@ from typing import Any
 import torch
 
 from benchmarks.cases.attention import LINEAR_CUDA, Attention, method_of
-from benchmarks.cases.cuda_operator import (
-    USUAL,
-    dtype_name,
-    entry,
-    many_heads,
-    scaled,
-    size_words,
-)
+from benchmarks.cases.cuda_operator import USUAL, dtype_name, entry, many_heads, scaled, size_words
 from benchmarks.cases.problem import Problem
 from benchmarks.measure import oracle
 from benchmarks.measure.cases import Case, Make, Method, NotMeasured, Settings, registry

@@ -86,13 +86,6 @@ class Target:
         """True for a share of one of the machine's limits."""
         return self.of_gemm or self.of_copy
 
-    @property
-    def subject(self) -> str:
-        """The method that the figure is about: a ratio that should be large divides by it."""
-        if self.denominator is not None and self.at_least is not None:
-            return self.denominator
-        return self.numerator
-
     def reached(self, value: float) -> bool:
         """True when `value` is on the right side of the bound."""
         return value >= self.bound if self.at_least is not None else value <= self.bound
@@ -108,8 +101,7 @@ class Description:
         quantity: what is measured, "seconds" or "bytes".
         unit: what the quantity is per.
         series, at: cases that differ only in a size belong to one series, drawn as one table
-            whose rows are the sizes `at`; the table says from which size on each method wins over
-            the last one.
+            whose rows are the sizes `at`, beside the last method of each.
         summarized: the document shows what a table of several such cases makes of them, not their
             own rows.
     """

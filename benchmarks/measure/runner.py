@@ -31,7 +31,6 @@ QUICK_ROUNDS = (1, 2)
 REFUSED = "refuses this call"  # as linattn_core says it of a backend
 
 Result = TypeVar("Result")
-Progress = Callable[[str], None]
 
 
 class DeviceLost(Exception):
@@ -39,28 +38,36 @@ class DeviceLost(Exception):
 
 
 def run_case(
-    case: Case,
-    settings: Settings,
-    limits: Limits,
-    earlier: Sequence[CaseResult] = (),
-    progress: Progress = lambda words: None,
+    case: Case, settings: Settings, limits: Limits, earlier: Sequence[CaseResult] = ()
 ) -> CaseResult:
     """Returns the figures of one case; a method that fails its check gets none.
 
     Args:
         limits: the machine's, for the shares of them.
         earlier: the results of the same series so far.
-        progress: told in a few words what goes on.
 
     Raises:
         DeviceLost: a kernel left the GPU unusable.
     """
     makes = case.setup(settings, earlier)
     _check_names(case, makes)
-    rows: dict[str, MethodResult] = {}
+    correct, rows = _checked(makes, settings)
+    samples, refused = _timed(case, correct, settings)
+    rows |= {name: MethodResult(name, words) for name, words in refused.items()}
+    rival = samples.get(list(makes)[-1]) if case.series is not None else None
+    for name, taken in samples.items():
+        rows[name] = _measured(name, correct[name], taken, rival, limits, settings)
+    targets = tuple(_target(target, rows, samples, settings) for target in case.targets)
+    return CaseResult(case.description, tuple(rows[name] for name in makes), targets)
+
+
+def _checked(
+    makes: Mapping[str, Make], settings: Settings
+) -> tuple[dict[str, Method], dict[str, MethodResult]]:
+    """The methods that are right, and the rows of those that are not or are not here."""
     correct: dict[str, Method] = {}
+    rows: dict[str, MethodResult] = {}
     for name, make in makes.items():
-        progress(f"{case.name}: checking {name}")
         try:
             made = guarded(name, make, settings)
             fault = guarded(name, made.check, settings)
@@ -72,25 +79,26 @@ def run_case(
         else:
             rows[name] = MethodResult(name, NOT_CORRECT, detail=fault)
         del made  # frees the inputs of a method that is wrong
-    progress(f"{case.name}: timing")
+    return correct, rows
+
+
+def _timed(
+    case: Case, methods: Mapping[str, Method], settings: Settings
+) -> tuple[dict[str, list[float]], dict[str, str]]:
+    """Samples per unit by method, one a round, and why others fell out."""
     measured = interleave(
-        correct,
+        methods,
         timer(settings.device),
         seconds=QUICK_SECONDS if settings.quick else case.seconds,
         rounds=QUICK_ROUNDS if settings.quick else case.rounds,
         short_seconds=0.0 if settings.quick and case.short_seconds else case.short_seconds,
         guard=lambda name, call: guarded(name, call, settings),
     )
-    rows |= {name: MethodResult(name, words) for name, words in measured.refused.items()}
     per_unit = {
-        name: [sample / correct[name].units for sample in samples]
+        name: [sample / methods[name].units for sample in samples]
         for name, samples in measured.samples.items()
     }
-    rival = per_unit.get(list(makes)[-1]) if case.series is not None else None
-    for name, samples in per_unit.items():
-        rows[name] = _measured(name, correct[name], samples, rival, limits, settings)
-    targets = tuple(_target(target, rows, per_unit, settings) for target in case.targets)
-    return CaseResult(case.description, tuple(rows[name] for name in makes), targets)
+    return per_unit, measured.refused
 
 
 def unmeasured(case: Case, reason: str) -> CaseResult:

@@ -17,8 +17,7 @@ CLOSING = (
     "Medians with quartiles over interleaved rounds; ratios are taken round by round. A method "
     "is measured only after its result agreed with a float64 oracle. The shares are of the GEMM "
     "rate ({gemm}) and the copy bandwidth of the run, counting the least operations and the least "
-    "bytes that the algorithm needs; caches that hold the bytes can take the latter over 100%. "
-    "The first table shows the larger share of the method that is to be fast."
+    "bytes that the algorithm needs; caches that hold the bytes can take the latter over 100%."
 )
 GEMM = {"cpu": "float32", "cuda": "bfloat16"}
 QUICK = "A quick run at tiny sizes: the cases run, the numbers mean nothing."

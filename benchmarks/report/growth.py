@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import statistics
 from collections.abc import Callable, Sequence
 
 from benchmarks.measure.results import CaseResult, MethodResult
@@ -44,9 +45,7 @@ def sections(results: Sequence[CaseResult], *, quick: bool = False) -> list[str]
 def exponent(points: Sequence[tuple[float, float]]) -> float:
     """Returns the slope of the least-squares line through log y over log x."""
     xs, ys = ([math.log(value) for value in axis] for axis in zip(*points, strict=True))
-    middle_x, middle_y = sum(xs) / len(xs), sum(ys) / len(ys)
-    above = sum((x - middle_x) * (y - middle_y) for x, y in zip(xs, ys, strict=True))
-    return above / sum((x - middle_x) ** 2 for x in xs)
+    return statistics.linear_regression(xs, ys).slope
 
 
 def fit(members: Sequence[CaseResult], name: str, read: Read) -> Fit | None:

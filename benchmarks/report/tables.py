@@ -28,7 +28,7 @@ def targets(results: Sequence[CaseResult], runs: Mapping[str, str]) -> str:
     if not rows:
         return "No case of this theme promises a figure."
     header = [
-        "case", "figure", "measured", "quartiles", "to reach", "reached", "share of a limit", "run",
+        "case", "figure", "measured", "quartiles", "to reach", "reached", "run"
     ]  # fmt: skip
     return table(header, rows)
 
@@ -52,10 +52,10 @@ def measurements(results: Sequence[CaseResult], runs: Mapping[str, str]) -> str:
 
 
 def series(results: Sequence[CaseResult]) -> list[str]:
-    """Returns a heading, a table and a sentence for each series of cases."""
+    """Returns a heading and tables for each series of cases."""
     parts: list[str] = []
     for name, members in by_series(results).items():
-        parts += [f"## By length: {name}", _series_table(members), first_win(members)]
+        parts += [f"## By length: {name}", _series_table(members)]
         if _has_peaks(members):
             unit = members[0].case.unit
             parts += [f"Peak memory above the inputs per {unit}:", _peaks_table(members)]
@@ -69,26 +69,6 @@ def by_series(results: Sequence[CaseResult]) -> dict[str, list[CaseResult]]:
         if result.case.series is not None and not result.case.summarized:
             found.setdefault(result.case.series, []).append(result)
     return found
-
-
-def first_win(members: Sequence[CaseResult]) -> str:
-    """Returns the sentences saying from which size on each method beats the last one."""
-    *ours, rival = (method.name for method in members[0].methods)
-    return " ".join(_first_win_over(members, name, rival) for name in ours)
-
-
-def _first_win_over(members: Sequence[CaseResult], ours: str, rival: str) -> str:
-    ratios = [(member.case.at, member.method(ours).over_last) for member in members]
-    known = sorted((at, ratio.median) for at, ratio in ratios if at is not None and ratio)
-    if len(known) < len(members):
-        return f"{ours} and {rival} were not both measured at every length."
-    losses = [at for at, ratio in known if ratio <= 1]
-    if not losses:
-        return f"{ours} is faster than {rival} at every length measured."
-    wins = [at for at, _ in known if at > max(losses)]
-    if not wins:
-        return f"{ours} is not yet faster than {rival} at N={max(losses):,}."
-    return f"{ours} is faster than {rival} from N={min(wins):,} on (of the lengths measured)."
 
 
 def _series_table(members: Sequence[CaseResult]) -> str:
@@ -125,18 +105,7 @@ def _outcome(result: CaseResult, outcome: TargetResult) -> list[str]:
     target, value = outcome.target, outcome.value
     sign = ">=" if target.at_least is not None else "<="
     measured = ["-", "-"] if value is None else _figure(result, target, value)
-    promised = [f"{sign} {_shown(result, target, target.bound)}", REACHED[outcome.reached]]
-    return [*measured, *promised, _larger_share(result.method(target.subject))]
-
-
-def _larger_share(method: MethodResult) -> str:
-    """Of the machine's two limits the one that the method comes closer to."""
-    shares = {"GEMM": method.share_of_gemm, "copy": method.share_of_copy}
-    known = {name: share.median for name, share in shares.items() if share is not None}
-    if not known:
-        return "-"
-    nearest = max(known, key=lambda name: known[name])
-    return f"{known[nearest]:.0%} of {nearest}"
+    return [*measured, f"{sign} {_shown(result, target, target.bound)}", REACHED[outcome.reached]]
 
 
 def _figure(result: CaseResult, target: Target, value: Spread) -> list[str]:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import __main__ as command
 from benchmarks.__main__ import main
-from benchmarks.measure.cases import Case, Method, Registry, Settings
+from benchmarks.isolated import isolated, isolated_limits
+from benchmarks.measure.cases import Case, Method, Registry, Settings, registry
 from benchmarks.measure.machine import Limits
 from benchmarks.measure.results import CaseResult, MethodResult, Target
 from benchmarks.report.document import read
@@ -69,16 +69,18 @@ def test_a_real_case_runs_to_the_end(tmp_path: Path) -> None:
 
 
 def test_a_process_of_its_own_measures_the_same() -> None:
-    settings, limits = Settings(quick=True, threads=1), Limits(1e9, 4e9, 1e8)
-    case = command.registry.named("operator/bfloat16/forward", "cpu")
-    result = command._apart(600)(case, settings, limits, [])
+    settings = Settings(quick=True, threads=1)
+    limits = isolated_limits(settings)
+    assert limits.copy_bandwidth > 0
+    case = registry.named("operator/bfloat16/forward", "cpu")
+    result = isolated(600)(case, settings, limits, [])
     assert result.case == case.description
     assert [method.name for method in result.methods] == list(case.setup(settings, []))
 
 
 def test_a_case_that_hangs_or_dies_costs_only_itself(make_case: MakeCase) -> None:
     unknown = make_case({"a": 1.0}, name="nobody/knows", targets=(Target("a", "a", at_most=1),))
-    result = command._apart(600)(unknown, Settings(), Limits(1, 1, 1), [])
+    result = isolated(600)(unknown, Settings(), Limits(1, 1, 1), [])
     assert result.method("a").status == "not measured: its process ended with exit code 1"
 
 

@@ -52,12 +52,6 @@ def test_a_share_is_of_one_limit_and_of_one_method() -> None:
         Target("share", "a", "b", at_least=0.7, of_gemm=True)
 
 
-def test_a_figure_is_about_the_method_that_is_to_be_fast() -> None:
-    assert Target.faster("ours", "rival", 2).subject == "ours"
-    assert Target("growth", "long", "short", at_most=1.5).subject == "long"
-    assert Target("peak", "a", at_most=160).subject == "a"
-
-
 def test_a_method_is_timed_or_measures_itself() -> None:
     with pytest.raises(ValueError, match="either run or measure"):
         Method(lambda: None)

@@ -20,7 +20,7 @@ from benchmarks.measure.results import (
 )
 from benchmarks.measure.runner import run_case
 from benchmarks.report.document import Document, Run, read, to_markdown, write
-from benchmarks.report.tables import first_win, quantity
+from benchmarks.report.tables import quantity
 
 MakeCase = Callable[..., Case]
 RunCase = Callable[[Case], CaseResult]
@@ -51,7 +51,7 @@ def test_the_document_shows_ratio_target_and_verdict(
 ) -> None:
     case = make_case({"slow": 4.2, "fast": 2.0}, targets=(twice_as_fast,))
     (row,) = _rows(to_markdown(_document(run(case))), "times faster")
-    shown = ["2.1", "2.1 to 2.1", ">= 2", "yes", "-", "a"]
+    shown = ["2.1", "2.1 to 2.1", ">= 2", "yes", "a"]
     assert row == ["fixed/case", "times faster than slow", *shown]
 
 
@@ -78,7 +78,7 @@ def test_a_wrong_method_shows_not_correct_and_no_number(
     assert not re.search(r"\d", "".join(row))
     (figure,) = _rows(text, "times faster")
     assert figure[2:4] == ["-", "-"]
-    assert figure[5:7] == ["-", "-"]
+    assert figure[5] == "-"
 
 
 def test_a_missing_peer_says_why(make_case: MakeCase, run: RunCase) -> None:
@@ -107,19 +107,11 @@ def _limited(gemm: float, copy: float) -> Method:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("gemm", "copy", "shown"),
-    [(0.75, 0.25, "75% of GEMM"), (0.1, 0.5, "50% of copy"), (0, 1.25, "125% of copy")],
-)
-def test_shares_of_the_limits_are_shown(
-    make_case: MakeCase, run: RunCase, gemm: float, copy: float, shown: str
-) -> None:
-    made = {"ours": lambda: _limited(gemm, copy), "rival": lambda: _limited(0, 0)}
-    target = Target.faster("ours", "rival", 2)
-    case = make_case({}, setup=lambda settings, earlier: made, targets=(target,))
+def test_shares_of_the_limits_are_shown(make_case: MakeCase, run: RunCase) -> None:
+    made = {"ours": lambda: _limited(0.75, 1.25), "rival": lambda: _limited(0, 0)}
+    case = make_case({}, setup=lambda settings, earlier: made)
     text = to_markdown(_document(run(case)))
-    assert _rows(text, "times as fast")[0][6] == shown
-    assert _rows(text, "| ours |")[0][-2:] == [f"{gemm:.0%}" if gemm else "-", f"{copy:.0%}"]
+    assert _rows(text, "| ours |")[0][-2:] == ["75%", "125%"]
     assert _rows(text, "| rival |")[0][-2:] == ["-", "-"]
 
 
@@ -172,28 +164,17 @@ def test_a_quick_run_says_so(make_case: MakeCase, run: RunCase) -> None:
     assert "numbers mean nothing" in text
 
 
-@pytest.mark.parametrize(
-    ("rival_seconds", "sentence"),
-    [
-        ([0.5, 2.0, 3.0], "A is faster than B from N=200 on"),
-        ([2.0, 2.0, 2.0], "A is faster than B at every length measured"),
-        ([0.5, 0.5, 0.5], "A is not yet faster than B at N=400"),
-        # A win that does not last is none.
-        ([2.0, 0.5, 2.0], "A is faster than B from N=400 on"),
-    ],
-)
-def test_the_first_win_is_named(
-    make_case: MakeCase, run: RunCase, rival_seconds: list[float], sentence: str
+def test_a_series_is_one_table_with_each_method_beside_the_last(
+    make_case: MakeCase, run: RunCase
 ) -> None:
     members = [
-        run(make_case({"A": 1.0, "B": seconds}, name=f"fixed/{at}", series="forward", at=at))
-        for at, seconds in zip((100, 200, 400), rival_seconds, strict=True)
+        run(make_case({"A": a, "B": 1.0, "C": 2.0}, name=f"fixed/{at}", series="forward", at=at))
+        for at, a in ((100, 4.0), (200, 0.5))
     ]
-    assert sentence in first_win(members)
     text = to_markdown(_document(*members))
     assert "## By length: forward" in text
-    last = rival_seconds[2]
-    assert ["400", "1 s", quantity(last, "seconds"), f"{last:.2f}"] in _rows(text, "400")
+    assert ["200", "500 ms", "1 s", "2 s", "4.00", "2.00"] in _rows(text, "200")
+    assert "The tables above show all." in text
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from functools import partial
 
 import torch
 
+from linattn_core.errors import expected
 from linattn_models.throughput.generating import Throughput
 from linattn_models.throughput.memory import available_memory, lacks_memory, peak_memory
 from linattn_models.validation import at_least
@@ -69,10 +70,10 @@ def best_batch(
     at_least("largest", largest, smallest)
     best = last = _try(time, device, smallest)
     if last.slowest > most_seconds:
-        raise ValueError(
-            f"seconds a position of a batch of {smallest}: expected at most {most_seconds:g}, got "
-            f"{last.slowest:.0f}; allow more or take a smaller model."
-        )
+        what = f"seconds a position of a batch of {smallest}"
+        advice = "allow more or take a smaller model"
+        wanted, got = f"at most {most_seconds:g}", f"{last.slowest:.0f}"
+        raise ValueError(expected(what, wanted, got, advice))
     in_vain = 0
     for batch in _doubled(smallest, largest):
         bound = _bound(last, batch, available_memory(device), most_seconds)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from linattn_core.errors import expected
 from linattn_models.autoregressive import AutoregressiveTransformer
 from linattn_models.decoding import (
     CompiledDecoder,
@@ -77,10 +78,9 @@ def generation_throughput(
         ValueError: arguments that cannot be right.
     """
     if isinstance(model, CompiledDecoder):
-        raise TypeError(
-            "model: expected an AutoregressiveTransformer, got a CompiledDecoder; pass the model, "
-            "and the decoder as decoder=."
-        )
+        advice = "pass the model, and the decoder as decoder="
+        wanted, got = "an AutoregressiveTransformer", "a CompiledDecoder"
+        raise TypeError(expected("model", wanted, got, advice))
     at_least("batch", batch, 1)
     method = choose_method(model, method)
     length = model.max_length if length is None else length
