@@ -24,13 +24,14 @@ import dataclasses
 import json
 import math
 from collections.abc import Collection, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Literal, get_args
 
 import torch
 import tyro
 from pixels.datasets import blank
-from pixels.measuring import Plan, outcome_of, where_it_runs
+from pixels.measuring import outcome_of, where_it_runs
 from pixels.methods import MethodName, methods_named
 from pixels.models import APP, alike, build_model, default_device, load_run
 from pixels.presets import Attention, paper
@@ -70,13 +71,6 @@ class Flags:
     out: Path | None = None
     """Folder for benchmark.json and benchmark.md; runs/pixel_generation/benchmark-SHAPE."""
 
-    def plan(self) -> Plan:
-        """How each method is timed."""
-        usual = 10_000 if default_device().type == "cuda" else 1_024
-        positions = None if self.whole else self.positions
-        largest = self.largest_batch or usual
-        return Plan(self.batch, positions, largest, self.position_seconds)
-
 
 def main(flags: Flags) -> None:
     """Measures, prints the table, and writes it."""
@@ -91,9 +85,15 @@ def main(flags: Flags) -> None:
         models, bits, shape = untrained(flags.shape, attentions), {}, flags.shape
     out = flags.out or Path("runs", APP, f"benchmark-{shape}")
     out.mkdir(parents=True, exist_ok=True)  # refused now, not after all timing
-    plan = flags.plan()
+    time = partial(
+        outcome_of,
+        positions=None if flags.whole else flags.positions,
+        batch=flags.batch,
+        largest=flags.largest_batch or (10_000 if default_device().type == "cuda" else 1_024),
+        most_seconds=flags.position_seconds,
+    )
     progress = tqdm(methods, desc="timing", unit="method")
-    outcomes = [outcome_of(models, method, plan) for method in progress]
+    outcomes = [time(models, method) for method in progress]
     record = {
         "app": APP,
         "shape": shape,
@@ -104,7 +104,7 @@ def main(flags: Flags) -> None:
         "bounded_by": {x.method.name: x.bounded_by for x in outcomes if x.bounded_by},
         "failures": {x.method.name: x.failure for x in outcomes if x.failure},
     }
-    text = benchmark_report(record, outcomes, searched=plan.batch is None)
+    text = benchmark_report(record, outcomes, searched=flags.batch is None)
     replace_file(out / "benchmark.json", (json.dumps(record, indent=2) + "\n").encode())
     replace_file(out / "benchmark.md", text.encode())
     print(text)

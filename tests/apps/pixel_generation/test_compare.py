@@ -199,8 +199,14 @@ def test_another_comparison_is_not_mixed_into_this_one(
     cases = {
         "training.steps of the run in": [*SMOKE, "--steps", 30],
         "expected 1, got 0": [*SMOKE, "--seed", 1],
-        "got times of digits with smoke": [*TWO, "--preset", "laptop"],
-        "got none of lsh-1": ["--preset", "smoke", "--attentions", "linear", "lsh-1"],
+        "got times of {'dataset': 'digits', 'preset': 'smoke'}": [*TWO, "--preset", "laptop"],
+        "of linear, softmax; choose another --out": [
+            "--preset",
+            "smoke",
+            "--attentions",
+            "linear",
+            "lsh-1",
+        ],
     }
     for sentence, flags in cases.items():
         done = script("compare", *flags, "--out", out)
