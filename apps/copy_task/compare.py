@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 import tyro
+
 from copying.presets import PRESETS, Attention, PresetName, Recipe
 from copying.training import APP, train_model
-
 from linattn_models.files import replace_file
 from linattn_models.training import (
     Panel,

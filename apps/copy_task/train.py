@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import tyro
+
 from copying.presets import PRESETS, Attention, PresetName, Recipe
 from copying.training import APP, train_model
-
 from linattn_models.training import is_main_process, preset_flags, run_script
 
 

@@ -30,17 +30,17 @@ from typing import Literal, get_args
 
 import torch
 import tyro
+from tqdm import tqdm
+
+from linattn_models import AutoregressiveTransformer
+from linattn_models.files import replace_file
+from linattn_models.training import RunFolder, require_at_least, run_script
 from pixels.datasets import blank
 from pixels.measuring import outcome_of, where_it_runs
 from pixels.methods import MethodName, methods_named
 from pixels.models import APP, alike, build_model, default_device, load_run
 from pixels.presets import Attention, paper
 from pixels.tables import benchmark_report
-from tqdm import tqdm
-
-from linattn_models import AutoregressiveTransformer
-from linattn_models.files import replace_file
-from linattn_models.training import RunFolder, require_at_least, run_script
 
 Shape = Literal["digits", "mnist", "cifar10"]
 Models = dict[Attention, AutoregressiveTransformer]

@@ -30,11 +30,6 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import tyro
-from pixels.comparison import YLABEL, compare_attentions, curve
-from pixels.datasets import DatasetName, load
-from pixels.models import APP
-from pixels.presets import PRESETS, Attention, Recipe
-from pixels.tables import attention_report, run_table
 
 from linattn_models.files import replace_file
 from linattn_models.training import (
@@ -47,6 +42,11 @@ from linattn_models.training import (
     run_summary,
     with_steps,
 )
+from pixels.comparison import YLABEL, compare_attentions, curve
+from pixels.datasets import DatasetName, load
+from pixels.models import APP
+from pixels.presets import PRESETS, Attention, Recipe
+from pixels.tables import attention_report, run_table
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,6 +25,10 @@ from pathlib import Path
 from typing import Any
 
 import tyro
+
+from linattn_models import AutoregressiveTransformer
+from linattn_models.files import replace_file
+from linattn_models.training import RunFolder, require_at_least, run_script
 from pixels.datasets import Images, load
 from pixels.measuring import measure, where_it_runs
 from pixels.models import APP
@@ -33,10 +37,6 @@ from pixels.presets import Attention, Recipe, demo
 from pixels.sampling import Draw
 from pixels.tables import DEMO_METHODS, demo_report
 from pixels.training import train_model
-
-from linattn_models import AutoregressiveTransformer
-from linattn_models.files import replace_file
-from linattn_models.training import RunFolder, require_at_least, run_script
 
 ATTENTIONS: tuple[Attention, ...] = ("linear", "softmax")
 PICTURES = ("samples", "completions")

@@ -25,12 +25,12 @@ import math
 from pathlib import Path
 
 import tyro
+
+from linattn_models.training import require_at_least, run_script
 from pixels.datasets import blank, load
 from pixels.models import load_run
 from pixels.pictures import affordable_samples, write_completions, write_samples
 from pixels.sampling import Draw
-
-from linattn_models.training import require_at_least, run_script
 
 COMPLETED = 8
 

@@ -1,13 +1,13 @@
-"""A checkpoint is there whole or not at all; a damaged one is named, never passed over."""
+"""A checkpoint is there whole or not at all; a damaged one is named, never skipped."""
 
 from __future__ import annotations
 
 import errno
-import json
 import os
 import resource
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -17,10 +17,19 @@ from linattn_models.files import new_folder, remove_folder, replace_file
 from linattn_models.training import RunFolder
 from linattn_models.training import checkpoint as checkpoint_module
 from linattn_models.training.checkpoint import load_weights, read_checkpoint
-from linattn_models.training.checkpointing import CheckpointKeeper
-from linattn_models.training.progress import Progress
-from linattn_models.training.updates import Updater, make_accelerator
-from tests.training.toy import ToyData, logged, toy_config, toy_loss, toy_model, toy_run
+from linattn_models.training.optimization import Updater
+from linattn_models.training.runtime import make_accelerator
+from linattn_models.training.snapshot import Progress, Snapshots
+from tests.training.toy import (
+    ToyData,
+    change_record,
+    change_tensors,
+    logged,
+    toy_config,
+    toy_loss,
+    toy_model,
+    toy_run,
+)
 
 FILES = ("model.safetensors", "optimizer.safetensors", "rng.safetensors", "training.json")
 
@@ -54,8 +63,6 @@ def test_it_holds_four_files_and_no_pickle(unbroken: Path) -> None:
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("damage", [truncate, Path.unlink, flip_a_bit])
 def test_a_damaged_file_is_named(run: Path, name: str, damage: Callable[[Path], object]) -> None:
-    if name == "training.json" and damage is flip_a_bit:
-        pytest.skip("the record is JSON without a digest of its own")
     path = run / "checkpoints" / "step-12" / name
     damage(path)
     with pytest.raises(ValueError, match="step-12 is damaged") as refusal:
@@ -73,21 +80,61 @@ def test_removing_the_damaged_checkpoint_goes_back_to_the_one_before(
     assert logged(run) == logged(unbroken)
 
 
-@pytest.mark.parametrize("lost", ["fingerprint", "evaluated_at", "files", "grad_scaler"])
+def test_a_flipped_bit_of_a_record_is_noticed(run: Path) -> None:
+    """In every byte one; what is still read means the same, as 1E-3 for 1e-3."""
+    folder = run / "checkpoints" / "step-12"
+    path = folder / "training.json"
+    content, record = path.read_bytes(), read_checkpoint(folder).record
+    for position, byte in enumerate(content):
+        flipped = bytes([byte ^ 1 << position % 8])
+        path.write_bytes(content[:position] + flipped + content[position + 1 :])
+        with suppress(ValueError):
+            assert read_checkpoint(folder).record == record
+
+
+@pytest.mark.parametrize("lost", ["fingerprint", "evaluated_at", "grad_scaler", "step"])
 def test_a_record_without_a_field_is_refused(run: Path, lost: str) -> None:
-    path = run / "checkpoints" / "step-12" / "training.json"
-    record = json.loads(path.read_text())
-    del record[lost]
-    path.write_text(json.dumps(record))
-    with pytest.raises(ValueError, match="damaged") as refusal:
+    change_record(run / "checkpoints" / "step-12", remove=lost)
+    with pytest.raises(ValueError, match=f"step-12 is damaged: {lost} in .* got 'none'"):
         toy_run(run, steps=20, checkpoint_every=4, eval_every=3, resume=True)
-    assert lost in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("step", -1), ("step", 8), ("step", "12"), ("metrics_lines", -3), ("steps", 0)),
+        *(("train_seconds", -0.5), ("train_seconds", "1"), ("evaluated_at", 1.5)),
+        *(("unlogged_losses", ["x"]), ("unlogged_losses", 0.5), ("metrics", {"error": "low"})),
+        *(("processes", 0), ("device", 1), ("grad_scaler", "x"), ("fingerprint", 7)),
+    ],
+)
+def test_a_record_out_of_range_is_refused(run: Path, name: str, value: object) -> None:
+    change_record(run / "checkpoints" / "step-12", **{name: value})
+    with pytest.raises(ValueError, match=f"is damaged: {name} in .*: expected") as refusal:
+        toy_run(run, steps=20, checkpoint_every=4, eval_every=3, resume=True)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("file", FILES[:3])
+@pytest.mark.parametrize("kind", ["missing", "unknown", "dtype", "shape"])
+def test_tensors_that_do_not_fit_the_run_are_refused(run: Path, file: str, kind: str) -> None:
+    folder = run / "checkpoints" / "step-12"
+    for name, tensor in read_checkpoint(folder).tensors[file].items():
+        copy = Path(shutil.copytree(run, run.with_name(f"copy-{name.replace('/', '-')}")))
+        other = {
+            "missing": {name: None},
+            "unknown": {f"{name}-2": tensor},
+            "dtype": {name: tensor.to(torch.float16)},
+            "shape": {name: tensor[None]},
+        }[kind]
+        change_tensors(copy / "checkpoints" / "step-12", file, **other)
+        with pytest.raises(ValueError, match=rf"{file}, tensor '{name}.*: expected .*, got"):
+            toy_run(copy, steps=20, checkpoint_every=4, eval_every=3, resume=True)
 
 
 def test_another_format_version_is_refused(run: Path) -> None:
-    path = run / "checkpoints" / "step-12" / "training.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "format_version": 99}))
-    with pytest.raises(ValueError, match="has format version 99, this release reads version 1"):
+    change_record(run / "checkpoints" / "step-12", format_version=99)
+    with pytest.raises(ValueError, match="expected format version 2, got 99"):
         RunFolder(run).load_weights(toy_model())
 
 
@@ -150,7 +197,7 @@ def test_the_old_checkpoint_goes_only_when_the_new_one_is_there(
         present.append({folder.name for folder in RunFolder(out).checkpoints()})
         remove_folder(path)
 
-    monkeypatch.setattr("linattn_models.training.checkpointing.remove_folder", watched)
+    monkeypatch.setattr("linattn_models.training.snapshot.remove_folder", watched)
     toy_run(out, steps=4, checkpoint_every=1, keep_checkpoints=1)
     pairs = [{f"step-{step}", f"step-{step + 1}"} for step in (1, 2, 3)]
     assert present == pairs
@@ -169,15 +216,18 @@ def test_checkpoints_are_ordered_by_number(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (lambda t: t.pop("0.weight"), "there misses the tensor '0.weight'"),
-        (lambda t: t.update(extra=torch.zeros(1)), "there holds the tensor 'extra'"),
+        (lambda t: t.pop("0.weight"), "there, tensor '0.weight': expected .*, got none"),
+        (
+            lambda t: t.update(extra=torch.zeros(1)),
+            "tensor 'extra': expected none, got float32",
+        ),
         (
             lambda t: t.update({"0.weight": torch.zeros(4, 8)}),
-            r"'0.weight' as float32 \(4, 8\), the model has it as float32 \(8, 4\)",
+            r"'0.weight': expected float32 \(8, 4\), got float32 \(4, 8\)",
         ),
         (
             lambda t: t.update({"0.weight": torch.zeros(8, 4, dtype=torch.float64)}),
-            r"'0.weight' as float64 \(8, 4\), the model has it as float32 \(8, 4\)",
+            r"'0.weight': expected float32 \(8, 4\), got float64 \(8, 4\)",
         ),
     ],
 )
@@ -226,8 +276,8 @@ def test_the_loss_scale_of_fp16_comes_back(tmp_path: Path) -> None:
     model = toy_model()
     updater = Updater(accelerator, model, ToyData(), toy_loss, config)
     folder = RunFolder(tmp_path)
-    keeper = CheckpointKeeper(accelerator, updater, model, config, folder, "print")
-    keeper.save(Progress(step=3))
+    snapshots = Snapshots(updater, folder, "print")
+    snapshots.save(Progress(step=3))
     accelerator.scaler.update(new_scale=2.0)
-    keeper.restore(read_checkpoint(folder.checkpoint_folder(3)))
+    snapshots.restore(read_checkpoint(folder.checkpoint_folder(3)))
     assert accelerator.scaler.get_scale() == 64.0

@@ -53,7 +53,7 @@ def test_derived_seeds_keep_their_arguments_apart() -> None:
 
 
 def test_no_example_is_refused() -> None:
-    with pytest.raises(ValueError, match="at least 1 example, the data has 0"):
+    with pytest.raises(ValueError, match="expected at least 1 example, got 0"):
         ExampleOrder(0, 4, 0)
 
 

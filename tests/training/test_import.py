@@ -10,7 +10,9 @@ import pytest
 import linattn_models.training
 
 
-@pytest.mark.parametrize("name", ["accelerate", "tensorboard", "tqdm"])
+@pytest.mark.parametrize(
+    "name", ["accelerate", "filelock", "matplotlib", "tensorboard", "tqdm", "tyro"]
+)
 def test_a_missing_dependency_names_the_extra(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ImportError, match=r"pip install linattn-models\[train\]") as refusal:

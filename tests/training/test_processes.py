@@ -65,6 +65,31 @@ def test_a_killed_run_resumes_bit_for_bit(
     assert same_weights(out, whole)
 
 
+def test_a_second_resume_is_refused_while_the_first_runs(
+    start: Start, out: Path, unbroken: Path
+) -> None:
+    options: dict[str, Any] = {"checkpoint_every": 4, "eval_every": 3}
+    toy_run(out, steps=8, **options)
+    first = start(out, pause_at=1, resume=True, **options)
+    wait_until_paused(first, out)
+    code, _, errors = ended(start(out, resume=True, **options))
+    assert code == 2
+    assert f"got process {first.pid} on " in errors and len(errors.splitlines()) == 1
+    (out.parent / "signaled").touch()
+    assert ended(first)[0] == 0
+    assert logged(out) == logged(unbroken)
+    assert same_weights(out, unbroken)
+
+
+def test_a_killed_process_holds_no_folder(start: Start, out: Path) -> None:
+    process = start(out, checkpoint_every=4, pause_at=6)
+    wait_until_paused(process, out)
+    process.kill()
+    ended(process)
+    assert (out / ".lock-holder.json").exists()
+    assert toy_run(out, checkpoint_every=4, resume=True)["steps"] == 12
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_leaves_the_checkpoint_of_the_step_in_hand(
     start: Start, out: Path, unbroken: Path, number: signal.Signals
@@ -122,8 +147,13 @@ def test_two_processes_with_dropout_resume_bit_for_bit(
 
 def signal_when_paused(process: subprocess.Popen[str], out: Path, number: signal.Signals) -> None:
     """Sends the signal while the worker waits at its `pause_at`."""
+    wait_until_paused(process, out)
+    process.send_signal(number)
+    (out.parent / "signaled").touch()
+
+
+def wait_until_paused(process: subprocess.Popen[str], out: Path) -> None:
+    """Returns when the worker waits at its `pause_at`."""
     while not (out.parent / "paused").exists():
         assert process.poll() is None, process.communicate()[1]
         time.sleep(0.02)
-    process.send_signal(number)
-    (out.parent / "signaled").touch()

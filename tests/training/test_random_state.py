@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linattn_models.training.random_state import (
+from linattn_models.training.data import (
     preserved_random_state,
     random_tensors,
     seed_all,

@@ -16,6 +16,7 @@ from tests.training.toy import (
     Crash,
     CrashingData,
     ToyData,
+    change_record,
     logged,
     noisy_loss,
     same_weights,
@@ -162,7 +163,9 @@ def test_what_alters_no_update_may_change(out: Path, unbroken: Path) -> None:
 
 def test_fewer_steps_than_made_are_refused(out: Path) -> None:
     toy_run(out, steps=5)
-    with pytest.raises(ValueError, match=r"has made 5 steps already, .* got 3"):
+    with pytest.raises(
+        ValueError, match=r"expected at least the 5 that the run .* has made, got 3"
+    ):
         toy_run(out, steps=3, resume=True)
 
 
@@ -172,34 +175,44 @@ def test_a_lengthened_cosine_schedule_warns(out: Path) -> None:
         toy_run(out, steps=6, schedule="cosine", resume=True)
 
 
+def test_a_warm_up_that_nobody_gave_is_kept_by_a_resume(out: Path) -> None:
+    toy_run(out, steps=20, warmup_steps=None)
+    assert RunFolder(out).config()["training"]["warmup_steps"] == 2
+    assert toy_run(out, steps=40, warmup_steps=None, resume=True)["steps"] == 40
+    assert RunFolder(out).config()["training"]["warmup_steps"] == 2
+    with pytest.raises(ValueError, match=r"training\.warmup_steps was 2 and is now 4"):
+        toy_run(out, steps=40, warmup_steps=4, resume=True)
+
+
 def test_a_checkpoint_of_other_processes_warns_that_draws_start_afresh(out: Path) -> None:
     toy_run(out, steps=2)
-    path = out / "checkpoints" / "step-2" / "training.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "processes": 2}))
+    change_record(out / "checkpoints" / "step-2", processes=2)
     with pytest.warns(UserWarning, match=r"written by 2 process\(es\) on .* resumed by 1 on"):
         toy_run(out, steps=4, resume=True)
 
 
 def test_a_checkpoint_of_another_run_is_refused(out: Path, tmp_path: Path) -> None:
     toy_run(out, steps=2)
-    toy_run(tmp_path / "other", steps=2, seed=1)
-    stray = tmp_path / "other" / "checkpoints" / "step-2"
+    toy_run(tmp_path / "other", steps=9, seed=1)
+    stray = tmp_path / "other" / "checkpoints" / "step-9"
     stray.rename(out / "checkpoints" / "step-9")
-    with pytest.raises(ValueError, match="another configuration"):
+    with pytest.raises(ValueError, match="expected this run's configuration"):
         toy_run(out, resume=True)
 
 
 def test_lost_metrics_are_refused(out: Path) -> None:
     toy_run(out, steps=4)
     (out / "metrics.jsonl").write_bytes(b"")
-    with pytest.raises(ValueError, match="has 0 whole lines, the checkpoint was written after 4"):
+    with pytest.raises(ValueError, match=r"expected the 4 lines after which .*, got 0"):
         toy_run(out, steps=6, resume=True)
 
 
 def test_a_model_with_other_tensors_is_refused(out: Path) -> None:
     toy_run(out, steps=2)
     model = torch.nn.Sequential(*toy_model(), torch.nn.Linear(1, 1))
-    with pytest.raises(ValueError, match=r"model\.safetensors misses the tensor '5\.bias'"):
+    with pytest.raises(
+        ValueError, match=r"model\.safetensors, tensor '5\.bias': expected .*, got none"
+    ):
         toy_run(out, steps=4, model=model, resume=True)
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import platform
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
 from linattn_models.training import RunFolder
-from linattn_models.training.report import run_panels
-from tests.training.toy import toy_evaluate, toy_model
+from linattn_models.training.metrics import run_panels
+from tests.training.toy import toy_evaluate, toy_model, toy_run
 
 
 def test_weights_are_those_the_summary_speaks_of(unbroken: Path) -> None:
@@ -38,7 +41,9 @@ def test_what_is_missing_is_named(out: Path) -> None:
     folder = RunFolder(out)
     assert not folder.holds_run()
     assert folder.latest_checkpoint() is None
-    with pytest.raises(ValueError, match=r"summary\.json: expected the record of a run, got no file"):
+    with pytest.raises(
+        ValueError, match=r"summary\.json: expected the record of a run, got no file"
+    ):
         folder.summary()
     with pytest.raises(ValueError, match=r"metrics\.jsonl: expected the log of a run, got no file"):
         folder.metrics()
@@ -70,3 +75,40 @@ def test_no_curve_without_a_measurement(out: Path) -> None:
     (out / "metrics.jsonl").write_text("")
     with pytest.raises(ValueError, match="expected a measurement to draw, got none"):
         RunFolder(out).plot_curves()
+
+
+def test_a_locked_folder_says_who_holds_it(out: Path) -> None:
+    folder = RunFolder(out)
+    with folder.locked():
+        with pytest.raises(ValueError, match="expected a run that no other process") as refusal:
+            toy_run(out)
+        assert f"got process {os.getpid()} on {platform.node()} since 2" in str(refusal.value)
+        with (
+            pytest.raises(ValueError, match="no other process writes"),
+            RunFolder(out).locked(),
+        ):
+            pass
+    toy_run(out, steps=1)
+
+
+def test_a_file_of_the_lock_that_is_damaged_does_not_hide_the_lock(out: Path) -> None:
+    with RunFolder(out).locked():
+        (out / ".lock-holder.json").write_text("{")
+        with pytest.raises(ValueError, match="got another process; wait"):
+            toy_run(out)
+
+
+def test_lines_of_another_writer_are_noticed(out: Path) -> None:
+    def appending(model: torch.nn.Module) -> dict[str, float]:
+        with (out / "metrics.jsonl").open("ab") as file:
+            file.write(b"{}\n")
+        return toy_evaluate(model)
+
+    def replacing(model: torch.nn.Module) -> dict[str, float]:
+        RunFolder(out).cut_metrics(1)  # as a second process that resumes does
+        return toy_evaluate(model)
+
+    for evaluate in (appending, replacing):
+        with pytest.raises(ValueError, match="another process writes into the run"):
+            toy_run(out, evaluate=evaluate, eval_every=2, checkpoint_every=2)
+        shutil.rmtree(out)

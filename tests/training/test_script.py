@@ -1,13 +1,83 @@
-"""How scripts end."""
+"""How scripts begin and end: presets, flags, exit codes."""
 
 from __future__ import annotations
 
+import dataclasses
 import errno
+from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
+import tyro
 
-from linattn_models.training import run_script
+from linattn_models.training import (
+    TrainingFlags,
+    peek_flag,
+    preset_flags,
+    require_at_least,
+    run_script,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Flags:
+    preset: Literal["smoke", "paper"]
+    training: tyro.conf.OmitArgPrefixes[TrainingFlags]
+    out: Path | None = None
+    """Where it goes."""
+
+
+PRESETS = {
+    "smoke": Flags("smoke", TrainingFlags(steps=20, batch_size=2)),
+    "paper": Flags("paper", TrainingFlags(steps=999, batch_size=64)),
+}
+
+
+def parsed(*args: str) -> Flags:
+    return preset_flags(PRESETS, "paper", description="Trains.\n\n    python it.py", args=args)
+
+
+def test_flags_override_the_preset_that_is_named() -> None:
+    assert parsed() == PRESETS["paper"]
+    for named in (("--preset", "smoke"), ("--preset=smoke",)):
+        flags = parsed("--steps", "7", *named, "--out", "there")
+        training = TrainingFlags(steps=7, batch_size=2)
+        assert flags == Flags("smoke", training, Path("there"))
+
+
+def test_an_unknown_preset_is_one_sentence() -> None:
+    with pytest.raises(ValueError, match="--preset: expected a known name, got 'smok'; did you"):
+        parsed("--preset", "smok")
+    with pytest.raises(ValueError, match="known are 'smoke', 'paper'"):
+        preset_flags(PRESETS, "laptop", description="", args=["--preset"])
+
+
+def test_help_shows_the_values_of_the_preset(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        parsed("--preset", "smoke", "--help")
+    assert end.value.code == 0
+    text = capsys.readouterr().out
+    assert "    python it.py\n" in text
+    assert "--preset smoke [-h]" in text
+    assert "default: 20" in text and "999" not in text
+
+
+def test_an_unknown_flag_ends_with_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        parsed("--stepz", "3")
+    assert end.value.code == 2
+    assert "--stepz" in capsys.readouterr().err
+
+
+def test_a_flag_is_known_before_parsing() -> None:
+    assert peek_flag("data-dir", "none", ["--data-dir", "x", "--data", "y"]) == "x"
+    assert peek_flag("dataset", "digits", ["--data-dir", "x"]) == "digits"
+
+
+def test_a_flag_below_its_minimum_is_refused() -> None:
+    with pytest.raises(ValueError, match="--batch-size: expected 3 or more, got 2"):
+        require_at_least(PRESETS["smoke"].training, {"drop_at": 1, "batch_size": 3})
 
 
 def failing(error: BaseException) -> int:

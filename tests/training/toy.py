@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from linattn_models.training import RunFolder, TrainingConfig, train
+from linattn_models.training.checkpoint import (
+    RECORD_FILE,
+    TENSOR_FILES,
+    read_checkpoint,
+    signed_record,
+    write_checkpoint,
+)
 
 DESCRIBE = {"app": "toy", "preset": "smoke", "dataset": "noise", "attention": "linear"}
 
@@ -109,6 +117,24 @@ def toy_run(
         describe=describe,
         model_config={"width": 8} if model_config is None else model_config,
     )
+
+
+def change_record(folder: Path, remove: str = "sha256", **changes: Any) -> None:
+    """Puts other values into a checkpoint's record, or removes one, and signs it again."""
+    record = json.loads((folder / RECORD_FILE).read_bytes())
+    changed = {**record, **changes}
+    content = {name: changed[name] for name in changed.keys() - {"sha256", remove}}
+    (folder / RECORD_FILE).write_bytes(signed_record(content))
+
+
+def change_tensors(folder: Path, file: str, **changes: Tensor | None) -> None:
+    """Puts other tensors into a checkpoint's file, or removes those that are None, and signs it."""
+    checkpoint = read_checkpoint(folder)
+    changed = {**checkpoint.tensors[file], **changes}
+    kept = {name: tensor for name, tensor in changed.items() if tensor is not None}
+    shutil.rmtree(folder)
+    tensors = {name: checkpoint.tensors[name] for name in TENSOR_FILES} | {file: kept}
+    write_checkpoint(folder, tensors, checkpoint.record)
 
 
 def logged(out: Path) -> list[dict[str, Any]]:

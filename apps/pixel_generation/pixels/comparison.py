@@ -9,11 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pixels.datasets import Images
-from pixels.models import APP, build_model
-from pixels.presets import Attention, Recipe
-from pixels.tokens import TokenData
-from pixels.training import mean_nats, train_model
 from torch import nn
 
 from linattn_core.errors import expected
@@ -31,6 +26,11 @@ from linattn_models.training import (
     updates_within,
     with_steps,
 )
+from pixels.datasets import Images
+from pixels.models import APP, build_model
+from pixels.presets import Attention, Recipe
+from pixels.tokens import TokenData
+from pixels.training import mean_nats, train_model
 
 FILES = ("table.md", "curves.png", "results.json", "timings.json")
 YLABEL = "bits/dim, validation images"

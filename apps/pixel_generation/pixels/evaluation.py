@@ -12,10 +12,10 @@ from contextlib import contextmanager
 
 import numpy as np
 import torch
-from pixels.datasets import Pixels
-from pixels.tokens import Layout, batches
 
 from linattn_models import AutoregressiveTransformer
+from pixels.datasets import Pixels
+from pixels.tokens import Layout, batches
 
 POSITIONS_AT_ONCE = 16_384  # of all images of a batch together: bounds the memory
 PSEUDO_COUNT = 0.5

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from pixels.methods import Method, Models, stepping_backends, time_method
-from pixels.models import default_device
 from tqdm import tqdm
 
 from linattn_models.throughput import best_batch, lacks_memory
 from linattn_models.training import environment
+from pixels.methods import Method, Models, stepping_backends, time_method
+from pixels.models import default_device
 
 # Enough to compare two batch sizes; the one that is chosen is timed at more positions.
 _SEARCH_POSITIONS = 3

@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 from matplotlib.figure import Figure
+
+from linattn_models import AutoregressiveTransformer
+from linattn_models.files import replace_file
 from pixels.datasets import Images, Pixels
 from pixels.models import generation_method
 from pixels.sampling import Draw, complete_images, sample_images
 from pixels.tokens import Layout
-
-from linattn_models import AutoregressiveTransformer
-from linattn_models.files import replace_file
 
 DPI = 100
 GAP = 4  # between images, in pixels of the picture

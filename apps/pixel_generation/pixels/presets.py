@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import tyro
-from pixels.datasets import DatasetName, Images
-from pixels.tokens import Layout
 
 from linattn_models import Categorical, MixtureOfLogistics, TransformerConfig
 from linattn_models.training import TrainingFlags
+from pixels.datasets import DatasetName, Images
+from pixels.tokens import Layout
 
 Attention = Literal["linear", "softmax", "lsh-1", "lsh-4"]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
+
+from linattn_models import AutoregressiveTransformer
 from pixels.datasets import Pixels
 from pixels.evaluation import evaluating
 from pixels.models import generation_method
 from pixels.tokens import Layout, to_images, to_tokens
-from torch import Tensor
-
-from linattn_models import AutoregressiveTransformer
 
 
 @dataclass(frozen=True)

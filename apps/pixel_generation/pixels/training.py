@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
+
+from linattn_models import AutoregressiveTransformer
+from linattn_models.training import RunFolder, is_main_process, train
 from pixels.datasets import Images
 from pixels.evaluation import bits_per_dim, independent_pixels
 from pixels.models import APP, build_model
 from pixels.pictures import affordable_samples, write_samples
 from pixels.presets import Recipe
 from pixels.tokens import TokenData
-from torch import Tensor
-
-from linattn_models import AutoregressiveTransformer
-from linattn_models.training import RunFolder, is_main_process, train
 
 DESCRIBED = ("preset", "dataset", "attention", "layout")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from copying.data import SEPARATOR, SYMBOLS, Duplications, Stream, in_second_half
 
 INDICES = torch.arange(400)

@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from torch import Tensor, nn
+
 from copying.data import SYMBOLS, VOCABULARY, Duplications, in_second_half
 from copying.measures import SEQUENCES_AT_ONCE, copy_loss, copy_measures
 from copying.model import build_model
 from copying.presets import Attention, smoke
-from torch import Tensor, nn
-
 from linattn_models import Categorical
 
 DATA = Duplications(0, "held-out", SEQUENCES_AT_ONCE + 3, 20)

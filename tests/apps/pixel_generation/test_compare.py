@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from linattn_models.training import RunFolder
 from pixels.comparison import curve
 from pixels.paper import PAPER
 from pixels.tables import attention_report
-
-from linattn_models.training import RunFolder
 from tests.apps.app_scripts import Script, command
 
 PNG = b"\x89PNG"

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+
 from pixels.datasets import load
 from pixels.evaluation import independent_pixels
 

@@ -6,12 +6,12 @@ from functools import partial
 from typing import Any
 
 import pytest
+
+from linattn_models import AutoregressiveTransformer, Throughput, TransformerConfig
 from pixels import measuring
 from pixels.measuring import Outcome, Speed
 from pixels.methods import LINEAR, LSH_4, SOFTMAX, STATEFUL_SOFTMAX, Method, Models
 from pixels.tables import benchmark_report, benchmark_table
-
-from linattn_models import AutoregressiveTransformer, Throughput, TransformerConfig
 
 outcome_of = partial(measuring.outcome_of, positions=2, largest=8, most_seconds=20)
 

@@ -7,6 +7,10 @@ from typing import get_args
 
 import pytest
 import torch
+
+from linattn_core import backends
+from linattn_models import AutoregressiveTransformer, TransformerConfig
+from linattn_models.attention import LinearMixer
 from pixels.measuring import Speed, how_it_ran, measure
 from pixels.methods import (
     LINEAR,
@@ -18,10 +22,6 @@ from pixels.methods import (
     time_method,
 )
 from pixels.presets import Attention
-
-from linattn_core import backends
-from linattn_models import AutoregressiveTransformer, TransformerConfig
-from linattn_models.attention import LinearMixer
 
 CPU = torch.device("cpu")
 SPEED = Speed("linear", 1, 2.0, 0.5, 100, estimated=False, compiled=True)

@@ -8,13 +8,13 @@ from typing import get_args
 
 import numpy as np
 import pytest
+
+from linattn_models import AutoregressiveTransformer, TransformerConfig
 from pixels.datasets import Images
 from pixels.evaluation import bits_per_dim
 from pixels.pictures import affordable_samples
 from pixels.presets import Attention
 from pixels.sampling import Draw, complete_images, sample_images
-
-from linattn_models import AutoregressiveTransformer, TransformerConfig
 
 
 def tiny(

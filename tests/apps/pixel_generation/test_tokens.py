@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+
 from pixels.datasets import Pixels
 from pixels.tokens import Layout, TokenData, to_images, to_tokens
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from pixels.datasets.images import Pixels
 from pixels.datasets.sources import Source, damaged
 

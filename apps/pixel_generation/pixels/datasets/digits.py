@@ -11,9 +11,10 @@ never moves: a number of bits per dimension means nothing if the images behind i
 from __future__ import annotations
 
 import numpy as np
-from pixels.datasets.images import Images
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
+
+from pixels.datasets.images import Images
 
 TEST_IMAGES = 300
 VALIDATION_IMAGES = 100

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from pixels.datasets import Pixels, cifar, cifar_npz, load
 from pixels.datasets.sources import SOURCES
-
 from tests.apps.pixel_generation.datasets.python2_pickle import dumps_like_python2
 
 SOURCE = SOURCES["cifar10"]

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from pixels.datasets import load, sources
 from pixels.datasets.sources import SOURCES, Source, fetch
-
 from tests.apps.app_scripts import Script
 from tests.apps.pixel_generation.datasets.test_cifar import images_of as color_images
 from tests.apps.pixel_generation.datasets.test_cifar import write_python

@@ -27,8 +27,7 @@ from linattn_models.training.compare import (  # noqa: E402
 )
 from linattn_models.training.config import TrainingConfig, TrainingFlags  # noqa: E402
 from linattn_models.training.data import TensorData, TrainingData  # noqa: E402
-from linattn_models.training.environment import environment, is_main_process  # noqa: E402
-from linattn_models.training.report import (  # noqa: E402
+from linattn_models.training.metrics import (  # noqa: E402
     Panel,
     Points,
     figure,
@@ -38,6 +37,7 @@ from linattn_models.training.report import (  # noqa: E402
 )
 from linattn_models.training.run import train  # noqa: E402
 from linattn_models.training.run_folder import RunFolder  # noqa: E402
+from linattn_models.training.runtime import environment, is_main_process  # noqa: E402
 from linattn_models.training.script import (  # noqa: E402
     lacks_memory,
     peek_flag,

@@ -18,13 +18,13 @@ from linattn_core.errors import expected
 from linattn_models.files import replace_file
 from linattn_models.training.config import TrainingFlags, flatten
 from linattn_models.training.data import TrainingData
-from linattn_models.training.environment import (
+from linattn_models.training.optimization import Loss, Updater
+from linattn_models.training.run_folder import RunFolder
+from linattn_models.training.runtime import (
     deterministic_kernels,
     environment,
     make_accelerator,
 )
-from linattn_models.training.optimization import Loss, Updater
-from linattn_models.training.run_folder import RunFolder
 
 _UPDATES_A_ROUND = 3
 _EVALUATIONS = 8  # while a model trains, at least: the points of its curve

@@ -16,8 +16,8 @@ Optimizer = Literal["radam", "adam", "adamw"]
 Schedule = Literal["constant", "cosine", "step"]
 MixedPrecision = Literal["no", "bf16", "fp16"]
 
-DESCRIBED = ("app", "preset", "dataset", "attention")
-"""What every run says of itself."""
+SUMMARIZED = {"seed", "parameters", "steps", "train_seconds", "metrics", "environment"}
+"""Names of `summary.json` that are not the application's."""
 
 FREE_ON_RESUME = frozenset(
     {"steps", "log_every", "eval_every", "checkpoint_every", "keep_checkpoints"}
@@ -155,17 +155,12 @@ def run_config(
     """The content of `config.json`.
 
     Raises:
-        ValueError: if `describe` misses one of `DESCRIBED` or takes a name of this function's.
+        ValueError: if `describe` takes a name that config.json or summary.json has already.
         TypeError: if a value is not JSON.
     """
-    missing = [name for name in DESCRIBED if name not in describe]
-    if missing:
-        raise ValueError(expected("describe", ", ".join(DESCRIBED), f"no {', '.join(missing)}"))
     own = {"model": dict(model_config), "training": config.to_dict(), "examples": examples}
-    for name in own.keys() & describe.keys():
-        raise ValueError(
-            expected("describe", f"no {name!r}, which config.json holds already", shown(name))
-        )
+    for name in sorted((own.keys() | SUMMARIZED) & describe.keys()):
+        raise ValueError(expected("describe", "names of the application's own", shown(name)))
     # Through JSON and back: a tuple and the list it is read back as must compare equal.
     return dict(json.loads(json.dumps({**describe, **own})))
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from accelerate import Accelerator
 from torch import Tensor, nn
 
-from linattn_models.training.config import TrainingConfig
+from linattn_models.training.data import preserved_random_state
 from linattn_models.training.metrics import MetricsLog, checked_metrics, finite_or_none
 from linattn_models.training.optimization import Updater, learning_rate, not_finite
-from linattn_models.training.random_state import preserved_random_state
 from linattn_models.training.script import StopRequest
 from linattn_models.training.snapshot import Progress, Snapshots
 
@@ -24,37 +23,24 @@ Evaluate = Callable[[Any], Mapping[str, float]]
 _MOST_UNREAD = 64
 
 
+@dataclass
 class Loop:
     """Carries a run from where it stands to its last step.
 
     Args:
-        accelerator: device and processes.
-        updater: holds the model and makes the updates.
+        updater: makes the updates; holds model, configuration and processes.
         evaluate: (model) -> metrics by name, or None.
-        config: the training configuration.
         snapshots: writes the checkpoints.
         progress: where the run stands.
         log: where measurements go; None on all but the main process.
     """
 
-    def __init__(
-        self,
-        accelerator: Accelerator,
-        updater: Updater,
-        evaluate: Evaluate | None,
-        config: TrainingConfig,
-        snapshots: Snapshots,
-        progress: Progress,
-        log: MetricsLog | None,
-    ) -> None:
-        self._accelerator = accelerator
-        self._updater = updater
-        self._evaluate_model = evaluate
-        self._config = config
-        self._snapshots = snapshots
-        self._progress = progress
-        self._log = log
-        self._unread: list[Tensor] = []
+    updater: Updater
+    evaluate: Evaluate | None
+    snapshots: Snapshots
+    progress: Progress
+    log: MetricsLog | None
+    _unread: list[Tensor] = field(default_factory=list)
 
     def run(self, stop: StopRequest) -> None:
         """Makes the remaining updates, then logs and evaluates what the last step has not.
@@ -67,91 +53,89 @@ class Loop:
             ValueError: if the loss or a weight is no longer finite.
             OSError: if the disk refuses a checkpoint or a line of metrics.
         """
-        while self._progress.step < self._config.steps:
+        config = self.updater.config
+        while self.progress.step < config.steps:
             self._advance()
-            step = self._progress.step
-            if step % self._config.log_every == 0:
+            step = self.progress.step
+            if step % config.log_every == 0:
                 self._log_losses()
-            if _is_due(self._config.eval_every, step):
-                self._evaluate()
+            if _is_due(config.eval_every, step):
+                self._measure()
             stopping = self._all_agree_to_stop(stop)
-            if (
-                stopping
-                or step == self._config.steps
-                or _is_due(self._config.checkpoint_every, step)
-            ):
+            if stopping or step == config.steps or _is_due(config.checkpoint_every, step):
                 self._save()
             if stopping:
                 raise KeyboardInterrupt(
-                    f"stopped after step {step} of {self._config.steps}; its checkpoint is kept, "
+                    f"stopped after step {step} of {config.steps}; its checkpoint is kept, "
                     "and resume continues from it"
                 )
         # After the last checkpoint: a run extended later goes on as if it had never ended here.
         self._log_losses()
-        if self._progress.evaluated_at != self._progress.step:
-            self._evaluate()
+        if self.progress.evaluated_at != self.progress.step:
+            self._measure()
 
     def _advance(self) -> None:
-        with self._progress.timed():
-            self._unread.append(self._updater.update(self._progress.step))
-        self._progress.step += 1
+        with self.progress.timed():
+            self._unread.append(self.updater.update(self.progress.step))
+        self.progress.step += 1
         if len(self._unread) == _MOST_UNREAD:
             self._read_losses()
-        if self._log is not None:
-            self._log.advance()
+        if self.log is not None:
+            self.log.advance()
 
     def _read_losses(self) -> None:
         if not self._unread:
             return
-        with self._progress.timed():
+        with self.progress.timed():
             losses = torch.stack(self._unread)  # (steps since the last reading,)
             losses = losses.to(torch.promote_types(losses.dtype, torch.float32))
-            read = self._accelerator.reduce(losses, reduction="mean").tolist()
+            read = self.updater.accelerator.reduce(losses, reduction="mean").tolist()
         self._unread.clear()
-        for step, loss in enumerate(read, start=self._progress.step - len(read) + 1):
+        for step, loss in enumerate(read, start=self.progress.step - len(read) + 1):
             if not math.isfinite(loss):
                 raise not_finite("the loss", loss, step)
-        self._progress.unlogged_losses += read
+        self.progress.unlogged_losses += read
 
     def _log_losses(self) -> None:
         self._read_losses()
-        losses, self._progress.unlogged_losses = self._progress.unlogged_losses, []
-        if self._log is not None and losses:
-            rate = learning_rate(self._config, self._progress.step - 1)
+        losses, self.progress.unlogged_losses = self.progress.unlogged_losses, []
+        if self.log is not None and losses:
+            rate = learning_rate(self.updater.config, self.progress.step - 1)
             values = {"loss": math.fsum(losses) / len(losses), "learning_rate": rate}
-            self._log.log(self._progress.step, "train", values, self._progress.train_seconds)
+            self.log.log(self.progress.step, "train", values, self.progress.train_seconds)
 
-    def _evaluate(self) -> None:
+    def _measure(self) -> None:
         self._read_losses()
-        self._progress.evaluated_at = self._progress.step
-        if self._evaluate_model is None:
+        self.progress.evaluated_at = self.progress.step
+        if self.evaluate is None:
             return
-        if self._log is not None:
-            model = self._updater.model
+        if self.log is not None:
+            model = self.updater.model
             with (
                 kept_modes(model),
-                preserved_random_state(self._accelerator.device),
+                preserved_random_state(self.updater.accelerator.device),
                 torch.no_grad(),
             ):
-                values = checked_metrics(self._evaluate_model(model.eval()))
-            self._log.log(self._progress.step, "eval", values, self._progress.train_seconds)
-            self._progress.metrics = {n: finite_or_none(value) for n, value in values.items()}
-        self._accelerator.wait_for_everyone()
+                values = checked_metrics(self.evaluate(model.eval()))
+            self.log.log(self.progress.step, "eval", values, self.progress.train_seconds)
+            self.progress.metrics = {n: finite_or_none(value) for n, value in values.items()}
+        self.updater.accelerator.wait_for_everyone()
 
     def _save(self) -> None:
         self._read_losses()
-        self._updater.require_finite_weights(self._progress.step)
-        if self._log is not None:
-            self._log.sync()
-            self._progress.metrics_lines = self._log.lines
-        self._snapshots.save(self._progress)
+        self.updater.require_finite_weights(self.progress.step)
+        if self.log is not None:
+            self.log.sync()
+            self.progress.metrics_lines = self.log.lines
+        self.snapshots.save(self.progress)
 
     def _all_agree_to_stop(self, stop: StopRequest) -> bool:
-        if self._accelerator.num_processes == 1:
+        accelerator = self.updater.accelerator
+        if accelerator.num_processes == 1:
             return stop.requested
         # A signal reaches the processes at different steps; they must leave together.
-        asked = torch.tensor(float(stop.requested), device=self._accelerator.device)
-        return bool(self._accelerator.reduce(asked, reduction="sum").item())
+        asked = torch.tensor(float(stop.requested), device=accelerator.device)
+        return bool(accelerator.reduce(asked, reduction="sum").item())
 
 
 @contextmanager

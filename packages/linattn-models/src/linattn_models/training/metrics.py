@@ -1,39 +1,47 @@
-"""Where measurements go while a run runs: a progress bar, `metrics.jsonl` and TensorBoard."""
+"""Measurements: logged while a run runs, drawn as curves, set in tables."""
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
 from linattn_core.errors import expected
-from linattn_models.training.report import NOT_MEASURED
-from linattn_models.training.run_folder import RunFolder
+from linattn_models.files import replace_file
+
+# Names that a line of metrics.jsonl has besides what was measured.
+NOT_MEASURED = frozenset({"step", "split", "seconds"})
+
+Line = Mapping[str, Any]  # of metrics.jsonl
+Points = list[tuple[float, float]]
 
 
 class MetricsLog:
     """Appends measurements to a run folder; closed at the end of its `with` block.
 
     Args:
-        folder: the run, its `metrics.jsonl` already cut back to the step that the run goes on from.
+        path: `metrics.jsonl`, already cut back to the step that the run goes on from.
         step: updates made so far.
         steps: updates in all.
     """
 
-    def __init__(self, folder: RunFolder, step: int, steps: int) -> None:
-        self._path = folder.metrics_file
+    def __init__(self, path: Path, step: int, steps: int) -> None:
+        self._path = path
         self._file = self._path.open("ab")
         content = self._path.read_bytes()
         self._bytes = len(content)
         self.lines = content.count(b"\n")
         # purge_step hides what a killed run showed of the steps that are now made again.
-        self._writer = SummaryWriter(str(folder.tensorboard_folder), purge_step=step + 1)
+        self._writer = SummaryWriter(str(path.parent / "tensorboard"), purge_step=step + 1)
         self._bar = tqdm(total=steps, initial=step, unit="step", file=sys.stderr)
 
     def __enter__(self) -> MetricsLog:
@@ -92,3 +100,94 @@ def checked_metrics(values: Mapping[str, Any]) -> dict[str, float]:
     for taken in sorted(values.keys() & NOT_MEASURED):
         raise ValueError(expected("metrics", "names that no line has already", repr(taken)))
     return {name: float(value) for name, value in values.items()}
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One panel of a picture: the label of its x-axis, and points (x, y) by the name of a curve."""
+
+    xlabel: str
+    curves: Mapping[str, Points]
+    title: str = ""
+
+
+def points(
+    lines: Iterable[Line], quantity: str, *, split: str, over: str = "step", scale: float = 1.0
+) -> Points:
+    """The values of `quantity` in `split`, each at `scale` times "step" or "seconds"; null is NaN.
+
+    Args:
+        lines: of a run's `metrics.jsonl`, as `RunFolder.metrics` reads them.
+    """
+    return [
+        (scale * line[over], math.nan if line[quantity] is None else float(line[quantity]))
+        for line in lines
+        if line["split"] == split and quantity in line
+    ]
+
+
+def run_panels(lines: Sequence[Line]) -> list[Panel]:
+    """A panel for each quantity that a run logged, loss first, with a curve for each split."""
+    splits = sorted({line["split"] for line in lines})
+    quantities = {name for line in lines for name in line.keys() - NOT_MEASURED}
+    panels = []
+    for quantity in sorted(quantities, key=lambda name: (name != "loss", name)):
+        curves = {split: points(lines, quantity, split=split) for split in splits}
+        shown = {split: curve for split, curve in curves.items() if curve}
+        panels.append(Panel("step", shown, quantity.replace("_", " ")))
+    return panels
+
+
+def plot_panels(
+    path: Path, panels: Sequence[Panel], *, ylabel: str = "", log_scale: bool = False
+) -> Path:
+    """Draws panels side by side as a PNG at `path`; returns `path`.
+
+    Args:
+        ylabel: the one label of the y-axis, whose scale the panels then share; without it each
+            panel has a scale and a legend of its own.
+        log_scale: whether the y-axis is logarithmic.
+    """
+    from matplotlib.figure import Figure
+
+    shared = bool(ylabel)
+    drawing = Figure(figsize=(4.5 * len(panels), 3.4), layout="constrained")
+    axes = drawing.subplots(1, len(panels), sharey=shared, squeeze=False)[0]
+    for place, panel in zip(axes, panels, strict=True):
+        for name, curve in panel.curves.items():
+            marker = "o" if len(curve) < 40 else None
+            xs, ys = zip(*curve, strict=True) if curve else ((), ())
+            place.plot(xs, ys, label=name, marker=marker, markersize=3, linewidth=1.2)
+        place.set(xlabel=panel.xlabel, title=panel.title, yscale="log" if log_scale else "linear")
+        place.grid(alpha=0.3)
+        if not shared:
+            place.legend()
+    if shared:
+        axes[0].set(ylabel=ylabel)
+        axes[0].legend()
+    picture = io.BytesIO()
+    drawing.savefig(picture, format="png", dpi=120)
+    replace_file(path, picture.getvalue())
+    return path
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """The table, its columns padded; the first is aligned left, the others right."""
+    columns = list(zip(header, *rows, strict=True))
+    widths = [max(len(cell) for cell in column) for column in columns]
+    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
+    return "\n".join(_line(cells, widths) for cells in (header, rule, *rows)) + "\n"
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    padded = [cells[0].ljust(widths[0])]
+    padded += [cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=True)]
+    return f"| {' | '.join(padded)} |"
+
+
+def figure(value: float | None, estimated: bool = False) -> str:
+    """A number to three digits, after a ~ if it is estimated; a dash for None."""
+    if value is None:
+        return "-"
+    digits = f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:#.3g}".rstrip(".")
+    return f"~{digits}" if estimated else digits

@@ -142,9 +142,9 @@ class Updater:
         loss: Loss,
         config: TrainingConfig,
     ) -> None:
-        self._accelerator = accelerator
+        self.accelerator = accelerator
         self._data = data
-        self._config = config
+        self.config = config
         self._order = ExampleOrder(len(data), config.batch_size, config.seed)
         model.to(accelerator.device)
         self.model = model
@@ -156,14 +156,14 @@ class Updater:
         """Makes the update that follows `step` others; returns this process's loss before it."""
         indices = self._own_slice(self._order.indices(step))
         batch = send_to_device(
-            self._data.batch(indices), self._accelerator.device, non_blocking=True
+            self._data.batch(indices), self.accelerator.device, non_blocking=True
         )
         loss: Tensor = self._module(batch)
-        self._accelerator.backward(loss)
-        if self._config.clip_norm is not None:
-            self._accelerator.clip_grad_norm_(self.parameters.values(), self._config.clip_norm)
+        self.accelerator.backward(loss)
+        if self.config.clip_norm is not None:
+            self.accelerator.clip_grad_norm_(self.parameters.values(), self.config.clip_norm)
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(self._config, step)
+            group["lr"] = learning_rate(self.config, step)
         self._stepper.step()
         self._stepper.zero_grad()
         return loss.detach()
@@ -175,8 +175,8 @@ class Updater:
             raise not_finite("weights", "NaN or infinity", step)
 
     def _own_slice(self, indices: Tensor) -> Tensor:
-        share = len(indices) // self._accelerator.num_processes
-        start = share * self._accelerator.process_index
+        share = len(indices) // self.accelerator.num_processes
+        start = share * self.accelerator.process_index
         return indices[start : start + share]
 
 

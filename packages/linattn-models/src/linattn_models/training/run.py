@@ -15,23 +15,21 @@ from linattn_core.errors import expected
 from linattn_models.files import remove_leftovers
 from linattn_models.training.checkpoint import read_checkpoint
 from linattn_models.training.config import (
-    DESCRIBED,
     TrainingConfig,
     fingerprint,
     require_same_run,
     run_config,
 )
-from linattn_models.training.data import TrainingData
-from linattn_models.training.environment import (
+from linattn_models.training.data import TrainingData, seed_all
+from linattn_models.training.loop import Evaluate, Loop, kept_modes
+from linattn_models.training.metrics import MetricsLog
+from linattn_models.training.optimization import Loss, Updater
+from linattn_models.training.run_folder import RunFolder
+from linattn_models.training.runtime import (
     deterministic_kernels,
     environment,
     make_accelerator,
 )
-from linattn_models.training.loop import Evaluate, Loop, kept_modes
-from linattn_models.training.metrics import MetricsLog
-from linattn_models.training.optimization import Loss, Updater
-from linattn_models.training.random_state import seed_all
-from linattn_models.training.run_folder import RunFolder
 from linattn_models.training.script import StopRequest
 from linattn_models.training.snapshot import Progress, Snapshots
 
@@ -52,7 +50,7 @@ def train(
 
     A run stopped at any moment and resumed gives the same losses and weights, bit for bit on one
     device, as one that was never stopped; so does a run that ended and is resumed with more `steps`
-    (save under a cosine schedule). Under `torchrun` the processes share every batch. The first
+    (except under a cosine schedule). Under `torchrun` the processes share every batch. The first
     Ctrl-C or SIGTERM finishes the step in hand and leaves a checkpoint.
 
     Args:
@@ -61,8 +59,8 @@ def train(
         loss: (model, batch) -> the mean over the examples of the batch, a scalar tensor.
         config: the training configuration.
         out: the run folder.
-        describe: "app", "preset", "dataset", "attention", and whatever else must not change between
-            resumes.
+        describe: what the application says of the run, for `config.json` and `summary.json`, such
+            as its name and the dataset; JSON values that must not change between resumes.
         model_config: what the model was built from, for `config.json`; JSON values.
         evaluate: (model) -> metrics by name. Called on the main process, in evaluation mode,
             without gradients and in full precision; what it draws from the global generators does
@@ -78,7 +76,7 @@ def train(
     Raises:
         ValueError: if `out` already holds a run (without `resume`) or none (with it), if the
             configuration differs from the run's, if a checkpoint is damaged, or if the loss is no
-            longer finite.
+            longer finite; if another process writes the run.
         OSError: if the disk refuses.
         KeyboardInterrupt: after Ctrl-C or SIGTERM, the checkpoint written.
 
@@ -91,14 +89,15 @@ def train(
     config = config.settled(begun)
     described = run_config(describe, model_config, config, len(data))
     accelerator = make_accelerator(config)
+    if accelerator.is_main_process:
+        _require_startable(folder, described, resume)
+    updater = Updater(accelerator, model, data, loss, config)
+    snapshots = Snapshots(updater, folder, fingerprint(described))
     with ExitStack() as stack:
         if accelerator.is_main_process:
-            _require_startable(folder, described, resume)
             stack.enter_context(folder.locked())
             _require_startable(folder, described, resume)  # another process may have ended there
         accelerator.wait_for_everyone()
-        updater = Updater(accelerator, model, data, loss, config)
-        snapshots = Snapshots(accelerator, updater, config, folder, fingerprint(described))
         seed_all(config.seed, 0, accelerator.process_index)
         progress = Progress()
         latest = folder.latest_checkpoint() if resume else None
@@ -110,13 +109,14 @@ def train(
         log = None
         if accelerator.is_main_process:
             _begin(folder, described, progress)
-            log = stack.enter_context(MetricsLog(folder, progress.step, config.steps))
+            log = stack.enter_context(MetricsLog(folder.metrics_file, progress.step, config.steps))
         stack.enter_context(kept_modes(model))
         stack.enter_context(deterministic_kernels(accelerator.device))
         model.train()
-        Loop(accelerator, updater, evaluate, config, snapshots, progress, log).run(stop)
+        Loop(updater, evaluate, snapshots, progress, log).run(stop)
         if accelerator.is_main_process:
-            folder.write_summary(_summary(folder, described, model, progress, accelerator.device))
+            own = _summary(folder, config, model, progress, accelerator.device)
+            folder.write_summary({**{name: described[name] for name in describe}, **own})
         accelerator.wait_for_everyone()
     if stop.requested:
         raise KeyboardInterrupt("stopped after the last step; the run is complete")
@@ -151,7 +151,7 @@ def _begin(folder: RunFolder, described: dict[str, Any], progress: Progress) -> 
 
 def _summary(
     folder: RunFolder,
-    described: Mapping[str, Any],
+    config: TrainingConfig,
     model: nn.Module,
     progress: Progress,
     device: torch.device,
@@ -161,8 +161,7 @@ def _summary(
         trained = [line["loss"] for line in folder.metrics() if line["split"] == "train"]
         metrics = {"train_loss": trained[-1]}
     return {
-        **{name: described[name] for name in DESCRIBED},
-        "seed": described["training"]["seed"],
+        "seed": config.seed,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "steps": progress.step,
         "train_seconds": round(progress.train_seconds, 3),

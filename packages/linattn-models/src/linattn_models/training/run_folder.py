@@ -19,7 +19,7 @@ from linattn_core.errors import expected, shown
 from linattn_models.files import replace_file
 from linattn_models.training.checkpoint import MODEL_FILE, load_weights, read_checkpoint
 from linattn_models.training.config import fingerprint
-from linattn_models.training.report import plot_panels, run_panels
+from linattn_models.training.metrics import plot_panels, run_panels
 
 _CHECKPOINT_NAME = re.compile(r"step-(\d+)")
 
@@ -39,7 +39,6 @@ class RunFolder:
         self.metrics_file = self.path / "metrics.jsonl"
         self.summary_file = self.path / "summary.json"
         self.checkpoints_folder = self.path / "checkpoints"
-        self.tensorboard_folder = self.path / "tensorboard"
         self._lock_file = self.path / ".lock"
         self._holder_file = self.path / ".lock-holder.json"
 
@@ -99,9 +98,9 @@ class RunFolder:
             raise ValueError(expected(str(self.path), "a checkpoint", "none", "train there first"))
         checkpoint = read_checkpoint(folder)
         if checkpoint.record["fingerprint"] != fingerprint(self.config()):
+            wanted = f"the configuration in {self.config_file}"
             raise ValueError(
-                f"{folder} was written by a run with another configuration than "
-                f"{self.config_file} describes: restore the one or the other"
+                expected(str(folder), wanted, "another one", "restore the one or the other")
             )
         load_weights(model, checkpoint.tensors[MODEL_FILE], folder / MODEL_FILE)
         return checkpoint_step(folder)
@@ -119,16 +118,15 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Only one process at a time is in the body for this folder.
+        """Keeps other processes out of the body, and says who is in it.
 
         The system releases the lock when a process ends, however that happens.
 
         Raises:
-            ValueError: if another process is, naming it.
+            ValueError: naming the process that is in the body.
         """
         self.path.mkdir(parents=True, exist_ok=True)
-        # Not a singleton: a second training in this process must find the folder taken too.
-        lock = FileLock(self._lock_file, timeout=0, is_singleton=False)
+        lock = FileLock(self._lock_file, timeout=0)
         try:
             lock.acquire()
         except Timeout:

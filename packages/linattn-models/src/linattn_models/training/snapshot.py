@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, fields
 from time import perf_counter
 from typing import Any
 
-from accelerate import Accelerator
 from torch import Tensor
 
 from linattn_core.errors import expected, shown
@@ -24,13 +23,12 @@ from linattn_models.training.checkpoint import (
     damaged,
     write_checkpoint,
 )
-from linattn_models.training.config import TrainingConfig
+from linattn_models.training.data import random_tensors, seed_all, set_random_tensors
 from linattn_models.training.optimization import (
     Updater,
     load_optimizer_tensors,
     optimizer_tensors,
 )
-from linattn_models.training.random_state import random_tensors, seed_all, set_random_tensors
 from linattn_models.training.run_folder import RunFolder, checkpoint_step
 
 
@@ -62,30 +60,19 @@ class Progress:
         self.train_seconds += perf_counter() - started
 
 
+@dataclass(frozen=True)
 class Snapshots:
     """Writes and restores the checkpoints of one run.
 
     Args:
-        accelerator: device and processes; only the main process writes.
-        updater: holds the model and the optimizer.
-        config: the training configuration.
+        updater: holds model, optimizer, configuration and processes.
         folder: where the run is kept.
         fingerprint: of the run's configuration; a checkpoint with another one is refused.
     """
 
-    def __init__(
-        self,
-        accelerator: Accelerator,
-        updater: Updater,
-        config: TrainingConfig,
-        folder: RunFolder,
-        fingerprint: str,
-    ) -> None:
-        self._accelerator = accelerator
-        self._updater = updater
-        self._config = config
-        self._folder = folder
-        self._fingerprint = fingerprint
+    updater: Updater
+    folder: RunFolder
+    fingerprint: str
 
     def save(self, progress: Progress) -> None:
         """Writes the checkpoint of `progress.step`, then removes those beyond `keep_checkpoints`.
@@ -93,17 +80,17 @@ class Snapshots:
         All processes call it: each has random generators of its own.
         """
         random_states = self._random_states()
-        if self._accelerator.is_main_process:
+        if self.updater.accelerator.is_main_process:
             tensors = {
                 MODEL_FILE: self._model_tensors(),
                 OPTIMIZER_FILE: self._optimizer_tensors(),
                 RANDOM_FILE: random_states,
             }
-            folder = self._folder.checkpoint_folder(progress.step)
+            folder = self.folder.checkpoint_folder(progress.step)
             write_checkpoint(folder, tensors, {**vars(progress), **self._record()})
-            for old in self._folder.checkpoints()[: -self._config.keep_checkpoints]:
+            for old in self.folder.checkpoints()[: -self.updater.config.keep_checkpoints]:
                 remove_folder(old)
-        self._accelerator.wait_for_everyone()
+        self.updater.accelerator.wait_for_everyone()
 
     def restore(self, checkpoint: Checkpoint) -> Progress:
         """Puts weights, optimizer, loss scale and random generators back, and returns the progress.
@@ -114,33 +101,33 @@ class Snapshots:
         record = _checked(checkpoint)
         progress = Progress(**{item.name: record[item.name] for item in fields(Progress)})
         source = checkpoint.folder / RECORD_FILE
-        if record["fingerprint"] != self._fingerprint:
-            raise ValueError(f"{source} is of a run with another configuration than this one")
-        if progress.step > self._config.steps:
-            wanted = f"at least the {progress.step} that the run in {self._folder.path} has made"
-            raise ValueError(expected("steps", wanted, self._config.steps))
+        if record["fingerprint"] != self.fingerprint:
+            raise ValueError(expected(str(source), "this run's configuration", "that of another"))
+        if progress.step > self.updater.config.steps:
+            wanted = f"at least the {progress.step} that the run in {self.folder.path} has made"
+            raise ValueError(expected("steps", wanted, self.updater.config.steps))
         weights = checkpoint.fitting(MODEL_FILE, self._model_tensors())
         state = checkpoint.fitting(OPTIMIZER_FILE, self._optimizer_tensors())
-        self._updater.model.load_state_dict(weights)
-        load_optimizer_tensors(self._updater.optimizer, self._updater.parameters, state)
-        if self._accelerator.scaler is not None:
-            self._accelerator.scaler.load_state_dict(record["grad_scaler"])
+        self.updater.model.load_state_dict(weights)
+        load_optimizer_tensors(self.updater.optimizer, self.updater.parameters, state)
+        if self.updater.accelerator.scaler is not None:
+            self.updater.accelerator.scaler.load_state_dict(record["grad_scaler"])
         self._restore_random_state(checkpoint, progress.step)
         self._warn_if_schedule_moves(record["steps"])
         return progress
 
     def _record(self) -> dict[str, Any]:
-        scaler = self._accelerator.scaler
+        scaler = self.updater.accelerator.scaler
         return {
-            "fingerprint": self._fingerprint,
-            "processes": self._accelerator.num_processes,
-            "device": self._accelerator.device.type,
-            "steps": self._config.steps,
+            "fingerprint": self.fingerprint,
+            "processes": self.updater.accelerator.num_processes,
+            "device": self.updater.accelerator.device.type,
+            "steps": self.updater.config.steps,
             "grad_scaler": None if scaler is None else scaler.state_dict(),
         }
 
     def _model_tensors(self) -> Mapping[str, Tensor]:
-        state = self._updater.model.state_dict()
+        state = self.updater.model.state_dict()
         for name, value in state.items():
             if not isinstance(value, Tensor):
                 kind = type(value).__name__
@@ -148,25 +135,26 @@ class Snapshots:
         return state
 
     def _optimizer_tensors(self) -> dict[str, Tensor]:
-        return optimizer_tensors(self._updater.optimizer, self._updater.parameters)
+        return optimizer_tensors(self.updater.optimizer, self.updater.parameters)
 
     def _random_states(self) -> dict[str, Tensor]:
-        device = self._accelerator.device
+        accelerator = self.updater.accelerator
+        device = accelerator.device
         own = {name: state[None] for name, state in random_tensors(device).items()}  # (1, words)
-        if self._accelerator.num_processes == 1:
+        if accelerator.num_processes == 1:
             return own
-        gathered = {name: self._accelerator.gather(state.to(device)) for name, state in own.items()}
+        gathered = {name: accelerator.gather(state.to(device)) for name, state in own.items()}
         return {name: states.cpu() for name, states in gathered.items()}  # (processes, words)
 
     def _restore_random_state(self, checkpoint: Checkpoint, step: int) -> None:
         before, now = checkpoint.record, self._record()
-        index = self._accelerator.process_index
+        index = self.updater.accelerator.process_index
         if all(before[name] == now[name] for name in ("processes", "device")):
             states = checkpoint.fitting(RANDOM_FILE, self._random_states())
             own = {name: state[index].clone() for name, state in states.items()}
-            set_random_tensors(own, self._accelerator.device)
+            set_random_tensors(own, self.updater.accelerator.device)
             return
-        seed_all(self._config.seed, step, index)
+        seed_all(self.updater.config.seed, step, index)
         warnings.warn(
             f"the checkpoint was written by {before['processes']} process(es) on "
             f"{before['device']} and is resumed by {now['processes']} on {now['device']}: random "
@@ -175,9 +163,10 @@ class Snapshots:
         )
 
     def _warn_if_schedule_moves(self, steps_before: int) -> None:
-        if self._config.schedule == "cosine" and steps_before != self._config.steps:
+        config = self.updater.config
+        if config.schedule == "cosine" and steps_before != config.steps:
             warnings.warn(
-                f"the cosine schedule now ends at step {self._config.steps} instead of "
+                f"the cosine schedule now ends at step {config.steps} instead of "
                 f"{steps_before}: the learning rate jumps to the new curve",
                 stacklevel=2,
             )

@@ -1,7 +1,8 @@
-"""What cannot be carried out on the processes at hand is refused before anything is written."""
+"""Where a run runs: what it records, and what cannot be done there."""
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,16 +10,51 @@ import pytest
 import torch
 from accelerate.utils import DistributedType
 
-from linattn_models.training import environment as environment_module
-from linattn_models.training.environment import deterministic_kernels, make_accelerator
+from linattn_models.training.runtime import (
+    deterministic_kernels,
+    environment,
+    make_accelerator,
+    source_commit,
+)
 from tests.training.toy import toy_config, toy_run
+
+
+def git(folder: Path, *arguments: str) -> str:
+    identity = ("-c", "user.name=x", "-c", "user.email=x@example.org")
+    command = ["git", *identity, "-C", str(folder), *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_the_commit_of_a_checkout_is_found_from_a_folder_in_it(tmp_path: Path) -> None:
+    git(tmp_path, "init")
+    assert source_commit(tmp_path) is None  # no commit yet
+    git(tmp_path, "commit", "--allow-empty", "--message", "first")
+    (tmp_path / "src").mkdir()
+    assert source_commit(tmp_path / "src") == git(tmp_path, "rev-parse", "HEAD")
+
+
+def test_what_cannot_be_found_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert source_commit(tmp_path) is None
+    assert source_commit(tmp_path / "absent") is None
+    monkeypatch.setenv("PATH", "")
+    assert source_commit(tmp_path) is None
+    assert environment(torch.device("cpu"))["commit"] is None
+
+
+def test_it_names_device_and_threads() -> None:
+    told = environment(torch.device("cpu"))
+    assert told["device"] == "cpu"
+    assert told["threads"] == torch.get_num_threads()
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch, processes: int, kind: DistributedType) -> None:
     accelerator = SimpleNamespace(
         num_processes=processes, distributed_type=kind, device=torch.device("cpu")
     )
-    monkeypatch.setattr(environment_module, "Accelerator", lambda **settings: accelerator)
+    monkeypatch.setattr(
+        "linattn_models.training.runtime.Accelerator", lambda **settings: accelerator
+    )
 
 
 def test_a_batch_that_the_processes_cannot_share(
@@ -26,7 +62,7 @@ def test_a_batch_that_the_processes_cannot_share(
 ) -> None:
     pretend(monkeypatch, 3, DistributedType.MULTI_CPU)
     make_accelerator(toy_config(batch_size=6))
-    with pytest.raises(ValueError, match="expected a multiple of the 3 processes .*, got 4"):
+    with pytest.raises(ValueError, match=r"expected a multiple of the 3 processes .*, got 4"):
         toy_run(out, batch_size=4)
     assert not out.exists()
 

@@ -1,0 +1,98 @@
+"""The state of optimizers goes through named tensors; schedules give the promised rates."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from linattn_models.training.optimization import (
+    build_optimizer,
+    learning_rate,
+    load_optimizer_tensors,
+    optimizer_tensors,
+    trainable_parameters,
+)
+from tests.training.toy import ToyData, toy_config, toy_loss, toy_model
+
+
+def make(name: str) -> tuple[nn.Module, dict[str, nn.Parameter], torch.optim.Optimizer]:
+    model = toy_model(dropout=0.0)
+    parameters = trainable_parameters(model)
+    config = toy_config(optimizer=name, weight_decay=0.01)
+    return model, parameters, build_optimizer(config, parameters)
+
+
+def update(model: nn.Module, optimizer: torch.optim.Optimizer, times: int) -> None:
+    data = ToyData()
+    for step in range(times):
+        optimizer.zero_grad()
+        toy_loss(model, data.batch(torch.arange(step, step + 4))).backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("radam", torch.optim.RAdam), ("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW)],
+)
+def test_state_goes_through_named_tensors_exactly(name: str, expected: type) -> None:
+    model, parameters, optimizer = make(name)
+    assert type(optimizer) is expected
+    update(model, optimizer, 7)
+    tensors = {key: t.clone() for key, t in optimizer_tensors(optimizer, parameters).items()}
+    assert {key.rpartition("/")[0] for key in tensors} == set(parameters)
+
+    twin, twin_parameters, twin_optimizer = make(name)
+    twin.load_state_dict(model.state_dict())
+    load_optimizer_tensors(twin_optimizer, twin_parameters, tensors)
+    update(model, optimizer, 3)
+    update(twin, twin_optimizer, 3)
+    assert all(map(torch.equal, model.state_dict().values(), twin.state_dict().values()))
+
+
+def test_frozen_parameters_are_left_out() -> None:
+    model = toy_model()
+    model[0].requires_grad_(False)
+    assert not any(name.startswith("0.") for name in trainable_parameters(model))
+    with pytest.raises(ValueError, match="expected a parameter that requires a gradient"):
+        trainable_parameters(model.requires_grad_(False))
+
+
+def test_a_parameter_without_a_gradient_so_far_begins_with_zeros() -> None:
+    model, parameters, optimizer = make("adamw")
+    tensors = optimizer_tensors(optimizer, parameters)
+    twin, twin_parameters, twin_optimizer = make("adamw")
+    load_optimizer_tensors(twin_optimizer, twin_parameters, tensors)
+    update(model, optimizer, 3)
+    update(twin, twin_optimizer, 3)
+    assert all(map(torch.equal, model.state_dict().values(), twin.state_dict().values()))
+
+
+@given(step=st.integers(0, 99), warmup=st.integers(1, 50))
+def test_warm_up_rises_linearly_to_the_full_rate(step: int, warmup: int) -> None:
+    config = toy_config(steps=100, warmup_steps=warmup)
+    expected = config.learning_rate * min(1.0, (step + 1) / warmup)
+    assert learning_rate(config, step) == pytest.approx(expected)
+
+
+@given(steps=st.integers(2, 60), data=st.data())
+def test_cosine_falls_from_the_full_rate_towards_zero(steps: int, data: st.DataObject) -> None:
+    warmup = data.draw(st.integers(0, steps - 1))
+    config = toy_config(steps=steps, schedule="cosine", warmup_steps=warmup)
+    rates = [learning_rate(config, step) for step in range(warmup, steps)]
+    assert rates[0] == pytest.approx(config.learning_rate)
+    assert rates == sorted(rates, reverse=True)
+    assert rates[-1] > 0
+    assert learning_rate(config, steps) == pytest.approx(0)
+    half = warmup + (steps - warmup) // 2
+    if (steps - warmup) % 2 == 0:
+        assert learning_rate(config, half) == pytest.approx(config.learning_rate / 2)
+
+
+@given(step=st.integers(0, 99), drop_at=st.integers(1, 99))
+def test_step_drops_once(step: int, drop_at: int) -> None:
+    config = toy_config(steps=100, schedule="step", drop_at=drop_at, drop_factor=0.3)
+    factor = 1.0 if step < drop_at else 0.3
+    assert learning_rate(config, step) == pytest.approx(config.learning_rate * factor)
