@@ -30,8 +30,8 @@ WHERE = {"torch": "2.13.0", "device": "cpu", "threads": 2}
 
 @pytest.fixture(scope="module")
 def models() -> Models:
-    """One of each attention, over sequences longer than a chunk."""
-    config = TransformerConfig(num_layers=1, num_heads=1, head_dim=4, ffn_dim=8, lsh_chunk=2)
+    """One of each attention."""
+    config = TransformerConfig(num_layers=1, num_heads=1, head_dim=4, ffn_dim=8)
     return {
         name: AutoregressiveTransformer(config.with_attention(name), 2, 4).eval()
         for name in get_args(Attention)

@@ -23,7 +23,7 @@ def test_models_fit_their_tokens(preset: str, name: DatasetName, attention: Atte
     recipe = replace(PRESETS[preset](name), attention=attention)
     assert (recipe.preset, recipe.dataset) == (preset, name)
     model = build_model(recipe, images)
-    assert model.config.attention_name == attention
+    assert model.config == model.config.with_attention(attention)
     tokens = to_tokens(images.test[:1], recipe.layout)
     assert model.max_length == tokens.shape[1] == images.dimensions
     assert model(tokens).shape == (1, images.dimensions, model.head.num_parameters)

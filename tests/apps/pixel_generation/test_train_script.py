@@ -115,7 +115,7 @@ def test_real_images(script: Script, shared_data: Path, tmp_path: Path, dataset:
         ),
         (["--dataset", "fashion-mnist", "--data-dir", "{tmp}"], "expected train-images-idx3-ubyte"),
         (["--steps", "0"], "steps: expected"),
-        (["--num-heads", "0"], "num_heads must be"),
+        (["--num-heads", "0"], "num_heads"),
         (["--resume"], "holds no run to resume"),
     ],
     ids=["no data", "no folder", "no file", "no steps", "no heads", "nothing to resume"],
