@@ -32,6 +32,7 @@ import torch
 import tyro
 from tqdm import tqdm
 
+from linattn_core.errors import expected
 from linattn_models import AutoregressiveTransformer
 from linattn_models.files import replace_file
 from linattn_models.training import RunFolder, require_at_least, run_script
@@ -111,14 +112,12 @@ def main(flags: Flags) -> None:
 
 
 def require_numbers(flags: Flags) -> None:
-    """Refuses numbers that nothing can be timed with."""
+    """Refuses numbers that are out of range."""
     require_at_least(flags, {"batch": 1, "largest_batch": 1, "positions": 2, "threads": 1})
     if not 0 < flags.position_seconds < math.inf:
-        raise ValueError(
-            f"expected --position-seconds of more than 0, got {flags.position_seconds:g}"
-        )
+        raise ValueError(expected("--position-seconds", "more than 0", flags.position_seconds))
     if not flags.methods:
-        raise ValueError("expected --methods to name one or more, got none")
+        raise ValueError(expected("--methods", "one name or more", "none"))
 
 
 def untrained(shape: Shape, attentions: Collection[Attention]) -> Models:
@@ -135,9 +134,10 @@ def trained(
     runs = [load_run(folder) for folder in folders]
     names = [run.attention for run in runs]
     if len(set(names)) != len(names):
-        raise ValueError(f"expected one run an attention, got runs of {', '.join(names)}")
-    if len({run.dataset for run in runs}) != 1:
-        raise ValueError(f"expected runs on one dataset, got {[run.dataset for run in runs]}")
+        raise ValueError(expected("--runs", "one run an attention", ", ".join(names)))
+    datasets = [run.dataset for run in runs]
+    if len(set(datasets)) != 1:
+        raise ValueError(expected("--runs", "runs on one dataset", ", ".join(datasets)))
     models: Models = {run.attention: run.model for run in runs}
     for name in set(attentions) - set(models):
         models[name] = alike(runs[0].model, name)

@@ -3,12 +3,12 @@
     python apps/pixel_generation/demo.py
 
 Both learn, for the same number of updates, to predict scikit-learn's 8x8 scans of digits pixel by
-pixel. Then both draw digits and complete halves of them, and the table says what each pixel costs:
+pixel. Then both draw digits and complete halves of them, and the table says the cost of a pixel:
 linear attention carries a state of fixed size from one pixel to the next, as an RNN does; softmax
 attention carries the keys and values of all pixels before, or runs them all again.
 
 Everything goes into --out: completions and samples as PNG, the table as table.md and results.json,
-and a run folder for each model. Running the demo again starts anew.
+and a run folder for each model. Running the demo again starts over.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class Outcome:
     """One method's figures; where there are none, `failure` says why.
 
     one, many: an image alone, and many side by side.
-    bounded_by: what kept larger batches from being tried, if not that they were no better.
+    bounded_by: why larger batches were not tried; None if the search ended by itself.
     """
 
     method: Method
@@ -119,7 +119,7 @@ def where_it_runs() -> dict[str, Any]:
 
 
 def how_it_ran(where: Mapping[str, Any], speeds: Sequence[Speed]) -> str:
-    """A line for below a table: versions, threads, and what of linear attention was native."""
+    """A note below a table: versions, threads, and what of linear attention was native."""
     first = f"torch {where['torch']}, {where['device']}, {where['threads']} threads"
     native = where["steps_by"]
     if native == "reference":

@@ -40,7 +40,7 @@ def write_samples(
     *,
     draw: Draw = SHOWN,
 ) -> None:
-    """A square of `count` images of the size of `images` that the model makes from nothing."""
+    """A square of `count` images of the size of `images` that the model draws."""
     made = sample_images(model, count, images.height, images.width, draw)
     write_grid(path, square_rows(to_colors(made, images.levels)), f"samples: {label}")
 

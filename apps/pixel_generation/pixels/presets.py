@@ -1,6 +1,6 @@
 """The presets: functions that return everything that a run is, apart from its images.
 
-smoke    seconds; shows that the pieces fit, learns almost nothing
+smoke    seconds; shows that the parts work together, learns almost nothing
 laptop   minutes on two cores; learns to draw
 paper    what the paper trained (section 4.2); for a GPU and days
 """

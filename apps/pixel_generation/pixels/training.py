@@ -61,7 +61,7 @@ def finish(
     test = images.test[: recipe.test_images]
     summary["metrics"] = {
         "bits_per_dim": bits_per_dim(model, test, recipe.layout),
-        # The second name is there when a run that had ended is resumed.
+        # A run that had ended and is resumed has this figure under its own name already.
         "validation_bits_per_dim": metrics.get("validation_bits_per_dim", metrics["bits_per_dim"]),
         "independent_pixels_bits_per_dim": independent_pixels(images.train, test, images.levels),
         "test_images": len(test),

@@ -170,9 +170,9 @@ def test_a_run_killed_before_its_test_is_tested(
     [
         (["--steps", "0"], "--steps: expected 1 or more, got 0"),
         (["--rounds", "0"], "--rounds: expected 1 or more, got 0"),
-        (["--seconds", "0"], "expected --seconds above 0, got 0.0"),
-        (["--seconds", "nan"], "expected --seconds above 0, got nan"),
-        (["--attentions", "softmax"], "expected linear among --attentions"),
+        (["--seconds", "0"], "--seconds: expected more than 0, got 0.0"),
+        (["--seconds", "nan"], "--seconds: expected more than 0, got nan"),
+        (["--attentions", "softmax"], "--attentions: expected linear, whose time"),
         (["--attentions", "linear", "linear"], "each once, got linear linear"),
         (["--attentions"], "each once, got none"),
         (["--dataset", "mnist"], "got no such file; download it with --download"),

@@ -53,7 +53,7 @@ def test_generate_refuses(script: Script, smoke_run: Path, tmp_path: Path) -> No
         "expected the record of a run, got no file": ["--run", tmp_path / "none"],
         "is damaged": ["--run", damaged],
         "--count: expected 1 or more, got 0": ["--run", smoke_run, "--count", 0],
-        "expected --temperature of 0 or more": ["--run", smoke_run, "--temperature", -1],
+        "--temperature: expected 0 or more": ["--run", smoke_run, "--temperature", -1],
     }
     for sentence, flags in cases.items():
         done = script("generate", *flags, "--out", tmp_path / "pictures")
@@ -123,8 +123,8 @@ def test_benchmark_refuses(script: Script, tmp_path: Path) -> None:
     cases = {
         "--positions: expected 2 or more, got 1.": ["--positions", 1],
         "--largest-batch: expected 1 or more, got 0.": ["--largest-batch", 0],
-        "expected --position-seconds of more than 0, got 0": ["--position-seconds", 0],
-        "expected --methods to name one or more, got none": ["--methods"],
+        "--position-seconds: expected more than 0, got 0.0.": ["--position-seconds", 0],
+        "--methods: expected one name or more, got none.": ["--methods"],
     }
     for sentence, flags in cases.items():
         done = script("benchmark", *flags, "--out", tmp_path / "out")

@@ -1,11 +1,11 @@
 """One published python batch of CIFAR-10, read without trusting it.
 
 The batches are pickles, and a pickle is a program: `pickle.load` on a file from the internet runs
-whatever its author wrote. These files need very little of that language: bytes, strings, integers,
-lists, dicts, tuples, and three names of numpy. So `pickletools` lists the instructions, without
-running any, and the few that a batch needs are carried out here on plain values; what a file calls
-stays a record of the call. Every other instruction is refused. A batch makes less than ten lists,
-dicts and tuples, so a bound on their number keeps any nesting shallow.
+whatever its author wrote. A batch needs few instructions: bytes, strings, integers, lists, dicts,
+tuples, and calls of three names of numpy. So `pickletools` lists the instructions without running
+any, and those few are carried out here on plain values, where a call is only recorded. Every other
+instruction is refused. A batch makes less than ten lists, dicts and tuples, so a bound on their
+number keeps all nesting shallow.
 """
 
 from __future__ import annotations
