@@ -79,7 +79,7 @@ def main(flags: Flags) -> None:
     for attention, recipe in recipes.items():
         say(f"Training with {attention} attention, {recipe.training.steps:,} updates")
         out = flags.out / attention
-        models[attention], summaries[attention] = train_anew(images, recipe, out)
+        models[attention], summaries[attention] = train_from_start(images, recipe, out)
     for attention, recipe in recipes.items():
         say(f"Drawing and completing digits with {attention} attention")
         draw(flags, images, recipe, models[attention])
@@ -99,7 +99,7 @@ def main(flags: Flags) -> None:
     print(f"\n{text}\nPictures, table and runs are in {flags.out}.")
 
 
-def train_anew(
+def train_from_start(
     images: Images, recipe: Recipe, out: Path
 ) -> tuple[AutoregressiveTransformer, dict[str, Any]]:
     """A model and its summary; the run of an earlier demo is removed first."""

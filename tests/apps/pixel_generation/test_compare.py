@@ -1,4 +1,4 @@
-"""compare.py: its budgets, its files, how it goes on, what it refuses."""
+"""compare.py: its budgets, its files, how it continues, what it refuses."""
 
 from __future__ import annotations
 
@@ -51,12 +51,6 @@ def cells(table: str) -> dict[str, list[str]]:
 
 def summary(run: Path) -> dict[str, Any]:
     return dict(json.loads((run / "summary.json").read_text()))
-
-
-def test_help_says_how_it_is_run(script: Script) -> None:
-    done = script("compare", "--help")
-    assert done.code == 0
-    assert "python apps/pixel_generation/compare.py" in done.stdout
 
 
 def test_each_attention_has_its_two_budgets(compared: Path) -> None:

@@ -1,4 +1,4 @@
-"""The baseline against sums done by hand, and against what it must be in the limit."""
+"""The baseline against sums done by hand, and in its limits."""
 
 from __future__ import annotations
 

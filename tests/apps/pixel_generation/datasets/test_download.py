@@ -114,7 +114,7 @@ def test_a_wrong_checksum_is_refused_and_nothing_kept(served: Served, tmp_path: 
     assert list((tmp_path / "mnist").iterdir()) == []
 
 
-def test_a_damaged_file_is_downloaded_anew(served: Served, tmp_path: Path) -> None:
+def test_a_damaged_file_is_downloaded_again(served: Served, tmp_path: Path) -> None:
     put_mnist(served.folder)
     (tmp_path / GZIPPED[0]).write_bytes(b"half of a file")
     fetch(served.source("mnist"), tmp_path)
