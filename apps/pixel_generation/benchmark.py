@@ -24,22 +24,24 @@ import dataclasses
 import json
 import math
 from collections.abc import Collection, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Literal, get_args
 
 import torch
 import tyro
+from tqdm import tqdm
+
+from linattn_core.errors import expected
+from linattn_models import AutoregressiveTransformer
+from linattn_models.files import replace_file
+from linattn_models.training import RunFolder, require_at_least, run_script
 from pixels.datasets import blank
-from pixels.measuring import Plan, outcome_of, where_it_runs
+from pixels.measuring import outcome_of, where_it_runs
 from pixels.methods import MethodName, methods_named
 from pixels.models import APP, alike, build_model, default_device, load_run
 from pixels.presets import Attention, paper
 from pixels.tables import benchmark_report
-from tqdm import tqdm
-
-from linattn_models import AutoregressiveTransformer
-from linattn_models.files import replace_file
-from linattn_models.training import RunFolder, require_at_least, run_script
 
 Shape = Literal["digits", "mnist", "cifar10"]
 Models = dict[Attention, AutoregressiveTransformer]
@@ -70,13 +72,6 @@ class Flags:
     out: Path | None = None
     """Folder for benchmark.json and benchmark.md; runs/pixel_generation/benchmark-SHAPE."""
 
-    def plan(self) -> Plan:
-        """How each method is timed."""
-        usual = 10_000 if default_device().type == "cuda" else 1_024
-        positions = None if self.whole else self.positions
-        largest = self.largest_batch or usual
-        return Plan(self.batch, positions, largest, self.position_seconds)
-
 
 def main(flags: Flags) -> None:
     """Measures, prints the table, and writes it."""
@@ -91,9 +86,15 @@ def main(flags: Flags) -> None:
         models, bits, shape = untrained(flags.shape, attentions), {}, flags.shape
     out = flags.out or Path("runs", APP, f"benchmark-{shape}")
     out.mkdir(parents=True, exist_ok=True)  # refused now, not after all timing
-    plan = flags.plan()
+    time = partial(
+        outcome_of,
+        positions=None if flags.whole else flags.positions,
+        batch=flags.batch,
+        largest=flags.largest_batch or (10_000 if default_device().type == "cuda" else 1_024),
+        most_seconds=flags.position_seconds,
+    )
     progress = tqdm(methods, desc="timing", unit="method")
-    outcomes = [outcome_of(models, method, plan) for method in progress]
+    outcomes = [time(models, method) for method in progress]
     record = {
         "app": APP,
         "shape": shape,
@@ -104,21 +105,19 @@ def main(flags: Flags) -> None:
         "bounded_by": {x.method.name: x.bounded_by for x in outcomes if x.bounded_by},
         "failures": {x.method.name: x.failure for x in outcomes if x.failure},
     }
-    text = benchmark_report(record, outcomes, searched=plan.batch is None)
+    text = benchmark_report(record, outcomes, searched=flags.batch is None)
     replace_file(out / "benchmark.json", (json.dumps(record, indent=2) + "\n").encode())
     replace_file(out / "benchmark.md", text.encode())
     print(text)
 
 
 def require_numbers(flags: Flags) -> None:
-    """Refuses numbers that nothing can be timed with."""
+    """Refuses numbers that are out of range."""
     require_at_least(flags, {"batch": 1, "largest_batch": 1, "positions": 2, "threads": 1})
     if not 0 < flags.position_seconds < math.inf:
-        raise ValueError(
-            f"expected --position-seconds of more than 0, got {flags.position_seconds:g}"
-        )
+        raise ValueError(expected("--position-seconds", "more than 0", flags.position_seconds))
     if not flags.methods:
-        raise ValueError("expected --methods to name one or more, got none")
+        raise ValueError(expected("--methods", "one name or more", "none"))
 
 
 def untrained(shape: Shape, attentions: Collection[Attention]) -> Models:
@@ -135,9 +134,10 @@ def trained(
     runs = [load_run(folder) for folder in folders]
     names = [run.attention for run in runs]
     if len(set(names)) != len(names):
-        raise ValueError(f"expected one run an attention, got runs of {', '.join(names)}")
-    if len({run.dataset for run in runs}) != 1:
-        raise ValueError(f"expected runs on one dataset, got {[run.dataset for run in runs]}")
+        raise ValueError(expected("--runs", "one run an attention", ", ".join(names)))
+    datasets = [run.dataset for run in runs]
+    if len(set(datasets)) != 1:
+        raise ValueError(expected("--runs", "runs on one dataset", ", ".join(datasets)))
     models: Models = {run.attention: run.model for run in runs}
     for name in set(attentions) - set(models):
         models[name] = alike(runs[0].model, name)

@@ -30,12 +30,8 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import tyro
-from pixels.comparison import YLABEL, compare_attentions, curve
-from pixels.datasets import DatasetName, load
-from pixels.models import APP
-from pixels.presets import PRESETS, Attention, Recipe
-from pixels.tables import attention_report, run_table
 
+from linattn_core.errors import expected
 from linattn_models.files import replace_file
 from linattn_models.training import (
     Panel,
@@ -47,6 +43,11 @@ from linattn_models.training import (
     run_summary,
     with_steps,
 )
+from pixels.comparison import YLABEL, compare_attentions, curve
+from pixels.datasets import DatasetName, load
+from pixels.models import APP
+from pixels.presets import PRESETS, Attention, Recipe
+from pixels.tables import attention_report, run_table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,25 +120,23 @@ def of_attentions(flags: Flags) -> str:
 
 
 def check(flags: Flags) -> None:
-    """Refuses flags that no comparison follows from."""
+    """Refuses numbers out of range and names that do not fit together."""
     require_at_least(flags, {"steps": 1, "rounds": 1, "seed": 0})
     named = " ".join(flags.attentions) or "none"
     if not flags.attentions or len(set(flags.attentions)) < len(flags.attentions):
-        raise ValueError(f"expected --attentions with one name or more, each once, got {named}")
+        raise ValueError(expected("--attentions", "one name or more, each once", named))
     if flags.seconds is None and "linear" not in flags.attentions:
-        raise ValueError(
-            "expected linear among --attentions, since its time is the budget of all, or a budget "
-            f"in --seconds, got {named}"
-        )
+        wanted = "linear, whose time is the budget of all"
+        raise ValueError(expected("--attentions", wanted, named, "or give a budget in --seconds"))
     if flags.seconds is not None and not 0 < flags.seconds < math.inf:
-        raise ValueError(f"expected --seconds above 0, got {flags.seconds}")
+        raise ValueError(expected("--seconds", "more than 0", flags.seconds))
 
 
 def of_runs(flags: Flags) -> str:
     """Draws the finished runs and copies their records; returns the table."""
     runs = {folder.resolve().name: RunFolder(folder) for folder in flags.runs}
     if len(runs) < len(flags.runs):
-        raise ValueError("expected --runs with folders of different names, got one name twice")
+        raise ValueError(expected("--runs", "folders of different names", "one name twice"))
     text = run_table({name: run_summary(run, APP) for name, run in runs.items()})
     axes = {"step": "updates of training", "seconds": "seconds of training"}
     panels = [

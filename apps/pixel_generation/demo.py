@@ -3,12 +3,12 @@
     python apps/pixel_generation/demo.py
 
 Both learn, for the same number of updates, to predict scikit-learn's 8x8 scans of digits pixel by
-pixel. Then both draw digits and complete halves of them, and the table says what each pixel costs:
+pixel. Then both draw digits and complete halves of them, and the table says the cost of a pixel:
 linear attention carries a state of fixed size from one pixel to the next, as an RNN does; softmax
 attention carries the keys and values of all pixels before, or runs them all again.
 
 Everything goes into --out: completions and samples as PNG, the table as table.md and results.json,
-and a run folder for each model. Running the demo again starts anew.
+and a run folder for each model. Running the demo again starts over.
 """
 
 from __future__ import annotations
@@ -25,6 +25,10 @@ from pathlib import Path
 from typing import Any
 
 import tyro
+
+from linattn_models import AutoregressiveTransformer
+from linattn_models.files import replace_file
+from linattn_models.training import RunFolder, require_at_least, run_script
 from pixels.datasets import Images, load
 from pixels.measuring import measure, where_it_runs
 from pixels.models import APP
@@ -33,10 +37,6 @@ from pixels.presets import Attention, Recipe, demo
 from pixels.sampling import Draw
 from pixels.tables import DEMO_METHODS, demo_report
 from pixels.training import train_model
-
-from linattn_models import AutoregressiveTransformer
-from linattn_models.files import replace_file
-from linattn_models.training import RunFolder, require_at_least, run_script
 
 ATTENTIONS: tuple[Attention, ...] = ("linear", "softmax")
 PICTURES = ("samples", "completions")
@@ -79,7 +79,7 @@ def main(flags: Flags) -> None:
     for attention, recipe in recipes.items():
         say(f"Training with {attention} attention, {recipe.training.steps:,} updates")
         out = flags.out / attention
-        models[attention], summaries[attention] = train_anew(images, recipe, out)
+        models[attention], summaries[attention] = train_from_start(images, recipe, out)
     for attention, recipe in recipes.items():
         say(f"Drawing and completing digits with {attention} attention")
         draw(flags, images, recipe, models[attention])
@@ -99,7 +99,7 @@ def main(flags: Flags) -> None:
     print(f"\n{text}\nPictures, table and runs are in {flags.out}.")
 
 
-def train_anew(
+def train_from_start(
     images: Images, recipe: Recipe, out: Path
 ) -> tuple[AutoregressiveTransformer, dict[str, Any]]:
     """A model and its summary; the run of an earlier demo is removed first."""

@@ -3,8 +3,8 @@
     python apps/pixel_generation/generate.py --run runs/pixel_generation/digits-linear-laptop
     python apps/pixel_generation/generate.py --run RUN --data-dir DIR
 
-Two pictures go into --out, laid out as in figures 3 and 4 of the paper: samples.png, made from
-nothing, and completions.png, where each row holds an image of the test set with its lower half
+Two pictures go into --out, laid out as in figures 3 and 4 of the paper: samples.png, drawn without
+a prompt, and completions.png, where each row holds an image of the test set with its lower half
 hidden, several completions of it, and the original image. Samples need the run alone. Completions
 need the run's dataset: digits are always there, other images are completed where --data-dir,
 --download or --completed asks for it.
@@ -25,12 +25,13 @@ import math
 from pathlib import Path
 
 import tyro
+
+from linattn_core.errors import expected
+from linattn_models.training import require_at_least, run_script
 from pixels.datasets import blank, load
 from pixels.models import load_run
 from pixels.pictures import affordable_samples, write_completions, write_samples
 from pixels.sampling import Draw
-
-from linattn_models.training import require_at_least, run_script
 
 COMPLETED = 8
 
@@ -48,7 +49,7 @@ class Flags:
     download: bool = False
     """Download the run's dataset for that, where it is not there yet."""
     count: int | None = None
-    """Images made from nothing; 64, or fewer where images are large."""
+    """Samples; 64, or fewer where images are large."""
     completed: int | None = None
     """Test images to complete; if not given 8, or none where the dataset was not asked for."""
     copies: int = 4
@@ -88,10 +89,10 @@ def main(flags: Flags) -> None:
 
 
 def require_numbers(flags: Flags) -> None:
-    """Refuses numbers that no picture can be made with."""
+    """Refuses numbers that are out of range."""
     require_at_least(flags, {"count": 1, "completed": 0, "copies": 1})
     if not 0 <= flags.temperature < math.inf:
-        raise ValueError(f"expected --temperature of 0 or more, got {flags.temperature}")
+        raise ValueError(expected("--temperature", "0 or more, and finite", flags.temperature))
 
 
 if __name__ == "__main__":

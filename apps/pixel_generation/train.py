@@ -20,12 +20,11 @@ import dataclasses
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from linattn_models.training import is_main_process, peek_flag, preset_flags, run_script
 from pixels.datasets import DatasetName, load
 from pixels.models import APP
 from pixels.presets import PRESETS, Recipe
 from pixels.training import train_model
-
-from linattn_models.training import is_main_process, peek_flag, preset_flags, run_script
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

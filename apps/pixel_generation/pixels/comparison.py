@@ -5,16 +5,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pixels.datasets import Images
-from pixels.models import APP, build_model
-from pixels.presets import Attention, Recipe
-from pixels.tokens import TokenData
-from pixels.training import mean_nats, train_model
 from torch import nn
 
 from linattn_core.errors import expected
@@ -32,35 +26,14 @@ from linattn_models.training import (
     updates_within,
     with_steps,
 )
+from pixels.datasets import Images
+from pixels.models import APP, build_model
+from pixels.presets import Attention, Recipe
+from pixels.tokens import TokenData
+from pixels.training import mean_nats, train_model
 
 FILES = ("table.md", "curves.png", "results.json", "timings.json")
 YLABEL = "bits/dim, validation images"
-
-
-@dataclass(frozen=True)
-class UpdateTimes:
-    """Seconds an update by attention, and where they were measured.
-
-    Attributes:
-        dataset, preset: of the models that were timed.
-        rounds: how often each attention had its turn.
-        seconds: the median of an attention's rounds.
-        environment: versions, device and threads.
-    """
-
-    dataset: str
-    preset: str
-    rounds: int
-    seconds: Mapping[str, float]
-    environment: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Pair:
-    """The two runs of one attention, which may be the same one."""
-
-    equal_updates: RunFolder
-    equal_time: RunFolder
 
 
 @dataclass(frozen=True)
@@ -71,15 +44,16 @@ class Comparison:
         recipe: of the runs with equal updates, apart from their attention.
         seconds: the budget of time.
         of_linear: whether that is the time of linear attention's updates.
-        times: seconds an update.
-        pairs: the runs of each attention.
+        timing: the content of timings.json.
+        equal_updates, equal_time: the runs by attention; where the budgets agree, the same run.
     """
 
     recipe: Recipe
     seconds: float
     of_linear: bool
-    times: UpdateTimes
-    pairs: Mapping[Attention, Pair]
+    timing: Mapping[str, Any]
+    equal_updates: Mapping[Attention, RunFolder]
+    equal_time: Mapping[Attention, RunFolder]
 
     def results(self) -> dict[str, Any]:
         """The content of results.json."""
@@ -91,39 +65,36 @@ class Comparison:
             "steps": self.recipe.training.steps,
             "budget_seconds": self.seconds,
             "budget_of_linear": self.of_linear,
-            "timing": {"rounds": self.times.rounds, "environment": self.times.environment},
+            "timing": {name: self.timing[name] for name in ("rounds", "environment")},
             "attentions": {
                 name: {
-                    "seconds_an_update": self.times.seconds[name],
-                    "equal_updates": run_summary(pair.equal_updates, APP),
-                    "equal_time": run_summary(pair.equal_time, APP),
+                    "seconds_an_update": self.timing["seconds"][name],
+                    "equal_updates": run_summary(run, APP),
+                    "equal_time": run_summary(self.equal_time[name], APP),
                 }
-                for name, pair in self.pairs.items()
+                for name, run in self.equal_updates.items()
             },
         }
 
     def draw(self, path: Path) -> None:
         """A PNG: equal updates over updates, and equal time over seconds at the measured pace."""
-        updates: dict[str, Points] = {
-            name: curve(pair.equal_updates) for name, pair in self.pairs.items()
-        }
-        seconds: dict[str, Points] = {
-            name: curve(pair.equal_time, scale=self.times.seconds[name])
-            for name, pair in self.pairs.items()
-        }
-        panels = [
-            Panel("updates, equally many of each", updates),
-            Panel("seconds of updates, equally long for each", seconds),
-        ]
-        plot_panels(path, panels, ylabel=YLABEL)
+        pace, timed = self.timing["seconds"], self.equal_time.items()
+        over_updates = Panel(
+            "updates, equally many of each",
+            {name: curve(run) for name, run in self.equal_updates.items()},
+        )
+        over_seconds = Panel(
+            "seconds of updates, equally long for each",
+            {name: curve(run, scale=pace[name]) for name, run in timed},
+        )
+        plot_panels(path, [over_updates, over_seconds], ylabel=YLABEL)
 
     def publish(self, out: Path, folder: Path) -> None:
         """Copies what was written into `out` to `folder`, and of the runs there their records."""
         for file in FILES:
             replace_file(folder / file, (out / file).read_bytes())
-        for pair in self.pairs.values():
-            for run in (pair.equal_updates, pair.equal_time):
-                copy_records(run, folder / run.path.relative_to(out))
+        for run in (*self.equal_updates.values(), *self.equal_time.values()):
+            copy_records(run, folder / run.path.relative_to(out))
 
 
 def curve(run: RunFolder, over: str = "step", scale: float = 1.0) -> Points:
@@ -150,19 +121,18 @@ def compare_attentions(
     Raises:
         ValueError: `out` holds other times or runs.
     """
-    of_linear, steps = seconds is None, recipe.training.steps
+    steps = recipe.training.steps
     recipes = {name: replace(recipe, attention=name) for name in attentions}
-    times = update_times(out / "timings.json", images, recipes, rounds)
-    budget = seconds if seconds is not None else steps * times.seconds["linear"]
-    equal = {name: _ended(images, own, out / "updates") for name, own in recipes.items()}
-    pairs = {}
-    for name, run in equal.items():
-        affordable = updates_within(budget, times.seconds[name])
-        training = with_steps(recipe.training, affordable)
-        own = replace(recipes[name], training=training)
-        timed = run if affordable == steps else _ended(images, own, out / "time")
-        pairs[name] = Pair(run, timed)
-    return Comparison(recipe, budget, of_linear, times, pairs)
+    timing = update_times(out / "timings.json", images, recipes, rounds)
+    budget = seconds if seconds is not None else steps * timing["seconds"]["linear"]
+    equal_updates = {name: _ended(images, own, out / "updates") for name, own in recipes.items()}
+    equal_time = {}
+    for name, own in recipes.items():
+        affordable = updates_within(budget, timing["seconds"][name])
+        shorter = replace(own, training=with_steps(own.training, affordable))
+        same = affordable == steps
+        equal_time[name] = equal_updates[name] if same else _ended(images, shorter, out / "time")
+    return Comparison(recipe, budget, seconds is None, timing, equal_updates, equal_time)
 
 
 def _ended(images: Images, recipe: Recipe, folder: Path) -> RunFolder:
@@ -181,44 +151,43 @@ def _ended(images: Images, recipe: Recipe, folder: Path) -> RunFolder:
 
 def update_times(
     file: Path, images: Images, recipes: Mapping[Attention, Recipe], rounds: int
-) -> UpdateTimes:
-    """The times in `file`, measured and written there if there is no such file.
+) -> dict[str, Any]:
+    """The content of `file`, measured and written there if there is no such file.
+
+    Returns:
+        "dataset" and "preset" of the models, "rounds" (how often each attention had its turn),
+        "seconds" of an update by attention, and the "environment".
 
     Raises:
         ValueError: the file is damaged, or has the times of other models.
     """
     recipe = next(iter(recipes.values()))
+    models = {"dataset": recipe.dataset, "preset": recipe.preset}
     if file.exists():
-        return _checked(_read(file), file, recipe, list(recipes))
-    models: dict[str, nn.Module] = {x: build_model(own, images) for x, own in recipes.items()}
+        timing = _read(file)
+        other = {name: timing.get(name) for name in models}
+        absent = [name for name in recipes if name not in timing["seconds"]]
+        if other != models or absent:
+            wanted = f"times of {models}, of {', '.join(recipes)} together"
+            got = f"times of {other}, of {', '.join(timing['seconds'])}"
+            raise ValueError(expected(str(file), wanted, got, "choose another --out"))
+        return timing
+    built: dict[str, nn.Module] = {x: build_model(own, images) for x, own in recipes.items()}
     data = TokenData(images.train, recipe.layout)
-    seconds, where = measure_updates(models, data, mean_nats, recipe.training, rounds)
-    times = UpdateTimes(recipe.dataset, recipe.preset, rounds, seconds, where)
-    replace_file(file, (json.dumps(asdict(times), indent=2) + "\n").encode())
-    return times
+    seconds, where = measure_updates(built, data, mean_nats, recipe.training, rounds)
+    timing = {**models, "rounds": rounds, "seconds": seconds, "environment": where}
+    replace_file(file, (json.dumps(timing, indent=2) + "\n").encode())
+    return timing
 
 
-def _read(file: Path) -> UpdateTimes:
-    damaged = partial(expected, str(file), "the times of updates", advice="remove it")
+def _read(file: Path) -> dict[str, Any]:
     try:
-        times = UpdateTimes(**json.loads(file.read_bytes()))
-        sound = all(0 < seconds < math.inf for seconds in times.seconds.values())
-    except (ValueError, TypeError, AttributeError) as error:
-        raise ValueError(damaged(f"a fault in it ({error})")) from None
+        timing = dict(json.loads(file.read_bytes()))
+        sound = all(0 < seconds < math.inf for seconds in timing["seconds"].values())
+        got: object = timing["seconds"]
+        sound = sound and {"rounds", "environment"} <= timing.keys()
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
+        sound, got = False, f"a fault in it ({error})"
     if not sound:
-        raise ValueError(damaged(times.seconds))
-    return times
-
-
-def _checked(
-    times: UpdateTimes, file: Path, recipe: Recipe, attentions: Sequence[Attention]
-) -> UpdateTimes:
-    refused = partial(expected, str(file), advice="choose another --out")
-    if (times.dataset, times.preset) != (recipe.dataset, recipe.preset):
-        wanted = f"times of {recipe.dataset} with the preset {recipe.preset}"
-        raise ValueError(refused(wanted, f"times of {times.dataset} with {times.preset}"))
-    absent = [name for name in attentions if name not in times.seconds]
-    if absent:
-        wanted = f"times of {', '.join(attentions)}, which are measured together"
-        raise ValueError(refused(wanted, f"none of {', '.join(absent)}"))
-    return times
+        raise ValueError(expected(str(file), "the times of updates", got, "remove it"))
+    return timing

@@ -1,7 +1,7 @@
-"""Bits per dimension: how many bits a number of an image costs to somebody who has the model.
+"""Bits per dimension: the mean of -log2 p(number | numbers before it) over held-out images.
 
-A coder that knows p(next | before) spends -log2 p on the next number; the mean over all numbers of
-all held-out images is what the paper's tables give.
+That is the length of the code in which the model could store an image, and what the paper's tables
+give.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from contextlib import contextmanager
 
 import numpy as np
 import torch
-from pixels.datasets import Pixels
-from pixels.tokens import Layout, batches
 
 from linattn_models import AutoregressiveTransformer
+from pixels.datasets import Pixels
+from pixels.tokens import Layout, batches
 
 POSITIONS_AT_ONCE = 16_384  # of all images of a batch together: bounds the memory
 PSEUDO_COUNT = 0.5
@@ -23,7 +23,7 @@ PSEUDO_COUNT = 0.5
 
 @contextmanager
 def evaluating(model: AutoregressiveTransformer) -> Iterator[None]:
-    """Within the block the model drops nothing out; afterwards its mode is as before."""
+    """Within the block the model is in evaluation mode; afterwards in the mode it was in."""
     training = model.training
     model.eval()
     try:

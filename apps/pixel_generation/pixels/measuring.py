@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from pixels.methods import Method, Models, stepping_backends, time_method
-from pixels.models import default_device
 from tqdm import tqdm
 
 from linattn_models.throughput import best_batch, lacks_memory
 from linattn_models.training import environment
+from pixels.methods import Method, Models, stepping_backends, time_method
+from pixels.models import default_device
 
 # Enough to compare two batch sizes; the one that is chosen is timed at more positions.
 _SEARCH_POSITIONS = 3
@@ -36,26 +36,11 @@ class Speed:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """How each method is timed.
-
-    batch: images side by side; None for the best number of them, up to `largest_batch` and at most
-        `position_seconds` for a pixel.
-    positions: pixels of an image; None for all.
-    """
-
-    batch: int | None
-    positions: int | None
-    largest_batch: int
-    position_seconds: float
-
-
-@dataclass(frozen=True)
 class Outcome:
     """One method's figures; where there are none, `failure` says why.
 
     one, many: an image alone, and many side by side.
-    bounded_by: what kept larger batches from being tried, if not that they were no better.
+    bounded_by: why larger batches were not tried; None if the search ended by itself.
     """
 
     method: Method
@@ -95,28 +80,35 @@ def speed_of(models: Models, method: Method, batch: int, positions: int | None) 
     )
 
 
-def outcome_of(models: Models, method: Method, plan: Plan) -> Outcome:
-    """Times a method. A refusal is part of the outcome, so that the other methods go on."""
+def outcome_of(
+    models: Models,
+    method: Method,
+    positions: int | None,
+    *,
+    batch: int | None = None,
+    largest: int,
+    most_seconds: float,
+) -> Outcome:
+    """Times a method. A refusal is part of the outcome, so that the other methods go on.
+
+    Args:
+        positions: as for `time_method`.
+        batch: images side by side; None for the best batch of at most `largest`, searched among
+            those that are expected to take `most_seconds` a pixel at most.
+    """
+    bounded_by = None
     try:
-        return _timed(models, method, plan)
+        if batch is None:
+            time = partial(time_method, models, method, positions=_SEARCH_POSITIONS)
+            device = models[method.attention].device
+            best = best_batch(time, device, largest=largest, most_seconds=most_seconds)
+            batch, bounded_by = best.batch, best.bounded_by
+        many = speed_of(models, method, batch, positions)
+        one = many if batch == 1 else speed_of(models, method, 1, positions)
     except (ValueError, MemoryError, RuntimeError) as error:
         if not isinstance(error, ValueError) and not lacks_memory(error):
             raise
         return Outcome(method, failure=" ".join(str(error).split()))
-
-
-def _timed(models: Models, method: Method, plan: Plan) -> Outcome:
-    batch, bounded_by = plan.batch, None
-    if batch is None:
-        best = best_batch(
-            partial(time_method, models, method, positions=_SEARCH_POSITIONS),
-            models[method.attention].device,
-            largest=plan.largest_batch,
-            most_seconds=plan.position_seconds,
-        )
-        batch, bounded_by = best.batch, best.bounded_by
-    many = speed_of(models, method, batch, plan.positions)
-    one = many if batch == 1 else speed_of(models, method, 1, plan.positions)
     return Outcome(method, one, many, bounded_by)
 
 
@@ -127,7 +119,7 @@ def where_it_runs() -> dict[str, Any]:
 
 
 def how_it_ran(where: Mapping[str, Any], speeds: Sequence[Speed]) -> str:
-    """A line for below a table: versions, threads, and what of linear attention was native."""
+    """A note below a table: versions, threads, and what of linear attention was native."""
     first = f"torch {where['torch']}, {where['device']}, {where['threads']} threads"
     native = where["steps_by"]
     if native == "reference":

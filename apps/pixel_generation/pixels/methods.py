@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from pixels.presets import Attention
 
 from linattn_core import LinearAttentionState, explain
 from linattn_models import AutoregressiveTransformer, Throughput, generation_throughput
 from linattn_models.attention import LinearMixer
+from pixels.presets import Attention
 
 MethodName = Literal["linear", "linear-eager", "stateful-softmax", "softmax", "lsh-1", "lsh-4"]
 Models = Mapping[Attention, AutoregressiveTransformer]

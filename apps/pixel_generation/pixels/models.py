@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from pixels.datasets import DatasetName, Images
-from pixels.presets import Attention, Recipe, with_attention
-from pixels.tokens import Layout, to_tokens
 
 from linattn_core.errors import expected, shown
 from linattn_models import AutoregressiveTransformer, TransformerConfig
 from linattn_models.training import RunFolder
+from pixels.datasets import DatasetName, Images
+from pixels.presets import Attention, Recipe, with_attention
+from pixels.tokens import Layout, to_tokens
 
 APP = "pixel_generation"
 
@@ -80,7 +80,7 @@ def alike(model: AutoregressiveTransformer, attention: Attention) -> Autoregress
 
 def generation_method(config: TransformerConfig) -> Literal["stateful", "rerun"]:
     """How a model generates: LSH has no state to step from and reruns the prefix for each token."""
-    return "rerun" if config.attention == "lsh" else "stateful"
+    return "rerun" if str(config.attention).startswith("lsh") else "stateful"
 
 
 def default_device() -> torch.device:

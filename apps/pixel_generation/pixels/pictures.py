@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 from matplotlib.figure import Figure
+
+from linattn_models import AutoregressiveTransformer
+from linattn_models.files import replace_file
 from pixels.datasets import Images, Pixels
 from pixels.models import generation_method
 from pixels.sampling import Draw, complete_images, sample_images
 from pixels.tokens import Layout
-
-from linattn_models import AutoregressiveTransformer
-from linattn_models.files import replace_file
 
 DPI = 100
 GAP = 4  # between images, in pixels of the picture
@@ -40,7 +40,7 @@ def write_samples(
     *,
     draw: Draw = SHOWN,
 ) -> None:
-    """A square of `count` images of the size of `images` that the model makes from nothing."""
+    """A square of `count` images of the size of `images` that the model draws."""
     made = sample_images(model, count, images.height, images.width, draw)
     write_grid(path, square_rows(to_colors(made, images.levels)), f"samples: {label}")
 

@@ -1,6 +1,6 @@
 """The presets: functions that return everything that a run is, apart from its images.
 
-smoke    seconds; shows that the pieces fit, learns almost nothing
+smoke    seconds; shows that the parts work together, learns almost nothing
 laptop   minutes on two cores; learns to draw
 paper    what the paper trained (section 4.2); for a GPU and days
 """
@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import tyro
-from pixels.datasets import DatasetName, Images
-from pixels.tokens import Layout
 
 from linattn_models import Categorical, MixtureOfLogistics, TransformerConfig
 from linattn_models.training import TrainingFlags
+from pixels.datasets import DatasetName, Images
+from pixels.tokens import Layout
 
 Attention = Literal["linear", "softmax", "lsh-1", "lsh-4"]
 
@@ -81,6 +81,17 @@ def with_attention(config: TransformerConfig, name: Attention) -> TransformerCon
     return config.with_attention(name)
 
 
+# What the presets that are not the paper's have in common.
+_ADAMW = TrainingFlags(
+    steps=1,
+    batch_size=1,
+    optimizer="adamw",
+    schedule="cosine",
+    warmup_steps=None,
+    clip_norm=1.0,
+)
+
+
 def smoke(dataset: DatasetName) -> Recipe:
     """Twenty updates of a model too small to be any good."""
     digits = dataset == "digits"
@@ -94,14 +105,11 @@ def smoke(dataset: DatasetName) -> Recipe:
         head="categorical" if digits else "logistics",
         validation_images=8,
         test_images=8,
-        training=TrainingFlags(
+        training=replace(
+            _ADAMW,
             steps=20,
             batch_size=16 if digits else 2,
             learning_rate=1e-2,
-            optimizer="adamw",
-            schedule="cosine",
-            warmup_steps=None,
-            clip_norm=1.0,
             log_every=5,
             eval_every=10,
             checkpoint_every=10,
@@ -131,15 +139,12 @@ def _laptop_digits() -> Recipe:
         ffn_dim=256,
         head="categorical",
         dropout=0.25,
-        training=TrainingFlags(
+        training=replace(
+            _ADAMW,
             steps=1_500,
             batch_size=32,
             learning_rate=5e-3,
-            optimizer="adamw",
-            schedule="cosine",
-            warmup_steps=None,
             weight_decay=0.3,
-            clip_norm=1.0,
             log_every=20,
             eval_every=200,
             checkpoint_every=500,
@@ -165,14 +170,11 @@ def _laptop_larger(dataset: DatasetName) -> Recipe:
         head="logistics" if color else "categorical",
         validation_images=64 if color else 256,
         test_images=128 if color else 512,
-        training=TrainingFlags(
+        training=replace(
+            _ADAMW,
             steps=500 if color else 1_000,
             batch_size=4 if color else 8,
             learning_rate=1e-3 if color else 2e-3,
-            optimizer="adamw",
-            schedule="cosine",
-            warmup_steps=None,
-            clip_norm=1.0,
             eval_every=250,
             checkpoint_every=250,
         ),

@@ -1,17 +1,17 @@
-"""Images drawn from a model one pixel at a time, all of them at once."""
+"""Images drawn from a model pixel by pixel, all images side by side."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
+
+from linattn_models import AutoregressiveTransformer
 from pixels.datasets import Pixels
 from pixels.evaluation import evaluating
 from pixels.models import generation_method
 from pixels.tokens import Layout, to_images, to_tokens
-from torch import Tensor
-
-from linattn_models import AutoregressiveTransformer
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Draw:
 def sample_images(
     model: AutoregressiveTransformer, count: int, height: int, width: int, draw: Draw = Draw()
 ) -> Pixels:
-    """`count` images made from nothing."""
+    """`count` images, drawn without a prompt."""
     return to_images(_generate(model, draw, batch=count), height, width)
 
 
@@ -41,8 +41,8 @@ def complete_images(
 ) -> Pixels:
     """Completions of `images` (n, H, W[, 3]) of which only the first rows are shown.
 
-    The rows shown are read all at once, as in training (`prefill`); the hidden ones are then made
-    pixel by pixel from the state that this leaves.
+    The rows shown are read in parallel, as in training (`prefill`); the hidden ones are then drawn
+    pixel by pixel from the state after them.
 
     Returns:
         (n, copies, H, W[, 3]): `copies` completions of each image.

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from linattn_models.throughput import WORTHWHILE
+from linattn_models.training import figure, markdown_table
 from pixels.measuring import Outcome, Speed, how_it_ran
 from pixels.methods import LINEAR, SOFTMAX, STATEFUL_SOFTMAX
 from pixels.paper import PAPER
-
-from linattn_models.throughput import WORTHWHILE
-from linattn_models.training import figure, markdown_table
 
 DEMO_METHODS = (LINEAR, STATEFUL_SOFTMAX, SOFTMAX)
 

@@ -14,8 +14,9 @@ from typing import Literal
 
 import numpy as np
 import torch
-from pixels.datasets import Pixels
 from torch import Tensor
+
+from pixels.datasets import Pixels
 
 Layout = Literal["sub-pixels", "pixels"]
 

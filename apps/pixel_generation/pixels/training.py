@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
+
+from linattn_models import AutoregressiveTransformer
+from linattn_models.training import RunFolder, is_main_process, train
 from pixels.datasets import Images
 from pixels.evaluation import bits_per_dim, independent_pixels
 from pixels.models import APP, build_model
 from pixels.pictures import affordable_samples, write_samples
 from pixels.presets import Recipe
 from pixels.tokens import TokenData
-from torch import Tensor
-
-from linattn_models import AutoregressiveTransformer
-from linattn_models.training import RunFolder, is_main_process, train
 
 DESCRIBED = ("preset", "dataset", "attention", "layout")
 
@@ -61,7 +61,7 @@ def finish(
     test = images.test[: recipe.test_images]
     summary["metrics"] = {
         "bits_per_dim": bits_per_dim(model, test, recipe.layout),
-        # The second name is there when a run that had ended is resumed.
+        # A run that had ended and is resumed has this figure under its own name already.
         "validation_bits_per_dim": metrics.get("validation_bits_per_dim", metrics["bits_per_dim"]),
         "independent_pixels_bits_per_dim": independent_pixels(images.train, test, images.levels),
         "test_images": len(test),

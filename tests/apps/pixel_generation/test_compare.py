@@ -1,4 +1,4 @@
-"""compare.py: its budgets, its files, how it goes on, what it refuses."""
+"""compare.py: its budgets, its files, how it continues, what it refuses."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from linattn_models.training import RunFolder
 from pixels.comparison import curve
 from pixels.paper import PAPER
 from pixels.tables import attention_report
-
-from linattn_models.training import RunFolder
 from tests.apps.app_scripts import Script, command
 
 PNG = b"\x89PNG"
@@ -51,12 +51,6 @@ def cells(table: str) -> dict[str, list[str]]:
 
 def summary(run: Path) -> dict[str, Any]:
     return dict(json.loads((run / "summary.json").read_text()))
-
-
-def test_help_says_how_it_is_run(script: Script) -> None:
-    done = script("compare", "--help")
-    assert done.code == 0
-    assert "python apps/pixel_generation/compare.py" in done.stdout
 
 
 def test_each_attention_has_its_two_budgets(compared: Path) -> None:
@@ -170,9 +164,9 @@ def test_a_run_killed_before_its_test_is_tested(
     [
         (["--steps", "0"], "--steps: expected 1 or more, got 0"),
         (["--rounds", "0"], "--rounds: expected 1 or more, got 0"),
-        (["--seconds", "0"], "expected --seconds above 0, got 0.0"),
-        (["--seconds", "nan"], "expected --seconds above 0, got nan"),
-        (["--attentions", "softmax"], "expected linear among --attentions"),
+        (["--seconds", "0"], "--seconds: expected more than 0, got 0.0"),
+        (["--seconds", "nan"], "--seconds: expected more than 0, got nan"),
+        (["--attentions", "softmax"], "--attentions: expected linear, whose time"),
         (["--attentions", "linear", "linear"], "each once, got linear linear"),
         (["--attentions"], "each once, got none"),
         (["--dataset", "mnist"], "got no such file; download it with --download"),
@@ -199,8 +193,14 @@ def test_another_comparison_is_not_mixed_into_this_one(
     cases = {
         "training.steps of the run in": [*SMOKE, "--steps", 30],
         "expected 1, got 0": [*SMOKE, "--seed", 1],
-        "got times of digits with smoke": [*TWO, "--preset", "laptop"],
-        "got none of lsh-1": ["--preset", "smoke", "--attentions", "linear", "lsh-1"],
+        "got times of {'dataset': 'digits', 'preset': 'smoke'}": [*TWO, "--preset", "laptop"],
+        "of linear, softmax; choose another --out": [
+            "--preset",
+            "smoke",
+            "--attentions",
+            "linear",
+            "lsh-1",
+        ],
     }
     for sentence, flags in cases.items():
         done = script("compare", *flags, "--out", out)

@@ -1,4 +1,4 @@
-"""The baseline against sums done by hand, and against what it must be in the limit."""
+"""The baseline against sums done by hand, and in its limits."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+
 from pixels.datasets import load
 from pixels.evaluation import independent_pixels
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
+
+from linattn_models import AutoregressiveTransformer, Throughput, TransformerConfig
 from pixels import measuring
-from pixels.measuring import Outcome, Plan, Speed, outcome_of
+from pixels.measuring import Outcome, Speed
 from pixels.methods import LINEAR, LSH_4, SOFTMAX, STATEFUL_SOFTMAX, Method, Models
 from pixels.tables import benchmark_report, benchmark_table
 
-from linattn_models import AutoregressiveTransformer, Throughput, TransformerConfig
-
-SEARCH = Plan(batch=None, positions=2, largest_batch=8, position_seconds=20)
+outcome_of = partial(measuring.outcome_of, positions=2, largest=8, most_seconds=20)
 
 
 @pytest.fixture(scope="module")
@@ -35,18 +35,18 @@ def test_the_best_batch_is_measured_beside_one_image(
     models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(measuring, "time_method", fake_time)
-    outcome = outcome_of(models, LINEAR, SEARCH)
+    outcome = outcome_of(models, LINEAR)
     assert outcome.one is not None and outcome.many is not None
     assert (outcome.one.batch, outcome.many.batch) == (1, 4)
     assert [speed.batch for speed in outcome.speeds] == [1, 4]
     assert outcome.failure is None
-    fixed = outcome_of(models, LINEAR, replace(SEARCH, batch=3))
+    fixed = outcome_of(models, LINEAR, batch=3)
     assert [speed.batch for speed in fixed.speeds] == [1, 3] and fixed.bounded_by is None
-    assert [s.batch for s in outcome_of(models, LINEAR, replace(SEARCH, batch=1)).speeds] == [1]
+    assert [s.batch for s in outcome_of(models, LINEAR, batch=1).speeds] == [1]
 
 
 def test_a_real_search_ends(models: Models) -> None:
-    outcome = outcome_of(models, STATEFUL_SOFTMAX, SEARCH)
+    outcome = outcome_of(models, STATEFUL_SOFTMAX)
     assert outcome.many is not None and 1 <= outcome.many.batch <= 8
     assert outcome.many.state_bytes_per_image == 2 * 4 * 4 * 4
 
@@ -61,7 +61,7 @@ def test_what_cannot_run_says_why(
         raise error
 
     monkeypatch.setattr(measuring, "time_method", refuse)
-    outcome = outcome_of(models, LINEAR, SEARCH)
+    outcome = outcome_of(models, LINEAR)
     assert outcome.failure == str(error).replace("\n", " ") and outcome.speeds == []
 
 
@@ -71,7 +71,7 @@ def test_a_fault_is_not_hidden(models: Models, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(measuring, "time_method", fail)
     with pytest.raises(RuntimeError, match="a fault"):
-        outcome_of(models, LINEAR, SEARCH)
+        outcome_of(models, LINEAR)
 
 
 def speed(method: str, batch: int, rate: float, estimated: bool = True) -> Speed:

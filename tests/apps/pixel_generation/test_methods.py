@@ -7,6 +7,10 @@ from typing import get_args
 
 import pytest
 import torch
+
+from linattn_core import backends
+from linattn_models import AutoregressiveTransformer, TransformerConfig
+from linattn_models.attention import LinearMixer
 from pixels.measuring import Speed, how_it_ran, measure
 from pixels.methods import (
     LINEAR,
@@ -19,10 +23,6 @@ from pixels.methods import (
 )
 from pixels.presets import Attention
 
-from linattn_core import backends
-from linattn_models import AutoregressiveTransformer, TransformerConfig
-from linattn_models.attention import LinearMixer
-
 CPU = torch.device("cpu")
 SPEED = Speed("linear", 1, 2.0, 0.5, 100, estimated=False, compiled=True)
 WHERE = {"torch": "2.13.0", "device": "cpu", "threads": 2}
@@ -30,7 +30,7 @@ WHERE = {"torch": "2.13.0", "device": "cpu", "threads": 2}
 
 @pytest.fixture(scope="module")
 def models() -> Models:
-    """One of each attention, over sequences longer than a chunk."""
+    """One of each attention."""
     config = TransformerConfig(num_layers=1, num_heads=1, head_dim=4, ffn_dim=8)
     return {
         name: AutoregressiveTransformer(config.with_attention(name), 2, 4).eval()

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from matplotlib.image import imread
+
 from pixels.pictures import (
     BACKGROUND,
     GAP,

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+
+from linattn_models import MixtureOfLogistics
 from pixels.datasets import DatasetName, blank, load
 from pixels.models import build_model
 from pixels.presets import PRESETS, TRAINING_IMAGES, Attention, demo, laptop, paper, smoke
 from pixels.tokens import to_tokens
-
-from linattn_models import MixtureOfLogistics
 
 
 @pytest.mark.parametrize("attention", get_args(Attention))

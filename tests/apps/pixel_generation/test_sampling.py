@@ -8,13 +8,13 @@ from typing import get_args
 
 import numpy as np
 import pytest
+
+from linattn_models import AutoregressiveTransformer, TransformerConfig
 from pixels.datasets import Images
 from pixels.evaluation import bits_per_dim
 from pixels.pictures import affordable_samples
 from pixels.presets import Attention
 from pixels.sampling import Draw, complete_images, sample_images
-
-from linattn_models import AutoregressiveTransformer, TransformerConfig
 
 
 def tiny(
@@ -77,7 +77,7 @@ def test_completions_keep_what_was_shown_and_differ_below(attention: str) -> Non
     [((8, 8), 64, 64), ((28, 28), 20, 1), ((32, 32, 3), 5, 1), ((90, 90), 4, 1)],
 )
 def test_samples_affordable(shape: tuple[int, ...], stepped: int, rerun: int) -> None:
-    """Rerunning is dear, so that LSH draws fewer."""
+    """Rerunning is expensive, so LSH draws fewer."""
     blank = np.zeros((1, *shape), np.uint8)
     images = Images("any", blank, blank, blank, 2)
     for attention, count in (("linear", stepped), ("lsh-1", rerun)):

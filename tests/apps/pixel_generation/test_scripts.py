@@ -10,6 +10,7 @@ import pytest
 from matplotlib.image import imread
 from safetensors.numpy import load_file, save_file
 
+from linattn_models import TransformerConfig
 from tests.apps.app_scripts import Script
 
 PNG = b"\x89PNG"
@@ -52,7 +53,7 @@ def test_generate_refuses(script: Script, smoke_run: Path, tmp_path: Path) -> No
         "expected the record of a run, got no file": ["--run", tmp_path / "none"],
         "is damaged": ["--run", damaged],
         "--count: expected 1 or more, got 0": ["--run", smoke_run, "--count", 0],
-        "expected --temperature of 0 or more": ["--run", smoke_run, "--temperature", -1],
+        "--temperature: expected 0 or more": ["--run", smoke_run, "--temperature", -1],
     }
     for sentence, flags in cases.items():
         done = script("generate", *flags, "--out", tmp_path / "pictures")
@@ -73,7 +74,7 @@ def test_generate_refuses_weights_of_another_run(
     (other / "config.json").write_text(json.dumps(config))
     done = script("generate", "--run", other, "--out", tmp_path / "pictures")
     assert done.code == 2
-    assert "was written by a run with another configuration" in done.stderr
+    assert "got another one; restore the one or the other" in done.stderr
     config["model"] = 5
     (other / "config.json").write_text(json.dumps(config))
     done = script("generate", "--run", other, "--out", tmp_path / "pictures")
@@ -121,8 +122,8 @@ def test_benchmark_refuses(script: Script, tmp_path: Path) -> None:
     cases = {
         "--positions: expected 2 or more, got 1.": ["--positions", 1],
         "--largest-batch: expected 1 or more, got 0.": ["--largest-batch", 0],
-        "expected --position-seconds of more than 0, got 0": ["--position-seconds", 0],
-        "expected --methods to name one or more, got none": ["--methods"],
+        "--position-seconds: expected more than 0, got 0.0.": ["--position-seconds", 0],
+        "--methods: expected one name or more, got none.": ["--methods"],
     }
     for sentence, flags in cases.items():
         done = script("benchmark", *flags, "--out", tmp_path / "out")

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+
 from pixels.datasets import Pixels
 from pixels.tokens import Layout, TokenData, to_images, to_tokens
 
@@ -33,7 +34,7 @@ def test_order_is_row_by_row_with_colors_of_a_pixel_together() -> None:
 
 
 @pytest.mark.parametrize("layout", ["sub-pixels", "pixels"])
-def test_a_grey_pixel_is_one_token_in_either_layout(layout: Layout) -> None:
+def test_a_gray_pixel_is_one_token_in_either_layout(layout: Layout) -> None:
     assert to_tokens(np.zeros((3, 4, 5), np.uint8), layout).shape == (3, 20)
 
 

@@ -92,6 +92,13 @@ def test_real_images(script: Script, shared_data: Path, tmp_path: Path, dataset:
     done = script("train", "--preset", "smoke", "--dataset", dataset, *where, "--out", out)
     assert done.code == 0, done.stderr
     assert "bits/dim on 8 test images" in done.stdout
+    done = script("generate", "--run", out, "--count", 2, "--out", tmp_path / "samples")
+    assert done.code == 0, done.stderr  # without the dataset
+    assert [path.name for path in (tmp_path / "samples").iterdir()] == ["samples.png"]
+    done = script("generate", "--run", out, "--completed", 2, "--out", tmp_path / "pictures")
+    assert done.code == 2
+    assert "got no such file; download it with --download" in done.stderr
+    assert not (tmp_path / "pictures").exists()
     few = ["--count", 2, "--completed", 2, "--copies", 1]
     done = script("generate", "--run", out, *where, *few, "--out", tmp_path / "pictures")
     assert done.code == 0, done.stderr

@@ -16,11 +16,11 @@ from typing import Literal
 
 import numpy as np
 import pooch
+
+from linattn_core.errors import near
 from pixels.datasets import cifar, digits, idx
 from pixels.datasets.images import Images, Pixels
 from pixels.datasets.sources import SOURCES, fetch
-
-from linattn_core.errors import near
 
 DatasetName = Literal["digits", "mnist", "fashion-mnist", "cifar10"]
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+
 from pixels.datasets import cifar_pickle
 from pixels.datasets.cifar_npz import read_subset
 from pixels.datasets.images import Images, Pixels, hold_out_the_end

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO
 
 import numpy as np
+
 from pixels.datasets.images import Pixels
 from pixels.datasets.sources import Source, damaged
 

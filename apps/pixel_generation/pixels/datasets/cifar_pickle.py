@@ -1,23 +1,24 @@
 """One published python batch of CIFAR-10, read without trusting it.
 
 The batches are pickles, and a pickle is a program: `pickle.load` on a file from the internet runs
-whatever its author wrote. These files need very little of that language: bytes, strings, integers,
-lists, dicts, tuples, and three names of numpy. So `pickletools` lists the instructions, without
-running any, and the few that a batch needs are carried out here on plain values; what a file calls
-stays a record of the call. Every other instruction is refused. A batch makes less than ten lists,
-dicts and tuples, so a bound on their number keeps any nesting shallow.
+whatever its author wrote. A batch needs few instructions: bytes, strings, integers, lists, dicts,
+tuples, and calls of three names of numpy. So `pickletools` lists the instructions without running
+any, and those few are carried out here on plain values, where a call is only recorded. Every other
+instruction is refused. A batch makes less than ten lists, dicts and tuples, so a bound on their
+number keeps all nesting shallow.
 """
 
 from __future__ import annotations
 
 import pickletools
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from pixels.datasets.images import Pixels
 from pixels.datasets.sources import Source, damaged
 
@@ -25,6 +26,11 @@ ROW_BYTES = 3 * 32 * 32
 MOST_BYTES = 64_000_000  # twice a published batch
 MOST_CONTAINERS = 100
 ARRAYS = ("numpy.core.multiarray _reconstruct", "numpy._core.multiarray _reconstruct")
+VALUES = (
+    *("BININT", "BININT1", "BININT2", "LONG1"),
+    *("BINBYTES", "SHORT_BINBYTES", "BINUNICODE", "SHORT_BINUNICODE"),
+)
+TUPLES = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3, "TUPLE": None}
 CALLED = (*ARRAYS, "numpy dtype", "numpy ndarray")
 
 
@@ -95,92 +101,75 @@ class _Machine:
         for opcode, argument, _ in pickletools.genops(content):
             if opcode.name == "STOP":
                 break
-            if opcode.name not in _INSTRUCTIONS:
-                raise ValueError(f"it has the instruction {opcode.name}, which no batch needs")
-            _INSTRUCTIONS[opcode.name](self, argument)
+            self.carry_out(opcode.name, argument)
         return self.stack.pop()
 
-    def push_container(self, value: Any) -> None:
+    def carry_out(self, name: str, argument: Any) -> None:
+        stack, memo = self.stack, self.memo
+        match name:
+            case "PROTO" | "FRAME":
+                pass
+            case "MARK":
+                self.marks.append(len(stack))
+            case "NONE" | "NEWTRUE" | "NEWFALSE":
+                stack.append({"NONE": None, "NEWTRUE": True, "NEWFALSE": False}[name])
+            case "BINSTRING" | "SHORT_BINSTRING":  # bytes of Python 2, decoded by pickletools
+                stack.append(argument.encode("latin-1"))
+            case _ if name in VALUES:
+                stack.append(argument)
+            case "BINPUT" | "LONG_BINPUT" | "MEMOIZE":
+                memo[len(memo) if name == "MEMOIZE" else argument] = stack[-1]
+            case "BINGET" | "LONG_BINGET":
+                stack.append(memo[argument])
+            case "GLOBAL" | "STACK_GLOBAL":
+                called = argument if name == "GLOBAL" else " ".join(self.pop(2))
+                if called not in CALLED:
+                    raise ValueError(f"it asks for {called}, which no batch needs")
+                stack.append(Call(called))
+            case "BUILD":
+                stack[-2].state = stack[-1]
+                stack.pop()
+            case "APPEND" | "APPENDS":
+                values = self.pop(1 if name == "APPEND" else None)
+                stack[-1].extend(values)
+            case "SETITEM" | "SETITEMS":
+                values = self.pop(2 if name == "SETITEM" else None)
+                self.set_items(values)
+            case _:
+                self.push_container(name)
+
+    def push_container(self, name: str) -> None:
         self.containers += 1
         if self.containers > MOST_CONTAINERS:
             raise ValueError(f"it has more than {MOST_CONTAINERS} lists, dicts and tuples")
-        self.stack.append(value)
+        match name:
+            case "EMPTY_DICT":
+                self.stack.append({})
+            case "EMPTY_LIST":
+                self.stack.append([])
+            case "EMPTY_TUPLE" | "TUPLE1" | "TUPLE2" | "TUPLE3":
+                self.stack.append(
+                    self.pop(["EMPTY_TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"].index(name))
+                )
+            case "TUPLE":
+                self.stack.append(self.pop())
+            case "REDUCE":
+                called, arguments = self.pop(2)
+                self.stack.append(Call(called.name, arguments))
+            case _:
+                raise ValueError(f"it has the instruction {name}, which no batch needs")
 
-    def push_name(self, name: str) -> None:
-        if name not in CALLED:
-            raise ValueError(f"it asks for {name.replace(' ', '.')}, which no batch needs")
-        self.stack.append(Call(name))
-
-    def push_call(self) -> None:
-        arguments = self.stack.pop()
-        self.push_container(Call(self.stack.pop().name, arguments))
-
-    def set_state(self) -> None:
-        state = self.stack.pop()
-        self.stack[-1].state = state
-
-    def pop(self, count: int) -> tuple[Any, ...]:
-        return tuple(self.stack.pop() for _ in range(count))[::-1]
-
-    def pop_to_mark(self) -> list[Any]:
-        start = self.marks.pop()
-        values = self.stack[start:]
+    def pop(self, count: int | None = None) -> tuple[Any, ...]:
+        """The newest `count` values, or all since the newest mark; they leave the stack."""
+        start = self.marks.pop() if count is None else len(self.stack) - count
+        if start < 0:
+            raise LookupError("it takes more values than there are")
+        values = tuple(self.stack[start:])
         del self.stack[start:]
         return values
-
-    def append(self, values: Sequence[Any]) -> None:
-        self.stack[-1].extend(values)
 
     def set_items(self, values: Sequence[Any]) -> None:
         for key, value in zip(values[::2], values[1::2], strict=True):
             if not isinstance(key, (bytes, str)):  # a tuple of tuples may take forever to hash
                 raise ValueError(f"it has a dict key of type {type(key).__name__}")
             self.stack[-1][key] = value
-
-
-_Instruction = Callable[[_Machine, Any], object]
-
-
-def _alike(names: str, instruction: _Instruction) -> dict[str, _Instruction]:
-    return dict.fromkeys(names.split(), instruction)
-
-
-_INSTRUCTIONS: dict[str, _Instruction] = {
-    **_alike("PROTO FRAME", lambda machine, argument: None),
-    "NONE": lambda machine, _: machine.stack.append(None),
-    "NEWTRUE": lambda machine, _: machine.stack.append(True),
-    "NEWFALSE": lambda machine, _: machine.stack.append(False),
-    **_alike(
-        "BININT BININT1 BININT2 LONG1 BINBYTES SHORT_BINBYTES BINUNICODE SHORT_BINUNICODE",
-        lambda machine, argument: machine.stack.append(argument),
-    ),
-    # Python 2 made no difference between bytes and strings; pickletools gives either as a string.
-    **_alike(
-        "BINSTRING SHORT_BINSTRING",
-        lambda machine, argument: machine.stack.append(argument.encode("latin-1")),
-    ),
-    "GLOBAL": lambda machine, argument: machine.push_name(argument),
-    "STACK_GLOBAL": lambda machine, _: machine.push_name(" ".join(machine.pop(2))),
-    "REDUCE": lambda machine, _: machine.push_call(),
-    "BUILD": lambda machine, _: machine.set_state(),
-    "MEMOIZE": lambda machine, _: machine.memo.update({len(machine.memo): machine.stack[-1]}),
-    **_alike(
-        "BINPUT LONG_BINPUT",
-        lambda machine, place: machine.memo.update({place: machine.stack[-1]}),
-    ),
-    **_alike(
-        "BINGET LONG_BINGET", lambda machine, place: machine.stack.append(machine.memo[place])
-    ),
-    "MARK": lambda machine, _: machine.marks.append(len(machine.stack)),
-    "EMPTY_DICT": lambda machine, _: machine.push_container({}),
-    "EMPTY_LIST": lambda machine, _: machine.push_container([]),
-    "EMPTY_TUPLE": lambda machine, _: machine.push_container(()),
-    "TUPLE": lambda machine, _: machine.push_container(tuple(machine.pop_to_mark())),
-    "TUPLE1": lambda machine, _: machine.push_container(machine.pop(1)),
-    "TUPLE2": lambda machine, _: machine.push_container(machine.pop(2)),
-    "TUPLE3": lambda machine, _: machine.push_container(machine.pop(3)),
-    "APPEND": lambda machine, _: machine.append(machine.pop(1)),
-    "APPENDS": lambda machine, _: machine.append(machine.pop_to_mark()),
-    "SETITEM": lambda machine, _: machine.set_items(machine.pop(2)),
-    "SETITEMS": lambda machine, _: machine.set_items(machine.pop_to_mark()),
-}

@@ -1,19 +1,20 @@
-"""scikit-learn's handwritten digits: real scans that come with a package, so nothing is fetched.
+"""scikit-learn's handwritten digits: real scans that come with a package, with no download.
 
 1,797 scans by 43 people, 8x8 pixels, 17 levels of gray (0 .. 16). It is the test part of the UCI
 "Optical Recognition of Handwritten Digits" set.
 
 The split is ours, since none is published for these 1,797: 300 for the test and 100 for
 validation, drawn class by class (so that each holds its share of every digit) with seed 0. It
-never moves: a number of bits per dimension means nothing if the images behind it change.
+never changes: bits per dimension compare only on the same images.
 """
 
 from __future__ import annotations
 
 import numpy as np
-from pixels.datasets.images import Images
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
+
+from pixels.datasets.images import Images
 
 TEST_IMAGES = 300
 VALIDATION_IMAGES = 100

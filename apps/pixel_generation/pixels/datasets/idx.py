@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 import numpy as np
+
 from pixels.datasets.images import Images, Pixels, hold_out_the_end
 from pixels.datasets.sources import SOURCES, Source, damaged, missing
 

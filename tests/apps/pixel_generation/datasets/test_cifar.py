@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from pixels.datasets import Pixels, cifar, cifar_npz, load
 from pixels.datasets.sources import SOURCES
-
 from tests.apps.pixel_generation.datasets.python2_pickle import dumps_like_python2
 
 SOURCE = SOURCES["cifar10"]
@@ -254,7 +254,7 @@ def test_a_batch_of_any_size_is_not_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("protocol", [3, 4])
-def test_batches_written_anew_by_python_3(tmp_path: Path, protocol: int) -> None:
+def test_batches_written_again_by_python_3(tmp_path: Path, protocol: int) -> None:
     path = tmp_path / "data_batch_1"
     path.write_bytes(pickle.dumps(batch_of(GOOD), protocol))
     np.testing.assert_array_equal(cifar.read_python(path, SOURCE), GOOD)

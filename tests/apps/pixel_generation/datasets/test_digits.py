@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from pixels.datasets import digits, load
 from sklearn.datasets import load_digits
+
+from pixels.datasets import digits, load
 
 
 def test_split_is_a_partition_of_the_scans() -> None:

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from pixels.datasets import load, sources
 from pixels.datasets.sources import SOURCES, Source, fetch
-
 from tests.apps.app_scripts import Script
 from tests.apps.pixel_generation.datasets.test_cifar import images_of as color_images
 from tests.apps.pixel_generation.datasets.test_cifar import write_python
@@ -114,7 +114,7 @@ def test_a_wrong_checksum_is_refused_and_nothing_kept(served: Served, tmp_path: 
     assert list((tmp_path / "mnist").iterdir()) == []
 
 
-def test_a_damaged_file_is_downloaded_anew(served: Served, tmp_path: Path) -> None:
+def test_a_damaged_file_is_downloaded_again(served: Served, tmp_path: Path) -> None:
     put_mnist(served.folder)
     (tmp_path / GZIPPED[0]).write_bytes(b"half of a file")
     fetch(served.source("mnist"), tmp_path)
