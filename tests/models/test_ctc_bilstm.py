@@ -196,7 +196,7 @@ def test_saved_and_loaded_it_is_the_same(tmp_path: Path) -> None:
         ({"num_phones": 3, "hidden_dim": 1.5}, "hidden_dim: expected an integer .* got 1.5"),
         ({"num_phones": 3, "num_features": True}, "num_features: expected an integer"),
         ({"num_phones": 3, "dropout": 1.0}, "dropout: expected a number of at least 0 and below 1"),
-        ({"num_phones": 3, "dropout": 0.1, "num_layers": 1}, "must be 0 where there is one"),
+        ({"num_phones": 3, "dropout": 0.1, "num_layers": 1}, "dropout: expected 0 with one layer"),
         ({}, "expected the keys 'num_phones'"),
         ({"num_phones": 3, "layers": 3}, "got 'layers'; did you mean 'num_layers'"),
     ],
@@ -212,14 +212,14 @@ FRAMES = torch.zeros(2, 4, FEATURES, dtype=torch.float64)
 @pytest.mark.parametrize(
     ("frames", "lengths", "said"),
     [
-        (FRAMES[0], None, r"shape \(batch, frames, 5\), .* and have \(4, 5\)"),
-        (FRAMES[..., :3], None, r"shape \(batch, frames, 5\), .* and have \(2, 4, 3\)"),
-        (FRAMES[:, :0], None, r"at least one row and one frame, and have \(2, 0, 5\)"),
-        (FRAMES[:0], None, r"at least one row and one frame, and have \(0, 4, 5\)"),
-        (FRAMES.long(), None, "must be torch.float64, as the weights are, and are torch.int64"),
-        (FRAMES.float(), None, "must be torch.float64, as the weights are, and are torch.float32"),
-        (FRAMES, torch.tensor([4, 0]), "at least 1, .* and the smallest is 0"),
-        (FRAMES, torch.tensor([5, 4]), r"lengths: expected lengths in 0\.\.4, got 4 to 5"),
+        (FRAMES[0], None, r"shape \(batch, frames, 5\) .* got \(4, 5\)"),
+        (FRAMES[..., :3], None, r"shape \(batch, frames, 5\) .* got \(2, 4, 3\)"),
+        (FRAMES[:, :0], None, r"at least one row and one frame, got \(2, 0, 5\)"),
+        (FRAMES[:0], None, r"at least one row and one frame, got \(0, 4, 5\)"),
+        (FRAMES.long(), None, "expected torch.float64, as the weights, got torch.int64"),
+        (FRAMES.float(), None, "expected torch.float64, as the weights, got torch.float32"),
+        (FRAMES, torch.tensor([4, 0]), r"expected lengths in 1\.\.4, got 0 to 4"),
+        (FRAMES, torch.tensor([5, 4]), r"lengths: expected lengths in 1\.\.4, got 4 to 5"),
         (FRAMES, torch.tensor([4]), r"lengths: expected shape \(2,\)"),
         (FRAMES, torch.tensor([4.0, 4.0]), "lengths: expected a tensor of integers"),
     ],
@@ -234,13 +234,17 @@ def test_frames_that_cannot_be_are_refused(
 @pytest.mark.parametrize(
     ("targets", "target_lengths", "said"),
     [
-        ([[1, 5], [1, 2]], [2, 2], r"phones in 1\.\.4, since 0 is the blank, .* from 1 to 5"),
-        ([[0, 2], [1, 2]], [2, 2], "reach from 0 to 2"),
+        ([[1, 5], [1, 2]], [2, 2], r"phones in 1\.\.4, since 0 is the blank, got 1 to 5"),
+        ([[0, 2], [1, 2]], [2, 2], "got 0 to 2"),
         ([[1, 2], [1, 2]], [2, 3], r"target_lengths: expected lengths in 0\.\.2"),
-        ([[1, 2]], [2, 2], r"targets must have shape \(2, phones\).* and have \(1, 2\)"),
-        ([[1.0, 2.0], [1.0, 2.0]], [2, 2], "targets must hold integers and have dtype"),
-        ([[1, 2, 3, 4, 1], [1, 2, 3, 4, 1]], [4, 5], "Row 1 of targets needs 5 frames .* has 4"),
-        ([[1, 1, 1], [1, 2, 3]], [3, 3], "Row 0 of targets needs 5 frames .* and has 4"),
+        ([[1, 2]], [2, 2], r"targets: expected shape \(2, phones\).* got \(1, 2\)"),
+        ([[1.0, 2.0], [1.0, 2.0]], [2, 2], "targets: expected a tensor of integers, got dtype"),
+        (
+            [[1, 2, 3, 4, 1], [1, 2, 3, 4, 1]],
+            [4, 5],
+            "row 1 of .* expected 5 frames .* got 4",
+        ),
+        ([[1, 1, 1], [1, 2, 3]], [3, 3], "row 0 of targets: expected 5 frames .* got 4"),
     ],
 )
 def test_targets_that_cannot_be_are_refused(
@@ -251,5 +255,5 @@ def test_targets_that_cannot_be_are_refused(
 
 
 def test_no_classes_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"the blank and at least one phone, and have \(2, 3\)"):
+    with pytest.raises(ValueError, match=r"the blank and at least one phone, got \(2, 3\)"):
         ctc_greedy(torch.zeros(2, 3))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from linattn_core.decoding import CannotCompile, DecoderLayer
 from linattn_core.errors import expected
 from linattn_models import description
-from linattn_models.attention import Attention, Linear, LinearMixer, Mixer, build_mixer
+from linattn_models.attention import Attention, LinearMixer, Mixer, build_mixer
 from linattn_models.config import TransformerConfig
 from linattn_models.initialization import bound_residual_stream, spread_queries_and_keys
 from linattn_models.state import Cursor, LayerState
@@ -61,6 +61,9 @@ class Block(nn.Module):
     def describe(self) -> DecoderLayer:
         """The layer for a backend that compiles it; see `Transformer.describe`."""
         description.require(self, Block)
+        if self.activation not in ACTIVATIONS.values():
+            wanted = "that of 'gelu' or 'relu'"
+            raise CannotCompile(expected("the activation of a block", wanted, self.activation))
         qkv, out = self.mixer.describe()
         return DecoderLayer(
             qkv,
@@ -71,21 +74,17 @@ class Block(nn.Module):
             norm2=description.norm(self.norm2),
         )
 
-    def check_configured(self, config: TransformerConfig) -> None:
-        """Refuses a block with linear attention whose numbers differ from the configuration's.
-
-        Raises:
-            CannotCompile: with both.
-        """
-        mixer, eps = cast(LinearMixer, self.mixer), cast(Linear, config.attention).eps
-        numbers = (mixer.num_heads, mixer.head_dim, mixer.eps, self.norm_first)
-        configured = (config.num_heads, config.head_dim, eps, config.norm == "pre")
-        if numbers != configured:
-            what = "heads, head dim, eps and norm first of a block"
-            advice = "restore the block or decode eagerly"
-            raise CannotCompile(
-                expected(what, f"the configuration's {configured}", numbers, advice)
-            )
+    def settings(self) -> dict[str, Any]:
+        """The numbers and names of a `DecoderDescription`, of a block that describes itself."""
+        mixer = cast(LinearMixer, self.mixer)
+        return {
+            "num_heads": mixer.num_heads,
+            "head_dim": mixer.head_dim,
+            "feature_map": mixer.feature_map.pointwise,
+            "eps": mixer.eps,
+            "activation": {f: name for name, f in ACTIVATIONS.items()}[self.activation],
+            "norm_first": self.norm_first,
+        }
 
     def _initialize(self, config: TransformerConfig) -> None:
         compared = (self.mixer.projections - 1) * config.embed_dim  # all but the values

@@ -1,4 +1,4 @@
-"""Files and folders that are either there whole or not there."""
+"""Files and folders that are written whole or not at all."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import shutil
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from linattn_core.errors import expected, shown
 
 TEMPORARY_PREFIX = ".tmp-"
 
@@ -46,17 +48,17 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def replaced_folder(folder: Path, expected: Collection[str]) -> Iterator[Path]:
-    """As `new_folder`, in the place of an older `folder` if that holds only files in `expected`.
+def replaced_folder(folder: Path, replaceable: Collection[str]) -> Iterator[Path]:
+    """As `new_folder`, in place of an older `folder` that holds only files in `replaceable`.
 
     If the body raises, the older folder is as it was.
 
     Raises:
-        ValueError: `folder` is a file, or holds other things, which would be lost.
+        ValueError: `folder` is a file, or holds other files, which would be lost.
         OSError: it cannot be written there.
     """
     folder = folder.resolve()  # what a symbolic link points to, not the link
-    _refuse_to_destroy(folder, expected)
+    _refuse_to_destroy(folder, replaceable)
     folder.parent.mkdir(parents=True, exist_ok=True)
     aside = _temporary_sibling(folder)
     try:
@@ -74,10 +76,10 @@ def replaced_folder(folder: Path, expected: Collection[str]) -> Iterator[Path]:
 
 
 def remove_folder(path: Path) -> None:
-    """Removes a folder so that at no moment half of it stands under its own name."""
-    doomed = _temporary_sibling(path)
-    path.rename(doomed)
-    shutil.rmtree(doomed)
+    """Removes a folder after a rename, so that no half of it is ever left under its name."""
+    renamed = _temporary_sibling(path)
+    path.rename(renamed)
+    shutil.rmtree(renamed)
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -90,26 +92,25 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def _temporary_sibling(path: Path) -> Path:
-    # A name of its own each time: one that a killed process left must not stand in the way.
+    # A new name each time, so that files of a killed process are never in the way.
     return path.with_name(f"{TEMPORARY_PREFIX}{path.name}-{secrets.token_hex(4)}")
 
 
-def _refuse_to_destroy(folder: Path, expected: Collection[str]) -> None:
+def _refuse_to_destroy(folder: Path, replaceable: Collection[str]) -> None:
     if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file where a folder was expected; choose another name.")
+        raise ValueError(expected(str(folder), "a folder", "a file", "choose another name"))
     present = folder.iterdir() if folder.exists() else iter(())
-    others = sorted(path.name for path in present if path.name not in expected)
+    others = sorted(path.name for path in present if path.name not in replaceable)
     if others:
-        raise ValueError(
-            f"{folder} holds {others[0]!r}, which saving there would remove; choose an empty or a "
-            "new folder."
-        )
+        wanted = "a new folder, or one that saving may replace"
+        advice = "choose a new or an empty folder"
+        raise ValueError(expected(str(folder), wanted, f"one with {shown(others[0])}", advice))
 
 
 def _flush(path: Path) -> None:
     """Returns once the disk has a file, or the names in a folder."""
     if path.is_dir() and os.name != "posix":
-        return  # elsewhere a folder cannot be opened, and a rename needs no flush
+        return  # other systems cannot open a folder, and their renames need no flush
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""Vectors that tell positions apart, added to what enters the first layer."""
+"""Vectors of positions, added to the inputs of the first layer."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class Positions(nn.Module):
     """A table with one vector a position.
 
     Args:
-        kind: "learned" (a parameter) or "sinusoidal" (fixed, saved with the model all the same).
+        kind: "learned" (a parameter) or "sinusoidal" (fixed; saved with the model, too).
         max_length: rows of the table.
         embed_dim: E.
-        std: root mean square of the vectors' entries at the start.
+        std: root mean square of the entries at the start.
 
     Raises:
         ValueError: an unknown kind.

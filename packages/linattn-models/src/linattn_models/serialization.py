@@ -79,16 +79,15 @@ def load(folder: str | Path) -> Model:
         ValueError: a configuration that is not JSON, has an unknown or missing key or another
             version; weights that are damaged or do not fit the configuration.
     """
-    folder = Path(folder)
     config = read_config(folder)
-    weights = folder / WEIGHTS_FILE
+    path, weights = Path(folder) / CONFIG_FILE, Path(folder) / WEIGHTS_FILE
     tensors = _read_weights(weights)
     if config["format_version"] == 1:
         tensors = weights_from_format_1(tensors)
     cls = _CLASSES[config["model"]]
     description = {key: value for key, value in config.items() if key not in _OWN_KEYS}
-    _check_sizes(folder / CONFIG_FILE, description, tensors)
-    _check_fit(weights, _shapes(folder / CONFIG_FILE, cls, description), tensors)
+    _check_sizes(path, description, tensors)
+    _check_fit(weights, _shapes(path, cls, description), tensors)
     # Building draws weights that are replaced at once: leave the caller's random state alone.
     with torch.random.fork_rng(devices=[]):
         model: Model = cls.from_dict(description)
@@ -168,14 +167,12 @@ def _check_fit(path: Path, model: Mapping[str, Tensor], tensors: Mapping[str, Te
     """Refuses tensors that are missing, unknown, or of another shape or kind of dtype."""
     missing = sorted(model.keys() - tensors.keys())
     unknown = sorted(tensors.keys() - model.keys())
-    wanted = f"the {len(model)} tensors of the configured model"
-    if missing:
-        advice = near(missing[0], unknown) if unknown else _OTHER
-        came = f"{len(missing)} missing, the first {missing[0]!r}"
+    if missing or unknown:
+        wanted = f"the {len(model)} tensors of the configured model"
+        first = shown((missing or unknown)[0])
+        came = f"{len(missing)} missing and {len(unknown)} unknown, the first {first}"
+        advice = near(missing[0], unknown) if missing and 0 < len(unknown) < 9 else _OTHER
         raise ValueError(expected(str(path), wanted, came, advice))
-    if unknown:
-        came = f"{len(unknown)} more, the first {shown(unknown[0])}"
-        raise ValueError(expected(str(path), wanted, came, _OTHER))
     for name, tensor in model.items():
         if tensors[name].shape != tensor.shape:
             shapes = f"shape {tuple(tensor.shape)}", f"shape {tuple(tensors[name].shape)}"

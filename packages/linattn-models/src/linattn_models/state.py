@@ -37,30 +37,25 @@ class KeyValueCache(NamedTuple):
         device: torch.device | str | None = None,
     ) -> KeyValueCache:
         """The cache before the first key, for `max_length` positions."""
-        shape = (batch, heads, max_length, head_dim)
-        return cls(
-            torch.zeros(shape, dtype=dtype, device=device),
-            torch.zeros(shape, dtype=dtype, device=device),
-        )
+        keys = torch.zeros(batch, heads, max_length, head_dim, dtype=dtype, device=device)
+        return cls(keys, torch.zeros_like(keys))
 
     def index_select(self, indices: Tensor) -> KeyValueCache:
         """The caches of the sequences `indices`, as a copy."""
         indices = indices.to(self.keys.device)
-        return KeyValueCache(
-            self.keys.index_select(0, indices), self.values.index_select(0, indices)
-        )
+        return KeyValueCache(*(x.index_select(0, indices) for x in self))
 
     def clone(self) -> KeyValueCache:
         """A copy that shares no memory with this cache."""
-        return KeyValueCache(self.keys.clone(), self.values.clone())
+        return KeyValueCache(*(x.clone() for x in self))
 
     def detach(self) -> KeyValueCache:
         """The same memory, detached from autograd."""
-        return KeyValueCache(self.keys.detach(), self.values.detach())
+        return KeyValueCache(*(x.detach() for x in self))
 
     def to(self, *args: Any, **kwargs: Any) -> KeyValueCache:
         """The cache moved or cast as by `torch.Tensor.to`."""
-        return KeyValueCache(self.keys.to(*args, **kwargs), self.values.to(*args, **kwargs))
+        return KeyValueCache(*(x.to(*args, **kwargs) for x in self))
 
     @property
     def nbytes(self) -> int:

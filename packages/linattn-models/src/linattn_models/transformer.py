@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from linattn_core.decoding import CannotCompile, DecoderDescription
 from linattn_core.errors import expected
 from linattn_models import description
-from linattn_models.attention import Linear, LinearMixer
-from linattn_models.block import ACTIVATIONS, Block
+from linattn_models.attention import Linear
+from linattn_models.block import Block
 from linattn_models.config import TransformerConfig
 from linattn_models.state import Cursor, DecodingState, check_prompts
 from linattn_models.validation import (
@@ -21,7 +21,6 @@ from linattn_models.validation import (
     check_vectors,
     exact_keys,
     lengths_within,
-    lengths_within_unless_compiling,
 )
 
 
@@ -58,7 +57,7 @@ class Transformer(nn.Module):
         """
         check_vector_sequences(x, self.config.embed_dim)
         if key_lengths is not None:
-            lengths_within_unless_compiling("key_lengths", key_lengths, x.shape[0], x.shape[1])
+            lengths_within("key_lengths", key_lengths, x.shape[0], x.shape[1])
         for block in self.blocks:
             x = block(x, key_lengths)
         return cast(Tensor, self.norm(x))
@@ -170,29 +169,14 @@ class Transformer(nn.Module):
         description.require(self, Transformer)
         blocks = [cast(Block, block) for block in self.blocks]
         layers = tuple(block.describe() for block in blocks)
+        settings = blocks[0].settings()
         for block in blocks:
-            block.check_configured(config)
-        maps = {cast(LinearMixer, block.mixer).feature_map.pointwise for block in blocks}
-        activations = {block.activation for block in blocks}
-        if len(maps) > 1 or activations != {ACTIVATIONS[config.activation]}:
-            raise CannotCompile(
-                expected(
-                    "the layers",
-                    "the feature map and the activation of the configuration",
-                    f"{len(maps)} feature maps and {len(activations)} activations",
-                    "make the layers alike or decode eagerly",
-                )
-            )
+            if block.settings() != settings:
+                advice = "make the blocks alike or decode eagerly"
+                what = "the settings of a block"
+                raise CannotCompile(expected(what, settings, block.settings(), advice))
         return DecoderDescription(
-            layers=layers,
-            norm=description.norm(self.norm),
-            num_heads=config.num_heads,
-            head_dim=config.head_dim,
-            feature_map=str(maps.pop()),
-            eps=config.attention.eps,
-            activation=config.activation,
-            norm_first=config.norm == "pre",
-            tokens=None,
+            layers=layers, norm=description.norm(self.norm), tokens=None, **settings
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -91,9 +91,14 @@ def lengths_within(
 ) -> tuple[int, int]:
     """The smallest and the largest of (batch,) lengths, all of which must be in shortest..longest.
 
+    A graph that is compiled checks shape and dtype only, since reading values would break it, and
+    takes the lengths to be of any size.
+
     Cost: waits for the device once.
     """
     integer_vector(name, lengths, batch)
+    if torch.compiler.is_compiling():
+        return shortest, longest
     if batch == 0:
         return longest, longest
     low, high = (int(bound) for bound in lengths.long().aminmax())
@@ -103,16 +108,6 @@ def lengths_within(
             expected(name, f"lengths in {shortest}..{longest}", f"{low} to {high}", advice)
         )
     return low, high
-
-
-def lengths_within_unless_compiling(
-    name: str, lengths: Tensor, batch: int, longest: int, shortest: int = 0
-) -> None:
-    """As `lengths_within`; a compiled graph checks shape and dtype only, as values break graphs."""
-    if torch.compiler.is_compiling():
-        integer_vector(name, lengths, batch)
-    else:
-        lengths_within(name, lengths, batch, longest, shortest)
 
 
 def check_vectors(x: Tensor, embed_dim: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from linattn_core.decoding import Affine, CannotCompile
@@ -14,8 +13,8 @@ from linattn_models.state import Cursor, LayerState
 class Mixer(nn.Module):
     """Multi-head attention from (B, N, E) to (B, N, E); a subclass says how heads attend.
 
-    A subclass implements `attend` (a whole sequence), and for decoding `initial_state`,
-    `attend_and_keep` (a whole prompt, returning a state) and `attend_next` (one position more).
+    A subclass implements `attend`, and to step also `initial_state`, `attend_and_keep` and
+    `attend_next`. They take the projections of x, (B, H, N, D) each: query, key and value.
 
     Args:
         attention: the configuration; its type is the subclass's own.
@@ -24,12 +23,13 @@ class Mixer(nn.Module):
 
     Attributes:
         spread: standard deviation of queries and keys at the start, for normalized inputs.
-        projections: outputs of the first layer: queries, keys and values, or fewer where two of
-            them are one.
+        projections: of x: queries, keys and values, or fewer where two of them are one.
+        refusal: why the attention cannot step, if it cannot.
     """
 
     spread = 1.0
     projections = 3
+    refusal = ""
 
     def __init__(self, attention: Any, num_heads: int, head_dim: int, is_causal: bool) -> None:
         super().__init__()
@@ -42,50 +42,36 @@ class Mixer(nn.Module):
 
     def forward(self, x: Tensor, key_lengths: Tensor | None = None) -> Tensor:
         """(B, N, E) -> (B, N, E), all positions at once."""
-        return self._join(self.attend(*self._split(x), key_lengths))
+        return self._join(self.attend(*self._project(x), key_lengths))
 
     def prefill(
         self, x: Tensor, lengths: Tensor | None, max_length: int | None
     ) -> tuple[Tensor, LayerState]:
         """As `forward`, and the state after each row's own length."""
-        heads, state = self.attend_and_keep(*self._split(x), lengths, max_length)
+        heads, state = self.attend_and_keep(*self._project(x), lengths, max_length)
         return self._join(heads), state
 
     def step(self, x: Tensor, state: LayerState, cursor: Cursor) -> tuple[Tensor, LayerState]:
         """One position more: (B, E) -> (B, E), and the state that includes it."""
-        projected: Tensor = self.qkv(x)  # (B, 3 E)
-        by_head = projected.view(x.shape[0], 3, self.num_heads, self.head_dim)
-        query, key, value = by_head.unbind(1)  # (B, H, D) each, views
-        heads, state = self.attend_next(query, key, value, state, cursor)
-        joined: Tensor = self.out(heads.flatten(1))
-        return joined, state
+        by_head = self.qkv(x).view(x.shape[0], self.projections, self.num_heads, self.head_dim)
+        heads, state = self.attend_next(*by_head.unbind(1), state, cursor)
+        return self.out(heads.flatten(1)), state
 
-    def initial_state(
-        self, batch: int, max_length: int | None, device: torch.device, dtype: torch.dtype
-    ) -> LayerState:
-        """The state before the first position."""
+    def attend(self, *args: Any, **kwargs: Any) -> Tensor:
+        """(query, key, value, lengths) -> (B, H, N, D)."""
         raise NotImplementedError
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, lengths: Tensor | None) -> Tensor:
-        """(B, H, N, D) three times -> (B, H, N, D)."""
-        raise NotImplementedError
+    def initial_state(self, *args: Any, **kwargs: Any) -> LayerState:
+        """(batch, max_length, device, dtype) -> the state before the first position."""
+        raise ValueError(self.refusal)
 
-    def attend_and_keep(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        lengths: Tensor | None,
-        max_length: int | None,
-    ) -> tuple[Tensor, LayerState]:
-        """As `attend`, and the state after each row's own length."""
-        raise NotImplementedError
+    def attend_and_keep(self, *args: Any, **kwargs: Any) -> tuple[Tensor, LayerState]:
+        """(query, key, value, lengths, max_length) -> as `attend`, and each row's state."""
+        raise ValueError(self.refusal)
 
-    def attend_next(
-        self, query: Tensor, key: Tensor, value: Tensor, state: LayerState, cursor: Cursor
-    ) -> tuple[Tensor, LayerState]:
-        """(B, H, D) three times -> (B, H, D), and the next state."""
-        raise NotImplementedError
+    def attend_next(self, *args: Any, **kwargs: Any) -> tuple[Tensor, LayerState]:
+        """(query, key, value, (B, H, D) each, state, cursor) -> (B, H, D), and the next state."""
+        raise ValueError(self.refusal)
 
     def describe(self) -> tuple[Affine, Affine]:
         """The projections in and out, for a backend that compiles whole steps.
@@ -95,12 +81,8 @@ class Mixer(nn.Module):
         """
         raise CannotCompile(f"{type(self).__name__} has no compiled step.")
 
-    def _split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        query, key, value = self._project(x)
-        return query, key, value
-
     def _project(self, x: Tensor) -> tuple[Tensor, ...]:
-        """The projections of x, (B, H, N, D) each, as views; values are the last."""
+        """The projections of x, (B, H, N, D) each, as views."""
         shape = (self.projections, self.num_heads, self.head_dim)
         by_head: Tensor = self.qkv(x).unflatten(-1, shape)
         return by_head.permute(2, 0, 3, 1, 4).unbind(0)

@@ -14,8 +14,22 @@ from linattn_models.validation import at_least, from_fields, hash_buckets, in_ra
 Options = tuple[tuple[str, Any], ...]
 
 
+class _Kind:
+    """The kind of attention, its short form and its JSON."""
+
+    kind: ClassVar[str]
+    can_step: ClassVar[bool] = True
+
+    def __str__(self) -> str:
+        return self.kind
+
+    def to_dict(self) -> dict[str, Any]:
+        """The kind and the fields as JSON values; `attention_config` reads them."""
+        return {"kind": self.kind, **asdict(self)}  # type: ignore[call-overload]
+
+
 @dataclass(frozen=True)
-class Linear:
+class Linear(_Kind):
     """Linear attention, the paper's: phi(q)^T S / (phi(q)^T z + eps). Short form "linear".
 
     Attributes:
@@ -25,8 +39,7 @@ class Linear:
             {"num_features": 64}; stored as sorted pairs.
     """
 
-    kind: ClassVar[str] = "linear"
-    can_step: ClassVar[bool] = True
+    kind = "linear"
 
     feature_map: str = "elu"
     eps: float = 1e-6
@@ -37,32 +50,20 @@ class Linear:
         in_range("eps", self.eps, 0.0, math.inf)
         object.__setattr__(self, "feature_map_options", _sorted_pairs(self.feature_map_options))
 
-    def __str__(self) -> str:
-        return self.kind
-
     def to_dict(self) -> dict[str, Any]:
-        """The kind and the fields as JSON values."""
-        options = dict(self.feature_map_options)
-        return {"kind": self.kind, **asdict(self), "feature_map_options": options}
+        """The kind and the fields as JSON values; `attention_config` reads them."""
+        return {**super().to_dict(), "feature_map_options": dict(self.feature_map_options)}
 
 
 @dataclass(frozen=True)
-class Softmax:
+class Softmax(_Kind):
     """Softmax attention: softmax(q^T K / sqrt(D)) V. Short form "softmax"."""
 
-    kind: ClassVar[str] = "softmax"
-    can_step: ClassVar[bool] = True
-
-    def __str__(self) -> str:
-        return self.kind
-
-    def to_dict(self) -> dict[str, Any]:
-        """The kind as a JSON value."""
-        return {"kind": self.kind}
+    kind = "softmax"
 
 
 @dataclass(frozen=True)
-class Lsh:
+class Lsh(_Kind):
     """LSH attention, Reformer's; see `lsh_attention`. Short form "lsh-4" with 4 rounds.
 
     Attributes:
@@ -71,8 +72,8 @@ class Lsh:
         chunk: positions in a chunk.
     """
 
-    kind: ClassVar[str] = "lsh"
-    can_step: ClassVar[bool] = False
+    kind = "lsh"
+    can_step = False
 
     rounds: int = 4
     buckets: int = 64
@@ -85,10 +86,6 @@ class Lsh:
 
     def __str__(self) -> str:
         return f"{self.kind}-{self.rounds}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """The kind and the fields as JSON values."""
-        return {"kind": self.kind, **asdict(self)}
 
 
 Attention = Linear | Softmax | Lsh
@@ -109,7 +106,10 @@ def attention_config(value: object) -> Attention:
     if isinstance(value, Attention):
         return value
     if isinstance(value, Mapping):
-        return _from_dict(value)
+        fields = dict(value)
+        kind = fields.pop("kind", None)
+        one_of("the kind of attention", kind, _KINDS)
+        return from_fields(_KINDS[kind], f"the configuration of attention {kind!r}", fields)
     if isinstance(value, str) and value in _KINDS:
         return _KINDS[value]()
     kind, _, rounds = str(value).partition("-")
@@ -121,28 +121,15 @@ def attention_config(value: object) -> Attention:
     )
 
 
-def _from_dict(values: Mapping[str, Any]) -> Attention:
-    fields = dict(values)
-    kind = fields.pop("kind", None)
-    one_of("the kind of attention", kind, _KINDS)
-    return from_fields(_KINDS[kind], f"the configuration of attention {kind!r}", fields)
-
-
 def _sorted_pairs(options: object) -> Options:
     """Options in one hashable form, whatever their order and container."""
+    wanted = "a mapping or pairs of names and numbers, strings or booleans"
     try:
         pairs = dict(options)  # type: ignore[call-overload]
     except (TypeError, ValueError):
-        raise ValueError(
-            expected("feature_map_options", "a mapping or pairs of name and value", shown(options))
-        ) from None
+        raise ValueError(expected("feature_map_options", wanted, shown(options))) from None
     for name, value in pairs.items():
         if not isinstance(name, str) or not isinstance(value, (bool, int, float, str)):
-            raise ValueError(
-                expected(
-                    "feature_map_options",
-                    "names with numbers, strings or booleans",
-                    f"{shown(name)}: {shown(value)}",
-                )
-            )
+            pair = f"{shown(name)}: {shown(value)}"
+            raise ValueError(expected("feature_map_options", wanted, pair))
     return tuple(sorted(pairs.items()))

@@ -1,4 +1,4 @@
-"""The recurrent rival of transformers on speech: an LSTM that reads in both directions."""
+"""The recurrent baseline for speech: an LSTM of both directions."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from linattn_core.errors import expected
 from linattn_models.ctc.config import CTCBiLSTMConfig
 from linattn_models.ctc.labels import BLANK
 from linattn_models.ctc.loss import ctc_loss
@@ -16,7 +17,7 @@ from linattn_models.validation import exact_keys, lengths_within
 
 
 class CTCBiLSTM(nn.Module):
-    """log p(class | all frames) for every frame, by layers of LSTM that read it both ways.
+    """log p(class | all frames) for every frame, by bidirectional layers of LSTM.
 
     Args:
         config: the layers.
@@ -40,21 +41,21 @@ class CTCBiLSTM(nn.Module):
 
         Args:
             frames: (B, T, F), in the dtype of the weights.
-            lengths: (B,) int, in 1..T; each row comes out as if it stood alone in that length.
+            lengths: (B,) int, in 1..T; each row gives the same as alone in that length.
 
         Returns:
             (B, T, num_phones + 1). Class 0 is the blank; past a row's length it is certain (0, the
-            others -inf), so that reading all T frames spells the same phones.
+            others -inf), so that decoding all T frames gives the same phones.
 
         Raises:
             ValueError, TypeError: another shape or dtype, or lengths out of 1..T.
 
-        Cost: O(T) time, of which no two frames of a row can be computed side by side.
+        Cost: O(T) time, frame after frame within a row.
         """
         self._check_frames(frames)
         if lengths is None:
             return self._classified(self.lstm(frames)[0])
-        _check_lengths(lengths, frames)
+        lengths_within("lengths", lengths, frames.shape[0], frames.shape[1], shortest=1)
         # Packed, the backward direction begins at each row's own last frame.
         packed = pack_padded_sequence(frames, lengths.cpu(), True, enforce_sorted=False)
         hidden = self.lstm(packed)[0]
@@ -90,9 +91,9 @@ class CTCBiLSTM(nn.Module):
         """A model with fresh weights of the shape that `to_dict` described.
 
         Raises:
-            ValueError: a key that is unknown or missing, or a value out of range.
+            ValueError: an unknown or missing key, or a value out of range.
         """
-        values = exact_keys("A CTCBiLSTM's description", values, ["bilstm"])
+        values = exact_keys("the description of a CTCBiLSTM", values, ["bilstm"])
         return cls(CTCBiLSTMConfig.from_dict(values["bilstm"]))
 
     def _classified(self, hidden: Tensor) -> Tensor:
@@ -101,22 +102,9 @@ class CTCBiLSTM(nn.Module):
     def _check_frames(self, frames: Tensor) -> None:
         features = self.config.num_features
         if frames.ndim != 3 or 0 in frames.shape or frames.shape[2] != features:
-            raise ValueError(
-                f"frames must have shape (batch, frames, {features}), with at least one row and "
-                f"one frame, and have {tuple(frames.shape)}."
-            )
-        wanted = self.output.weight.dtype
-        if frames.dtype != wanted:
-            raise TypeError(
-                f"frames must be {wanted}, as the weights are, and are {frames.dtype}; convert "
-                "them by .to()."
-            )
-
-
-def _check_lengths(lengths: Tensor, frames: Tensor) -> None:
-    low, _ = lengths_within("lengths", lengths, frames.shape[0], frames.shape[1])
-    if low < 1:
-        raise ValueError(
-            "lengths must be at least 1, since no class can be read from no frames, and the "
-            f"smallest is {low}; leave such rows out."
-        )
+            wanted = f"shape (batch, frames, {features}) with at least one row and one frame"
+            raise ValueError(expected("frames", wanted, tuple(frames.shape)))
+        dtype = self.output.weight.dtype
+        if frames.dtype != dtype:
+            advice = "convert them by .to()"
+            raise TypeError(expected("frames", f"{dtype}, as the weights", frames.dtype, advice))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from linattn_models.validation import at_least, exact_keys, in_range
+from linattn_core.errors import expected, shown
+from linattn_models.validation import at_least, from_fields, in_range
 
 
 @dataclass(frozen=True)
@@ -14,11 +15,11 @@ class CTCBiLSTMConfig:
     """Everything that fixes the layers of a `CTCBiLSTM`; the paper's (section 4.3) by default.
 
     Attributes:
-        num_phones: what is told apart, besides the blank.
-        num_features: F, numbers in a frame.
-        num_layers: layers, each reading the frames in both directions.
-        hidden_dim: of each direction; a layer puts out twice as many numbers.
-        dropout: probability at which numbers between two layers are dropped, in training mode.
+        num_phones: classes besides the blank.
+        num_features: F, features of a frame.
+        num_layers: layers, each of both directions.
+        hidden_dim: of each direction; a layer has twice as many outputs.
+        dropout: probability at which outputs between two layers are dropped, in training mode.
     """
 
     num_phones: int
@@ -32,13 +33,12 @@ class CTCBiLSTMConfig:
             at_least(name, getattr(self, name), 1)
         in_range("dropout", self.dropout, 0.0, 1.0)
         if self.dropout and self.num_layers == 1:
-            raise ValueError(
-                "dropout acts between layers and must be 0 where there is one, and is "
-                f"{self.dropout!r}; set it to 0, or num_layers to 2 or more."
-            )
+            wanted = "0 with one layer, since it acts between layers"
+            advice = "set it to 0, or num_layers to 2 or more"
+            raise ValueError(expected("dropout", wanted, shown(self.dropout), advice))
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as JSON values; `from_dict` takes them back."""
+        """The fields as JSON values; `from_dict` reads them."""
         return asdict(self)
 
     @classmethod
@@ -46,8 +46,6 @@ class CTCBiLSTMConfig:
         """The configuration that `to_dict` wrote.
 
         Raises:
-            ValueError: a key that is unknown or missing, or a value out of range.
+            ValueError: an unknown or missing key, or a value out of range.
         """
-        required = [field.name for field in fields(cls) if field.default is MISSING]
-        optional = [field.name for field in fields(cls) if field.default is not MISSING]
-        return cls(**exact_keys("A Bi-LSTM's configuration", values, required, optional))
+        return from_fields(cls, "the Bi-LSTM configuration", values)

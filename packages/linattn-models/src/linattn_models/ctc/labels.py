@@ -1,17 +1,18 @@
-"""Labels: a class for each frame, and the phones that those classes spell."""
+"""Labels: from a class for each frame to phones."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
+from linattn_core.errors import expected
 from linattn_models.validation import lengths_within
 
 BLANK = 0
 
 
 def ctc_greedy(log_probabilities: Tensor, lengths: Tensor | None = None) -> list[list[int]]:
-    """The phones of each row's likeliest path: repeats made one, then blanks left out.
+    """The phones of each row's likeliest path: repeats merged, then blanks removed.
 
     Args:
         log_probabilities: (B, T, C) of the classes, or any scores of the same order; class 0 is
@@ -22,22 +23,22 @@ def ctc_greedy(log_probabilities: Tensor, lengths: Tensor | None = None) -> list
         For each row its phones, from 1 to C - 1.
 
     Raises:
-        ValueError, TypeError: another shape, or lengths that cannot be.
+        ValueError, TypeError: another shape, or lengths out of range.
     """
     check_classes(log_probabilities)
     best = log_probabilities.argmax(-1)  # (B, T)
-    spoken = best != BLANK
-    spoken[:, 1:] &= best[:, 1:] != best[:, :-1]
+    is_phone = best != BLANK
+    is_phone[:, 1:] &= best[:, 1:] != best[:, :-1]
     if lengths is not None:
         lengths_within("lengths", lengths, *best.shape)
-        spoken &= torch.arange(best.shape[1], device=best.device) < lengths.to(best.device)[:, None]
-    return [row[kept].tolist() for row, kept in zip(best.cpu(), spoken.cpu(), strict=True)]
+        is_phone &= (
+            torch.arange(best.shape[1], device=best.device) < lengths.to(best.device)[:, None]
+        )
+    return [row[mask].tolist() for row, mask in zip(best.cpu(), is_phone.cpu(), strict=True)]
 
 
 def check_classes(log_probabilities: Tensor) -> None:
-    """Refuses what is not (B, T, C) with the blank and a phone or more."""
+    """Refuses anything but (B, T, C) with the blank and at least one phone."""
     if log_probabilities.ndim != 3 or log_probabilities.shape[2] < 2:
-        raise ValueError(
-            "log_probabilities must have shape (batch, frames, classes), with the blank and at "
-            f"least one phone, and have {tuple(log_probabilities.shape)}."
-        )
+        wanted = "shape (batch, frames, classes) with the blank and at least one phone"
+        raise ValueError(expected("log_probabilities", wanted, tuple(log_probabilities.shape)))

@@ -15,16 +15,16 @@ class Saved:
     """The tensors of the forward pass, and the upstream gradient.
 
     Attributes:
+        denominator: (G P, 1), from `attend`.
         query: (G P, D).
         value, out, grad_out: (G P, M).
-        denominator: (G P, 1), from `attend`.
     """
 
+    denominator: Tensor
     query: Tensor
     value: Tensor
     out: Tensor
     grad_out: Tensor
-    denominator: Tensor
 
 
 def differentiate(layout: Layout, rounds: list[Round], saved: Saved) -> tuple[Tensor, Tensor]:

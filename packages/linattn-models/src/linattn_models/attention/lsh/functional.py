@@ -12,7 +12,7 @@ from linattn_models.attention.lsh.operators import lsh_attention_operator
 from linattn_models.validation import (
     at_least,
     hash_buckets,
-    lengths_within_unless_compiling,
+    lengths_within,
 )
 
 _FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -86,7 +86,7 @@ def lsh_attention(
         _check_rotations(rotations, query)
     if key_lengths is not None:
         batch, _, length, _ = query.shape
-        lengths_within_unless_compiling("key_lengths", key_lengths, batch, length, shortest=1)
+        lengths_within("key_lengths", key_lengths, batch, length, shortest=1)
         key_lengths = key_lengths.to(query.device)
     rotations = rotations.to(accumulation_dtype(query.dtype))
     out: Tensor = lsh_attention_operator(query, value, rotations, key_lengths, chunk, is_causal)[0]

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
-
 import torch
 from torch import Tensor
 
 from linattn_models.attention.base import Mixer
 from linattn_models.attention.config import Lsh
 from linattn_models.attention.lsh.functional import draw_rotations, lsh_attention
-from linattn_models.state import Cursor, LayerState
 
 
 class LshMixer(Mixer):
@@ -23,6 +20,11 @@ class LshMixer(Mixer):
     """
 
     projections = 2
+    refusal = (
+        "LSH attention cannot step or prefill: a new position sorts among those before it and "
+        "shifts the chunks of all, so that no state stays valid; call generate(method='rerun'), or "
+        "use linear or softmax attention."
+    )
     rotations: Tensor  # (rounds, H, D, buckets / 2)
 
     def __init__(self, attention: Lsh, num_heads: int, head_dim: int, is_causal: bool) -> None:
@@ -31,40 +33,14 @@ class LshMixer(Mixer):
         rotations = draw_rotations(attention.rounds, num_heads, head_dim, attention.buckets)
         self.register_buffer("rotations", rotations)
 
-    def forward(self, x: Tensor, key_lengths: Tensor | None = None) -> Tensor:
-        """(B, N, E) -> (B, N, E), all positions at once."""
-        query, value = self._project(x)
+    def attend(self, query: Tensor, value: Tensor, lengths: Tensor | None) -> Tensor:
+        """(B, H, N, D) twice -> (B, H, N, D) in O(N log N)."""
         rotations = torch.randn_like(self.rotations) if self.training else self.rotations
-        heads = lsh_attention(
+        return lsh_attention(
             query,
             value,
             is_causal=self.is_causal,
-            chunk=min(self.chunk, x.shape[1]),
-            key_lengths=key_lengths,
+            chunk=min(self.chunk, query.shape[2]),
+            key_lengths=lengths,
             rotations=rotations,
         )
-        return self._join(heads)
-
-    def prefill(
-        self, x: Tensor, lengths: Tensor | None, max_length: int | None
-    ) -> tuple[Tensor, LayerState]:
-        """Refuses."""
-        _refuse()
-
-    def step(self, x: Tensor, state: LayerState, cursor: Cursor) -> tuple[Tensor, LayerState]:
-        """Refuses."""
-        _refuse()
-
-    def initial_state(
-        self, batch: int, max_length: int | None, device: torch.device, dtype: torch.dtype
-    ) -> LayerState:
-        """Refuses."""
-        _refuse()
-
-
-def _refuse() -> NoReturn:
-    raise ValueError(
-        "LSH attention cannot step or prefill: a new position sorts among those before it and "
-        "shifts the chunks of all, so that no state stays valid; call generate(method='rerun'), or "
-        "use linear or softmax attention."
-    )

@@ -74,9 +74,8 @@ def _backward(
 ) -> tuple[Tensor, Tensor]:
     with torch.autocast(query.device.type, enabled=False):
         layout = _layout(query, lengths, chunk, causal)
-        saved = Saved(
-            *(_rows(x, layout, lengths) for x in (query, value, out, grad_out)), denominator
-        )
+        rows = (_rows(x, layout, lengths) for x in (query, value, out, grad_out))
+        saved = Saved(denominator, *rows)
         grad_query, grad_value = differentiate(layout, _rounds(layout, orders.long()), saved)
         return _unpadded(grad_query, layout, query), _unpadded(grad_value, layout, value)
 
