@@ -177,7 +177,7 @@ class Changed(AutoregressiveTransformer):
         (widened, "a layer's expand weight: expected shape (8, 12), got (8, 200)"),
         (narrowed, "the output weight: expected shape (8, 7), got (8, 3)"),
         (renormalizing, "an embedding: expected no max_norm, got 1.0"),
-        (reconfigured, "a block"),
+        (reconfigured, "the settings of a block"),
     ],
 )
 def test_refuses_models_that_it_does_not_know(make: Any, said: str) -> None:
