@@ -99,10 +99,10 @@ int run_fault(const char* name) {
     for (const Fault& fault : faults) {
         if (std::strcmp(fault.name, name) != 0) continue;
         fault.run(in.get(), out.get());
-        std::printf("fault %s: nobody saw it\n", name);
+        std::printf("fault %s: no sanitizer reported it\n", name);
         return 0;
     }
-    std::fprintf(stderr, "A fault was expected (such as barrier or shared-bound), and %s is none.\n", name);
+    std::fprintf(stderr, "fault: expected a name such as barrier or shared-bound, got %s.\n", name);
     return 2;
 }
 

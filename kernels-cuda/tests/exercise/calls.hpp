@@ -1,4 +1,4 @@
-// Calls of the kernels: what they are asked, in which shapes, and what came out.
+// Random calls of the kernels: their shapes, inputs and results.
 #pragma once
 
 #include <cstdint>
@@ -111,7 +111,7 @@ private:
     std::unique_ptr<unsigned char[]> bytes_;
 };
 
-// What a call is given.
+// The tensors that a call reads.
 struct Inputs {
     explicit Inputs(const Shape& of)
         : shape(of),
@@ -143,7 +143,7 @@ struct Inputs {
     Memory query, key, value, grad_out, s, z, grad_s, grad_z;
 };
 
-// What came of it, by name.
+// What a call writes, by name.
 struct Results {
     static constexpr int count = 8;
     static constexpr const char* names[count] = {"out", "s", "z", "grad query", "grad key", "grad value", "grad s",
@@ -155,7 +155,7 @@ struct Results {
 // The forward and the backward pass; raises where a launch fails.
 Results run(const Inputs& inputs, const Schedule& schedule);
 
-// Whether one decoding step from the inputs' state is what it should be.
+// Whether one decoding step agrees with its definition.
 bool step_agrees(const Inputs& inputs, double tolerance);
 
 }  // namespace linattn::exercise

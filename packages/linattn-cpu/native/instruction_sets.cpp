@@ -5,7 +5,7 @@
 
 namespace linattn {
 
-// One namespace for each build of the kernels; which of them there are, CMake says.
+// One namespace for each build of the kernels; CMakeLists.txt lists them.
 #ifdef LINATTN_X86
 namespace avx512bf16 {
 extern const Kernels kernels;
@@ -60,8 +60,7 @@ void use_instruction_set(const std::string& name) {
         known += known.empty() ? "" : ", ";
         known += kernels->instruction_set;
     }
-    throw std::invalid_argument("instruction set '" + name + "' was asked for and this machine runs " +
-                                known + ".");
+    throw std::invalid_argument("instruction set: expected one of " + known + ", got '" + name + "'.");
 }
 
 }  // namespace linattn

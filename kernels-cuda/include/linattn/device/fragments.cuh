@@ -18,8 +18,8 @@ struct ElementOf<1> {
 template <int parts>
 using Element = typename ElementOf<parts>::Type;
 
-// The left operand of a product, 16 x 16, and the right one, 16 x 16 as two of 16 x 8, each in parts; where each
-// register's numbers stand is said at multiply_bf16.
+// The left operand of a product, 16 x 16, and the right one, 16 x 16 as two of 16 x 8, each in parts; multiply_bf16
+// defines which numbers each register holds.
 template <int parts>
 struct LeftFragment {
     u32 pairs[parts][4];

@@ -1,4 +1,4 @@
-// The definition, position by position in double precision: what the kernels are held against.
+// The reference: the definition, position by position in double precision.
 #pragma once
 
 #include <cmath>

@@ -13,8 +13,7 @@
 namespace linattn::exercise {
 
 void fail(const Kernels& kernels, const std::string& what, double got, double expected) {
-    std::fprintf(stderr, "%s: %s was expected to be %g and is %g.\n", kernels.instruction_set, what.c_str(),
-                 expected, got);
+    std::fprintf(stderr, "%s, %s: expected %g, got %g.\n", kernels.instruction_set, what.c_str(), expected, got);
     std::exit(1);
 }
 
@@ -225,6 +224,6 @@ int main(int count, char** arguments) {
         linattn::exercise::run_all(*kernels, 2, rounds);
         other.join();
     }
-    std::printf("%d calls of each instruction set by two threads: as defined.\n", rounds);
+    std::printf("%d calls of each instruction set by two threads agree with the definition.\n", rounds);
     return 0;
 }

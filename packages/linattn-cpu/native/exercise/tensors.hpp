@@ -1,4 +1,4 @@
-// Tensors of exactly the size that a call is told of, so that a sanitizer sees a read past an end.
+// Tensors in memory of exactly their size, so that a sanitizer sees a read past an end.
 #pragma once
 
 #include <cstring>

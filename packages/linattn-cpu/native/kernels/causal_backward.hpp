@@ -5,8 +5,8 @@
 //   grad phi(k_j) = G_j v_j + r_j    grad v_j = G_j^T phi(k_j)
 //   G_j = sum_{i >= j} phi(q_i) g_i^T    r_j = sum_{i >= j} h_i phi(q_i)        backwards
 //
-// S and G are computed again, chunk by chunk; h, one number a position, is all that is kept between
-// the two passes.
+// S and G are computed again, chunk by chunk. Between the two passes only h is kept, one number a
+// position.
 #pragma once
 
 #include "causal_forward.hpp"
@@ -46,7 +46,7 @@ public:
             inputs.values(first, kChunk, value_);
             inputs.gradients(first, kChunk, gradient_);
             transpose<T>(value_, kChunk, value_width_, value_width_, value_columns_, kChunk);
-            // The values are not needed by rows any more.
+            // From here on only the columns of the values are read.
             inputs.normalizer_gradients(first, kChunk, gradient_, value_, partial_, normalizer_gradients);
             std::memcpy(h + first, normalizer_gradients, sizeof(T) * count);
             read();
@@ -81,7 +81,7 @@ private:
                 T* grad = grad_query_ + t * width_ + d;
                 store<T>(grad, load<T>(grad) + h[t] * (before + inside));
             }
-            add_exactly<T>(sums.z + d, sums.z_rest + d, inside);
+            kahan_add<T>(sums.z + d, sums.z_compensation + d, inside);
         }
     }
 
@@ -168,7 +168,7 @@ private:
                 T* grad = grad_ + t * width_ + d;
                 store<T>(grad, load<T>(grad) + (after + inside));
             }
-            add_exactly<T>(sums.z + d, sums.z_rest + d, inside);
+            kahan_add<T>(sums.z + d, sums.z_compensation + d, inside);
         }
     }
 

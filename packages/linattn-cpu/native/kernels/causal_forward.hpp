@@ -89,7 +89,7 @@ private:
 protected:
     const std::int64_t width_, value_width_;
     T *const query_, *const key_columns_, *const value_, *const scores_, *const key_sum_;
-    T* const tile_;  // the chunk's keys, and later its outputs: less to keep in the cache
+    T* const tile_;  // the chunk's keys, later its outputs: one buffer takes less cache
     T* const partial_;
 };
 

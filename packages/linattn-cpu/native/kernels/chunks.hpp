@@ -74,8 +74,7 @@ LINATTN_LOOP void sum_of_rows(const T* rows, int count, std::int64_t width, T* s
     }
 }
 
-// 1 / divisor, to multiply a row by. Where that overflows or vanishes, the row is divided at once and
-// 1 remains.
+// 1 / divisor, to multiply a row by. Where that overflows or underflows, divides the row and returns 1.
 template <class T>
 static inline T reciprocal_for(T divisor, T* row, std::int64_t width) {
     const T inverse = T(1) / divisor;

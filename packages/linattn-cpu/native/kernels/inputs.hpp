@@ -1,4 +1,4 @@
-// The rows of one item, loaded to scratch: mapped, padded, and nothing where there is no key.
+// The rows of one item in scratch: mapped and padded, zero where there is no key.
 #pragma once
 
 #include "chunks.hpp"
@@ -40,7 +40,7 @@ private:
     const Rows query_, key_, value_;
 };
 
-// With what the backward pass is given beside.
+// The backward pass reads the upstream gradient, the output and the normalizer too.
 template <class T>
 class GradientInputs : public Inputs<T> {
 public:

@@ -23,8 +23,8 @@ public:
           value_pairs_(arena.take<Pair>(kChunk / 2 * value_width_)),
           score_rows_(arena.take<Pair>(kChunk * kChunk / 2)) {}
 
-    // Whether the rows of pairs are whole vectors, and nobody asks for the state, which would be of
-    // rounded features.
+    // Whether the rows of pairs are whole vectors, and no state is returned: it would be of rounded
+    // features.
     static bool takes(const AttentionForward& call) {
         return call.last.z == nullptr && call.query_dtype == Dtype::bfloat16 && call.value_dtype == Dtype::bfloat16 &&
                padded<float>(call.dim) % (2 * W<float>) == 0;
@@ -48,7 +48,7 @@ private:
 
     void add() override {
         accumulate<Pair>({key_pairs_, 1, width_, value_pairs_, value_width_, kChunk / 2}, width_, value_width_,
-                         sums.s.sum, sums.s.rest, value_width_);
+                         sums.s.sum, sums.s.compensation, value_width_);
         sums.add_to_z(key_sum_);
     }
 

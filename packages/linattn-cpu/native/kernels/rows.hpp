@@ -54,7 +54,7 @@ static inline void load_row(const X* from, std::int64_t stride, std::int64_t dim
         const std::int64_t count = dim - d < W<T> ? dim - d : W<T>;
         X lanes[W<T>] = {};
         for (std::int64_t i = 0; i < count; ++i) lanes[i] = from[(d + i) * stride];
-        // The map of nothing need not be nothing.
+        // phi(0) need not be 0.
         store<T>(to + d, first_lanes<T>(apply_map<T>(map, Convert<T, X>::load_from(lanes)), count));
     }
     for (d = round_up(dim, W<T>); d < padded<T>(dim); d += W<T>) store<T>(to + d, Vec<T>{});
@@ -87,7 +87,7 @@ LINATTN_LOOP void load_rows_as(const Rows& from, std::int64_t first, int count, 
 }
 
 // Writes rows first .. first + count of `from`, mapped, to `to`, and zeros up to `total` rows. The
-// rows `ahead` of them (below zero: before them) are those that will be asked for next.
+// rows `ahead` of them (before them if negative) are prefetched.
 template <class T>
 static inline void load_rows(const Rows& from, std::int64_t first, int count, int total, int ahead,
                              std::int64_t dim, FeatureMap map, T* to) {

@@ -15,7 +15,7 @@
 //     grad k      v             g               phi(q)        backwards  h_j     -             (.) phi'(k)
 //     grad v      phi(k)        phi(q)          g             backwards  -       -             (.)
 //     sums        -             phi(k), phi(q)  v, g          any        -       1, h          X alone
-//     read        as above, all of X at once and no keys: attention that is not causal
+//     read        as forward, but all of X and no keys: attention that is not causal
 //
 // n_i = phi(q_i) . z_i + eps, h_i = -g_i . out_i. Keys and values of the last two rows of gradients are queries and
 // their gradients: time runs backwards, and R takes the place of S (equations 13 to 15 of the paper, with the
@@ -28,8 +28,8 @@
 
 namespace linattn {
 
-// A state in global memory with strides in elements: X (rows of A, columns of C), and beside it a vector, z or r, that
-// runs along the rows of X where values have a column more, along its columns where there is a bias.
+// A state in global memory with strides in elements: X (rows of A, columns of C) and a vector, z or r. The vector has a
+// number for each row of X where the values have one more column, and for each column of X where there is a bias.
 struct StateView {
     float* matrix;
     float* vector;
@@ -43,9 +43,9 @@ enum class Finish : int { plain = 0, divide = 1, derivative = 2 };
 
 // Segments that hand their states on within one launch: see ProductBlock.
 struct Relay {
-    StateView ends;  // the state behind each segment; no matrix: segments begin with what they are told
-    int* tickets;    // zero: gives blocks their turns
-    int* arrived;    // zeros, one for each block: set when its state is there
+    StateView ends;  // the state after each segment; no matrix: segments begin with `start`
+    int* tickets;    // zero at first: the counter from which blocks draw tickets
+    int* arrived;    // zeros at first, one for each block: set when its state is written
 };
 
 struct Product {
@@ -62,7 +62,7 @@ struct Product {
     Finish finish;
     const float* normalizer;  // (B, H, N), of queries
     const float* row_bias;    // h, (B, H, N)
-    StateView start, last;    // no matrix: zeros, and not wanted
+    StateView start, last;    // without a matrix: zeros; not written
     Relay relay;
     void* out;                // contiguous (B, H, length of rows, value.width)
     Dtype out_dtype;

@@ -106,7 +106,7 @@ private:
         }
     }
 
-    // Divides, and brings the rows to global memory by way of the row tile, which nobody needs any more.
+    // Divides, and brings the rows to global memory through the row tile, which is free by now.
     LINATTN_DEVICE void finish(float (&out)[Shape::out_tiles + 1][4], Int position) {
         const int lane = thread_index() % 32, row = row_group_ * 16 + lane / 4;
         if (call_.finish == Finish::divide) divide(out, position);

@@ -58,7 +58,7 @@ static Scales scales_of(const MatrixSource& from, const PackedMatrix& matrix, st
             for (int half = 0; half < 2; ++half) {
                 const Vec<float> x = load(row + half * W<float>), size = x < 0.0f ? -x : x;
                 largest[half] = size > largest[half] ? size : largest[half];
-                poison[half] += x * 0.0f;  // no number, where a weight is none or infinite
+                poison[half] += x * 0.0f;  // NaN where a weight is NaN or infinite
             }
         }
     }
@@ -77,7 +77,7 @@ LINATTN_INLINE UInt32s word_part(Vec<float> x, int i, Vec<float> inverse, Int32s
     if constexpr (F == WeightFormat::float32) return bits<UInt32s>(x);
     if constexpr (F == WeightFormat::bfloat16) return narrow_bf16(x) << (16 * i);
     // 1.5 * 2^23 rounds to an integer, whose bits are the low bits of the sum.
-    const Vec<float> round = all(0x1.8p23f);
+    const Vec<float> round = broadcast(0x1.8p23f);
     const Int32s level = bits<Int32s>(x * inverse + round) - bits<Int32s>(round);
     sum += level;
     return (bits<UInt32s>(level) & 255u) << (8 * i);

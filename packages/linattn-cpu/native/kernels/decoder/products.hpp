@@ -11,16 +11,16 @@
 LINATTN_BEGIN
 namespace decoding {
 
-// How the activations that enter a product are kept: as they are; as bfloat16; or as integers of 16
-// bits, those of a row on a scale of their own, in two planes of 8 bits.
-enum class Kept { floats, bf16, bytes };
+// The formats of activations in a product: float32; bfloat16; or integers of 16 bits, with a scale
+// for each row, in two planes of 8 bits.
+enum class ActivationFormat { floats, bf16, bytes };
 
 // Rows of activations, ready for a product. A row is `width` numbers, whole panels, and finite past
 // its end, where the weights are 0. Bytes: first the row's high ones, offset by 128, then the low.
 struct Operand {
     const void* rows;
     std::int64_t width;
-    const float* scales;  // of bytes: what 1 stands for in each row
+    const float* scales;  // of bytes: the scale of each row
 };
 
 // R rows of sums for the two registers of a panel.
@@ -29,7 +29,7 @@ struct Sums {
     Vec<float> of[R][2];
 };
 
-// Few rows leave too few sums to hide the latency of a multiplication: more are kept, and added.
+// Few rows leave too few sums to hide the latency of a multiplication: several are kept and added at the end.
 template <int R>
 inline constexpr int kWays = R == 1 ? 4 : R <= 3 ? 2 : 1;
 
