@@ -55,7 +55,7 @@ struct FreeMemory {
 };
 
 class Block {
-  public:
+public:
     explicit Block(int threads);
 
     // Between `open` and `close`, runs blocks of the launch. `run` returns what went wrong, or null.
@@ -75,7 +75,7 @@ class Block {
     int threads() const { return threads_; }
     const Launch& launch() const { return *launch_; }
 
-  private:
+private:
     void start_fibers(Int x, int y, int order);
     void release_fibers();
     Fiber& next(const Fiber& self);

@@ -38,7 +38,7 @@ std::unique_ptr<Block> take(int threads) {
 
 // Holds a block for the duration of a launch.
 class Lease {
-  public:
+public:
     explicit Lease(const Launch& launch) : block_(take(launch.threads)) { block_->open(launch); }
     ~Lease() {
         block_->close();
@@ -48,7 +48,7 @@ class Lease {
     Lease(const Lease&) = delete;
     Block& operator*() const { return *block_; }
 
-  private:
+private:
     std::unique_ptr<Block> block_;
 };
 
@@ -61,8 +61,8 @@ std::string run_grid(const Launch& launch, int order) {
     for (Int i = 0; i < count; ++i) {
         const Int block = order == 0 ? i : count - 1 - i;
         const auto turn = static_cast<unsigned>(block) * 2654435761u >> 16;
-        const char* error = (*blocks[turn % blocks.size()])
-                                .run(block % launch.grid_x, static_cast<int>(block / launch.grid_x), order);
+        const char* error =
+            (*blocks[turn % blocks.size()]).run(block % launch.grid_x, static_cast<int>(block / launch.grid_x), order);
         if (error != nullptr) return error;
     }
     return "";

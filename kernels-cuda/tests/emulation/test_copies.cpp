@@ -88,9 +88,10 @@ LINATTN_TEST(copies_that_a_gpu_would_not_make_are_found) {
     const unsigned char* in = bytes;
     expect_failure("copy16 was expected to get an address in shared memory aligned to 16 bytes, and got byte 8",
                    copy16_kernel, 32, 64, in, 8, 0, 16);
-    expect_failure("copy16 was expected to read from an address aligned to 16 bytes, and got one that is 4 bytes "
-                   "further",
-                   copy16_kernel, 32, 64, in, 0, 4, 0);
+    expect_failure(
+        "copy16 was expected to read from an address aligned to 16 bytes, and got one that is 4 bytes "
+        "further",
+        copy16_kernel, 32, 64, in, 0, 4, 0);
     expect_failure("copy16: expected to read 0 to 16 bytes, got 17", copy16_kernel, 32, 64, in, 0, 0, 17);
     expect_failure("within the block's 64 bytes of shared memory, and got byte 64", copy16_kernel, 32, 64, in, 64, 0,
                    16);

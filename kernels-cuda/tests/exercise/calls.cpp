@@ -77,8 +77,14 @@ Results run(const Inputs& inputs, const Schedule& schedule) {
     backward.workspace = backward_work.data();
     expect_launched(attention_backward(backward));
 
-    Results results{{out.numbers(), s.numbers(), z.numbers(), grad_query.numbers(), grad_key.numbers(),
-                     grad_value.numbers(), {}, {}}};
+    Results results{{out.numbers(),
+                     s.numbers(),
+                     z.numbers(),
+                     grad_query.numbers(),
+                     grad_key.numbers(),
+                     grad_value.numbers(),
+                     {},
+                     {}}};
     if (shape.with_state) {
         results.numbers[6] = grad_s.numbers();
         results.numbers[7] = grad_z.numbers();

@@ -15,9 +15,7 @@ namespace linattn::exercise {
 using Numbers = std::vector<double>;
 using Random = std::mt19937;
 
-inline Int between(Random& random, Int low, Int high) {
-    return std::uniform_int_distribution<Int>(low, high)(random);
-}
+inline Int between(Random& random, Int low, Int high) { return std::uniform_int_distribution<Int>(low, high)(random); }
 
 // One call, float32 or bfloat16.
 struct Shape {
@@ -146,8 +144,8 @@ struct Inputs {
 // What a call writes, by name.
 struct Results {
     static constexpr int count = 8;
-    static constexpr const char* names[count] = {"out", "s", "z", "grad query", "grad key", "grad value", "grad s",
-                                                 "grad z"};
+    static constexpr const char* names[count] = {"out",      "s",          "z",      "grad query",
+                                                 "grad key", "grad value", "grad s", "grad z"};
     Numbers numbers[count];
     const Numbers& out() const { return numbers[0]; }
 };

@@ -36,7 +36,7 @@ LINATTN_DEVICE void multiply(float (&c)[4], const LeftFragment<parts>& a, const 
     // Tensor cores cut off what lies below the last place of a sum. For float32's bits the small products have a sum of
     // their own, which is then added with rounding to nearest.
     float small[4] = {};
-    float(&sum)[4] = parts > 2 ? small : c;
+    float (&sum)[4] = parts > 2 ? small : c;
     LINATTN_UNROLL
     for (int rank = parts - 1; rank > 0; --rank) {
         LINATTN_UNROLL

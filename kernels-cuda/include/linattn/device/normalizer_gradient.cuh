@@ -35,8 +35,9 @@ LINATTN_KERNEL(normalizer_gradient_threads, 1) normalizer_gradient(const LINATTN
         for (; call.vectors && first < width; first += lanes_of_row * 8) {
             float g[8], out[8];
             read_eight(g, address(grad_out, place, position, first), grad_out.dtype);
-            read_eight(out, static_cast<const unsigned char*>(call.out) +
-                                (row * width + first) * bytes_of(grad_out.dtype), grad_out.dtype);
+            read_eight(out,
+                       static_cast<const unsigned char*>(call.out) + (row * width + first) * bytes_of(grad_out.dtype),
+                       grad_out.dtype);
             LINATTN_UNROLL
             for (int k = 0; k < 8; ++k) sum -= as_seen(g[k] / n, call.parts) * out[k];
         }

@@ -62,8 +62,8 @@ LINATTN_DEVICE void load_columns(float (&x)[width], const float* s) {
 template <int width>
 LINATTN_DEVICE void store_columns(float* s, const float (&x)[width]) {
     if constexpr (width == 4) {
-        *reinterpret_cast<Quad*>(s) = {{float_to_bits(x[0]), float_to_bits(x[1]), float_to_bits(x[2]),
-                                        float_to_bits(x[3])}};
+        *reinterpret_cast<Quad*>(s) = {
+            {float_to_bits(x[0]), float_to_bits(x[1]), float_to_bits(x[2]), float_to_bits(x[3])}};
     } else {
         *s = x[0];
     }

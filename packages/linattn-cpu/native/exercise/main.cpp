@@ -69,7 +69,7 @@ struct Case {
             const std::int64_t keys = packed ? queries : lengths.empty() ? call.keys : lengths[sequence];
             for (std::int64_t h = 0; h < call.heads; ++h) {
                 check_head(kernels, Head{call, tensors[0], tensors[1], tensors[2], packed ? 0 : sequence, h, start,
-                                     queries, keys});
+                                         queries, keys});
             }
         }
     }
@@ -178,8 +178,8 @@ void run_step(Random& random, const Kernels& kernels) {
     const Tensor k = Tensor::normal(random, b, h, 1, d, Dtype::float32, false);
     const Tensor v = Tensor::normal(random, b, h, 1, m, Dtype::float32, false);
     const Tensor s(b, h, d, m, Dtype::float32), z(b, h, 1, d, Dtype::float32), out(b, h, 1, m, Dtype::float32);
-    Step call{q.view(), k.view(), v.view(), s.view(), z.view(), out.data(), b, h, d, m, Dtype::float32,
-              Dtype::float32, FeatureMap::elu, 0.0, 3};
+    Step call{q.view(), k.view(), v.view(),       s.view(),       z.view(),        out.data(), b, h,
+              d,        m,        Dtype::float32, Dtype::float32, FeatureMap::elu, 0.0,        3};
     kernels.step(call);
     for (std::int64_t i = 0; i < out.size(); ++i) {
         // One key alone: its value comes out.

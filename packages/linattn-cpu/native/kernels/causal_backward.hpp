@@ -34,8 +34,7 @@ public:
 
     void run(const Item& item, Range range) {
         const GradientInputs<T> inputs(call_, item);
-        const OutRows grad_query =
-            out_rows(call_.grad_query, call_, item, call_.queries, call_.dim, call_.query_dtype);
+        const OutRows grad_query = out_rows(call_.grad_query, call_, item, call_.queries, call_.dim, call_.query_dtype);
         T* h = static_cast<T*>(call_.scratch) + first_row(call_, item, call_.queries);
         state_.become_transpose_of(sums.s);
         for (std::int64_t first = range.low; first < range.high; first += kChunk) {
@@ -65,9 +64,8 @@ private:
     // grad = S g, by the transpose of S, which the chunk is added to.
     void read() {
         scores<T>(gradient_, value_width_, value_columns_, call_.value_dim, Triangle::lower, scores_);
-        multiply_both<T>(state_.times(gradient_, call_.value_dim),
-                         {scores_, kChunk, 1, key_, width_, kChunk}, Triangle::lower, kChunk, width_,
-                         grad_query_, width_);
+        multiply_both<T>(state_.times(gradient_, call_.value_dim), {scores_, kChunk, 1, key_, width_, kChunk},
+                         Triangle::lower, kChunk, width_, grad_query_, width_);
         state_.add(value_columns_, key_, kChunk);
     }
 
@@ -88,7 +86,8 @@ private:
     const std::int64_t width_, value_width_;
     const Matrix<T> state_;  // S^T
     T *const query_, *const key_, *const value_, *const value_columns_, *const gradient_, *const scores_,
-        *const grad_query_, *const partial_;
+                                                                                              *const grad_query_,
+                                                                                                  *const partial_;
 };
 
 // The second pass, from the end of the sequence: grad k and grad v.
@@ -144,9 +143,8 @@ private:
     // grad v = G^T phi(k).
     void differentiate_values() {
         scores<T>(key_, width_, query_columns_, call_.dim, Triangle::upper, scores_);
-        multiply_both<T>(sums.s.times(key_, call_.dim),
-                         {scores_, kChunk, 1, gradient_, value_width_, kChunk}, Triangle::upper, kChunk,
-                         value_width_, grad_, value_width_);
+        multiply_both<T>(sums.s.times(key_, call_.dim), {scores_, kChunk, 1, gradient_, value_width_, kChunk},
+                         Triangle::upper, kChunk, value_width_, grad_, value_width_);
     }
 
     // grad phi(k) = G v, position by column, because the rows of G lie in memory and not its columns.
@@ -173,8 +171,9 @@ private:
     }
 
     const std::int64_t width_, value_width_;
-    T *const query_, *const query_columns_, *const key_, *const value_columns_, *const gradient_,
-        *const scores_, *const grad_columns_, *const grad_;
+    T *const query_, *const query_columns_, *const key_, *const value_columns_,
+                                                             *const gradient_, *const scores_, *const grad_columns_,
+                                                                                                   *const grad_;
 };
 
 template <class T>
@@ -190,8 +189,7 @@ static void differentiate_queries(const AttentionBackward& call, std::int64_t pa
 
 // Sums queries and gradients of all parts but the first of each item, piece by piece.
 template <class T>
-static inline void sum_query_pieces(const AttentionBackward& call, std::int64_t parts,
-                                    const PieceSums<T>& pieces) {
+static inline void sum_query_pieces(const AttentionBackward& call, std::int64_t parts, const PieceSums<T>& pieces) {
     const std::int64_t summed = (parts - 1) * kPieces;
     share_parts<QuerySums<T>>(call, summed, [&](const Item& item, std::int64_t piece, auto& queries) {
         const Sums<T> sums = pieces.at(item.state, piece);

@@ -56,9 +56,8 @@ protected:
         transpose<T>(tile_, kChunk, width_, width_, key_columns_, kChunk);
         sum_of_rows<T>(tile_, kChunk, width_, key_sum_);
         scores<T>(query_, width_, key_columns_, call_.dim, Triangle::lower, scores_);
-        multiply_both<T>(sums.s.times(query_, call_.dim),
-                         {scores_, kChunk, 1, value_, value_width_, kChunk}, Triangle::lower, kChunk,
-                         value_width_, tile_, value_width_);
+        multiply_both<T>(sums.s.times(query_, call_.dim), {scores_, kChunk, 1, value_, value_width_, kChunk},
+                         Triangle::lower, kChunk, value_width_, tile_, value_width_);
     }
 
     virtual void add() {

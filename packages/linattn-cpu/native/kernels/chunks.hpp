@@ -21,8 +21,7 @@ LINATTN_INLINE Vec<T> lane_numbers() {
 
 // out (kChunk, kChunk) = a b, with zeros above (lower) or below (upper) the diagonal.
 template <class E, class T = SumOf<E>>
-LINATTN_LOOP void scores(const E* a, std::int64_t a_width, const E* b, std::int64_t depth,
-                         Triangle triangle, T* out) {
+LINATTN_LOOP void scores(const E* a, std::int64_t a_width, const E* b, std::int64_t depth, Triangle triangle, T* out) {
     for (int row = 0; row < kChunk; row += kTileRows) {
         for (int column = 0; column < kChunk; column += W<T>) {
             Vec<T> sums[kTileRows][1] = {};

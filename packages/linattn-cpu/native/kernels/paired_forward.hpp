@@ -42,8 +42,8 @@ private:
         scores<Pair>(query_rows_, width_ / 2, key_columns_, width_ / 2, Triangle::lower, scores_);
         round_rows(scores_, kChunk, kChunk, score_rows_);
         multiply_both<Pair>({query_rows_, width_ / 2, 1, state_, value_width_, width_ / 2},
-                            {score_rows_, kChunk / 2, 1, value_pairs_, value_width_, kChunk / 2},
-                            Triangle::lower, kChunk, value_width_, tile_, value_width_);
+                            {score_rows_, kChunk / 2, 1, value_pairs_, value_width_, kChunk / 2}, Triangle::lower,
+                            kChunk, value_width_, tile_, value_width_);
     }
 
     void add() override {
@@ -52,9 +52,9 @@ private:
         sums.add_to_z(key_sum_);
     }
 
-    Pair *const state_;                                            // S, two rows side by side
+    Pair* const state_;                                              // S, two rows side by side
     Pair *const query_rows_, *const key_rows_, *const key_columns_;  // pairs along D
-    Pair *const key_pairs_, *const value_pairs_;                   // pairs along the chunk
+    Pair *const key_pairs_, *const value_pairs_;                     // pairs along the chunk
     Pair* const score_rows_;
 };
 

@@ -37,8 +37,7 @@ struct Factor<Pair> {
     static constexpr int kNumbers = 2;
     LINATTN_INLINE Vector broadcast_element(Pair x) { return broadcast(x.bits); }
     LINATTN_INLINE void add(Vec<float>& sum, Vector x, Vector row) {
-        sum = bits<Vec<float>>(
-            _mm512_dpbf16_ps(bits<__m512>(sum), bits<__m512bh>(x), bits<__m512bh>(row)));
+        sum = bits<Vec<float>>(_mm512_dpbf16_ps(bits<__m512>(sum), bits<__m512bh>(x), bits<__m512bh>(row)));
     }
 };
 #endif
@@ -60,8 +59,8 @@ struct Product {
 enum class Triangle { full, lower, upper };
 
 template <class E, int R, int C>
-LINATTN_INLINE void add_product(Vec<SumOf<E>> (&sums)[R][C], const E* a, std::int64_t a_row,
-                                std::int64_t a_column, const E* b, std::int64_t b_row, std::int64_t depth) {
+LINATTN_INLINE void add_product(Vec<SumOf<E>> (&sums)[R][C], const E* a, std::int64_t a_row, std::int64_t a_column,
+                                const E* b, std::int64_t b_row, std::int64_t depth) {
     using Vector = typename Factor<E>::Vector;
     for (std::int64_t k = 0; k < depth; ++k) {
         Vector row[C];
@@ -99,8 +98,7 @@ LINATTN_LOOP void multiply_columns(const Product<E>& x, std::int64_t rows, std::
                                    std::int64_t out_row) {
     for (std::int64_t r = 0; r < rows; r += kTileRows) {
         Vec<T> sums[kTileRows][C] = {};
-        add_product<E, kTileRows, C>(sums, x.a + r * x.a_row, x.a_row, x.a_column, x.b + column, x.b_row,
-                                     x.depth);
+        add_product<E, kTileRows, C>(sums, x.a + r * x.a_row, x.a_row, x.a_column, x.b + column, x.b_row, x.depth);
         store_tile<T, kTileRows, C>(sums, out + r * out_row + column, out_row);
     }
 }
@@ -115,13 +113,12 @@ static inline void multiply(const Product<E>& x, std::int64_t rows, std::int64_t
 }
 
 template <class E, int C, class T = SumOf<E>>
-LINATTN_LOOP void accumulate_columns(const Product<E>& x, std::int64_t rows, std::int64_t column, T* out, T* compensation,
-                                     std::int64_t out_row) {
+LINATTN_LOOP void accumulate_columns(const Product<E>& x, std::int64_t rows, std::int64_t column, T* out,
+                                     T* compensation, std::int64_t out_row) {
     for (std::int64_t r = 0; r < rows; r += kTileRows) {
         Vec<T> sums[kTileRows][C] = {};
         const std::int64_t tile = r * out_row + column;
-        add_product<E, kTileRows, C>(sums, x.a + r * x.a_row, x.a_row, x.a_column, x.b + column, x.b_row,
-                                     x.depth);
+        add_product<E, kTileRows, C>(sums, x.a + r * x.a_row, x.a_row, x.a_column, x.b + column, x.b_row, x.depth);
 #pragma GCC unroll 8
         for (int i = 0; i < kTileRows; ++i) {
 #pragma GCC unroll 4
@@ -146,15 +143,12 @@ static inline void accumulate(const Product<E>& x, std::int64_t rows, std::int64
 
 template <class E, int C, class T = SumOf<E>>
 LINATTN_LOOP void multiply_both_columns(const Product<E>& x, const Product<E>& other, Triangle triangle,
-                                         std::int64_t rows, std::int64_t column, T* out,
-                                         std::int64_t out_row) {
+                                        std::int64_t rows, std::int64_t column, T* out, std::int64_t out_row) {
     for (std::int64_t r = 0; r < rows; r += kTileRows) {
         Vec<T> sums[kTileRows][C] = {};
-        add_product<E, kTileRows, C>(sums, x.a + r * x.a_row, x.a_row, x.a_column, x.b + column, x.b_row,
-                                     x.depth);
+        add_product<E, kTileRows, C>(sums, x.a + r * x.a_row, x.a_row, x.a_column, x.b + column, x.b_row, x.depth);
         const std::int64_t first = triangle == Triangle::upper ? r / Factor<E>::kNumbers : 0;
-        const std::int64_t last =
-            triangle == Triangle::lower ? (r + kTileRows) / Factor<E>::kNumbers : other.depth;
+        const std::int64_t last = triangle == Triangle::lower ? (r + kTileRows) / Factor<E>::kNumbers : other.depth;
         add_product<E, kTileRows, C>(sums, other.a + r * other.a_row + first, other.a_row, 1,
                                      other.b + first * other.b_row + column, other.b_row, last - first);
         store_tile<T, kTileRows, C>(sums, out + r * out_row + column, out_row);
@@ -163,8 +157,8 @@ LINATTN_LOOP void multiply_both_columns(const Product<E>& x, const Product<E>& o
 
 // out = a b + c d, where c may be a triangle.
 template <class E, class T = SumOf<E>>
-static inline void multiply_both(const Product<E>& x, const Product<E>& other, Triangle triangle,
-                                 std::int64_t rows, std::int64_t columns, T* out, std::int64_t out_row) {
+static inline void multiply_both(const Product<E>& x, const Product<E>& other, Triangle triangle, std::int64_t rows,
+                                 std::int64_t columns, T* out, std::int64_t out_row) {
     std::int64_t column = 0;
     for (; column + 2 * W<T> <= columns; column += 2 * W<T>) {
         multiply_both_columns<E, 2>(x, other, triangle, rows, column, out, out_row);

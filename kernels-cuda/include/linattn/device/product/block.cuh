@@ -169,8 +169,8 @@ private:
         memory_.values().write_eight(i, E, x);
     }
 
-    int turn_;          // of the segment, in the order of time
-    Int index_;         // of sequence, head and slice
+    int turn_;            // of the segment, in the order of time
+    Int index_;           // of sequence, head and slice
     Int first_, chunks_;  // where the segment begins, and its length
 };
 

@@ -54,7 +54,7 @@ struct Product {
     const Int* key_lengths;
     const Int* cu_seqlens;
     int slices, segments;
-    bool reads, sums;    // whether there are rows to compute, and keys to add
+    bool reads, sums;  // whether there are rows to compute, and keys to add
     bool backwards;
     bool rows_are_keys;  // rows are positions of keys: gradients of k and v
     Bias bias;
@@ -64,11 +64,11 @@ struct Product {
     const float* row_bias;    // h, (B, H, N)
     StateView start, last;    // without a matrix: zeros; not written
     Relay relay;
-    void* out;                // contiguous (B, H, length of rows, value.width)
+    void* out;  // contiguous (B, H, length of rows, value.width)
     Dtype out_dtype;
-    bool out_vectors;         // rows of `out` begin at multiples of 16 bytes
-    float* out_normalizer;    // (B, H, N), for Finish::divide
-    Operand origin;           // what the derivative is taken at, for Finish::derivative
+    bool out_vectors;       // rows of `out` begin at multiples of 16 bytes
+    float* out_normalizer;  // (B, H, N), for Finish::divide
+    Operand origin;         // what the derivative is taken at, for Finish::derivative
     float eps;
 };
 
@@ -106,10 +106,9 @@ struct Work {
                    : view.matrix + sequence * view.sequence + place.head * view.head + segment * view.segment;
     }
     LINATTN_DEVICE float* vector(const StateView& view, int slice_width) const {
-        return view.vector == nullptr
-                   ? nullptr
-                   : view.vector + sequence * view.vector_sequence + place.head * view.vector_head +
-                         segment * view.vector_segment + column / slice_width * view.vector_slice;
+        return view.vector == nullptr ? nullptr
+                                      : view.vector + sequence * view.vector_sequence + place.head * view.vector_head +
+                                            segment * view.vector_segment + column / slice_width * view.vector_slice;
     }
 };
 

@@ -55,8 +55,8 @@ struct Run {
 };
 
 // Bias, activation or residual for one row of a panel.
-LINATTN_INLINE void finish(const Run& run, const PackedMatrix& matrix, std::int64_t row,
-                           std::int64_t column, const float* sums, const Result& result) {
+LINATTN_INLINE void finish(const Run& run, const PackedMatrix& matrix, std::int64_t row, std::int64_t column,
+                           const float* sums, const Result& result) {
     for (int i = 0; i < kPanel; i += W<float>) {
         Vec<float> y = load(sums + i);
         if (run.model.format == WeightFormat::int8) y *= load(matrix.scales + column + i);
@@ -69,9 +69,8 @@ LINATTN_INLINE void finish(const Run& run, const PackedMatrix& matrix, std::int6
 
 // `count` <= R rows of one panel.
 template <class From, int R>
-static void multiply_tile(const Run& run, const Operand& x, const PackedMatrix& matrix,
-                          std::int64_t panel, std::int64_t row, std::int64_t count,
-                          const Result& result) {
+static void multiply_tile(const Run& run, const Operand& x, const PackedMatrix& matrix, std::int64_t panel,
+                          std::int64_t row, std::int64_t count, const Result& result) {
     if (count < R) {
         if constexpr (R > 1) multiply_tile<From, R - 1>(run, x, matrix, panel, row, count, result);
         return;
@@ -84,8 +83,8 @@ static void multiply_tile(const Run& run, const Operand& x, const PackedMatrix& 
 
 // The part's share of the tiles of a product: for each panel, all rows while it is in the cache.
 template <class From>
-static void multiply_share(const Run& run, const Operand& x, std::int64_t rows,
-                           const PackedMatrix& matrix, const Result& result) {
+static void multiply_share(const Run& run, const Operand& x, std::int64_t rows, const PackedMatrix& matrix,
+                           const Result& result) {
     const std::int64_t tiles = (rows + From::kRows - 1) / From::kRows;
     const Share share = run.share_of(panels_of(matrix.outputs) * tiles);
     for (std::int64_t item = share.begin; item < share.end; ++item) {
@@ -107,8 +106,7 @@ static void multiply(const Run& run, const Operand& x, ActivationFormat format, 
             return multiply_share<FromFloats<WeightFormat::float32>>(run, x, rows, matrix, result);
         case WeightFormat::bfloat16:
             return multiply_share<FromFloats<WeightFormat::bfloat16>>(run, x, rows, matrix, result);
-        case WeightFormat::int8:
-            return multiply_share<FromFloats<WeightFormat::int8>>(run, x, rows, matrix, result);
+        case WeightFormat::int8: return multiply_share<FromFloats<WeightFormat::int8>>(run, x, rows, matrix, result);
     }
 }
 
@@ -153,7 +151,8 @@ static void product(const Run& run, const Buffer& x, const PackedMatrix& matrix,
     const ActivationFormat format = activation_format(run.model.format, run.block.rows());
     const auto compute = [&] {
         const Operand operand = operand_of(run, format, run.own(x));
-        multiply(run, operand, format, run.block.rows(), matrix, {result.to, result.epilogue, run.own(result.residual)});
+        multiply(run, operand, format, run.block.rows(), matrix,
+                 {result.to, result.epilogue, run.own(result.residual)});
     };
     if (run.block.is_single_row()) {
         return run.phase([&] {
@@ -167,8 +166,7 @@ static void product(const Run& run, const Buffer& x, const PackedMatrix& matrix,
 
 // The same for x = norm(stream). With a single row, each part computes its own copy of x: that takes
 // less time than a phase.
-static void product_of_norm(const Run& run, const NormWeights* norm, const PackedMatrix& matrix,
-                            const Result& result) {
+static void product_of_norm(const Run& run, const NormWeights* norm, const PackedMatrix& matrix, const Result& result) {
     const Buffer& x = run.space.normed;
     const ActivationFormat format = activation_format(run.model.format, run.block.rows());
     const auto prepare = [&] {

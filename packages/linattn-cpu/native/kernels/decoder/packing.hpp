@@ -34,8 +34,8 @@ inline constexpr int kBlockInputs = 16;
 using Block = float[kBlockInputs][kPanel];
 
 // 0 past the last input or output.
-static void read_block(const MatrixSource& from, const PackedMatrix& matrix, std::int64_t output,
-                       std::int64_t input, Block& block) {
+static void read_block(const MatrixSource& from, const PackedMatrix& matrix, std::int64_t output, std::int64_t input,
+                       Block& block) {
     const std::int64_t outputs = matrix.outputs - output, inputs = matrix.inputs - input;
     for (int j = 0; j < kPanel; ++j) {
         const float* source = from.data + (output + j) * from.output_stride + input * from.input_stride;
@@ -113,8 +113,7 @@ static void pack_panel(const MatrixSource& from, const PackedMatrix& matrix, std
     }
 }
 
-static void pack_panel(const MatrixSource& from, WeightFormat format, const PackedMatrix& matrix,
-                       std::int64_t panel) {
+static void pack_panel(const MatrixSource& from, WeightFormat format, const PackedMatrix& matrix, std::int64_t panel) {
     switch (format) {
         case WeightFormat::float32: return pack_panel<WeightFormat::float32>(from, matrix, panel);
         case WeightFormat::bfloat16: return pack_panel<WeightFormat::bfloat16>(from, matrix, panel);
@@ -123,11 +122,9 @@ static void pack_panel(const MatrixSource& from, WeightFormat format, const Pack
 }
 
 // Fills the panels, scales and sums of `matrix`, whose memory is there.
-static void pack_matrix(const MatrixSource& source, WeightFormat format, const PackedMatrix& matrix,
-                        int threads) {
-    share(panels_of(matrix.outputs), threads, 0, [&](std::int64_t panel, char*) {
-        pack_panel(source, format, matrix, panel);
-    });
+static void pack_matrix(const MatrixSource& source, WeightFormat format, const PackedMatrix& matrix, int threads) {
+    share(panels_of(matrix.outputs), threads, 0,
+          [&](std::int64_t panel, char*) { pack_panel(source, format, matrix, panel); });
 }
 
 }  // namespace decoding

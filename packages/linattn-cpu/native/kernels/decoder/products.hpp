@@ -31,7 +31,9 @@ struct Sums {
 
 // Few rows leave too few sums to hide the latency of a multiplication: several are kept and added at the end.
 template <int R>
-inline constexpr int kWays = R == 1 ? 4 : R <= 3 ? 2 : 1;
+inline constexpr int kWays = R == 1   ? 4
+                             : R <= 3 ? 2
+                                      : 1;
 
 // Input i of one word of 32 bits, for W outputs.
 template <WeightFormat F>
@@ -101,9 +103,7 @@ struct FromFloats {
 
 #ifdef LINATTN_SHORT_PRODUCTS
 
-LINATTN_INLINE __m512i broadcast_word(const void* from) {
-    return _mm512_set1_epi32(load_as<std::int32_t>(from));
-}
+LINATTN_INLINE __m512i broadcast_word(const void* from) { return _mm512_set1_epi32(load_as<std::int32_t>(from)); }
 
 // Both in bfloat16: two products a lane and instruction, summed in float32.
 struct FromBf16 {
@@ -145,8 +145,7 @@ struct FromBytes {
     }
 
     template <int R>
-    LINATTN_INLINE void add_word(const std::uint8_t* x, std::int64_t width, const char* word,
-                                 Planes<R>& sums) {
+    LINATTN_INLINE void add_word(const std::uint8_t* x, std::int64_t width, const char* word, Planes<R>& sums) {
         const __m512i w0 = load_as<__m512i>(word), w1 = load_as<__m512i>(word + kVectorBytes);
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r) {

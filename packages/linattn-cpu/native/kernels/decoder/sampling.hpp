@@ -9,13 +9,10 @@ LINATTN_BEGIN
 namespace decoding {
 
 // Whether a score replaces the best so far. The first NaN stays, as for torch.argmax.
-LINATTN_INLINE bool is_better(float score, float best) {
-    return score > best || (score != score && best == best);
-}
+LINATTN_INLINE bool is_better(float score, float best) { return score > best || (score != score && best == best); }
 
 // argmax(logits / temperature - log(waits)), the Gumbel-max trick; argmax(logits) without waits.
-static std::int64_t choose(const float* logits, std::int64_t count, const float* waits,
-                           float temperature) {
+static std::int64_t choose(const float* logits, std::int64_t count, const float* waits, float temperature) {
     std::int64_t chosen = 0;
     float best = 0;
     for (std::int64_t i = 0; i < count; ++i) {
@@ -75,8 +72,7 @@ static void draw_logistics(const TokenWeights& tokens, const float* parameters, 
 }
 
 // The token of row b from its parameters.
-static void draw_token(const TokenWeights& tokens, const DecoderCall& call, std::int64_t b,
-                       const float* parameters) {
+static void draw_token(const TokenWeights& tokens, const DecoderCall& call, std::int64_t b, const float* parameters) {
     const float* waits = call.waits == nullptr ? nullptr : call.waits + b * tokens.choices;
     const float* uniform = call.uniform == nullptr ? nullptr : call.uniform + b * tokens.channels;
     std::int64_t* drawn = call.drawn + b * tokens.channels;

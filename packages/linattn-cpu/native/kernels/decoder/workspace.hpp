@@ -44,10 +44,10 @@ struct Buffer {
 
 // The memory of a call.
 struct Workspace {
-    Buffer stream;   // the residual stream
-    Buffer normed;   // what enters a layer's products
+    Buffer stream;  // the residual stream
+    Buffer normed;  // what enters a layer's products
     Buffer qkv, heads, hidden;
-    Buffer final_rows;        // of each sequence after its last input, normalized
+    Buffer final_rows;  // of each sequence after its last input, normalized
     Buffer parameters;  // of the head
     char* operand;      // rows as they enter a product, and their scales
     float* scales;
