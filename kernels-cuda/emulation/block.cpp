@@ -14,8 +14,8 @@ void run_fiber() {
     block.leave(current_fiber());
 }
 
-// NaN everywhere. The compiler is kept from making a call of memset of it: that is ThreadSanitizer's, which would take
-// it for a write by the host in the midst of the launch.
+// NaN everywhere. The compiler must not turn the loop into memset: ThreadSanitizer would take its memset for a write by
+// the host during the launch.
 void poison(unsigned char* memory, int bytes) {
     int i = 0;
     for (; i + 64 <= bytes; i += 64) {
@@ -86,8 +86,8 @@ void Block::start_fibers(Int x, int y, int order) {
     }
 }
 
-// What the fibers did, however far they came, is seen by who acquires the end. Those of a kernel that was given up are
-// not used again: ThreadSanitizer holds them to be within it.
+// Publishes what the fibers wrote to whoever acquires the end tag. The fibers of an aborted kernel are not used again:
+// for ThreadSanitizer they are still inside it.
 void Block::release_fibers() {
     if (!threads_watched()) return;
     for (Fiber& fiber : fibers_) {

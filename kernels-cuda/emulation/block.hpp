@@ -1,4 +1,4 @@
-// One block under way: its fibers, where each of them waits, and who runs next.
+// One running block: its fibers, where each of them waits, and which one runs next.
 #pragma once
 
 #include <cstdarg>
@@ -32,12 +32,12 @@ struct Fiber : Running {
 };
 
 // 32 fibers and what they deposit at a collective: an entry a lane. A lane takes its result before it deposits again,
-// and nobody computes before all have deposited, so that one set of entries is enough.
+// and the results are computed only after all have deposited, so that one set of entries is enough.
 struct Warp {
     u32 ready;  // which positions may be switched to
     int arrived;
     int phase;
-    long long tags[2];  // stand for its barrier, by phase, in the eyes of ThreadSanitizer
+    long long tags[2];  // for ThreadSanitizer: one for each phase of the barrier
     int index;          // among the block's warps in the order of running
     Wait wait;
     Place place;
@@ -55,7 +55,7 @@ struct FreeMemory {
 };
 
 class Block {
-  public:
+public:
     explicit Block(int threads);
 
     // Between `open` and `close`, runs blocks of the launch. `run` returns what went wrong, or null.
@@ -75,7 +75,7 @@ class Block {
     int threads() const { return threads_; }
     const Launch& launch() const { return *launch_; }
 
-  private:
+private:
     void start_fibers(Int x, int y, int order);
     void release_fibers();
     Fiber& next(const Fiber& self);

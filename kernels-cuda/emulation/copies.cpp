@@ -1,4 +1,4 @@
-// Asynchronous copies: a queue a thread, from which a wait takes what must have arrived.
+// Asynchronous copies: a queue for each thread, from which a wait takes the copies that must have arrived.
 #include <cstdint>
 
 #include "emulation/block.hpp"
@@ -27,7 +27,7 @@ void start_copy(void* shared, const void* global, int size, int bytes, Place pla
              function, size, beyond);
     }
     if (bytes < 0 || bytes > size) {
-        fail(place, "%s was expected to read 0 to %d bytes, and was told %d", function, size, bytes);
+        fail(place, "%s: expected to read 0 to %d bytes, got %d", function, size, bytes);
     }
     Fiber& self = current_fiber();
     if (self.copy_end - self.first_copy == Fiber::most_copies) {

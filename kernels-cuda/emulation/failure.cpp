@@ -1,5 +1,5 @@
-// How a kernel is given up: the sentence that `launch` throws, and the way back to the host. The fibers are left where
-// they stand; their stacks are used again.
+// How a kernel is aborted: the message that `launch` throws, and the switch back to the host. The fibers are abandoned
+// where they are; their stacks are used again.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -55,7 +55,7 @@ void Block::give_up(Wait wait, Place place, const Fiber& other) {
          other.thread, name_of(other.wait), base_name(other.place.file), other.place.line);
 }
 
-// Nobody can go on: some wait for others that wait elsewhere or have left.
+// No fiber can run: some wait for others that wait elsewhere or have left.
 void Block::report_stuck() {
     for (const Fiber& fiber : fibers_) {
         const Warp& warp = *fiber.warp;

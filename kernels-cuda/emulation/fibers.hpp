@@ -16,7 +16,7 @@ namespace linattn::emulation {
 
 // Stacks for a number of fibers, each above a page that may not be touched.
 class Stacks {
-  public:
+public:
     explicit Stacks(int count);
     ~Stacks();
     Stacks(const Stacks&) = delete;
@@ -24,7 +24,7 @@ class Stacks {
     static constexpr std::size_t size = 128 << 10;
     unsigned char* bottom(int index) const;
 
-  private:
+private:
     unsigned char* memory_;
     int count_;
 };

@@ -20,7 +20,7 @@ namespace {
 std::atomic<int> shared_limit{227 << 10};
 std::atomic<int> order{0};
 
-// Blocks that nobody runs now: their stacks are worth keeping.
+// Blocks that no launch uses now, kept for their stacks.
 std::mutex idle_mutex;
 std::vector<std::unique_ptr<Block>> idle;
 
@@ -36,9 +36,9 @@ std::unique_ptr<Block> take(int threads) {
     return std::make_unique<Block>(threads);
 }
 
-// A block for the time of a launch.
+// Holds a block for the duration of a launch.
 class Lease {
-  public:
+public:
     explicit Lease(const Launch& launch) : block_(take(launch.threads)) { block_->open(launch); }
     ~Lease() {
         block_->close();
@@ -48,13 +48,12 @@ class Lease {
     Lease(const Lease&) = delete;
     Block& operator*() const { return *block_; }
 
-  private:
+private:
     std::unique_ptr<Block> block_;
 };
 
-// Runs the grid's blocks one after another; returns what went wrong, or nothing. Blocks know nothing of one another,
-// but ThreadSanitizer takes those that run in one `Block` to be in order. For it there are three, which take turns as
-// if drawn at random, so that it sees most races between blocks.
+// Runs the grid's blocks one after another; returns the error, or an empty string. ThreadSanitizer takes blocks that run
+// in one `Block` to be ordered. For it there are three `Block`s in pseudo-random turns, so that it sees most races.
 std::string run_grid(const Launch& launch, int order) {
     std::deque<Lease> blocks;
     for (int i = 0; i < (threads_watched() ? 3 : 1); ++i) blocks.emplace_back(launch);
@@ -62,14 +61,14 @@ std::string run_grid(const Launch& launch, int order) {
     for (Int i = 0; i < count; ++i) {
         const Int block = order == 0 ? i : count - 1 - i;
         const auto turn = static_cast<unsigned>(block) * 2654435761u >> 16;
-        const char* error = (*blocks[turn % blocks.size()])
-                                .run(block % launch.grid_x, static_cast<int>(block / launch.grid_x), order);
+        const char* error =
+            (*blocks[turn % blocks.size()]).run(block % launch.grid_x, static_cast<int>(block / launch.grid_x), order);
         if (error != nullptr) return error;
     }
     return "";
 }
 
-// The CUDA error that a GPU would answer a launch with.
+// The CUDA error that a GPU would return for a launch; 0: none.
 int refusal(const Launch& launch) {
     constexpr int invalid_value = 1, invalid_configuration = 9;
     if (launch.shared < 0 || launch.shared > shared_limit) return invalid_value;

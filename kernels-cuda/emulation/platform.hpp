@@ -1,4 +1,4 @@
-// The names of linattn/device/platform.cuh on a CPU: what they mean is said there.
+// The names of linattn/device/platform.cuh on a CPU; that file defines their meaning.
 #pragma once
 
 #include <cmath>
@@ -44,7 +44,7 @@ inline void perform(const Copy& copy) {
     }
 }
 
-// A GPU may read from the call on: so do we, and a read past an end is found at the call's line.
+// A GPU may read as soon as the copy starts. Reading here too reports a read past an end at the copy's line.
 inline void read_ends(const void* global, int bytes) {
     const auto* from = static_cast<const volatile unsigned char*>(global);
     if (bytes > 0) (void)from[0], (void)from[bytes - 1];

@@ -1,4 +1,4 @@
-// What blocks tell one another through global memory.
+// Messages between blocks through global memory.
 #include "emulation/block.hpp"
 
 namespace linattn::emulation {

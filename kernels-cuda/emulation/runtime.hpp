@@ -1,6 +1,5 @@
-// What the runtime does for the emulated device functions. The functions here are compiled without any sanitizer: what
-// they touch belongs to the runtime. Whatever a kernel reads or writes is read or written in platform.hpp, where a
-// sanitizer sees it.
+// The runtime behind the emulated device functions, compiled without ThreadSanitizer: it touches memory of its own only.
+// What a kernel reads or writes is read or written in platform.hpp, where a sanitizer sees it.
 #pragma once
 
 #include "emulation/numbers.hpp"
@@ -28,7 +27,7 @@ struct Running {
 };
 extern __thread const Running* running LINATTN_FAST_TLS;
 
-// The kernel is given up, and `launch` throws a sentence that names it, the block, the place and what the format says.
+// Aborts the kernel: `launch` throws an error that names kernel, block and place, with the formatted message.
 [[noreturn]] void fail(Place place, const char* format, ...) __attribute__((format(printf, 2, 3)));
 
 // Raises unless `bytes` bytes from the address on lie in the block's shared memory, aligned to as many.

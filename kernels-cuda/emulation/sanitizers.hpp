@@ -1,5 +1,5 @@
-// What the sanitizers must be told of fibers. Their functions are found when the program is linked with one of them and
-// are null otherwise, so that the runtime itself is compiled without any.
+// The sanitizers' interface for fibers. The functions are null unless the program is linked with that sanitizer, so that
+// the runtime itself is compiled without any.
 #pragma once
 
 #include <cstddef>

@@ -58,8 +58,7 @@ Product gradient_pass(const AttentionBackward& call, const Operand& row, const O
 }
 
 Product query_pass(const AttentionBackward& call, const Workspace& work) {
-    Product product =
-        gradient_pass(call, gradient_of(call), values_of(call), keys_of(call), call.grad_query);
+    Product product = gradient_pass(call, gradient_of(call), values_of(call), keys_of(call), call.grad_query);
     product.bias = Bias::of_row;
     product.row_bias = work.normalizer_gradient;
     product.finish = Finish::derivative;
@@ -68,8 +67,7 @@ Product query_pass(const AttentionBackward& call, const Workspace& work) {
 }
 
 Product key_pass(const AttentionBackward& call, const Workspace& work) {
-    Product product =
-        gradient_pass(call, values_of(call), gradient_of(call), queries_of(call), call.grad_key);
+    Product product = gradient_pass(call, values_of(call), gradient_of(call), queries_of(call), call.grad_key);
     product.bias = Bias::of_key;
     product.row_bias = work.normalizer_gradient;
     product.finish = Finish::derivative;
@@ -139,8 +137,9 @@ Status not_causal(const AttentionBackward& call, const Workspace& work) {
         launches.then([&] { return launch_product(call, gradients); });
     } else {
         gradients.last = work.gradients.view();
-        launches.then([&] { return launch_product(call, gradients); })
-            .then([&] { return launch_scan(call, work.gradients, call.grad_last, work.total, false); });
+        launches.then([&] { return launch_product(call, gradients); }).then([&] {
+            return launch_scan(call, work.gradients, call.grad_last, work.total, false);
+        });
     }
     return launches.then([&] { return launch_product(call, queries); })
         .then([&] { return launch_product(call, keys); })

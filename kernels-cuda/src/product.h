@@ -41,7 +41,7 @@ Status launch_product_of(Product call, void* stream) {
     const Int width = call.sums ? call.key.width : call.row.width;
     with_shape<parts>(width, [&](auto shape) {
         using Shape = decltype(shape);
-        // Values of no width still have their normalizers.
+        // Values of width 0 still have normalizers.
         call.slices = call.value.width == 0 ? 1 : static_cast<int>((call.value.width + Shape::E - 1) / Shape::E);
         const Int blocks = call.sequences * call.heads * call.slices;
         status = LINATTN_LAUNCH("product", product<Shape>, blocks, call.segments, Shape::threads, Shape::shared_bytes,

@@ -2,8 +2,6 @@
 
 namespace linattn {
 
-Status launch_product_1(const Product& call, void* stream) {
-    return launch_product_of<1>(call, stream);
-}
+Status launch_product_1(const Product& call, void* stream) { return launch_product_of<1>(call, stream); }
 
 }  // namespace linattn

@@ -2,8 +2,6 @@
 
 namespace linattn {
 
-Status launch_product_3(const Product& call, void* stream) {
-    return launch_product_of<3>(call, stream);
-}
+Status launch_product_3(const Product& call, void* stream) { return launch_product_of<3>(call, stream); }
 
 }  // namespace linattn

@@ -1,4 +1,4 @@
-// What a caller asks before it launches: whether there is a kernel, and how to cut the sequence.
+// What a caller needs before a launch: the shared memory of a kernel, and the best schedule.
 #include "product.h"
 
 namespace linattn {
@@ -7,12 +7,12 @@ namespace {
 
 constexpr Int most_segments = 65535;  // of a grid's second size
 
-Int between(Int x, Int low, Int high) { return x < low ? low : x > high ? high : x; }
+Int clamped(Int x, Int low, Int high) { return x < low ? low : x > high ? high : x; }
 
 template <int parts>
 int bytes_of_widths(Int dim, Int value_dim) {
     int bytes = -1;
-    // Rows of the passes are of the one width or of the other, and the wider kernel need not be the larger.
+    // Passes have rows of either width, and the kernel of the wider one need not take more memory.
     const auto take = [&](auto shape) {
         constexpr int needed = decltype(shape)::shared_bytes;
         bytes = needed > bytes ? needed : bytes;
@@ -33,20 +33,20 @@ int shared_bytes(int dim, int value_dim, Dtype query_dtype, Dtype value_dtype, P
 Schedule best_schedule(const Extent& extent) {
     constexpr Int slice = 64, shortest = 4 * segment_grain;
     const Int blocks = extent.heads * (extent.value_dim > slice ? (extent.value_dim + slice - 1) / slice : 1);
-    // Where there are as many blocks as run side by side, or nearly, cutting only reads the keys twice.
+    // With nearly as many blocks as run in parallel, cutting only costs a second reading of the keys.
     const Int wave = 2 * Int(extent.multiprocessors);
     if (blocks == 0 || 2 * blocks >= wave) return {1, false};
     // A segment of fewer chunks would cost more in states than it gains.
     const Int most = extent.length / shortest;
     const Int wanted = wave / blocks;
-    // Many heads and a long sequence: what is read twice should still be in the cache, so segments are short and go one
-    // after the other. Few heads would wait for one another.
+    // Many heads and a long sequence: short segments, one after another, read keys and values again from the cache. With
+    // few heads, blocks would wait for one another.
     constexpr Int relayed = 512;
     if (extent.causal && may_relay(extent.dim, extent.value_dim) && 5 * blocks >= wave &&
         extent.length >= 16 * relayed) {
-        return {static_cast<int>(between(extent.length / relayed, 2, most_segments)), true};
+        return {static_cast<int>(clamped(extent.length / relayed, 2, most_segments)), true};
     }
-    return {static_cast<int>(between(wanted, 1, most < 1 ? 1 : most)), false};
+    return {static_cast<int>(clamped(wanted, 1, most < 1 ? 1 : most)), false};
 }
 
 }  // namespace linattn

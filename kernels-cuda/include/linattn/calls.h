@@ -87,7 +87,7 @@ struct Step {
     void* stream;
 };
 
-// What came of a call: the CUDA error (0: none) and the kernel whose launch met it.
+// The result of a call: the CUDA error (0: none) and the kernel whose launch returned it.
 struct Status {
     int error;
     const char* kernel;

@@ -85,8 +85,7 @@ const Fault faults[] = {
     {"warp-barrier", [](const float*, float* out) { run(warp_barrier_kernel, 64, 256, out); }},
     {"copy", [](const float* in, float* out) { run(copy_kernel, 64, 256, in, out); }},
     {"reuse", [](const float* in, float* out) { run(reuse_kernel, 64, 256, in, out); }},
-    {"blocks",
-     [](const float*, float* out) { LINATTN_LAUNCH("blocks", blocks_kernel, 8, 1, 64, 0, nullptr, out); }},
+    {"blocks", [](const float*, float* out) { LINATTN_LAUNCH("blocks", blocks_kernel, 8, 1, 64, 0, nullptr, out); }},
     {"shared-bound", [](const float*, float* out) { run(shared_bound_kernel, 64, 256, out); }},
     {"global-bound", [](const float*, float* out) { run(global_bound_kernel, 64, 256, out); }},
     {"copy-bound", [](const float* in, float*) { run(copy_bound_kernel, 64, 256, in); }},
@@ -99,10 +98,10 @@ int run_fault(const char* name) {
     for (const Fault& fault : faults) {
         if (std::strcmp(fault.name, name) != 0) continue;
         fault.run(in.get(), out.get());
-        std::printf("fault %s: nobody saw it\n", name);
+        std::printf("fault %s: no sanitizer reported it\n", name);
         return 0;
     }
-    std::fprintf(stderr, "A fault was expected (such as barrier or shared-bound), and %s is none.\n", name);
+    std::fprintf(stderr, "fault: expected a name such as barrier or shared-bound, got %s.\n", name);
     return 2;
 }
 

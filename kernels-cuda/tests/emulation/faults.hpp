@@ -1,9 +1,9 @@
-// Kernels that are wrong on purpose, to show that the sanitizers see it.
+// Kernels that are wrong on purpose, to show that the sanitizers report them.
 #pragma once
 
 namespace linattn::testing {
 
-// Runs the fault of that name. Returns 2 when there is none, and 0 when it ran to its end: then nobody saw it.
+// Runs the fault of that name. Returns 2 if there is none, and 0 if no sanitizer stopped it.
 int run_fault(const char* name);
 
 }  // namespace linattn::testing

@@ -80,9 +80,10 @@ void expect_sums() {
 LINATTN_TEST(barriers_order_the_threads_of_a_block) { expect_sums(); }
 
 LINATTN_TEST(a_barrier_that_a_thread_does_not_reach_is_found) {
-    expect_failure("the block barrier was expected to be reached by all 96 threads of the block, and thread 70 has "
-                   "left the kernel",
-                   left_kernel, 96, 0);
+    expect_failure(
+        "the block barrier was expected to be reached by all 96 threads of the block, and thread 70 has "
+        "left the kernel",
+        left_kernel, 96, 0);
     expect_failure("thread 32 is at the block barrier, test_barriers.cpp:" + std::to_string(second_barrier),
                    two_barriers_kernel, 96, 0);
 }
@@ -92,12 +93,14 @@ LINATTN_TEST(a_collective_that_a_lane_does_not_reach_is_found) {
     float* to = out;
     expect_failure("the warp barrier was expected to be reached by all 32 lanes of the warp, and thread 35 has left",
                    lane_left_kernel, 64, 0);
-    expect_failure("shuffle_xor was expected to be reached by all 32 lanes of the warp, and thread 40 is at the warp "
-                   "barrier, test_barriers.cpp:",
-                   lane_elsewhere_kernel, 64, 0, to);
-    expect_failure("shuffle was expected to be reached by all 32 lanes of the warp, and thread 8 is at the block "
-                   "barrier",
-                   lane_at_barrier_kernel, 64, 0, to);
+    expect_failure(
+        "shuffle_xor was expected to be reached by all 32 lanes of the warp, and thread 40 is at the warp "
+        "barrier, test_barriers.cpp:",
+        lane_elsewhere_kernel, 64, 0, to);
+    expect_failure(
+        "shuffle was expected to be reached by all 32 lanes of the warp, and thread 8 is at the block "
+        "barrier",
+        lane_at_barrier_kernel, 64, 0, to);
     expect_failure("and thread 16 is at shuffle, test_barriers.cpp:", two_shuffles_kernel, 32, 0, to);
 }
 

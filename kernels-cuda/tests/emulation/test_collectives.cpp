@@ -120,9 +120,10 @@ LINATTN_KERNEL(32, 1) late_row_kernel() {
 
 LINATTN_TEST(rows_must_be_aligned_and_in_shared_memory) {
     alignas(16) const unsigned char global[16] = {};
-    expect_failure("load_matrices was expected to get an address in shared memory aligned to 16 bytes, and got byte "
-                   "146",
-                   misaligned_row_kernel, 32, 528);
+    expect_failure(
+        "load_matrices was expected to get an address in shared memory aligned to 16 bytes, and got byte "
+        "146",
+        misaligned_row_kernel, 32, 528);
     expect_failure("load_matrices_transposed was expected to get 16 bytes within", foreign_row_kernel, 32, 512, global);
     expect_failure("within the block's 512 bytes of shared memory, and got byte 512", late_row_kernel, 32, 512);
 }

@@ -51,7 +51,7 @@ LINATTN_KERNEL(32, 1) part_kernel(const unsigned char* in, unsigned char* out, i
     for (int i = 0; i < 20; ++i) out[i] = memory[i];
 }
 
-// The bytes stand at the end of memory of their own, so that AddressSanitizer sees one too many.
+// The bytes end where their memory ends, so that AddressSanitizer sees one too many.
 LINATTN_TEST(a_part_of_a_copy_is_read_and_the_rest_is_zero) {
     for (int bytes = 0; bytes <= 16; ++bytes) {
         const std::unique_ptr<unsigned char[]> in(new unsigned char[bytes]);
@@ -88,10 +88,11 @@ LINATTN_TEST(copies_that_a_gpu_would_not_make_are_found) {
     const unsigned char* in = bytes;
     expect_failure("copy16 was expected to get an address in shared memory aligned to 16 bytes, and got byte 8",
                    copy16_kernel, 32, 64, in, 8, 0, 16);
-    expect_failure("copy16 was expected to read from an address aligned to 16 bytes, and got one that is 4 bytes "
-                   "further",
-                   copy16_kernel, 32, 64, in, 0, 4, 0);
-    expect_failure("copy16 was expected to read 0 to 16 bytes, and was told 17", copy16_kernel, 32, 64, in, 0, 0, 17);
+    expect_failure(
+        "copy16 was expected to read from an address aligned to 16 bytes, and got one that is 4 bytes "
+        "further",
+        copy16_kernel, 32, 64, in, 0, 4, 0);
+    expect_failure("copy16: expected to read 0 to 16 bytes, got 17", copy16_kernel, 32, 64, in, 0, 0, 17);
     expect_failure("within the block's 64 bytes of shared memory, and got byte 64", copy16_kernel, 32, 64, in, 64, 0,
                    16);
     expect_failure("copy4 was expected to get an address in shared memory aligned to 4 bytes", copy4_kernel, 32, 64, in,

@@ -18,7 +18,7 @@ void expect_launched(const Status& status) {
 
 State state_of(const Memory& s, const Memory& z) { return {s.data<float>(), z.data<float>()}; }
 
-// What both passes are told.
+// The arguments that both passes share.
 void fill(Attention& call, const Inputs& inputs, const Schedule& schedule) {
     const Shape& shape = inputs.shape;
     call.query = inputs.view(inputs.query, shape.queries, shape.dim);
@@ -77,8 +77,14 @@ Results run(const Inputs& inputs, const Schedule& schedule) {
     backward.workspace = backward_work.data();
     expect_launched(attention_backward(backward));
 
-    Results results{{out.numbers(), s.numbers(), z.numbers(), grad_query.numbers(), grad_key.numbers(),
-                     grad_value.numbers(), {}, {}}};
+    Results results{{out.numbers(),
+                     s.numbers(),
+                     z.numbers(),
+                     grad_query.numbers(),
+                     grad_key.numbers(),
+                     grad_value.numbers(),
+                     {},
+                     {}}};
     if (shape.with_state) {
         results.numbers[6] = grad_s.numbers();
         results.numbers[7] = grad_z.numbers();
@@ -124,7 +130,7 @@ bool step_agrees(const Inputs& inputs, double tolerance) {
                 const double expected = (read + weight * v) / total;
                 const double found = out[(b * shape.heads + h) * shape.value_dim + m];
                 if (!(std::fabs(found - expected) <= tolerance * std::fmax(1.0, std::fabs(expected)))) {
-                    std::printf("step is %g where %g was expected\n", found, expected);
+                    std::printf("step: expected %g, got %g\n", expected, found);
                     return false;
                 }
             }

@@ -1,4 +1,4 @@
-// Calls of the kernels: what they are asked, in which shapes, and what came out.
+// Random calls of the kernels: their shapes, inputs and results.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,7 @@ namespace linattn::exercise {
 using Numbers = std::vector<double>;
 using Random = std::mt19937;
 
-inline Int between(Random& random, Int low, Int high) {
-    return std::uniform_int_distribution<Int>(low, high)(random);
-}
+inline Int between(Random& random, Int low, Int high) { return std::uniform_int_distribution<Int>(low, high)(random); }
 
 // One call, float32 or bfloat16.
 struct Shape {
@@ -111,7 +109,7 @@ private:
     std::unique_ptr<unsigned char[]> bytes_;
 };
 
-// What a call is given.
+// The tensors that a call reads.
 struct Inputs {
     explicit Inputs(const Shape& of)
         : shape(of),
@@ -143,11 +141,11 @@ struct Inputs {
     Memory query, key, value, grad_out, s, z, grad_s, grad_z;
 };
 
-// What came of it, by name.
+// What a call writes, by name.
 struct Results {
     static constexpr int count = 8;
-    static constexpr const char* names[count] = {"out", "s", "z", "grad query", "grad key", "grad value", "grad s",
-                                                 "grad z"};
+    static constexpr const char* names[count] = {"out",      "s",          "z",      "grad query",
+                                                 "grad key", "grad value", "grad s", "grad z"};
     Numbers numbers[count];
     const Numbers& out() const { return numbers[0]; }
 };
@@ -155,7 +153,7 @@ struct Results {
 // The forward and the backward pass; raises where a launch fails.
 Results run(const Inputs& inputs, const Schedule& schedule);
 
-// Whether one decoding step from the inputs' state is what it should be.
+// Whether one decoding step agrees with its definition.
 bool step_agrees(const Inputs& inputs, double tolerance);
 
 }  // namespace linattn::exercise

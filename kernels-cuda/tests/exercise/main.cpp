@@ -1,6 +1,5 @@
-// Runs every pass of the operator over calls of many shapes, in memory of exactly the size that each call is told of:
-// for the sanitizers. The forward pass is held against the definition in double precision, and all passes of the
-// schedules against one another.
+// Runs every pass of the operator on random calls, in memory of exactly the size of each tensor, for the sanitizers.
+// Compares the forward pass with the definition in double precision, and all passes of the schedules with one another.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

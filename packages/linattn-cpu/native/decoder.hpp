@@ -80,8 +80,8 @@ struct DecoderModel : DecoderShape {
 // Inputs that each row takes one after the other, from its state. Everything is contiguous. Row b
 // takes lengths[b] inputs, the first of them at positions[b].
 struct DecoderCall {
-    std::int64_t batch, inputs;   // B, and the most inputs of a row
-    const std::int64_t* lengths;  // (B), or null where all take `inputs`
+    std::int64_t batch, inputs;     // B, and the most inputs of a row
+    const std::int64_t* lengths;    // (B), or null where all take `inputs`
     const std::int64_t* positions;  // (B), or null where all begin at `position`
     std::int64_t position;
     bool begins;                 // the start vector comes before the tokens

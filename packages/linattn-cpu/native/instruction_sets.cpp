@@ -5,7 +5,7 @@
 
 namespace linattn {
 
-// One namespace for each build of the kernels; which of them there are, CMake says.
+// One namespace for each build of the kernels; CMakeLists.txt lists them.
 #ifdef LINATTN_X86
 namespace avx512bf16 {
 extern const Kernels kernels;
@@ -26,9 +26,8 @@ std::vector<const Kernels*> usable_kernels() {
 #ifdef LINATTN_X86
     __builtin_cpu_init();
     const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") &&
-                            __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-                            __builtin_cpu_supports("avx512vl");
+    const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
     if (has_avx512 && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni")) {
         usable.push_back(&avx512bf16::kernels);
     }
@@ -60,8 +59,7 @@ void use_instruction_set(const std::string& name) {
         known += known.empty() ? "" : ", ";
         known += kernels->instruction_set;
     }
-    throw std::invalid_argument("instruction set '" + name + "' was asked for and this machine runs " +
-                                known + ".");
+    throw std::invalid_argument("instruction set: expected one of " + known + ", got '" + name + "'.");
 }
 
 }  // namespace linattn

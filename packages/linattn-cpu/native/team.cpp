@@ -50,7 +50,9 @@ public:
     // To be called after a change that may be waited for.
     void notify() {
         if (sleepers_ == 0) return;
-        { const std::lock_guard<std::mutex> lock(mutex_); }
+        {
+            const std::lock_guard<std::mutex> lock(mutex_);
+        }
         changed_.notify_all();
     }
 

@@ -18,8 +18,8 @@ struct ElementOf<1> {
 template <int parts>
 using Element = typename ElementOf<parts>::Type;
 
-// The left operand of a product, 16 x 16, and the right one, 16 x 16 as two of 16 x 8, each in parts; where each
-// register's numbers stand is said at multiply_bf16.
+// The left operand of a product, 16 x 16, and the right one, 16 x 16 as two of 16 x 8, each in parts; multiply_bf16
+// defines which numbers each register holds.
 template <int parts>
 struct LeftFragment {
     u32 pairs[parts][4];
@@ -36,7 +36,7 @@ LINATTN_DEVICE void multiply(float (&c)[4], const LeftFragment<parts>& a, const 
     // Tensor cores cut off what lies below the last place of a sum. For float32's bits the small products have a sum of
     // their own, which is then added with rounding to nearest.
     float small[4] = {};
-    float(&sum)[4] = parts > 2 ? small : c;
+    float (&sum)[4] = parts > 2 ? small : c;
     LINATTN_UNROLL
     for (int rank = parts - 1; rank > 0; --rank) {
         LINATTN_UNROLL

@@ -1,4 +1,4 @@
-// h_i = -g_i . out_i with g_i = G_i / n_i: what the loss gains by the normalizer of query i.
+// h_i = -g_i . out_i with g_i = G_i / n_i: the gradient of the normalizer of query i.
 #pragma once
 
 #include "linattn/device/operand.cuh"
@@ -17,7 +17,7 @@ struct NormalizerGradient {
 
 constexpr int normalizer_gradient_threads = 256, lanes_of_row = 8;
 
-// g as the products see it: with one part they see it rounded, and h has to belong to the same g.
+// g as it enters the products: rounded with one part. h must use the same g.
 LINATTN_DEVICE float as_seen(float g, int parts) { return parts == 1 ? low_bf16(pack_bf16(g, 0.0f) & 0xffffu) : g; }
 
 // Eight lanes share a row.
@@ -35,8 +35,9 @@ LINATTN_KERNEL(normalizer_gradient_threads, 1) normalizer_gradient(const LINATTN
         for (; call.vectors && first < width; first += lanes_of_row * 8) {
             float g[8], out[8];
             read_eight(g, address(grad_out, place, position, first), grad_out.dtype);
-            read_eight(out, static_cast<const unsigned char*>(call.out) +
-                                (row * width + first) * bytes_of(grad_out.dtype), grad_out.dtype);
+            read_eight(out,
+                       static_cast<const unsigned char*>(call.out) + (row * width + first) * bytes_of(grad_out.dtype),
+                       grad_out.dtype);
             LINATTN_UNROLL
             for (int k = 0; k < 8; ++k) sum -= as_seen(g[k] / n, call.parts) * out[k];
         }

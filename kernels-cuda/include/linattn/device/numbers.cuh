@@ -73,8 +73,8 @@ LINATTN_DEVICE void write_eight(void* numbers, Dtype dtype, const float (&x)[8])
     Quad quad;
     LINATTN_UNROLL
     for (int i = 0; i < 4; ++i) {
-        quad.words[i] = dtype == Dtype::bfloat16 ? pack_bf16(x[2 * i], x[2 * i + 1])
-                                                 : pack_half(x[2 * i], x[2 * i + 1]);
+        quad.words[i] =
+            dtype == Dtype::bfloat16 ? pack_bf16(x[2 * i], x[2 * i + 1]) : pack_half(x[2 * i], x[2 * i + 1]);
     }
     *static_cast<Quad*>(numbers) = quad;
 }

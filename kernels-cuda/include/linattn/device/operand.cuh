@@ -10,7 +10,7 @@ namespace linattn {
 
 struct Operand {
     Tensor4 tensor;
-    Int width;       // numbers of a row; the tile's further columns are zero
+    Int width;  // numbers of a row; the tile's further columns are zero
     Dtype dtype;
     FeatureMap map;  // what is applied to each number
     bool divided;    // each row is divided by its normalizer
@@ -36,7 +36,8 @@ struct Place {
 
 LINATTN_DEVICE const unsigned char* address(const Operand& operand, const Place& place, Int position, Int column) {
     const Tensor4& x = operand.tensor;
-    const Int offset = place.batch * x.batch + place.head * x.head + (place.start + position) * x.position + column * x.dim;
+    const Int offset =
+        place.batch * x.batch + place.head * x.head + (place.start + position) * x.position + column * x.dim;
     return static_cast<const unsigned char*>(x.data) + offset * bytes_of(operand.dtype);
 }
 
@@ -58,7 +59,8 @@ struct Sharing {
 
 // Rows whose 16 bytes lie together. `whole`: all rows and columns are there.
 template <bool whole, int rows, int width, int threads, int bytes>
-LINATTN_DEVICE void stage_vectors(const Staged& staged, const unsigned char* source, Int stride, int columns, int count) {
+LINATTN_DEVICE void stage_vectors(const Staged& staged, const unsigned char* source, Int stride, int columns,
+                                  int count) {
     using Threads = Sharing<rows, width * bytes / 16, threads>;
     Threads of;
     const int first = of.at * 16;
@@ -81,8 +83,8 @@ LINATTN_DEVICE void stage_vectors(const Staged& staged, const unsigned char* sou
 
 // Rows of any strides, a number at a time.
 template <int rows, int width, int threads>
-LINATTN_DEVICE void stage_numbers(const Staged& staged, const Operand& operand, const unsigned char* source, int columns,
-                                  int count) {
+LINATTN_DEVICE void stage_numbers(const Staged& staged, const Operand& operand, const unsigned char* source,
+                                  int columns, int count) {
     const int bytes = bytes_of(operand.dtype);
     for (int i = thread_index(); i < rows * width; i += threads) {
         const int row = i / width, at = i % width;
@@ -105,7 +107,8 @@ LINATTN_DEVICE void stage(const Staged& staged, const Operand& operand, const Pl
         stage_numbers<rows, width, threads>(staged, operand, source, columns, count);
     } else if (parts == 1 || operand.dtype != Dtype::float32) {
         const Int stride = operand.tensor.position * 2;
-        if (count == rows && columns >= width) stage_vectors<true, rows, width, threads, 2>(staged, source, stride, width, rows);
+        if (count == rows && columns >= width)
+            stage_vectors<true, rows, width, threads, 2>(staged, source, stride, width, rows);
         else stage_vectors<false, rows, width, threads, 2>(staged, source, stride, columns, count);
     } else {
         stage_vectors<false, rows, width, threads, 4>(staged, source, operand.tensor.position * 4, columns, count);

@@ -6,7 +6,8 @@
 namespace linattn {
 
 template <class Shape>
-LINATTN_KERNEL(Shape::threads, Shape::resident) product(const LINATTN_PARAMETER Product call) {
+LINATTN_KERNEL(Shape::threads, Shape::resident)
+product(const LINATTN_PARAMETER Product call) {
     LINATTN_SHARED(shared);
     ProductBlock<Shape>(call, shared).run();
 }

@@ -1,5 +1,5 @@
-// Between the two passes of a sequence that was cut into segments: the sums of each segment become the state that it
-// begins with, and their total the state at the end.
+// Between the two passes over a sequence in segments: turns the sums of each segment into the state that it begins with,
+// and writes their total as the final state.
 #pragma once
 
 #include "linattn/device/operand.cuh"

@@ -1,7 +1,7 @@
 // One decoding step (equations 18 to 20): s += phi(k) v^T, z += phi(k), out = phi(q)^T s / (phi(q)^T z + eps).
 //
-// The state is read and written once, which is all that it costs. Each warp has heads of its own: lanes share the
-// columns of s, four neighbors each, then its rows.
+// The cost is reading and writing the state once. Each warp has a head: lanes share the columns of s, four neighbors
+// each, then its rows.
 #pragma once
 
 #include "linattn/device/feature_map.cuh"
@@ -34,7 +34,7 @@ LINATTN_DEVICE float warp_sum(float x) {
     return x;
 }
 
-// Updates z, and gives every lane the normalizer. The features go to shared memory for all lanes.
+// Updates z and returns the normalizer in every lane. Writes the features to shared memory for all lanes.
 LINATTN_DEVICE float step_normalizer(const StepHead& of, float* queries, float* keys) {
     float sum = 0;
     for (Int d = thread_index() % 32; d < of.call.dim; d += 32) {
@@ -62,8 +62,8 @@ LINATTN_DEVICE void load_columns(float (&x)[width], const float* s) {
 template <int width>
 LINATTN_DEVICE void store_columns(float* s, const float (&x)[width]) {
     if constexpr (width == 4) {
-        *reinterpret_cast<Quad*>(s) = {{float_to_bits(x[0]), float_to_bits(x[1]), float_to_bits(x[2]),
-                                        float_to_bits(x[3])}};
+        *reinterpret_cast<Quad*>(s) = {
+            {float_to_bits(x[0]), float_to_bits(x[1]), float_to_bits(x[2]), float_to_bits(x[3])}};
     } else {
         *s = x[0];
     }
@@ -84,7 +84,7 @@ LINATTN_DEVICE void step_columns(const StepHead& of, const float* queries, const
     }
     const int stride = 32 / columns;
     for (Int d = lane / columns; there && d < of.call.dim; d += ahead * stride) {
-        // All loads first: the stores might be to where they read, for all that the compiler knows.
+        // All loads first: the compiler cannot rule out that the stores overlap them.
         float x[ahead][width];
         LINATTN_UNROLL
         for (int row = 0; row < ahead; ++row) {

@@ -11,7 +11,7 @@
 
 namespace linattn {
 
-// What came of a call of the runtime. A failure is taken off its record, or the next launch would be told of it.
+// The status of a call of the CUDA runtime. The runtime's record of an error is cleared, or the next launch would return it.
 inline Status status_of(cudaError_t error, const char* what) {
     if (error == cudaSuccess) return {0, nullptr};
     (void)cudaGetLastError();

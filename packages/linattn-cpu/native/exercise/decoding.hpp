@@ -12,18 +12,26 @@ namespace linattn::exercise {
 class RandomModel {
 public:
     RandomModel(Random& random, WeightFormat format)
-        : random_(random), heads_(between(random, 1, 3)), head_dim_(between(random, 1, 19)),
-          hidden_(between(random, 1, 70)), levels_(between(random, 2, 40)) {
+        : random_(random),
+          heads_(between(random, 1, 3)),
+          head_dim_(between(random, 1, 19)),
+          hidden_(between(random, 1, 70)),
+          levels_(between(random, 2, 40)) {
         const std::int64_t e = heads_ * head_dim_;
-        ModelSource model{{format, heads_, head_dim_, hidden_, FeatureMap::elu, 1e-6f,
-                           between(random, 0, 1) == 1, Activation::gelu},
-                          {}, norm(e), {}};
+        ModelSource model{
+            {format, heads_, head_dim_, hidden_, FeatureMap::elu, 1e-6f, between(random, 0, 1) == 1, Activation::gelu},
+            {},
+            norm(e),
+            {}};
         for (int i = 0; i < 2; ++i) {
             model.layers.push_back(
                 {affine(e, 3 * e), affine(e, e), affine(e, hidden_), affine(hidden_, e), norm(e), norm(e)});
         }
         model.tokens = TokenSource{{levels_, kLength, Head::categorical, levels_, 0.0f},
-                                   {numbers(levels_ * e)}, numbers(kLength * e), numbers(e), affine(e, levels_)};
+                                   {numbers(levels_ * e)},
+                                   numbers(kLength * e),
+                                   numbers(e),
+                                   affine(e, levels_)};
         decoder_ = std::make_unique<PackedDecoder>(model, 2);
         weights_.clear();  // the decoder keeps nothing of them
     }

@@ -1,4 +1,4 @@
-// The definition, position by position in double precision: what the kernels are held against.
+// The reference: the definition, position by position in double precision.
 #pragma once
 
 #include <cmath>
@@ -30,8 +30,15 @@ struct Head {
 
     Head(const Attention& call, const Tensor& query, const Tensor& key, const Tensor& value, std::int64_t batch,
          std::int64_t head, std::int64_t start, std::int64_t queries, std::int64_t keys)
-        : call(call), query(query), key(key), value(value), batch(batch), head(head), start(start),
-          queries(queries), keys(keys) {
+        : call(call),
+          query(query),
+          key(key),
+          value(value),
+          batch(batch),
+          head(head),
+          start(start),
+          queries(queries),
+          keys(keys) {
         for (std::int64_t i = 0; i < queries; ++i) {
             scores.push_back(scores_of(i));
             double sum = call.eps;

@@ -13,8 +13,7 @@
 namespace linattn::exercise {
 
 void fail(const Kernels& kernels, const std::string& what, double got, double expected) {
-    std::fprintf(stderr, "%s: %s was expected to be %g and is %g.\n", kernels.instruction_set, what.c_str(),
-                 expected, got);
+    std::fprintf(stderr, "%s, %s: expected %g, got %g.\n", kernels.instruction_set, what.c_str(), expected, got);
     std::exit(1);
 }
 
@@ -70,7 +69,7 @@ struct Case {
             const std::int64_t keys = packed ? queries : lengths.empty() ? call.keys : lengths[sequence];
             for (std::int64_t h = 0; h < call.heads; ++h) {
                 check_head(kernels, Head{call, tensors[0], tensors[1], tensors[2], packed ? 0 : sequence, h, start,
-                                     queries, keys});
+                                         queries, keys});
             }
         }
     }
@@ -179,8 +178,8 @@ void run_step(Random& random, const Kernels& kernels) {
     const Tensor k = Tensor::normal(random, b, h, 1, d, Dtype::float32, false);
     const Tensor v = Tensor::normal(random, b, h, 1, m, Dtype::float32, false);
     const Tensor s(b, h, d, m, Dtype::float32), z(b, h, 1, d, Dtype::float32), out(b, h, 1, m, Dtype::float32);
-    Step call{q.view(), k.view(), v.view(), s.view(), z.view(), out.data(), b, h, d, m, Dtype::float32,
-              Dtype::float32, FeatureMap::elu, 0.0, 3};
+    Step call{q.view(), k.view(), v.view(),       s.view(),       z.view(),        out.data(), b, h,
+              d,        m,        Dtype::float32, Dtype::float32, FeatureMap::elu, 0.0,        3};
     kernels.step(call);
     for (std::int64_t i = 0; i < out.size(); ++i) {
         // One key alone: its value comes out.
@@ -225,6 +224,6 @@ int main(int count, char** arguments) {
         linattn::exercise::run_all(*kernels, 2, rounds);
         other.join();
     }
-    std::printf("%d calls of each instruction set by two threads: as defined.\n", rounds);
+    std::printf("%d calls of each instruction set by two threads agree with the definition.\n", rounds);
     return 0;
 }

@@ -1,4 +1,4 @@
-// Tensors of exactly the size that a call is told of, so that a sanitizer sees a read past an end.
+// Tensors in memory of exactly their size, so that a sanitizer sees a read past an end.
 #pragma once
 
 #include <cstring>
@@ -29,11 +29,16 @@ class Tensor {
 public:
     Tensor(std::int64_t batch, std::int64_t heads, std::int64_t length, std::int64_t dim, Dtype dtype,
            bool length_first = false)
-        : batch_(batch), heads_(heads), length_(length), dim_(dim), dtype_(dtype), length_first_(length_first),
+        : batch_(batch),
+          heads_(heads),
+          length_(length),
+          dim_(dim),
+          dtype_(dtype),
+          length_first_(length_first),
           memory_(new char[static_cast<std::size_t>(size() * bytes_of(dtype))]()) {}
 
-    static Tensor normal(Random& random, std::int64_t batch, std::int64_t heads, std::int64_t length,
-                         std::int64_t dim, Dtype dtype, bool length_first) {
+    static Tensor normal(Random& random, std::int64_t batch, std::int64_t heads, std::int64_t length, std::int64_t dim,
+                         Dtype dtype, bool length_first) {
         Tensor x(batch, heads, length, dim, dtype, length_first);
         std::normal_distribution<double> draw;
         for (std::int64_t i = 0; i < x.size(); ++i) x.set(i, draw(random));

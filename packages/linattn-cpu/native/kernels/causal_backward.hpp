@@ -5,8 +5,8 @@
 //   grad phi(k_j) = G_j v_j + r_j    grad v_j = G_j^T phi(k_j)
 //   G_j = sum_{i >= j} phi(q_i) g_i^T    r_j = sum_{i >= j} h_i phi(q_i)        backwards
 //
-// S and G are computed again, chunk by chunk; h, one number a position, is all that is kept between
-// the two passes.
+// S and G are computed again, chunk by chunk. Between the two passes only h is kept, one number a
+// position.
 #pragma once
 
 #include "causal_forward.hpp"
@@ -34,8 +34,7 @@ public:
 
     void run(const Item& item, Range range) {
         const GradientInputs<T> inputs(call_, item);
-        const OutRows grad_query =
-            out_rows(call_.grad_query, call_, item, call_.queries, call_.dim, call_.query_dtype);
+        const OutRows grad_query = out_rows(call_.grad_query, call_, item, call_.queries, call_.dim, call_.query_dtype);
         T* h = static_cast<T*>(call_.scratch) + first_row(call_, item, call_.queries);
         state_.become_transpose_of(sums.s);
         for (std::int64_t first = range.low; first < range.high; first += kChunk) {
@@ -46,7 +45,7 @@ public:
             inputs.values(first, kChunk, value_);
             inputs.gradients(first, kChunk, gradient_);
             transpose<T>(value_, kChunk, value_width_, value_width_, value_columns_, kChunk);
-            // The values are not needed by rows any more.
+            // From here on only the columns of the values are read.
             inputs.normalizer_gradients(first, kChunk, gradient_, value_, partial_, normalizer_gradients);
             std::memcpy(h + first, normalizer_gradients, sizeof(T) * count);
             read();
@@ -65,9 +64,8 @@ private:
     // grad = S g, by the transpose of S, which the chunk is added to.
     void read() {
         scores<T>(gradient_, value_width_, value_columns_, call_.value_dim, Triangle::lower, scores_);
-        multiply_both<T>(state_.times(gradient_, call_.value_dim),
-                         {scores_, kChunk, 1, key_, width_, kChunk}, Triangle::lower, kChunk, width_,
-                         grad_query_, width_);
+        multiply_both<T>(state_.times(gradient_, call_.value_dim), {scores_, kChunk, 1, key_, width_, kChunk},
+                         Triangle::lower, kChunk, width_, grad_query_, width_);
         state_.add(value_columns_, key_, kChunk);
     }
 
@@ -81,14 +79,15 @@ private:
                 T* grad = grad_query_ + t * width_ + d;
                 store<T>(grad, load<T>(grad) + h[t] * (before + inside));
             }
-            add_exactly<T>(sums.z + d, sums.z_rest + d, inside);
+            kahan_add<T>(sums.z + d, sums.z_compensation + d, inside);
         }
     }
 
     const std::int64_t width_, value_width_;
     const Matrix<T> state_;  // S^T
     T *const query_, *const key_, *const value_, *const value_columns_, *const gradient_, *const scores_,
-        *const grad_query_, *const partial_;
+                                                                                              *const grad_query_,
+                                                                                                  *const partial_;
 };
 
 // The second pass, from the end of the sequence: grad k and grad v.
@@ -144,9 +143,8 @@ private:
     // grad v = G^T phi(k).
     void differentiate_values() {
         scores<T>(key_, width_, query_columns_, call_.dim, Triangle::upper, scores_);
-        multiply_both<T>(sums.s.times(key_, call_.dim),
-                         {scores_, kChunk, 1, gradient_, value_width_, kChunk}, Triangle::upper, kChunk,
-                         value_width_, grad_, value_width_);
+        multiply_both<T>(sums.s.times(key_, call_.dim), {scores_, kChunk, 1, gradient_, value_width_, kChunk},
+                         Triangle::upper, kChunk, value_width_, grad_, value_width_);
     }
 
     // grad phi(k) = G v, position by column, because the rows of G lie in memory and not its columns.
@@ -168,13 +166,14 @@ private:
                 T* grad = grad_ + t * width_ + d;
                 store<T>(grad, load<T>(grad) + (after + inside));
             }
-            add_exactly<T>(sums.z + d, sums.z_rest + d, inside);
+            kahan_add<T>(sums.z + d, sums.z_compensation + d, inside);
         }
     }
 
     const std::int64_t width_, value_width_;
-    T *const query_, *const query_columns_, *const key_, *const value_columns_, *const gradient_,
-        *const scores_, *const grad_columns_, *const grad_;
+    T *const query_, *const query_columns_, *const key_, *const value_columns_,
+                                                             *const gradient_, *const scores_, *const grad_columns_,
+                                                                                                   *const grad_;
 };
 
 template <class T>
@@ -190,8 +189,7 @@ static void differentiate_queries(const AttentionBackward& call, std::int64_t pa
 
 // Sums queries and gradients of all parts but the first of each item, piece by piece.
 template <class T>
-static inline void sum_query_pieces(const AttentionBackward& call, std::int64_t parts,
-                                    const PieceSums<T>& pieces) {
+static inline void sum_query_pieces(const AttentionBackward& call, std::int64_t parts, const PieceSums<T>& pieces) {
     const std::int64_t summed = (parts - 1) * kPieces;
     share_parts<QuerySums<T>>(call, summed, [&](const Item& item, std::int64_t piece, auto& queries) {
         const Sums<T> sums = pieces.at(item.state, piece);

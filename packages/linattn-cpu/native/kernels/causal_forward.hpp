@@ -56,9 +56,8 @@ protected:
         transpose<T>(tile_, kChunk, width_, width_, key_columns_, kChunk);
         sum_of_rows<T>(tile_, kChunk, width_, key_sum_);
         scores<T>(query_, width_, key_columns_, call_.dim, Triangle::lower, scores_);
-        multiply_both<T>(sums.s.times(query_, call_.dim),
-                         {scores_, kChunk, 1, value_, value_width_, kChunk}, Triangle::lower, kChunk,
-                         value_width_, tile_, value_width_);
+        multiply_both<T>(sums.s.times(query_, call_.dim), {scores_, kChunk, 1, value_, value_width_, kChunk},
+                         Triangle::lower, kChunk, value_width_, tile_, value_width_);
     }
 
     virtual void add() {
@@ -89,7 +88,7 @@ private:
 protected:
     const std::int64_t width_, value_width_;
     T *const query_, *const key_columns_, *const value_, *const scores_, *const key_sum_;
-    T* const tile_;  // the chunk's keys, and later its outputs: less to keep in the cache
+    T* const tile_;  // the chunk's keys, later its outputs: one buffer takes less cache
     T* const partial_;
 };
 

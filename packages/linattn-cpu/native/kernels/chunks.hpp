@@ -21,8 +21,7 @@ LINATTN_INLINE Vec<T> lane_numbers() {
 
 // out (kChunk, kChunk) = a b, with zeros above (lower) or below (upper) the diagonal.
 template <class E, class T = SumOf<E>>
-LINATTN_LOOP void scores(const E* a, std::int64_t a_width, const E* b, std::int64_t depth,
-                         Triangle triangle, T* out) {
+LINATTN_LOOP void scores(const E* a, std::int64_t a_width, const E* b, std::int64_t depth, Triangle triangle, T* out) {
     for (int row = 0; row < kChunk; row += kTileRows) {
         for (int column = 0; column < kChunk; column += W<T>) {
             Vec<T> sums[kTileRows][1] = {};
@@ -74,8 +73,7 @@ LINATTN_LOOP void sum_of_rows(const T* rows, int count, std::int64_t width, T* s
     }
 }
 
-// 1 / divisor, to multiply a row by. Where that overflows or vanishes, the row is divided at once and
-// 1 remains.
+// 1 / divisor, to multiply a row by. Where that overflows or underflows, divides the row and returns 1.
 template <class T>
 static inline T reciprocal_for(T divisor, T* row, std::int64_t width) {
     const T inverse = T(1) / divisor;

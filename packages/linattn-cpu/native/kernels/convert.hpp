@@ -5,7 +5,7 @@
 
 LINATTN_BEGIN
 
-// Sixteen bits in memory that are no integer.
+// The 16-bit formats in memory.
 struct bf16 {
     std::uint16_t bits;
 };

@@ -5,7 +5,7 @@
 
 LINATTN_BEGIN
 
-// exp(x) for x <= 0, to 2 units in the last place; 0 where it is no normal number. What comes out for
+// exp(x) for x <= 0, to 2 units in the last place; 0 where that is subnormal. The result for
 // x > 0 is not used.
 LINATTN_INLINE Vec<float> exp_of_negative(Vec<float> x) {
     // exp(x) = 2^n exp(r) with |r| <= ln 2 / 2; adding 1.5 * 2^23 rounds to an integer. The first part
@@ -14,7 +14,7 @@ LINATTN_INLINE Vec<float> exp_of_negative(Vec<float> x) {
     const Vec<float> shifted = x * 0x1.715476p0f + round;
     const Vec<float> n = shifted - round;
     const Vec<float> r = (x - n * 0x1.62e4p-1f) - n * 0x1.7f7d1cp-20f;
-    // The polynomial with the smallest relative error that is 1 at 0.
+    // The polynomial with p(0) = 1 that has the smallest relative error.
     Vec<float> p = r * 0x1.0fa77cp-7f + 0x1.573b4cp-5f;
     p = p * r + 0x1.555a7p-3f;
     p = p * r + 0x1.fffdc2p-2f;
@@ -40,9 +40,9 @@ LINATTN_INLINE Vec<T> apply_map(int map, Vec<T> x) {
 // phi'(x) from phi(x).
 template <class T>
 LINATTN_INLINE Vec<T> map_derivative(int map, Vec<T> phi) {
-    if (map == 0) return all(T(1));
-    if (map == 1) return phi > T(0) ? all(T(1)) : phi;
-    return phi > T(1) ? all(T(1)) : phi;
+    if (map == 0) return broadcast(T(1));
+    if (map == 1) return phi > T(0) ? broadcast(T(1)) : phi;
+    return phi > T(1) ? broadcast(T(1)) : phi;
 }
 
 LINATTN_END

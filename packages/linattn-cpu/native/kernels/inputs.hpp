@@ -1,4 +1,4 @@
-// The rows of one item, loaded to scratch: mapped, padded, and nothing where there is no key.
+// The rows of one item in scratch: mapped and padded, zero where there is no key.
 #pragma once
 
 #include "chunks.hpp"
@@ -21,7 +21,8 @@ public:
 
     // `size` rows from position `first` on; those that do not exist are zero.
     void queries(std::int64_t first, int size, T* to) const {
-        load_rows<T>(query_, first, rows_at(first, item_.queries, size), size, size * direction_, call_.dim, call_.map, to);
+        load_rows<T>(query_, first, rows_at(first, item_.queries, size), size, size * direction_, call_.dim, call_.map,
+                     to);
     }
     void keys(std::int64_t first, int size, T* to) const {
         load_rows<T>(key_, first, rows_at(first, item_.keys, size), size, size * direction_, call_.dim, call_.map, to);
@@ -40,7 +41,7 @@ private:
     const Rows query_, key_, value_;
 };
 
-// With what the backward pass is given beside.
+// The backward pass reads the upstream gradient, the output and the normalizer too.
 template <class T>
 class GradientInputs : public Inputs<T> {
 public:
@@ -54,7 +55,8 @@ public:
     // g = grad_out / n.
     void gradients(std::int64_t first, int size, T* to) const {
         const int count = rows_at(first, this->item_.queries, size);
-        load_rows<T>(grad_out_, first, count, size, size * this->direction_, this->call_.value_dim, FeatureMap::identity, to);
+        load_rows<T>(grad_out_, first, count, size, size * this->direction_, this->call_.value_dim,
+                     FeatureMap::identity, to);
         for (int i = 0; i < count; ++i) {
             T* row = to + i * width_;
             const T factor = reciprocal_for<T>(normalizer_[first + i], row, width_);
@@ -64,10 +66,10 @@ public:
 
     // h = -g . out of `size` positions (a multiple of kChunk), the gradient of their normalizers.
     // `out` (size, M) and `partial` (kChunk, W) are scratch.
-    void normalizer_gradients(std::int64_t first, int size, const T* gradients, T* out, T* partial,
-                              T* to) const {
+    void normalizer_gradients(std::int64_t first, int size, const T* gradients, T* out, T* partial, T* to) const {
         const int count = rows_at(first, this->item_.queries, size);
-        load_rows<T>(out_, first, count, size, size * this->direction_, this->call_.value_dim, FeatureMap::identity, out);
+        load_rows<T>(out_, first, count, size, size * this->direction_, this->call_.value_dim, FeatureMap::identity,
+                     out);
         for (int group = 0; group < size; group += kChunk) {
             for (int i = 0; i < kChunk; ++i) {
                 const std::int64_t row = (group + i) * width_;
@@ -105,8 +107,7 @@ LINATTN_LOOP void store_gradients(const OutRows& to, std::int64_t first, int cou
 
 // The same for values, which no map was applied to.
 template <class T>
-static inline void store_value_gradients(const OutRows& to, std::int64_t first, int count, int exist,
-                                         T* gradients) {
+static inline void store_value_gradients(const OutRows& to, std::int64_t first, int count, int exist, T* gradients) {
     const std::int64_t width = padded<T>(to.width);
     if (exist < count) std::memset(gradients + exist * width, 0, sizeof(T) * (count - exist) * width);
     for (int t = 0; t < count; ++t) store_row<T>(to.at(first + t), to.dtype, gradients + t * width, to.width);

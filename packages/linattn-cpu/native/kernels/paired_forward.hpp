@@ -23,8 +23,8 @@ public:
           value_pairs_(arena.take<Pair>(kChunk / 2 * value_width_)),
           score_rows_(arena.take<Pair>(kChunk * kChunk / 2)) {}
 
-    // Whether the rows of pairs are whole vectors, and nobody asks for the state, which would be of
-    // rounded features.
+    // Whether the rows of pairs are whole vectors, and no state is returned: it would be of rounded
+    // features.
     static bool takes(const AttentionForward& call) {
         return call.last.z == nullptr && call.query_dtype == Dtype::bfloat16 && call.value_dtype == Dtype::bfloat16 &&
                padded<float>(call.dim) % (2 * W<float>) == 0;
@@ -42,19 +42,19 @@ private:
         scores<Pair>(query_rows_, width_ / 2, key_columns_, width_ / 2, Triangle::lower, scores_);
         round_rows(scores_, kChunk, kChunk, score_rows_);
         multiply_both<Pair>({query_rows_, width_ / 2, 1, state_, value_width_, width_ / 2},
-                            {score_rows_, kChunk / 2, 1, value_pairs_, value_width_, kChunk / 2},
-                            Triangle::lower, kChunk, value_width_, tile_, value_width_);
+                            {score_rows_, kChunk / 2, 1, value_pairs_, value_width_, kChunk / 2}, Triangle::lower,
+                            kChunk, value_width_, tile_, value_width_);
     }
 
     void add() override {
         accumulate<Pair>({key_pairs_, 1, width_, value_pairs_, value_width_, kChunk / 2}, width_, value_width_,
-                         sums.s.sum, sums.s.rest, value_width_);
+                         sums.s.sum, sums.s.compensation, value_width_);
         sums.add_to_z(key_sum_);
     }
 
-    Pair *const state_;                                            // S, two rows side by side
+    Pair* const state_;                                              // S, two rows side by side
     Pair *const query_rows_, *const key_rows_, *const key_columns_;  // pairs along D
-    Pair *const key_pairs_, *const value_pairs_;                   // pairs along the chunk
+    Pair *const key_pairs_, *const value_pairs_;                     // pairs along the chunk
     Pair* const score_rows_;
 };
 

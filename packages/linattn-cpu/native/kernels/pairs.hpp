@@ -49,8 +49,7 @@ LINATTN_LOOP void pair_rows(const float* x, std::int64_t rows, std::int64_t widt
 
 // (rows, columns) of pairs becomes (columns, rows); both are multiples of a vector.
 LINATTN_INLINE void transpose_pairs(const Pair* from, std::int64_t rows, std::int64_t columns, Pair* to) {
-    transpose<float>(reinterpret_cast<const float*>(from), rows, columns, columns, reinterpret_cast<float*>(to),
-                     rows);
+    transpose<float>(reinterpret_cast<const float*>(from), rows, columns, columns, reinterpret_cast<float*>(to), rows);
 }
 
 LINATTN_END

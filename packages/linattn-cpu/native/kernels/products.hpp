@@ -19,7 +19,7 @@ struct Factor {
     using Sum = E;
     using Vector = Vec<E>;
     static constexpr int kNumbers = 1;
-    LINATTN_INLINE Vector all_of(E x) { return all(x); }
+    LINATTN_INLINE Vector broadcast_element(E x) { return broadcast(x); }
     LINATTN_INLINE void add(Vector& sum, Vector x, Vector row) { sum += x * row; }
 };
 
@@ -35,10 +35,9 @@ struct Factor<Pair> {
     using Sum = float;
     using Vector = UInt32s;
     static constexpr int kNumbers = 2;
-    LINATTN_INLINE Vector all_of(Pair x) { return all(x.bits); }
+    LINATTN_INLINE Vector broadcast_element(Pair x) { return broadcast(x.bits); }
     LINATTN_INLINE void add(Vec<float>& sum, Vector x, Vector row) {
-        sum = bits<Vec<float>>(
-            _mm512_dpbf16_ps(bits<__m512>(sum), bits<__m512bh>(x), bits<__m512bh>(row)));
+        sum = bits<Vec<float>>(_mm512_dpbf16_ps(bits<__m512>(sum), bits<__m512bh>(x), bits<__m512bh>(row)));
     }
 };
 #endif
@@ -56,12 +55,12 @@ struct Product {
     std::int64_t depth;
 };
 
-// What of a factor a is other than zero: all, or row i up to column i, or from there on.
+// Where a factor is not zero: everywhere, in row i up to column i, or in row i from column i on.
 enum class Triangle { full, lower, upper };
 
 template <class E, int R, int C>
-LINATTN_INLINE void add_product(Vec<SumOf<E>> (&sums)[R][C], const E* a, std::int64_t a_row,
-                                std::int64_t a_column, const E* b, std::int64_t b_row, std::int64_t depth) {
+LINATTN_INLINE void add_product(Vec<SumOf<E>> (&sums)[R][C], const E* a, std::int64_t a_row, std::int64_t a_column,
+                                const E* b, std::int64_t b_row, std::int64_t depth) {
     using Vector = typename Factor<E>::Vector;
     for (std::int64_t k = 0; k < depth; ++k) {
         Vector row[C];
@@ -69,7 +68,7 @@ LINATTN_INLINE void add_product(Vec<SumOf<E>> (&sums)[R][C], const E* a, std::in
         for (int c = 0; c < C; ++c) row[c] = load_as<Vector>(b + k * b_row + c * W<SumOf<E>>);
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r) {
-            const Vector x = Factor<E>::all_of(a[r * a_row + k * a_column]);
+            const Vector x = Factor<E>::broadcast_element(a[r * a_row + k * a_column]);
 #pragma GCC unroll 4
             for (int c = 0; c < C; ++c) Factor<E>::add(sums[r][c], x, row[c]);
         }
@@ -85,13 +84,13 @@ LINATTN_INLINE void store_tile(const Vec<T> (&sums)[R][C], T* out, std::int64_t 
     }
 }
 
-// sum += x, where `rest` is what earlier additions rounded away (Kahan's sum): without it, the sums
-// over a long sequence would lose a digit for every hundred times that its length grows.
+// sum += x by Kahan's summation: `compensation` is what earlier additions rounded away. Plain sums
+// over a sequence a hundred times as long would be a digit less accurate.
 template <class T>
-LINATTN_INLINE void add_exactly(T* sum, T* rest, Vec<T> x) {
-    const Vec<T> before = load<T>(sum), wanted = x + load<T>(rest), after = before + wanted;
+LINATTN_INLINE void kahan_add(T* sum, T* compensation, Vec<T> x) {
+    const Vec<T> before = load<T>(sum), wanted = x + load<T>(compensation), after = before + wanted;
     store<T>(sum, after);
-    store<T>(rest, wanted - (after - before));
+    store<T>(compensation, wanted - (after - before));
 }
 
 template <class E, int C, class T = SumOf<E>>
@@ -99,8 +98,7 @@ LINATTN_LOOP void multiply_columns(const Product<E>& x, std::int64_t rows, std::
                                    std::int64_t out_row) {
     for (std::int64_t r = 0; r < rows; r += kTileRows) {
         Vec<T> sums[kTileRows][C] = {};
-        add_product<E, kTileRows, C>(sums, x.a + r * x.a_row, x.a_row, x.a_column, x.b + column, x.b_row,
-                                     x.depth);
+        add_product<E, kTileRows, C>(sums, x.a + r * x.a_row, x.a_row, x.a_column, x.b + column, x.b_row, x.depth);
         store_tile<T, kTileRows, C>(sums, out + r * out_row + column, out_row);
     }
 }
@@ -115,19 +113,18 @@ static inline void multiply(const Product<E>& x, std::int64_t rows, std::int64_t
 }
 
 template <class E, int C, class T = SumOf<E>>
-LINATTN_LOOP void accumulate_columns(const Product<E>& x, std::int64_t rows, std::int64_t column, T* out, T* rest,
-                                     std::int64_t out_row) {
+LINATTN_LOOP void accumulate_columns(const Product<E>& x, std::int64_t rows, std::int64_t column, T* out,
+                                     T* compensation, std::int64_t out_row) {
     for (std::int64_t r = 0; r < rows; r += kTileRows) {
         Vec<T> sums[kTileRows][C] = {};
         const std::int64_t tile = r * out_row + column;
-        add_product<E, kTileRows, C>(sums, x.a + r * x.a_row, x.a_row, x.a_column, x.b + column, x.b_row,
-                                     x.depth);
+        add_product<E, kTileRows, C>(sums, x.a + r * x.a_row, x.a_row, x.a_column, x.b + column, x.b_row, x.depth);
 #pragma GCC unroll 8
         for (int i = 0; i < kTileRows; ++i) {
 #pragma GCC unroll 4
             for (int c = 0; c < C; ++c) {
                 const std::int64_t at = tile + i * out_row + c * W<T>;
-                add_exactly<T>(out + at, rest + at, sums[i][c]);
+                kahan_add<T>(out + at, compensation + at, sums[i][c]);
             }
         }
     }
@@ -135,26 +132,23 @@ LINATTN_LOOP void accumulate_columns(const Product<E>& x, std::int64_t rows, std
 
 // out += a b.
 template <class E, class T = SumOf<E>>
-static inline void accumulate(const Product<E>& x, std::int64_t rows, std::int64_t columns, T* out, T* rest,
+static inline void accumulate(const Product<E>& x, std::int64_t rows, std::int64_t columns, T* out, T* compensation,
                               std::int64_t out_row) {
     std::int64_t column = 0;
     for (; column + 2 * W<T> <= columns; column += 2 * W<T>) {
-        accumulate_columns<E, 2>(x, rows, column, out, rest, out_row);
+        accumulate_columns<E, 2>(x, rows, column, out, compensation, out_row);
     }
-    if (column < columns) accumulate_columns<E, 1>(x, rows, column, out, rest, out_row);
+    if (column < columns) accumulate_columns<E, 1>(x, rows, column, out, compensation, out_row);
 }
 
 template <class E, int C, class T = SumOf<E>>
 LINATTN_LOOP void multiply_both_columns(const Product<E>& x, const Product<E>& other, Triangle triangle,
-                                         std::int64_t rows, std::int64_t column, T* out,
-                                         std::int64_t out_row) {
+                                        std::int64_t rows, std::int64_t column, T* out, std::int64_t out_row) {
     for (std::int64_t r = 0; r < rows; r += kTileRows) {
         Vec<T> sums[kTileRows][C] = {};
-        add_product<E, kTileRows, C>(sums, x.a + r * x.a_row, x.a_row, x.a_column, x.b + column, x.b_row,
-                                     x.depth);
+        add_product<E, kTileRows, C>(sums, x.a + r * x.a_row, x.a_row, x.a_column, x.b + column, x.b_row, x.depth);
         const std::int64_t first = triangle == Triangle::upper ? r / Factor<E>::kNumbers : 0;
-        const std::int64_t last =
-            triangle == Triangle::lower ? (r + kTileRows) / Factor<E>::kNumbers : other.depth;
+        const std::int64_t last = triangle == Triangle::lower ? (r + kTileRows) / Factor<E>::kNumbers : other.depth;
         add_product<E, kTileRows, C>(sums, other.a + r * other.a_row + first, other.a_row, 1,
                                      other.b + first * other.b_row + column, other.b_row, last - first);
         store_tile<T, kTileRows, C>(sums, out + r * out_row + column, out_row);
@@ -163,8 +157,8 @@ LINATTN_LOOP void multiply_both_columns(const Product<E>& x, const Product<E>& o
 
 // out = a b + c d, where c may be a triangle.
 template <class E, class T = SumOf<E>>
-static inline void multiply_both(const Product<E>& x, const Product<E>& other, Triangle triangle,
-                                 std::int64_t rows, std::int64_t columns, T* out, std::int64_t out_row) {
+static inline void multiply_both(const Product<E>& x, const Product<E>& other, Triangle triangle, std::int64_t rows,
+                                 std::int64_t columns, T* out, std::int64_t out_row) {
     std::int64_t column = 0;
     for (; column + 2 * W<T> <= columns; column += 2 * W<T>) {
         multiply_both_columns<E, 2>(x, other, triangle, rows, column, out, out_row);

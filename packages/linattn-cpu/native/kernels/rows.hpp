@@ -25,8 +25,7 @@ struct Rows {
     const char* at(std::int64_t index) const { return data + index * row * bytes_of(dtype); }
 };
 
-LINATTN_INLINE Rows slice(const Tensor4& x, std::int64_t batch, std::int64_t head, std::int64_t first,
-                          Dtype dtype) {
+LINATTN_INLINE Rows slice(const Tensor4& x, std::int64_t batch, std::int64_t head, std::int64_t first, Dtype dtype) {
     const std::int64_t offset = batch * x.batch + head * x.head + first * x.position;
     return {static_cast<const char*>(x.data) + offset * bytes_of(dtype), x.position, x.dim, dtype};
 }
@@ -54,7 +53,7 @@ static inline void load_row(const X* from, std::int64_t stride, std::int64_t dim
         const std::int64_t count = dim - d < W<T> ? dim - d : W<T>;
         X lanes[W<T>] = {};
         for (std::int64_t i = 0; i < count; ++i) lanes[i] = from[(d + i) * stride];
-        // The map of nothing need not be nothing.
+        // phi(0) need not be 0.
         store<T>(to + d, first_lanes<T>(apply_map<T>(map, Convert<T, X>::load_from(lanes)), count));
     }
     for (d = round_up(dim, W<T>); d < padded<T>(dim); d += W<T>) store<T>(to + d, Vec<T>{});
@@ -69,8 +68,8 @@ LINATTN_INLINE void prefetch_to_write(void* to, std::int64_t bytes) {
 }
 
 template <class T, class X>
-LINATTN_LOOP void load_rows_as(const Rows& from, std::int64_t first, int count, int total,
-                                std::int64_t dim, int map, int ahead, T* to) {
+LINATTN_LOOP void load_rows_as(const Rows& from, std::int64_t first, int count, int total, std::int64_t dim, int map,
+                               int ahead, T* to) {
     const std::int64_t width = padded<T>(dim);
     for (int t = 0; t < count; ++t) {
         const X* row = reinterpret_cast<const X*>(from.at(first + t));
@@ -87,10 +86,10 @@ LINATTN_LOOP void load_rows_as(const Rows& from, std::int64_t first, int count, 
 }
 
 // Writes rows first .. first + count of `from`, mapped, to `to`, and zeros up to `total` rows. The
-// rows `ahead` of them (below zero: before them) are those that will be asked for next.
+// rows `ahead` of them (before them if negative) are prefetched.
 template <class T>
-static inline void load_rows(const Rows& from, std::int64_t first, int count, int total, int ahead,
-                             std::int64_t dim, FeatureMap map, T* to) {
+static inline void load_rows(const Rows& from, std::int64_t first, int count, int total, int ahead, std::int64_t dim,
+                             FeatureMap map, T* to) {
     const int m = static_cast<int>(map);
     if constexpr (sizeof(T) == 8) {
         load_rows_as<T, double>(from, first, count, total, dim, m, ahead, to);

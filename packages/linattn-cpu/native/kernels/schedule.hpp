@@ -1,4 +1,4 @@
-// Who works on what: heads of sequences, cut along the length where there are too few of them.
+// How threads share a call: by heads of sequences, cut along the length where there are too few heads.
 #pragma once
 
 #include "calls.hpp"
@@ -63,8 +63,8 @@ LINATTN_INLINE std::int64_t parts_for(std::int64_t items, std::int64_t longest, 
 LINATTN_INLINE std::int64_t items_of(const Attention& call) { return call.sequences * call.heads; }
 
 // Calls work(index, scratch) for every index below `count`, each on one of up to `threads` threads,
-// with that thread's own `bytes` of scratch. Threads draw the next index when they are free; what
-// comes out does not depend on who did what.
+// with that thread's own `bytes` of scratch. A free thread takes the next index; the result
+// does not depend on which thread takes which.
 template <class Work>
 static inline void share(std::int64_t count, int threads, std::int64_t bytes, const Work& work) {
     if (count == 0) return;

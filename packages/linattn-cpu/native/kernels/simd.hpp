@@ -17,7 +17,7 @@
 #define LINATTN_BEGIN namespace linattn::LINATTN_ISA {
 #define LINATTN_END }
 #define LINATTN_INLINE static inline __attribute__((always_inline))
-// Loops whose registers are all spoken for: inlined, they would have to share them.
+// Loops that use all registers; inlined, they would spill.
 #define LINATTN_LOOP static __attribute__((noinline))
 
 LINATTN_BEGIN
@@ -65,9 +65,9 @@ template <class T>
 LINATTN_INLINE void store(T* to, Vec<T> v) {
     store_as(to, v);
 }
-// The number in every lane; x - 0 is x, also for x = -0.
+// x in every lane; x - 0 is x, also for x = -0.
 template <class T>
-LINATTN_INLINE Vec<T> all(T x) {
+LINATTN_INLINE Vec<T> broadcast(T x) {
     return x - Vec<T>{};
 }
 

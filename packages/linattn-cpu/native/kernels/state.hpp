@@ -5,31 +5,31 @@
 
 LINATTN_BEGIN
 
-// A matrix that is a sum over the sequence, and what its additions rounded away.
+// A matrix that is a sum over the sequence, with Kahan's compensation for its rounding errors.
 template <class T>
 struct Matrix {
     std::int64_t rows, width;  // padded
-    T *sum, *rest;
+    T *sum, *compensation;
 
     Matrix(Arena& arena, std::int64_t rows, std::int64_t width)
         : rows(padded<T>(rows)),
           width(padded<T>(width)),
           sum(arena.take<T>(this->rows * this->width)),
-          rest(arena.take<T>(this->rows * this->width)) {}
+          compensation(arena.take<T>(this->rows * this->width)) {}
 
     void clear() const {
         std::memset(sum, 0, sizeof(T) * rows * width);
-        std::memset(rest, 0, sizeof(T) * rows * width);
+        std::memset(compensation, 0, sizeof(T) * rows * width);
     }
 
     // sum += a^T b, given a by columns: a (rows, depth), b (depth, width).
     void add(const T* a, const T* b, std::int64_t depth) const {
-        accumulate<T>({a, depth, 1, b, width, depth}, rows, width, sum, rest, width);
+        accumulate<T>({a, depth, 1, b, width, depth}, rows, width, sum, compensation, width);
     }
 
     void add(const Matrix& other) const {
         for (std::int64_t i = 0; i < rows * width; i += W<T>) {
-            add_exactly<T>(sum + i, rest + i, load<T>(other.sum + i));
+            kahan_add<T>(sum + i, compensation + i, load<T>(other.sum + i));
         }
     }
 
@@ -38,7 +38,7 @@ struct Matrix {
 
     void become_transpose_of(const Matrix& other) const {
         transpose<T>(other.sum, other.rows, other.width, other.width, sum, width);
-        transpose<T>(other.rest, other.rows, other.width, other.width, rest, width);
+        transpose<T>(other.compensation, other.rows, other.width, other.width, compensation, width);
     }
 };
 
@@ -47,24 +47,24 @@ template <class T>
 struct Sums {
     std::int64_t dim, value_dim;
     Matrix<T> s;
-    T *z, *z_rest;
+    T *z, *z_compensation;
 
     Sums(Arena& arena, std::int64_t dim, std::int64_t value_dim)
         : dim(dim),
           value_dim(value_dim),
           s(arena, dim, value_dim),
           z(arena.take<T>(s.rows)),
-          z_rest(arena.take<T>(s.rows)) {}
+          z_compensation(arena.take<T>(s.rows)) {}
 
     void clear() const {
         s.clear();
         std::memset(z, 0, sizeof(T) * s.rows);
-        std::memset(z_rest, 0, sizeof(T) * s.rows);
+        std::memset(z_compensation, 0, sizeof(T) * s.rows);
     }
 
     // Adds x (padded) to z.
     void add_to_z(const T* x) const {
-        for (std::int64_t d = 0; d < s.rows; d += W<T>) add_exactly<T>(z + d, z_rest + d, load<T>(x + d));
+        for (std::int64_t d = 0; d < s.rows; d += W<T>) kahan_add<T>(z + d, z_compensation + d, load<T>(x + d));
     }
 
     void add(const Sums& other) const {

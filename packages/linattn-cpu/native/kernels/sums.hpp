@@ -29,7 +29,7 @@ static inline void add_weighted_rows(const Sums<T>& sums, const T* rows, const T
     for (std::int64_t d = 0; d < sums.s.rows; d += W<T>) {
         Vec<T> sum{};
         for (int t = 0; t < count; ++t) sum += weights[t] * load<T>(rows + t * sums.s.rows + d);
-        add_exactly<T>(sums.z + d, sums.z_rest + d, sum);
+        kahan_add<T>(sums.z + d, sums.z_compensation + d, sum);
     }
 }
 

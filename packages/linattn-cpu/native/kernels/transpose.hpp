@@ -34,8 +34,8 @@ LINATTN_INLINE void transpose_block(Vec<T> (&rows)[W<T>]) {
 
 // (rows, columns) with `width` numbers a row becomes (columns, rows), both multiples of a vector.
 template <class T>
-LINATTN_LOOP void transpose(const T* from, std::int64_t rows, std::int64_t columns, std::int64_t width,
-                             T* to, std::int64_t to_width) {
+LINATTN_LOOP void transpose(const T* from, std::int64_t rows, std::int64_t columns, std::int64_t width, T* to,
+                            std::int64_t to_width) {
     for (std::int64_t r = 0; r < rows; r += W<T>) {
         for (std::int64_t c = 0; c < columns; c += W<T>) {
             Vec<T> block[W<T>];

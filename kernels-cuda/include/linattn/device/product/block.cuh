@@ -1,9 +1,9 @@
-// One block of the product: chunk after chunk, the next one's rows on their way while this one's are multiplied.
+// One block of the product: chunk by chunk; the next chunk's rows are copied while this one's are multiplied.
 //
-// The segments of a sequence begin with states that an earlier launch has left, or with those that they hand on
-// themselves: in a relay each block first adds up its own keys, waits for the state before them, leaves the state
-// behind them, and only then computes its rows, reading keys and values a second time while the cache still holds them.
-// Blocks take their turns in the order in which they begin, so that whom a block waits for has begun before it.
+// The segments of a sequence begin with states that an earlier launch wrote, or they pass states on themselves. In such a
+// relay each block sums its own keys, waits for the state before them, writes the state after them, and then computes its
+// rows, reading keys and values again while the cache still holds them. Blocks draw tickets when they start, so that a
+// block only waits for one that has started before it.
 #pragma once
 
 #include "linattn/device/product/rows.cuh"
@@ -40,14 +40,14 @@ public:
     }
 
     LINATTN_DEVICE void run() {
-        // Values of no width leave no matrix, and a vector all the same.
+        // Values of width 0 have no matrix, but a vector.
         const bool keeps = call_.last.matrix != nullptr || call_.last.vector != nullptr;
         this->load_state(is_relay() ? StateView{} : call_.start);
-        // In a relay, first for the keys alone. A loop, so that the code for a pass is there once.
+        // In a relay the first pass sums the keys only. A loop, so that the code of a pass is compiled once.
         LINATTN_UNROLL_NONE
         for (int pass = is_relay() ? 0 : 1; pass < 2; ++pass) {
             walk(pass == 1 && call_.reads, call_.sums, pass == 0 || (keeps && !is_relay()));
-            if (pass == 0) hand_on();
+            if (pass == 0) pass_state();
         }
         if (keeps && !is_relay()) this->store_state(call_.last);
     }
@@ -61,11 +61,11 @@ private:
         if (thread_index() == 0) *ticket = next_ticket(call_.relay.tickets);
         LINATTN_BLOCK_BARRIER();
         const Int mine = *ticket;
-        LINATTN_BLOCK_BARRIER();  // the memory is free for the tiles again
+        LINATTN_BLOCK_BARRIER();  // from here on the tiles may use the memory
         return mine;
     }
 
-    // Time running backwards, what is added are queries and their gradients.
+    // Backwards in time, queries and their gradients are added.
     LINATTN_DEVICE Int positions_to_walk() const {
         const bool of_queries = call_.reads ? !call_.rows_are_keys : !call_.key.of_keys && !call_.value.of_keys;
         return of_queries ? work_.place.rows : work_.place.keys;
@@ -87,7 +87,7 @@ private:
         if (reads && !sums) this->publish_state();
         for (Int i = 0; i < chunks_; ++i) {
             copies_wait<0>();
-            LINATTN_BLOCK_BARRIER();  // the chunk has arrived; nobody reads the tiles of the last one any more
+            LINATTN_BLOCK_BARRIER();  // the chunk has arrived, and all threads are done with the last one's tiles
             if (sums && i > 0) this->add_vector();
             if (reads && sums) this->publish_state();
             prepare_tiles(chunk(i), reads, sums);
@@ -102,8 +102,8 @@ private:
         if (sums && keeps && chunks_ > 0) this->add_vector();
     }
 
-    // Waits for the state before this segment, and leaves the one behind it.
-    LINATTN_DEVICE void hand_on() {
+    // Waits for the state before this segment, and writes the one after it.
+    LINATTN_DEVICE void pass_state() {
         const Relay& relay = call_.relay;
         const Int blocks = call_.sequences * call_.heads * call_.slices;
         const bool is_first = turn_ == 0, is_last = turn_ + 1 == call_.segments;
@@ -160,7 +160,7 @@ private:
         if (call_.column != Column::none) write_column(live);
     }
 
-    // The column behind the slice: its products with the keys are z, with the rows n.
+    // The column after the slice: its products with the keys give z, with the rows n.
     LINATTN_DEVICE void write_column(int live) const {
         const int i = thread_index();
         if (i >= C) return;
@@ -169,8 +169,8 @@ private:
         memory_.values().write_eight(i, E, x);
     }
 
-    int turn_;          // in time, of the segments
-    Int index_;         // of sequence, head and slice
+    int turn_;            // of the segment, in the order of time
+    Int index_;           // of sequence, head and slice
     Int first_, chunks_;  // where the segment begins, and its length
 };
 

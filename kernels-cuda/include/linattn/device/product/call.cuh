@@ -15,7 +15,7 @@
 //     grad k      v             g               phi(q)        backwards  h_j     -             (.) phi'(k)
 //     grad v      phi(k)        phi(q)          g             backwards  -       -             (.)
 //     sums        -             phi(k), phi(q)  v, g          any        -       1, h          X alone
-//     read        as above, all of X at once and no keys: attention that is not causal
+//     read        as forward, but all of X and no keys: attention that is not causal
 //
 // n_i = phi(q_i) . z_i + eps, h_i = -g_i . out_i. Keys and values of the last two rows of gradients are queries and
 // their gradients: time runs backwards, and R takes the place of S (equations 13 to 15 of the paper, with the
@@ -28,8 +28,8 @@
 
 namespace linattn {
 
-// A state in global memory with strides in elements: X (rows of A, columns of C), and beside it a vector, z or r, that
-// runs along the rows of X where values have a column more, along its columns where there is a bias.
+// A state in global memory with strides in elements: X (rows of A, columns of C) and a vector, z or r. The vector has a
+// number for each row of X where the values have one more column, and for each column of X where there is a bias.
 struct StateView {
     float* matrix;
     float* vector;
@@ -43,9 +43,9 @@ enum class Finish : int { plain = 0, divide = 1, derivative = 2 };
 
 // Segments that hand their states on within one launch: see ProductBlock.
 struct Relay {
-    StateView ends;  // the state behind each segment; no matrix: segments begin with what they are told
-    int* tickets;    // zero: gives blocks their turns
-    int* arrived;    // zeros, one for each block: set when its state is there
+    StateView ends;  // the state after each segment; no matrix: segments begin with `start`
+    int* tickets;    // zero at first: the counter from which blocks draw tickets
+    int* arrived;    // zeros at first, one for each block: set when its state is written
 };
 
 struct Product {
@@ -54,7 +54,7 @@ struct Product {
     const Int* key_lengths;
     const Int* cu_seqlens;
     int slices, segments;
-    bool reads, sums;    // whether there are rows to compute, and keys to add
+    bool reads, sums;  // whether there are rows to compute, and keys to add
     bool backwards;
     bool rows_are_keys;  // rows are positions of keys: gradients of k and v
     Bias bias;
@@ -62,13 +62,13 @@ struct Product {
     Finish finish;
     const float* normalizer;  // (B, H, N), of queries
     const float* row_bias;    // h, (B, H, N)
-    StateView start, last;    // no matrix: zeros, and not wanted
+    StateView start, last;    // without a matrix: zeros; not written
     Relay relay;
-    void* out;                // contiguous (B, H, length of rows, value.width)
+    void* out;  // contiguous (B, H, length of rows, value.width)
     Dtype out_dtype;
-    bool out_vectors;         // rows of `out` begin at multiples of 16 bytes
-    float* out_normalizer;    // (B, H, N), for Finish::divide
-    Operand origin;           // what the derivative is taken at, for Finish::derivative
+    bool out_vectors;       // rows of `out` begin at multiples of 16 bytes
+    float* out_normalizer;  // (B, H, N), for Finish::divide
+    Operand origin;         // what the derivative is taken at, for Finish::derivative
     float eps;
 };
 
@@ -106,10 +106,9 @@ struct Work {
                    : view.matrix + sequence * view.sequence + place.head * view.head + segment * view.segment;
     }
     LINATTN_DEVICE float* vector(const StateView& view, int slice_width) const {
-        return view.vector == nullptr
-                   ? nullptr
-                   : view.vector + sequence * view.vector_sequence + place.head * view.vector_head +
-                         segment * view.vector_segment + column / slice_width * view.vector_slice;
+        return view.vector == nullptr ? nullptr
+                                      : view.vector + sequence * view.vector_sequence + place.head * view.vector_head +
+                                            segment * view.vector_segment + column / slice_width * view.vector_slice;
     }
 };
 

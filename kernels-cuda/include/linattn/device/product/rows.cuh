@@ -36,7 +36,9 @@ private:
     // Rows that are not zero.
     LINATTN_DEVICE Int live_rows() const { return call_.rows_are_keys ? work_.place.live_keys : work_.place.rows; }
 
-    LINATTN_DEVICE LeftFragment<parts> row_fragment(int k) const { return memory_.rows().left(row_group_ * 16, k * 16); }
+    LINATTN_DEVICE LeftFragment<parts> row_fragment(int k) const {
+        return memory_.rows().left(row_group_ * 16, k * 16);
+    }
 
     // out += (a . b + bias) c for the 16 keys of block j.
     LINATTN_DEVICE void add_block(float (&out)[Shape::out_tiles + 1][4], int j) {
@@ -106,7 +108,7 @@ private:
         }
     }
 
-    // Divides, and brings the rows to global memory by way of the row tile, which nobody needs any more.
+    // Divides, and brings the rows to global memory through the row tile, which is free by now.
     LINATTN_DEVICE void finish(float (&out)[Shape::out_tiles + 1][4], Int position) {
         const int lane = thread_index() % 32, row = row_group_ * 16 + lane / 4;
         if (call_.finish == Finish::divide) divide(out, position);
@@ -147,8 +149,10 @@ private:
     LINATTN_DEVICE void store(Int position) {
         const Int length = call_.rows_are_keys ? call_.keys : call_.queries;
         const Int first = work_.column + column_group_ * Shape::out_tiles * 8, row = row_group_ * 16;
-        const Int at = ((work_.place.batch * call_.heads + work_.place.head) * length + work_.place.start + position + row) *
-                           call_.value.width + first;
+        const Int at =
+            ((work_.place.batch * call_.heads + work_.place.head) * length + work_.place.start + position + row) *
+                call_.value.width +
+            first;
         unsigned char* target = static_cast<unsigned char*>(call_.out) + at * bytes_of(call_.out_dtype);
         const bool whole = call_.out_vectors && position + row + 16 <= live_rows() &&
                            first + Shape::out_tiles * 8 <= call_.value.width;
@@ -164,7 +168,8 @@ private:
         for (int pass = 0; pass < (16 * Shape::out_tiles + 31) / 32; ++pass) {
             const int i = thread_index() % 32 + pass * 32;
             if (i >= 16 * Shape::out_tiles) continue;
-            const Element<parts>* source = memory_.rows().at(row_group_ * 16 + store_row(i), out_column(0) + store_column(i));
+            const Element<parts>* source =
+                memory_.rows().at(row_group_ * 16 + store_row(i), out_column(0) + store_column(i));
             *reinterpret_cast<Quad*>(target + (store_row(i) * call_.value.width + store_column(i)) * 2) =
                 *reinterpret_cast<const Quad*>(source);
         }

@@ -12,14 +12,14 @@ template <int parts_, int A_, int E_, int C_>
 struct ProductShape {
     static constexpr int parts = parts_, A = A_, E = E_, C = C_;
     static constexpr int warps = A > 64 ? 8 : 4, threads = 32 * warps;
-    // Blocks that a multiprocessor shall hold at once, which bounds the registers of each.
+    // Blocks that a multiprocessor holds at once, which limits the registers of each.
     static constexpr int resident = parts > 1 || A > 64 ? 1 : 2;
-    // Whether segments may hand states on: for that a block holds two states at once.
+    // Whether segments may pass states on, for which a block holds two states at once.
     static constexpr bool relays = A <= widest_relay;
     // Out: warps share the rows of a chunk, 16 each, then the columns of the slice.
     static constexpr int row_groups = C / 16, column_groups = warps / row_groups;
     static constexpr int out_tiles = E / 8 / column_groups;
-    // State: warps share the rows of X, then its columns; the column beside the slice is everyone's last tile.
+    // State: warps share the rows of X, then its columns; the column after the slice is the last tile of every warp.
     static constexpr int state_rows = A / 16 < warps ? A / 16 : warps, state_columns = warps / state_rows;
     static constexpr int state_row_tiles = A / 16 / state_rows, state_tiles = E / 8 / state_columns;
     // Shared memory. Pitches keep the lanes of a load on different banks. With one part, numbers are prepared where they

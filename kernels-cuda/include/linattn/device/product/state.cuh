@@ -190,7 +190,8 @@ private:
     LINATTN_DEVICE float* at(const Numbers& of, int m, int n, int i) const {
         const int row = row_of(m, i), column = column_of(n, i);
         if (row >= rows()) return nullptr;
-        if (n == tiles) return column == E && call_.column != Column::none && of.vector != nullptr ? of.vector + row : nullptr;
+        if (n == tiles)
+            return column == E && call_.column != Column::none && of.vector != nullptr ? of.vector + row : nullptr;
         if (of.matrix == nullptr || !is_wanted(column)) return nullptr;
         return of.matrix + row * of.row + (static_cast<int>(work_.column) + column) * of.column;
     }

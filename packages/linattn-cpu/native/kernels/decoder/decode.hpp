@@ -8,12 +8,12 @@
 LINATTN_BEGIN
 namespace decoding {
 
-// What becomes of a product x W + b.
-enum class After { nothing, activation, added };
+// What is done to a product x W + b.
+enum class Epilogue { none, activation, residual };
 struct Result {
     Buffer to;
-    After after = After::nothing;
-    Buffer added{};  // row r is added to row r
+    Epilogue epilogue = Epilogue::none;
+    Buffer residual{};  // added row by row, for Epilogue::residual
 };
 
 // From begin up to end.
@@ -27,7 +27,7 @@ struct Run {
     const DecoderCall& call;
     const Workspace& space;
     Member& member;
-    Turn turn;
+    RowBlock block;
 
     // Calls work() for parts of a phase until all of them are done, by this thread or by others.
     template <class Work>
@@ -35,43 +35,42 @@ struct Run {
         while (next_part(member) >= 0) work();
     }
 
-    // What of `count` things falls to a part, and to the one that the thread holds.
+    // The share of `count` things of a part, and of the part that this thread holds.
     Share share_of(std::int64_t count, int part) const {
         return {count * part / member.parts, count * (part + 1) / member.parts};
     }
     Share share_of(std::int64_t count) const { return share_of(count, member.part); }
     // The rows that are the part's to write.
-    Share rows() const { return turn.alone() ? Share{0, 1} : share_of(turn.rows()); }
+    Share rows() const { return block.is_single_row() ? Share{0, 1} : share_of(block.rows()); }
     // The part's own row of what every part computes for itself when there is only one row.
     Buffer own(const Buffer& buffer) const {
-        const bool is_own = turn.alone() && buffer.for_each_part;
+        const bool is_own = block.is_single_row() && buffer.for_each_part;
         return {is_own ? buffer.row(member.part) : buffer.data, buffer.width};
     }
-    std::int64_t sequence(std::int64_t row) const { return turn.sequence + row / turn.inputs; }
-    std::int64_t input(std::int64_t row) const { return turn.first + row % turn.inputs; }
+    std::int64_t sequence(std::int64_t row) const { return block.sequence + row / block.inputs; }
+    std::int64_t input(std::int64_t row) const { return block.first + row % block.inputs; }
     std::int64_t inputs_of(std::int64_t sequence) const {
         return call.lengths == nullptr ? call.inputs : call.lengths[sequence];
     }
 };
 
 // Bias, activation or residual for one row of a panel.
-LINATTN_INLINE void finish(const Run& run, const PackedMatrix& matrix, std::int64_t row,
-                           std::int64_t column, const float* sums, const Result& result) {
+LINATTN_INLINE void finish(const Run& run, const PackedMatrix& matrix, std::int64_t row, std::int64_t column,
+                           const float* sums, const Result& result) {
     for (int i = 0; i < kPanel; i += W<float>) {
         Vec<float> y = load(sums + i);
         if (run.model.format == WeightFormat::int8) y *= load(matrix.scales + column + i);
         y += load(matrix.bias + column + i);
-        if (result.after == After::activation) y = activate(run.model.activation, y);
-        if (result.after == After::added) y += load(result.added.row(row) + column + i);
+        if (result.epilogue == Epilogue::activation) y = activate(run.model.activation, y);
+        if (result.epilogue == Epilogue::residual) y += load(result.residual.row(row) + column + i);
         store(result.to.row(row) + column + i, y);
     }
 }
 
 // `count` <= R rows of one panel.
 template <class From, int R>
-static void multiply_tile(const Run& run, const Operand& x, const PackedMatrix& matrix,
-                          std::int64_t panel, std::int64_t row, std::int64_t count,
-                          const Result& result) {
+static void multiply_tile(const Run& run, const Operand& x, const PackedMatrix& matrix, std::int64_t panel,
+                          std::int64_t row, std::int64_t count, const Result& result) {
     if (count < R) {
         if constexpr (R > 1) multiply_tile<From, R - 1>(run, x, matrix, panel, row, count, result);
         return;
@@ -84,8 +83,8 @@ static void multiply_tile(const Run& run, const Operand& x, const PackedMatrix& 
 
 // The part's share of the tiles of a product: for each panel, all rows while it is in the cache.
 template <class From>
-static void multiply_share(const Run& run, const Operand& x, std::int64_t rows,
-                           const PackedMatrix& matrix, const Result& result) {
+static void multiply_share(const Run& run, const Operand& x, std::int64_t rows, const PackedMatrix& matrix,
+                           const Result& result) {
     const std::int64_t tiles = (rows + From::kRows - 1) / From::kRows;
     const Share share = run.share_of(panels_of(matrix.outputs) * tiles);
     for (std::int64_t item = share.begin; item < share.end; ++item) {
@@ -95,44 +94,43 @@ static void multiply_share(const Run& run, const Operand& x, std::int64_t rows,
     }
 }
 
-static void multiply(const Run& run, const Operand& x, Kept kept, std::int64_t rows,
+static void multiply(const Run& run, const Operand& x, ActivationFormat format, std::int64_t rows,
                      const PackedMatrix& matrix, const Result& result) {
 #ifdef LINATTN_SHORT_PRODUCTS
-    if (kept == Kept::bf16) return multiply_share<FromBf16>(run, x, rows, matrix, result);
-    if (kept == Kept::bytes) return multiply_share<FromBytes>(run, x, rows, matrix, result);
+    if (format == ActivationFormat::bf16) return multiply_share<FromBf16>(run, x, rows, matrix, result);
+    if (format == ActivationFormat::bytes) return multiply_share<FromBytes>(run, x, rows, matrix, result);
 #endif
-    (void)kept;
+    (void)format;
     switch (run.model.format) {
         case WeightFormat::float32:
             return multiply_share<FromFloats<WeightFormat::float32>>(run, x, rows, matrix, result);
         case WeightFormat::bfloat16:
             return multiply_share<FromFloats<WeightFormat::bfloat16>>(run, x, rows, matrix, result);
-        case WeightFormat::int8:
-            return multiply_share<FromFloats<WeightFormat::int8>>(run, x, rows, matrix, result);
+        case WeightFormat::int8: return multiply_share<FromFloats<WeightFormat::int8>>(run, x, rows, matrix, result);
     }
 }
 
-// The rows of x as they enter the product.
-static Operand operand_of(const Run& run, Kept kept, const Buffer& x) {
-    if (kept == Kept::floats) return {x.data, x.width, nullptr};
-    const std::int64_t first = run.turn.alone() ? run.member.part : 0;
+// The rows of x in the format in which they enter the product.
+static Operand operand_of(const Run& run, ActivationFormat format, const Buffer& x) {
+    if (format == ActivationFormat::floats) return {x.data, x.width, nullptr};
+    const std::int64_t first = run.block.is_single_row() ? run.member.part : 0;
     return {run.space.operand + first * x.width * kOperandBytes, x.width, run.space.scales + first};
 }
 
-// Makes the part's rows of the operand.
-static void keep(const Run& run, Kept kept, const Buffer& x) {
+// Converts the part's rows of x.
+static void convert_rows(const Run& run, ActivationFormat format, const Buffer& x) {
 #ifdef LINATTN_SHORT_PRODUCTS
-    const std::int64_t first = run.turn.alone() ? run.member.part : 0;
+    const std::int64_t first = run.block.is_single_row() ? run.member.part : 0;
     char* const to = run.space.operand + first * x.width * kOperandBytes;
     float* const scales = run.space.scales + first;
     const Share rows = run.rows();
     for (std::int64_t r = rows.begin; r < rows.end; ++r) {
         char* row = to + r * x.width * kOperandBytes;
-        if (kept == Kept::bf16) keep_bf16(x.row(r), x.width, row);
-        if (kept == Kept::bytes) scales[r] = keep_bytes(x.row(r), x.width, row);
+        if (format == ActivationFormat::bf16) to_bf16(x.row(r), x.width, row);
+        if (format == ActivationFormat::bytes) scales[r] = to_bytes(x.row(r), x.width, row);
     }
 #endif
-    (void)run, (void)kept, (void)x;
+    (void)run, (void)format, (void)x;
 }
 
 // LayerNorm of the part's rows of the stream, or the rows as they are where there is no norm.
@@ -150,37 +148,37 @@ static void normalize_rows(const Run& run, const NormWeights* norm) {
 
 // The result of x W + b for all rows.
 static void product(const Run& run, const Buffer& x, const PackedMatrix& matrix, const Result& result) {
-    const Kept kept = kept_for(run.model.format, run.turn.rows());
+    const ActivationFormat format = activation_format(run.model.format, run.block.rows());
     const auto compute = [&] {
-        const Operand operand = operand_of(run, kept, run.own(x));
-        multiply(run, operand, kept, run.turn.rows(), matrix, {result.to, result.after, run.own(result.added)});
+        const Operand operand = operand_of(run, format, run.own(x));
+        multiply(run, operand, format, run.block.rows(), matrix,
+                 {result.to, result.epilogue, run.own(result.residual)});
     };
-    if (run.turn.alone()) {
+    if (run.block.is_single_row()) {
         return run.phase([&] {
-            keep(run, kept, run.own(x));
+            convert_rows(run, format, run.own(x));
             compute();
         });
     }
-    if (kept != Kept::floats) run.phase([&] { keep(run, kept, x); });
+    if (format != ActivationFormat::floats) run.phase([&] { convert_rows(run, format, x); });
     run.phase(compute);
 }
 
-// The same for x = norm(stream), which each part makes for itself where there is a single row: that
-// takes less time than a phase.
-static void product_of_norm(const Run& run, const NormWeights* norm, const PackedMatrix& matrix,
-                            const Result& result) {
+// The same for x = norm(stream). With a single row, each part computes its own copy of x: that takes
+// less time than a phase.
+static void product_of_norm(const Run& run, const NormWeights* norm, const PackedMatrix& matrix, const Result& result) {
     const Buffer& x = run.space.normed;
-    const Kept kept = kept_for(run.model.format, run.turn.rows());
+    const ActivationFormat format = activation_format(run.model.format, run.block.rows());
     const auto prepare = [&] {
         normalize_rows(run, norm);
-        keep(run, kept, run.own(x));
+        convert_rows(run, format, run.own(x));
     };
     const auto compute = [&] {
-        multiply(run, operand_of(run, kept, run.own(x)), kept, run.turn.rows(), matrix, result);
+        multiply(run, operand_of(run, format, run.own(x)), format, run.block.rows(), matrix, result);
     };
-    if (!run.turn.alone()) run.phase(prepare);
+    if (!run.block.is_single_row()) run.phase(prepare);
     run.phase([&] {
-        if (run.turn.alone()) prepare();
+        if (run.block.is_single_row()) prepare();
         compute();
     });
 }
@@ -189,8 +187,8 @@ static void add(const float* from, std::int64_t count, float* to) {
     for (std::int64_t i = 0; i < count; ++i) to[i] += from[i];
 }
 
-// The vectors that enter the first layer, each with its position's.
-static void enter_row(const Run& run, std::int64_t row, float* to) {
+// One input of the first layer: embeddings, or the start vector, plus the position's.
+static void embed_input(const Run& run, std::int64_t row, float* to) {
     const TokenWeights& tokens = run.model.tokens;
     const DecoderCall& call = run.call;
     const std::int64_t embed = run.model.embed, b = run.sequence(row), i = run.input(row);
@@ -212,26 +210,26 @@ static void enter_row(const Run& run, std::int64_t row, float* to) {
     add(tokens.positions + (first + i) * embed, embed, to);
 }
 
-static void enter(const Run& run) {
+static void embed_inputs(const Run& run) {
     run.phase([&] {
-        const Share rows = run.share_of(run.turn.rows());
-        for (std::int64_t r = rows.begin; r < rows.end; ++r) enter_row(run, r, run.space.stream.row(r));
+        const Share rows = run.share_of(run.block.rows());
+        for (std::int64_t r = rows.begin; r < rows.end; ++r) embed_input(run, r, run.space.stream.row(r));
     });
 }
 
 // One head of one sequence over the block's inputs, in order.
 static void attend_head(const Run& run, std::int64_t layer, std::int64_t sequence, std::int64_t head) {
     const DecoderModel& model = run.model;
-    const std::int64_t D = model.head_dim, H = model.heads, b = run.turn.sequence + sequence;
+    const std::int64_t D = model.head_dim, H = model.heads, b = run.block.sequence + sequence;
     float* query = run.space.mapped.row(run.member.part);
     float* key = query + round_up(D, W<float>);
     float* s = run.call.s[layer] + (b * H + head) * D * D;
     float* z = run.call.z[layer] + (b * H + head) * D;
-    for (std::int64_t i = 0; i < run.turn.inputs; ++i) {
-        const std::int64_t row = sequence * run.turn.inputs + i;
+    for (std::int64_t i = 0; i < run.block.inputs; ++i) {
+        const std::int64_t row = sequence * run.block.inputs + i;
         float* out = run.space.heads.row(row) + head * D;
-        if (run.turn.first + i >= run.inputs_of(b)) {
-            std::memset(out, 0, D * sizeof(float));  // padding: whatever comes out is not looked at
+        if (run.block.first + i >= run.inputs_of(b)) {
+            std::memset(out, 0, D * sizeof(float));  // padding: nobody reads this row
             continue;
         }
         const float* qkv = run.space.qkv.row(row) + head * D;
@@ -246,7 +244,7 @@ static void attend_head(const Run& run, std::int64_t layer, std::int64_t sequenc
 static void prefetch_state(const Run& run, std::int64_t layer) {
     const std::int64_t D = run.model.head_dim;
     const Share heads = run.share_of(run.model.heads, run.member.rank);
-    const float* const s = run.call.s[layer] + run.turn.sequence * run.model.heads * D * D;
+    const float* const s = run.call.s[layer] + run.block.sequence * run.model.heads * D * D;
     for (const float* at = s + heads.begin * D * D; at < s + heads.end * D * D; at += 16) {
         __builtin_prefetch(at, 1, 2);
     }
@@ -255,30 +253,30 @@ static void prefetch_state(const Run& run, std::int64_t layer) {
 static void attend(const Run& run, std::int64_t layer) {
     const std::int64_t H = run.model.heads;
     run.phase([&] {
-        const Share items = run.share_of(run.turn.sequences * H);
+        const Share items = run.share_of(run.block.sequences * H);
         for (std::int64_t item = items.begin; item < items.end; ++item) {
             attend_head(run, layer, item / H, item % H);
         }
     });
 }
 
-// `norm` is what the stream goes through before this layer; null: nothing.
+// `norm` is applied to the stream before this layer; null: none.
 static void run_layer(const Run& run, std::int64_t index, const NormWeights* norm) {
     const DecoderLayer& layer = run.model.layers[index];
     const Workspace& space = run.space;
     const Buffer residual = run.model.norm_first ? space.stream : space.normed;
     const NormWeights* const between = run.model.norm_first ? &layer.norm2 : &layer.norm1;
-    if (run.turn.alone()) prefetch_state(run, index);
+    if (run.block.is_single_row()) prefetch_state(run, index);
     product_of_norm(run, norm, layer.qkv, {space.qkv});
     attend(run, index);
-    product(run, space.heads, layer.out, {space.stream, After::added, residual});
-    product_of_norm(run, between, layer.expand, {space.hidden, After::activation});
-    product(run, space.hidden, layer.contract, {space.stream, After::added, residual});
+    product(run, space.heads, layer.out, {space.stream, Epilogue::residual, residual});
+    product_of_norm(run, between, layer.expand, {space.hidden, Epilogue::activation});
+    product(run, space.hidden, layer.contract, {space.stream, Epilogue::residual, residual});
 }
 
 // The last norm of one row: of vectors, into the caller's memory; of tokens, where the row is its
 // sequence's last input.
-static void leave_row(const Run& run, const Buffer& from, std::int64_t row) {
+static void write_output(const Run& run, const Buffer& from, std::int64_t row) {
     const DecoderModel& model = run.model;
     const std::int64_t b = run.sequence(row), i = run.input(row);
     if (model.tokens.channels == 0) {
@@ -287,18 +285,18 @@ static void leave_row(const Run& run, const Buffer& from, std::int64_t row) {
         normalize(from.row(row), model.embed, model.norm, normed);
         std::memcpy(y, normed, model.embed * sizeof(float));
     } else if (i == run.inputs_of(b) - 1) {
-        normalize(from.row(row), model.embed, model.norm, run.space.last.row(b - run.turn.sequence));
+        normalize(from.row(row), model.embed, model.norm, run.space.final_rows.row(b - run.block.sequence));
     }
 }
 
-// `norm` is what the stream goes through after the last layer, before the last norm; null: nothing.
-static void leave(const Run& run, const NormWeights* norm) {
+// `norm` is applied to the stream between the last layer and the model's last norm; null: none.
+static void write_outputs(const Run& run, const NormWeights* norm) {
     run.phase([&] {
-        if (run.turn.alone() && run.member.part > 0) return;
+        if (run.block.is_single_row() && run.member.part > 0) return;
         if (norm != nullptr) normalize_rows(run, norm);
         const Buffer from = norm == nullptr ? run.space.stream : run.own(run.space.normed);
         const Share rows = run.rows();
-        for (std::int64_t r = rows.begin; r < rows.end; ++r) leave_row(run, from, r);
+        for (std::int64_t r = rows.begin; r < rows.end; ++r) write_output(run, from, r);
     });
 }
 
@@ -307,12 +305,12 @@ static void predict(Run run) {
     const DecoderCall& call = run.call;
     const PackedMatrix& output = run.model.tokens.output;
     const Buffer parameters = run.space.parameters;
-    run.turn.inputs = 1;  // a row a sequence from here on
-    product(run, run.space.last, output, {parameters});
+    run.block.inputs = 1;  // a row a sequence from here on
+    product(run, run.space.final_rows, output, {parameters});
     run.phase([&] {
-        const Share rows = run.share_of(run.turn.rows());
+        const Share rows = run.share_of(run.block.rows());
         for (std::int64_t r = rows.begin; r < rows.end; ++r) {
-            const std::int64_t b = run.turn.sequence + r;
+            const std::int64_t b = run.block.sequence + r;
             float* const to = call.outputs + b * output.outputs;
             std::memcpy(to, parameters.row(r), output.outputs * sizeof(float));
             if (call.drawn != nullptr) draw_token(run.model.tokens, call, b, parameters.row(r));
@@ -320,16 +318,16 @@ static void predict(Run run) {
     });
 }
 
-static void take_turn(const Run& run) {
+static void run_block(const Run& run) {
     const DecoderModel& model = run.model;
-    // Behind the last layer, where norms follow their sums.
+    // Of the layer before, in models whose norms follow the residual sums.
     const NormWeights* after = nullptr;
-    enter(run);
+    embed_inputs(run);
     for (std::int64_t i = 0; i < model.num_layers; ++i) {
         run_layer(run, i, model.norm_first ? &model.layers[i].norm1 : after);
         if (!model.norm_first) after = &model.layers[i].norm2;
     }
-    leave(run, after);
+    write_outputs(run, after);
 }
 
 static void clear_padding(const Buffer& buffer, std::int64_t used, Share rows) {
@@ -352,12 +350,12 @@ static void work(void* context, Member& member) {
     for (std::int64_t b = 0; b < team.call.batch; b += blocks.sequences) {
         const std::int64_t left = team.call.batch - b;
         Run run{team.model, team.call, team.space, member, {b, 0, 0, 0}};
-        run.turn.sequences = left < blocks.sequences ? left : blocks.sequences;
+        run.block.sequences = left < blocks.sequences ? left : blocks.sequences;
         for (std::int64_t i = 0; i < team.call.inputs; i += blocks.inputs) {
             const std::int64_t rest = team.call.inputs - i;
-            run.turn.first = i;
-            run.turn.inputs = rest < blocks.inputs ? rest : blocks.inputs;
-            take_turn(run);
+            run.block.first = i;
+            run.block.inputs = rest < blocks.inputs ? rest : blocks.inputs;
+            run_block(run);
         }
         if (team.model.tokens.channels > 0) predict(run);
     }

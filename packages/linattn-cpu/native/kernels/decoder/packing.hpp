@@ -34,8 +34,8 @@ inline constexpr int kBlockInputs = 16;
 using Block = float[kBlockInputs][kPanel];
 
 // 0 past the last input or output.
-static void read_block(const MatrixSource& from, const PackedMatrix& matrix, std::int64_t output,
-                       std::int64_t input, Block& block) {
+static void read_block(const MatrixSource& from, const PackedMatrix& matrix, std::int64_t output, std::int64_t input,
+                       Block& block) {
     const std::int64_t outputs = matrix.outputs - output, inputs = matrix.inputs - input;
     for (int j = 0; j < kPanel; ++j) {
         const float* source = from.data + (output + j) * from.output_stride + input * from.input_stride;
@@ -58,7 +58,7 @@ static Scales scales_of(const MatrixSource& from, const PackedMatrix& matrix, st
             for (int half = 0; half < 2; ++half) {
                 const Vec<float> x = load(row + half * W<float>), size = x < 0.0f ? -x : x;
                 largest[half] = size > largest[half] ? size : largest[half];
-                poison[half] += x * 0.0f;  // no number, where a weight is none or infinite
+                poison[half] += x * 0.0f;  // NaN where a weight is NaN or infinite
             }
         }
     }
@@ -77,7 +77,7 @@ LINATTN_INLINE UInt32s word_part(Vec<float> x, int i, Vec<float> inverse, Int32s
     if constexpr (F == WeightFormat::float32) return bits<UInt32s>(x);
     if constexpr (F == WeightFormat::bfloat16) return narrow_bf16(x) << (16 * i);
     // 1.5 * 2^23 rounds to an integer, whose bits are the low bits of the sum.
-    const Vec<float> round = all(0x1.8p23f);
+    const Vec<float> round = broadcast(0x1.8p23f);
     const Int32s level = bits<Int32s>(x * inverse + round) - bits<Int32s>(round);
     sum += level;
     return (bits<UInt32s>(level) & 255u) << (8 * i);
@@ -113,8 +113,7 @@ static void pack_panel(const MatrixSource& from, const PackedMatrix& matrix, std
     }
 }
 
-static void pack_panel(const MatrixSource& from, WeightFormat format, const PackedMatrix& matrix,
-                       std::int64_t panel) {
+static void pack_panel(const MatrixSource& from, WeightFormat format, const PackedMatrix& matrix, std::int64_t panel) {
     switch (format) {
         case WeightFormat::float32: return pack_panel<WeightFormat::float32>(from, matrix, panel);
         case WeightFormat::bfloat16: return pack_panel<WeightFormat::bfloat16>(from, matrix, panel);
@@ -123,11 +122,9 @@ static void pack_panel(const MatrixSource& from, WeightFormat format, const Pack
 }
 
 // Fills the panels, scales and sums of `matrix`, whose memory is there.
-static void pack_matrix(const MatrixSource& source, WeightFormat format, const PackedMatrix& matrix,
-                        int threads) {
-    share(panels_of(matrix.outputs), threads, 0, [&](std::int64_t panel, char*) {
-        pack_panel(source, format, matrix, panel);
-    });
+static void pack_matrix(const MatrixSource& source, WeightFormat format, const PackedMatrix& matrix, int threads) {
+    share(panels_of(matrix.outputs), threads, 0,
+          [&](std::int64_t panel, char*) { pack_panel(source, format, matrix, panel); });
 }
 
 }  // namespace decoding

@@ -11,16 +11,16 @@
 LINATTN_BEGIN
 namespace decoding {
 
-// How the activations that enter a product are kept: as they are; as bfloat16; or as integers of 16
-// bits, those of a row on a scale of their own, in two planes of 8 bits.
-enum class Kept { floats, bf16, bytes };
+// The formats of activations in a product: float32; bfloat16; or integers of 16 bits, with a scale
+// for each row, in two planes of 8 bits.
+enum class ActivationFormat { floats, bf16, bytes };
 
 // Rows of activations, ready for a product. A row is `width` numbers, whole panels, and finite past
 // its end, where the weights are 0. Bytes: first the row's high ones, offset by 128, then the low.
 struct Operand {
     const void* rows;
     std::int64_t width;
-    const float* scales;  // of bytes: what 1 stands for in each row
+    const float* scales;  // of bytes: the scale of each row
 };
 
 // R rows of sums for the two registers of a panel.
@@ -29,9 +29,11 @@ struct Sums {
     Vec<float> of[R][2];
 };
 
-// Few rows leave too few sums to hide the latency of a multiplication: more are kept, and added.
+// Few rows leave too few sums to hide the latency of a multiplication: several are kept and added at the end.
 template <int R>
-inline constexpr int kWays = R == 1 ? 4 : R <= 3 ? 2 : 1;
+inline constexpr int kWays = R == 1   ? 4
+                             : R <= 3 ? 2
+                                      : 1;
 
 // Input i of one word of 32 bits, for W outputs.
 template <WeightFormat F>
@@ -101,9 +103,7 @@ struct FromFloats {
 
 #ifdef LINATTN_SHORT_PRODUCTS
 
-LINATTN_INLINE __m512i broadcast_word(const void* from) {
-    return _mm512_set1_epi32(load_as<std::int32_t>(from));
-}
+LINATTN_INLINE __m512i broadcast_word(const void* from) { return _mm512_set1_epi32(load_as<std::int32_t>(from)); }
 
 // Both in bfloat16: two products a lane and instruction, summed in float32.
 struct FromBf16 {
@@ -145,8 +145,7 @@ struct FromBytes {
     }
 
     template <int R>
-    LINATTN_INLINE void add_word(const std::uint8_t* x, std::int64_t width, const char* word,
-                                 Planes<R>& sums) {
+    LINATTN_INLINE void add_word(const std::uint8_t* x, std::int64_t width, const char* word, Planes<R>& sums) {
         const __m512i w0 = load_as<__m512i>(word), w1 = load_as<__m512i>(word + kVectorBytes);
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r) {

@@ -54,19 +54,19 @@ static void normalize(const float* from, std::int64_t count, const NormWeights& 
     }
 }
 
-// How activations of `rows` rows enter a product with weights of this format.
+// The format in which `rows` rows of activations enter a product with such weights.
 //
-// bfloat16: a few rows are bound by reading the weights and keep activations in float32; from
+// bfloat16: a few rows are bound by reading the weights and convert_rows activations in float32; from
 // kBf16Rows rows on, a machine with AVX512-BF16 rounds them to bfloat16 too. int8: a machine with
 // VNNI takes activations as 16 bits, to 2^-16 of the row's largest.
 inline constexpr std::int64_t kBf16Rows = 16;
-LINATTN_INLINE Kept kept_for(WeightFormat format, std::int64_t rows) {
+LINATTN_INLINE ActivationFormat activation_format(WeightFormat format, std::int64_t rows) {
 #ifdef LINATTN_SHORT_PRODUCTS
-    if (format == WeightFormat::bfloat16 && rows >= kBf16Rows) return Kept::bf16;
-    if (format == WeightFormat::int8) return Kept::bytes;
+    if (format == WeightFormat::bfloat16 && rows >= kBf16Rows) return ActivationFormat::bf16;
+    if (format == WeightFormat::int8) return ActivationFormat::bytes;
 #endif
     (void)format, (void)rows;
-    return Kept::floats;
+    return ActivationFormat::floats;
 }
 
 // Bytes of a row of operands, at most.
@@ -74,14 +74,14 @@ inline constexpr std::int64_t kOperandBytes = 2;
 
 #ifdef LINATTN_SHORT_PRODUCTS
 
-static void keep_bf16(const float* from, std::int64_t width, void* to) {
+static void to_bf16(const float* from, std::int64_t width, void* to) {
     for (std::int64_t i = 0; i < width; i += W<float>) {
         Convert<float, bf16>::store_to(static_cast<bf16*>(to) + i, load(from + i));
     }
 }
 
-// Returns what 1 stands for; of a row that holds no number or infinity, that is no number either.
-static float keep_bytes(const float* from, std::int64_t width, void* to) {
+// Returns the scale, the value of level 1. It is NaN for a row that holds NaN or infinity.
+static float to_bytes(const float* from, std::int64_t width, void* to) {
     Vec<float> largest{}, poison{};
     for (std::int64_t i = 0; i < width; i += W<float>) {
         const Vec<float> x = load(from + i), size = x < 0.0f ? -x : x;

@@ -8,24 +8,21 @@
 LINATTN_BEGIN
 namespace decoding {
 
-// Whether a score replaces the best so far: the first that is no number stays, as for torch.argmax.
-LINATTN_INLINE bool beats(float score, float best) {
-    return score > best || (score != score && best == best);
-}
+// Whether a score replaces the best so far. The first NaN stays, as for torch.argmax.
+LINATTN_INLINE bool is_better(float score, float best) { return score > best || (score != score && best == best); }
 
-// argmax(logits / temperature - log(waits)), or argmax(logits) where nothing was drawn.
-static std::int64_t choose(const float* logits, std::int64_t count, const float* waits,
-                           float temperature) {
+// argmax(logits / temperature - log(waits)), the Gumbel-max trick; argmax(logits) without waits.
+static std::int64_t choose(const float* logits, std::int64_t count, const float* waits, float temperature) {
     std::int64_t chosen = 0;
     float best = 0;
     for (std::int64_t i = 0; i < count; ++i) {
         float score = logits[i];
         if (waits != nullptr) {
-            // A wait of 0 would beat any rate.
+            // log(0) would win against every logit.
             const float wait = waits[i] > __FLT_MIN__ ? waits[i] : __FLT_MIN__;
             score = score / temperature - __builtin_logf(wait);
         }
-        if (i == 0 || beats(score, best)) chosen = i, best = score;
+        if (i == 0 || is_better(score, best)) chosen = i, best = score;
     }
     return chosen;
 }
@@ -37,7 +34,7 @@ LINATTN_INLINE float logistic(float uniform) {
     return __builtin_logf(u / (1.0f - u));
 }
 
-// The level nearest to x in [-1, 1]; of no number, one that the next step refuses.
+// The level nearest to x in [-1, 1]; -1 for NaN, which the next step refuses as a token.
 LINATTN_INLINE std::int64_t level_at(float x, std::int64_t levels) {
     const float half_range = static_cast<float>(levels - 1) / 2.0f;
     const float level = __builtin_rintf(x * half_range + half_range);
@@ -55,26 +52,27 @@ LINATTN_INLINE float unit_at(std::int64_t level, std::int64_t levels) {
 static void draw_logistics(const TokenWeights& tokens, const float* parameters, const float* waits,
                            const float* uniform, float temperature, std::int64_t* drawn) {
     const std::int64_t K = tokens.choices, C = tokens.channels;
-    const float* of = parameters + choose(parameters, K, waits, temperature);
+    const float* component = parameters + choose(parameters, K, waits, temperature);
     float unit[3] = {0, 0, 0};
     for (std::int64_t c = 0; c < C; ++c) {
-        float value = of[(1 + c) * K];
+        float value = component[(1 + c) * K];
         if (uniform != nullptr) {
-            const float given = of[(1 + C + c) * K];
-            const float log_scale = given < tokens.lowest_log_scale ? tokens.lowest_log_scale : given;
+            const float predicted = component[(1 + C + c) * K], lowest = tokens.lowest_log_scale;
+            const float log_scale = predicted < lowest ? lowest : predicted;
             value += logistic(uniform[c]) * temperature * __builtin_expf(log_scale);
         }
-        const float* on = of + (1 + 2 * C) * K;
-        if (c == 1) value += __builtin_tanhf(on[0]) * unit[0];
-        if (c == 2) value += __builtin_tanhf(on[K]) * unit[0] + __builtin_tanhf(on[2 * K]) * unit[1];
+        const float* coefficients = component + (1 + 2 * C) * K;
+        if (c == 1) value += __builtin_tanhf(coefficients[0]) * unit[0];
+        if (c == 2) {
+            value += __builtin_tanhf(coefficients[K]) * unit[0] + __builtin_tanhf(coefficients[2 * K]) * unit[1];
+        }
         drawn[c] = level_at(value, tokens.levels);
         unit[c] = unit_at(drawn[c], tokens.levels);
     }
 }
 
 // The token of row b from its parameters.
-static void draw_token(const TokenWeights& tokens, const DecoderCall& call, std::int64_t b,
-                       const float* parameters) {
+static void draw_token(const TokenWeights& tokens, const DecoderCall& call, std::int64_t b, const float* parameters) {
     const float* waits = call.waits == nullptr ? nullptr : call.waits + b * tokens.choices;
     const float* uniform = call.uniform == nullptr ? nullptr : call.uniform + b * tokens.channels;
     std::int64_t* drawn = call.drawn + b * tokens.channels;

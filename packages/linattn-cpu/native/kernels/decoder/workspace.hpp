@@ -26,29 +26,28 @@ struct Blocks {
 
 // Inputs `first` .. first + inputs - 1 of `sequences` sequences from `sequence` on; row r holds
 // input first + r % inputs of sequence sequence + r / inputs.
-struct Turn {
+struct RowBlock {
     std::int64_t sequence, sequences, first, inputs;
 
     std::int64_t rows() const { return sequences * inputs; }
-    // With one row, every part computes for itself what takes less time than a phase.
-    bool alone() const { return rows() == 1; }
+    bool is_single_row() const { return rows() == 1; }
 };
 
 // Float32 rows, each padded to whole panels.
 struct Buffer {
     float* data;
     std::int64_t width;
-    bool for_each_part = false;  // each part has a row of its own when there is only one
+    bool for_each_part = false;  // with a single row, each part has its own copy
 
     float* row(std::int64_t r) const { return data + r * width; }
 };
 
 // The memory of a call.
 struct Workspace {
-    Buffer stream;   // the residual stream
-    Buffer normed;   // what enters a layer's products
+    Buffer stream;  // the residual stream
+    Buffer normed;  // what enters a layer's products
     Buffer qkv, heads, hidden;
-    Buffer last;        // what leaves the layers after each sequence's last input
+    Buffer final_rows;  // of each sequence after its last input, normalized
     Buffer parameters;  // of the head
     char* operand;      // rows as they enter a product, and their scales
     float* scales;
@@ -74,7 +73,7 @@ static Workspace lay_out(Arena& arena, const DecoderModel& model, const DecoderC
     space.qkv = take_rows(arena, rows, 3 * embed);
     space.heads = take_rows(arena, rows, embed);
     space.hidden = take_rows(arena, rows, hidden);
-    space.last = take_rows(arena, sequences, embed);
+    space.final_rows = take_rows(arena, sequences, embed);
     space.parameters = take_rows(arena, sequences, model.tokens.output.outputs);
     space.operand = arena.take<char>(shared * widest * kOperandBytes);
     space.scales = arena.take<float>(shared);

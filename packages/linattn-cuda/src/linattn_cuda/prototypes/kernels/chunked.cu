@@ -99,7 +99,8 @@ LINATTN_DEVICE void add_to_state(ChunkedTiles<D, M>& tiles) {
 }
 
 template <Dtype dtype, int D, int M>
-LINATTN_KERNEL(256, 1) chunked(Call call) {
+LINATTN_KERNEL(256, 1)
+chunked(Call call) {
     using Tiles = ChunkedTiles<D, M>;
     LINATTN_SHARED(shared);
     Tiles& tiles = *reinterpret_cast<Tiles*>(shared);

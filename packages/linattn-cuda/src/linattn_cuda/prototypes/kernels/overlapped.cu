@@ -78,9 +78,7 @@ struct RawChunk {
     RawRows<dtype, M> values;
 
     LINATTN_DEVICE explicit RawChunk(unsigned char* data)
-        : queries{data},
-          keys{data + RawRows<dtype, D>::bytes},
-          values{data + 2 * RawRows<dtype, D>::bytes} {}
+        : queries{data}, keys{data + RawRows<dtype, D>::bytes}, values{data + 2 * RawRows<dtype, D>::bytes} {}
 };
 
 // Walks the positions from `begin` to `end`, with the state as it is before them.
@@ -115,7 +113,8 @@ LINATTN_DEVICE void walk(const Call& call, unsigned char* shared, Int begin, Int
 }
 
 template <Dtype dtype, int D, int M>
-LINATTN_KERNEL(chunk_threads, 1) overlapped(Call call) {
+LINATTN_KERNEL(chunk_threads, 1)
+overlapped(Call call) {
     LINATTN_SHARED(shared);
     RegisterState<D, M> state;
     walk<dtype>(call, shared, 0, call.length, state);

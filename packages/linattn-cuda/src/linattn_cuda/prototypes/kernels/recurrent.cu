@@ -22,7 +22,8 @@ namespace linattn::prototypes {
 constexpr int recurrent_threads(int columns) { return (columns + 1 + 31) / 32 * 32; }
 
 template <Dtype dtype, int D, int M>
-LINATTN_KERNEL(recurrent_threads(M), 1) recurrent(Call call) {
+LINATTN_KERNEL(recurrent_threads(M), 1)
+recurrent(Call call) {
     constexpr int threads = recurrent_threads(M);
     LINATTN_SHARED(shared);
     float* query = reinterpret_cast<float*>(shared);  // phi(q), phi(k) of one position; one denominator

@@ -34,7 +34,8 @@ LINATTN_DEVICE float* segment_sums_at(const Call& call, Int segment) {
 
 // The walk without queries and outputs.
 template <Dtype dtype, int D, int M>
-LINATTN_KERNEL(chunk_threads, 1) segment_sums(Call call) {
+LINATTN_KERNEL(chunk_threads, 1)
+segment_sums(Call call) {
     LINATTN_SHARED(shared);
     const ChunkTiles<D, M> tiles(shared);
     const RawChunk<dtype, D, M> raw(shared + ChunkTiles<D, M>::bytes);
@@ -67,7 +68,8 @@ LINATTN_KERNEL(chunk_threads, 1) segment_sums(Call call) {
 
 // A thread a number: what a segment has added becomes what was there before it.
 template <Dtype dtype, int D, int M>
-LINATTN_KERNEL(256, 1) segment_starts(Call call) {
+LINATTN_KERNEL(256, 1)
+segment_starts(Call call) {
     const int number = block_y() * 256 + thread_index();
     if (number >= segment_numbers<D, M>()) return;
     float sum = 0.0f;
@@ -80,7 +82,8 @@ LINATTN_KERNEL(256, 1) segment_starts(Call call) {
 }
 
 template <Dtype dtype, int D, int M>
-LINATTN_KERNEL(chunk_threads, 1) segment_outputs(Call call) {
+LINATTN_KERNEL(chunk_threads, 1)
+segment_outputs(Call call) {
     LINATTN_SHARED(shared);
     RegisterState<D, M> state;
     const float* sums = segment_sums_at<D, M>(call, block_y());

@@ -32,8 +32,8 @@ template <int D, int M>
 struct ChunkTiles {
     static constexpr int bytes = 2 * (2 * chunk * (D + 8) + (chunk + D) * (M + 8));
 
-    Tile<1, D + 8> queries, keys;   // phi(q), phi(k): chunk x D
-    Tile<1, M + 8> values, state;   // chunk x (M + 8) and D x (M + 8): M columns, one of ones or z, seven of zeros
+    Tile<1, D + 8> queries, keys;  // phi(q), phi(k): chunk x D
+    Tile<1, M + 8> values, state;  // chunk x (M + 8) and D x (M + 8): M columns, one of ones or z, seven of zeros
 
     LINATTN_DEVICE explicit ChunkTiles(unsigned char* shared)
         : queries{reinterpret_cast<u16*>(shared)},
@@ -183,7 +183,8 @@ LINATTN_DEVICE void write_rows(const float (&out)[M / 8 + 1][4], const Heads<dty
 }
 
 template <Dtype dtype, int D, int M>
-LINATTN_KERNEL(chunk_threads, 1) tensor_cores(Call call) {
+LINATTN_KERNEL(chunk_threads, 1)
+tensor_cores(Call call) {
     LINATTN_SHARED(shared);
     const ChunkTiles<D, M> tiles(shared);
     const Heads<dtype> head(call);
