@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import torch
-from copying.data import Duplications, in_second_half
 from torch import Tensor
 
+from copying.data import Duplications, in_second_half
 from linattn_models import AutoregressiveTransformer
 
 Batch = dict[str, Tensor]

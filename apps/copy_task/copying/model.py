@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import torch
-from copying.data import VOCABULARY
-from copying.presets import Attention, Recipe
 from torch import Tensor, nn
 
+from copying.data import VOCABULARY
+from copying.presets import Attention, Recipe
 from linattn_models import AutoregressiveTransformer
 
 LONGEST_WAVELENGTH = 200.0  # over 2 pi; longer than sequences are

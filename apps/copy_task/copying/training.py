@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
 from copying.data import Duplications
 from copying.measures import copy_loss, copy_measures
 from copying.model import build_model
 from copying.presets import Attention, Recipe
-
 from linattn_models.training import RunFolder, is_main_process, train
 
 APP = "copy_task"

@@ -10,7 +10,6 @@ import pytest
 from matplotlib.image import imread
 from safetensors.numpy import load_file, save_file
 
-from linattn_models import TransformerConfig
 from tests.apps.app_scripts import Script
 
 PNG = b"\x89PNG"
