@@ -63,10 +63,10 @@ struct AttentionForward : Attention {
 };
 
 struct AttentionBackward : Attention {
-    Tensor4 grad_out;         // (B, H, N, M), value_dtype
-    State grad_last;          // of `last`
-    State state;              // causal: `initial`; otherwise the sums over the keys
-    const void* out;          // as the forward pass wrote them
+    Tensor4 grad_out;  // (B, H, N, M), value_dtype
+    State grad_last;   // of `last`
+    State state;       // causal: `initial`; otherwise the sums over the keys
+    const void* out;   // as the forward pass wrote them
     const float* normalizer;
     void* grad_query;    // (B, H, N, D), query_dtype
     void* grad_key;      // (B, H, L, D), query_dtype

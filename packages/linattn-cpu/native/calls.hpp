@@ -8,9 +8,7 @@ namespace linattn {
 // Numbers as they lie in memory, by the names that torch gives them.
 enum class Dtype : int { float64 = 0, float32 = 1, bfloat16 = 2, float16 = 3 };
 
-static constexpr int bytes_of(Dtype dtype) {
-    return dtype == Dtype::float64 ? 8 : dtype == Dtype::float32 ? 4 : 2;
-}
+static constexpr int bytes_of(Dtype dtype) { return dtype == Dtype::float64 ? 8 : dtype == Dtype::float32 ? 4 : 2; }
 
 // The feature maps that are applied inside.
 enum class FeatureMap : int { identity = 0, relu = 1, elu = 2 };
@@ -51,16 +49,16 @@ struct AttentionForward : Attention {
 };
 
 struct AttentionBackward : Attention {
-    Tensor4 grad_out;        // (B, H, N, M), value_dtype
-    State grad_last;         // of `last`
-    State state;             // causal: `initial`; otherwise the sums over the keys
-    const void* out;         // as the forward pass wrote them
+    Tensor4 grad_out;  // (B, H, N, M), value_dtype
+    State grad_last;   // of `last`
+    State state;       // causal: `initial`; otherwise the sums over the keys
+    const void* out;   // as the forward pass wrote them
     const void* normalizer;
-    void* grad_query;        // (B, H, N, D), query_dtype
-    void* grad_key;          // (B, H, L, D), query_dtype
-    void* grad_value;        // (B, H, L, M), value_dtype
-    State grad_initial;      // causal only
-    void* scratch;           // (B, H, N) in the accumulation dtype, for whatever the kernel wants
+    void* grad_query;    // (B, H, N, D), query_dtype
+    void* grad_key;      // (B, H, L, D), query_dtype
+    void* grad_value;    // (B, H, L, M), value_dtype
+    State grad_initial;  // causal only
+    void* scratch;       // (B, H, N) in the accumulation dtype, for whatever the kernel wants
 };
 
 // One decoding step: s += phi(k) v^T, z += phi(k), out = phi(q)^T s / (phi(q)^T z + eps).
@@ -91,8 +89,7 @@ struct Kernels {
     void (*step)(const Step& call);
     int panel_width;  // outputs of packed weights that are computed together
     std::int64_t (*packed_bytes)(WeightFormat format, std::int64_t inputs, std::int64_t outputs);
-    void (*pack_matrix)(const MatrixSource& source, WeightFormat format, const PackedMatrix& matrix,
-                        int threads);
+    void (*pack_matrix)(const MatrixSource& source, WeightFormat format, const PackedMatrix& matrix, int threads);
     std::int64_t (*workspace_bytes)(const DecoderModel& model, const DecoderCall& call);
     void (*decode)(const DecoderModel& model, const DecoderCall& call, void* workspace);
 };

@@ -20,8 +20,7 @@ namespace linattn {
 
 namespace {
 
-std::pair<int, bool> best_schedule_of(Int heads, Int length, Int dim, Int value_dim, bool causal,
-                                      int multiprocessors) {
+std::pair<int, bool> best_schedule_of(Int heads, Int length, Int dim, Int value_dim, bool causal, int multiprocessors) {
     const Schedule best = best_schedule({heads, length, dim, value_dim, causal, multiprocessors});
     return {best.segments, best.relay};
 }
@@ -29,9 +28,9 @@ std::pair<int, bool> best_schedule_of(Int heads, Int length, Int dim, Int value_
 #ifndef LINATTN_EMULATED
 // Of a GPU: major and minor capability, multiprocessors, the most bytes of shared memory that a block may ask for.
 std::array<int, 4> device_attributes(int index) {
-    constexpr std::array<cudaDeviceAttr, 4> asked = {
-        cudaDevAttrComputeCapabilityMajor, cudaDevAttrComputeCapabilityMinor, cudaDevAttrMultiProcessorCount,
-        cudaDevAttrMaxSharedMemoryPerBlockOptin};
+    constexpr std::array<cudaDeviceAttr, 4> asked = {cudaDevAttrComputeCapabilityMajor,
+                                                     cudaDevAttrComputeCapabilityMinor, cudaDevAttrMultiProcessorCount,
+                                                     cudaDevAttrMaxSharedMemoryPerBlockOptin};
     std::array<int, 4> values{};
     for (int i = 0; i < 4; ++i) {
         expect_success("the question for a GPU's attributes", cudaDeviceGetAttribute(&values[i], asked[i], index));

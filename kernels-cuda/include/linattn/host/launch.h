@@ -36,7 +36,8 @@ Status launch(const char* name, void (*kernel)(Parameters...), Int grid_x, int g
 
 // Zeros, in the order of the stream.
 inline Status clear(void* memory, Int bytes, void* stream) {
-    return status_of(cudaMemsetAsync(memory, 0, static_cast<size_t>(bytes), static_cast<cudaStream_t>(stream)), "clear");
+    return status_of(cudaMemsetAsync(memory, 0, static_cast<size_t>(bytes), static_cast<cudaStream_t>(stream)),
+                     "clear");
 }
 
 }  // namespace linattn
