@@ -106,16 +106,9 @@ def compat(session: nox.Session, torch: str) -> None:
     editable = (argument for folder in folders for argument in ("-e", folder))
     session.install("-c", str(unpinned), "--no-build-isolation", *editable)
     session.run("python", "-m", "linattn_core.info")
-    session.run(
-        "python",
-        "-m",
-        "pytest",
-        "-n",
-        str(os.cpu_count() or 1),
-        "tests/core",
-        "tests/contract",
-        *session.posargs,
-    )
+    workers = ("-n", str(os.cpu_count() or 1))
+    suites = ("tests/core", "tests/contract")
+    session.run("python", "-m", "pytest", *workers, *suites, *session.posargs)
 
 
 @nox.session
@@ -127,15 +120,15 @@ def demo(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Measure the operator and generation against softmax attention; `-- --help` tells more."""
-    install_packages(session)
+    """Measure the operator and generation against softmax attention; `-- --help` lists the options."""
+    install_packages(session, "matplotlib")
     session.run("python", "-m", "benchmarks", *session.posargs)
 
 
 @nox.session
 def bench_peers(session: nox.Session) -> None:
     """Measure against transformers and pytorch-fast-transformers (four minutes to compile) too."""
-    install_packages(session, "setuptools", "wheel", "transformers")
+    install_packages(session, "matplotlib", "setuptools", "wheel", "transformers")
     # Isolated, its setup.py would not find torch; with an nvcc in reach, it would compile for CUDA.
     install(
         session, "--no-build-isolation", "--no-deps", "pytorch-fast-transformers",
