@@ -120,7 +120,7 @@ def demo(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Measure the operator and generation against softmax attention; `-- --help` lists the options."""
+    """Measure the operator and generation against softmax attention; see `-- --help`."""
     install_packages(session, "matplotlib")
     session.run("python", "-m", "benchmarks", *session.posargs)
 
