@@ -23,6 +23,7 @@ from linattn_models import (
     save,
 )
 from linattn_models.attention import Attention
+from tests.models.ctc.spelling import assert_learns_to_spell
 
 FEATURES = 6
 PHONES = 4
@@ -135,6 +136,12 @@ def test_inside_autocast_sums_stay_in_float32(attention: Attention | str) -> Non
     assert seen == [torch.float32] and out.dtype == torch.float32
     torch.testing.assert_close(out, model(frames.float()), rtol=0, atol=0.2)
     assert model.bfloat16()(frames.bfloat16()).dtype == torch.bfloat16
+
+
+def test_learns_to_spell() -> None:
+    torch.manual_seed(0)
+    model = CTCTransformer(tiny_config(depthwise_kernel=5))
+    assert_learns_to_spell(model, FEATURES, PHONES, steps=150)
 
 
 def test_greedy_is_that_of_the_log_probabilities() -> None:
