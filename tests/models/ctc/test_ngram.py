@@ -152,8 +152,8 @@ def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
     ("transcripts", "phones", "order", "said"),
     [
         ([], PHONES, 2, "transcripts: expected at least one, got none"),
-        ([[1, 4]], PHONES, 2, r"transcripts: expected phones in 1\.\.3, got 4"),
-        ([[1, 0]], PHONES, 2, r"transcripts: expected phones in 1\.\.3, got 0"),
+        ([[1, 4]], PHONES, 2, r"phones: expected classes in 1\.\.3, got 4"),
+        ([[1, 0]], PHONES, 2, r"phones: expected classes in 1\.\.3, got 0"),
         ([[1]], PHONES, 0, "order: expected an integer of at least 1"),
         ([[1]], ("a", "a b"), 2, "phones: expected names without spaces"),
         ([[1]], ("a", "<s>"), 2, "phones: expected names without spaces, other than <s>"),
@@ -166,6 +166,12 @@ def test_what_cannot_be_estimated_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=said):
         NGram.estimate(transcripts, phones, order)
+
+
+@pytest.mark.parametrize("phone", [-1, 4])
+def test_a_phone_that_is_none_has_no_probability(phone: int) -> None:
+    with pytest.raises(ValueError, match=rf"phones: expected classes in 1\.\.3, got {phone}"):
+        NGram.estimate([[1]], PHONES).log_prob([], phone)
 
 
 def test_an_empty_transcript_is_an_end() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -20,11 +19,11 @@ from linattn_models.ctc.arpa import (
     read_arpa,
     write_arpa,
 )
+from linattn_models.ctc.witten_bell import History, witten_bell
 from linattn_models.validation import at_least
 
 START, END = -1, 0
 """Phones are 1 to their number; the end takes the place of the blank."""
-History = tuple[int, ...]
 
 
 class NGram:
@@ -59,14 +58,7 @@ class NGram:
     def estimate(
         cls, transcripts: Iterable[Sequence[int]], phones: Sequence[str], order: int = 3
     ) -> NGram:
-        """The model of some transcripts, by interpolated Witten-Bell smoothing.
-
-            p(w | h) = (c(h w) + t(h) p(w | h')) / (c(h) + t(h)),
-
-        with c(h w) the count of an n-gram, c(h) the sum over w, t(h) the number of different w
-        after h, and h' without the first phone of h. Below the empty history all phones and the
-        end are equally likely, so that none has probability 0. (Witten and Bell
-        1991.)
+        """The model of some transcripts, by interpolated Witten-Bell smoothing. See `witten_bell`.
 
         Args:
             transcripts: phones from 1 to len(phones), each.
@@ -78,15 +70,10 @@ class NGram:
         """
         at_least("order", order, 1)
         _check_names(phones)
-        counts: dict[History, Counter[int]] = defaultdict(Counter)
-        for transcript in transcripts:
-            tokens = _tokens(transcript, len(phones))
-            for last in range(1, len(tokens)):
-                for first in range(max(0, last - order + 1), last + 1):
-                    counts[tuple(tokens[first:last])][tokens[last]] += 1
-        if not counts:
+        sentences = [_tokens(transcript, len(phones)) for transcript in transcripts]
+        if not sentences:
             raise ValueError(expected("transcripts", "at least one", "none"))
-        return cls(phones, _interpolated(counts, len(phones) + 1))
+        return cls(phones, witten_bell(sentences, len(phones) + 1, order))
 
     @classmethod
     def read(cls, path: str | Path, phones: Sequence[str]) -> NGram:
@@ -130,7 +117,12 @@ class NGram:
         Args:
             history: all phones since the beginning of the sentence.
             phone: from 1 to len(phones), or `END` = 0.
+
+        Raises:
+            ValueError: another phone.
         """
+        if phone != END:
+            _tokens([phone], len(self.phones))
         return float(self.log_probs(self._state((START, *history)))[phone])
 
     def perplexity(self, transcripts: Iterable[Sequence[int]]) -> float:
@@ -181,26 +173,8 @@ def _tokens(transcript: Sequence[int], phones: int) -> list[int]:
     tokens = [int(phone) for phone in transcript]
     outside = [phone for phone in tokens if not 1 <= phone <= phones]
     if outside:
-        raise ValueError(expected("transcripts", f"phones in 1..{phones}", outside[0]))
+        raise ValueError(expected("phones", f"classes in 1..{phones}", outside[0]))
     return [START, *tokens, END]
-
-
-def _interpolated(counts: Mapping[History, Counter[int]], tokens: int) -> dict[History, Entry]:
-    probabilities: dict[History, float] = {}
-    shares: dict[History, float] = {}  # of the shorter history: t(h) / (c(h) + t(h))
-    for history in sorted(counts, key=len):  # the shorter first, since the longer build on them
-        after = counts[history]
-        shares[history] = len(after) / (after.total() + len(after))
-        for token in after if history else range(tokens):
-            shorter = probabilities[(*history[1:], token)] if history else 1 / tokens
-            seen = after[token] / (after.total() + len(after))
-            probabilities[(*history, token)] = seen + shares[history] * shorter
-    logs = {ngram: math.log10(probability) for ngram, probability in probabilities.items()}
-    logs[START,] = ZERO
-    return {
-        ngram: Entry(log, math.log10(shares[ngram]) if ngram in shares else 0.0)
-        for ngram, log in logs.items()
-    }
 
 
 def _check_names(phones: Sequence[str]) -> None:
