@@ -172,7 +172,7 @@ class AutoregressiveTransformer(Generation, nn.Module):
     @property
     def can_step(self) -> bool:
         """Whether the attention has a state to step from; LSH has none."""
-        return cast(Attention, self.config.attention).can_step
+        return not cast(Attention, self.config.attention).cannot_step
 
     def describe(self) -> DecoderDescription:
         """The model for a backend that compiles whole steps of tokens.

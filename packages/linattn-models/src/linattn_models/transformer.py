@@ -113,7 +113,7 @@ class Transformer(nn.Module):
         """
         self._check_causal("prefill")
         check_vector_sequences(x, self.config.embed_dim)
-        batch, length = x.shape[0], x.shape[1]
+        batch, length = x.shape[:2]
         check_prompts(length, max_length)
         cursor = Cursor(length, length)
         if lengths is not None:

@@ -84,5 +84,5 @@ def _worth_packing(model: TokenModel, steps: int) -> bool:
 
 def _check_no_dropout(model: TokenModel) -> None:
     if model.training and model.config.dropout > 0:
-        came = f"training mode with dropout {model.config.dropout:g}"
-        raise ValueError(expected("the model", "evaluation mode", came, "call model.eval() first"))
+        got = f"training mode with dropout {model.config.dropout:g}"
+        raise ValueError(expected("the model", "evaluation mode", got, "call model.eval() first"))

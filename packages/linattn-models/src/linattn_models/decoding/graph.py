@@ -138,13 +138,13 @@ class GraphDecoder(NativeDecoder):
         shape = (batch, model.num_heads, model.head_dim, model.head_dim)
         for s, z in states:
             if s.shape != shape or z.shape != shape[:3]:
-                came = f"{tuple(s.shape)} and {tuple(z.shape)}"
-                raise ValueError(expected("a layer's s and z", f"{shape} and {shape[:3]}", came))
+                got = f"{tuple(s.shape)} and {tuple(z.shape)}"
+                raise ValueError(expected("a layer's s and z", f"{shape} and {shape[:3]}", got))
             for x in (s, z):
                 if x.dtype != torch.float32 or x.device != device:
-                    came = f"{x.dtype} on {x.device}"
+                    got = f"{x.dtype} on {x.device}"
                     advice = f"convert it by .to({str(device)!r}, torch.float32)"
-                    raise ValueError(expected("a state", f"float32 on {device}", came, advice))
+                    raise ValueError(expected("a state", f"float32 on {device}", got, advice))
 
 
 class _Slot:

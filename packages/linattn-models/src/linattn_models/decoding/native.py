@@ -115,8 +115,8 @@ class CompiledTransformer(_Compiled):
 
     def _check_place(self, x: Tensor) -> None:
         if x.dtype != torch.float32 or x.device != self.device:
-            came = f"{x.dtype} on {x.device}"
-            raise TypeError(expected("x", f"float32 on {self.device}", came, "convert it by .to()"))
+            got = f"{x.dtype} on {x.device}"
+            raise TypeError(expected("x", f"float32 on {self.device}", got, "convert it by .to()"))
 
 
 class CompiledDecoder(_Compiled, Drawing):
@@ -196,9 +196,9 @@ class CompiledDecoder(_Compiled, Drawing):
     def predictor(self, method: str, decoder: str | CompiledDecoder, steps: int) -> Begin:
         """What draws by this decoder; see `Drawing`."""
         if method not in ("auto", "stateful") or decoder not in ("auto", self):
-            came = f"method={method!r} with decoder={decoder!r}"
+            got = f"method={method!r} with decoder={decoder!r}"
             advice = "a compiled decoder draws by its own steps, so call the model's generate"
-            raise ValueError(expected("generate", "a compiled decoder's 'auto'", came, advice))
+            raise ValueError(expected("generate", "a compiled decoder's 'auto'", got, advice))
         return partial(FusedPredictor, self)
 
     def check_decodes(self, model: TokenModel) -> None:

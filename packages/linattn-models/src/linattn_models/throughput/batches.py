@@ -15,8 +15,8 @@ from functools import partial
 import torch
 
 from linattn_core.errors import expected
+from linattn_models.memory import available_memory, lacks_memory, peak_memory
 from linattn_models.throughput.generating import Throughput
-from linattn_models.throughput.memory import available_memory, lacks_memory, peak_memory
 from linattn_models.validation import at_least
 
 # Samples a second that count as more, and the part of the free memory that is used.

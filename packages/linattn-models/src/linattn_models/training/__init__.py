@@ -39,7 +39,6 @@ from linattn_models.training.run import train  # noqa: E402
 from linattn_models.training.run_folder import RunFolder  # noqa: E402
 from linattn_models.training.runtime import environment, is_main_process  # noqa: E402
 from linattn_models.training.script import (  # noqa: E402
-    lacks_memory,
     peek_flag,
     preset_flags,
     require_at_least,
@@ -58,7 +57,6 @@ __all__ = [
     "environment",
     "figure",
     "is_main_process",
-    "lacks_memory",
     "markdown_table",
     "measure_updates",
     "peek_flag",

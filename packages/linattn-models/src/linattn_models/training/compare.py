@@ -20,11 +20,7 @@ from linattn_models.training.config import TrainingFlags, flatten
 from linattn_models.training.data import TrainingData
 from linattn_models.training.optimization import Loss, Updater
 from linattn_models.training.run_folder import RunFolder
-from linattn_models.training.runtime import (
-    deterministic_kernels,
-    environment,
-    make_accelerator,
-)
+from linattn_models.training.runtime import deterministic_kernels, environment, make_accelerator
 
 _UPDATES_A_ROUND = 3
 _EVALUATIONS = 8  # while a model trains, at least: the points of its curve

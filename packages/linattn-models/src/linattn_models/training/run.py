@@ -14,22 +14,13 @@ from torch import nn
 from linattn_core.errors import expected
 from linattn_models.files import remove_leftovers
 from linattn_models.training.checkpoint import read_checkpoint
-from linattn_models.training.config import (
-    TrainingConfig,
-    fingerprint,
-    require_same_run,
-    run_config,
-)
+from linattn_models.training.config import TrainingConfig, fingerprint, require_same_run, run_config
 from linattn_models.training.data import TrainingData, seed_all
 from linattn_models.training.loop import Evaluate, Loop, kept_modes
 from linattn_models.training.metrics import MetricsLog
 from linattn_models.training.optimization import Loss, Updater
 from linattn_models.training.run_folder import RunFolder
-from linattn_models.training.runtime import (
-    deterministic_kernels,
-    environment,
-    make_accelerator,
-)
+from linattn_models.training.runtime import deterministic_kernels, environment, make_accelerator
 from linattn_models.training.script import StopRequest
 from linattn_models.training.snapshot import Progress, Snapshots
 

@@ -24,11 +24,7 @@ from linattn_models.training.checkpoint import (
     write_checkpoint,
 )
 from linattn_models.training.data import random_tensors, seed_all, set_random_tensors
-from linattn_models.training.optimization import (
-    Updater,
-    load_optimizer_tensors,
-    optimizer_tensors,
-)
+from linattn_models.training.optimization import Updater, load_optimizer_tensors, optimizer_tensors
 from linattn_models.training.run_folder import RunFolder, checkpoint_step
 
 
