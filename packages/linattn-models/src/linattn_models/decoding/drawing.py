@@ -5,16 +5,16 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from linattn_models.decoding.model import Drawable
 from linattn_models.decoding.predictors import Begin
 from linattn_models.decoding.prompts import Prompt, checked_prompt
 from linattn_models.decoding.sampling import NanCheck, Sampling
-from linattn_models.heads import Head
 
 METHODS = ("auto", "stateful", "rerun")
 
@@ -64,20 +64,7 @@ def arguments_of(other: Callable[P, Any]) -> Callable[[Callable[..., R]], Callab
 
 
 class Drawing:
-    """What sequences are drawn from: a model, or a decoder compiled from one.
-
-    Attributes:
-        head: the distribution of a token.
-        max_length: the most tokens of a sequence.
-    """
-
-    head: Head
-    max_length: int
-
-    @property
-    def device(self) -> torch.device:
-        """Where tokens and parameters are."""
-        raise NotImplementedError
+    """Gives a `Drawable` with a `predictor` the methods `generate` and `stream`."""
 
     def predictor(self, method: str, decoder: Any, steps: int) -> Begin:
         """What draws by this method in so many steps.
@@ -102,8 +89,9 @@ class Drawing:
         decoder: Any = "auto",
     ) -> Plan:
         sampling = Sampling(temperature, generator)
-        sampling.check_device(self.device)
-        prompt = checked_prompt(self, batch, prefix, prefix_lengths, length)
+        source = cast(Drawable, self)
+        sampling.check_device(source.device)
+        prompt = checked_prompt(source, batch, prefix, prefix_lengths, length)
         return Plan(prompt, sampling, self.predictor(method, decoder, prompt.steps), progress)
 
     @arguments_of(_plan)

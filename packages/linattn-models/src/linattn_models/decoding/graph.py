@@ -59,7 +59,7 @@ class GraphDecoder(NativeDecoder):
         self._torch_step = TorchStep(description, weights, backend)
         self._choose = choose
         self._recorder = recorder
-        self._slots: list[_Slot] = []  # the last used at the end
+        self._slots: list[_Slot] = []  # the most recently used at the end
         self._lock = threading.RLock()
 
     @property
@@ -82,15 +82,14 @@ class GraphDecoder(NativeDecoder):
         self, inputs: Tensor, position: int | Tensor, states: States, draw: Draw | None
     ) -> Stepped:
         with self._lock, torch.no_grad():
-            reserved = self._slot_of(states)
-            if reserved is not None:
-                parameters, tokens = reserved.step(inputs, position, draw)
-                return parameters, None if tokens is None else tokens.clone()
-            self._check(states, inputs.shape[0])
-            _check_position(position, inputs.shape[0])
-            slot = self._free_slot(inputs.shape[0])
-            parameters, tokens = slot.step_of(states, inputs, position, draw)
-            return parameters.clone(), None if tokens is None else tokens.clone()
+            slot = reserved = self._slot_of(states)
+            if slot is None:
+                self._check(states, position, inputs.shape[0])
+                slot = self._free_slot(inputs.shape[0])
+            parameters, tokens = slot.step(states, inputs, position, draw)
+            if reserved is None:
+                parameters = parameters.clone()  # the slot's next step may be another caller's
+            return parameters, None if tokens is None else tokens.clone()
 
     def reserve(self, batch: int, owner: object) -> tuple[LinearAttentionState, ...]:
         """The states of a slot, which is free again once the owner is gone."""
@@ -109,10 +108,7 @@ class GraphDecoder(NativeDecoder):
             return slot.noise(temperature)
 
     def _slot_of(self, states: States) -> _Slot | None:
-        for slot in self._slots:
-            if slot.states is states:
-                return slot
-        return None
+        return next((slot for slot in self._slots if slot.states is states), None)
 
     def _free_slot(self, batch: int) -> _Slot:
         free = [slot for slot in self._slots if not slot.reserved]
@@ -129,7 +125,7 @@ class GraphDecoder(NativeDecoder):
         self._slots.append(_Slot(self._torch_step, self._choose, recorder, batch))
         return self._slots[-1]
 
-    def _check(self, states: States, batch: int) -> None:
+    def _check(self, states: States, position: int | Tensor, batch: int) -> None:
         model, device = self._torch_step.model, self._torch_step.device
         if len(states) != len(model.layers):
             advice = "the state comes from another model"
@@ -145,6 +141,9 @@ class GraphDecoder(NativeDecoder):
                     got = f"{x.dtype} on {x.device}"
                     advice = f"convert it by .to({str(device)!r}, torch.float32)"
                     raise ValueError(expected("a state", f"float32 on {device}", got, advice))
+        if isinstance(position, Tensor) and position.shape != (batch,):
+            got = f"shape {tuple(position.shape)}"
+            raise ValueError(expected("a state's positions", f"{batch} integers", got))
 
 
 class _Slot:
@@ -186,25 +185,19 @@ class _Slot:
             return Draw(temperature, None, None)
         return Draw(temperature, self._waits, self._uniform)
 
-    def step(self, inputs: Tensor, position: int | Tensor, draw: Draw | None) -> Stepped:
-        """One step of the slot's own states."""
-        self.wait()
-        return self._step(inputs, position, draw)
-
-    def step_of(
+    def step(
         self, states: States, inputs: Tensor, position: int | Tensor, draw: Draw | None
     ) -> Stepped:
-        """One step of states elsewhere, updated in place."""
+        """One step of the slot's own states, or of states elsewhere; both are updated in place."""
         self.wait()
-        _copy(states, self.states)
-        stepped = self._step(inputs, position, draw)
-        _copy(self.states, states)
-        return stepped
-
-    def _step(self, inputs: Tensor, position: int | Tensor, draw: Draw | None) -> Stepped:
+        if states is not self.states:
+            _copy(states, self.states)
         run = self._recording(draw)
         self._put(inputs, position, draw)
-        return run()
+        stepped = run()
+        if states is not self.states:
+            _copy(self.states, states)
+        return stepped
 
     def _make_inputs(self, device: torch.device) -> None:
         tokens = self._torch_step.model.tokens
@@ -261,12 +254,6 @@ class _Slot:
         # A tensor, by which heads divide as by a number.
         temperature = cast(float, self._divisor)
         return parameters, self._choose(parameters, Draw(temperature, self._waits, self._uniform))
-
-
-def _check_position(position: int | Tensor, batch: int) -> None:
-    if isinstance(position, Tensor) and position.shape != (batch,):
-        shape = tuple(position.shape)
-        raise ValueError(expected("a state's positions", f"{batch} integers", f"shape {shape}"))
 
 
 def _copy(source: States, target: States) -> None:

@@ -64,7 +64,6 @@ class _Compiled:
         return self._device
 
     def __repr__(self) -> str:
-        """The dtype of its weights, their bytes and the instruction set they were packed for."""
         packed = f"{self.weights} weights, {self.native.nbytes:,} bytes"
         return f"{type(self).__name__}({packed}, {self.native.instruction_set})"
 
@@ -138,24 +137,31 @@ class CompiledDecoder(_Compiled, Drawing):
         self._drawn = cast(Drawn, model.head) if draws_inside else None
 
     def prefill(
-        self, tokens: Tensor, lengths: Tensor | None = None, *, max_length: int | None = None
+        self,
+        tokens: Tensor,
+        lengths: Tensor | None = None,
+        *,
+        max_length: int | None = None,
+        owner: object | None = None,
     ) -> tuple[Tensor, DecodingState]:
-        """As `AutoregressiveTransformer.prefill`."""
-        room = room_for(max_length, self.max_length)
-        self._check_prompts(tokens, room)
-        return self._prefill(tokens, lengths, room, self._zeros(tokens.shape[0]))
+        """As `AutoregressiveTransformer.prefill`.
 
-    def prefill_reserved(
-        self, tokens: Tensor, lengths: Tensor | None, max_length: int, owner: object
-    ) -> tuple[Tensor, DecodingState]:
-        """As `prefill`, into states that are reserved for the owner where the decoder has some.
-
-        Only the owner may keep them. The parameters that a step of them returns may be overwritten
-        by the next step.
+        Args:
+            owner: for whom the decoder reserves states that it steps fastest, if it has such. Only
+                the owner may keep them, and a step of them may overwrite the parameters that the
+                step before returned.
         """
-        self._check_prompts(tokens, max_length)
-        states = self.native.reserve(tokens.shape[0], owner) or self._zeros(tokens.shape[0])
-        return self._prefill(tokens, lengths, max_length, states)
+        room = room_for(max_length, self.max_length)
+        self._check_device(tokens)
+        check_sequences(self.head, tokens, 0, room - 1)
+        batch, length = tokens.shape[:2]
+        if lengths is not None:
+            lengths_within("lengths", lengths, batch, length)
+            lengths = lengths.to(self.device, torch.int64) + 1  # the start vector counts
+        states = None if owner is None else self.native.reserve(batch, owner)
+        states = states or self._zeros(batch)
+        state = DecodingState(states, Cursor.after(length + 1, lengths), room)
+        return self.native.prefill(tokens, lengths, states), state
 
     def step(self, token: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
         """As `AutoregressiveTransformer.step`, the state updated in place in any case."""
@@ -210,20 +216,6 @@ class CompiledDecoder(_Compiled, Drawing):
                 wanted = f"one compiled from a model with {name} {other}"
                 raise ValueError(expected("decoder", wanted, own, advice))
 
-    def _prefill(
-        self,
-        tokens: Tensor,
-        lengths: Tensor | None,
-        room: int,
-        states: tuple[LinearAttentionState, ...],
-    ) -> tuple[Tensor, DecodingState]:
-        batch, length = tokens.shape[:2]
-        if lengths is not None:
-            lengths_within("lengths", lengths, batch, length)
-            lengths = lengths.to(self.device, torch.int64) + 1  # the start vector counts
-        state = DecodingState(states, Cursor.after(length + 1, lengths), room)
-        return self.native.prefill(tokens, lengths, states), state
-
     def _draw(
         self,
         head: Drawn,
@@ -238,10 +230,6 @@ class CompiledDecoder(_Compiled, Drawing):
             return head.noise((state.batch,), temperature, generator, like=like)
         fill(draw, generator)
         return draw
-
-    def _check_prompts(self, tokens: Tensor, room: int) -> None:
-        self._check_device(tokens)
-        check_sequences(self.head, tokens, 0, room - 1)
 
     def _check_device(self, tokens: Tensor) -> None:
         if tokens.device != self.device:
@@ -259,7 +247,10 @@ class FusedPredictor:
 
     def __init__(self, decoder: CompiledDecoder, prompt: Prompt) -> None:
         self.decoder = decoder
-        self.parameters, self.state = decoder.prefill_reserved(*prompt.known, prompt.length, self)
+        tokens, lengths = prompt.known
+        self.parameters, self.state = decoder.prefill(
+            tokens, lengths, max_length=prompt.length, owner=self
+        )
         self.taken: Tensor | None = None
 
     def draw(self, sampling: Sampling) -> tuple[Tensor, Tensor]:
