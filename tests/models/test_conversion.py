@@ -69,10 +69,10 @@ def test_a_checkpoint_of_format_1_loads(tmp_path: Path) -> None:
         model_config=described,
     )
     run = RunFolder(tmp_path / "run")
-    record_file = run.checkpoint_folder(1) / "training.json"
-    record = json.loads(record_file.read_bytes())
-    del record["sha256"]
-    record_file.write_text(json.dumps({**record, "format_version": 1}))
+    record = run.checkpoint_folder(1) / "training.json"
+    written = json.loads(record.read_text())
+    del written["sha256"]  # format 1 had none
+    record.write_text(json.dumps({**written, "format_version": 1}))
     today = AutoregressiveTransformer.from_dict(run.config()["model"])
     assert run.load_weights(today) == 1
     for name, x in model.state_dict().items():

@@ -44,11 +44,12 @@ class Recipe:
     def transformer(self, attention: Attention) -> TransformerConfig:
         """The layers, the same for every attention."""
         layers = attention_config(attention)
+        lsh = Lsh(buckets=self.lsh_buckets, chunk=self.lsh_chunk)  # checked for every attention
         if isinstance(layers, Lsh):
             if self.lsh_chunk > self.max_length:
                 wanted = f"at most --max-length, {self.max_length}"
                 raise ValueError(expected("--lsh-chunk", wanted, self.lsh_chunk))
-            layers = replace(layers, buckets=self.lsh_buckets, chunk=self.lsh_chunk)
+            layers = replace(lsh, rounds=layers.rounds)
         return TransformerConfig(
             num_layers=self.num_layers,
             num_heads=self.num_heads,

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from linattn_core import LinearAttentionState
+from linattn_core.calls import StepCall
 from linattn_core.decoding import CannotCompile, DecoderDescription
-from linattn_core.torch_kernels.step import step_ as step_in_torch
+from linattn_core.torch_kernels.step import step as step_in_torch
 from linattn_models import (
     CompiledDecoder,
     Head,
@@ -115,12 +116,12 @@ def test_a_step_reads_no_number_and_stays_on_its_device(
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_the_step_of_the_reference_can_be_recorded(phi: str, dtype: torch.dtype) -> None:
     query, key, value = torch.randn(3, 2, 3, 4, dtype=dtype).unbind(0)
-    s, z = LinearAttentionState.zeros(2, 3, 4, 4)
+    state = LinearAttentionState.zeros(2, 3, 4, 4)
     with Tape() as tape:
-        out = step_in_torch(query, key, value, s, z, phi, 1e-6)
+        out = step_in_torch(StepCall(query, key, value, state, phi))
     first = out.clone()
-    s.zero_()
-    z.zero_()
+    state.s.zero_()
+    state.z.zero_()
     tape.repeat()
     close(out.float(), first.float())
 
