@@ -1,4 +1,4 @@
-"""Layers as a compiled decoder takes them: their weights, provided that they do nothing else."""
+"""The weights of layers for a compiled decoder; layers that do more than theirs are refused."""
 
 from __future__ import annotations
 

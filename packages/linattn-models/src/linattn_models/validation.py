@@ -111,10 +111,9 @@ def lengths_within(
         return longest, longest
     low, high = (int(bound) for bound in lengths.long().aminmax())
     if low < shortest or high > longest:
+        wanted = f"lengths in {shortest}..{longest}"
         advice = "leave such rows out, cut the sequences or correct the lengths"
-        raise ValueError(
-            expected(name, f"lengths in {shortest}..{longest}", f"{low} to {high}", advice)
-        )
+        raise ValueError(expected(name, wanted, f"{low} to {high}", advice))
     return low, high
 
 

@@ -123,10 +123,9 @@ def attention_config(value: object) -> Attention:
     kind, _, rounds = str(value).partition("-")
     if kind == Lsh.kind and rounds.isdecimal() and len(rounds) < 10:
         return Lsh(rounds=int(rounds))
+    wanted = "'linear', 'softmax' or 'lsh-X' with X rounds"
     advice = near(str(value)[:LONGEST], [*_KINDS, "lsh-4"])
-    raise ValueError(
-        expected("attention", "'linear', 'softmax' or 'lsh-X' with X rounds", shown(value), advice)
-    )
+    raise ValueError(expected("attention", wanted, shown(value), advice))
 
 
 def _sorted_pairs(options: object) -> Options:

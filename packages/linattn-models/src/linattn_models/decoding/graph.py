@@ -23,7 +23,7 @@ from linattn_core.errors import expected
 from linattn_models.decoding.recording import EagerRecorder, Recorder
 from linattn_models.decoding.torch_step import TorchStep
 
-# Slots that are kept when no owner is alive, each with the memory of its states.
+# Unowned slots that are kept for later steps, each with the memory of its states.
 _FREE_SLOTS = 4
 
 States = Sequence[LinearAttentionState]
@@ -69,7 +69,7 @@ class GraphDecoder(NativeDecoder):
 
     @property
     def instruction_set(self) -> str:
-        """What runs the steps."""
+        """The name of the recorder, such as "CUDA graphs on ..."."""
         return self._recorder.name
 
     def prefill(self, inputs: Tensor, lengths: Tensor | None, states: States) -> Tensor:
@@ -96,7 +96,7 @@ class GraphDecoder(NativeDecoder):
         with self._lock:
             slot = self._free_slot(batch)
             slot.owner = weakref.ref(owner)
-            slot.wait()
+            self._recorder.wait()
             return slot.states
 
     def noise(self, states: States, temperature: float) -> Draw | None:
@@ -104,7 +104,7 @@ class GraphDecoder(NativeDecoder):
             slot = self._slot_of(states)
             if slot is None:
                 return None
-            slot.wait()  # the last step may still be reading the previous numbers
+            self._recorder.wait()  # the last step may still be reading the previous numbers
             return slot.noise(temperature)
 
     def _slot_of(self, states: States) -> _Slot | None:
@@ -175,10 +175,6 @@ class _Slot:
         """Whether the owner is alive."""
         return self.owner is not None and self.owner() is not None
 
-    def wait(self) -> None:
-        """Makes the next work on the current stream wait for the last step."""
-        self._recorder.wait()
-
     def noise(self, temperature: float) -> Draw:
         """The random numbers that the next step reads; none at temperature 0."""
         if temperature == 0:
@@ -189,7 +185,7 @@ class _Slot:
         self, states: States, inputs: Tensor, position: int | Tensor, draw: Draw | None
     ) -> Stepped:
         """One step of the slot's own states, or of states elsewhere; both are updated in place."""
-        self.wait()
+        self._recorder.wait()
         if states is not self.states:
             _copy(states, self.states)
         run = self._recording(draw)
@@ -234,7 +230,7 @@ class _Slot:
                 own.copy_(other)
 
     def _recording(self, draw: Draw | None) -> Callable[[], Stepped]:
-        """What runs a step that draws nothing, the likeliest tokens, or random ones."""
+        """The recorded step: without a draw, of the likeliest tokens, or of random ones."""
         kind = "parameters" if draw is None else "likeliest" if draw.waits is None else "drawn"
         if kind not in self._recorded:
             # Recording runs steps, which change the states.
@@ -251,7 +247,7 @@ class _Slot:
             return parameters, None
         if kind == "likeliest":
             return parameters, self._choose(parameters, Draw(0.0, None, None))
-        # A tensor, by which heads divide as by a number.
+        # A tensor, so that a recorded step reads its present value; heads divide by either.
         temperature = cast(float, self._divisor)
         return parameters, self._choose(parameters, Draw(temperature, self._waits, self._uniform))
 

@@ -1,4 +1,4 @@
-"""What decoding knows of a model."""
+"""The protocols by which decoding knows a model."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class VectorModel(DescribedModel, Protocol):
 
 
 class Drawable(Protocol):
-    """What tokens are drawn from: a model, or a decoder compiled from one.
+    """A source of tokens: a model, or a decoder compiled from one.
 
     Attributes:
         head: the distribution of a token.

@@ -42,12 +42,12 @@ from linattn_models.validation import (
 
 
 class _Compiled:
-    """What decoders of tokens and of vectors share: packed weights and the states they update.
+    """What decoders of tokens and of vectors share.
 
     Attributes:
         config: of the layers.
         weights: the dtype of their matrices.
-        native: what runs; `native.nbytes` are the bytes packed.
+        native: the packed weights and their steps; see `NativeDecoder`.
     """
 
     def __init__(
@@ -200,7 +200,7 @@ class CompiledDecoder(_Compiled, Drawing):
         return parameters, cast(Tensor, next_token), _advanced(state)
 
     def predictor(self, method: str, decoder: str | CompiledDecoder, steps: int) -> Begin:
-        """What draws by this decoder; see `Drawing`."""
+        """Makes the predictor that steps by this decoder; see `Drawing`."""
         if method not in ("auto", "stateful") or decoder not in ("auto", self):
             got = f"method={method!r} with decoder={decoder!r}"
             advice = "a compiled decoder draws by its own steps, so call the model's generate"

@@ -1,4 +1,4 @@
-"""How tokens are drawn from what a model predicts."""
+"""Temperature and generator of a draw, and the refusal of NaN."""
 
 from __future__ import annotations
 

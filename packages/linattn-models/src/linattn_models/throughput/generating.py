@@ -27,14 +27,14 @@ from linattn_models.state import Cursor
 from linattn_models.throughput.clocks import clock
 from linattn_models.validation import at_least
 
-# A short step is repeated for so many seconds together, or so often.
+# A short step is repeated for this many seconds in all, but at most this often.
 _SECONDS_A_POSITION = 0.05
 _MOST_REPEATS = 20
 
 
 @dataclass(frozen=True)
 class Throughput:
-    """What `generation_throughput` measured.
+    """The measurement of `generation_throughput`.
 
     Attributes:
         samples_per_second: whole sequences, for the batch together.
@@ -85,123 +85,94 @@ def generation_throughput(
     method = choose_method(model, method)
     length = model.max_length if length is None else length
     check_length(model, length)
+    native = choose_decoder(model, method, decoder, length)
     generator = torch.Generator(model.device).manual_seed(seed)
-    if method == "stateful":
-        decoder = choose_decoder(model, decoder, length) or "eager"  # packed once, not timed
+    timing = _Timing(model, batch, length, method, native, generator)  # weights are packed by now
     if steps is None:
-        timed = _time_all(model, batch, length, method, decoder, generator)
+        timed = timing.all_positions()
     else:
         at_least("steps", steps, 2)
-        timed = _time_some(model, batch, length, method, decoder, steps, generator)
+        timed = timing.some_positions(steps)
     positions, seconds = zip(*timed, strict=True)
     total = float(np.interp(np.arange(length), positions, seconds).sum())
+    stateful = method == "stateful"
+    state = model.transformer.initial_state(1, max_length=length) if stateful else None
     return Throughput(
         samples_per_second=batch / total,
         seconds_per_sample=total / batch,
         seconds_per_step=timed,
-        state_bytes_per_sample=_state_bytes(model, length) if method == "stateful" else 0,
+        state_bytes_per_sample=0 if state is None else state.nbytes,
         estimated=len(timed) < length,
-        compiled=isinstance(decoder, CompiledDecoder),
+        compiled=native is not None,
     )
 
 
-def _time_all(
-    model: AutoregressiveTransformer,
-    batch: int,
-    length: int,
-    method: str,
-    decoder: str | CompiledDecoder,
-    generator: torch.Generator,
-) -> list[tuple[int, float]]:
-    """Generates, reading the clock at every token."""
-    stream = partial(model.stream, batch, method=method, decoder=decoder, generator=generator)
-    for _ in stream(length=min(length, 3)):
-        pass  # warms up
-    readings = clock(model.device)
-    readings.read()
-    for _ in stream(length=length):
+@dataclass(frozen=True)
+class _Timing:
+    """One timed generation; `native` is None where the model itself predicts."""
+
+    model: AutoregressiveTransformer
+    batch: int
+    length: int
+    method: str
+    native: CompiledDecoder | None
+    generator: torch.Generator
+
+    def all_positions(self) -> list[tuple[int, float]]:
+        """Generates, reading the clock at every token."""
+        stream = partial(
+            self.model.stream,
+            self.batch,
+            method=self.method,
+            decoder=self.native or "eager",
+            generator=self.generator,
+        )
+        for _ in stream(length=min(self.length, 3)):
+            pass  # warms up
+        readings = clock(self.model.device)
         readings.read()
-    return list(enumerate(readings.seconds()))
+        for _ in stream(length=self.length):
+            readings.read()
+        return list(enumerate(readings.seconds()))
 
+    @torch.inference_mode()
+    def some_positions(self, count: int) -> list[tuple[int, float]]:
+        """Times positions spread over the sequence, each several times."""
+        positions = sorted({int(x) for x in np.linspace(0, self.length - 1, count).round()})
+        return [(i, _seconds(self._step_at(i), self.model.device)) for i in positions]
 
-@torch.inference_mode()
-def _time_some(
-    model: AutoregressiveTransformer,
-    batch: int,
-    length: int,
-    method: str,
-    decoder: str | CompiledDecoder,
-    steps: int,
-    generator: torch.Generator,
-) -> list[tuple[int, float]]:
-    """Times positions spread over the sequence, each several times."""
-    make = _rerun_step if method == "rerun" else partial(_stateful_step, decoder)
-    positions = sorted({int(x) for x in np.linspace(0, length - 1, steps).round()})
-    timed = []
-    for position in positions:
-        step = make(model, batch, length, position, generator)
-        timed.append((position, _seconds(step, model.device)))
-    return timed
+    def _step_at(self, position: int) -> Callable[[], Tensor]:
+        """One token as it is drawn at `position`; the time does not depend on what states hold."""
+        model, generator = self.model, self.generator
+        if self.method == "rerun":
+            tokens = self._random_tokens(position)
+            return lambda: model.head.sample(model.predict_next(tokens), generator=generator)
+        token, cursor = self._random_tokens(), Cursor(position, position)
+        if self.native is not None:
+            return self._compiled_step(self.native, token, cursor)
+        state = model.transformer.initial_state(self.batch, max_length=self.length)
+        state = replace(state, cursor=cursor)
+        return lambda: model.head.sample(model.step(token, state)[0], generator=generator)
 
+    def _compiled_step(
+        self, native: CompiledDecoder, token: Tensor, cursor: Cursor
+    ) -> Callable[[], Tensor]:
+        """A step as `generate` makes it, from states that the decoder may have reserved for it."""
+        predictor = FusedPredictor(native, Prompt.of(token.unsqueeze(1)[:, :0], self.length))
+        sampling = Sampling(generator=self.generator)
 
-def _stateful_step(
-    decoder: str | CompiledDecoder,
-    model: AutoregressiveTransformer,
-    batch: int,
-    length: int,
-    position: int,
-    generator: torch.Generator,
-) -> Callable[[], Tensor]:
-    """One step as it is at `position`: its time does not depend on what the state holds."""
-    token = _random_tokens(model, (batch,), generator)
-    cursor = Cursor(position, position)
-    if isinstance(decoder, CompiledDecoder):
-        return _compiled_step(decoder, token, cursor, length, generator)
-    state = replace(model.transformer.initial_state(batch, max_length=length), cursor=cursor)
+        def step() -> Tensor:
+            predictor.state = replace(predictor.state, cursor=cursor)
+            predictor.take(token)
+            return predictor.draw(sampling)[1]
 
-    def step() -> Tensor:
-        parameters, _ = model.step(token, state)
-        return model.head.sample(parameters, generator=generator)
+        step()  # records the step where it is recorded
+        return step
 
-    return step
-
-
-def _compiled_step(
-    decoder: CompiledDecoder,
-    token: Tensor,
-    cursor: Cursor,
-    length: int,
-    generator: torch.Generator,
-) -> Callable[[], Tensor]:
-    """A step as `generate` makes it, from a state that the decoder may keep in a place it knows."""
-    predictor = FusedPredictor(decoder, Prompt.of(token.unsqueeze(1)[:, :0], length))
-    sampling = Sampling(generator=generator)
-
-    def step() -> Tensor:
-        predictor.state = replace(predictor.state, cursor=cursor)
-        predictor.take(token)
-        return predictor.draw(sampling)[1]
-
-    step()  # records the step where it is recorded
-    return step
-
-
-def _rerun_step(
-    model: AutoregressiveTransformer,
-    batch: int,
-    length: int,
-    position: int,
-    generator: torch.Generator,
-) -> Callable[[], Tensor]:
-    tokens = _random_tokens(model, (batch, position), generator)
-    return lambda: model.head.sample(model.predict_next(tokens), generator=generator)
-
-
-def _random_tokens(
-    model: AutoregressiveTransformer, shape: tuple[int, ...], generator: torch.Generator
-) -> Tensor:
-    shape = (*shape, *token_shape(model.head))
-    return torch.randint(model.head.levels, shape, generator=generator, device=model.device)
+    def _random_tokens(self, *length: int) -> Tensor:
+        head = self.model.head
+        shape = (self.batch, *length, *token_shape(head))
+        return torch.randint(head.levels, shape, generator=self.generator, device=self.model.device)
 
 
 def _seconds(step: Callable[[], Tensor], device: torch.device) -> float:
@@ -220,7 +191,3 @@ def _repeated(step: Callable[[], Tensor], repeats: int, device: torch.device) ->
         step()
         readings.read()
     return readings.seconds()
-
-
-def _state_bytes(model: AutoregressiveTransformer, length: int) -> int:
-    return model.transformer.initial_state(1, max_length=length).nbytes

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from linattn_core.errors import expected, shown
 from linattn_models.files import new_folder, write_file
+from linattn_models.validation import json_object
 
 FORMAT_VERSION = 2
 """The first version had no digest of its record, and other names of the models' tensors."""
@@ -33,11 +34,7 @@ class Checkpoint:
     record: dict[str, Any]
 
     def fitting(self, file: str, kinds: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The tensors of `file`, which have exactly the names, shapes and dtypes of `kinds`.
-
-        Raises:
-            ValueError: naming the first that is missing, unknown, or of another shape or dtype.
-        """
+        """The tensors of `file`, refused as by `require_kinds`."""
         require_kinds(self.tensors[file], kinds, self.folder / file)
         return self.tensors[file]
 
@@ -104,8 +101,8 @@ def signed_record(content: Mapping[str, object]) -> bytes:
 def damaged(folder: Path, what: str) -> ValueError:
     """The error for a checkpoint in which something is not as it was written."""
     return ValueError(
-        f"the checkpoint {folder} is damaged: {what}; restore the file, or remove that folder to "
-        "go back to the checkpoint before it"
+        f"the checkpoint {folder} is damaged: {what.rstrip('.')}; restore the file, or remove that "
+        "folder to go back to the checkpoint before it"
     )
 
 
@@ -119,13 +116,11 @@ def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, objec
 
 
 def _read_record(folder: Path) -> dict[str, Any]:
-    path = folder / RECORD_FILE
+    path, content = folder / RECORD_FILE, _read(folder, RECORD_FILE)
     try:
-        record = json.loads(_read(folder, RECORD_FILE))
-    except (ValueError, RecursionError) as error:
-        raise damaged(folder, f"{path} is not whole JSON ({error})") from error
-    if not isinstance(record, dict):
-        raise damaged(folder, f"{path} holds no JSON object")
+        record = json_object(content, str(path))
+    except ValueError as error:
+        raise damaged(folder, str(error)) from error
     version = record.get("format_version")
     if version not in (1, FORMAT_VERSION):
         raise ValueError(expected(str(path), f"format version {FORMAT_VERSION}", shown(version)))
@@ -138,8 +133,8 @@ def _read_record(folder: Path) -> dict[str, Any]:
 def _read_tensors(folder: Path, name: str, files: Mapping[str, Any]) -> dict[str, Tensor]:
     content, written = _read(folder, name), files[name]
     if len(content) != written["bytes"]:
-        what = expected(str(folder / name), f"{written['bytes']} bytes", len(content))
-        raise damaged(folder, what.rstrip("."))
+        wanted = f"{written['bytes']} bytes"
+        raise damaged(folder, expected(str(folder / name), wanted, len(content)))
     if hashlib.sha256(content).hexdigest() != written["sha256"]:
         raise damaged(folder, f"{folder / name} is not what was written (its sha256 differs)")
     return safetensors.torch.load(content)

@@ -1,4 +1,4 @@
-"""Several runs side by side: made or kept, within equal updates or equal time; their records."""
+"""Several runs side by side: for equally many updates or equal time; their records."""
 
 from __future__ import annotations
 
@@ -130,9 +130,9 @@ def measure_updates(
             _seconds_an_update(updater, 0, device)  # warm-up
         for turn in tqdm(range(1, rounds + 1), desc="timing", unit="round"):
             for name, updater in updaters.items():
-                reading = _seconds_an_update(updater, turn * _UPDATES_A_ROUND, device)
-                readings[name].append(reading)
-    return {name: median(taken) for name, taken in readings.items()}, environment(device)
+                seconds = _seconds_an_update(updater, turn * _UPDATES_A_ROUND, device)
+                readings[name].append(seconds)
+    return {name: median(times) for name, times in readings.items()}, environment(device)
 
 
 def _seconds_an_update(updater: Updater, first: int, device: torch.device) -> float:

@@ -43,7 +43,7 @@ class Loop:
     _unread: list[Tensor] = field(default_factory=list)
 
     def run(self, stop: StopRequest) -> None:
-        """Makes the remaining updates, then logs and evaluates what the last step has not.
+        """Makes the remaining updates; logs and evaluates after the last one too.
 
         Args:
             stop: looked at after every step; once requested, a checkpoint is left and the run ends.
@@ -112,7 +112,7 @@ class Loop:
         if self.log is not None:
             model = self.updater.model
             with (
-                kept_modes(model),
+                preserved_modes(model),
                 preserved_random_state(self.updater.accelerator.device),
                 torch.no_grad(),
             ):
@@ -139,7 +139,7 @@ class Loop:
 
 
 @contextmanager
-def kept_modes(model: nn.Module) -> Iterator[None]:
+def preserved_modes(model: nn.Module) -> Iterator[None]:
     """Afterwards each module of `model` is in training or evaluation mode as it was before."""
     modes = {module: module.training for module in model.modules()}
     try:

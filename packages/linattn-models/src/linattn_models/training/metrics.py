@@ -97,8 +97,8 @@ def checked_metrics(values: Mapping[str, Any]) -> dict[str, float]:
     Raises:
         ValueError: if it took a name that a line of `metrics.jsonl` already has.
     """
-    for taken in sorted(values.keys() & NOT_MEASURED):
-        raise ValueError(expected("metrics", "names that no line has already", repr(taken)))
+    for name in sorted(values.keys() & NOT_MEASURED):
+        raise ValueError(expected("metrics", "names that no line has already", repr(name)))
     return {name: float(value) for name, value in values.items()}
 
 

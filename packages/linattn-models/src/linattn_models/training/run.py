@@ -16,7 +16,7 @@ from linattn_models.files import remove_leftovers
 from linattn_models.training.checkpoint import read_checkpoint
 from linattn_models.training.config import TrainingConfig, fingerprint, require_same_run, run_config
 from linattn_models.training.data import TrainingData, seed_all
-from linattn_models.training.loop import Evaluate, Loop, kept_modes
+from linattn_models.training.loop import Evaluate, Loop, preserved_modes
 from linattn_models.training.metrics import MetricsLog
 from linattn_models.training.optimization import Loss, Updater
 from linattn_models.training.run_folder import RunFolder
@@ -101,7 +101,7 @@ def train(
         if accelerator.is_main_process:
             _begin(folder, described, progress)
             log = stack.enter_context(MetricsLog(folder.metrics_file, progress.step, config.steps))
-        stack.enter_context(kept_modes(model))
+        stack.enter_context(preserved_modes(model))
         stack.enter_context(deterministic_kernels(accelerator.device))
         model.train()
         Loop(updater, evaluate, snapshots, progress, log).run(stop)

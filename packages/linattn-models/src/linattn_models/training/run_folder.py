@@ -15,7 +15,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 from torch import nn
 
-from linattn_core.errors import expected, shown
+from linattn_core.errors import expected
 from linattn_models.conversion import weights_from_format_1
 from linattn_models.files import replace_file
 from linattn_models.training.checkpoint import MODEL_FILE, load_weights, read_checkpoint
@@ -23,7 +23,7 @@ from linattn_models.training.config import fingerprint
 from linattn_models.training.metrics import plot_panels, run_panels
 from linattn_models.validation import json_object
 
-_CHECKPOINT_NAME = re.compile(r"step-(\d+)")
+_CHECKPOINT_NAME = re.compile(r"step-\d+")
 
 
 class RunFolder:
@@ -102,9 +102,8 @@ class RunFolder:
         checkpoint = read_checkpoint(folder)
         if checkpoint.record["fingerprint"] != fingerprint(self.config()):
             wanted = f"the configuration in {self.config_file}"
-            raise ValueError(
-                expected(str(folder), wanted, "another one", "restore the one or the other")
-            )
+            advice = "restore the one or the other"
+            raise ValueError(expected(str(folder), wanted, "another one", advice))
         weights = checkpoint.tensors[MODEL_FILE]
         if checkpoint.record["format_version"] == 1:
             weights = weights_from_format_1(weights)
@@ -182,15 +181,8 @@ class RunFolder:
 
 
 def checkpoint_step(folder: Path) -> int:
-    """The step in the name of a checkpoint folder.
-
-    Raises:
-        ValueError: if the name is not step-N.
-    """
-    match = _CHECKPOINT_NAME.fullmatch(folder.name)
-    if match is None:
-        raise ValueError(expected("a checkpoint folder", "a name step-N", shown(folder.name)))
-    return int(match[1])
+    """The step in the name of a checkpoint folder, step-N."""
+    return int(folder.name.removeprefix("step-"))
 
 
 def _read_object(path: Path) -> dict[str, Any]:

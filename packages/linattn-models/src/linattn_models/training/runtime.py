@@ -34,7 +34,7 @@ def make_accelerator(config: TrainingConfig) -> Accelerator:
     # A process may train twice, in two precisions: accelerate's state would hold on to the first.
     AcceleratorState._reset_state()
     accelerator = Accelerator(
-        # By default, accelerate takes processes on a CPU for runs that have nothing in common.
+        # By default, accelerate takes processes on a CPU for separate runs.
         cpu=int(os.environ.get("WORLD_SIZE", "1")) > 1 and not torch.cuda.is_available(),
         mixed_precision=config.mixed_precision,
         kwargs_handlers=[InitProcessGroupKwargs(timeout=_LONGEST_EVALUATION)],
@@ -44,9 +44,8 @@ def make_accelerator(config: TrainingConfig) -> Accelerator:
         wanted = "one process, or several that are data-parallel under torchrun"
         raise ValueError(expected("training", wanted, f"accelerate set up for {kind}"))
     if config.mixed_precision == "fp16" and accelerator.device.type == "cpu":
-        raise ValueError(
-            expected("mixed_precision", "'bf16' or 'no' without an accelerator", "'fp16'")
-        )
+        wanted = "'bf16' or 'no' without an accelerator"
+        raise ValueError(expected("mixed_precision", wanted, "'fp16'"))
     if config.batch_size % processes:
         wanted = f"a multiple of the {processes} processes that share a batch"
         raise ValueError(expected("batch_size", wanted, config.batch_size))

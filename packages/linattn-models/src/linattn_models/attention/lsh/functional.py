@@ -144,10 +144,8 @@ def _refuse_tangents(*tensors: Tensor) -> None:
     if torch.compiler.is_compiling():
         return
     if any(forward_ad.unpack_dual(x).tangent is not None for x in tensors):
-        advice = "use torch.autograd.grad"
-        raise NotImplementedError(
-            expected("lsh_attention", "reverse mode", "a forward-mode derivative (a jvp)", advice)
-        )
+        got, advice = "a forward-mode derivative (a jvp)", "use torch.autograd.grad"
+        raise NotImplementedError(expected("lsh_attention", "reverse mode", got, advice))
 
 
 def _check_rotations(rotations: Tensor, query: Tensor) -> None:
