@@ -27,7 +27,7 @@ TENSOR_FILES = (MODEL_FILE, OPTIMIZER_FILE, RANDOM_FILE)
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a checkpoint folder holds: tensors by file and name, and the JSON record beside them."""
+    """The content of a checkpoint folder: tensors by file and name, and the JSON record."""
 
     folder: Path
     tensors: Mapping[str, dict[str, Tensor]]
@@ -107,8 +107,7 @@ def damaged(folder: Path, what: str) -> ValueError:
 
 
 def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, object]:
-    # Each tensor gets memory of its own: safetensors refuses tied weights, and loading copies into
-    # both names anyway.
+    # A copy of each tensor, because safetensors refuses tied weights. Loading copies into both.
     owned = {name: t.detach().to("cpu", copy=True).contiguous() for name, t in tensors.items()}
     content = safetensors.torch.save(owned)
     write_file(path, content)

@@ -39,7 +39,7 @@ _OPTIONAL = frozenset({"eval_every", "checkpoint_every", "drop_at", "warmup_step
 class TrainingFlags:
     """How the model is trained."""
 
-    # The fields of TrainingConfig, not checked: what presets give and a command line overrides.
+    # The fields of TrainingConfig, unchecked: presets set them and a command line overrides them.
     # The docstrings are the help of the flags.
 
     steps: int
@@ -154,7 +154,7 @@ def run_config(
     own = {"model": dict(model_config), "training": config.to_dict(), "examples": examples}
     for name in sorted((own.keys() | SUMMARIZED) & describe.keys()):
         raise ValueError(expected("describe", "names of the application's own", shown(name)))
-    # Through JSON and back: a tuple and the list it is read back as must compare equal.
+    # Through JSON and back, so that a tuple equals the list that is read from the file.
     return dict(json.loads(json.dumps({**describe, **own})))
 
 

@@ -1,4 +1,4 @@
-"""What the seed of a run decides: the order of its examples, and every random draw."""
+"""The data of a run, the order of its examples, and its random numbers; a seed decides both."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class TensorData:
 class ExampleOrder:
     """Endless epochs, each a permutation of all examples, cut into batches that may straddle two.
 
-    Permutation e is drawn from a generator seeded by (seed, e), so batch n of any run is found
-    without walking through the batches before it: the position in the data is the step.
+    Permutation e is drawn from a generator seeded by (seed, e), so batch n follows from n alone,
+    without a walk through the batches before it: the position in the data is the step.
 
     Args:
         examples: how many examples there are.
@@ -92,7 +92,7 @@ class ExampleOrder:
 def derived_seed(purpose: str, *numbers: int) -> int:
     """A 32-bit seed that differs wherever the purpose or any of the numbers does."""
     text = " ".join([purpose, *map(str, numbers)])
-    # 32 bits: torch's CPU generator and numpy's take no more of a seed.
+    # 32 bits, because the generators of torch on a CPU and of numpy use no more of a seed.
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
 
 

@@ -19,7 +19,7 @@ from linattn_models.training.snapshot import Progress, Snapshots
 
 Evaluate = Callable[[Any], Mapping[str, float]]
 
-# Losses are read from the device in groups: reading each would make it wait for Python every step.
+# Losses are read from the device in groups, because each reading waits for the device.
 _MOST_UNREAD = 64
 
 
@@ -69,7 +69,7 @@ class Loop:
                     f"stopped after step {step} of {config.steps}; its checkpoint is kept, "
                     "and resume continues from it"
                 )
-        # After the last checkpoint: a run extended later goes on as if it had never ended here.
+        # After the last checkpoint, so that a run that is extended later goes on as if unbroken.
         self._log_losses()
         if self.progress.evaluated_at != self.progress.step:
             self._measure()

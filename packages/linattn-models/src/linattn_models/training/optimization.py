@@ -103,7 +103,7 @@ def load_optimizer_tensors(
 
 
 def _initial_state(parameter: Tensor) -> dict[str, Tensor]:
-    # All optimizers here are Adam's relatives, which keep the same of a parameter.
+    # All optimizers here are variants of Adam, with the same state for a parameter.
     averages = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
     return {"step": torch.zeros(()), **averages}
 

@@ -83,7 +83,7 @@ class RunFolder:
         return next(reversed(self.checkpoints()), None)
 
     def checkpoint_folder(self, step: int) -> Path:
-        """Where the checkpoint of `step` is or would be."""
+        """The folder of the checkpoint of `step`, which need not exist."""
         return self.checkpoints_folder / f"step-{step}"
 
     def load_weights(self, model: nn.Module) -> int:

@@ -1,4 +1,4 @@
-"""Where a run runs: its processes and device, deterministic kernels, and the record of both."""
+"""The processes and device of a run, deterministic kernels, and the record of its environment."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from linattn_core import backends
 from linattn_core.errors import expected
 from linattn_models.training.config import TrainingConfig
 
-# The others wait while the main process evaluates: longer than the ten minutes that torch allows.
+# Other processes wait while the main one evaluates; torch's ten minutes may be too short.
 _LONGEST_EVALUATION = timedelta(hours=6)
 
 
@@ -31,7 +31,7 @@ def make_accelerator(config: TrainingConfig) -> Accelerator:
     Raises:
         ValueError: if the processes cannot share a batch evenly, or the device lacks the precision.
     """
-    # A process may train twice, in two precisions: accelerate's state would hold on to the first.
+    # A process may train twice, in two precisions; accelerate's state would keep the first.
     AcceleratorState._reset_state()
     accelerator = Accelerator(
         # By default, accelerate takes processes on a CPU for separate runs.
@@ -88,7 +88,7 @@ def environment(device: torch.device) -> dict[str, object]:
         "device": _device_name(device),
         "threads": torch.get_num_threads(),
         "backends": list(backends()),
-        # The script's checkout; where there is none, that of an editable installation.
+        # Of the script's checkout, or without one, of an editable installation.
         "commit": source_commit(Path(sys.argv[0]).resolve().parent)
         or source_commit(Path(__file__).parent),
         "python": platform.python_version(),

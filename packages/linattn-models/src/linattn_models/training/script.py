@@ -1,4 +1,4 @@
-"""How a script begins and ends: flags over a preset, one sentence on stderr, signals."""
+"""For scripts: flags over a preset, errors as one sentence on stderr, signals."""
 
 from __future__ import annotations
 

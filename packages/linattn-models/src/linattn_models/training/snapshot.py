@@ -1,4 +1,4 @@
-"""From a live run to a checkpoint and back."""
+"""Saving a live run as a checkpoint, and restoring it."""
 
 from __future__ import annotations
 
