@@ -7,7 +7,7 @@ from typing import Any
 
 from linattn_models.throughput import WORTHWHILE
 from linattn_models.training import figure, markdown_table
-from pixels.measuring import Outcome, Speed, how_it_ran
+from pixels.measuring import Outcome, Speed
 from pixels.methods import LINEAR, SOFTMAX, STATEFUL_SOFTMAX
 from pixels.paper import PAPER
 
@@ -200,3 +200,14 @@ def _attention_notes(results: dict[str, Any]) -> list[str]:
     if results["dataset"] in PAPER and results["preset"] != "paper":
         notes.append("The paper's figures are of larger models, trained for far longer.")
     return notes
+
+
+def how_it_ran(where: Mapping[str, Any], speeds: Sequence[Speed]) -> str:
+    """A note below a table: versions, threads, and what of linear attention was native."""
+    first = f"torch {where['torch']}, {where['device']}, {where['threads']} threads"
+    native = where["steps_by"]
+    if native == "reference":
+        return f"{first}; linear attention in plain torch."
+    compiled = dict.fromkeys(speed.method for speed in speeds if speed.compiled)
+    drawn = f", which also compiled the decoder of: {', '.join(compiled)}" if compiled else ""
+    return f"{first}; linear attention by the backend {native}{drawn}."
