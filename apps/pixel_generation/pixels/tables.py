@@ -84,11 +84,9 @@ def _benchmark_notes(outcomes: Sequence[Outcome], searched: bool) -> list[str]:
             "batch: the best of 1, 2, 4 and so on, until two in a row gained less than "
             f"{WORTHWHILE - 1:.0%} each."
         )
-    lines += [
-        f"{outcome.method.name}: no larger batch was tried, since {outcome.bounded_by}."
-        for outcome in outcomes
-        if outcome.bounded_by
-    ]
+    for reason in dict.fromkeys(outcome.bounded_by for outcome in outcomes if outcome.bounded_by):
+        bounded = ", ".join(x.method.name for x in outcomes if x.bounded_by == reason)
+        lines.append(f"{bounded}: no larger batch was tried, since {reason}.")
     lines += [f"{x.method.name}: -, since {x.failure}" for x in outcomes if x.failure]
     return [*lines, ""] if lines else []
 
