@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -85,46 +86,45 @@ def generation_throughput(
     method = choose_method(model, method)
     length = model.max_length if length is None else length
     check_length(model, length)
-    native = choose_decoder(model, method, decoder, length)
+    decoder = choose_decoder(model, method, decoder, length) or "eager"  # packed once, not timed
     generator = torch.Generator(model.device).manual_seed(seed)
-    timing = _Timing(model, batch, length, method, native, generator)  # weights are packed by now
+    generation = _Generation(model, batch, length, method, decoder, generator)
     if steps is None:
-        timed = timing.all_positions()
+        timed = generation.every_position()
     else:
         at_least("steps", steps, 2)
-        timed = timing.some_positions(steps)
+        timed = generation.positions(np.linspace(0, length - 1, steps))
     positions, seconds = zip(*timed, strict=True)
     total = float(np.interp(np.arange(length), positions, seconds).sum())
-    stateful = method == "stateful"
-    state = model.transformer.initial_state(1, max_length=length) if stateful else None
+    state = model.transformer.initial_state(1, max_length=length) if method == "stateful" else None
     return Throughput(
         samples_per_second=batch / total,
         seconds_per_sample=total / batch,
         seconds_per_step=timed,
         state_bytes_per_sample=0 if state is None else state.nbytes,
         estimated=len(timed) < length,
-        compiled=native is not None,
+        compiled=isinstance(decoder, CompiledDecoder),
     )
 
 
 @dataclass(frozen=True)
-class _Timing:
-    """One timed generation; `native` is None where the model itself predicts."""
+class _Generation:
+    """A generation that is timed position by position."""
 
     model: AutoregressiveTransformer
     batch: int
     length: int
     method: str
-    native: CompiledDecoder | None
+    decoder: str | CompiledDecoder
     generator: torch.Generator
 
-    def all_positions(self) -> list[tuple[int, float]]:
+    def every_position(self) -> list[tuple[int, float]]:
         """Generates, reading the clock at every token."""
         stream = partial(
             self.model.stream,
             self.batch,
             method=self.method,
-            decoder=self.native or "eager",
+            decoder=self.decoder,
             generator=self.generator,
         )
         for _ in stream(length=min(self.length, 3)):
@@ -136,29 +136,29 @@ class _Timing:
         return list(enumerate(readings.seconds()))
 
     @torch.inference_mode()
-    def some_positions(self, count: int) -> list[tuple[int, float]]:
-        """Times positions spread over the sequence, each several times."""
-        positions = sorted({int(x) for x in np.linspace(0, self.length - 1, count).round()})
-        return [(i, _seconds(self._step_at(i), self.model.device)) for i in positions]
+    def positions(self, spread: npt.NDArray[np.float64]) -> list[tuple[int, float]]:
+        """Times these positions, rounded, each several times."""
+        positions = sorted({int(x) for x in spread.round()})
+        return [(x, _seconds(self.step_at(x), self.model.device)) for x in positions]
 
-    def _step_at(self, position: int) -> Callable[[], Tensor]:
-        """One token as it is drawn at `position`; the time does not depend on what states hold."""
-        model, generator = self.model, self.generator
+    def step_at(self, position: int) -> Callable[[], Tensor]:
+        """One step as it is at `position`: its time does not depend on what a state holds."""
+        model, draw = self.model, partial(self.model.head.sample, generator=self.generator)
         if self.method == "rerun":
-            tokens = self._random_tokens(position)
-            return lambda: model.head.sample(model.predict_next(tokens), generator=generator)
-        token, cursor = self._random_tokens(), Cursor(position, position)
-        if self.native is not None:
-            return self._compiled_step(self.native, token, cursor)
+            tokens = self.tokens(self.batch, position)
+            return lambda: draw(model.predict_next(tokens))
+        token, cursor = self.tokens(self.batch), Cursor(position, position)
+        if isinstance(self.decoder, CompiledDecoder):
+            return self.compiled_step(self.decoder, token, cursor)
         state = model.transformer.initial_state(self.batch, max_length=self.length)
         state = replace(state, cursor=cursor)
-        return lambda: model.head.sample(model.step(token, state)[0], generator=generator)
+        return lambda: draw(model.step(token, state)[0])
 
-    def _compiled_step(
-        self, native: CompiledDecoder, token: Tensor, cursor: Cursor
+    def compiled_step(
+        self, decoder: CompiledDecoder, token: Tensor, cursor: Cursor
     ) -> Callable[[], Tensor]:
-        """A step as `generate` makes it, from states that the decoder may have reserved for it."""
-        predictor = FusedPredictor(native, Prompt.of(token.unsqueeze(1)[:, :0], self.length))
+        """A step as `generate` makes it, from states that the decoder may have reserved."""
+        predictor = FusedPredictor(decoder, Prompt.of(token.unsqueeze(1)[:, :0], self.length))
         sampling = Sampling(generator=self.generator)
 
         def step() -> Tensor:
@@ -169,10 +169,11 @@ class _Timing:
         step()  # records the step where it is recorded
         return step
 
-    def _random_tokens(self, *length: int) -> Tensor:
-        head = self.model.head
-        shape = (self.batch, *length, *token_shape(head))
-        return torch.randint(head.levels, shape, generator=self.generator, device=self.model.device)
+    def tokens(self, *shape: int) -> Tensor:
+        """Random tokens of this shape."""
+        head, where = self.model.head, self.model.device
+        shape = (*shape, *token_shape(head))
+        return torch.randint(head.levels, shape, generator=self.generator, device=where)
 
 
 def _seconds(step: Callable[[], Tensor], device: torch.device) -> float:
