@@ -6,8 +6,13 @@ Transformer                  vectors in, vectors out: forward, prefill, step
 AutoregressiveTransformer    tokens in, a distribution over the next one out: loss, generate
 Categorical, MixtureOfLogistics     the distributions
 lsh_attention                Reformer's attention, that of "lsh" models
-CTCBiLSTM, CTCBiLSTMConfig   a recurrent baseline for speech: log-probabilities over phones
-ctc_loss, ctc_greedy         its loss, and its greedy decoding into phones
+CTCTransformer, CTCTransformerConfig    a recognizer of speech: log-probabilities over phones
+CTCBiLSTM, CTCBiLSTMConfig   its recurrent baseline
+ctc_loss, ctc_frames_needed  their loss, and the frames that a transcript needs
+ctc_greedy, ctc_beam_search  decoding into phones, greedy or by prefix beam search
+BeamSearch                   the latter, fed frame by frame
+ctc_align                    the frames of each phone
+NGram                        a language model over phones; ARPA files
 compile_decoder              a model's weights packed, a whole step one native call or CUDA graph
 DecodingState, KeyValueCache        the state between two steps
 save, load, read_config      one folder: config.json and model.safetensors
@@ -17,7 +22,21 @@ from linattn_core.decoding import CannotCompile
 from linattn_models.attention import Linear, Lsh, Softmax, draw_rotations, lsh_attention
 from linattn_models.autoregressive import AutoregressiveTransformer
 from linattn_models.config import TransformerConfig
-from linattn_models.ctc import CTCBiLSTM, CTCBiLSTMConfig, ctc_greedy, ctc_loss
+from linattn_models.ctc import (
+    AlignedPhone,
+    BeamSearch,
+    CTCBiLSTM,
+    CTCBiLSTMConfig,
+    CTCTransformer,
+    CTCTransformerConfig,
+    Hypothesis,
+    NGram,
+    ctc_align,
+    ctc_beam_search,
+    ctc_frames_needed,
+    ctc_greedy,
+    ctc_loss,
+)
 from linattn_models.decoding import CompiledDecoder, CompiledTransformer, compile_decoder
 from linattn_models.heads import Categorical, Head, MixtureOfLogistics, head_from_dict
 from linattn_models.serialization import load, read_config, save
@@ -28,24 +47,33 @@ from linattn_models.transformer import Transformer
 __version__ = "0.1.0"
 
 __all__ = [
+    "AlignedPhone",
     "AutoregressiveTransformer",
+    "BeamSearch",
     "CTCBiLSTM",
     "CTCBiLSTMConfig",
+    "CTCTransformer",
+    "CTCTransformerConfig",
     "CannotCompile",
     "Categorical",
     "CompiledDecoder",
     "CompiledTransformer",
     "DecodingState",
     "Head",
+    "Hypothesis",
     "KeyValueCache",
     "Linear",
     "Lsh",
     "MixtureOfLogistics",
+    "NGram",
     "Softmax",
     "Throughput",
     "Transformer",
     "TransformerConfig",
     "compile_decoder",
+    "ctc_align",
+    "ctc_beam_search",
+    "ctc_frames_needed",
     "ctc_greedy",
     "ctc_loss",
     "draw_rotations",

@@ -13,6 +13,7 @@ import safetensors.torch
 from torch import Tensor, nn
 
 from linattn_core.errors import expected, shown
+from linattn_models.conversion import weights_from_format_1
 from linattn_models.files import new_folder, write_file
 from linattn_models.validation import json_object
 
@@ -32,6 +33,12 @@ class Checkpoint:
     folder: Path
     tensors: Mapping[str, dict[str, Tensor]]
     record: dict[str, Any]
+
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        """The model's tensors; those of format 1 are converted."""
+        tensors = self.tensors[MODEL_FILE]
+        return weights_from_format_1(tensors) if self.record["format_version"] == 1 else tensors
 
     def fitting(self, file: str, kinds: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The tensors of `file`, refused as by `require_kinds`."""

@@ -16,7 +16,6 @@ from filelock import FileLock, Timeout
 from torch import nn
 
 from linattn_core.errors import expected
-from linattn_models.conversion import weights_from_format_1
 from linattn_models.files import replace_file
 from linattn_models.training.checkpoint import MODEL_FILE, load_weights, read_checkpoint
 from linattn_models.training.config import fingerprint
@@ -104,10 +103,7 @@ class RunFolder:
             wanted = f"the configuration in {self.config_file}"
             advice = "restore the one or the other"
             raise ValueError(expected(str(folder), wanted, "another one", advice))
-        weights = checkpoint.tensors[MODEL_FILE]
-        if checkpoint.record["format_version"] == 1:
-            weights = weights_from_format_1(weights)
-        load_weights(model, weights, folder / MODEL_FILE)
+        load_weights(model, checkpoint.weights, folder / MODEL_FILE)
         return checkpoint_step(folder)
 
     def plot_curves(self) -> Path:
