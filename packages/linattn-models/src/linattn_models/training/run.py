@@ -20,7 +20,7 @@ from linattn_models.training.config import (
     require_same_run,
     run_config,
 )
-from linattn_models.training.data import TrainingData, seed_all
+from linattn_models.training.data import Order, TrainingData, seed_all
 from linattn_models.training.loop import Evaluate, Loop, kept_modes
 from linattn_models.training.metrics import MetricsLog
 from linattn_models.training.optimization import Loss, Updater
@@ -44,6 +44,7 @@ def train(
     describe: Mapping[str, object],
     model_config: Mapping[str, object],
     evaluate: Evaluate | None = None,
+    order: Order | None = None,
     resume: bool = False,
 ) -> dict[str, Any]:
     """The summary of a run made or continued in the folder `out`; `model` is trained in place.
@@ -65,6 +66,8 @@ def train(
         evaluate: (model) -> metrics by name. Called on the main process, in evaluation mode,
             without gradients and in full precision; what it draws from the global generators does
             not disturb training.
+        order: which examples an update takes, where permutations cut into batches of
+            `config.batch_size` do not do, such as batches of similar lengths.
         resume: continue the run in `out` from its latest checkpoint, or from the beginning if it
             has none yet.
 
@@ -91,7 +94,7 @@ def train(
     accelerator = make_accelerator(config)
     if accelerator.is_main_process:
         _require_startable(folder, described, resume)
-    updater = Updater(accelerator, model, data, loss, config)
+    updater = Updater(accelerator, model, data, loss, config, order)
     snapshots = Snapshots(updater, folder, fingerprint(described))
     with ExitStack() as stack:
         if accelerator.is_main_process:
