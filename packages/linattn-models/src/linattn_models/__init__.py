@@ -6,8 +6,10 @@ Transformer                  vectors in, vectors out: forward, prefill, step
 AutoregressiveTransformer    tokens in, a distribution over the next one out: loss, generate
 Categorical, MixtureOfLogistics     the distributions
 lsh_attention                Reformer's attention, that of "lsh" models
-CTCBiLSTM, CTCBiLSTMConfig   a recurrent baseline for speech: log-probabilities over phones
-ctc_loss, ctc_greedy         its loss, and its greedy decoding into phones
+CTCTransformer, CTCTransformerConfig    a recognizer of speech: log-probabilities over phones
+CTCBiLSTM, CTCBiLSTMConfig   its recurrent baseline
+ctc_loss, ctc_frames_needed  their loss, and the frames that a transcript needs
+ctc_greedy                   greedy decoding into phones
 compile_decoder              a model's weights packed, a whole step one native call or CUDA graph
 DecodingState, KeyValueCache        the state between two steps
 save, load, read_config      one folder: config.json and model.safetensors
@@ -17,7 +19,15 @@ from linattn_core.decoding import CannotCompile
 from linattn_models.attention import Linear, Lsh, Softmax, draw_rotations, lsh_attention
 from linattn_models.autoregressive import AutoregressiveTransformer
 from linattn_models.config import TransformerConfig
-from linattn_models.ctc import CTCBiLSTM, CTCBiLSTMConfig, ctc_greedy, ctc_loss
+from linattn_models.ctc import (
+    CTCBiLSTM,
+    CTCBiLSTMConfig,
+    CTCTransformer,
+    CTCTransformerConfig,
+    ctc_frames_needed,
+    ctc_greedy,
+    ctc_loss,
+)
 from linattn_models.decoding import CompiledDecoder, CompiledTransformer, compile_decoder
 from linattn_models.heads import Categorical, Head, MixtureOfLogistics, head_from_dict
 from linattn_models.serialization import load, read_config, save
@@ -31,6 +41,8 @@ __all__ = [
     "AutoregressiveTransformer",
     "CTCBiLSTM",
     "CTCBiLSTMConfig",
+    "CTCTransformer",
+    "CTCTransformerConfig",
     "CannotCompile",
     "Categorical",
     "CompiledDecoder",
@@ -46,6 +58,7 @@ __all__ = [
     "Transformer",
     "TransformerConfig",
     "compile_decoder",
+    "ctc_frames_needed",
     "ctc_greedy",
     "ctc_loss",
     "draw_rotations",

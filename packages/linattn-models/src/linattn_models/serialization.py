@@ -14,7 +14,7 @@ from torch import Tensor
 
 from linattn_core.errors import expected, near, shown
 from linattn_models.autoregressive import AutoregressiveTransformer
-from linattn_models.ctc import CTCBiLSTM
+from linattn_models.ctc import CTCBiLSTM, CTCTransformer
 from linattn_models.files import replaced_folder
 from linattn_models.format_1 import weights_from_format_1
 from linattn_models.transformer import Transformer
@@ -24,13 +24,11 @@ CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 FORMAT_VERSION = 2
 
-Model = Transformer | AutoregressiveTransformer | CTCBiLSTM
+Model = Transformer | AutoregressiveTransformer | CTCBiLSTM | CTCTransformer
 
 _OWN_KEYS = ("format_version", "model", "extra")  # what `save` adds to a model's `to_dict`
-_CLASSES: dict[str, type[Transformer] | type[AutoregressiveTransformer] | type[CTCBiLSTM]] = {
-    "Transformer": Transformer,
-    "AutoregressiveTransformer": AutoregressiveTransformer,
-    "CTCBiLSTM": CTCBiLSTM,
+_CLASSES: dict[str, type[Model]] = {
+    cls.__name__: cls for cls in (Transformer, AutoregressiveTransformer, CTCBiLSTM, CTCTransformer)
 }
 _OTHER = "was it saved from another configuration?"
 
@@ -39,7 +37,7 @@ def save(model: Model, folder: str | Path, extra: Mapping[str, Any] | None = Non
     """Writes the model's configuration and weights into `folder`, whole or not at all.
 
     Args:
-        model: a `Transformer`, an `AutoregressiveTransformer` or a `CTCBiLSTM`, on any device.
+        model: a `Transformer`, an `AutoregressiveTransformer` or a recognizer, on any device.
         folder: created if need be; a model saved there before is replaced.
         extra: JSON values to store beside the configuration, such as the data's name;
             `read_config(folder)["extra"]` returns them.

@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
-import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from linattn_core.errors import expected
 from linattn_models.ctc.config import CTCBiLSTMConfig
-from linattn_models.ctc.labels import BLANK
-from linattn_models.ctc.loss import ctc_loss
+from linattn_models.ctc.recognizer import Recognizer, blank_past, check_frames, past_lengths
 from linattn_models.validation import exact_keys, lengths_within
 
 
-class CTCBiLSTM(nn.Module):
+class CTCBiLSTM(Recognizer):
     """log p(class | all frames) for every frame, by bidirectional layers of LSTM.
 
     Args:
@@ -52,7 +49,7 @@ class CTCBiLSTM(nn.Module):
 
         Cost: O(T) time, frame after frame within a row.
         """
-        self._check_frames(frames)
+        check_frames(frames, self.config.num_features, self.output.weight)
         if lengths is None:
             return self._classified(self.lstm(frames)[0])
         lengths_within("lengths", lengths, frames.shape[0], frames.shape[1], shortest=1)
@@ -60,27 +57,8 @@ class CTCBiLSTM(nn.Module):
         packed = pack_padded_sequence(frames, lengths.cpu(), True, enforce_sorted=False)
         hidden = self.lstm(packed)[0]
         classified = hidden._replace(data=self._classified(hidden.data))
-        padded, _ = pad_packed_sequence(classified, True, -torch.inf, frames.shape[1])
-        past = torch.arange(frames.shape[1]) >= lengths.cpu()[:, None]  # (B, T)
-        certain = torch.zeros(padded.shape[2], dtype=torch.bool)
-        certain[BLANK] = True
-        return padded.masked_fill((past[..., None] & certain).to(padded.device), 0.0)
-
-    def loss(
-        self, frames: Tensor, lengths: Tensor | None, targets: Tensor, target_lengths: Tensor
-    ) -> Tensor:
-        """The mean over rows of nats per phone, a scalar; see `ctc_loss`.
-
-        Args:
-            frames, lengths: as for `forward`.
-            targets: (B, S) int, phones from 1 to num_phones, padded on the right with anything.
-            target_lengths: (B,) int, in 0..S.
-        """
-        log_probabilities = self(frames, lengths)
-        if lengths is None:
-            batch, length = frames.shape[:2]
-            lengths = torch.full((batch,), length, device=frames.device)
-        return ctc_loss(log_probabilities, lengths, targets, target_lengths)
+        padded, _ = pad_packed_sequence(classified, True, total_length=frames.shape[1])
+        return blank_past(padded, past_lengths(lengths.to(padded.device), frames.shape[1]))
 
     def to_dict(self) -> dict[str, Any]:
         """What rebuilds the model without its weights, as JSON values."""
@@ -98,13 +76,3 @@ class CTCBiLSTM(nn.Module):
 
     def _classified(self, hidden: Tensor) -> Tensor:
         return cast(Tensor, self.output(hidden)).log_softmax(-1)
-
-    def _check_frames(self, frames: Tensor) -> None:
-        features = self.config.num_features
-        if frames.ndim != 3 or 0 in frames.shape or frames.shape[2] != features:
-            wanted = f"shape (batch, frames, {features}) with at least one row and one frame"
-            raise ValueError(expected("frames", wanted, tuple(frames.shape)))
-        dtype = self.output.weight.dtype
-        if frames.dtype != dtype:
-            advice = "convert them by .to()"
-            raise TypeError(expected("frames", f"{dtype}, as the weights", frames.dtype, advice))

@@ -1,4 +1,4 @@
-"""The shape of a Bi-LSTM, as a value that can be compared, hashed and written to JSON."""
+"""The shapes of recognizers, as values that can be compared, hashed and written to JSON."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from linattn_core.errors import expected, shown
+from linattn_models.config import TransformerConfig
 from linattn_models.validation import at_least, from_fields, in_range
+
+SUBSAMPLINGS = (1, 4)
 
 
 @dataclass(frozen=True)
@@ -49,3 +52,57 @@ class CTCBiLSTMConfig:
             ValueError: an unknown or missing key, or a value out of range.
         """
         return from_fields(cls, "the Bi-LSTM configuration", values)
+
+
+@dataclass(frozen=True)
+class CTCTransformerConfig:
+    """Everything that fixes the layers of a `CTCTransformer`; the paper's (section 4.3) by default.
+
+    Attributes:
+        num_phones: classes besides the blank.
+        transformer: the blocks, not causal; its `dropout` is that of the model.
+        num_features: F, features of a frame.
+        subsampling: 4 puts two 3 x 3 convolutions of stride 2 in front, so that one output frame
+            covers four input frames; 1 projects each frame alone.
+        channels: of these convolutions.
+        depthwise_kernel: frames, an odd number, that the convolution x + conv(norm(x)) before each
+            block sees; 0 for none, as in the paper.
+    """
+
+    num_phones: int
+    transformer: TransformerConfig = TransformerConfig(9, 6, 32, 768, is_causal=False)  # noqa: RUF009
+    num_features: int = 40
+    subsampling: int = 1
+    channels: int = 32
+    depthwise_kernel: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("num_phones", "num_features", "channels"):
+            at_least(name, getattr(self, name), 1)
+        if not isinstance(self.transformer, TransformerConfig) or self.transformer.is_causal:
+            wanted = (
+                "a TransformerConfig with is_causal=False, since each phone depends on all frames"
+            )
+            raise ValueError(expected("transformer", wanted, shown(self.transformer)))
+        if self.subsampling not in SUBSAMPLINGS or isinstance(self.subsampling, bool):
+            raise ValueError(expected("subsampling", "1 or 4", shown(self.subsampling)))
+        at_least("depthwise_kernel", self.depthwise_kernel, 0)
+        if self.depthwise_kernel and self.depthwise_kernel % 2 == 0:
+            wanted = "an odd number of frames, or 0 for no convolution"
+            raise ValueError(expected("depthwise_kernel", wanted, self.depthwise_kernel))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as JSON values; `from_dict` reads them."""
+        return {**asdict(self), "transformer": self.transformer.to_dict()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> CTCTransformerConfig:
+        """The configuration that `to_dict` wrote.
+
+        Raises:
+            ValueError: an unknown or missing key, or a value out of range.
+        """
+        what = "the CTC transformer configuration"
+        if isinstance(values, Mapping) and "transformer" in values:
+            values = {**values, "transformer": TransformerConfig.from_dict(values["transformer"])}
+        return from_fields(cls, what, values)

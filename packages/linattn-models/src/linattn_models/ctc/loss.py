@@ -62,6 +62,23 @@ def ctc_loss(
     )
 
 
+def ctc_frames_needed(targets: Tensor, target_lengths: Tensor) -> Tensor:
+    """The fewest output frames to which each row's phones can be aligned: phones and repeats.
+
+    A row with more than its `output_lengths` has no alignment, and `ctc_loss` refuses it.
+
+    Args:
+        targets: (B, S) int, padded on the right with anything.
+        target_lengths: (B,) int, in 0..S.
+
+    Returns:
+        (B,) int.
+    """
+    same = targets[:, 1:] == targets[:, :-1]
+    repeats = (same & _within(targets, target_lengths)[:, 1:]).sum(1)
+    return target_lengths.to(targets.device) + repeats
+
+
 def _check_targets(targets: Tensor, target_lengths: Tensor, batch: int, classes: int) -> None:
     integers("targets", targets)
     if targets.ndim != 2 or targets.shape[0] != batch:
@@ -75,9 +92,7 @@ def _check_targets(targets: Tensor, target_lengths: Tensor, batch: int, classes:
 
 
 def _check_room(lengths: Tensor, targets: Tensor, target_lengths: Tensor) -> None:
-    same = targets[:, 1:] == targets[:, :-1]
-    repeats = (same & _within(targets, target_lengths)[:, 1:]).sum(1)
-    needed = target_lengths + repeats
+    needed = ctc_frames_needed(targets, target_lengths)
     short = (needed > lengths).nonzero().flatten().tolist()
     if short:
         row = short[0]

@@ -242,9 +242,9 @@ def test_frames_that_cannot_be_are_refused(
         (
             [[1, 2, 3, 4, 1], [1, 2, 3, 4, 1]],
             [4, 5],
-            "row 1 of .* expected 5 frames .* got 4",
+            "row 1 of .* expected 5 frames, .* got 4",
         ),
-        ([[1, 1, 1], [1, 2, 3]], [3, 3], "row 0 of targets: expected 5 frames .* got 4"),
+        ([[1, 1, 1], [1, 2, 3]], [3, 3], "row 0 of targets: expected 5 frames, .* got 4"),
     ],
 )
 def test_targets_that_cannot_be_are_refused(

@@ -1,0 +1,89 @@
+"""The layers that only recognizers have; each leaves padding without effect on real frames."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from linattn_models.ctc.recognizer import past_lengths
+from linattn_models.positions import sinusoids
+
+
+class Subsampling(nn.Module):
+    """Two 3 x 3 convolutions of stride 2 over time and features, each followed by ReLU.
+
+    Args:
+        channels: of both.
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(1, channels, 3, stride=2, padding=1)
+        self.second = nn.Conv2d(channels, channels, 3, stride=2, padding=1)
+
+    def num_outputs(self, features: int) -> int:
+        """The features of an output frame."""
+        return self.second.out_channels * ((features + 3) // 4)
+
+    def forward(self, frames: Tensor, lengths: Tensor | None) -> Tensor:
+        """(B, T, F), with zeros in the padding -> (B, ceil(T / 4), channels ceil(F / 4))."""
+        maps = F.relu(self.first(frames.unsqueeze(1)))  # (B, channels, T / 2, F / 2)
+        if lengths is not None:
+            # The bias has filled the padding, of which the next convolution sees one frame.
+            padding = past_lengths((lengths + 1) // 2, maps.shape[2])
+            maps = maps.masked_fill(padding[:, None, :, None], 0.0)
+        return F.relu(self.second(maps)).transpose(1, 2).flatten(2)
+
+
+class Convolution(nn.Module):
+    """x + conv(norm(x)), each channel by its own kernel over neighboring frames.
+
+    Args:
+        embed_dim: E.
+        kernel: frames that an output sees, an odd number.
+    """
+
+    def __init__(self, embed_dim: int, kernel: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(embed_dim)
+        self.depthwise = nn.Conv1d(
+            embed_dim, embed_dim, kernel, padding=kernel // 2, groups=embed_dim
+        )
+
+    def forward(self, x: Tensor, padding: Tensor | None) -> Tensor:
+        """(B, N, E) -> (B, N, E).
+
+        Args:
+            x: (B, N, E).
+            padding: (B, N) bool, the positions that are none; the others see zeros there.
+        """
+        inputs = self.norm(x)
+        if padding is not None:
+            inputs = inputs.masked_fill(padding.unsqueeze(-1), 0.0)
+        return x + cast(Tensor, self.depthwise(inputs.transpose(1, 2))).transpose(1, 2)
+
+
+class Sinusoids(nn.Module):
+    """Adds the sines and cosines of each position, for sequences of any length.
+
+    The table grows to the longest sequence yet and is not saved with the model.
+
+    Args:
+        embed_dim: E.
+    """
+
+    table: Tensor  # (longest so far, E)
+
+    def __init__(self, embed_dim: int) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.empty(0, embed_dim), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, N, E) -> (B, N, E), the dtype of `x`."""
+        length, embed_dim = x.shape[1:]
+        if len(self.table) < length:
+            self.table = sinusoids(length, embed_dim).to(self.table)
+        return x + self.table[:length].to(x.dtype)
