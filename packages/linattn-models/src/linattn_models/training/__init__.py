@@ -27,7 +27,7 @@ from linattn_models.training.compare import (  # noqa: E402
     with_steps,
 )
 from linattn_models.training.config import TrainingConfig, TrainingFlags  # noqa: E402
-from linattn_models.training.data import TensorData, TrainingData  # noqa: E402
+from linattn_models.training.data import Order, TensorData, TrainingData  # noqa: E402
 from linattn_models.training.metrics import (  # noqa: E402
     Panel,
     Points,
@@ -47,6 +47,7 @@ from linattn_models.training.script import (  # noqa: E402
 )
 
 __all__ = [
+    "Order",
     "Panel",
     "Points",
     "RunFolder",

@@ -17,7 +17,7 @@ from tqdm import tqdm
 from linattn_core.errors import expected
 from linattn_models.files import replace_file
 from linattn_models.training.config import TrainingFlags, flatten
-from linattn_models.training.data import TrainingData
+from linattn_models.training.data import Order, TrainingData
 from linattn_models.training.optimization import Loss, Updater
 from linattn_models.training.run_folder import RunFolder
 from linattn_models.training.runtime import deterministic_kernels, environment, make_accelerator
@@ -111,6 +111,7 @@ def measure_updates(
     loss: Loss,
     flags: TrainingFlags,
     rounds: int,
+    order: Order | None = None,
 ) -> tuple[dict[str, float], dict[str, object]]:
     """Seconds that an update of each model takes, by name, and the environment.
 
@@ -121,7 +122,7 @@ def measure_updates(
     accelerator = make_accelerator(config)
     device = accelerator.device
     updaters = {
-        name: Updater(accelerator, model.train(), data, loss, config)
+        name: Updater(accelerator, model.train(), data, loss, config, order)
         for name, model in models.items()
     }
     readings: dict[str, list[float]] = {name: [] for name in models}

@@ -26,6 +26,13 @@ class TrainingData(Protocol):
         """The examples at `indices` (batch,) int64: a tensor or a dict of tensors, on the CPU."""
 
 
+class Order(Protocol):
+    """Which examples each update takes: a function of the step alone, so that resuming is exact."""
+
+    def indices(self, step: int) -> Tensor:
+        """The examples of the update that follows `step` others: (batch,) int64."""
+
+
 class TensorData:
     """The rows of a tensor as examples.
 

@@ -15,7 +15,7 @@ from linattn_core.errors import expected
 from linattn_models.files import remove_leftovers
 from linattn_models.training.checkpoint import read_checkpoint
 from linattn_models.training.config import TrainingConfig, fingerprint, require_same_run, run_config
-from linattn_models.training.data import TrainingData, seed_all
+from linattn_models.training.data import Order, TrainingData, seed_all
 from linattn_models.training.loop import Evaluate, Loop, preserved_modes
 from linattn_models.training.metrics import MetricsLog
 from linattn_models.training.optimization import Loss, Updater
@@ -35,6 +35,7 @@ def train(
     describe: Mapping[str, object],
     model_config: Mapping[str, object],
     evaluate: Evaluate | None = None,
+    order: Order | None = None,
     resume: bool = False,
 ) -> dict[str, Any]:
     """The summary of a run made or continued in the folder `out`; `model` is trained in place.
@@ -56,6 +57,8 @@ def train(
         evaluate: (model) -> metrics by name. Called on the main process, in evaluation mode,
             without gradients and in full precision; what it draws from the global generators does
             not disturb training.
+        order: the examples of each update, such as batches of similar lengths; by default
+            permutations cut into batches of `config.batch_size`.
         resume: continue the run in `out` from its latest checkpoint, or from the beginning if it
             has none yet.
 
@@ -82,7 +85,7 @@ def train(
     accelerator = make_accelerator(config)
     if accelerator.is_main_process:
         _require_startable(folder, described, resume)
-    updater = Updater(accelerator, model, data, loss, config)
+    updater = Updater(accelerator, model, data, loss, config, order)
     snapshots = Snapshots(updater, folder, fingerprint(described))
     with ExitStack() as stack:
         if accelerator.is_main_process:
