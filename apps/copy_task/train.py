@@ -11,11 +11,8 @@ the same command is given again with --resume.
 
 from __future__ import annotations
 
-if __name__ == "__main__":  # importing torch takes seconds, in which Ctrl-C is one line too
-    import os
-    import signal
-
-    signal.signal(signal.SIGINT, lambda *_: (os.write(2, b"interrupted\n"), os._exit(130)))
+if __name__ == "__main__":
+    import copying.interruption  # noqa: F401  (before torch)
 
 import dataclasses
 from pathlib import Path

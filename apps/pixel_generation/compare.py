@@ -18,10 +18,8 @@ records (config.json, metrics.jsonl, summary.json, no weights) are copied beside
 
 from __future__ import annotations
 
-if __name__ == "__main__":  # importing torch takes seconds
-    from pixels.interruption import end_quietly
-
-    end_quietly()
+if __name__ == "__main__":
+    import pixels.interruption  # noqa: F401  (before torch)
 
 import dataclasses
 import json

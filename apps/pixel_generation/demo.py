@@ -13,10 +13,8 @@ and a run folder for each model. Running the demo again starts over.
 
 from __future__ import annotations
 
-if __name__ == "__main__":  # importing torch takes seconds
-    from pixels.interruption import end_quietly
-
-    end_quietly()
+if __name__ == "__main__":
+    import pixels.interruption  # noqa: F401  (before torch)
 
 import dataclasses
 import json

@@ -11,17 +11,15 @@ with the same command and --resume.
 
 from __future__ import annotations
 
-if __name__ == "__main__":  # importing torch takes seconds
-    from pixels.interruption import end_quietly
-
-    end_quietly()
+if __name__ == "__main__":
+    import pixels.interruption  # noqa: F401  (before torch)
 
 import dataclasses
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from linattn_models.training import is_main_process, peek_flag, preset_flags, run_script
-from pixels.datasets import DatasetName, load
+from pixels.datasets import load, require_dataset
 from pixels.models import APP
 from pixels.presets import PRESETS, Recipe
 from pixels.training import train_model
@@ -51,7 +49,7 @@ class Flags(Recipe):
 
 def main() -> None:
     """Trains, evaluates the test images, draws."""
-    dataset = cast(DatasetName, peek_flag("dataset", "digits"))
+    dataset = require_dataset(peek_flag("dataset", "digits"))
     presets = {name: Flags(**vars(preset(dataset))) for name, preset in PRESETS.items()}
     flags = preset_flags(presets, "laptop", description=__doc__)
     images = load(flags.dataset, flags.data_dir, download=flags.download)

@@ -16,6 +16,7 @@ from benchmarks.cases.lsh import LSH_ROUNDS, Lsh
 from benchmarks.cases.problem import Problem, inputs
 from benchmarks.measure import oracle
 from benchmarks.measure.cases import Method, NotMeasured, Settings
+from linattn_models.throughput import peak_memory
 
 LINEAR_CPU = "linear (cpu)"
 LINEAR_CUDA = "linear (cuda)"
@@ -191,13 +192,22 @@ def method(
     Raises:
         NotMeasured: when it belongs to a backend or a peer that is not here.
     """
+    note = ""
+    if name == FAST_TRANSFORMERS and problem.dtype != torch.float32:
+        # It knows no other; its bytes are counted as they are.
+        problem, note = dataclasses.replace(problem, dtype=torch.float32), "float32"
     made = method_of(attention(name, problem, settings), problem, backward=backward, units=units)
-    if threads is None:
-        return made
-    assert made.run is not None  # the operators are timed, they do not measure themselves
-    return dataclasses.replace(
-        made, check=_on_threads(made.check, threads), run=_on_threads(made.run, threads)
-    )
+    check, run, device, peak = made.check, made.run, torch.device(problem.device), None
+    assert run is not None  # the operators are timed, they do not measure themselves
+    if threads is not None:
+        check, run = _on_threads(check, threads), _on_threads(run, threads)
+    if device.type == "cuda":
+        peak = functools.partial(_peak, device, run)
+    return dataclasses.replace(made, check=check, run=run, peak=peak, note=note)
+
+
+def _peak(device: torch.device, run: Callable[[], object]) -> float:
+    return peak_memory(device, run)[1]
 
 
 def method_of(

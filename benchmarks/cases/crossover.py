@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from benchmarks.cases.attention import least_bytes, method
 from benchmarks.cases.lengths import METHODS, SHORT_SECONDS
-from benchmarks.cases.problem import Problem
+from benchmarks.cases.problem import Problem, sized
 from benchmarks.measure.cases import Case, Make, Method, NotMeasured, Settings, registry
 from benchmarks.measure.ledger import Ledger
 from benchmarks.measure.results import CaseResult
@@ -15,7 +15,6 @@ from benchmarks.measure.results import CaseResult
 WIDTHS, HEADS = (32, 64, 128), (1, 8, 64)
 LENGTHS = (64, 128, 256, 512, 1_024, 2_048, 4_096)
 MOST_SECONDS = 15.0  # of a call
-QUICK = Problem(64, heads=2, width=8)
 CLEARLY, TIMES = 4.0, 2  # so many times as slow at so many lengths: the rest is known
 OUT = f"not measured: {CLEARLY:g} times as slow as linear at {TIMES} lengths before"
 
@@ -36,8 +35,7 @@ def _case(problem: Problem) -> Case:
     width, heads, length = problem.width, problem.heads, problem.length
     return Case(
         f"crossover/d{width}-h{heads}/{length}",
-        shows=f"Causal attention, forward and backward, N={length:,} (B=1, H={heads}, "
-        f"D=M={width}, float32).",
+        shows=f"Causal attention, forward and backward, {problem}.",
         setup=functools.partial(_setup, problem),
         seconds=1.0,
         rounds=(1, 3),
@@ -50,7 +48,7 @@ def _case(problem: Problem) -> Case:
 
 def _setup(asked: Problem, settings: Settings, earlier: Sequence[CaseResult]) -> dict[str, Make]:
     ledger = Ledger(earlier, settings, most_seconds=MOST_SECONDS)
-    problem, out = QUICK if settings.quick else asked, clear_losers(earlier)
+    problem, out = sized(asked, settings), clear_losers(earlier)
 
     def make(name: str) -> Method:
         if name in out:

@@ -15,13 +15,13 @@ from benchmarks.cases.attention import (
     call_on,
     method,
 )
-from benchmarks.cases.problem import PASSES, Problem, slug
+from benchmarks.cases.problem import PASSES, Problem, sized, slug
 from benchmarks.measure.cases import Case, Method, Settings, registry
 from benchmarks.measure.processes import peak_apart
 from benchmarks.measure.results import Target
 
 MIB = 2**20
-LENGTH, QUICK_LENGTH, WARMING_LENGTH = 16_384, 256, 64
+LENGTH, WARMING_LENGTH = 16_384, 64
 
 
 def make_call(
@@ -44,7 +44,7 @@ def peak(name: str, problem: Problem, backward: bool, settings: Settings) -> flo
 
 
 def _method(name: str, backward: bool, settings: Settings) -> Method:
-    problem = Problem(QUICK_LENGTH if settings.quick else LENGTH)
+    problem = sized(Problem(LENGTH), settings)
     checked = method(name, problem, settings, backward=backward)
     return Method(checked.check, measure=lambda: peak(name, problem, backward, settings))
 
@@ -53,7 +53,7 @@ def _case(backward: bool, most: dict[str, int]) -> Case:
     return Case(
         f"operator/memory/{slug(backward)}",
         shows=f"Peak resident memory of the process above its inputs (96 MiB), {PASSES[backward]}, "
-        "causal, N=16,384 (B=1, H=8, D=M=64, float32); outputs and gradients count.",
+        f"causal, {Problem(LENGTH)}; outputs and gradients count.",
         setup=lambda settings, _: {
             name: functools.partial(_method, name, backward, settings)
             for name in (LINEAR_CPU, LINEAR, FAST_TRANSFORMERS, SDPA)

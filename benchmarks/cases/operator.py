@@ -1,78 +1,76 @@
-"""The operator alone: its rivals, its threads, half precision."""
+"""The operator alone, on either device: its rivals, its threads, few heads, widths, dtypes."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
 from benchmarks.cases.attention import (
     FAST_TRANSFORMERS,
+    FLASH_LINEAR_ATTENTION,
     LINEAR,
     LINEAR_CPU,
+    LINEAR_CUDA,
     SDPA,
     method,
 )
-from benchmarks.cases.problem import PASSES, Problem, slug
+from benchmarks.cases.problem import HEADS, PASSES, WIDTH, Problem, many_heads, sized, slug
 from benchmarks.measure.cases import Case, Make, Method, NotMeasured, Settings, registry
-from benchmarks.measure.machine import cpu_flags
+from benchmarks.measure.machine import FAST_BFLOAT16, cpu_flags
 from benchmarks.measure.results import CaseResult, Target
 
-LONG, USUAL, FEW = 65_536, 16_384, 512
-QUICK_DIVISOR = 64
+LONG, USUAL, SHORT = 65_536, 16_384, 512
+USUAL_ON_GPU, FEW_HEADS, WIDTHS = 4_096, 8, (32, 128)
 OURS = (LINEAR_CPU, LINEAR)
-PEERS = (FAST_TRANSFORMERS,)
 ONE_THREAD, TWO_THREADS = f"{LINEAR_CPU}, one thread", f"{LINEAR_CPU}, two threads"
 BFLOAT16 = f"{LINEAR_CPU}, bfloat16"
-# Instructions that multiply bfloat16 faster than float32.
-FAST_BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16"})
+FASTER_THAN_PEER, RATE_OF_FEW_HEADS = 10, 0.6
 
-
-def _scaled(problem: Problem, settings: Settings) -> Problem:
-    if not settings.quick:
-        return problem
-    return dataclasses.replace(problem, length=problem.length // QUICK_DIVISOR)
+gpu_case = functools.partial(Case, device="cuda", seconds=1.5, rounds=(3, 20))
 
 
 def _rivals_case(
-    name: str,
+    what: str,
     problem: Problem,
     backward: bool,
-    rivals: Sequence[str],
-    targets: Mapping[tuple[str, str], float],
-    seconds: float,
-    *more: Target,
+    names: Sequence[str],
+    *targets: Target,
+    make: Callable[..., Case] = Case,
+    **fields: Any,
 ) -> Case:
-    """Args: targets: by how much the first of two methods is to be faster than the second."""
+    """Methods side by side, in a case that `make` makes with `fields` and what follows."""
     kind = "Causal" if problem.causal else "Not causal"
-    return Case(
-        f"operator/{name}/{slug(backward)}",
-        shows=f"{kind} attention, {PASSES[backward]}, N={problem.length:,} "
-        f"(B=1, H=8, D=M={problem.width}, float32), beside {', '.join(rivals)}.",
+    return make(
+        f"operator/{what}/{slug(backward)}",
+        shows=f"{kind} attention, {PASSES[backward]}, {problem}: {', '.join(names)}.",
         setup=lambda settings, _: {
-            each: functools.partial(
-                method, each, _scaled(problem, settings), settings, backward=backward
+            name: functools.partial(
+                method, name, sized(problem, settings), settings, backward=backward
             )
-            for each in (*OURS, *rivals)
+            for name in names
         },
-        targets=(*(Target.faster(*pair, least) for pair, least in targets.items()), *more),
-        seconds=seconds,
+        targets=targets,
+        **fields,
     )
 
 
 def _one_head_case(backward: bool) -> Case:
+    whole = Problem(LONG, heads=1)
+
     def make(threads: int, settings: Settings) -> Method:
         if threads > settings.threads:
             raise NotMeasured("the run was given one thread (--threads)")
-        problem = _scaled(Problem(LONG, heads=1), settings)
+        problem = sized(whole, settings)
         return method(LINEAR_CPU, problem, settings, backward=backward, threads=threads)
 
     return Case(
         f"operator/one-head/{slug(backward)}",
-        shows=f"One head, {PASSES[backward]}, causal, N=65,536 (B=1, H=1, D=M=64, float32): the "
-        "sequence itself is shared among threads.",
+        shows=f"One head, {PASSES[backward]}, causal, {whole}: the sequence itself is shared among "
+        "threads.",
         setup=lambda settings, _: {
             ONE_THREAD: functools.partial(make, 1, settings),
             TWO_THREADS: functools.partial(make, 2, settings),
@@ -82,54 +80,113 @@ def _one_head_case(backward: bool) -> Case:
     )
 
 
-def _half(settings: Settings, _: Sequence[CaseResult]) -> dict[str, Make]:
-    full = _scaled(Problem(USUAL), settings)
-    half = dataclasses.replace(full, dtype=torch.bfloat16)
-    return {
-        name: functools.partial(method, LINEAR_CPU, problem, settings, backward=False)
-        for name, problem in ((LINEAR_CPU, full), (BFLOAT16, half))
-    }
-
-
 def half_case() -> Case:
     """bfloat16 beside float32; more is promised where the machine has instructions for it."""
+    whole = Problem(USUAL)
+
+    def setup(settings: Settings, _: Sequence[CaseResult]) -> dict[str, Make]:
+        full = sized(whole, settings)
+        half = dataclasses.replace(full, dtype=torch.bfloat16)
+        return {
+            name: functools.partial(method, LINEAR_CPU, problem, settings, backward=False)
+            for name, problem in ((LINEAR_CPU, full), (BFLOAT16, half))
+        }
+
     to_reach = 1.5 if FAST_BFLOAT16 & cpu_flags() else 1
     return Case(
         "operator/bfloat16/forward",
-        shows="Causal linear attention, forward, N=16,384 (B=1, H=8, D=M=64): bfloat16 tensors "
-        "beside float32.",
-        setup=_half,
+        shows=f"Causal linear attention, forward, {whole}: bfloat16 tensors beside float32.",
+        setup=setup,
         targets=(Target.faster(BFLOAT16, LINEAR_CPU, to_reach),),
         seconds=10,
     )
 
 
-_CPU_PEER, _CPU_TORCH = (LINEAR_CPU, FAST_TRANSFORMERS), (LINEAR_CPU, LINEAR)
-_TORCH_PEER = (LINEAR, FAST_TRANSFORMERS)
-_SHARE = Target(f"{LINEAR_CPU}: share of the GEMM rate", LINEAR_CPU, at_least=0.7, of_gemm=True)
-_NARROW, _EVERYWHERE = Problem(USUAL, width=32), Problem(USUAL, causal=False)
-for _case in (
-    _rivals_case(
-        "rivals", Problem(USUAL), False, (*PEERS, SDPA),
-        {_CPU_PEER: 20, _CPU_TORCH: 8, (LINEAR, SDPA): 12, _TORCH_PEER: 2}, 40, _SHARE,
-    ),
-    _rivals_case(
-        "rivals", Problem(USUAL), True, (*PEERS, SDPA),
-        {_CPU_PEER: 14, _CPU_TORCH: 6, _TORCH_PEER: 2}, 45,
-    ),
-    _rivals_case(
-        "rivals-of-width-32", _NARROW, False, PEERS, {_CPU_PEER: 20, _CPU_TORCH: 11}, 15
-    ),
-    _rivals_case("rivals-of-width-32", _NARROW, True, PEERS, {_CPU_PEER: 15, _CPU_TORCH: 8}, 20),
-    _rivals_case(
-        "rivals-at-512", Problem(FEW), False, (*PEERS, SDPA),
-        {_CPU_PEER: 10, _CPU_TORCH: 4.5, (LINEAR_CPU, SDPA): 4.6}, 10,
-    ),
-    _rivals_case(
-        "rivals-not-causal", _EVERYWHERE, True, (FAST_TRANSFORMERS,),
-        {_CPU_PEER: 4, _CPU_TORCH: 4}, 20,
-    ),
-    *map(_one_head_case, PASSES),
-    half_case(),
-):  # fmt: skip
+def _few_heads_case(backward: bool) -> Case:
+    names = {
+        heads: f"{LINEAR_CUDA}, {heads} head{'s' if heads > 1 else ''}"
+        for heads in (HEADS, FEW_HEADS, 1)
+    }
+
+    def make(heads: int, settings: Settings) -> Method:
+        problem = sized(many_heads(LONG, heads=heads), settings)
+        return method(LINEAR_CUDA, problem, settings, backward=backward, units=heads * LONG)
+
+    return gpu_case(
+        f"operator/few-heads/{slug(backward)}",
+        shows=f"One sequence of N={LONG:,}, {PASSES[backward]}, with few heads and with many.",
+        setup=lambda settings, _: {
+            name: functools.partial(make, heads, settings) for heads, name in names.items()
+        },
+        targets=(
+            Target(
+                f"rate of {FEW_HEADS} heads over that of {HEADS}", names[HEADS], names[FEW_HEADS],
+                at_least=RATE_OF_FEW_HEADS,
+            ),
+        ),
+        unit="position and head",
+    )  # fmt: skip
+
+
+def _cpu_cases() -> list[Case]:
+    usual, narrow = Problem(USUAL), Problem(USUAL, width=32)
+    rivals = functools.partial(Target.faster, LINEAR_CPU)
+    of_torch = Target.faster(LINEAR, FAST_TRANSFORMERS, 2)
+    share = Target(f"{LINEAR_CPU}: share of the GEMM rate", LINEAR_CPU, at_least=0.7, of_gemm=True)
+    peer, both = (*OURS, FAST_TRANSFORMERS), (*OURS, FAST_TRANSFORMERS, SDPA)
+    return [
+        _rivals_case(
+            "rivals", usual, False, both, rivals(FAST_TRANSFORMERS, 20), rivals(LINEAR, 8),
+            Target.faster(LINEAR, SDPA, 12), of_torch, share, seconds=40,
+        ),
+        _rivals_case(
+            "rivals", usual, True, both, rivals(FAST_TRANSFORMERS, 14), rivals(LINEAR, 6), of_torch,
+            seconds=45,
+        ),
+        _rivals_case(
+            "rivals-of-width-32", narrow, False, peer, rivals(FAST_TRANSFORMERS, 20),
+            rivals(LINEAR, 11), seconds=15,
+        ),
+        _rivals_case(
+            "rivals-of-width-32", narrow, True, peer, rivals(FAST_TRANSFORMERS, 15),
+            rivals(LINEAR, 8), seconds=20,
+        ),
+        _rivals_case(
+            "rivals-at-512", Problem(SHORT), False, both, rivals(FAST_TRANSFORMERS, 10),
+            rivals(LINEAR, 4.5), rivals(SDPA, 4.6), seconds=10,
+        ),
+        _rivals_case(
+            "rivals-not-causal", Problem(USUAL, causal=False), True, peer,
+            rivals(FAST_TRANSFORMERS, 4), rivals(LINEAR, 4), seconds=20,
+        ),
+        *map(_one_head_case, PASSES),
+        half_case(),
+    ]  # fmt: skip
+
+
+def _gpu_cases(backward: bool) -> list[Case]:
+    faster = functools.partial(Target.faster, LINEAR_CUDA)
+    rivals = functools.partial(_rivals_case, make=gpu_case)
+    full, half = (many_heads(USUAL_ON_GPU, dtype=x) for x in (torch.float32, torch.float16))
+    widths = [
+        rivals(
+            f"width-{width}",
+            many_heads(USUAL_ON_GPU, width=width, heads=HEADS * WIDTH // width),
+            backward,
+            (LINEAR_CUDA, FLASH_LINEAR_ATTENTION, LINEAR, SDPA),
+            faster(FLASH_LINEAR_ATTENTION, 1),
+        )
+        for width in WIDTHS
+    ]
+    names = (LINEAR_CUDA, FAST_TRANSFORMERS, LINEAR, SDPA)
+    peer = faster(FAST_TRANSFORMERS, FASTER_THAN_PEER)
+    return [
+        _few_heads_case(backward),
+        *widths,
+        rivals("float32", full, backward, names, peer),
+        rivals("float16", half, backward, (LINEAR_CUDA, LINEAR, SDPA)),
+    ]
+
+
+for _case in (*_cpu_cases(), *_gpu_cases(False), *_gpu_cases(True)):
     registry.add(_case)

@@ -6,6 +6,11 @@ import dataclasses
 
 import torch
 
+from benchmarks.measure.cases import Settings
+
+QUICK_LENGTH, QUICK_BATCH, QUICK_HEADS, QUICK_WIDTH = 64, 2, 2, 8
+POSITIONS, HEADS, WIDTH = 65_536, 64, 64  # of a GPU's problems
+
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
@@ -18,6 +23,12 @@ class Problem:
     causal: bool = True
     dtype: torch.dtype = torch.float32
     device: str = "cpu"
+
+    def __str__(self) -> str:
+        return (
+            f"N={self.length:,} (B={self.batch}, H={self.heads}, D=M={self.width}, "
+            f"{dtype_name(self.dtype)})"
+        )
 
     def operations(self, backward: bool) -> float:
         """The least that linear attention needs: 4 N D M a head, 10 with the backward pass."""
@@ -32,6 +43,32 @@ class Problem:
         tensors = 12 if backward else 4
         numbers = self.batch * self.heads * self.length * self.width
         return tensors * numbers * self.dtype.itemsize
+
+
+def many_heads(
+    length: int, *, heads: int = HEADS, width: int = WIDTH, dtype: torch.dtype = torch.bfloat16
+) -> Problem:
+    """A GPU's problem with as many positions at every length: the batch is what they leave."""
+    return Problem(length, POSITIONS // length, heads, width, dtype=dtype)
+
+
+def sized(problem: Problem, settings: Settings) -> Problem:
+    """The problem on the device of the run, and tiny in a quick one."""
+    problem = dataclasses.replace(problem, device=settings.device)
+    if not settings.quick:
+        return problem
+    return dataclasses.replace(
+        problem,
+        length=min(problem.length, QUICK_LENGTH),
+        batch=min(problem.batch, QUICK_BATCH),
+        heads=min(problem.heads, QUICK_HEADS),
+        width=QUICK_WIDTH,
+    )
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """Such as "bfloat16"."""
+    return str(dtype).removeprefix("torch.")
 
 
 def inputs(problem: Problem, *, length_first: bool, backward: bool) -> list[torch.Tensor]:

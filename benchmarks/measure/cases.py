@@ -125,8 +125,8 @@ class Registry:
         cases = [case for case in self if case.device == device]
         found = [case for case in cases if pattern is None or pattern in case.name]
         if not found:
-            names = ", ".join(case.name for case in cases)
-            advice = f"the cases on {device} are {names}"
+            themes = ", ".join(dict.fromkeys(f"{case.theme}/" for case in cases))
+            advice = f"the themes on {device} are {themes} and --list names the cases"
             raise ValueError(expected("--only", "part of a case's name", repr(pattern), advice))
         return found
 

@@ -24,6 +24,8 @@ PACKAGES = (
 QUICK_SIZE, SIZE, SIZE_ON_GPU = 256, 2_048, 8_192  # of the matrices
 QUICK_BYTES, BYTES, BYTES_ON_GPU = 2**22, 2**28, 2**32  # that are copied
 SECONDS, ROUNDS = 5.0, (3, 30)
+# Instructions that multiply bfloat16 faster than float32. Without them a product takes minutes.
+FAST_BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,12 +33,13 @@ class Limits:
     """Rates that no method can exceed here.
 
     Args:
-        gemm_float32, gemm_bfloat16: operations a second (a multiply and an add are two).
+        gemm_float32, gemm_bfloat16: operations a second (a multiply and an add are two); None on a
+            processor without instructions for bfloat16.
         copy_bandwidth: bytes a second, read and written both counted.
     """
 
     gemm_float32: float
-    gemm_bfloat16: float
+    gemm_bfloat16: float | None
     copy_bandwidth: float
 
 
@@ -62,21 +65,22 @@ def measure_limits(settings: Settings) -> Limits:
     """Returns the rates of square matrix products and of a copy that no cache holds."""
     size, count = _sizes(settings)
     numbers = torch.randn(2, size, size, device=settings.device)
-    halves = numbers.bfloat16()
     source = torch.zeros(count // 4, device=settings.device)
     target = torch.zeros_like(source)
     methods = {
         "float32": Method(_no_check, lambda: numbers[0] @ numbers[1]),
-        "bfloat16": Method(_no_check, lambda: halves[0] @ halves[1]),
         "copy": Method(_no_check, lambda: target.copy_(source)),
     }
+    if settings.device == "cuda" or FAST_BFLOAT16 & cpu_flags():
+        halves = numbers.bfloat16()
+        methods["bfloat16"] = Method(_no_check, lambda: halves[0] @ halves[1])
     seconds = 0.1 if settings.quick else SECONDS
     measured = interleave(methods, timer(settings.device), seconds=seconds, rounds=ROUNDS)
     # The best, not the median: a limit is what the machine can do when nothing disturbs it.
     best = {name: min(values) for name, values in measured.samples.items()}
     return Limits(
         gemm_float32=2 * size**3 / best["float32"],
-        gemm_bfloat16=2 * size**3 / best["bfloat16"],
+        gemm_bfloat16=2 * size**3 / best["bfloat16"] if "bfloat16" in best else None,
         copy_bandwidth=2 * source.nbytes / best["copy"],
     )
 
@@ -104,7 +108,8 @@ def describe_machine(settings: Settings) -> Machine:
 
 def cpu_flags() -> frozenset[str]:
     """Returns the features of the processor by the kernel's names, such as "avx512_bf16"."""
-    return frozenset(_cpu_information().get("flags", "").split())
+    known = _cpu_information()
+    return frozenset((known.get("flags") or known.get("Features", "")).split())
 
 
 def _no_check() -> None:

@@ -154,7 +154,7 @@ def _measured(
     limits: Limits,
     settings: Settings,
 ) -> MethodResult:
-    gemm = limits.gemm_bfloat16 if settings.device == "cuda" else limits.gemm_float32
+    gemm = limits.gemm_float32 if settings.device == "cpu" else limits.gemm_bfloat16
     return MethodResult(
         name,
         MEASURED,
@@ -162,8 +162,8 @@ def _measured(
         rounds=len(samples),
         units=made.units,
         over_last=None if rival is None else ratio(rival, samples),
-        share_of_gemm=_share(made.operations / made.units / gemm, samples),
-        share_of_copy=_share(made.traffic / made.units / limits.copy_bandwidth, samples),
+        share_of_gemm=_share(made.operations / made.units, gemm, samples),
+        share_of_copy=_share(made.traffic / made.units, limits.copy_bandwidth, samples),
         peak=_peak(name, made, settings),
         estimated=made.estimated,
         note=made.note,
@@ -179,8 +179,10 @@ def _peak(name: str, made: Method, settings: Settings) -> float | None:
         return None
 
 
-def _share(least_seconds: float, samples: Sequence[float]) -> Spread | None:
-    return spread([least_seconds / sample for sample in samples]) if least_seconds else None
+def _share(work: float, rate: float | None, samples: Sequence[float]) -> Spread | None:
+    if not work or rate is None:
+        return None
+    return spread([work / rate / sample for sample in samples])
 
 
 def _target(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from benchmarks.measure.results import CaseResult
 from benchmarks.report.growth import LINEAR
-from benchmarks.report.tables import table
+from benchmarks.report.tables import by_series, table
 
 UNKNOWN = "-"
 
@@ -16,10 +16,7 @@ Ratios = Sequence[tuple[int, float]]  # lengths, and the rival's time over that 
 
 def sections(results: Sequence[CaseResult]) -> list[str]:
     """Returns the crossover table of the series that are summarized, a row for each."""
-    found: dict[str, list[CaseResult]] = {}
-    for result in results:
-        if result.case.series is not None and result.case.summarized:
-            found.setdefault(result.case.series, []).append(result)
+    found = by_series(results, summarized=True)
     if not found:
         return []
     first = next(iter(found.values()))[0]

@@ -150,11 +150,13 @@ def _lines(records: Iterable[Mapping[str, Any]]) -> str:
 
 def _run_words(run: Run, letter: str) -> str:
     machine, limits = run.machine, run.limits
+    bfloat16 = "none in bfloat16 (not measured: this processor has no instructions for it)"
+    if limits.gemm_bfloat16 is not None:
+        bfloat16 = f"{limits.gemm_bfloat16 / 1e9:,.0f} in bfloat16"
     return (
         f"- **run {letter}**: {machine.date}, commit {machine.commit}; {machine.hardware}, "
         f"{machine.threads} threads used; {machine.software}; backends: {machine.backends}. "
-        f"Limits: GEMM {limits.gemm_float32 / 1e9:,.0f} GFLOP/s in float32 and "
-        f"{limits.gemm_bfloat16 / 1e9:,.0f} in bfloat16, copy "
+        f"Limits: GEMM {limits.gemm_float32 / 1e9:,.0f} GFLOP/s in float32 and {bfloat16}, copy "
         f"{limits.copy_bandwidth / 1e9:,.1f} GB/s (read and written)."
     )
 

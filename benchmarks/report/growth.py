@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 import statistics
 from collections.abc import Callable, Sequence
 
@@ -15,7 +16,8 @@ LINEAR = "linear"
 SAMPLE = "sample"  # the unit of the series that are looked at
 
 Read = Callable[[MethodResult], "float | None"]
-
+seconds: Read = operator.attrgetter("seconds")
+held: Read = operator.attrgetter("peak_per_unit")
 
 # What is promised of the exponent of the time of methods whose name begins so.
 PROMISED = {LINEAR: (0.9, 1.1), "lsh": (-math.inf, 1.2), "softmax": (1.9, 2.1)}
@@ -79,16 +81,6 @@ def _exponent_row(members: Sequence[CaseResult], name: str, quick: bool) -> list
 
 def _shown(found: Fit | None) -> str:
     return "-" if found is None else f"{found.exponent:.2f}"
-
-
-def seconds(method: MethodResult) -> float | None:
-    """Returns the median time per unit."""
-    return method.seconds
-
-
-def held(method: MethodResult) -> float | None:
-    """Returns the peak memory per unit."""
-    return method.peak_per_unit
 
 
 def _points(members: Sequence[CaseResult], name: str, read: Read) -> list[tuple[int, float]]:

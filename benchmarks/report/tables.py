@@ -62,11 +62,13 @@ def series(results: Sequence[CaseResult]) -> list[str]:
     return parts
 
 
-def by_series(results: Sequence[CaseResult]) -> dict[str, list[CaseResult]]:
-    """Returns the cases of each series that has a table of its own, by the series' name."""
+def by_series(
+    results: Sequence[CaseResult], *, summarized: bool = False
+) -> dict[str, list[CaseResult]]:
+    """Returns the cases by series: of those that have a table each, or that one summarizes."""
     found: dict[str, list[CaseResult]] = {}
     for result in results:
-        if result.case.series is not None and not result.case.summarized:
+        if result.case.series is not None and result.case.summarized == summarized:
             found.setdefault(result.case.series, []).append(result)
     return found
 

@@ -155,8 +155,8 @@ def test_list_names_the_cases_of_the_device(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("--only", "zebra"), "--only: expected part of a case's name, got 'zebra'; the cases on "
-         "cpu are fixed/case."),
+        (("--only", "zebra"), "--only: expected part of a case's name, got 'zebra'; the themes on "
+         "cpu are fixed/ and --list names the cases."),
         (("--threads", "0"), "--threads: expected 1 or more, got 0; leave it out for 2."),
         (("--case-seconds", "0"), "--case-seconds: expected more than 0, got 0.0."),
     ],

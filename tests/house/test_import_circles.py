@@ -9,7 +9,7 @@ import grimp
 import pytest
 
 PACKAGES = ("linattn_core", "linattn_cpu", "linattn_cuda", "linattn_models", "benchmarks")
-APPLICATIONS = ("copying", "pixels")
+APPLICATIONS = ("copying", "pixels", "speech")
 
 
 @pytest.mark.parametrize("package", [*PACKAGES, *APPLICATIONS])

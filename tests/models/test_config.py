@@ -172,7 +172,9 @@ def test_unknown_and_missing_keys_are_named() -> None:
         TransformerConfig.from_dict(values)
 
 
-@pytest.mark.parametrize(("text", "said"), [("{", "JSON"), ("[1]", "a mapping, got a list")])
+@pytest.mark.parametrize(
+    ("text", "said"), [("{", "whole JSON"), ("[1]", "a JSON object, got a list")]
+)
 def test_text_that_is_no_configuration_is_refused(text: str, said: str) -> None:
     with pytest.raises(ValueError, match=f"expected {said}"):
         TransformerConfig.from_json(text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -116,14 +116,3 @@ def where_it_runs() -> dict[str, Any]:
     """Versions, device and threads, and the backend that makes the steps of linear attention."""
     device = default_device()
     return {**environment(device), "steps_by": stepping_backends(device)[0]}
-
-
-def how_it_ran(where: Mapping[str, Any], speeds: Sequence[Speed]) -> str:
-    """A note below a table: versions, threads, and what of linear attention was native."""
-    first = f"torch {where['torch']}, {where['device']}, {where['threads']} threads"
-    native = where["steps_by"]
-    if native == "reference":
-        return f"{first}; linear attention in plain torch."
-    compiled = dict.fromkeys(speed.method for speed in speeds if speed.compiled)
-    drawn = f", which also compiled the decoder of: {', '.join(compiled)}" if compiled else ""
-    return f"{first}; linear attention by the backend {native}{drawn}."

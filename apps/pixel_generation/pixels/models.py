@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from linattn_core.errors import expected, shown
-from linattn_models import AutoregressiveTransformer, TransformerConfig
+from linattn_models import AutoregressiveTransformer
 from linattn_models.training import RunFolder
 from pixels.datasets import DatasetName, Images
-from pixels.presets import Attention, Recipe, with_attention
+from pixels.presets import Attention, Recipe
 from pixels.tokens import Layout, to_tokens
 
 APP = "pixel_generation"
@@ -74,13 +74,8 @@ def _model_of(values: dict[str, Any], path: Path) -> AutoregressiveTransformer:
 def alike(model: AutoregressiveTransformer, attention: Attention) -> AutoregressiveTransformer:
     """A model with random weights that differs from `model` in its attention alone."""
     values = model.to_dict()
-    values["transformer"] = with_attention(model.config, attention).to_dict()
+    values["transformer"] = model.config.with_attention(attention).to_dict()
     return AutoregressiveTransformer.from_dict(values).to(model.device)
-
-
-def generation_method(config: TransformerConfig) -> Literal["stateful", "rerun"]:
-    """How a model generates: LSH has no state to step from and reruns the prefix for each token."""
-    return "rerun" if str(config.attention).startswith("lsh") else "stateful"
 
 
 def default_device() -> torch.device:

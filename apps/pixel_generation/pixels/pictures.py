@@ -15,9 +15,9 @@ import numpy.typing as npt
 from matplotlib.figure import Figure
 
 from linattn_models import AutoregressiveTransformer
+from linattn_models.decoding import choose_method
 from linattn_models.files import replace_file
 from pixels.datasets import Images, Pixels
-from pixels.models import generation_method
 from pixels.sampling import Draw, complete_images, sample_images
 from pixels.tokens import Layout
 
@@ -69,7 +69,7 @@ def write_completions(
 
 def affordable_samples(model: AutoregressiveTransformer, images: Images) -> int:
     """As many samples as a laptop makes in about a minute, 64 at most."""
-    if generation_method(model.config) == "rerun":  # half the square of the pixels
+    if choose_method(model, "auto") == "rerun":  # half the square of the pixels
         return max(1, min(64, 2**19 // images.dimensions**2))
     return max(4, min(64, 16_384 // images.dimensions))
 

@@ -53,15 +53,14 @@ class Recipe:
 
     def transformer(self) -> TransformerConfig:
         """The layers, which differ between two kinds of attention in nothing else."""
-        config = TransformerConfig(
+        return TransformerConfig(
             num_layers=self.num_layers,
             num_heads=self.num_heads,
             head_dim=self.head_dim,
             ffn_dim=self.ffn_dim,
             norm=self.norm,
             dropout=self.dropout,
-        )
-        return with_attention(config, self.attention)
+        ).with_attention(self.attention)
 
     def output_head(self, images: Images) -> Categorical | MixtureOfLogistics:
         """The head for one token of `images`."""
@@ -74,11 +73,6 @@ class Recipe:
                 "predicts one number a token; choose the layout 'sub-pixels'"
             )
         return Categorical(images.levels)
-
-
-def with_attention(config: TransformerConfig, name: Attention) -> TransformerConfig:
-    """The same layers with another attention; the one place that turns its name into a setting."""
-    return config.with_attention(name)
 
 
 # What the presets that are not the paper's have in common.

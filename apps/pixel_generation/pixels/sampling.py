@@ -10,7 +10,6 @@ from torch import Tensor
 from linattn_models import AutoregressiveTransformer
 from pixels.datasets import Pixels
 from pixels.evaluation import evaluating
-from pixels.models import generation_method
 from pixels.tokens import Layout, to_images, to_tokens
 
 
@@ -67,5 +66,4 @@ def _generate(
             temperature=draw.temperature,
             generator=torch.Generator(model.device).manual_seed(draw.seed),
             progress=draw.progress,
-            method=generation_method(model.config),
         )

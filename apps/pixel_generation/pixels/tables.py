@@ -7,7 +7,7 @@ from typing import Any
 
 from linattn_models.throughput import WORTHWHILE
 from linattn_models.training import figure, markdown_table
-from pixels.measuring import Outcome, Speed, how_it_ran
+from pixels.measuring import Outcome, Speed
 from pixels.methods import LINEAR, SOFTMAX, STATEFUL_SOFTMAX
 from pixels.paper import PAPER
 
@@ -84,11 +84,9 @@ def _benchmark_notes(outcomes: Sequence[Outcome], searched: bool) -> list[str]:
             "batch: the best of 1, 2, 4 and so on, until two in a row gained less than "
             f"{WORTHWHILE - 1:.0%} each."
         )
-    lines += [
-        f"{outcome.method.name}: no larger batch was tried, since {outcome.bounded_by}."
-        for outcome in outcomes
-        if outcome.bounded_by
-    ]
+    for reason in dict.fromkeys(outcome.bounded_by for outcome in outcomes if outcome.bounded_by):
+        bounded = ", ".join(x.method.name for x in outcomes if x.bounded_by == reason)
+        lines.append(f"{bounded}: no larger batch was tried, since {reason}.")
     lines += [f"{x.method.name}: -, since {x.failure}" for x in outcomes if x.failure]
     return [*lines, ""] if lines else []
 
@@ -200,3 +198,14 @@ def _attention_notes(results: dict[str, Any]) -> list[str]:
     if results["dataset"] in PAPER and results["preset"] != "paper":
         notes.append("The paper's figures are of larger models, trained for far longer.")
     return notes
+
+
+def how_it_ran(where: Mapping[str, Any], speeds: Sequence[Speed]) -> str:
+    """A note below a table: versions, threads, and what of linear attention was native."""
+    first = f"torch {where['torch']}, {where['device']}, {where['threads']} threads"
+    native = where["steps_by"]
+    if native == "reference":
+        return f"{first}; linear attention in plain torch."
+    compiled = dict.fromkeys(speed.method for speed in speeds if speed.compiled)
+    drawn = f", which also compiled the decoder of: {', '.join(compiled)}" if compiled else ""
+    return f"{first}; linear attention by the backend {native}{drawn}."

@@ -11,7 +11,7 @@ import torch
 from linattn_core import backends
 from linattn_models import AutoregressiveTransformer, TransformerConfig
 from linattn_models.attention import LinearMixer
-from pixels.measuring import Speed, how_it_ran, measure
+from pixels.measuring import Speed, measure
 from pixels.methods import (
     LINEAR,
     Method,
@@ -22,6 +22,7 @@ from pixels.methods import (
     time_method,
 )
 from pixels.presets import Attention
+from pixels.tables import how_it_ran
 
 CPU = torch.device("cpu")
 SPEED = Speed("linear", 1, 2.0, 0.5, 100, estimated=False, compiled=True)

@@ -108,17 +108,21 @@ def test_real_images(script: Script, shared_data: Path, tmp_path: Path, dataset:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
+        (
+            ["--dataset", "mnits"],
+            "a known name, got 'mnits'; did you mean 'mnist'",
+        ),
         (["--dataset", "mnist"], "got no such file; download it with --download"),
         (
             ["--dataset", "cifar10", "--data-dir", "{tmp}/none"],
-            "expected --data-dir to be a folder",
+            "--data-dir: expected a folder",
         ),
         (["--dataset", "fashion-mnist", "--data-dir", "{tmp}"], "expected train-images-idx3-ubyte"),
         (["--steps", "0"], "steps: expected"),
         (["--num-heads", "0"], "num_heads: expected an integer"),
         (["--resume"], "holds no run to resume"),
     ],
-    ids=["no data", "no folder", "no file", "no steps", "no heads", "nothing to resume"],
+    ids=["no name", "no data", "no folder", "no file", "no steps", "no heads", "nothing to resume"],
 )
 def test_bad_input_is_one_sentence_and_leaves_nothing(
     script: Script, tmp_path: Path, arguments: list[str], sentence: str

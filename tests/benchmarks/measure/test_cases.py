@@ -25,10 +25,10 @@ def test_cases_come_back_in_order_and_by_part_of_their_name(make_case: MakeCase)
     assert [case.theme for case in cases] == ["a", "b", "a", "a"]
 
 
-def test_a_pattern_that_matches_nothing_is_refused_with_the_names(make_case: MakeCase) -> None:
+def test_a_pattern_that_matches_nothing_is_refused_with_the_themes(make_case: MakeCase) -> None:
     cases = Registry()
     cases.add(make_case({}, name="a/one"))
-    with pytest.raises(ValueError, match=r"got 'zebra'; the cases on cpu are a/one"):
+    with pytest.raises(ValueError, match=r"got 'zebra'; the themes on cpu are a/ and --list"):
         cases.matching("zebra")
 
 

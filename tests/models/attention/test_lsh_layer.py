@@ -96,7 +96,7 @@ def test_it_refuses_to_step_with_the_reason() -> None:
     ):
         with pytest.raises(ValueError, match=reason):
             call()
-    with pytest.raises(CannotCompile, match="only causal linear attention"):
+    with pytest.raises(CannotCompile, match="expected causal linear attention"):
         compile_decoder(model)
 
 

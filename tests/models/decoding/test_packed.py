@@ -173,11 +173,11 @@ def test_copies_know_nothing_of_packed_weights(packings: list[int], how: str) ->
 def test_nothing_outlives_the_model() -> None:
     model = long_model()
     draw(model)
-    assert model in packed._kept
-    before = len(packed._kept)
+    assert model in packed._cache
+    before = len(packed._cache)
     del model
     gc.collect()
-    assert len(packed._kept) < before
+    assert len(packed._cache) < before
 
 
 def test_threads_share_one_packing(packings: list[int]) -> None:

@@ -53,6 +53,7 @@ def test_bytes_are_those_of_one_samples_state() -> None:
         ),
         ({"batch": 1, "steps": 1}, "steps: expected an integer of at least 2"),
         ({"batch": 1, "method": "state"}, "did you mean 'stateful'"),
+        ({"batch": 1, "method": "rerun", "decoder": "compiled", "steps": 2}, "takes no decoder"),
     ],
 )
 def test_refuses_what_cannot_be_right(fields: dict[str, Any], said: str) -> None:

@@ -12,19 +12,19 @@ The last three are read in the form they are published in, from a folder or from
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast, get_args
 
 import numpy as np
 import pooch
 
-from linattn_core.errors import near
+from linattn_core.errors import expected, near, shown
 from pixels.datasets import cifar, digits, idx
 from pixels.datasets.images import Images, Pixels
 from pixels.datasets.sources import SOURCES, fetch
 
 DatasetName = Literal["digits", "mnist", "fashion-mnist", "cifar10"]
 
-__all__ = ["DatasetName", "Images", "Pixels", "blank", "load"]
+__all__ = ["DatasetName", "Images", "Pixels", "blank", "load", "require_dataset"]
 
 _READERS = {"mnist": idx.load, "fashion-mnist": idx.load, "cifar10": cifar.load}
 
@@ -43,19 +43,23 @@ def load(name: DatasetName, data_dir: Path | None = None, *, download: bool = Fa
         OSError: a file could not be downloaded.
         ValueError: a file is not what it should be, or the name is none of the four.
     """
-    if name == "digits":
+    if require_dataset(name) == "digits":
         return digits.load()
-    if name not in SOURCES:
-        raise ValueError(f"expected a dataset, got {name!r}; {near(name, ['digits', *SOURCES])}")
     if data_dir is not None and not download and not data_dir.is_dir():
-        raise FileNotFoundError(
-            f"expected --data-dir to be a folder, got {data_dir}, which is none; create it with "
-            "--download"
-        )
+        got, advice = f"{data_dir}, which is none", "correct the path, or create it with --download"
+        raise FileNotFoundError(expected("--data-dir", "a folder", got, advice))
     own = (data_dir or Path(pooch.os_cache("linattn"))) / name
     if download:
         fetch(SOURCES[name], own)
     return _READERS[name](name, [own] if data_dir is None else [own, data_dir])
+
+
+def require_dataset(name: str) -> DatasetName:
+    """The name, if it is that of a dataset; else a ValueError with the near ones."""
+    names = get_args(DatasetName)
+    if name not in names:
+        raise ValueError(expected("--dataset", "a known name", shown(name), near(name, names)))
+    return cast(DatasetName, name)
 
 
 def blank(name: DatasetName) -> Images:

@@ -172,7 +172,7 @@ class AutoregressiveTransformer(Generation, nn.Module):
     @property
     def can_step(self) -> bool:
         """Whether the attention has a state to step from; LSH has none."""
-        return cast(Attention, self.config.attention).can_step
+        return not cast(Attention, self.config.attention).cannot_step
 
     def describe(self) -> DecoderDescription:
         """The model for a backend that compiles whole steps of tokens.
@@ -194,7 +194,7 @@ class AutoregressiveTransformer(Generation, nn.Module):
         return replace(layers, tokens=coding)
 
     def to_dict(self) -> dict[str, Any]:
-        """What rebuilds the model without its weights, as JSON values."""
+        """The settings that rebuild the model without its weights, as JSON values."""
         return {
             "transformer": self.config.to_dict(),
             "head": self.head.to_dict(),
@@ -226,7 +226,7 @@ class AutoregressiveTransformer(Generation, nn.Module):
         return cast(Tensor, sum(vectors[1:], vectors[0]))
 
     def _enter(self, tokens: Tensor) -> Tensor:
-        """What enters positions 0..N: the start and the tokens, each with its position's vector."""
+        """The inputs of positions 0..N: start and tokens, each plus its position's vector."""
         start = self.start.expand(tokens.shape[0], 1, -1)
         vectors = torch.cat([start, self._embed(tokens)], 1)  # (B, N + 1, E)
         return vectors + cast(Tensor, self.positions(vectors.shape[1]))

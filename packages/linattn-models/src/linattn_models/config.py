@@ -7,10 +7,16 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
-from linattn_core.errors import expected
 from linattn_models.attention.config import Attention, Linear, attention_config
-from linattn_models.format_1 import config_from_format_1
-from linattn_models.validation import at_least, boolean, from_fields, in_range, one_of
+from linattn_models.conversion import config_from_format_1
+from linattn_models.validation import (
+    at_least,
+    boolean,
+    from_fields,
+    in_range,
+    json_object,
+    one_of,
+)
 
 ACTIVATIONS = ("gelu", "relu")
 NORMS = ("pre", "post")
@@ -87,8 +93,4 @@ class TransformerConfig:
         Raises:
             ValueError: text that is not JSON, or as for `from_dict`.
         """
-        try:
-            values = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(expected("the transformer configuration", "JSON", error)) from None
-        return cls.from_dict(values)
+        return cls.from_dict(json_object(text, "the transformer configuration"))

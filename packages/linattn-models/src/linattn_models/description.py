@@ -1,4 +1,4 @@
-"""Layers as a compiled decoder takes them: their weights, provided that they do nothing else."""
+"""The weights of layers for a compiled decoder; layers that do more than theirs are refused."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ def require(module: nn.Module, kind: type[nn.Module]) -> None:
     """Refuses a module of another class, or one whose call runs more than its class says.
 
     Raises:
-        CannotCompile: with the class that came, or the fact that it has hooks.
+        CannotCompile: naming the other class, or that it has hooks.
     """
     if type(module) is not kind:
         name = f"{type(module).__module__}.{type(module).__name__}"
         advice = "a compiled decoder does not know its arithmetic, so decode eagerly"
         raise CannotCompile(expected("a layer", f"a {kind.__name__}", f"a {name}", advice))
     if _hooked(module) or "forward" in vars(module):
-        wanted, came = "no hooks and the forward of its class", "hooks or a forward of its own"
+        wanted, got = "no hooks and the forward of its class", "hooks or a forward of its own"
         advice = "a compiled decoder would not run them, so remove them or decode eagerly"
-        raise CannotCompile(expected(f"a {kind.__name__}", wanted, came, advice))
+        raise CannotCompile(expected(f"a {kind.__name__}", wanted, got, advice))
 
 
 def embedding(table: nn.Module) -> Tensor:
@@ -47,9 +47,9 @@ def numbers(tensor: Tensor | None, what: str) -> Tensor:
     if tensor is None or type(tensor) not in (Tensor, nn.Parameter):
         raise CannotCompile(expected(what, "a plain tensor", type(tensor), "decode eagerly"))
     if tensor.dtype != torch.float32 or tensor.device.type not in ("cpu", "cuda"):
-        came = f"{tensor.dtype} on {tensor.device}"
+        got = f"{tensor.dtype} on {tensor.device}"
         advice = "move the model by .float() and .to(), or decode eagerly"
-        raise CannotCompile(expected(what, "float32 on the CPU or a CUDA GPU", came, advice))
+        raise CannotCompile(expected(what, "float32 on the CPU or a CUDA GPU", got, advice))
     return tensor.detach()
 
 

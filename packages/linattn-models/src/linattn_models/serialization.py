@@ -14,11 +14,11 @@ from torch import Tensor
 
 from linattn_core.errors import expected, near, shown
 from linattn_models.autoregressive import AutoregressiveTransformer
+from linattn_models.conversion import weights_from_format_1
 from linattn_models.ctc import CTCBiLSTM, CTCTransformer
 from linattn_models.files import replaced_folder
-from linattn_models.format_1 import weights_from_format_1
 from linattn_models.transformer import Transformer
-from linattn_models.validation import one_of
+from linattn_models.validation import json_object, one_of
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
@@ -103,16 +103,13 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     path = Path(folder) / CONFIG_FILE
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist; expected a folder that `save` wrote.")
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(expected(str(path), "JSON", error)) from None
-    version = config.get("format_version") if isinstance(config, dict) else None
+    config = json_object(path.read_bytes(), str(path))
+    version = config.get("format_version")
     if version not in range(1, FORMAT_VERSION + 1):
         wanted = f"format_version 1 to {FORMAT_VERSION}"
         raise ValueError(expected(str(path), wanted, shown(version), "update linattn-models"))
     one_of(f"{path}: the model", config.get("model"), _CLASSES)
-    return dict(config)
+    return config
 
 
 def _read_weights(path: Path) -> dict[str, Tensor]:
@@ -168,9 +165,9 @@ def _check_fit(path: Path, model: Mapping[str, Tensor], tensors: Mapping[str, Te
     if missing or unknown:
         wanted = f"the {len(model)} tensors of the configured model"
         first = shown((missing or unknown)[0])
-        came = f"{len(missing)} missing and {len(unknown)} unknown, the first {first}"
+        got = f"{len(missing)} missing and {len(unknown)} unknown, the first {first}"
         advice = near(missing[0], unknown) if missing and 0 < len(unknown) < 9 else _OTHER
-        raise ValueError(expected(str(path), wanted, came, advice))
+        raise ValueError(expected(str(path), wanted, got, advice))
     for name, tensor in model.items():
         if tensors[name].shape != tensor.shape:
             shapes = f"shape {tuple(tensor.shape)}", f"shape {tuple(tensors[name].shape)}"

@@ -156,14 +156,9 @@ class DecodingState:
             wanted = f"rows for the state's {self.batch} sequences"
             raise ValueError(expected("a step", wanted, f"inputs for {rows}"))
         if self.max_length is not None and self.cursor.furthest >= self.max_length:
-            raise ValueError(
-                expected(
-                    "the state of a step",
-                    "a free position",
-                    f"room for {self.max_length} positions and all are taken",
-                    "start with a larger max_length",
-                )
-            )
+            got = f"room for {self.max_length} positions and all are taken"
+            advice = "start with a larger max_length"
+            raise ValueError(expected("the state of a step", "a free position", got, advice))
 
     def index_select(self, indices: Tensor) -> DecodingState:
         """The states of the rows `indices`, as a copy: repeats fork a row, omissions drop it.
@@ -207,10 +202,9 @@ def zero_states(
 def check_prompts(length: int, max_length: int | None) -> None:
     """Refuses prompts that take more than `max_length` positions."""
     if max_length is not None and length > max_length:
+        wanted = f"at most max_length {max_length} positions"
         advice = "shorten the prompts or raise max_length"
-        raise ValueError(
-            expected("prompts", f"at most max_length {max_length} positions", length, advice)
-        )
+        raise ValueError(expected("prompts", wanted, length, advice))
 
 
 def check_positions(cursor: Cursor, positions: int) -> None:

@@ -57,7 +57,8 @@ class Transformer(nn.Module):
         """
         check_vector_sequences(x, self.config.embed_dim)
         if key_lengths is not None:
-            lengths_within("key_lengths", key_lengths, x.shape[0], x.shape[1])
+            lengths_within("key_lengths", key_lengths, *x.shape[:2])
+            key_lengths = key_lengths.to(x.device)
         for block in self.blocks:
             x = block(x, key_lengths)
         return cast(Tensor, self.norm(x))
@@ -113,13 +114,12 @@ class Transformer(nn.Module):
         """
         self._check_causal("prefill")
         check_vector_sequences(x, self.config.embed_dim)
-        batch, length = x.shape[0], x.shape[1]
+        batch, length = x.shape[:2]
         check_prompts(length, max_length)
-        cursor = Cursor(length, length)
         if lengths is not None:
             shortest, _ = lengths_within("lengths", lengths, batch, length)
-            cursor = Cursor.at(lengths)
-            lengths = None if shortest == length else lengths
+            lengths = None if shortest == length else lengths.to(x.device)
+        cursor = Cursor.after(length, lengths)
         layers = []
         for block in self.blocks:
             x, layer = cast(Block, block).prefill(x, lengths, max_length)
@@ -162,25 +162,22 @@ class Transformer(nn.Module):
         """
         config = self.config
         if not isinstance(config.attention, Linear) or not config.is_causal:
-            raise CannotCompile(
-                "only causal linear attention has a step of fixed size to compile, and this is "
-                f"'{config.attention}' with is_causal={config.is_causal}."
-            )
+            wanted = "causal linear attention, which has a state of fixed size"
+            got = f"'{config.attention}' with is_causal={config.is_causal}"
+            raise CannotCompile(expected("a compiled model", wanted, got, "decode eagerly"))
         description.require(self, Transformer)
         blocks = [cast(Block, block) for block in self.blocks]
         layers = tuple(block.describe() for block in blocks)
         settings = blocks[0].settings()
         for block in blocks:
             if block.settings() != settings:
-                advice = "make the blocks alike or decode eagerly"
-                what = "the settings of a block"
+                what, advice = "the settings of a block", "make the blocks alike or decode eagerly"
                 raise CannotCompile(expected(what, settings, block.settings(), advice))
-        return DecoderDescription(
-            layers=layers, norm=description.norm(self.norm), tokens=None, **settings
-        )
+        norm = description.norm(self.norm)
+        return DecoderDescription(layers=layers, norm=norm, tokens=None, **settings)
 
     def to_dict(self) -> dict[str, Any]:
-        """What rebuilds the model without its weights, as JSON values."""
+        """The settings that rebuild the model without its weights, as JSON values."""
         return {"transformer": self.config.to_dict()}
 
     @classmethod
@@ -196,8 +193,8 @@ class Transformer(nn.Module):
     def _check_causal(self, what: str) -> None:
         if not self.config.is_causal:
             raise ValueError(
-                f"A transformer that is not causal cannot {what}: each of its outputs depends on "
-                "all inputs; build it with is_causal=True."
+                f"A transformer that is not causal cannot {what}, because each of its outputs "
+                "depends on all inputs; build it with is_causal=True."
             )
 
 

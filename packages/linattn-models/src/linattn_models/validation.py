@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import MISSING, fields
@@ -49,6 +50,17 @@ def in_range(name: str, value: object, low: float, high: float) -> None:
         raise ValueError(expected(name, wanted, shown(value)))
 
 
+def json_object(content: str | bytes, what: str) -> dict[str, Any]:
+    """The JSON object in a text; refuses anything else."""
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(expected(what, "whole JSON", error)) from error
+    if not isinstance(value, dict):
+        raise ValueError(expected(what, "a JSON object", f"a {type(value).__name__}"))
+    return value
+
+
 def exact_keys(
     what: str, values: object, required: Collection[str], optional: Collection[str] = ()
 ) -> Mapping[str, Any]:
@@ -71,13 +83,6 @@ def from_fields(cls: type[Fields], what: str, values: object) -> Fields:
     return cls(**exact_keys(what, values, required, optional))
 
 
-def integer_vector(name: str, values: Tensor, batch: int) -> None:
-    """Refuses anything but a (batch,) tensor of integers; reads no values."""
-    integers(name, values)
-    if values.shape != (batch,):
-        raise ValueError(expected(name, f"shape ({batch},), one number a row", tuple(values.shape)))
-
-
 def integers(name: str, values: Tensor) -> None:
     """Refuses anything but a tensor of integers."""
     if not isinstance(values, Tensor):
@@ -91,22 +96,24 @@ def lengths_within(
 ) -> tuple[int, int]:
     """The smallest and the largest of (batch,) lengths, all of which must be in shortest..longest.
 
-    A graph that is compiled checks shape and dtype only, since reading values would break it, and
-    takes the lengths to be of any size.
+    Under torch.compile only shape and dtype are checked, since reading values would break the
+    graph, and the two bounds are returned.
 
     Cost: waits for the device once.
     """
-    integer_vector(name, lengths, batch)
+    integers(name, lengths)
+    if lengths.shape != (batch,):
+        shape = f"shape ({batch},), one number a row"
+        raise ValueError(expected(name, shape, tuple(lengths.shape)))
     if torch.compiler.is_compiling():
         return shortest, longest
     if batch == 0:
         return longest, longest
     low, high = (int(bound) for bound in lengths.long().aminmax())
     if low < shortest or high > longest:
+        wanted = f"lengths in {shortest}..{longest}"
         advice = "leave such rows out, cut the sequences or correct the lengths"
-        raise ValueError(
-            expected(name, f"lengths in {shortest}..{longest}", f"{low} to {high}", advice)
-        )
+        raise ValueError(expected(name, wanted, f"{low} to {high}", advice))
     return low, high
 
 

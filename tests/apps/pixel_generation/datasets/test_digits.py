@@ -38,5 +38,5 @@ def test_split_never_moves() -> None:
 
 
 def test_unknown_names() -> None:
-    with pytest.raises(ValueError, match="expected a dataset, got 'cifar'; did you mean 'cifar10'"):
+    with pytest.raises(ValueError, match="a known name, got 'cifar'; did you mean 'cifar10'"):
         load("cifar")  # type: ignore[arg-type]

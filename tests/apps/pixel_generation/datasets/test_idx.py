@@ -116,7 +116,7 @@ def test_no_truncation_passes(tmp_path: Path, cut: int) -> None:
 
 
 def test_missing_folder_and_files(tmp_path: Path, cache: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="expected --data-dir to be a folder"):
+    with pytest.raises(FileNotFoundError, match="--data-dir: expected a folder"):
         load("mnist", tmp_path / "none")
     with pytest.raises(FileNotFoundError, match=rf"in {cache}/mnist, .*--download.*yann\.lecun"):
         load("mnist")

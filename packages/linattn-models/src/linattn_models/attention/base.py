@@ -24,18 +24,17 @@ class Mixer(nn.Module):
     Attributes:
         spread: standard deviation of queries and keys at the start, for normalized inputs.
         projections: of x: queries, keys and values, or fewer where two of them are one.
-        refusal: why the attention cannot step, if it cannot.
     """
 
     spread = 1.0
     projections = 3
-    refusal = ""
 
     def __init__(self, attention: Any, num_heads: int, head_dim: int, is_causal: bool) -> None:
         super().__init__()
         self.num_heads = num_heads
         self.head_dim = head_dim
         self.is_causal = is_causal
+        self._cannot_step: str = attention.cannot_step
         embed_dim = num_heads * head_dim
         self.qkv = nn.Linear(embed_dim, self.projections * embed_dim)
         self.out = nn.Linear(embed_dim, embed_dim)
@@ -63,15 +62,15 @@ class Mixer(nn.Module):
 
     def initial_state(self, *args: Any, **kwargs: Any) -> LayerState:
         """(batch, max_length, device, dtype) -> the state before the first position."""
-        raise ValueError(self.refusal)
+        raise ValueError(self._cannot_step)
 
     def attend_and_keep(self, *args: Any, **kwargs: Any) -> tuple[Tensor, LayerState]:
         """(query, key, value, lengths, max_length) -> as `attend`, and each row's state."""
-        raise ValueError(self.refusal)
+        raise ValueError(self._cannot_step)
 
     def attend_next(self, *args: Any, **kwargs: Any) -> tuple[Tensor, LayerState]:
         """(query, key, value, (B, H, D) each, state, cursor) -> (B, H, D), and the next state."""
-        raise ValueError(self.refusal)
+        raise ValueError(self._cannot_step)
 
     def describe(self) -> tuple[Affine, Affine]:
         """The projections in and out, for a backend that compiles whole steps.

@@ -15,10 +15,15 @@ Options = tuple[tuple[str, Any], ...]
 
 
 class _Kind:
-    """The kind of attention, its short form and its JSON."""
+    """What the configurations share: the name, the short form, the JSON.
+
+    Attributes:
+        kind: the name.
+        cannot_step: why there is no state to step from; empty where there is one.
+    """
 
     kind: ClassVar[str]
-    can_step: ClassVar[bool] = True
+    cannot_step: ClassVar[str] = ""
 
     def __str__(self) -> str:
         return self.kind
@@ -51,7 +56,6 @@ class Linear(_Kind):
         object.__setattr__(self, "feature_map_options", _sorted_pairs(self.feature_map_options))
 
     def to_dict(self) -> dict[str, Any]:
-        """The kind and the fields as JSON values; `attention_config` reads them."""
         return {**super().to_dict(), "feature_map_options": dict(self.feature_map_options)}
 
 
@@ -73,7 +77,11 @@ class Lsh(_Kind):
     """
 
     kind = "lsh"
-    can_step = False
+    cannot_step = (
+        "LSH attention cannot step or prefill: a new position sorts among those before it and "
+        "shifts the chunks of all, so that no state stays valid; call generate(method='rerun'), or "
+        "use linear or softmax attention."
+    )
 
     rounds: int = 4
     buckets: int = 64
@@ -115,10 +123,9 @@ def attention_config(value: object) -> Attention:
     kind, _, rounds = str(value).partition("-")
     if kind == Lsh.kind and rounds.isdecimal() and len(rounds) < 10:
         return Lsh(rounds=int(rounds))
+    wanted = "'linear', 'softmax' or 'lsh-X' with X rounds"
     advice = near(str(value)[:LONGEST], [*_KINDS, "lsh-4"])
-    raise ValueError(
-        expected("attention", "'linear', 'softmax' or 'lsh-X' with X rounds", shown(value), advice)
-    )
+    raise ValueError(expected("attention", wanted, shown(value), advice))
 
 
 def _sorted_pairs(options: object) -> Options:

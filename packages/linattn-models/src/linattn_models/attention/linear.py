@@ -14,6 +14,7 @@ from linattn_core import (
     linear_attention_step,
 )
 from linattn_core.decoding import Affine, CannotCompile
+from linattn_core.errors import expected
 from linattn_models import description
 from linattn_models.attention.base import Mixer
 from linattn_models.attention.config import Linear
@@ -81,15 +82,12 @@ class LinearMixer(Mixer):
         """The projections in and out, for a backend that compiles whole steps."""
         description.require(self, LinearMixer)
         if self.backend != "auto":
-            raise CannotCompile(
-                f"the layer names the backend {self.backend!r} for its own steps; set it to 'auto' "
-                "and name one to compile_decoder."
-            )
+            advice = "pass the backend to compile_decoder instead"
+            raise CannotCompile(expected("the layer's backend", "'auto'", self.backend, advice))
         if self.feature_map.pointwise is None:
-            raise CannotCompile(
-                f"feature map {type(self.feature_map).__name__} is not of each number alone; "
-                "compiled are 'elu', 'relu' and 'identity'."
-            )
+            wanted = "one of each number alone: 'elu', 'relu' or 'identity'"
+            kind = type(self.feature_map).__name__
+            raise CannotCompile(expected("the feature map", wanted, kind, "decode eagerly"))
         return description.affine(self.qkv), description.affine(self.out)
 
     def _settings(self) -> dict[str, Any]:

@@ -24,9 +24,11 @@ class SoftmaxMixer(Mixer):
         self, batch: int, max_length: int | None, device: torch.device, dtype: torch.dtype
     ) -> LayerState:
         """An empty cache for `max_length` positions."""
-        room = _room(max_length)
+        if max_length is None:
+            advice = "a softmax cache is allocated for the longest sequence"
+            raise ValueError(expected("max_length", "a number of positions", None, advice))
         return KeyValueCache.zeros(
-            batch, self.num_heads, room, self.head_dim, dtype=dtype, device=device
+            batch, self.num_heads, max_length, self.head_dim, dtype=dtype, device=device
         )
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, lengths: Tensor | None) -> Tensor:
@@ -94,10 +96,3 @@ def _write(cache: KeyValueCache, key: Tensor, value: Tensor, position: int | Ten
     rows = torch.arange(key.shape[0], device=key.device)
     cache.keys.transpose(1, 2).index_put_((rows, position), key)
     cache.values.transpose(1, 2).index_put_((rows, position), value)
-
-
-def _room(max_length: int | None) -> int:
-    if max_length is None:
-        advice = "a softmax cache is allocated for the longest sequence"
-        raise ValueError(expected("max_length", "a number of positions", None, advice))
-    return max_length

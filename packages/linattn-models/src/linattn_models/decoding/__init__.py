@@ -1,17 +1,17 @@
 """Decoding: sequences drawn token by token, and steps compiled to be fast.
 
-generate     `generate` and `stream`, which models inherit; chooses what predicts the tokens
-packed       decoders kept for their models, packed again when these have changed
+generate     the mixin that gives models `generate` and `stream`; chooses the predictor
+packed       a cache of compiled decoders, packed again when their models have changed
 compile      `compile_decoder`: a native decoder on the CPU, recorded steps on a GPU
 native       a compiled decoder with the interface of the model; draws fused into steps
-drawing      the arguments of `generate`, and the loop over the tokens
+drawing      the arguments of `generate`, and the loop over tokens
 predictors   the next token by a step from a state, or by a run of all tokens
 prompts      prefixes, of different lengths too, and the sequences that grow from them
-sampling     temperature and generator
+sampling     temperature, generator, and the refusal of NaN
 graph        a decoder whose steps are CUDA graphs, in slots of memory
-recording    what records and runs them again
+recording    records a step and runs it again
 torch_step   the step that is recorded
-model        what all this knows of a model
+model        the protocols by which all of this knows a model
 """
 
 from linattn_models.decoding.compile import compile_decoder

@@ -37,9 +37,9 @@ def compile_decoder(
             Decoding never drops out, whatever mode the model is in.
         weights: "float32" gives the model's own numbers to rounding. "bfloat16" rounds each weight
             to 2^-9 of itself, "int8" (on the CPU alone) to 1/254 of the largest weight of its
-            output; both are read in a half and a quarter of the time. What else a backend rounds,
-            it says; on a GPU "bfloat16" computes the layers' products in bfloat16, and keeps
-            states, norms, residual sums and the head in float32.
+            output; they are read in half and a quarter of the time. On a GPU "bfloat16" also
+            computes the layers' products in bfloat16, and keeps states, norms, residual sums and
+            the head in float32; a CPU backend documents what else it rounds.
         backend: on the CPU one that compiles decoders, or "auto" for the fastest that takes this
             one; on a GPU what runs the attention, as for `linear_attention`.
 
@@ -51,8 +51,8 @@ def compile_decoder(
             compiles it, with the reasons.
         ValueError: unknown weights or backend.
 
-    Cost: memory for the packed weights; time to read the model's once. On a GPU also the states of
-    each number of rows that was stepped, of the four last at most.
+    Cost: memory for the packed weights; time to read the model's once. On a GPU also memory for the
+    states of at most the four numbers of rows that were stepped last.
     """
     if not callable(getattr(model, "describe", None)):
         wanted = "an AutoregressiveTransformer or a Transformer"
@@ -67,7 +67,7 @@ def compile_described(
     backend: str,
     recorder: Recorder | None = None,
 ) -> CompiledDecoder | CompiledTransformer:
-    """As `compile_decoder`, from the description that the model gives now.
+    """As `compile_decoder`, from the result of `model.describe()`.
 
     Args:
         recorder: what repeats recorded steps, on a GPU CUDA graphs by default. With an

@@ -1,20 +1,19 @@
-"""`generate` and `stream`: sequences drawn token by token, whatever predicts the tokens."""
+"""`generate` and `stream`: sequences drawn token by token from any predictor."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from linattn_models.decoding.model import Drawable
 from linattn_models.decoding.predictors import Begin
 from linattn_models.decoding.prompts import Prompt, checked_prompt
 from linattn_models.decoding.sampling import NanCheck, Sampling
-from linattn_models.heads import Head
 
 METHODS = ("auto", "stateful", "rerun")
 
@@ -22,30 +21,20 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-@dataclass(frozen=True)
-class Plan:
-    """A call of `generate` or `stream`, all its arguments checked."""
-
-    prompt: Prompt
-    sampling: Sampling
-    begin: Begin
-    progress: bool
-
-    @torch.inference_mode()
-    def draw(self) -> Iterator[Tensor]:
-        """The tokens (B,) or (B, 3) of each step, those of complete rows among them."""
-        steps = self.prompt.steps
-        if steps == 0:
-            return
-        predictor = self.begin(self.prompt)
-        check = NanCheck()
-        for step in tqdm(range(steps), desc="generate", unit="step", disable=not self.progress):
-            parameters, token = predictor.draw(self.sampling)
-            check.add(parameters)
-            yield token
-            if step + 1 < steps:
-                predictor.take(token)
-        check.finish()
+@torch.inference_mode()
+def draw(prompt: Prompt, sampling: Sampling, begin: Begin, progress: bool) -> Iterator[Tensor]:
+    """The tokens (B,) or (B, 3) of each step, those of complete rows among them."""
+    if prompt.steps == 0:
+        return
+    predictor = begin(prompt)
+    check = NanCheck()
+    for step in tqdm(range(prompt.steps), desc="generate", unit="step", disable=not progress):
+        parameters, token = predictor.draw(sampling)
+        check.add(parameters)
+        yield token
+        if step + 1 < prompt.steps:
+            predictor.take(token)
+    check.finish()
 
 
 def arguments_of(other: Callable[P, Any]) -> Callable[[Callable[..., R]], Callable[P, R]]:
@@ -64,27 +53,14 @@ def arguments_of(other: Callable[P, Any]) -> Callable[[Callable[..., R]], Callab
 
 
 class Drawing:
-    """What sequences are drawn from: a model, or a decoder compiled from one.
-
-    Attributes:
-        head: the distribution of a token.
-        max_length: the most tokens of a sequence.
-    """
-
-    head: Head
-    max_length: int
-
-    @property
-    def device(self) -> torch.device:
-        """Where tokens and parameters are."""
-        raise NotImplementedError
+    """Gives a `Drawable` with a `predictor` the methods `generate` and `stream`."""
 
     def predictor(self, method: str, decoder: Any, steps: int) -> Begin:
-        """What draws by this method in so many steps.
+        """Makes the predictor of so many steps by this method and decoder.
 
         Raises:
-            ValueError: a method or decoder that is unknown or does not fit, or a model that is
-                not ready to be drawn from.
+            ValueError: a method or decoder that is unknown or does not fit, or a model in training
+                mode with dropout.
         """
         raise NotImplementedError
 
@@ -100,11 +76,14 @@ class Drawing:
         progress: bool = False,
         method: str = "auto",
         decoder: Any = "auto",
-    ) -> Plan:
+    ) -> tuple[Prompt, Iterator[Tensor]]:
+        """The checked prompt and its tokens, of which none is drawn yet."""
         sampling = Sampling(temperature, generator)
-        sampling.check_device(self.device)
-        prompt = checked_prompt(self, batch, prefix, prefix_lengths, length)
-        return Plan(prompt, sampling, self.predictor(method, decoder, prompt.steps), progress)
+        source = cast(Drawable, self)
+        sampling.check_device(source.device)
+        prompt = checked_prompt(source, batch, prefix, prefix_lengths, length)
+        begin = self.predictor(method, decoder, prompt.steps)
+        return prompt, draw(prompt, sampling, begin, progress)
 
     @arguments_of(_plan)
     def generate(self, *arguments: Any, **options: Any) -> Tensor:
@@ -114,23 +93,24 @@ class Drawing:
             batch: B, sequences drawn side by side; 1 by default, or the prefix's own. A model with
                 dropout must be in evaluation mode.
             prefix: (B, P) int64 or (B, P, 3), tokens that each sequence begins with.
-            prefix_lengths: (B,) int in 0..P, when rows have prefixes of different lengths; what
-                lies beyond a row's length is not looked at. Prompts are prefilled side by side,
-                and each row goes on from its own position as it would alone.
+            prefix_lengths: (B,) int in 0..P, when rows have prefixes of different lengths; tokens
+                past a row's length are ignored. Prompts are prefilled side by side, and each row
+                goes on from its own position as it would alone.
             length: tokens in a complete sequence, prefix included; by default `max_length`.
             temperature: 1 draws from the model, less sharpens, 0 is greedy; see the head's
                 `sample`.
             generator: source of randomness, on the model's device; the same seed gives the same
                 tokens.
-            progress: show a bar on stderr.
+            progress: shows a bar on stderr.
             method: "stateful" steps from a state; "rerun" runs the whole prefix for each token;
                 "auto" is "rerun" for attentions that cannot step (LSH), else "stateful". All draw
                 the same random numbers in the same order.
-            decoder: what steps. "eager" is the model itself. "compiled" is a decoder compiled from
-                it in float32, or the reason why there is none. "auto" is that decoder where there
-                is one and the sequences are long enough to be worth packing the weights, else the
-                model. Or pass a decoder that `compile_decoder` made. In float32 all draw the same
-                tokens from the same seed, except where rounding decides between two.
+            decoder: what steps. "eager" is the model itself. "compiled" is a float32 decoder
+                compiled from it; where there is none, the reason is raised. "auto" is that decoder
+                if there is one and packing the weights is worth it (16 steps or more, and no
+                autocast), else the model. Or pass a decoder that `compile_decoder` made. In float32
+                all draw the same tokens from the same seed, except where rounding decides between
+                two.
 
         Returns:
             (B, length) or (B, length, 3) int64.
@@ -143,8 +123,8 @@ class Drawing:
         The weights packed for "auto" and "compiled" stay in memory as long as the model does, and
         are packed again when the model has changed.
         """
-        plan = self._plan(*arguments, **options)
-        return plan.prompt.completed(list(plan.draw()))
+        prompt, tokens = self._plan(*arguments, **options)
+        return prompt.completed(list(tokens))
 
     @arguments_of(_plan)
     def stream(self, *arguments: Any, **options: Any) -> Iterator[Tensor]:
@@ -153,14 +133,17 @@ class Drawing:
         Step i yields the token at position prefix_lengths[b] + i of each row b. Rows with longer
         prefixes are complete before the others, and from then on yield -1.
 
-        Args: as for `generate`.
+        Args:
+            batch, prefix, prefix_lengths, length, temperature, generator, progress, method,
+                decoder: as for `generate`.
 
         Yields:
             (B,) or (B, 3) int64, length - min(prefix_lengths) times.
 
         Raises:
-            ValueError, TypeError: as for `generate`, at the call and not at the first token.
+            ValueError, TypeError: as for `generate`, at the call and not at the first token; on
+                the CPU, outputs that are NaN at their token.
         """
-        plan = self._plan(*arguments, **options)
-        # Made where the caller stands: tensors made in inference mode could not be trained on.
-        return (plan.prompt.visible(step, token) for step, token in enumerate(plan.draw()))
+        prompt, tokens = self._plan(*arguments, **options)
+        # Copied outside inference mode, because autograd refuses tensors made inside.
+        return (prompt.visible(step, token) for step, token in enumerate(tokens))

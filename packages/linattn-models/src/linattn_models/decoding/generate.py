@@ -1,4 +1,4 @@
-"""What models inherit: `generate` and `stream`, with the choice of what predicts the tokens."""
+"""The mixin that gives models `generate` and `stream`, with the choice of the predictor."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from linattn_models.decoding.predictors import Begin, RerunPredictor, StatefulPr
 from linattn_models.validation import one_of
 
 DECODERS = ("auto", "eager", "compiled")
-# Packing the weights costs about as much as so many steps.
+# Packing the weights costs about as much as this number of steps.
 _FEWEST_STEPS = 16
 
 
@@ -25,21 +25,14 @@ class Generation(Drawing):
     """Gives a `TokenModel` the methods `generate` and `stream`."""
 
     def predictor(self, method: str, decoder: str | CompiledDecoder, steps: int) -> Begin:
-        """What draws by this method in so many steps; see `Drawing`."""
+        """Makes the predictor; see `Drawing`."""
         model = cast(TokenModel, self)
         method = choose_method(model, method)
         _check_no_dropout(model)
-        if method == "rerun":
-            if decoder not in ("auto", "eager"):
-                wanted = "'auto' or 'eager' with method 'rerun', which takes no decoder"
-                raise ValueError(
-                    expected("decoder", wanted, repr(decoder), "pass method='stateful'")
-                )
-            return partial(RerunPredictor, model)
-        compiled = choose_decoder(model, decoder, steps)
-        if compiled is None:
-            return partial(StatefulPredictor, model)
-        return partial(FusedPredictor, compiled)
+        compiled = choose_decoder(model, method, decoder, steps)
+        if compiled is not None:
+            return partial(FusedPredictor, compiled)
+        return partial(RerunPredictor if method == "rerun" else StatefulPredictor, model)
 
 
 def choose_method(model: TokenModel, method: str) -> str:
@@ -55,14 +48,22 @@ def choose_method(model: TokenModel, method: str) -> str:
 
 
 def choose_decoder(
-    model: TokenModel, decoder: str | CompiledDecoder, steps: int
+    model: TokenModel, method: str, decoder: str | CompiledDecoder, steps: int
 ) -> CompiledDecoder | None:
-    """The decoder that `generate` steps by, or None where the model steps itself.
+    """The compiled decoder that `generate` steps by, or None where the model itself predicts.
+
+    Args:
+        method: "stateful" or "rerun".
 
     Raises:
-        ValueError: a name that is unknown, "compiled" where no backend compiles the model, or a
-            decoder of another model.
+        ValueError: a name that is unknown, "compiled" where no backend compiles the model, a
+            decoder of another model, or a decoder with "rerun".
     """
+    if method == "rerun":
+        if decoder not in ("auto", "eager"):
+            wanted = "'auto' or 'eager' with method 'rerun', which takes no decoder"
+            raise ValueError(expected("decoder", wanted, repr(decoder), "pass method='stateful'"))
+        return None
     if isinstance(decoder, CompiledDecoder):
         decoder.check_decodes(model)
         return decoder
@@ -84,5 +85,5 @@ def _worth_packing(model: TokenModel, steps: int) -> bool:
 
 def _check_no_dropout(model: TokenModel) -> None:
     if model.training and model.config.dropout > 0:
-        came = f"training mode with dropout {model.config.dropout:g}"
-        raise ValueError(expected("the model", "evaluation mode", came, "call model.eval() first"))
+        got = f"training mode with dropout {model.config.dropout:g}"
+        raise ValueError(expected("the model", "evaluation mode", got, "call model.eval() first"))

@@ -23,7 +23,7 @@ from linattn_core.errors import expected
 from linattn_models.decoding.recording import EagerRecorder, Recorder
 from linattn_models.decoding.torch_step import TorchStep
 
-# Slots that are kept when no owner is alive, each with the memory of its states.
+# Unowned slots that are kept for later steps, each with the memory of its states.
 _FREE_SLOTS = 4
 
 States = Sequence[LinearAttentionState]
@@ -59,7 +59,7 @@ class GraphDecoder(NativeDecoder):
         self._torch_step = TorchStep(description, weights, backend)
         self._choose = choose
         self._recorder = recorder
-        self._slots: list[_Slot] = []  # the last used at the end
+        self._slots: list[_Slot] = []  # the most recently used at the end
         self._lock = threading.RLock()
 
     @property
@@ -69,7 +69,7 @@ class GraphDecoder(NativeDecoder):
 
     @property
     def instruction_set(self) -> str:
-        """What runs the steps."""
+        """The name of the recorder, such as "CUDA graphs on ..."."""
         return self._recorder.name
 
     def prefill(self, inputs: Tensor, lengths: Tensor | None, states: States) -> Tensor:
@@ -82,22 +82,21 @@ class GraphDecoder(NativeDecoder):
         self, inputs: Tensor, position: int | Tensor, states: States, draw: Draw | None
     ) -> Stepped:
         with self._lock, torch.no_grad():
-            reserved = self._slot_of(states)
-            if reserved is not None:
-                parameters, tokens = reserved.step(inputs, position, draw)
-                return parameters, None if tokens is None else tokens.clone()
-            self._check(states, inputs.shape[0])
-            _check_position(position, inputs.shape[0])
-            slot = self._free_slot(inputs.shape[0])
-            parameters, tokens = slot.step_of(states, inputs, position, draw)
-            return parameters.clone(), None if tokens is None else tokens.clone()
+            slot = reserved = self._slot_of(states)
+            if slot is None:
+                self._check(states, position, inputs.shape[0])
+                slot = self._free_slot(inputs.shape[0])
+            parameters, tokens = slot.step(states, inputs, position, draw)
+            if reserved is None:
+                parameters = parameters.clone()  # the slot's next step may be another caller's
+            return parameters, None if tokens is None else tokens.clone()
 
     def reserve(self, batch: int, owner: object) -> tuple[LinearAttentionState, ...]:
         """The states of a slot, which is free again once the owner is gone."""
         with self._lock:
             slot = self._free_slot(batch)
             slot.owner = weakref.ref(owner)
-            slot.wait()
+            self._recorder.wait()
             return slot.states
 
     def noise(self, states: States, temperature: float) -> Draw | None:
@@ -105,14 +104,11 @@ class GraphDecoder(NativeDecoder):
             slot = self._slot_of(states)
             if slot is None:
                 return None
-            slot.wait()  # the last step may still be reading the previous numbers
+            self._recorder.wait()  # the last step may still be reading the previous numbers
             return slot.noise(temperature)
 
     def _slot_of(self, states: States) -> _Slot | None:
-        for slot in self._slots:
-            if slot.states is states:
-                return slot
-        return None
+        return next((slot for slot in self._slots if slot.states is states), None)
 
     def _free_slot(self, batch: int) -> _Slot:
         free = [slot for slot in self._slots if not slot.reserved]
@@ -129,7 +125,7 @@ class GraphDecoder(NativeDecoder):
         self._slots.append(_Slot(self._torch_step, self._choose, recorder, batch))
         return self._slots[-1]
 
-    def _check(self, states: States, batch: int) -> None:
+    def _check(self, states: States, position: int | Tensor, batch: int) -> None:
         model, device = self._torch_step.model, self._torch_step.device
         if len(states) != len(model.layers):
             advice = "the state comes from another model"
@@ -138,13 +134,16 @@ class GraphDecoder(NativeDecoder):
         shape = (batch, model.num_heads, model.head_dim, model.head_dim)
         for s, z in states:
             if s.shape != shape or z.shape != shape[:3]:
-                came = f"{tuple(s.shape)} and {tuple(z.shape)}"
-                raise ValueError(expected("a layer's s and z", f"{shape} and {shape[:3]}", came))
+                got = f"{tuple(s.shape)} and {tuple(z.shape)}"
+                raise ValueError(expected("a layer's s and z", f"{shape} and {shape[:3]}", got))
             for x in (s, z):
                 if x.dtype != torch.float32 or x.device != device:
-                    came = f"{x.dtype} on {x.device}"
+                    got = f"{x.dtype} on {x.device}"
                     advice = f"convert it by .to({str(device)!r}, torch.float32)"
-                    raise ValueError(expected("a state", f"float32 on {device}", came, advice))
+                    raise ValueError(expected("a state", f"float32 on {device}", got, advice))
+        if isinstance(position, Tensor) and position.shape != (batch,):
+            got = f"shape {tuple(position.shape)}"
+            raise ValueError(expected("a state's positions", f"{batch} integers", got))
 
 
 class _Slot:
@@ -176,35 +175,25 @@ class _Slot:
         """Whether the owner is alive."""
         return self.owner is not None and self.owner() is not None
 
-    def wait(self) -> None:
-        """Makes the next work on the current stream wait for the last step."""
-        self._recorder.wait()
-
     def noise(self, temperature: float) -> Draw:
         """The random numbers that the next step reads; none at temperature 0."""
         if temperature == 0:
             return Draw(temperature, None, None)
         return Draw(temperature, self._waits, self._uniform)
 
-    def step(self, inputs: Tensor, position: int | Tensor, draw: Draw | None) -> Stepped:
-        """One step of the slot's own states."""
-        self.wait()
-        return self._step(inputs, position, draw)
-
-    def step_of(
+    def step(
         self, states: States, inputs: Tensor, position: int | Tensor, draw: Draw | None
     ) -> Stepped:
-        """One step of states elsewhere, updated in place."""
-        self.wait()
-        _copy(states, self.states)
-        stepped = self._step(inputs, position, draw)
-        _copy(self.states, states)
-        return stepped
-
-    def _step(self, inputs: Tensor, position: int | Tensor, draw: Draw | None) -> Stepped:
+        """One step of the slot's own states, or of states elsewhere; both are updated in place."""
+        self._recorder.wait()
+        if states is not self.states:
+            _copy(states, self.states)
         run = self._recording(draw)
         self._put(inputs, position, draw)
-        return run()
+        stepped = run()
+        if states is not self.states:
+            _copy(self.states, states)
+        return stepped
 
     def _make_inputs(self, device: torch.device) -> None:
         tokens = self._torch_step.model.tokens
@@ -241,7 +230,7 @@ class _Slot:
                 own.copy_(other)
 
     def _recording(self, draw: Draw | None) -> Callable[[], Stepped]:
-        """What runs a step that draws nothing, the likeliest tokens, or random ones."""
+        """The recorded step: without a draw, of the likeliest tokens, or of random ones."""
         kind = "parameters" if draw is None else "likeliest" if draw.waits is None else "drawn"
         if kind not in self._recorded:
             # Recording runs steps, which change the states.
@@ -258,15 +247,9 @@ class _Slot:
             return parameters, None
         if kind == "likeliest":
             return parameters, self._choose(parameters, Draw(0.0, None, None))
-        # A tensor, by which heads divide as by a number.
+        # A tensor, so that a recorded step reads its present value; heads divide by either.
         temperature = cast(float, self._divisor)
         return parameters, self._choose(parameters, Draw(temperature, self._waits, self._uniform))
-
-
-def _check_position(position: int | Tensor, batch: int) -> None:
-    if isinstance(position, Tensor) and position.shape != (batch,):
-        shape = tuple(position.shape)
-        raise ValueError(expected("a state's positions", f"{batch} integers", f"shape {shape}"))
 
 
 def _copy(source: States, target: States) -> None:

@@ -1,4 +1,4 @@
-"""What decoding knows of a model."""
+"""The protocols by which decoding knows a model."""
 
 from __future__ import annotations
 
@@ -34,22 +34,30 @@ class VectorModel(DescribedModel, Protocol):
         """The state before the first position."""
 
 
-class TokenModel(DescribedModel, Protocol):
-    """A model of tokens, with the inputs, results and errors of `AutoregressiveTransformer`.
+class Drawable(Protocol):
+    """A source of tokens: a model, or a decoder compiled from one.
 
     Attributes:
         head: the distribution of a token.
         max_length: the most tokens of a sequence.
-        training: whether `predict_next` may drop out.
     """
 
     head: Head
     max_length: int
-    training: bool
 
     @property
     def device(self) -> torch.device:
         """Where tokens and parameters are."""
+
+
+class TokenModel(Drawable, DescribedModel, Protocol):
+    """A model of tokens, with the inputs, results and errors of `AutoregressiveTransformer`.
+
+    Attributes:
+        training: whether `predict_next` may drop out.
+    """
+
+    training: bool
 
     @property
     def can_step(self) -> bool:

@@ -42,12 +42,12 @@ from linattn_models.validation import (
 
 
 class _Compiled:
-    """What decoders of tokens and of vectors share: packed weights and the states they update.
+    """What decoders of tokens and of vectors share.
 
     Attributes:
         config: of the layers.
         weights: the dtype of their matrices.
-        native: what runs; `native.nbytes` are the bytes packed.
+        native: the packed weights and their steps; see `NativeDecoder`.
     """
 
     def __init__(
@@ -64,7 +64,6 @@ class _Compiled:
         return self._device
 
     def __repr__(self) -> str:
-        """The dtype of its weights, their bytes and the instruction set they were packed for."""
         packed = f"{self.weights} weights, {self.native.nbytes:,} bytes"
         return f"{type(self).__name__}({packed}, {self.native.instruction_set})"
 
@@ -115,8 +114,8 @@ class CompiledTransformer(_Compiled):
 
     def _check_place(self, x: Tensor) -> None:
         if x.dtype != torch.float32 or x.device != self.device:
-            came = f"{x.dtype} on {x.device}"
-            raise TypeError(expected("x", f"float32 on {self.device}", came, "convert it by .to()"))
+            got = f"{x.dtype} on {x.device}"
+            raise TypeError(expected("x", f"float32 on {self.device}", got, "convert it by .to()"))
 
 
 class CompiledDecoder(_Compiled, Drawing):
@@ -138,24 +137,31 @@ class CompiledDecoder(_Compiled, Drawing):
         self._drawn = cast(Drawn, model.head) if draws_inside else None
 
     def prefill(
-        self, tokens: Tensor, lengths: Tensor | None = None, *, max_length: int | None = None
+        self,
+        tokens: Tensor,
+        lengths: Tensor | None = None,
+        *,
+        max_length: int | None = None,
+        owner: object | None = None,
     ) -> tuple[Tensor, DecodingState]:
-        """As `AutoregressiveTransformer.prefill`."""
-        room = room_for(max_length, self.max_length)
-        self._check_prompts(tokens, room)
-        return self._prefill(tokens, lengths, room, self._zeros(tokens.shape[0]))
+        """As `AutoregressiveTransformer.prefill`.
 
-    def prefill_reserved(
-        self, tokens: Tensor, lengths: Tensor | None, max_length: int, owner: object
-    ) -> tuple[Tensor, DecodingState]:
-        """As `prefill`, into states that are reserved for the owner where the decoder has some.
-
-        Only the owner may keep them. The parameters that a step of them returns may be overwritten
-        by the next step.
+        Args:
+            owner: for whom the decoder reserves states that it steps fastest, if it has such. Only
+                the owner may keep them, and a step of them may overwrite the parameters that the
+                step before returned.
         """
-        self._check_prompts(tokens, max_length)
-        states = self.native.reserve(tokens.shape[0], owner) or self._zeros(tokens.shape[0])
-        return self._prefill(tokens, lengths, max_length, states)
+        room = room_for(max_length, self.max_length)
+        self._check_device(tokens)
+        check_sequences(self.head, tokens, 0, room - 1)
+        batch, length = tokens.shape[:2]
+        if lengths is not None:
+            lengths_within("lengths", lengths, batch, length)
+            lengths = lengths.to(self.device, torch.int64) + 1  # the start vector counts
+        states = None if owner is None else self.native.reserve(batch, owner)
+        states = states or self._zeros(batch)
+        state = DecodingState(states, Cursor.after(length + 1, lengths), room)
+        return self.native.prefill(tokens, lengths, states), state
 
     def step(self, token: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
         """As `AutoregressiveTransformer.step`, the state updated in place in any case."""
@@ -194,11 +200,11 @@ class CompiledDecoder(_Compiled, Drawing):
         return parameters, cast(Tensor, next_token), _advanced(state)
 
     def predictor(self, method: str, decoder: str | CompiledDecoder, steps: int) -> Begin:
-        """What draws by this decoder; see `Drawing`."""
+        """Makes the predictor that steps by this decoder; see `Drawing`."""
         if method not in ("auto", "stateful") or decoder not in ("auto", self):
-            came = f"method={method!r} with decoder={decoder!r}"
+            got = f"method={method!r} with decoder={decoder!r}"
             advice = "a compiled decoder draws by its own steps, so call the model's generate"
-            raise ValueError(expected("generate", "a compiled decoder's 'auto'", came, advice))
+            raise ValueError(expected("generate", "a compiled decoder's 'auto'", got, advice))
         return partial(FusedPredictor, self)
 
     def check_decodes(self, model: TokenModel) -> None:
@@ -209,20 +215,6 @@ class CompiledDecoder(_Compiled, Drawing):
                 advice = "compile this model, or call the decoder's own generate"
                 wanted = f"one compiled from a model with {name} {other}"
                 raise ValueError(expected("decoder", wanted, own, advice))
-
-    def _prefill(
-        self,
-        tokens: Tensor,
-        lengths: Tensor | None,
-        room: int,
-        states: tuple[LinearAttentionState, ...],
-    ) -> tuple[Tensor, DecodingState]:
-        batch, length = tokens.shape[:2]
-        if lengths is not None:
-            lengths_within("lengths", lengths, batch, length)
-            lengths = lengths.to(self.device, torch.int64) + 1  # the start vector counts
-        state = DecodingState(states, Cursor.after(length + 1, lengths), room)
-        return self.native.prefill(tokens, lengths, states), state
 
     def _draw(
         self,
@@ -238,10 +230,6 @@ class CompiledDecoder(_Compiled, Drawing):
             return head.noise((state.batch,), temperature, generator, like=like)
         fill(draw, generator)
         return draw
-
-    def _check_prompts(self, tokens: Tensor, room: int) -> None:
-        self._check_device(tokens)
-        check_sequences(self.head, tokens, 0, room - 1)
 
     def _check_device(self, tokens: Tensor) -> None:
         if tokens.device != self.device:
@@ -259,7 +247,10 @@ class FusedPredictor:
 
     def __init__(self, decoder: CompiledDecoder, prompt: Prompt) -> None:
         self.decoder = decoder
-        self.parameters, self.state = decoder.prefill_reserved(*prompt.known, prompt.length, self)
+        tokens, lengths = prompt.known
+        self.parameters, self.state = decoder.prefill(
+            tokens, lengths, max_length=prompt.length, owner=self
+        )
         self.taken: Tensor | None = None
 
     def draw(self, sampling: Sampling) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Decoders kept for the models that they were compiled from, and compiled again after a change."""
+"""A cache of compiled decoders, compiled again when their models have changed."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class _Packed:
     signature: tuple[Any, ...]
 
 
-# Beside the models and not in them: copies, pickles and state dicts know nothing of it.
-_kept: weakref.WeakKeyDictionary[TokenModel, _Packed] = weakref.WeakKeyDictionary()
+# Not in the models, so that copies, pickles and state dicts do not contain it.
+_cache: weakref.WeakKeyDictionary[TokenModel, _Packed] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
 
 
@@ -46,17 +46,17 @@ def packed_decoder(model: TokenModel) -> CompiledDecoder:
     description = model.describe()
     with _lock:
         signature = _signature(model, description)
-        packed = _kept.pop(model, None)
+        packed = _cache.pop(model, None)
         if packed is None or packed.signature != signature:
-            del packed  # its memory may be needed for the next
+            del packed  # frees its memory before the next is packed
             decoder = compile_described(model, description, "float32", "auto")
             packed = _Packed(cast(CompiledDecoder, decoder), description, signature)
-        _kept[model] = packed
+        _cache[model] = packed
         return packed.decoder
 
 
 def _signature(model: TokenModel, description: DecoderDescription) -> tuple[Any, ...]:
-    """What two descriptions share only if a decoder of one decodes the other."""
+    """Equal for two descriptions only if a decoder of one decodes the other."""
     tokens = description.tokens
     norms = [description.norm]
     for layer in description.layers:
@@ -73,7 +73,7 @@ def _signature(model: TokenModel, description: DecoderDescription) -> tuple[Any,
         description.norm_first,
         tuple(norm.eps for norm in norms),
         tuple(_identity(x) for x in tensors),
-        # Writes through `.data` or into a NumPy view advance no version.
+        # Sums, because writes through `.data` or into a NumPy view advance no version.
         tuple(torch.stack([x.sum() for x in tensors]).tolist()),
     )
 

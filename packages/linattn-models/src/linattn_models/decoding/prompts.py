@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from linattn_core.errors import expected
-from linattn_models.heads import Head
+from linattn_models.decoding.model import Drawable
 from linattn_models.heads.base import check_tokens, token_shape
 from linattn_models.validation import at_least, lengths_within
-
-
-class Drawable(Protocol):
-    """What a prompt is checked against."""
-
-    head: Head
-    max_length: int
-
-    @property
-    def device(self) -> torch.device: ...
 
 
 @dataclass(frozen=True)
@@ -35,7 +24,7 @@ class Prompt:
         tokens: (B, P) or (B, P, 3) int64; 0 beyond a row's own length.
         lengths: (B,) int64, each row's own length; None when all are P.
         length: tokens of a complete sequence.
-        shortest: the least of the lengths.
+        shortest: the smallest of the lengths.
     """
 
     tokens: Tensor
@@ -135,9 +124,8 @@ def _checked_prefix(
         shape = f"shape ({', '.join(map(str, ('batch', 'length', *extra)))})"
         raise ValueError(expected("prefix", shape, tuple(prefix.shape)))
     if prefix.device != model.device:
-        raise ValueError(
-            expected("prefix", f"it on the model's {model.device}", prefix.device, "move one")
-        )
+        where = f"tokens on the model's {model.device}"
+        raise ValueError(expected("prefix", where, prefix.device, "move one of them by .to()"))
     if prefix.shape[0] < 1 or batch not in (None, prefix.shape[0]):
         raise ValueError(expected("prefix", f"{batch or 'at least 1'} rows", prefix.shape[0]))
     if prefix.shape[1] > length:

@@ -77,9 +77,9 @@ class CudaGraphRecorder:
             advice = "move the model by .cuda(), or compile_decoder packs it for the CPU"
             raise CannotCompile(expected("a CUDA graph", "weights on a CUDA GPU", device, advice))
         if not torch.cuda.is_available():
-            came = f"torch {torch.__version__}, which finds no CUDA GPU"
+            got = f"torch {torch.__version__}, which finds no CUDA GPU"
             advice = "install torch for CUDA and a driver, or decode on the CPU"
-            raise CannotCompile(expected("a CUDA graph", f"a GPU for {device}", came, advice))
+            raise CannotCompile(expected("a CUDA graph", f"a GPU for {device}", got, advice))
         self.device = device
         self._stream: torch.cuda.Stream | None = None
         self._last: torch.cuda.Stream | None = None

@@ -1,4 +1,4 @@
-"""How tokens are drawn from what a model predicts."""
+"""Temperature and generator of a draw, and the refusal of NaN."""
 
 from __future__ import annotations
 
@@ -34,10 +34,8 @@ class Sampling:
     def check_device(self, device: torch.device) -> None:
         """Refuses a generator of another kind of device."""
         if self.generator is not None and self.generator.device.type != device.type:
-            wanted, advice = (
-                f"one on the model's {device}",
-                f"make it by torch.Generator('{device}')",
-            )
+            wanted = f"one on the model's {device}"
+            advice = f"make it by torch.Generator('{device}')"
             raise ValueError(expected("generator", wanted, self.generator.device, advice))
 
     def draw(self, head: Head, parameters: Tensor) -> Tensor:

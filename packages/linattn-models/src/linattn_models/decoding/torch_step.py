@@ -29,7 +29,7 @@ from linattn_core.decoding import (
 from linattn_core.errors import expected
 from linattn_models.state import zero_states
 
-# The dtype of the layers' products; the head's, norms, sums and states are float32 always.
+# The dtype of the layers' products. The head's products, norms, sums and states are float32.
 _PRODUCTS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "relu": F.relu}
 
@@ -186,7 +186,7 @@ def _embedded(coding: TokenCoding, tokens: Tensor) -> Tensor:
 
 
 def _entered(coding: TokenCoding, tokens: Tensor) -> Tensor:
-    """What enters positions 0..N: the start, then the tokens (B, N) or (B, N, C)."""
+    """The inputs of positions 0..N: the start, then the tokens (B, N) or (B, N, C)."""
     batch, length = tokens.shape[:2]
     embedded = _embedded(coding, tokens.reshape(batch * length, *tokens.shape[2:]))
     start = coding.start.expand(batch, 1, -1)
@@ -204,7 +204,8 @@ def _last(y: Tensor, lengths: Tensor | None) -> Tensor:
 def _copied(part: Any, dtype: torch.dtype) -> Any:
     """A part of a model with copied tensors: the layers' matrices and their biases in `dtype`."""
     if isinstance(part, Tensor):
-        return _own(part, dtype)
+        # Keeps strides: BLAS reads a transposed matrix as fast.
+        return part.detach().to(dtype, copy=True)
     if isinstance(part, tuple):
         return tuple(_copied(each, dtype) for each in part)
     if not is_dataclass(part) or isinstance(part, type):
@@ -212,8 +213,3 @@ def _copied(part: Any, dtype: torch.dtype) -> Any:
     dtype = torch.float32 if isinstance(part, (Norm, TokenCoding)) else dtype
     copies = {field.name: _copied(getattr(part, field.name), dtype) for field in fields(part)}
     return replace(part, **copies)
-
-
-def _own(x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    # Keeps strides: BLAS reads a transposed matrix as fast.
-    return x.detach().to(dtype, copy=True)

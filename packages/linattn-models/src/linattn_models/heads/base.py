@@ -1,4 +1,4 @@
-"""What an output head is: the distribution that a model's outputs describe."""
+"""The interface of output heads: the distribution that a model's outputs describe."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from linattn_core.decoding import Draw, Sampler
 from linattn_core.errors import expected
 from linattn_models.validation import in_range
 
-# Temperatures below are 0: logits up to 1e8 divided by more stay finite in float32.
+# Lower temperatures count as 0; divided by this one, logits up to 1e8 stay finite in float32.
 _LEAST_TEMPERATURE = 1e-30
 
 
@@ -75,7 +75,7 @@ class Drawn(ABC):
         temperature: float = 1.0,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """Tokens drawn from the distributions; how temperature acts, the head's class says.
+        """Tokens drawn from the distributions; the head's class says how temperature acts.
 
         Args:
             parameters: (..., P).
@@ -195,7 +195,7 @@ def _check_dtype(tokens: Tensor) -> None:
 
 
 def at_least_single(parameters: Tensor) -> Tensor:
-    """The parameters in float32, float64 if they came so: half precision cannot hold a tail."""
+    """The parameters in float32, float64 if they are: half precision cannot hold a tail."""
     return parameters if parameters.dtype == torch.float64 else parameters.float()
 
 

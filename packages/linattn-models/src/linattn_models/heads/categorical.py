@@ -10,13 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from linattn_core.decoding import Draw, Sampler
-from linattn_models.heads.base import (
-    Drawn,
-    at_least_single,
-    check_parameters,
-    check_tokens,
-    choose,
-)
+from linattn_models.heads.base import Drawn, at_least_single, check_parameters, check_tokens, choose
 from linattn_models.validation import at_least
 
 

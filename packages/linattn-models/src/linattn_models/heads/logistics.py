@@ -12,13 +12,7 @@ from torch import Tensor
 
 from linattn_core.decoding import Draw, Sampler
 from linattn_core.errors import expected
-from linattn_models.heads.base import (
-    Drawn,
-    at_least_single,
-    check_parameters,
-    check_tokens,
-    choose,
-)
+from linattn_models.heads.base import Drawn, at_least_single, check_parameters, check_tokens, choose
 from linattn_models.validation import at_least
 
 _LOWEST_LOG_SCALE = -7.0
@@ -88,9 +82,7 @@ class MixtureOfLogistics(Drawn):
         channels = tokens.unsqueeze(-1) if self.channels == 1 else tokens
         x = self._to_unit(channels, mixture.means.dtype)  # (..., C)
         log_mass = self._log_mass(
-            channels.unsqueeze(-1),
-            x.unsqueeze(-1) - _conditioned(mixture, x),
-            mixture.log_scales,
+            channels.unsqueeze(-1), x.unsqueeze(-1) - _conditioned(mixture, x), mixture.log_scales
         )  # (..., C, K)
         log_weights = torch.log_softmax(mixture.logits, -1)
         return -torch.logsumexp(log_weights + log_mass.sum(-2), -1)
@@ -198,7 +190,5 @@ def _log1m_exp(log_width: Tensor) -> Tensor:
     narrow = 1e-4
     # 1 - exp(-w) = w (1 - w / 2 + ...): below `narrow` the next term is under float32's rounding.
     return torch.where(
-        width < narrow,
-        log_width - width / 2,
-        torch.log(-torch.expm1(-width.clamp(min=narrow))),
+        width < narrow, log_width - width / 2, torch.log(-torch.expm1(-width.clamp(min=narrow)))
     )

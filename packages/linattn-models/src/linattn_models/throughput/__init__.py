@@ -1,9 +1,9 @@
 """How fast a model generates, at which batch the most, and what memory that takes."""
 
+from linattn_models.memory import available_memory, lacks_memory, peak_memory
 from linattn_models.throughput.batches import WORTHWHILE, BestBatch, best_batch
 from linattn_models.throughput.clocks import Clock, clock
 from linattn_models.throughput.generating import Throughput, generation_throughput
-from linattn_models.throughput.memory import available_memory, lacks_memory, peak_memory
 
 __all__ = [
     "WORTHWHILE",

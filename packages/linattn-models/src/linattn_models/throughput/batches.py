@@ -1,8 +1,8 @@
 """The batch at which a method makes the most samples a second.
 
-Sizes are doubled. Two doublings in a row that gain next to nothing end the search, since one alone
-can be chance, or a size that suits the machine badly; so does a size that would not fit into the
-free memory, or take too long, judged by the size before.
+Sizes are doubled. The search ends after two doublings in a row that gain under a twentieth (one
+alone may be chance), or before a size that would not fit into the free memory or take too long,
+as predicted from the size before.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from functools import partial
 import torch
 
 from linattn_core.errors import expected
+from linattn_models.memory import available_memory, lacks_memory, peak_memory
 from linattn_models.throughput.generating import Throughput
-from linattn_models.throughput.memory import available_memory, lacks_memory, peak_memory
 from linattn_models.validation import at_least
 
-# Samples a second that count as more, and the part of the free memory that is used.
+# The ratio of rates that counts as a gain, and the share of the free memory that may be used.
 WORTHWHILE = 1.05
 USABLE = 0.8
 
 
 @dataclass(frozen=True)
 class BestBatch:
-    """What `best_batch` found.
+    """The result of `best_batch`.
 
     Attributes:
         batch: sequences side by side.
@@ -68,26 +68,26 @@ def best_batch(
     """
     at_least("smallest", smallest, 1)
     at_least("largest", largest, smallest)
-    best = last = _try(time, device, smallest)
-    if last.slowest > most_seconds:
+    best = trial = _try(time, device, smallest)
+    if trial.slowest > most_seconds:
         what = f"seconds a position of a batch of {smallest}"
         advice = "allow more or take a smaller model"
-        wanted, got = f"at most {most_seconds:g}", f"{last.slowest:.0f}"
+        wanted, got = f"at most {most_seconds:g}", f"{trial.slowest:.0f}"
         raise ValueError(expected(what, wanted, got, advice))
     in_vain = 0
     for batch in _doubled(smallest, largest):
-        bound = _bound(last, batch, available_memory(device), most_seconds)
+        bound = _bound(trial, batch, available_memory(device), most_seconds)
         if bound:
             return BestBatch(best.batch, best.timed, f"a batch of {batch:,} was {bound}")
         try:
-            last = _try(time, device, batch)
+            trial = _try(time, device, batch)
         except (MemoryError, RuntimeError) as error:
             if not lacks_memory(error):
                 raise
             words = f"a batch of {batch:,} did not fit into memory"
             return BestBatch(best.batch, best.timed, words)
-        in_vain = 0 if _rate(last) > WORTHWHILE * _rate(best) else in_vain + 1
-        best = max(best, last, key=_rate)
+        in_vain = 0 if _rate(trial) > WORTHWHILE * _rate(best) else in_vain + 1
+        best = max(best, trial, key=_rate)
         if in_vain == 2:
             return BestBatch(best.batch, best.timed, None)
     return BestBatch(best.batch, best.timed, f"the largest batch allowed is {largest:,}")
@@ -110,12 +110,12 @@ def _doubled(smallest: int, largest: int) -> Iterator[int]:
         yield batch
 
 
-def _bound(last: _Trial, batch: int, free: float, most_seconds: float) -> str | None:
-    growth = batch / last.batch
-    seconds = last.slowest * growth
+def _bound(trial: _Trial, batch: int, free: float, most_seconds: float) -> str | None:
+    growth = batch / trial.batch
+    seconds = trial.slowest * growth
     if seconds > most_seconds:
         return f"expected to take {seconds:.0f} s a position, more than the {most_seconds:g} s"
-    needed = last.bytes_used * growth
+    needed = trial.bytes_used * growth
     if needed > USABLE * free:
         return f"expected to take {needed / 1e9:,.1f} GB, where {free / 1e9:,.1f} GB are free"
     return None

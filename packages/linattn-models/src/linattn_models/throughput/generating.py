@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -27,14 +28,14 @@ from linattn_models.state import Cursor
 from linattn_models.throughput.clocks import clock
 from linattn_models.validation import at_least
 
-# A short step is repeated for so many seconds together, or so often.
+# A short step is repeated for this many seconds in all, but at most this often.
 _SECONDS_A_POSITION = 0.05
 _MOST_REPEATS = 20
 
 
 @dataclass(frozen=True)
 class Throughput:
-    """What `generation_throughput` measured.
+    """The measurement of `generation_throughput`.
 
     Attributes:
         samples_per_second: whole sequences, for the batch together.
@@ -85,123 +86,94 @@ def generation_throughput(
     method = choose_method(model, method)
     length = model.max_length if length is None else length
     check_length(model, length)
+    decoder = choose_decoder(model, method, decoder, length) or "eager"  # packed once, not timed
     generator = torch.Generator(model.device).manual_seed(seed)
-    if method == "stateful":
-        decoder = choose_decoder(model, decoder, length) or "eager"  # packed once, not timed
+    generation = _Generation(model, batch, length, method, decoder, generator)
     if steps is None:
-        timed = _time_all(model, batch, length, method, decoder, generator)
+        timed = generation.every_position()
     else:
         at_least("steps", steps, 2)
-        timed = _time_some(model, batch, length, method, decoder, steps, generator)
+        timed = generation.positions(np.linspace(0, length - 1, steps))
     positions, seconds = zip(*timed, strict=True)
     total = float(np.interp(np.arange(length), positions, seconds).sum())
+    state = model.transformer.initial_state(1, max_length=length) if method == "stateful" else None
     return Throughput(
         samples_per_second=batch / total,
         seconds_per_sample=total / batch,
         seconds_per_step=timed,
-        state_bytes_per_sample=_state_bytes(model, length) if method == "stateful" else 0,
+        state_bytes_per_sample=0 if state is None else state.nbytes,
         estimated=len(timed) < length,
         compiled=isinstance(decoder, CompiledDecoder),
     )
 
 
-def _time_all(
-    model: AutoregressiveTransformer,
-    batch: int,
-    length: int,
-    method: str,
-    decoder: str | CompiledDecoder,
-    generator: torch.Generator,
-) -> list[tuple[int, float]]:
-    """Generates, reading the clock at every token."""
-    stream = partial(model.stream, batch, method=method, decoder=decoder, generator=generator)
-    for _ in stream(length=min(length, 3)):
-        pass  # warms up
-    readings = clock(model.device)
-    readings.read()
-    for _ in stream(length=length):
+@dataclass(frozen=True)
+class _Generation:
+    """A generation that is timed position by position."""
+
+    model: AutoregressiveTransformer
+    batch: int
+    length: int
+    method: str
+    decoder: str | CompiledDecoder
+    generator: torch.Generator
+
+    def every_position(self) -> list[tuple[int, float]]:
+        """Generates, reading the clock at every token."""
+        stream = partial(
+            self.model.stream,
+            self.batch,
+            method=self.method,
+            decoder=self.decoder,
+            generator=self.generator,
+        )
+        for _ in stream(length=min(self.length, 3)):
+            pass  # warms up
+        readings = clock(self.model.device)
         readings.read()
-    return list(enumerate(readings.seconds()))
+        for _ in stream(length=self.length):
+            readings.read()
+        return list(enumerate(readings.seconds()))
 
+    @torch.inference_mode()
+    def positions(self, spread: npt.NDArray[np.float64]) -> list[tuple[int, float]]:
+        """Times these positions, rounded, each several times."""
+        positions = sorted({int(x) for x in spread.round()})
+        return [(x, _seconds(self.step_at(x), self.model.device)) for x in positions]
 
-@torch.inference_mode()
-def _time_some(
-    model: AutoregressiveTransformer,
-    batch: int,
-    length: int,
-    method: str,
-    decoder: str | CompiledDecoder,
-    steps: int,
-    generator: torch.Generator,
-) -> list[tuple[int, float]]:
-    """Times positions spread over the sequence, each several times."""
-    make = _rerun_step if method == "rerun" else partial(_stateful_step, decoder)
-    positions = sorted({int(x) for x in np.linspace(0, length - 1, steps).round()})
-    timed = []
-    for position in positions:
-        step = make(model, batch, length, position, generator)
-        timed.append((position, _seconds(step, model.device)))
-    return timed
+    def step_at(self, position: int) -> Callable[[], Tensor]:
+        """One step as it is at `position`: its time does not depend on what a state holds."""
+        model, draw = self.model, partial(self.model.head.sample, generator=self.generator)
+        if self.method == "rerun":
+            tokens = self.tokens(self.batch, position)
+            return lambda: draw(model.predict_next(tokens))
+        token, cursor = self.tokens(self.batch), Cursor(position, position)
+        if isinstance(self.decoder, CompiledDecoder):
+            return self.compiled_step(self.decoder, token, cursor)
+        state = model.transformer.initial_state(self.batch, max_length=self.length)
+        state = replace(state, cursor=cursor)
+        return lambda: draw(model.step(token, state)[0])
 
+    def compiled_step(
+        self, decoder: CompiledDecoder, token: Tensor, cursor: Cursor
+    ) -> Callable[[], Tensor]:
+        """A step as `generate` makes it, from states that the decoder may have reserved."""
+        predictor = FusedPredictor(decoder, Prompt.of(token.unsqueeze(1)[:, :0], self.length))
+        sampling = Sampling(generator=self.generator)
 
-def _stateful_step(
-    decoder: str | CompiledDecoder,
-    model: AutoregressiveTransformer,
-    batch: int,
-    length: int,
-    position: int,
-    generator: torch.Generator,
-) -> Callable[[], Tensor]:
-    """One step as it is at `position`: its time does not depend on what the state holds."""
-    token = _random_tokens(model, (batch,), generator)
-    cursor = Cursor(position, position)
-    if isinstance(decoder, CompiledDecoder):
-        return _compiled_step(decoder, token, cursor, length, generator)
-    state = replace(model.transformer.initial_state(batch, max_length=length), cursor=cursor)
+        def step() -> Tensor:
+            predictor.state = replace(predictor.state, cursor=cursor)
+            predictor.take(token)
+            return predictor.draw(sampling)[1]
 
-    def step() -> Tensor:
-        parameters, _ = model.step(token, state)
-        return model.head.sample(parameters, generator=generator)
+        step()  # records the step where it is recorded
+        return step
 
-    return step
-
-
-def _compiled_step(
-    decoder: CompiledDecoder,
-    token: Tensor,
-    cursor: Cursor,
-    length: int,
-    generator: torch.Generator,
-) -> Callable[[], Tensor]:
-    """A step as `generate` makes it, from a state that the decoder may keep in a place it knows."""
-    predictor = FusedPredictor(decoder, Prompt.of(token.unsqueeze(1)[:, :0], length))
-    sampling = Sampling(generator=generator)
-
-    def step() -> Tensor:
-        predictor.state = replace(predictor.state, cursor=cursor)
-        predictor.take(token)
-        return predictor.draw(sampling)[1]
-
-    step()  # records the step where it is recorded
-    return step
-
-
-def _rerun_step(
-    model: AutoregressiveTransformer,
-    batch: int,
-    length: int,
-    position: int,
-    generator: torch.Generator,
-) -> Callable[[], Tensor]:
-    tokens = _random_tokens(model, (batch, position), generator)
-    return lambda: model.head.sample(model.predict_next(tokens), generator=generator)
-
-
-def _random_tokens(
-    model: AutoregressiveTransformer, shape: tuple[int, ...], generator: torch.Generator
-) -> Tensor:
-    shape = (*shape, *token_shape(model.head))
-    return torch.randint(model.head.levels, shape, generator=generator, device=model.device)
+    def tokens(self, *shape: int) -> Tensor:
+        """Random tokens of this shape."""
+        head, where = self.model.head, self.model.device
+        shape = (*shape, *token_shape(head))
+        return torch.randint(head.levels, shape, generator=self.generator, device=where)
 
 
 def _seconds(step: Callable[[], Tensor], device: torch.device) -> float:
@@ -220,7 +192,3 @@ def _repeated(step: Callable[[], Tensor], repeats: int, device: torch.device) ->
         step()
         readings.read()
     return readings.seconds()
-
-
-def _state_bytes(model: AutoregressiveTransformer, length: int) -> int:
-    return model.transformer.initial_state(1, max_length=length).nbytes

@@ -27,7 +27,7 @@ from linattn_models.training.compare import (  # noqa: E402
     with_steps,
 )
 from linattn_models.training.config import TrainingConfig, TrainingFlags  # noqa: E402
-from linattn_models.training.data import TensorData, TrainingData  # noqa: E402
+from linattn_models.training.data import Order, TensorData, TrainingData  # noqa: E402
 from linattn_models.training.metrics import (  # noqa: E402
     Panel,
     Points,
@@ -40,7 +40,6 @@ from linattn_models.training.run import train  # noqa: E402
 from linattn_models.training.run_folder import RunFolder  # noqa: E402
 from linattn_models.training.runtime import environment, is_main_process  # noqa: E402
 from linattn_models.training.script import (  # noqa: E402
-    lacks_memory,
     peek_flag,
     preset_flags,
     require_at_least,
@@ -48,6 +47,7 @@ from linattn_models.training.script import (  # noqa: E402
 )
 
 __all__ = [
+    "Order",
     "Panel",
     "Points",
     "RunFolder",
@@ -60,7 +60,6 @@ __all__ = [
     "environment",
     "figure",
     "is_main_process",
-    "lacks_memory",
     "markdown_table",
     "measure_updates",
     "peek_flag",

@@ -13,8 +13,9 @@ import safetensors.torch
 from torch import Tensor, nn
 
 from linattn_core.errors import expected, shown
+from linattn_models.conversion import weights_from_format_1
 from linattn_models.files import new_folder, write_file
-from linattn_models.format_1 import weights_from_format_1
+from linattn_models.validation import json_object
 
 FORMAT_VERSION = 2
 """The first version had no digest of its record, and other names of the models' tensors."""
@@ -27,7 +28,7 @@ TENSOR_FILES = (MODEL_FILE, OPTIMIZER_FILE, RANDOM_FILE)
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a checkpoint folder holds: tensors by file and name, and the JSON record beside them."""
+    """The content of a checkpoint folder: tensors by file and name, and the JSON record."""
 
     folder: Path
     tensors: Mapping[str, dict[str, Tensor]]
@@ -35,16 +36,12 @@ class Checkpoint:
 
     @property
     def weights(self) -> dict[str, Tensor]:
-        """The model's tensors; those of format 1 under today's names."""
+        """The model's tensors; those of format 1 are converted."""
         tensors = self.tensors[MODEL_FILE]
         return weights_from_format_1(tensors) if self.record["format_version"] == 1 else tensors
 
     def fitting(self, file: str, kinds: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The tensors of `file`, which have exactly the names, shapes and dtypes of `kinds`.
-
-        Raises:
-            ValueError: naming the first that is missing, unknown, or of another shape or dtype.
-        """
+        """The tensors of `file`, refused as by `require_kinds`."""
         require_kinds(self.tensors[file], kinds, self.folder / file)
         return self.tensors[file]
 
@@ -111,14 +108,13 @@ def signed_record(content: Mapping[str, object]) -> bytes:
 def damaged(folder: Path, what: str) -> ValueError:
     """The error for a checkpoint in which something is not as it was written."""
     return ValueError(
-        f"the checkpoint {folder} is damaged: {what}; restore the file, or remove that folder to "
-        "go back to the checkpoint before it"
+        f"the checkpoint {folder} is damaged: {what.rstrip('.')}; restore the file, or remove that "
+        "folder to go back to the checkpoint before it"
     )
 
 
 def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, object]:
-    # Each tensor gets memory of its own: safetensors refuses tied weights, and loading copies into
-    # both names anyway.
+    # A copy of each tensor, because safetensors refuses tied weights. Loading copies into both.
     owned = {name: t.detach().to("cpu", copy=True).contiguous() for name, t in tensors.items()}
     content = safetensors.torch.save(owned)
     write_file(path, content)
@@ -126,13 +122,11 @@ def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, objec
 
 
 def _read_record(folder: Path) -> dict[str, Any]:
-    path = folder / RECORD_FILE
+    path, content = folder / RECORD_FILE, _read(folder, RECORD_FILE)
     try:
-        record = json.loads(_read(folder, RECORD_FILE))
-    except (ValueError, RecursionError) as error:
-        raise damaged(folder, f"{path} is not whole JSON ({error})") from error
-    if not isinstance(record, dict):
-        raise damaged(folder, f"{path} holds no JSON object")
+        record = json_object(content, str(path))
+    except ValueError as error:
+        raise damaged(folder, str(error)) from error
     version = record.get("format_version")
     if version not in (1, FORMAT_VERSION):
         raise ValueError(expected(str(path), f"format version {FORMAT_VERSION}", shown(version)))
@@ -145,8 +139,8 @@ def _read_record(folder: Path) -> dict[str, Any]:
 def _read_tensors(folder: Path, name: str, files: Mapping[str, Any]) -> dict[str, Tensor]:
     content, written = _read(folder, name), files[name]
     if len(content) != written["bytes"]:
-        what = expected(str(folder / name), f"{written['bytes']} bytes", len(content))
-        raise damaged(folder, what.rstrip("."))
+        wanted = f"{written['bytes']} bytes"
+        raise damaged(folder, expected(str(folder / name), wanted, len(content)))
     if hashlib.sha256(content).hexdigest() != written["sha256"]:
         raise damaged(folder, f"{folder / name} is not what was written (its sha256 differs)")
     return safetensors.torch.load(content)

@@ -1,4 +1,4 @@
-"""Several runs side by side: made or kept, within equal updates or equal time; their records."""
+"""Several runs side by side: for equally many updates or equal time; their records."""
 
 from __future__ import annotations
 
@@ -17,14 +17,10 @@ from tqdm import tqdm
 from linattn_core.errors import expected
 from linattn_models.files import replace_file
 from linattn_models.training.config import TrainingFlags, flatten
-from linattn_models.training.data import TrainingData
+from linattn_models.training.data import Order, TrainingData
 from linattn_models.training.optimization import Loss, Updater
 from linattn_models.training.run_folder import RunFolder
-from linattn_models.training.runtime import (
-    deterministic_kernels,
-    environment,
-    make_accelerator,
-)
+from linattn_models.training.runtime import deterministic_kernels, environment, make_accelerator
 
 _UPDATES_A_ROUND = 3
 _EVALUATIONS = 8  # while a model trains, at least: the points of its curve
@@ -115,6 +111,7 @@ def measure_updates(
     loss: Loss,
     flags: TrainingFlags,
     rounds: int,
+    order: Order | None = None,
 ) -> tuple[dict[str, float], dict[str, object]]:
     """Seconds that an update of each model takes, by name, and the environment.
 
@@ -125,7 +122,7 @@ def measure_updates(
     accelerator = make_accelerator(config)
     device = accelerator.device
     updaters = {
-        name: Updater(accelerator, model.train(), data, loss, config)
+        name: Updater(accelerator, model.train(), data, loss, config, order)
         for name, model in models.items()
     }
     readings: dict[str, list[float]] = {name: [] for name in models}
@@ -134,9 +131,9 @@ def measure_updates(
             _seconds_an_update(updater, 0, device)  # warm-up
         for turn in tqdm(range(1, rounds + 1), desc="timing", unit="round"):
             for name, updater in updaters.items():
-                reading = _seconds_an_update(updater, turn * _UPDATES_A_ROUND, device)
-                readings[name].append(reading)
-    return {name: median(taken) for name, taken in readings.items()}, environment(device)
+                seconds = _seconds_an_update(updater, turn * _UPDATES_A_ROUND, device)
+                readings[name].append(seconds)
+    return {name: median(times) for name, times in readings.items()}, environment(device)
 
 
 def _seconds_an_update(updater: Updater, first: int, device: torch.device) -> float:

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
-from linattn_core.errors import expected, near, shown
+from linattn_core.errors import expected, shown
+from linattn_models.validation import one_of
 
 Optimizer = Literal["radam", "adam", "adamw"]
 Schedule = Literal["constant", "cosine", "step"]
@@ -24,7 +25,8 @@ FREE_ON_RESUME = frozenset(
 )
 """Fields that a resumed run may change: none of them alters the updates already made."""
 
-_LONGEST_WARMUP = 100  # of a warm-up that is not given
+_LONGEST_WARMUP = 100  # where warmup_steps is None
+# The smallest allowed value of each integer field.
 _LEAST = {
     **dict.fromkeys(("steps", "batch_size", "log_every", "keep_checkpoints"), 1),
     **dict.fromkeys(("eval_every", "checkpoint_every", "drop_at"), 1),
@@ -37,7 +39,7 @@ _OPTIONAL = frozenset({"eval_every", "checkpoint_every", "drop_at", "warmup_step
 class TrainingFlags:
     """How the model is trained."""
 
-    # The fields of TrainingConfig, not checked: what presets give and a command line overrides.
+    # The fields of TrainingConfig, unchecked: presets set them and a command line overrides them.
     # The docstrings are the help of the flags.
 
     steps: int
@@ -89,25 +91,19 @@ class TrainingConfig(TrainingFlags):
 
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():
-            self._require(
-                name, int, f"an integer of at least {least}", lambda v, low=least: v >= low
-            )
+            wanted = f"an integer of at least {least}"
+            self._require(name, int, wanted, lambda v, low=least: v >= low)
         for name in ("learning_rate", "drop_factor", "clip_norm"):
             self._require(name, (int, float), "a finite number above 0", lambda value: value > 0)
-        self._require(
-            "weight_decay", (int, float), "a finite number of at least 0", lambda v: v >= 0
-        )
+        wanted = "a finite number of at least 0"
+        self._require("weight_decay", (int, float), wanted, lambda v: v >= 0)
         for name in ("optimizer", "schedule", "mixed_precision"):
-            value, known = getattr(self, name), get_args(get_type_hints(type(self))[name])
-            if value not in known:
-                raise ValueError(
-                    expected(name, "a known name", shown(value), near(str(value), known))
-                )
+            one_of(name, getattr(self, name), get_args(get_type_hints(type(self))[name]))
         self._require_schedule()
 
     @property
     def warmup(self) -> int:
-        """The updates of the warm-up, given or derived from `steps`."""
+        """The updates of the warm-up: `warmup_steps`, or for None derived from `steps`."""
         if self.warmup_steps is None:
             return min(_LONGEST_WARMUP, self.steps // 10)
         return self.warmup_steps
@@ -125,22 +121,19 @@ class TrainingConfig(TrainingFlags):
         return dataclasses.asdict(self)
 
     def _require(self, name: str, kind: Any, wanted: str, allowed: Any) -> None:
-        value, optional = getattr(self, name), name in _OPTIONAL
-        if optional and value is None:
-            return
+        value = getattr(self, name)
+        if name in _OPTIONAL:
+            if value is None:
+                return
+            wanted += " or None"
         is_number = isinstance(value, kind) and not isinstance(value, bool)
         if not is_number or not math.isfinite(value) or not allowed(value):
-            raise ValueError(expected(name, wanted + " or None" * optional, shown(value)))
+            raise ValueError(expected(name, wanted, shown(value)))
 
     def _require_schedule(self) -> None:
         if (self.schedule == "step") != (self.drop_at is not None):
-            raise ValueError(
-                expected(
-                    "drop_at",
-                    "a number with the schedule 'step' and None with any other",
-                    f"{self.drop_at} with {self.schedule!r}",
-                )
-            )
+            wanted = "a number with the schedule 'step' and None with any other"
+            raise ValueError(expected("drop_at", wanted, f"{self.drop_at} with {self.schedule!r}"))
         if self.schedule == "cosine" and self.warmup >= self.steps:
             wanted = f"fewer than steps={self.steps} with the schedule 'cosine'"
             raise ValueError(expected("warmup_steps", wanted, self.warmup))
@@ -161,7 +154,7 @@ def run_config(
     own = {"model": dict(model_config), "training": config.to_dict(), "examples": examples}
     for name in sorted((own.keys() | SUMMARIZED) & describe.keys()):
         raise ValueError(expected("describe", "names of the application's own", shown(name)))
-    # Through JSON and back: a tuple and the list it is read back as must compare equal.
+    # Through JSON and back, so that a tuple equals the list that is read from the file.
     return dict(json.loads(json.dumps({**describe, **own})))
 
 

@@ -1,4 +1,4 @@
-"""What the seed of a run decides: the order of its examples, and every random draw."""
+"""The data of a run, the order of its examples, and its random numbers; a seed decides both."""
 
 from __future__ import annotations
 
@@ -26,6 +26,13 @@ class TrainingData(Protocol):
         """The examples at `indices` (batch,) int64: a tensor or a dict of tensors, on the CPU."""
 
 
+class Order(Protocol):
+    """Which examples each update takes: a function of the step alone, so that resuming is exact."""
+
+    def indices(self, step: int) -> Tensor:
+        """The examples of the update that follows `step` others: (batch,) int64."""
+
+
 class TensorData:
     """The rows of a tensor as examples.
 
@@ -47,8 +54,8 @@ class TensorData:
 class ExampleOrder:
     """Endless epochs, each a permutation of all examples, cut into batches that may straddle two.
 
-    Permutation e is drawn from a generator seeded by (seed, e), so batch n of any run is found
-    without walking through the batches before it: the position in the data is the step.
+    Permutation e is drawn from a generator seeded by (seed, e), so batch n follows from n alone,
+    without a walk through the batches before it: the position in the data is the step.
 
     Args:
         examples: how many examples there are.
@@ -92,7 +99,7 @@ class ExampleOrder:
 def derived_seed(purpose: str, *numbers: int) -> int:
     """A 32-bit seed that differs wherever the purpose or any of the numbers does."""
     text = " ".join([purpose, *map(str, numbers)])
-    # 32 bits: torch's CPU generator and numpy's take no more of a seed.
+    # 32 bits, because the generators of torch on a CPU and of numpy use no more of a seed.
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
 
 

@@ -19,7 +19,7 @@ from linattn_models.training.snapshot import Progress, Snapshots
 
 Evaluate = Callable[[Any], Mapping[str, float]]
 
-# Losses are read from the device in groups: reading each would make it wait for Python every step.
+# Losses are read from the device in groups, because each reading waits for the device.
 _MOST_UNREAD = 64
 
 
@@ -43,7 +43,7 @@ class Loop:
     _unread: list[Tensor] = field(default_factory=list)
 
     def run(self, stop: StopRequest) -> None:
-        """Makes the remaining updates, then logs and evaluates what the last step has not.
+        """Makes the remaining updates; logs and evaluates after the last one too.
 
         Args:
             stop: looked at after every step; once requested, a checkpoint is left and the run ends.
@@ -69,7 +69,7 @@ class Loop:
                     f"stopped after step {step} of {config.steps}; its checkpoint is kept, "
                     "and resume continues from it"
                 )
-        # After the last checkpoint: a run extended later goes on as if it had never ended here.
+        # After the last checkpoint, so that a run that is extended later goes on as if unbroken.
         self._log_losses()
         if self.progress.evaluated_at != self.progress.step:
             self._measure()
@@ -112,7 +112,7 @@ class Loop:
         if self.log is not None:
             model = self.updater.model
             with (
-                kept_modes(model),
+                preserved_modes(model),
                 preserved_random_state(self.updater.accelerator.device),
                 torch.no_grad(),
             ):
@@ -139,7 +139,7 @@ class Loop:
 
 
 @contextmanager
-def kept_modes(model: nn.Module) -> Iterator[None]:
+def preserved_modes(model: nn.Module) -> Iterator[None]:
     """Afterwards each module of `model` is in training or evaluation mode as it was before."""
     modes = {module: module.training for module in model.modules()}
     try:

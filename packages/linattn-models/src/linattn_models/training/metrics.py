@@ -18,7 +18,7 @@ from tqdm import tqdm
 from linattn_core.errors import expected
 from linattn_models.files import replace_file
 
-# Names that a line of metrics.jsonl has besides what was measured.
+# Names in a line of metrics.jsonl that are no measurements.
 NOT_MEASURED = frozenset({"step", "split", "seconds"})
 
 Line = Mapping[str, Any]  # of metrics.jsonl
@@ -40,7 +40,7 @@ class MetricsLog:
         content = self._path.read_bytes()
         self._bytes = len(content)
         self.lines = content.count(b"\n")
-        # purge_step hides what a killed run showed of the steps that are now made again.
+        # purge_step hides the points of a killed run at steps that are now repeated.
         self._writer = SummaryWriter(str(path.parent / "tensorboard"), purge_step=step + 1)
         self._bar = tqdm(total=steps, initial=step, unit="step", file=sys.stderr)
 
@@ -92,13 +92,13 @@ def finite_or_none(value: float) -> float | None:
 
 
 def checked_metrics(values: Mapping[str, Any]) -> dict[str, float]:
-    """What an evaluation returned, as plain floats.
+    """The result of an evaluation as plain floats.
 
     Raises:
         ValueError: if it took a name that a line of `metrics.jsonl` already has.
     """
-    for taken in sorted(values.keys() & NOT_MEASURED):
-        raise ValueError(expected("metrics", "names that no line has already", repr(taken)))
+    for name in sorted(values.keys() & NOT_MEASURED):
+        raise ValueError(expected("metrics", "names that no line has already", repr(name)))
     return {name: float(value) for name, value in values.items()}
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from linattn_core.errors import expected
 from linattn_models.training.config import TrainingConfig
-from linattn_models.training.data import ExampleOrder, TrainingData
+from linattn_models.training.data import ExampleOrder, Order, TrainingData
 
 Loss = Callable[[Any, Any], Tensor]
 
@@ -103,7 +103,7 @@ def load_optimizer_tensors(
 
 
 def _initial_state(parameter: Tensor) -> dict[str, Tensor]:
-    # All optimizers here are Adam's relatives, which keep the same of a parameter.
+    # All optimizers here are variants of Adam, with the same state for a parameter.
     averages = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
     return {"step": torch.zeros(()), **averages}
 
@@ -132,6 +132,7 @@ class Updater:
         data: where batches come from.
         loss: (model, batch) -> the mean over the examples of the batch, a scalar.
         config: the training configuration.
+        order: the examples of each update; by default permutations.
     """
 
     def __init__(
@@ -141,11 +142,12 @@ class Updater:
         data: TrainingData,
         loss: Loss,
         config: TrainingConfig,
+        order: Order | None = None,
     ) -> None:
         self.accelerator = accelerator
         self._data = data
         self.config = config
-        self._order = ExampleOrder(len(data), config.batch_size, config.seed)
+        self._order = order or ExampleOrder(len(data), config.batch_size, config.seed)
         model.to(accelerator.device)
         self.model = model
         self.parameters = trainable_parameters(model)

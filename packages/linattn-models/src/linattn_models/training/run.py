@@ -14,22 +14,13 @@ from torch import nn
 from linattn_core.errors import expected
 from linattn_models.files import remove_leftovers
 from linattn_models.training.checkpoint import read_checkpoint
-from linattn_models.training.config import (
-    TrainingConfig,
-    fingerprint,
-    require_same_run,
-    run_config,
-)
-from linattn_models.training.data import TrainingData, seed_all
-from linattn_models.training.loop import Evaluate, Loop, kept_modes
+from linattn_models.training.config import TrainingConfig, fingerprint, require_same_run, run_config
+from linattn_models.training.data import Order, TrainingData, seed_all
+from linattn_models.training.loop import Evaluate, Loop, preserved_modes
 from linattn_models.training.metrics import MetricsLog
 from linattn_models.training.optimization import Loss, Updater
 from linattn_models.training.run_folder import RunFolder
-from linattn_models.training.runtime import (
-    deterministic_kernels,
-    environment,
-    make_accelerator,
-)
+from linattn_models.training.runtime import deterministic_kernels, environment, make_accelerator
 from linattn_models.training.script import StopRequest
 from linattn_models.training.snapshot import Progress, Snapshots
 
@@ -44,6 +35,7 @@ def train(
     describe: Mapping[str, object],
     model_config: Mapping[str, object],
     evaluate: Evaluate | None = None,
+    order: Order | None = None,
     resume: bool = False,
 ) -> dict[str, Any]:
     """The summary of a run made or continued in the folder `out`; `model` is trained in place.
@@ -65,6 +57,8 @@ def train(
         evaluate: (model) -> metrics by name. Called on the main process, in evaluation mode,
             without gradients and in full precision; what it draws from the global generators does
             not disturb training.
+        order: the examples of each update, such as batches of similar lengths; by default
+            permutations cut into batches of `config.batch_size`.
         resume: continue the run in `out` from its latest checkpoint, or from the beginning if it
             has none yet.
 
@@ -91,7 +85,7 @@ def train(
     accelerator = make_accelerator(config)
     if accelerator.is_main_process:
         _require_startable(folder, described, resume)
-    updater = Updater(accelerator, model, data, loss, config)
+    updater = Updater(accelerator, model, data, loss, config, order)
     snapshots = Snapshots(updater, folder, fingerprint(described))
     with ExitStack() as stack:
         if accelerator.is_main_process:
@@ -110,7 +104,7 @@ def train(
         if accelerator.is_main_process:
             _begin(folder, described, progress)
             log = stack.enter_context(MetricsLog(folder.metrics_file, progress.step, config.steps))
-        stack.enter_context(kept_modes(model))
+        stack.enter_context(preserved_modes(model))
         stack.enter_context(deterministic_kernels(accelerator.device))
         model.train()
         Loop(updater, evaluate, snapshots, progress, log).run(stop)

@@ -15,13 +15,14 @@ from typing import Any
 from filelock import FileLock, Timeout
 from torch import nn
 
-from linattn_core.errors import expected, shown
+from linattn_core.errors import expected
 from linattn_models.files import replace_file
 from linattn_models.training.checkpoint import MODEL_FILE, load_weights, read_checkpoint
 from linattn_models.training.config import fingerprint
 from linattn_models.training.metrics import plot_panels, run_panels
+from linattn_models.validation import json_object
 
-_CHECKPOINT_NAME = re.compile(r"step-(\d+)")
+_CHECKPOINT_NAME = re.compile(r"step-\d+")
 
 
 class RunFolder:
@@ -64,7 +65,7 @@ class RunFolder:
         if not self.metrics_file.exists():
             raise ValueError(expected(str(self.metrics_file), "the log of a run", "no file"))
         return [
-            _parse_object(line, f"{self.metrics_file}, line {number}")
+            json_object(line, f"{self.metrics_file}, line {number}")
             for number, line in enumerate(self._complete_lines(), start=1)
         ]
 
@@ -72,15 +73,16 @@ class RunFolder:
         """The checkpoint folders, oldest first; temporary ones do not count."""
         if not self.checkpoints_folder.is_dir():
             return []
-        found = [p for p in self.checkpoints_folder.iterdir() if _CHECKPOINT_NAME.fullmatch(p.name)]
-        return sorted(found, key=checkpoint_step)
+        folders = self.checkpoints_folder.iterdir()
+        named = [folder for folder in folders if _CHECKPOINT_NAME.fullmatch(folder.name)]
+        return sorted(named, key=checkpoint_step)
 
     def latest_checkpoint(self) -> Path | None:
         """The checkpoint of the highest step; None if there is none."""
         return next(reversed(self.checkpoints()), None)
 
     def checkpoint_folder(self, step: int) -> Path:
-        """Where the checkpoint of `step` is or would be."""
+        """The folder of the checkpoint of `step`, which need not exist."""
         return self.checkpoints_folder / f"step-{step}"
 
     def load_weights(self, model: nn.Module) -> int:
@@ -99,9 +101,8 @@ class RunFolder:
         checkpoint = read_checkpoint(folder)
         if checkpoint.record["fingerprint"] != fingerprint(self.config()):
             wanted = f"the configuration in {self.config_file}"
-            raise ValueError(
-                expected(str(folder), wanted, "another one", "restore the one or the other")
-            )
+            advice = "restore the one or the other"
+            raise ValueError(expected(str(folder), wanted, "another one", advice))
         load_weights(model, checkpoint.weights, folder / MODEL_FILE)
         return checkpoint_step(folder)
 
@@ -164,27 +165,20 @@ class RunFolder:
         Raises:
             ValueError: if there are fewer.
         """
-        kept = self._complete_lines()[:lines] if self.metrics_file.exists() else []
-        if len(kept) < lines:
+        first_lines = self._complete_lines()[:lines] if self.metrics_file.exists() else []
+        if len(first_lines) < lines:
             wanted = f"the {lines} lines after which the checkpoint was written"
             advice = "restore the file, or start a new run in another folder"
-            raise ValueError(expected(str(self.metrics_file), wanted, len(kept), advice))
-        replace_file(self.metrics_file, b"".join(line + b"\n" for line in kept))
+            raise ValueError(expected(str(self.metrics_file), wanted, len(first_lines), advice))
+        replace_file(self.metrics_file, b"".join(line + b"\n" for line in first_lines))
 
     def _complete_lines(self) -> list[bytes]:
         return self.metrics_file.read_bytes().split(b"\n")[:-1]
 
 
 def checkpoint_step(folder: Path) -> int:
-    """The step in the name of a checkpoint folder.
-
-    Raises:
-        ValueError: if the name is not step-N.
-    """
-    match = _CHECKPOINT_NAME.fullmatch(folder.name)
-    if match is None:
-        raise ValueError(expected("a checkpoint folder", "a name step-N", shown(folder.name)))
-    return int(match[1])
+    """The step in the name of a checkpoint folder, step-N."""
+    return int(folder.name.removeprefix("step-"))
 
 
 def _read_object(path: Path) -> dict[str, Any]:
@@ -192,17 +186,7 @@ def _read_object(path: Path) -> dict[str, Any]:
         content = path.read_bytes()
     except FileNotFoundError:
         raise ValueError(expected(str(path), "the record of a run", "no file")) from None
-    return _parse_object(content, str(path))
-
-
-def _parse_object(content: bytes, where: str) -> dict[str, Any]:
-    try:
-        value = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(expected(where, "whole JSON", error)) from error
-    if not isinstance(value, dict):
-        raise ValueError(expected(where, "a JSON object", type(value).__name__))
-    return value
+    return json_object(content, str(path))
 
 
 def _write_object(path: Path, value: dict[str, Any]) -> None:

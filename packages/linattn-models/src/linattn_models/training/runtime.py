@@ -1,4 +1,4 @@
-"""Where a run runs: its processes and device, deterministic kernels, and the record of both."""
+"""The processes and device of a run, deterministic kernels, and the record of its environment."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from linattn_core import backends
 from linattn_core.errors import expected
 from linattn_models.training.config import TrainingConfig
 
-# The others wait while the main process evaluates: longer than the ten minutes that torch allows.
+# Other processes wait while the main one evaluates; torch's ten minutes may be too short.
 _LONGEST_EVALUATION = timedelta(hours=6)
 
 
@@ -31,10 +31,10 @@ def make_accelerator(config: TrainingConfig) -> Accelerator:
     Raises:
         ValueError: if the processes cannot share a batch evenly, or the device lacks the precision.
     """
-    # A process may train twice, in two precisions: accelerate's state would hold on to the first.
+    # A process may train twice, in two precisions; accelerate's state would keep the first.
     AcceleratorState._reset_state()
     accelerator = Accelerator(
-        # By default, accelerate takes processes on a CPU for runs that have nothing in common.
+        # By default, accelerate takes processes on a CPU for separate runs.
         cpu=int(os.environ.get("WORLD_SIZE", "1")) > 1 and not torch.cuda.is_available(),
         mixed_precision=config.mixed_precision,
         kwargs_handlers=[InitProcessGroupKwargs(timeout=_LONGEST_EVALUATION)],
@@ -44,9 +44,8 @@ def make_accelerator(config: TrainingConfig) -> Accelerator:
         wanted = "one process, or several that are data-parallel under torchrun"
         raise ValueError(expected("training", wanted, f"accelerate set up for {kind}"))
     if config.mixed_precision == "fp16" and accelerator.device.type == "cpu":
-        raise ValueError(
-            expected("mixed_precision", "'bf16' or 'no' without an accelerator", "'fp16'")
-        )
+        wanted = "'bf16' or 'no' without an accelerator"
+        raise ValueError(expected("mixed_precision", wanted, "'fp16'"))
     if config.batch_size % processes:
         wanted = f"a multiple of the {processes} processes that share a batch"
         raise ValueError(expected("batch_size", wanted, config.batch_size))
@@ -89,7 +88,7 @@ def environment(device: torch.device) -> dict[str, object]:
         "device": _device_name(device),
         "threads": torch.get_num_threads(),
         "backends": list(backends()),
-        # The script's checkout; where there is none, that of an editable installation.
+        # Of the script's checkout, or without one, of an editable installation.
         "commit": source_commit(Path(sys.argv[0]).resolve().parent)
         or source_commit(Path(__file__).parent),
         "python": platform.python_version(),

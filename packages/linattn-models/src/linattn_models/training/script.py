@@ -1,4 +1,4 @@
-"""How a script begins and ends: flags over a preset, one sentence on stderr, signals."""
+"""For scripts: flags over a preset, errors as one sentence on stderr, signals."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import torch
 import tyro
 
 from linattn_core.errors import expected, near, shown
+from linattn_models.memory import lacks_memory
 
 DEBUG_VARIABLE = "LINATTN_DEBUG"
 EXIT_BAD_INPUT = 2
@@ -46,13 +47,13 @@ def preset_flags(
         ValueError: if no preset has the name.
         SystemExit: after `--help`, or after flags that do not parse.
     """
-    given = sys.argv[1:] if args is None else list(args)
-    name = peek_flag("preset", default, given)
+    arguments = sys.argv[1:] if args is None else list(args)
+    name = peek_flag("preset", default, arguments)
     if name not in presets:
         raise ValueError(expected("--preset", "a known name", shown(name), near(name, presets)))
     choices = {f"--preset {preset}": (description, flags) for preset, flags in presets.items()}
     return tyro.extras.overridable_config_cli(
-        choices, prog=sys.argv[0], args=[f"--preset {name}", *given]
+        choices, prog=sys.argv[0], args=[f"--preset {name}", *arguments]
     )
 
 
@@ -92,21 +93,13 @@ def require_at_least(flags: object, least: Mapping[str, int]) -> None:
     """Refuses a flag below its minimum; None, where a default takes its place, passes.
 
     Raises:
-        ValueError: naming the flag, the minimum and what came.
+        ValueError: naming the flag, the minimum and the value.
     """
     for name, minimum in least.items():
         value = getattr(flags, name)
         if value is not None and value < minimum:
             flag = f"--{name.replace('_', '-')}"
             raise ValueError(expected(flag, f"{minimum} or more", value))
-
-
-def lacks_memory(error: BaseException) -> bool:
-    """Whether an exception of Python, of torch or of its allocators says so."""
-    # torch's allocator for the CPU raises a plain RuntimeError.
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
-        return True
-    return "allocate memory" in str(error) or "not enough memory" in str(error)
 
 
 class StopRequest:

@@ -1,4 +1,4 @@
-"""From a live run to a checkpoint and back."""
+"""Saving a live run as a checkpoint, and restoring it."""
 
 from __future__ import annotations
 
@@ -24,11 +24,7 @@ from linattn_models.training.checkpoint import (
     write_checkpoint,
 )
 from linattn_models.training.data import random_tensors, seed_all, set_random_tensors
-from linattn_models.training.optimization import (
-    Updater,
-    load_optimizer_tensors,
-    optimizer_tensors,
-)
+from linattn_models.training.optimization import Updater, load_optimizer_tensors, optimizer_tensors
 from linattn_models.training.run_folder import RunFolder, checkpoint_step
 
 
@@ -180,7 +176,7 @@ def _is_finite(value: Any) -> bool:
     return type(value) in (int, float) and math.isfinite(value)
 
 
-# What a record must hold, by name: a check, and what it wants.
+# The check of each field of a record, and what the field must be.
 _RECORD: dict[str, tuple[Callable[[Any], bool], str]] = {
     **dict.fromkeys(("step", "metrics_lines", "evaluated_at"), (_is_count, "a count")),
     "train_seconds": (lambda v: _is_finite(v) and v >= 0, "seconds of at least 0"),
@@ -202,6 +198,6 @@ def _checked(checkpoint: Checkpoint) -> dict[str, Any]:
     for name, (holds, wanted) in checks.items():
         got = record.get(name, "none")
         if name not in record or not holds(got):
-            sentence = expected(f"{name} in {folder / RECORD_FILE}", wanted, shown(got))
-            raise damaged(folder, sentence.rstrip("."))
+            where = f"{name} in {folder / RECORD_FILE}"
+            raise damaged(folder, expected(where, wanted, shown(got)))
     return record

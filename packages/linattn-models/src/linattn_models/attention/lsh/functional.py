@@ -9,11 +9,7 @@ from torch.autograd import forward_ad
 from linattn_core.errors import expected, shown
 from linattn_core.state import accumulation_dtype
 from linattn_models.attention.lsh.operators import lsh_attention_operator
-from linattn_models.validation import (
-    at_least,
-    hash_buckets,
-    lengths_within,
-)
+from linattn_models.validation import at_least, hash_buckets, lengths_within
 
 _FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
@@ -148,10 +144,8 @@ def _refuse_tangents(*tensors: Tensor) -> None:
     if torch.compiler.is_compiling():
         return
     if any(forward_ad.unpack_dual(x).tangent is not None for x in tensors):
-        advice = "use torch.autograd.grad"
-        raise NotImplementedError(
-            expected("lsh_attention", "reverse mode", "a forward-mode derivative (a jvp)", advice)
-        )
+        got, advice = "a forward-mode derivative (a jvp)", "use torch.autograd.grad"
+        raise NotImplementedError(expected("lsh_attention", "reverse mode", got, advice))
 
 
 def _check_rotations(rotations: Tensor, query: Tensor) -> None:

@@ -46,8 +46,8 @@ def sorted_positions(query: Tensor, rotation: Tensor, padding: Tensor | None) ->
     Cost: O(N log N) time, O(N buckets) memory for each head.
     """
     bucket = buckets_of(query, rotation)
-    last = max(1, 2 * rotation.shape[-1])
+    buckets = max(1, 2 * rotation.shape[-1])
     if padding is not None:
-        bucket = bucket.masked_fill(padding.unsqueeze(1), last)
-    numbered = bucket.to(torch.uint8 if last <= _MOST_IN_A_BYTE else torch.int32)
+        bucket = bucket.masked_fill(padding.unsqueeze(1), buckets)  # past all others
+    numbered = bucket.to(torch.uint8 if buckets <= _MOST_IN_A_BYTE else torch.int32)
     return numbered.flatten(0, 1).sort(dim=-1, stable=True).indices

@@ -20,11 +20,6 @@ class LshMixer(Mixer):
     """
 
     projections = 2
-    refusal = (
-        "LSH attention cannot step or prefill: a new position sorts among those before it and "
-        "shifts the chunks of all, so that no state stays valid; call generate(method='rerun'), or "
-        "use linear or softmax attention."
-    )
     rotations: Tensor  # (rounds, H, D, buckets / 2)
 
     def __init__(self, attention: Lsh, num_heads: int, head_dim: int, is_causal: bool) -> None:

@@ -103,14 +103,9 @@ def _autograd(ctx: Any, grad_out: Tensor | None, *_: Any) -> tuple[Tensor | None
 
 
 def _refuse_second_derivatives(ctx: Any, *grads: Tensor) -> None:
-    raise RuntimeError(
-        expected(
-            "lsh_attention",
-            "first derivatives",
-            "a second derivative",
-            "use linear or softmax attention for it",
-        )
-    )
+    advice = "use linear or softmax attention for it"
+    wanted, got = "first derivatives", "a second derivative"
+    raise RuntimeError(expected("lsh_attention", wanted, got, advice))
 
 
 _define(
@@ -169,8 +164,8 @@ def _orders(layout: Layout, query: Tensor, rotations: Tensor, lengths: Tensor | 
     if lengths is not None:
         padding = torch.arange(length, device=query.device) >= lengths.unsqueeze(1)  # (B, N)
     orders = torch.stack([sorted_positions(query, rotation, padding) for rotation in rotations])
-    last = torch.arange(length, layout.positions, device=query.device)
-    return torch.cat([orders, last.expand(*orders.shape[:2], -1)], 2)
+    past_end = torch.arange(length, layout.positions, device=query.device)
+    return torch.cat([orders, past_end.expand(*orders.shape[:2], -1)], 2)
 
 
 def _rounds(layout: Layout, orders: Tensor) -> list[Round]:

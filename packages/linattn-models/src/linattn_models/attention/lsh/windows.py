@@ -100,10 +100,9 @@ class Round:
         hidden = self._keys[block] > self._horizon[block]
         for numbers in self.earlier:
             keys = windows(numbers.view(-1)[self.window_rows(block)], chunk)  # (chunks, 2 c)
-            back = keys[:, chunk:].unsqueeze(2) - keys.unsqueeze(
-                1
-            )  # chunks from the query to the key
-            hidden |= back.bitwise_and_(-2) == 0  # 0 (the same chunk) or 1 (the one before)
+            # How many chunks the key lies before the query; 0 and 1 were seen.
+            back = keys[:, chunk:].unsqueeze(2) - keys.unsqueeze(1)
+            hidden |= back.bitwise_and_(-2) == 0
         scores.masked_fill_(hidden, -torch.inf)
 
     @cached_property

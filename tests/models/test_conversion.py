@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from linattn_models import AutoregressiveTransformer, Lsh
-from linattn_models.format_1 import weights_from_format_1
+from linattn_models.conversion import weights_from_format_1
 from tests.models.tiny import random_tokens, tiny_model
 
 TRANSPOSED = ("mixer.qkv.weight", "expand.weight")

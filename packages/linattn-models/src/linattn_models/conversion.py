@@ -1,4 +1,4 @@
-"""Models of format 1 in today's form: their configurations and weights, on disk until then."""
+"""Conversion of saved models of format 1: their configurations and their weights."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-# Fields of attentions, which stood beside the attention's name.
+# Fields of attentions, which format 1 had on the level of the attention's name.
 _FIELDS = {
     "linear": {name: name for name in ("feature_map", "feature_map_options", "eps")},
     "lsh": {f"lsh_{name}": name for name in ("rounds", "buckets", "chunk")},
 }
-# Matrices that were kept as (inputs, outputs), the transpose of torch's layout.
+# Matrices that format 1 has as (inputs, outputs), the transpose of torch's layout.
 _QKV, _EXPAND = "mixer.qkv.weight", "expand.weight"
 
 
 def config_from_format_1(values: object) -> object:
-    """The fields of a `TransformerConfig`; those of today's form come back as they are.
+    """The fields of a `TransformerConfig`; those of the present format are returned unchanged.
 
     The fields of other attentions than the named one are dropped.
     """
@@ -31,7 +31,7 @@ def config_from_format_1(values: object) -> object:
 
 
 def weights_from_format_1(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights with every matrix as (outputs, inputs); those of today come back as they are.
+    """The weights with every matrix as (outputs, inputs); present ones are returned unchanged.
 
     The shape of a block's `qkv` tells its layout, since it has more outputs than inputs.
     """

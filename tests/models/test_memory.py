@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from linattn_models.throughput import available_memory, lacks_memory, memory, peak_memory
+from linattn_models import memory
+from linattn_models.memory import available_memory, lacks_memory, peak_memory
 
 CPU = torch.device("cpu")
 MEGABYTES = 64

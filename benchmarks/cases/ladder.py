@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.cases.attention import LINEAR_CUDA, Attention, method_of
-from benchmarks.cases.cuda_operator import USUAL, dtype_name, entry, many_heads, scaled, size_words
-from benchmarks.cases.problem import Problem
+from benchmarks.cases.attention import LINEAR_CUDA, Attention, method, method_of
+from benchmarks.cases.operator import USUAL_ON_GPU
+from benchmarks.cases.problem import Problem, dtype_name, many_heads, sized
 from benchmarks.measure import oracle
 from benchmarks.measure.cases import Case, Make, Method, NotMeasured, Settings, registry
 from benchmarks.measure.results import CaseResult
@@ -21,23 +21,21 @@ EVERY_RUNG = "every prototype"
 
 
 def _case(dtype: torch.dtype) -> Case:
-    problem = many_heads(USUAL, dtype=dtype)
+    problem = many_heads(USUAL_ON_GPU, dtype=dtype)
 
     def setup(settings: Settings, _: Sequence[CaseResult]) -> dict[str, Make]:
-        kernel = {LINEAR_CUDA: functools.partial(entry, LINEAR_CUDA, problem, settings, False)}
+        here = sized(problem, settings)
+        built = functools.partial(method, LINEAR_CUDA, here, settings, backward=False)
         try:
             rungs = _rungs()
         except NotMeasured as reason:
-            return {EVERY_RUNG: functools.partial(_raise, reason), **kernel}
-        made = {
-            name: functools.partial(_rung, name, rung, problem, settings)
-            for name, rung in rungs.items()
-        }
-        return {**made, **kernel}
+            return {EVERY_RUNG: functools.partial(_raise, reason), LINEAR_CUDA: built}
+        made = {name: functools.partial(_rung, name, rung, here) for name, rung in rungs.items()}
+        return {**made, LINEAR_CUDA: built}
 
     return Case(
         f"operator/ladder/{dtype_name(dtype)}",
-        shows=f"Forward by each prototype, and by the built kernel: {size_words(problem)}.",
+        shows=f"Forward by each prototype, and by the built kernel: {problem}.",
         setup=setup,
         seconds=2,
         rounds=(3, 10),
@@ -58,11 +56,11 @@ def _raise(reason: NotMeasured) -> Method:
     raise reason
 
 
-def _rung(name: str, rung: Any, problem: Problem, settings: Settings) -> Method:
+def _rung(name: str, rung: Any, problem: Problem) -> Method:
     """Without its peak: CuPy's own allocations would not be counted."""
     call = functools.partial(rung.attention, feature_map="elu", eps=oracle.EPS)
     operator = Attention(name, call, oracle.linear_rows)
-    return method_of(operator, scaled(problem, settings), backward=False)
+    return method_of(operator, problem, backward=False)
 
 
 for _dtype in (torch.bfloat16, torch.float32):

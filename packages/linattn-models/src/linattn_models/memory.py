@@ -46,7 +46,7 @@ def available_memory(device: torch.device) -> float:
 
 
 def peak_memory(device: torch.device, call: Callable[[], Result]) -> tuple[Result, float]:
-    """What the call returns, and the bytes by which the memory in use rose while it ran.
+    """The call's result, and the bytes by which the memory in use rose while it ran.
 
     On a GPU, what torch's allocator held; on a CPU, the resident memory of the process, by the
     high-water mark of the kernel or, where that cannot be reset, by looking every half millisecond.
@@ -75,7 +75,7 @@ def lacks_memory(error: BaseException) -> bool:
 
 
 def _left_in_cgroup(files: tuple[str, str, str, str]) -> float:
-    """What a limit leaves. Files that are only cached give way, and do not count as used."""
+    """The bytes that a limit leaves. Cached files can be evicted, so they count as free."""
     limit, usage, statistics, cached_files = files
     try:
         most = int((CGROUP / limit).read_text())

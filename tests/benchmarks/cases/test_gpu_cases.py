@@ -9,9 +9,17 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.cases import attention, cuda_generation, cuda_ladder
-from benchmarks.cases.attention import FAST_TRANSFORMERS, LINEAR, LINEAR_CUDA, MATERIALIZED, SDPA
-from benchmarks.cases.cuda_operator import LENGTHS, entry, many_heads
+from benchmarks.cases import attention, generation, ladder
+from benchmarks.cases.attention import (
+    FAST_TRANSFORMERS,
+    LINEAR,
+    LINEAR_CUDA,
+    MATERIALIZED,
+    SDPA,
+    method,
+)
+from benchmarks.cases.lengths import LENGTHS
+from benchmarks.cases.problem import many_heads, sized
 from benchmarks.measure.cases import Method, NotMeasured, Settings, registry
 from linattn_core import linear_attention
 
@@ -34,7 +42,8 @@ def test_every_length_has_the_same_positions() -> None:
 @pytest.mark.parametrize("name", [LINEAR, SDPA, FAST_TRANSFORMERS, MATERIALIZED, "lsh-1", "lsh-4"])
 def test_an_entry_passes_its_check(name: str, dtype: torch.dtype, backward: bool) -> None:
     try:
-        made = entry(name, many_heads(512, dtype=dtype), SETTINGS, backward)
+        problem = sized(many_heads(512, dtype=dtype), SETTINGS)
+        made = method(name, problem, SETTINGS, backward=backward)
     except NotMeasured as reason:
         pytest.skip(str(reason))
     assert made.check() is None
@@ -58,7 +67,7 @@ class _Rung:
 
 def test_prototypes_are_measured_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     module = SimpleNamespace(LADDER={"paper": _Rung(), "chunked": _Rung()})
-    monkeypatch.setattr(cuda_ladder.importlib, "import_module", lambda name: module)
+    monkeypatch.setattr(ladder.importlib, "import_module", lambda name: module)
     makes = _makes("operator/ladder/bfloat16")
     assert list(makes) == ["paper", "chunked", LINEAR_CUDA]
     paper = makes["paper"]()
@@ -67,22 +76,22 @@ def test_prototypes_are_measured_by_name(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_missing_prototypes_are_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_ladder.importlib, "import_module", lambda name: SimpleNamespace())
+    monkeypatch.setattr(ladder.importlib, "import_module", lambda name: SimpleNamespace())
     with pytest.raises(NotMeasured, match="has no ladder here"):
-        _makes("operator/ladder/float32")[cuda_ladder.EVERY_RUNG]()
+        _makes("operator/ladder/float32")[ladder.EVERY_RUNG]()
 
 
 @pytest.mark.parametrize("name", ["one-image", "batch-10000"])
 def test_decoders_are_right(name: str) -> None:
-    for method, make in _makes(f"generation/images/{name}").items():
+    for title, make in _makes(f"generation/images/{name}").items():
         try:
             made = make()
         except NotMeasured:
             continue
         assert made.check() is None
-        assert made.note.startswith("batch ") == ("best batch" in method)
+        assert made.note.startswith("batch ") == ("best batch" in title)
 
 
 def test_the_softmax_of_many_images_is_searched_in_both_dtypes() -> None:
     makes = _makes("generation/images/batch-10000")
-    assert {cuda_generation.softmax_name(dtype) for dtype in cuda_generation.DTYPES} <= set(makes)
+    assert {generation.softmax_name(dtype) for dtype in generation.DTYPES} <= set(makes)

@@ -1,0 +1,1 @@
+"""Phones from speech: audio, features, corpora, training, decoding."""

@@ -1,0 +1,75 @@
+"""CMU AN4: 84 people spell names and say numbers, dates and commands; 948 and 130 utterances."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+from linattn_core.errors import expected, shown
+from speech.corpora.corpus import BadInput, Corpus, Utterance, cut_dev, with_phones
+from speech.lexicon import read_lexicon
+from speech.sources import File, Member, Source, require_file
+
+PAGE = "https://github.com/cmusphinx/an4"
+ARCHIVE = "an4-wav.tar.xz"
+NOT_SPOKEN = {"<s>", "</s>", "<sil>"}
+
+_LINE = re.compile(r"(.*)\(([^()\s]+)\)\s*")
+_PUBLISHED = {"train": "an4_train", "test": "an4_test"}
+
+
+def load_an4(folder: Path, bad_input: BadInput) -> Corpus:
+    """AN4 from its folder: etc/ beside the audio.
+
+    The audio is a tree wav/an4_clstk/SPEAKER/CLIP.wav, as published (.sph likewise), or the same
+    tree within an4-wav.tar.xz, which is read in place. One speaker of nine of the published
+    training set is the dev set.
+
+    Raises:
+        ValueError, OSError: naming the file that is missing or does not hold what it should.
+    """
+    lexicon = read_lexicon(_published(folder, "an4.dic"))
+    skipped: Counter[str] = Counter()
+    train, test = (
+        with_phones(_utterances(folder, name), lexicon, bad_input, skipped)
+        for name in _PUBLISHED.values()
+    )
+    kept, dev = cut_dev(train)
+    splits = {"train": kept, "dev": dev, "test": tuple(test)}
+    return Corpus("an4", lexicon.inventory, splits, skipped)  # type: ignore[arg-type]
+
+
+def _utterances(folder: Path, name: str) -> list[Utterance]:
+    ids = _published(folder, f"{name}.fileids").read_text().split()
+    path = _published(folder, f"{name}.transcription")
+    transcripts = dict(_transcript(line, path) for line in path.read_text().splitlines() if line)
+    result = []
+    for clip in ids:
+        speaker, key = clip.split("/")[-2:]
+        if key not in transcripts:
+            raise ValueError(expected(str(path), f"the transcript of {key}", "none"))
+        source = _source(folder, clip)
+        result.append(Utterance(key, speaker, source, transcripts[key]))
+    return result
+
+
+def _transcript(line: str, path: Path) -> tuple[str, tuple[str, ...]]:
+    match = _LINE.fullmatch(line)
+    if match is None:
+        raise ValueError(expected(str(path), "words and (clip) on a line", shown(line)))
+    return match[2], tuple(word for word in match[1].split() if word not in NOT_SPOKEN)
+
+
+def _source(folder: Path, clip: str) -> Source:
+    archive = folder / ARCHIVE
+    if archive.exists():
+        return Member(archive, f"wav/{clip}.wav")
+    sphere = folder / "wav" / f"{clip}.sph"
+    return File(sphere if sphere.exists() else folder / "wav" / f"{clip}.wav")
+
+
+def _published(folder: Path, name: str) -> Path:
+    path = folder / "etc" / name
+    require_file(path, "a file of AN4", f"take AN4 from {PAGE}, and name its folder by --data-dir")
+    return path

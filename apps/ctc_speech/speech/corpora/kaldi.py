@@ -1,0 +1,121 @@
+"""Kaldi data folders: how users of WSJ, TIMIT and LibriSpeech have theirs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from linattn_core.errors import expected, shown
+from speech.corpora.corpus import BadInput, Corpus, Split, Utterance, cut_dev, with_phones
+from speech.lexicon import Lexicon
+from speech.sources import Ark, Command, File, Source, require_file
+
+Line = tuple[str, str]  # the first word of a line, and the rest
+
+
+def load_kaldi(
+    folder: Path, lexicon: Lexicon | None, bad_input: BadInput, *, run_commands: bool = False
+) -> Corpus:
+    """A folder with the data folders train, test and dev; without dev, it is cut from train.
+
+    A data folder has wav.scp and text, and may have segments and utt2spk. A line of wav.scp names a
+    file, an offset in an archive (FILE:OFFSET), or a command (... |).
+
+    Args:
+        lexicon: the pronunciations of the words in text; None if it holds phones.
+        run_commands: whether commands are run; otherwise they are refused.
+
+    Raises:
+        ValueError, OSError: naming file and line.
+    """
+    skipped: Counter[str] = Counter()
+    names: tuple[Split, ...] = ("train", "dev", "test")
+    splits: dict[Split, tuple[Utterance, ...]] = {}
+    for name in names:
+        if name == "dev" and not (folder / name).is_dir():
+            continue
+        utterances = read_data_folder(folder / name, run_commands=run_commands)
+        if lexicon is None:
+            splits[name] = tuple(_phones_as_words(item) for item in utterances)
+        else:
+            splits[name] = tuple(with_phones(utterances, lexicon, bad_input, skipped))
+    if "dev" not in splits:
+        splits["train"], splits["dev"] = cut_dev(splits["train"])
+    used = {phone for of in splits.values() for item in of for phone in item.phones}
+    return Corpus("kaldi", tuple(sorted(used)), splits, skipped)
+
+
+def read_data_folder(folder: Path, *, run_commands: bool = False) -> list[Utterance]:
+    """The utterances of one data folder, their text as words."""
+    recordings = {
+        name: _source(place, f"{folder / 'wav.scp'}, {name}", run_commands)
+        for name, place in _lines(folder / "wav.scp")
+    }
+    texts = {key: tuple(text.split()) for key, text in _lines(folder / "text", may_be_empty=True)}
+    speakers = dict(_lines(folder / "utt2spk")) if (folder / "utt2spk").exists() else {}
+    result = []
+    for key, recording, start, end in _segments(folder, list(recordings)):
+        if recording not in recordings:
+            where = str(folder / "wav.scp")
+            raise ValueError(expected(where, f"the recording {shown(recording)}", "none"))
+        if key not in texts:
+            raise ValueError(expected(str(folder / "text"), f"a line for {shown(key)}", "none"))
+        source = recordings[recording]
+        result.append(
+            Utterance(key, speakers.get(key, key), source, texts[key], start=start, end=end)
+        )
+    return result
+
+
+def _segments(
+    folder: Path, recordings: list[str]
+) -> Iterator[tuple[str, str, float, float | None]]:
+    """Of each utterance its name, its recording, its start and its end."""
+    path = folder / "segments"
+    if not path.exists():
+        yield from ((name, name, 0.0, None) for name in recordings)
+        return
+    for key, rest in _lines(path):
+        try:
+            recording, start, end = rest.split()
+            first, last = float(start), float(end)
+        except ValueError:
+            wanted = "a recording, a start and an end in seconds"
+            raise ValueError(expected(f"{path}, {key}", wanted, shown(rest))) from None
+        # Kaldi writes -1 for the end of the recording.
+        yield key, recording, first, None if last < 0 else last
+
+
+def _source(place: str, where: str, run_commands: bool) -> Source:
+    if place.endswith("|"):
+        if not run_commands:
+            advice = "give --run-commands to run it, if you trust the list"
+            raise ValueError(expected(where, "a file", f"the command {shown(place)}", advice))
+        return Command(place.removesuffix("|").strip())
+    path, colon, offset = place.rpartition(":")
+    if colon and offset.isdecimal():
+        return Ark(Path(path), int(offset))
+    return File(Path(place))
+
+
+def _phones_as_words(utterance: Utterance) -> Utterance:
+    return Utterance(
+        utterance.id,
+        utterance.speaker,
+        utterance.source,
+        (),
+        utterance.words,
+        utterance.start,
+        utterance.end,
+    )
+
+
+def _lines(path: Path, *, may_be_empty: bool = False) -> Iterator[Line]:
+    require_file(path, "a file of a Kaldi data folder")
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        key, _, rest = line.strip().partition(" ")
+        if not key or not (rest.strip() or may_be_empty):
+            wanted = "a name and what belongs to it"
+            raise ValueError(expected(f"{path}, line {number}", wanted, shown(line)))
+        yield key, rest.strip()

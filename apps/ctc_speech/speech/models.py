@@ -1,0 +1,97 @@
+"""A recognizer from a recipe, and the same again from the folder of its run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from linattn_core.errors import expected, shown
+from linattn_models.ctc import (
+    CTCBiLSTM,
+    CTCBiLSTMConfig,
+    CTCTransformer,
+    CTCTransformerConfig,
+)
+from linattn_models.training import RunFolder
+from speech.dataset import FeatureSettings
+from speech.presets import Recipe
+
+APP = "ctc_speech"
+
+Recognizer = CTCBiLSTM | CTCTransformer
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A trained recognizer, and what it was trained on.
+
+    Attributes:
+        config: the run's config.json.
+    """
+
+    model: Recognizer
+    config: Mapping[str, Any]
+    step: int
+
+    @property
+    def inventory(self) -> tuple[str, ...]:
+        """The phones, in the order of the classes 1, 2, ..."""
+        return tuple(self.config["inventory"])
+
+    @property
+    def features(self) -> FeatureSettings:
+        """How frames are made of audio."""
+        return FeatureSettings(self.config["normalize"], self.config["channels"])
+
+    @property
+    def label(self) -> str:
+        """For titles."""
+        return f"{self.config['corpus']}, {self.config['attention']}, step {self.step:,}"
+
+
+def build_model(recipe: Recipe, num_phones: int) -> Recognizer:
+    """A recognizer with random weights."""
+    if recipe.attention == "lstm":
+        dropout = recipe.dropout if recipe.lstm_layers > 1 else 0.0
+        layers = {"num_layers": recipe.lstm_layers, "hidden_dim": recipe.lstm_dim}
+        return CTCBiLSTM(CTCBiLSTMConfig(num_phones, dropout=dropout, **layers))
+    return CTCTransformer(
+        CTCTransformerConfig(
+            num_phones,
+            recipe.transformer(),
+            subsampling=recipe.subsampling,
+            depthwise_kernel=recipe.depthwise_kernel,
+        )
+    )
+
+
+def load_run(folder: Path) -> TrainedRun:
+    """The newest checkpoint of the run in `folder`, ready to recognize.
+
+    Raises:
+        ValueError: the folder is no run of this application, or its checkpoint is damaged.
+    """
+    run = RunFolder(folder)
+    config = run.config()
+    if config.get("app") != APP:
+        got = f"one of {shown(config.get('app'))}"
+        raise ValueError(expected(str(folder), f"a run of {APP}", got))
+    absent = sorted({"inventory", "normalize", "channels", "model"} - set(config))
+    if absent:
+        raise ValueError(expected(str(run.config_file), ", ".join(absent), "none in it"))
+    model = _model_of(config["model"], run.config_file)
+    step = run.load_weights(model)
+    model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+    return TrainedRun(model, config, step)
+
+
+def _model_of(values: dict[str, Any], path: Path) -> Recognizer:
+    kind = CTCBiLSTM if "bilstm" in values else CTCTransformer
+    try:
+        return kind.from_dict(values)
+    except ValueError as error:
+        raise ValueError(f"{path} describes no model: {error}") from None

@@ -1,0 +1,168 @@
+"""The presets: functions that return everything that a run is, apart from its corpus.
+
+smoke    seconds; shows that the parts work together, learns nothing
+laptop   AN4 on two cores in about an hour
+paper    what the paper trained (section 4.3) on WSJ; for a GPU
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+import tyro
+
+from linattn_models import TransformerConfig
+from linattn_models.training import TrainingFlags
+from speech.audio import Channels
+from speech.corpora import BadInput, CorpusName
+from speech.features import Normalization
+
+Attention = Literal["linear", "softmax", "lsh-1", "lsh-4", "lstm"]
+ATTENTIONS: tuple[Attention, ...] = ("linear", "softmax", "lsh-4", "lstm")  # of table 3
+
+SPEEDS = (1.0, 0.9, 1.1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """A recognizer and how it is trained."""
+
+    preset: str
+    training: Annotated[TrainingFlags, tyro.conf.arg(name="")]
+    corpus: CorpusName = "synthetic"
+    """synthetic is made on this machine; the others are read from --data-dir."""
+    attention: Attention = "linear"
+    """linear: the paper's; softmax: the usual kind; lsh-X: Reformer's, X rounds of hashing; lstm: no
+    attention, but layers of LSTM in both directions."""
+    num_layers: int = 9
+    num_heads: int = 6
+    head_dim: int = 32
+    ffn_dim: int = 768
+    dropout: float = 0.1
+    subsampling: Literal[1, 4] = 4
+    """Frames of audio for each frame of a transformer; 4 puts two convolutions in front."""
+    depthwise_kernel: int = 11
+    """Frames that a convolution before each block of a transformer sees; 0 for none, the paper's."""
+    lstm_layers: int = 3
+    lstm_dim: int = 320
+    """Units of each direction."""
+    batch_frames: int = 16_000
+    """The most frames of a batch, padding included; --batch-size bounds its utterances."""
+    max_frames: int = 2_400
+    """The most frames of an utterance; longer ones are bad input."""
+    normalize: Normalization = "speaker"
+    """What has mean 0 and variance 1 together: all of a speaker, an utterance, or nothing."""
+    channels: Channels = "average"
+    """What becomes of audio with several channels: their mean, or an error."""
+    speed_perturbation: bool = True
+    """Train at 0.9, 1 and 1.1 times the speed."""
+    spec_augment: bool = True
+    """Train with random bands of time and frequency masked."""
+    bad_input: BadInput = "refuse"
+    """Whether utterances that cannot be used end the run, or are left out and counted."""
+    utterances: int = 2_000
+    """To train on, of the synthetic corpus."""
+
+    def transformer(self) -> TransformerConfig:
+        """The blocks of a transformer, which differ between attentions in nothing else."""
+        config = TransformerConfig(
+            num_layers=self.num_layers,
+            num_heads=self.num_heads,
+            head_dim=self.head_dim,
+            ffn_dim=self.ffn_dim,
+            dropout=self.dropout,
+            is_causal=False,
+        )
+        return config.with_attention(self.attention)
+
+    def frames_an_output(self) -> int:
+        """Frames of audio for each frame of the model."""
+        return 1 if self.attention == "lstm" else self.subsampling
+
+    def speeds(self) -> tuple[float, ...]:
+        """The speeds to train at, the speech as it is first."""
+        return SPEEDS if self.speed_perturbation else SPEEDS[:1]
+
+
+def smoke(attention: Attention) -> Recipe:
+    """Ten updates of a model too small to learn."""
+    return Recipe(
+        preset="smoke",
+        attention=attention,
+        num_layers=2,
+        num_heads=2,
+        head_dim=16,
+        ffn_dim=64,
+        lstm_layers=2,
+        lstm_dim=16,
+        speed_perturbation=False,
+        utterances=64,
+        training=TrainingFlags(
+            steps=10,
+            batch_size=8,
+            learning_rate=1e-3,
+            optimizer="adamw",
+            warmup_steps=5,
+            clip_norm=1.0,
+            log_every=5,
+            eval_every=5,
+            checkpoint_every=5,
+        ),
+    )
+
+
+def laptop(attention: Attention) -> Recipe:
+    """The paper's layers on frames four times as long, for AN4: 4 million parameters."""
+    training = TrainingFlags(
+        steps=4_000,
+        batch_size=8,
+        learning_rate=1.5e-3,
+        optimizer="adamw",
+        schedule="cosine",
+        warmup_steps=None,
+        weight_decay=0.01,
+        clip_norm=1.0,
+        log_every=20,
+        eval_every=400,
+        checkpoint_every=400,
+    )
+    if attention == "lstm":
+        training = replace(training, learning_rate=1e-3, optimizer="adam", weight_decay=0.0)
+    return Recipe(preset="laptop", attention=attention, training=training)
+
+
+def paper(attention: Attention) -> Recipe:
+    """The paper's own numbers: RAdam at 1e-4 for transformers, Adam at 1e-3 for the Bi-LSTM.
+
+    It gives neither batch nor updates; they are ours. Its rate is halved when the validation error
+    stops falling; here it stays, as a rate has to be a function of the step alone.
+    """
+    lstm = attention == "lstm"
+    return Recipe(
+        preset="paper",
+        corpus="kaldi",
+        attention=attention,
+        subsampling=1,
+        depthwise_kernel=0,
+        speed_perturbation=False,
+        spec_augment=False,
+        batch_frames=32_000,
+        training=TrainingFlags(
+            steps=100_000,
+            batch_size=32,
+            learning_rate=1e-3 if lstm else 1e-4,
+            optimizer="adam" if lstm else "radam",
+            log_every=100,
+            eval_every=2_000,
+            checkpoint_every=2_000,
+        ),
+    )
+
+
+PRESETS: dict[str, Callable[[Attention], Recipe]] = {
+    "smoke": smoke,
+    "laptop": laptop,
+    "paper": paper,
+}

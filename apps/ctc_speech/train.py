@@ -1,0 +1,92 @@
+"""Train a recognizer of phones: audio in, phones out, by CTC.
+
+    python apps/ctc_speech/train.py --preset smoke                     seconds, synthetic speech
+    python apps/ctc_speech/train.py --corpus an4 --data-dir DIR        real speech, about an hour
+    python apps/ctc_speech/train.py --corpus an4 --data-dir DIR --attention softmax
+
+Every default is the preset's. A run is a folder: config.json, metrics.jsonl, summary.json,
+checkpoints, and a picture, curve.png. A run that was stopped or killed continues with the same
+command and --resume.
+"""
+
+from __future__ import annotations
+
+if __name__ == "__main__":  # importing torch takes seconds, in which Ctrl-C is one line too
+    import os
+    import signal
+
+    signal.signal(signal.SIGINT, lambda *_: (os.write(2, b"interrupted\n"), os._exit(130)))
+
+import dataclasses
+from pathlib import Path
+from typing import Any, Literal, cast, get_args
+
+from linattn_core.errors import expected, near, shown
+from linattn_models.training import peek_flag, preset_flags, run_script
+from speech.corpora import default_cache, load_corpus
+from speech.models import APP
+from speech.presets import PRESETS, Attention, Recipe
+from speech.training import train_model
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Flags(Recipe):
+    """The settings of a run."""
+
+    preset: Literal["smoke", "laptop", "paper"]
+    """smoke: seconds; laptop: about an hour on two cores; paper: the paper's own numbers."""
+    data_dir: Path | None = None
+    """Folder of the corpus, or with a subfolder of its name; synthetic needs none."""
+    lexicon: Path | None = None
+    """Pronunciations in CMUdict format, for a kaldi corpus whose text is words."""
+    run_commands: bool = False
+    """Run the commands in Kaldi's lists of files; only for lists that you trust."""
+    cache: Path = dataclasses.field(default_factory=default_cache)
+    """Folder for features and synthesized speech."""
+    out: Path | None = None
+    """Run folder; runs/ctc_speech/CORPUS-ATTENTION-PRESET if not given."""
+    resume: bool = False
+    """Continue the run in --out from its newest checkpoint."""
+
+    def run_folder(self) -> Path:
+        """Where the run goes."""
+        default = Path("runs", APP, f"{self.corpus}-{self.attention}-{self.preset}")
+        return self.out if self.out is not None else default
+
+
+def main() -> None:
+    """Trains, and recognizes the test set."""
+    attention = peek_flag("attention", "linear")
+    if attention not in get_args(Attention):
+        known = near(attention, get_args(Attention))
+        raise ValueError(expected("--attention", "a known name", shown(attention), known))
+    chosen = cast(Attention, attention)
+    presets = {name: Flags(**vars(preset(chosen))) for name, preset in PRESETS.items()}
+    flags = preset_flags(presets, "laptop", description=__doc__)
+    corpus = load_corpus(
+        flags.corpus,
+        flags.data_dir,
+        cache=flags.cache,
+        lexicon=flags.lexicon,
+        bad_input=flags.bad_input,
+        run_commands=flags.run_commands,
+        utterances=flags.utterances,
+    )
+    out = flags.run_folder()
+    report(train_model(corpus, flags, out, flags.cache, resume=flags.resume), out)
+
+
+def report(summary: dict[str, Any], out: Path) -> None:
+    """The numbers, on the terminal."""
+    metrics = summary["metrics"]
+    print(f"{summary['attention']} on {summary['corpus']}, in {out}")
+    for line in summary["errors"].lines():
+        print(f"  {line}")
+    print(f"  {metrics['dev_phoneme_error_rate']:.2%} wrong on the dev set")
+    print(f"  {summary['parameters']:,} parameters, {summary['steps']:,} steps,", end=" ")
+    print(f"{summary['train_seconds']:.0f} s of training,", end=" ")
+    print(f"{metrics['seconds_per_epoch']:.1f} s an epoch")
+
+
+if __name__ == "__main__":
+    run_script(main)
