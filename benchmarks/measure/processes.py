@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import TypeVar
@@ -32,17 +32,20 @@ def apart(call: Callable[..., Result], *arguments: object, seconds: float = HOUR
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     child = context.Process(target=_answer, args=(sender, call, arguments))
-    child.start()
+    with _ignoring_interrupts():  # the child inherits it: Ctrl-C is this process's to tell
+        child.start()
     sender.close()
+    patience = 0.0
     try:
         if not receiver.poll(seconds):
             raise NotMeasured(f"its process was stopped after {seconds:,.0f} s")
         reason, result = receiver.recv()
+        patience = 5.0
     except EOFError:
         child.join()
         raise NotMeasured(f"its process {_end(child.exitcode)}") from None
     finally:
-        _stop(child)
+        _stop(child, patience)
     if reason is not None:
         raise NotMeasured(reason)
     found: Result = result
@@ -50,11 +53,19 @@ def apart(call: Callable[..., Result], *arguments: object, seconds: float = HOUR
 
 
 def _answer(sender: Connection, call: Callable[..., object], arguments: tuple[object, ...]) -> None:
-    with contextlib.suppress(KeyboardInterrupt):  # the parent, interrupted too, tells of it
-        try:
-            sender.send((None, call(*arguments)))
-        except NotMeasured as reason:
-            sender.send((str(reason), None))
+    try:
+        sender.send((None, call(*arguments)))
+    except NotMeasured as reason:
+        sender.send((str(reason), None))
+
+
+@contextlib.contextmanager
+def _ignoring_interrupts() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _end(code: int | None) -> str:
@@ -63,9 +74,9 @@ def _end(code: int | None) -> str:
     return f"ended with exit code {code}"
 
 
-def _stop(child: BaseProcess) -> None:
-    """Ends a process that goes on after its answer was due, and those that it started."""
-    child.join(5 if child.exitcode is None else 0)
+def _stop(child: BaseProcess, patience: float) -> None:
+    """Ends a process that goes on after so many seconds, and those that it started."""
+    child.join(patience)
     if child.is_alive():
         for descendant in psutil.Process(child.pid).children(recursive=True):
             descendant.kill()

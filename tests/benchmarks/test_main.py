@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.__main__ import main
+from benchmarks.command import main
 from benchmarks.isolated import isolated, isolated_limits
 from benchmarks.measure.cases import Case, Method, Registry, Settings, registry
 from benchmarks.measure.machine import Limits

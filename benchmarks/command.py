@@ -1,0 +1,130 @@
+"""Measures the cases and writes their results by theme: python -m benchmarks --help."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from tqdm import tqdm
+
+from benchmarks.isolated import Measure, isolated, isolated_limits, measured
+from benchmarks.measure.cases import Case, Registry, Settings, registry
+from benchmarks.measure.machine import describe_machine, measure_limits
+from benchmarks.measure.processes import HOUR
+from benchmarks.measure.results import NOT_CORRECT, RAISED, CaseResult
+from benchmarks.report.document import QUICK, Document, Run, read, to_markdown, write
+from linattn_core.errors import expected
+
+RESULTS = Path("docs") / "results"
+
+
+def main(
+    arguments: Sequence[str] | None = None,
+    cases: Registry = registry,
+    measure: Measure | None = None,
+) -> int:
+    """Returns the exit code: 0, or 1 when a method was wrong or broke, or 2 for a wrong call.
+
+    Args:
+        measure: measures a case; by default in a process of its own, in a quick run in this one.
+    """
+    options = _parser().parse_args(arguments)
+    try:
+        chosen = cases.matching(options.only, options.device)
+        _check(options)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    if options.list:
+        print("\n".join(f"{case.name}: {case.shows}" for case in chosen))
+        return 0
+    settings = Settings(options.quick, options.peers, options.threads, options.device)
+    torch.set_num_threads(settings.threads)
+    folder = options.out or (None if options.quick else RESULTS)
+    measure = measure or (measured if options.quick else isolated(options.case_seconds))
+    results = _measure_all(chosen, cases, settings, folder, measure)
+    return int(any(_broken(result) for result in results))
+
+
+def _measure_all(
+    chosen: Sequence[Case],
+    cases: Registry,
+    settings: Settings,
+    folder: Path | None,
+    measure: Measure,
+) -> list[CaseResult]:
+    """Measures case after case, and writes the theme's documents after each."""
+    limits = measure_limits(settings) if settings.quick else isolated_limits(settings)
+    run = Run(describe_machine(settings), limits, settings.quick)
+    order = [case.name for case in cases if case.device == settings.device]
+    results: list[CaseResult] = []
+    documents: dict[str, Document] = {}
+    with tqdm(chosen, unit="case") as bar:
+        for case in bar:
+            bar.set_description(case.name, refresh=sys.stderr.isatty())
+            series = [r for r in results if r.case.series is not None]
+            earlier = [r for r in series if r.case.series == case.series]
+            result = measure(case, settings, limits, earlier)
+            results.append(result)
+            _tell_faults(result)
+            document = documents.get(case.theme) or _started(case.theme, settings, folder)
+            documents[case.theme] = document.updated(run, [result], order)
+            if folder is not None:
+                write(documents[case.theme], folder)
+    for document in documents.values():
+        print(to_markdown(document) if folder is None else f"written: {folder / document.theme}")
+    return results
+
+
+def _started(theme: str, settings: Settings, folder: Path | None) -> Document:
+    """What is known of a theme; a quick run knows nothing, so that it mixes with nothing."""
+    if folder is None or settings.quick:
+        return Document(theme, settings.device)
+    return read(folder, theme, settings.device)
+
+
+def _tell_faults(result: CaseResult) -> None:
+    for method in result.methods:
+        if method.status == NOT_CORRECT or method.status.startswith(RAISED):
+            said = f": {method.detail}" if method.detail else ""
+            words = f"{result.case.name}, {method.name}: {method.status}{said}"
+            tqdm.write(words, file=sys.stderr)
+
+
+def _broken(result: CaseResult) -> bool:
+    """A method of it is wrong, or one of ours raised where it should have run."""
+    return any(
+        method.status == NOT_CORRECT
+        or (method.status.startswith(RAISED) and method.name.startswith(("linear", "every")))
+        for method in result.methods
+    )
+
+
+def _check(options: argparse.Namespace) -> None:
+    if options.threads < 1:
+        raise ValueError(expected("--threads", "1 or more", options.threads, "leave it out for 2"))
+    if not options.case_seconds > 0:
+        raise ValueError(expected("--case-seconds", "more than 0", options.case_seconds))
+    if options.device == "cuda" and not options.list and not torch.cuda.is_available():
+        got = f"none that torch {torch.__version__} sees"
+        advice = "run this where nvidia-smi shows one, with a CUDA build of torch"
+        raise ValueError(expected("--device cuda", "a GPU", got, advice))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default: cpu")
+    parser.add_argument("--only", metavar="PREFIX", help="cases whose name contains this")
+    parser.add_argument("--list", action="store_true", help="name the cases and stop")
+    parser.add_argument("--peers", action="store_true", help="measure other libraries too")
+    parser.add_argument("--quick", action="store_true", help=QUICK)
+    parser.add_argument("--threads", type=int, default=2, help="threads for torch (default 2)")
+    parser.add_argument(
+        "--case-seconds", type=float, default=HOUR, metavar="SECONDS",
+        help="a case that takes longer is stopped (default: an hour)",
+    )  # fmt: skip
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help=f"of the results ({RESULTS})")
+    return parser
