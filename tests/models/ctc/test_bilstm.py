@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from linattn_models import CTCBiLSTM, CTCBiLSTMConfig, ctc_greedy, ctc_loss, load, save
+from tests.models.ctc.spelling import assert_learns_to_spell, spelled
 
 FEATURES = 5
 PHONES = 4
@@ -27,11 +27,6 @@ def tiny(**fields: Any) -> CTCBiLSTM:
 
 def frames_of(batch: int, length: int) -> Tensor:
     return torch.randn(batch, length, FEATURES, dtype=torch.float64)
-
-
-def spelled(path: Sequence[int]) -> list[int]:
-    """The phones of a path, by the definition."""
-    return [label for label, _ in itertools.groupby(path) if label]
 
 
 def test_the_paper_s_shape_is_the_default() -> None:
@@ -155,27 +150,8 @@ def test_loss_of_padded_rows_is_the_mean_of_rows_alone() -> None:
 
 
 def test_learns_to_spell() -> None:
-    """Sixteen rows of noise with phones in them, each phone a direction, held for some frames."""
-    directions = torch.randn(PHONES + 1, FEATURES)
-    directions[0] = 0
-    lengths = torch.randint(12, 25, (16,))
-    frames, phones = torch.zeros(16, 24, FEATURES), []
-    for row, length in enumerate(lengths.tolist()):
-        path = torch.randint(PHONES + 1, (length // 4 + 1,)).repeat_interleave(4)[:length]
-        frames[row, :length] = directions[path] + 0.1 * torch.randn(length, FEATURES)
-        phones.append(spelled(path.tolist()))
-    target_lengths = torch.tensor([len(row) for row in phones])
-    targets = torch.nn.utils.rnn.pad_sequence([torch.tensor(p) for p in phones], batch_first=True)
-
     model = CTCBiLSTM(CTCBiLSTMConfig(PHONES, FEATURES, num_layers=2, hidden_dim=16))
-    optimizer = torch.optim.Adam(model.parameters(), lr=2e-2)
-    for _ in range(150):
-        optimizer.zero_grad()
-        loss = model.loss(frames, lengths, targets, target_lengths)
-        loss.backward()
-        optimizer.step()
-    assert loss.item() < 0.05
-    assert ctc_greedy(model(frames, lengths), lengths) == phones
+    assert_learns_to_spell(model, FEATURES, PHONES, steps=150)
 
 
 def test_saved_and_loaded_it_is_the_same(tmp_path: Path) -> None:

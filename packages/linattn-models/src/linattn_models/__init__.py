@@ -9,7 +9,10 @@ lsh_attention                Reformer's attention, that of "lsh" models
 CTCTransformer, CTCTransformerConfig    a recognizer of speech: log-probabilities over phones
 CTCBiLSTM, CTCBiLSTMConfig   its recurrent baseline
 ctc_loss, ctc_frames_needed  their loss, and the frames that a transcript needs
-ctc_greedy                   greedy decoding into phones
+ctc_greedy, ctc_beam_search  decoding into phones, greedy or by prefix beam search
+BeamSearch                   the latter, fed frame by frame
+ctc_align                    the frames of each phone
+NGram                        a language model over phones; ARPA files
 compile_decoder              a model's weights packed, a whole step one native call or CUDA graph
 DecodingState, KeyValueCache        the state between two steps
 save, load, read_config      one folder: config.json and model.safetensors
@@ -20,10 +23,16 @@ from linattn_models.attention import Linear, Lsh, Softmax, draw_rotations, lsh_a
 from linattn_models.autoregressive import AutoregressiveTransformer
 from linattn_models.config import TransformerConfig
 from linattn_models.ctc import (
+    AlignedPhone,
+    BeamSearch,
     CTCBiLSTM,
     CTCBiLSTMConfig,
     CTCTransformer,
     CTCTransformerConfig,
+    Hypothesis,
+    NGram,
+    ctc_align,
+    ctc_beam_search,
     ctc_frames_needed,
     ctc_greedy,
     ctc_loss,
@@ -38,7 +47,9 @@ from linattn_models.transformer import Transformer
 __version__ = "0.1.0"
 
 __all__ = [
+    "AlignedPhone",
     "AutoregressiveTransformer",
+    "BeamSearch",
     "CTCBiLSTM",
     "CTCBiLSTMConfig",
     "CTCTransformer",
@@ -49,15 +60,19 @@ __all__ = [
     "CompiledTransformer",
     "DecodingState",
     "Head",
+    "Hypothesis",
     "KeyValueCache",
     "Linear",
     "Lsh",
     "MixtureOfLogistics",
+    "NGram",
     "Softmax",
     "Throughput",
     "Transformer",
     "TransformerConfig",
     "compile_decoder",
+    "ctc_align",
+    "ctc_beam_search",
     "ctc_frames_needed",
     "ctc_greedy",
     "ctc_loss",

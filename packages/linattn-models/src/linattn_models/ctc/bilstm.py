@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from linattn_models.ctc.config import CTCBiLSTMConfig
-from linattn_models.ctc.recognizer import Recognizer, blank_past, check_frames, past_lengths
+from linattn_models.ctc.recognizer import (
+    Recognizer,
+    blank_past,
+    check_frames,
+    classified,
+    past_lengths,
+)
 from linattn_models.validation import exact_keys, lengths_within
 
 
@@ -51,13 +57,13 @@ class CTCBiLSTM(Recognizer):
         """
         check_frames(frames, self.config.num_features, self.output.weight)
         if lengths is None:
-            return self._classified(self.lstm(frames)[0])
+            return classified(self.output, self.lstm(frames)[0])
         lengths_within("lengths", lengths, frames.shape[0], frames.shape[1], shortest=1)
         # Packed, the backward direction begins at each row's own last frame.
         packed = pack_padded_sequence(frames, lengths.cpu(), True, enforce_sorted=False)
         hidden = self.lstm(packed)[0]
-        classified = hidden._replace(data=self._classified(hidden.data))
-        padded, _ = pad_packed_sequence(classified, True, total_length=frames.shape[1])
+        packed = hidden._replace(data=classified(self.output, hidden.data))
+        padded, _ = pad_packed_sequence(packed, True, total_length=frames.shape[1])
         return blank_past(padded, past_lengths(lengths.to(padded.device), frames.shape[1]))
 
     def to_dict(self) -> dict[str, Any]:
@@ -73,6 +79,3 @@ class CTCBiLSTM(Recognizer):
         """
         values = exact_keys("the description of a CTCBiLSTM", values, ["bilstm"])
         return cls(CTCBiLSTMConfig.from_dict(values["bilstm"]))
-
-    def _classified(self, hidden: Tensor) -> Tensor:
-        return cast(Tensor, self.output(hidden)).log_softmax(-1)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import cast
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from linattn_models.ctc.recognizer import past_lengths
-from linattn_models.positions import sinusoids
 
 
 class Subsampling(nn.Module):
@@ -64,26 +62,3 @@ class Convolution(nn.Module):
         if padding is not None:
             inputs = inputs.masked_fill(padding.unsqueeze(-1), 0.0)
         return x + cast(Tensor, self.depthwise(inputs.transpose(1, 2))).transpose(1, 2)
-
-
-class Sinusoids(nn.Module):
-    """Adds the sines and cosines of each position, for sequences of any length.
-
-    The table grows to the longest sequence yet and is not saved with the model.
-
-    Args:
-        embed_dim: E.
-    """
-
-    table: Tensor  # (longest so far, E)
-
-    def __init__(self, embed_dim: int) -> None:
-        super().__init__()
-        self.register_buffer("table", torch.empty(0, embed_dim), persistent=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, N, E) -> (B, N, E), the dtype of `x`."""
-        length, embed_dim = x.shape[1:]
-        if len(self.table) < length:
-            self.table = sinusoids(length, embed_dim).to(self.table)
-        return x + self.table[:length].to(x.dtype)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 
@@ -49,6 +51,11 @@ def check_frames(frames: Tensor, num_features: int, weight: Tensor) -> None:
     if frames.dtype != weight.dtype:
         advice = "convert them by .to()"
         raise TypeError(expected("frames", f"{weight.dtype}, as the weights", frames.dtype, advice))
+
+
+def classified(output: nn.Linear, hidden: Tensor) -> Tensor:
+    """Log-probabilities of the classes, in the dtype of the weights inside autocast, too."""
+    return cast(Tensor, output(hidden)).log_softmax(-1, dtype=output.weight.dtype)
 
 
 def past_lengths(lengths: Tensor, length: int) -> Tensor:

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from linattn_models.ctc.config import CTCTransformerConfig
-from linattn_models.ctc.layers import Convolution, Sinusoids, Subsampling
-from linattn_models.ctc.recognizer import Recognizer, blank_past, check_frames, past_lengths
+from linattn_models.ctc.layers import Convolution, Subsampling
+from linattn_models.ctc.recognizer import (
+    Recognizer,
+    blank_past,
+    check_frames,
+    classified,
+    past_lengths,
+)
+from linattn_models.positions import sinusoids
 from linattn_models.transformer import Transformer
 from linattn_models.validation import exact_keys, lengths_within
 
@@ -30,7 +38,6 @@ class CTCTransformer(Recognizer):
         if self.subsampling is not None:
             features = self.subsampling.num_outputs(features)
         self.input = nn.Linear(features, embed_dim)
-        self.positions = Sinusoids(embed_dim)
         convolutions = config.transformer.num_layers if config.depthwise_kernel else 0
         self.convolutions = nn.ModuleList(
             Convolution(embed_dim, config.depthwise_kernel) for _ in range(convolutions)
@@ -87,9 +94,13 @@ class CTCTransformer(Recognizer):
         return cls(CTCTransformerConfig.from_dict(values["ctc_transformer"]))
 
     def _classified(self, frames: Tensor, lengths: Tensor | None, padding: Tensor | None) -> Tensor:
-        x = self.positions(self.input(frames))
+        weight = self.output.weight
+        with torch.device(weight.device):
+            positions = sinusoids(frames.shape[1], self.config.transformer.embed_dim)
+        # In the dtype of the weights, so that sums over blocks are float32 inside autocast, too.
+        x = self.input(frames) + positions.to(weight.dtype)
         for index, block in enumerate(self.transformer.blocks):
             if self.convolutions:
                 x = self.convolutions[index](x, padding)
             x = block(x, lengths)
-        return cast(Tensor, self.output(self.transformer.norm(x))).log_softmax(-1)
+        return classified(self.output, self.transformer.norm(x))

@@ -16,6 +16,7 @@ if _missing:
         "pip install linattn-models[train]"
     )
 
+from linattn_models.training.averaging import average_weights  # noqa: E402
 from linattn_models.training.compare import (  # noqa: E402
     copy_records,
     measure_updates,
@@ -55,6 +56,7 @@ __all__ = [
     "TrainingConfig",
     "TrainingData",
     "TrainingFlags",
+    "average_weights",
     "copy_records",
     "environment",
     "figure",

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from linattn_core.errors import expected, shown
 from linattn_models.files import new_folder, write_file
+from linattn_models.format_1 import weights_from_format_1
 
 FORMAT_VERSION = 2
 """The first version had no digest of its record, and other names of the models' tensors."""
@@ -31,6 +32,12 @@ class Checkpoint:
     folder: Path
     tensors: Mapping[str, dict[str, Tensor]]
     record: dict[str, Any]
+
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        """The model's tensors; those of format 1 under today's names."""
+        tensors = self.tensors[MODEL_FILE]
+        return weights_from_format_1(tensors) if self.record["format_version"] == 1 else tensors
 
     def fitting(self, file: str, kinds: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The tensors of `file`, which have exactly the names, shapes and dtypes of `kinds`.

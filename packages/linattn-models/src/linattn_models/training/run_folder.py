@@ -17,7 +17,6 @@ from torch import nn
 
 from linattn_core.errors import expected, shown
 from linattn_models.files import replace_file
-from linattn_models.format_1 import weights_from_format_1
 from linattn_models.training.checkpoint import MODEL_FILE, load_weights, read_checkpoint
 from linattn_models.training.config import fingerprint
 from linattn_models.training.metrics import plot_panels, run_panels
@@ -103,10 +102,7 @@ class RunFolder:
             raise ValueError(
                 expected(str(folder), wanted, "another one", "restore the one or the other")
             )
-        weights = checkpoint.tensors[MODEL_FILE]
-        if checkpoint.record["format_version"] == 1:
-            weights = weights_from_format_1(weights)
-        load_weights(model, weights, folder / MODEL_FILE)
+        load_weights(model, checkpoint.weights, folder / MODEL_FILE)
         return checkpoint_step(folder)
 
     def plot_curves(self) -> Path:

@@ -1,0 +1,127 @@
+"""Which frames say which phone: the probability of a labelling, and its best alignment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from linattn_core.errors import expected, shown
+from linattn_models.ctc.labels import BLANK
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class AlignedPhone:
+    """A phone and the output frames that say it.
+
+    Attributes:
+        phone: its class.
+        first, last: its output frames, both included.
+        confidence: geometric mean of the probabilities of the phone at these frames, in 0..1.
+    """
+
+    phone: int
+    first: int
+    last: int
+    confidence: float
+
+
+def ctc_align(log_probabilities: Tensor | Floats, phones: Sequence[int]) -> list[AlignedPhone]:
+    """The frames of each phone in the likeliest path that gives `phones` (Viterbi).
+
+    Args:
+        log_probabilities: (T, C) of one row; class 0 is the blank.
+        phones: from 1 to C - 1.
+
+    Raises:
+        ValueError: another shape, NaN, phones out of range, or no path of T frames gives them.
+
+    Cost: O(T S) time and T (2 S + 1) bytes for S phones.
+    """
+    frames = as_frames(log_probabilities)
+    states, may_skip = _states(phones, frames.shape[1])
+    moves = np.zeros((len(frames), len(states)), np.uint8)  # from how many states before
+    scores = _initial(len(states))
+    for time, frame in enumerate(frames):
+        before = _predecessors(scores, may_skip)
+        moves[time] = before.argmax(0)
+        scores = before.max(0) + frame[states]
+    state = len(states) - 1 - int(len(states) > 1 and scores[-2] > scores[-1])
+    if scores[state] == -np.inf:
+        wanted = f"a path of {len(frames)} frames for {len(states) // 2} phones"
+        raise ValueError(expected("phones", wanted, "none of a probability above 0"))
+    spans: list[list[int]] = [[] for _ in phones]
+    for time in range(len(frames) - 1, -1, -1):
+        if state % 2:
+            spans[state // 2].append(time)
+        state -= int(moves[time, state])
+    return [_aligned(frames, phone, times) for phone, times in zip(phones, spans, strict=True)]
+
+
+def labelling_log_probability(frames: Floats, phones: Sequence[int]) -> float:
+    """log p(phones | frames): the sum over all paths of (T, C) that give the phones.
+
+    Cost: O(T S) time, O(S) memory.
+    """
+    states, may_skip = _states(phones, frames.shape[1])
+    scores = _initial(len(states))
+    for frame in frames:
+        scores = np.logaddexp.reduce(_predecessors(scores, may_skip), axis=0) + frame[states]
+    return float(np.logaddexp.reduce(scores[-2:]))
+
+
+def as_frames(log_probabilities: Tensor | NDArray[Any]) -> Floats:
+    """(T, C) in float64; refuses other shapes, NaN, and frames in which no class is possible."""
+    if isinstance(log_probabilities, Tensor):
+        log_probabilities = log_probabilities.detach().double().cpu().numpy()
+    frames = np.asarray(log_probabilities, np.float64)
+    if frames.ndim != 2 or frames.shape[1] < 2:
+        wanted = "shape (frames, classes) with the blank and at least one phone"
+        raise ValueError(expected("log_probabilities", wanted, frames.shape))
+    highest = frames.max(1)  # NaN where a class is NaN
+    if not np.isfinite(highest).all():
+        time = int(np.flatnonzero(~np.isfinite(highest))[0])
+        wanted = "a finite number as the highest of each frame"
+        raise ValueError(expected("log_probabilities", wanted, f"{highest[time]} in frame {time}"))
+    return frames
+
+
+def _states(phones: Sequence[int], classes: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """The phones with a blank around each, and where a path may leave out the blank before."""
+    outside = [phone for phone in phones if not 1 <= phone < classes]
+    if outside:
+        wanted = f"classes in 1..{classes - 1}, since {BLANK} is the blank"
+        raise ValueError(expected("phones", wanted, shown(outside[0])))
+    states = np.full(2 * len(phones) + 1, BLANK, np.int64)
+    states[1::2] = phones
+    may_skip = np.zeros(len(states), bool)
+    may_skip[3::2] = states[3::2] != states[1:-2:2]
+    return states, may_skip
+
+
+def _initial(states: int) -> Floats:
+    """A path stands before the first blank, from where it moves to the blank or the first phone."""
+    scores = np.full(states, -np.inf)
+    scores[0] = 0.0
+    return scores
+
+
+def _predecessors(scores: Floats, may_skip: NDArray[np.bool_]) -> Floats:
+    """(3, states): the scores of staying, and of coming from one and from two states before."""
+    before = np.full((3, len(scores)), -np.inf)
+    before[0] = scores
+    before[1, 1:] = scores[:-1]
+    before[2, 2:] = np.where(may_skip[2:], scores[:-2], -np.inf)
+    return before
+
+
+def _aligned(frames: Floats, phone: int, times: Sequence[int]) -> AlignedPhone:
+    """The phone at these frames, of which the last comes first."""
+    confidence = float(np.exp(frames[times, phone].mean()))
+    return AlignedPhone(int(phone), times[-1], times[0], min(confidence, 1.0))

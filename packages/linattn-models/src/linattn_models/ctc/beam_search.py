@@ -1,0 +1,197 @@
+"""Prefix beam search: the likeliest phones, summed over their alignments, with a language model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from linattn_core.errors import expected
+from linattn_models.ctc.alignment import (
+    AlignedPhone,
+    Floats,
+    as_frames,
+    ctc_align,
+    labelling_log_probability,
+)
+from linattn_models.ctc.labels import BLANK, check_classes, ctc_greedy
+from linattn_models.ctc.prefixes import LanguageModel, Prefixes
+from linattn_models.validation import at_least, in_range, lengths_within
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """What a row of frames may say.
+
+    Attributes:
+        phones: with their frames and confidences, in the best alignment.
+        log_probability: log p(phones | frames), summed over all alignments.
+        score: log_probability + lm_weight * log p_lm(phones) + insertion_bonus * len(phones).
+    """
+
+    phones: tuple[AlignedPhone, ...]
+    log_probability: float
+    score: float
+
+    @property
+    def labels(self) -> list[int]:
+        """The classes of the phones."""
+        return [phone.phone for phone in self.phones]
+
+
+class BeamSearch:
+    """Decodes frames as they come: `feed` any number of times, `result` at any time.
+
+    After each frame the `beam` prefixes of the highest score stay (Hannun et al. 2014). What
+    `result` returns is scored exactly, and never scores lower than the labels of the greedy path,
+    which are always among the candidates.
+
+    Args:
+        num_classes: C, with the blank.
+        beam: prefixes that stay.
+        lm: a language model over phones, such as an `NGram`; none by default.
+        lm_weight: of its natural logarithms.
+        insertion_bonus: added for each phone; positive makes hypotheses longer.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        *,
+        beam: int = 16,
+        lm: LanguageModel | None = None,
+        lm_weight: float = 0.5,
+        insertion_bonus: float = 0.0,
+    ) -> None:
+        at_least("num_classes", num_classes, 2)
+        at_least("beam", beam, 1)
+        in_range("lm_weight", lm_weight, 0.0, np.inf)
+        in_range("insertion_bonus", insertion_bonus, -1e9, 1e9)
+        self.beam = beam
+        self.prefixes = Prefixes(num_classes, lm, lm_weight, insertion_bonus)
+        self._fed: list[Floats] = []
+        # One entry for each prefix in the beam; at first the empty prefix alone.
+        self._nodes = [0]
+        self._ending_blank = np.zeros(1)  # log p of the paths that end in a blank
+        self._ending_phone = np.full(1, -np.inf)  # and in the last phone
+
+    def feed(self, log_probabilities: Tensor | NDArray[Any]) -> None:
+        """Reads frames (n, C) more, n of any size.
+
+        Raises:
+            ValueError: another shape, NaN, or a frame in which every class is impossible.
+
+        Cost: O(beam C) time a frame, O(C) memory, and a prefix's few numbers for each new one.
+        """
+        frames = as_frames(log_probabilities)
+        classes = self.prefixes.num_classes
+        if frames.shape[1] != classes:
+            raise ValueError(expected("log_probabilities", f"{classes} classes", frames.shape[1]))
+        self._fed.append(frames.copy())
+        for frame in frames:
+            self._advance(frame)
+
+    def result(self, n_best: int = 1) -> list[Hypothesis]:
+        """At most `n_best` hypotheses for the frames so far, the best first.
+
+        Cost: O(n_best T S) time for T frames and S phones, T (2 S + 1) bytes.
+        """
+        at_least("n_best", n_best, 1)
+        frames = np.concatenate([np.empty((0, self.prefixes.num_classes)), *self._fed])
+        scores = np.logaddexp(self._ending_blank, self._ending_phone)
+        scores += [self.prefixes.final_prior(node) for node in self._nodes]
+        order = np.argsort(-scores, kind="stable")[:n_best]
+        candidates = [self.prefixes.phones(self._nodes[entry]) for entry in order]
+        greedy = ctc_greedy(torch.from_numpy(frames)[None])[0]
+        if greedy not in candidates:
+            candidates.append(greedy)
+        scored = [self._scored(frames, phones) for phones in candidates]
+        possible = sorted((s for s in scored if s[1] > -np.inf), key=lambda s: -s[0])
+        return [
+            Hypothesis(tuple(ctc_align(frames, phones)), log_probability, score)
+            for score, log_probability, phones in possible[:n_best]
+        ]
+
+    def _scored(self, frames: Floats, phones: list[int]) -> tuple[float, float, list[int]]:
+        log_probability = labelling_log_probability(frames, phones)
+        prior = self.prefixes.final_prior(self.prefixes.node(phones))
+        return log_probability + prior, log_probability, phones
+
+    def _advance(self, frame: Floats) -> None:
+        prefixes, nodes = self.prefixes, self._nodes
+        last = np.array([prefixes.lasts[node] for node in nodes])
+        blank, phone, grown = self._paths(frame, last)
+        prior = np.array([prefixes.priors[node] for node in nodes])
+        staying = np.logaddexp(blank, phone) + prior
+        growing = grown + prior[:, None] + [prefixes.steps(node) for node in nodes]
+        scores = np.concatenate([staying, growing.ravel()])
+        best = np.argsort(-scores, kind="stable")[: self.beam]
+        best = best[scores[best] > -np.inf]
+        stay, grow = best[best < len(nodes)], best[best >= len(nodes)] - len(nodes)
+        row, label = np.divmod(grow, prefixes.num_classes)
+        parents = [nodes[entry] for entry in row]
+        new = list(map(prefixes.extended, parents, label.tolist()))
+        self._nodes = [nodes[entry] for entry in stay] + new
+        self._ending_blank = np.concatenate([blank[stay], np.full(len(new), -np.inf)])
+        self._ending_phone = np.concatenate([phone[stay], grown[row, label]])
+
+    def _paths(self, frame: Floats, last: NDArray[np.int64]) -> tuple[Floats, Floats, Floats]:
+        """log p of the paths to one frame more, for each prefix of the beam.
+
+        Returns:
+            (prefixes,) of those that add a blank and of those that stay in the last phone; and
+            (prefixes, C) of those that add a phone, without those that are in the beam.
+        """
+        totals = np.logaddexp(self._ending_blank, self._ending_phone)
+        phone = self._ending_phone + frame[last]  # -inf for the empty prefix, which has none
+        grown = totals[:, None] + frame
+        grown[np.arange(len(last)), last] = self._ending_blank + frame[last]  # a blank between
+        grown[:, BLANK] = -np.inf
+        # A prefix that grows into another one of the beam adds its paths to those of that one.
+        parents = np.array([self.prefixes.parents[node] for node in self._nodes])
+        child, parent = np.nonzero(parents[:, None] == np.array(self._nodes))
+        phone[child] = np.logaddexp(phone[child], grown[parent, last[child]])
+        grown[parent, last[child]] = -np.inf
+        return totals + frame[BLANK], phone, grown
+
+
+def ctc_beam_search(
+    log_probabilities: Tensor,
+    lengths: Tensor | None = None,
+    *,
+    beam: int = 16,
+    lm: LanguageModel | None = None,
+    lm_weight: float = 0.5,
+    insertion_bonus: float = 0.0,
+    n_best: int = 1,
+) -> list[list[Hypothesis]]:
+    """The best hypotheses of each row, by `BeamSearch`.
+
+    Args:
+        log_probabilities: (B, T, C), normalized over C; class 0 is the blank.
+        lengths: (B,) int, each row's output frames, in 0..T; all T by default.
+        beam, lm, lm_weight, insertion_bonus: see `BeamSearch`.
+        n_best: hypotheses of a row, at most.
+
+    Raises:
+        ValueError, TypeError: another shape, NaN, or a number out of range.
+
+    Cost: O(B T beam C) time on one core.
+    """
+    check_classes(log_probabilities)
+    batch, length, classes = log_probabilities.shape
+    if lengths is None:
+        lengths = torch.full((batch,), length)
+    lengths_within("lengths", lengths, batch, length)
+    hypotheses = []
+    for row, frames in zip(log_probabilities, lengths.tolist(), strict=True):
+        search = BeamSearch(
+            classes, beam=beam, lm=lm, lm_weight=lm_weight, insertion_bonus=insertion_bonus
+        )
+        search.feed(row[:frames])
+        hypotheses.append(search.result(n_best))
+    return hypotheses

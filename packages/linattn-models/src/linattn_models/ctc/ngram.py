@@ -1,0 +1,188 @@
+"""An n-gram model over phones, estimated from transcripts or read from an ARPA file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linattn_core.errors import expected, shown
+from linattn_models.ctc.arpa import (
+    END_WORD,
+    START_WORD,
+    UNKNOWN_WORD,
+    ZERO,
+    Entry,
+    read_arpa,
+    write_arpa,
+)
+from linattn_models.ctc.witten_bell import History, witten_bell
+from linattn_models.validation import at_least
+
+START, END = -1, 0
+"""Phones are 1 to their number; the end takes the place of the blank."""
+
+
+class NGram:
+    """p(phone | the phones before it), by the last `order` - 1 of them.
+
+    An n-gram that is not listed backs off: p(w | h) = backoff(h) p(w | h without its first phone).
+    A sentence begins with START, which is never predicted, and ends with `END` = 0.
+
+    Args:
+        phones: the names of the classes 1 to their number.
+        entries: of each n-gram, its phones, START and END in a tuple: log10 p of its last phone
+            given the others, and log10 of the backoff of the whole.
+
+    Raises:
+        ValueError: names that an ARPA file cannot hold, or a phone without a probability.
+    """
+
+    def __init__(self, phones: Sequence[str], entries: Mapping[History, Entry]) -> None:
+        self.phones = tuple(phones)
+        self.entries = dict(entries)
+        self.order = max(map(len, entries), default=1)
+        self._log_probs: dict[History, NDArray[np.float64]] = {}
+        _check_names(self.phones)
+        for token in range(len(self.phones) + 1):
+            if (token,) not in self.entries:
+                name = ("the end of a sentence", *self.phones)[token]
+                raise ValueError(
+                    expected("entries", "a probability of each phone", f"none of {name}")
+                )
+
+    @classmethod
+    def estimate(
+        cls, transcripts: Iterable[Sequence[int]], phones: Sequence[str], order: int = 3
+    ) -> NGram:
+        """The model of some transcripts, by interpolated Witten-Bell smoothing. See `witten_bell`.
+
+        Args:
+            transcripts: phones from 1 to len(phones), each.
+            phones: their names.
+            order: phones of the longest n-gram.
+
+        Raises:
+            ValueError: no transcript, phones out of range, or order below 1.
+        """
+        at_least("order", order, 1)
+        _check_names(phones)
+        sentences = [_tokens(transcript, len(phones)) for transcript in transcripts]
+        if not sentences:
+            raise ValueError(expected("transcripts", "at least one", "none"))
+        return cls(phones, witten_bell(sentences, len(phones) + 1, order))
+
+    @classmethod
+    def read(cls, path: str | Path, phones: Sequence[str]) -> NGram:
+        """The model in an ARPA file, of this or another tool.
+
+        Args:
+            path: the file.
+            phones: the names of the classes 1 to their number. A phone that the file lacks has the
+                probability of <unk>, or 1e-99 if it lacks that, too; n-grams with <unk> are left
+                out.
+
+        Raises:
+            ValueError: a damaged file, or one with other words; the sentence names the line.
+            OSError: it cannot be read.
+        """
+        _check_names(phones)
+        tokens = {START_WORD: START, END_WORD: END}
+        tokens |= {name: token for token, name in enumerate(phones, start=1)}
+        unknown, entries = Entry(ZERO), {}
+        for words, entry in read_arpa(Path(path)).items():
+            if words == (UNKNOWN_WORD,):
+                unknown = entry
+            elif UNKNOWN_WORD not in words:
+                foreign = [word for word in words if word not in tokens]
+                if foreign:
+                    wanted = f"the {len(phones)} phones of the recognizer alone"
+                    raise ValueError(expected(str(path), wanted, shown(foreign[0])))
+                entries[tuple(tokens[word] for word in words)] = entry
+        missing = {(token,): Entry(unknown.log10) for token in range(len(phones) + 1)}
+        return cls(phones, missing | entries)
+
+    def write(self, path: str | Path) -> None:
+        """Writes an ARPA file, whole or not at all, from which `read` restores every number."""
+        names = (END_WORD, *self.phones, START_WORD)  # START = -1 is the last
+        entries = {tuple(names[t] for t in ngram): entry for ngram, entry in self.entries.items()}
+        write_arpa(Path(path), entries)
+
+    def log_prob(self, history: Sequence[int], phone: int) -> float:
+        """ln p(phone | history).
+
+        Args:
+            history: all phones since the beginning of the sentence.
+            phone: from 1 to len(phones), or `END` = 0.
+
+        Raises:
+            ValueError: another phone.
+        """
+        if phone != END:
+            _tokens([phone], len(self.phones))
+        return float(self.log_probs(self._state((START, *history)))[phone])
+
+    def perplexity(self, transcripts: Iterable[Sequence[int]]) -> float:
+        """exp of the mean of -ln p over all phones and the end of each transcript.
+
+        Raises:
+            ValueError: no transcript, or phones out of range.
+        """
+        logs = []
+        for transcript in transcripts:
+            state = self.start
+            for token in _tokens(transcript, len(self.phones))[1:]:
+                logs.append(self.log_probs(state)[token])
+                state = self.advance(state, token)
+        if not logs:
+            raise ValueError(expected("transcripts", "at least one", "none"))
+        return math.exp(-np.mean(logs))
+
+    @property
+    def start(self) -> History:
+        """The state of the empty prefix, for a beam search."""
+        return self._state((START,))
+
+    def advance(self, state: History, phone: int) -> History:
+        """The state after one phone more."""
+        return self._state((*state, phone))
+
+    def log_probs(self, state: History) -> NDArray[np.float64]:
+        """(len(phones) + 1,) natural logarithms: of the end at 0, of each phone at its class."""
+        if state not in self._log_probs:
+            logs = [self._log10(state, token) for token in range(len(self.phones) + 1)]
+            self._log_probs[state] = np.array(logs) * math.log(10)
+        return self._log_probs[state]
+
+    def _state(self, history: History) -> History:
+        return history[max(0, len(history) - self.order + 1) :]
+
+    def _log10(self, history: History, token: int) -> float:
+        backed_off = 0.0
+        while (entry := self.entries.get((*history, token))) is None:
+            if history in self.entries:
+                backed_off += self.entries[history].backoff
+            history = history[1:]
+        return backed_off + entry.log10
+
+
+def _tokens(transcript: Sequence[int], phones: int) -> list[int]:
+    tokens = [int(phone) for phone in transcript]
+    outside = [phone for phone in tokens if not 1 <= phone <= phones]
+    if outside:
+        raise ValueError(expected("phones", f"classes in 1..{phones}", outside[0]))
+    return [START, *tokens, END]
+
+
+def _check_names(phones: Sequence[str]) -> None:
+    reserved = {START_WORD, END_WORD, UNKNOWN_WORD}
+    for name in phones:
+        if not isinstance(name, str) or name.split() != [name] or name in reserved:
+            wanted = "names without spaces, other than <s>, </s> and <unk>"
+            raise ValueError(expected("phones", wanted, shown(name)))
+    if not phones or len(set(phones)) < len(phones):
+        wanted = "at least one name, and none twice"
+        raise ValueError(expected("phones", wanted, shown(tuple(phones))))

@@ -1,0 +1,104 @@
+"""The prefixes that a beam search has met, a tree, with what a language model says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from linattn_core.errors import expected
+from linattn_models.ctc.alignment import Floats
+
+
+class LanguageModel(Protocol):
+    """Says which phones follow a prefix; what it needs of the prefix is a state."""
+
+    @property
+    def start(self) -> Any:
+        """The state of the empty prefix; states are hashable."""
+        ...
+
+    def advance(self, state: Any, phone: int) -> Any:
+        """The state after one phone more."""
+        ...
+
+    def log_probs(self, state: Any) -> Floats:
+        """(num_phones + 1,) natural logarithms: of the end at 0, of each phone at its class."""
+        ...
+
+
+class Prefixes:
+    """A tree whose node 0 is the empty prefix; equal prefixes are one node.
+
+    Args:
+        num_classes: C, with the blank.
+        lm, lm_weight, insertion_bonus: as for `BeamSearch`.
+
+    Attributes:
+        parents, lasts: of each node, the prefix without its last phone, and that phone; -1 and 0
+            for the empty prefix.
+        priors: of each node, what language model and bonus add to its score.
+
+    Raises:
+        ValueError: a language model over another number of phones.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        lm: LanguageModel | None,
+        lm_weight: float,
+        insertion_bonus: float,
+    ) -> None:
+        self.num_classes = num_classes
+        self.parents, self.lasts, self.priors = [-1], [0], [0.0]
+        self._lm = lm if lm_weight else None
+        self._weight, self._bonus = lm_weight, insertion_bonus
+        self._states = [None if self._lm is None else self._lm.start]
+        self._children: dict[tuple[int, int], int] = {}
+        self._steps: dict[Any, Floats] = {}
+        if lm is not None and (known := len(lm.log_probs(lm.start)) - 1) != num_classes - 1:
+            raise ValueError(expected("lm", f"{num_classes - 1} phones, as the frames", known))
+
+    def extended(self, node: int, phone: int) -> int:
+        """The node of a prefix and one phone more."""
+        child = self._children.get((node, phone))
+        if child is None:
+            child = self._children[node, phone] = len(self.parents)
+            state = self._states[node]
+            self.parents.append(node)
+            self.lasts.append(phone)
+            self.priors.append(self.priors[node] + float(self.steps(node)[phone]))
+            self._states.append(None if self._lm is None else self._lm.advance(state, phone))
+        return child
+
+    def steps(self, node: int) -> Floats:
+        """(C,): what each phone more would add to the prior, and, at 0, the end."""
+        state = self._states[node]
+        if state not in self._steps:
+            steps = np.zeros(self.num_classes)
+            if self._lm is not None:
+                steps += self._weight * self._lm.log_probs(state)
+            steps[1:] += self._bonus
+            self._steps[state] = steps
+        return self._steps[state]
+
+    def final_prior(self, node: int) -> float:
+        """What language model and bonus add to the score of the whole labelling."""
+        return self.priors[node] + float(self.steps(node)[0])
+
+    def node(self, phones: Sequence[int]) -> int:
+        """The node of the prefix with these phones."""
+        node = 0
+        for phone in phones:
+            node = self.extended(node, phone)
+        return node
+
+    def phones(self, node: int) -> list[int]:
+        """The phones of a prefix."""
+        backwards = []
+        while node:
+            backwards.append(self.lasts[node])
+            node = self.parents[node]
+        return backwards[::-1]

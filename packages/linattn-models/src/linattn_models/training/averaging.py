@@ -1,0 +1,48 @@
+"""The mean of several checkpoints' weights, which often generalizes better than the last alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from torch import Tensor
+
+from linattn_core.errors import expected
+from linattn_models.training.checkpoint import read_checkpoint, require_kinds
+
+
+def average_weights(sources: Iterable[str | Path | Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """The mean of each weight, computed in float64, in the dtype of the weights.
+
+    Tensors of integers are those of the last source. `model.load_state_dict` takes the result:
+
+        model.load_state_dict(average_weights(RunFolder(path).checkpoints()[-5:]))
+
+    Args:
+        sources: checkpoint folders, or state dicts.
+
+    Raises:
+        ValueError: no source, a damaged checkpoint, or one of other names, shapes or dtypes.
+
+    Cost: reads one source at a time; memory for its weights and for the sums in float64.
+    """
+    sums: dict[str, Tensor] = {}
+    first: dict[str, Tensor] = {}
+    last: dict[str, Tensor] = {}
+    count = 0
+    for count, source in enumerate(sources, start=1):
+        last = (
+            dict(source) if isinstance(source, Mapping) else read_checkpoint(Path(source)).weights
+        )
+        first = first or last
+        where = f"source {count}" if isinstance(source, Mapping) else source
+        require_kinds(last, first, where)
+        for name, x in last.items():
+            if x.is_floating_point():
+                sums[name] = sums.get(name, 0.0) + x.detach().double()
+    if not count:
+        raise ValueError(expected("sources", "at least one checkpoint", "none"))
+    return {
+        name: (sums[name] / count).to(x.dtype) if name in sums else x.detach().clone()
+        for name, x in last.items()
+    }

@@ -1,0 +1,96 @@
+"""Alignments are those of the likeliest path, and probabilities the sum over all paths."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from linattn_models import ctc_align
+from linattn_models.ctc.alignment import Floats, labelling_log_probability
+
+Path = tuple[int, ...]
+Labels = tuple[int, ...]
+
+
+def frames_of(length: int, classes: int, seed: int = 0, sharpness: float = 2.0) -> Floats:
+    """Normalized log-probabilities (T, C)."""
+    scores = sharpness * np.random.default_rng(seed).standard_normal((length, classes))
+    return scores - np.logaddexp.reduce(scores, axis=1, keepdims=True)
+
+
+def every_path(frames: Floats) -> dict[Labels, list[tuple[float, Path]]]:
+    """The log-probability of every path, by the phones that it gives."""
+    length, classes = frames.shape
+    paths: dict[Labels, list[tuple[float, Path]]] = defaultdict(list)
+    for path in itertools.product(range(classes), repeat=length):
+        labels = tuple(label for label, _ in itertools.groupby(path) if label)
+        paths[labels].append((float(frames[range(length), path].sum()), path))
+    return paths
+
+
+def total(paths: list[tuple[float, Path]]) -> float:
+    return float(np.logaddexp.reduce([score for score, _ in paths]))
+
+
+small = given(st.integers(1, 5), st.integers(2, 3), st.integers(0, 10**6))
+
+
+@small
+def test_the_sum_over_all_paths(length: int, classes: int, seed: int) -> None:
+    frames = frames_of(length, classes, seed)
+    for labels, paths in every_path(frames).items():
+        assert labelling_log_probability(frames, labels) == pytest.approx(total(paths), abs=1e-10)
+
+
+@small
+def test_the_best_path(length: int, classes: int, seed: int) -> None:
+    frames = frames_of(length, classes, seed)
+    for labels, paths in every_path(frames).items():
+        _, path = max(paths)
+        spans, time = [], 0
+        for label, group in itertools.groupby(path):
+            count = len(list(group))
+            if label:
+                confidence = np.exp(frames[time : time + count, label].mean())
+                spans.append((label, time, time + count - 1, pytest.approx(confidence)))
+            time += count
+        aligned = ctc_align(torch.from_numpy(frames), labels)
+        assert [(a.phone, a.first, a.last, a.confidence) for a in aligned] == spans
+
+
+def test_phones_too_many_for_the_frames_are_refused() -> None:
+    frames = frames_of(3, 3)
+    assert [a.first for a in ctc_align(frames, [1, 2, 1])] == [0, 1, 2]
+    for labels in ([1, 1, 2], [1, 2, 1, 2]):
+        assert labelling_log_probability(frames, labels) == -np.inf
+        with pytest.raises(ValueError, match="phones: expected a path of 3 frames for"):
+            ctc_align(frames, labels)
+
+
+def test_no_frames_say_nothing() -> None:
+    frames = np.zeros((0, 3))
+    assert ctc_align(frames, []) == [] and labelling_log_probability(frames, []) == 0
+    with pytest.raises(ValueError, match="expected a path of 0 frames for 1 phones"):
+        ctc_align(frames, [1])
+
+
+@pytest.mark.parametrize(
+    ("frames", "labels", "said"),
+    [
+        (np.zeros((2, 3, 3)), [1], r"shape \(frames, classes\) .* got \(2, 3, 3\)"),
+        (np.zeros((2, 1)), [], r"at least one phone, got \(2, 1\)"),
+        (np.full((2, 3), np.nan), [1], "highest of each frame, got nan in frame 0"),
+        (np.array([[0, 0], [-np.inf, -np.inf]]), [1], "got -inf in frame 1"),
+        (np.zeros((2, 3)), [3], r"phones: expected classes in 1\.\.2, since 0 .* got 3"),
+        (np.zeros((2, 3)), [0], r"phones: expected classes in 1\.\.2, since 0 .* got 0"),
+    ],
+)
+def test_what_cannot_be_aligned_is_refused(frames: Floats, labels: list[int], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        ctc_align(frames, labels)

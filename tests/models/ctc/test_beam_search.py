@@ -1,0 +1,137 @@
+"""A wide beam finds the sums over all alignments; no beam is worse than the greedy path."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from linattn_models import BeamSearch, NGram, ctc_align, ctc_beam_search, ctc_greedy
+from linattn_models.ctc.alignment import labelling_log_probability
+from tests.models.ctc.test_alignment import every_path, frames_of, total
+
+LM = NGram.estimate([[1, 2], [2, 1, 1], [2]], ["a", "b"], order=2)
+
+
+def lm_log_probability(lm: NGram, labels: tuple[int, ...]) -> float:
+    sentence = (*labels, 0)
+    return sum(lm.log_prob(sentence[:n], phone) for n, phone in enumerate(sentence))
+
+
+@given(st.integers(1, 5), st.integers(0, 10**6), st.booleans(), st.sampled_from([0.0, 0.7, -0.5]))
+def test_a_wide_beam_is_the_sum_over_alignments(
+    length: int, seed: int, with_lm: bool, bonus: float
+) -> None:
+    frames = frames_of(length, 3, seed)
+    expected = {}
+    for labels, paths in every_path(frames).items():
+        prior = 0.8 * lm_log_probability(LM, labels) if with_lm else 0.0
+        expected[labels] = total(paths) + prior + bonus * len(labels)
+    options: dict[str, Any] = {"lm": LM if with_lm else None, "lm_weight": 0.8}
+    (hypotheses,) = ctc_beam_search(
+        torch.from_numpy(frames)[None], beam=500, insertion_bonus=bonus, n_best=500, **options
+    )
+    scores = {tuple(h.labels): h.score for h in hypotheses}
+    assert scores == pytest.approx(expected, abs=1e-9)
+    assert list(scores.values()) == sorted(scores.values(), reverse=True)
+
+
+@given(st.integers(1, 5), st.integers(0, 10**6))
+def test_within_the_beam_prefixes_are_summed_whole(length: int, seed: int) -> None:
+    """Not only what is rescored at the end: the sums that decide which prefixes stay."""
+    frames = frames_of(length, 3, seed)
+    search = BeamSearch(3, beam=500)
+    search.feed(frames)
+    totals = np.logaddexp(search._ending_blank, search._ending_phone)
+    sums = {tuple(search.prefixes.phones(n)): x for n, x in zip(search._nodes, totals, strict=True)}
+    expected = {labels: total(paths) for labels, paths in every_path(frames).items()}
+    assert sums == pytest.approx(expected, abs=1e-9)
+
+
+@given(st.integers(1, 40), st.integers(2, 6), st.integers(1, 3), st.integers(0, 10**6))
+def test_never_worse_than_the_greedy_path(length: int, classes: int, beam: int, seed: int) -> None:
+    frames = frames_of(length, classes, seed, sharpness=1.0)
+    ((best,),) = ctc_beam_search(torch.from_numpy(frames)[None], beam=beam)
+    (greedy,) = ctc_greedy(torch.from_numpy(frames)[None])
+    assert best.log_probability >= labelling_log_probability(frames, greedy)
+    assert best.log_probability == labelling_log_probability(frames, best.labels)
+    assert list(best.phones) == ctc_align(frames, best.labels)
+
+
+@given(st.lists(st.integers(0, 7), max_size=6), st.integers(0, 10**6))
+def test_fed_in_pieces_it_is_the_same(sizes: list[int], seed: int) -> None:
+    frames = frames_of(sum(sizes), 3, seed)
+    whole, pieces = BeamSearch(3, beam=4, lm=LM), BeamSearch(3, beam=4, lm=LM)
+    whole.feed(frames)
+    for piece in np.split(frames, np.cumsum(sizes)):
+        pieces.result()  # at any time, without an effect
+        pieces.feed(torch.from_numpy(piece))
+    assert pieces.result(3) == whole.result(3)
+
+
+def test_rows_end_at_their_lengths() -> None:
+    frames = torch.from_numpy(np.stack([frames_of(9, 4, seed) for seed in range(3)]))
+    lengths = torch.tensor([9, 0, 4])
+    together = ctc_beam_search(frames, lengths, n_best=2)
+    for row, length in enumerate(lengths.tolist()):
+        assert together[row] == ctc_beam_search(frames[row : row + 1, :length], n_best=2)[0]
+    assert [(h.labels, h.score) for h in together[1]] == [([], 0.0)]
+
+
+def test_the_language_model_decides_what_frames_leave_open() -> None:
+    certain = frames_of(6, 3, 0) * 0 - 99.0
+    certain[[0, 2, 4], [1, 0, 0]] = 0.0
+    certain[[1, 3, 5]] = [0.0, -99.0, -99.0]
+    certain[2] = [-99.0, np.log(0.55), np.log(0.45)]
+    after_a = NGram.estimate([[1, 2]] * 20, ["a", "b"], order=2)
+    frames = torch.from_numpy(certain)[None]
+    assert ctc_beam_search(frames)[0][0].labels == [1, 1]
+    assert ctc_beam_search(frames, lm=after_a, lm_weight=1.0)[0][0].labels == [1, 2]
+    assert ctc_beam_search(frames, insertion_bonus=-200.0)[0][0].labels == []
+
+
+def test_certain_blanks_and_impossible_phones() -> None:
+    frames = torch.full((1, 4, 3), -torch.inf)
+    frames[..., 0] = 0.0
+    (hypotheses,) = ctc_beam_search(frames, beam=4, n_best=4)
+    assert [(h.labels, h.score) for h in hypotheses] == [([], 0.0)]
+
+
+def test_a_thousand_frames_take_less_than_seconds() -> None:
+    frames = torch.from_numpy(frames_of(1000, 41, sharpness=4.0))[None]
+    phones = [f"p{n}" for n in range(40)]
+    transcripts = np.random.default_rng(0).integers(1, 41, (50, 30)).tolist()
+    lm = NGram.estimate(transcripts, phones, order=3)
+    start = time.process_time()
+    ctc_beam_search(frames, beam=16, lm=lm)
+    assert time.process_time() - start < 5
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"beam": 0}, "beam: expected an integer of at least 1, got 0"),
+        ({"n_best": 0}, "n_best: expected an integer of at least 1, got 0"),
+        ({"lm_weight": -1.0}, "lm_weight: expected a number of at least 0"),
+        ({"insertion_bonus": float("nan")}, "insertion_bonus: expected a number"),
+        ({"lm": LM}, "lm: expected 3 phones, as the frames, got 2"),
+        ({"lengths": torch.tensor([6])}, r"lengths: expected lengths in 0\.\.5, got 6 to 6"),
+    ],
+)
+def test_options_out_of_range_are_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        ctc_beam_search(torch.zeros(1, 5, 4), **options)
+
+
+def test_frames_that_cannot_be_decoded_are_refused() -> None:
+    with pytest.raises(ValueError, match="expected 4 classes, got 3"):
+        BeamSearch(4).feed(frames_of(2, 3))
+    with pytest.raises(ValueError, match="got nan in frame 1"):
+        ctc_beam_search(torch.tensor([[[0.0, 0.0], [torch.nan, 0.0]]]))
+    with pytest.raises(ValueError, match=r"the blank and at least one phone, got \(2, 3\)"):
+        ctc_beam_search(torch.zeros(2, 3))

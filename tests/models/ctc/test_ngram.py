@@ -1,0 +1,180 @@
+"""The n-gram model is a distribution after every history, and a file of it is the same model."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from linattn_models import NGram
+
+PHONES = ("a", "b", "c")
+END = 0
+transcripts_of = st.lists(st.lists(st.integers(1, 3), max_size=6), min_size=1, max_size=6)
+
+
+@given(transcripts_of, st.integers(1, 4))
+def test_probabilities_after_each_history_sum_to_1(
+    transcripts: list[list[int]], order: int
+) -> None:
+    model = NGram.estimate(transcripts, PHONES, order)
+    for length in range(4):
+        for history in itertools.product((1, 2, 3), repeat=length):
+            logs = [model.log_prob(history, phone) for phone in (END, 1, 2, 3)]
+            assert sum(map(math.exp, logs)) == pytest.approx(1)
+            assert min(logs) > -math.inf
+
+
+def test_the_formula_of_witten_and_bell() -> None:
+    model = NGram.estimate([[1, 2], [1, 1]], ("a", "b"), order=2)
+    # c(a)=3, c(b)=1, c(end)=2 and three different of six; then uniform over three.
+    unigram = {1: (3 + 3 / 3) / 9, 2: (1 + 3 / 3) / 9, END: (2 + 3 / 3) / 9}
+    # After a: a once, b once, the end once.
+    for phone, probability in unigram.items():
+        after_a = (1 + 3 * probability) / 6
+        assert math.exp(model.log_prob([1], phone)) == pytest.approx(after_a)
+    # After b: the end once; the others back off.
+    assert math.exp(model.log_prob([2], END)) == pytest.approx((1 + unigram[END]) / 2)
+    assert math.exp(model.log_prob([2], 1)) == pytest.approx(unigram[1] / 2)
+    # At the beginning: a twice.
+    assert math.exp(model.log_prob([], 1)) == pytest.approx((2 + unigram[1]) / 3)
+    assert math.exp(model.log_prob([1, 2], 1)) == math.exp(model.log_prob([2], 1))
+
+
+def test_perplexity() -> None:
+    uniform = NGram.estimate([[1, 2, 3]], PHONES, order=1)
+    assert uniform.perplexity([[1, 1], [2]]) == pytest.approx(4)
+    transcripts = [[1, 2, 3, 1, 2, 3, 1, 2, 3]] * 9
+    by_order = [NGram.estimate(transcripts, PHONES, n).perplexity(transcripts) for n in (1, 2, 3)]
+    assert by_order == sorted(by_order, reverse=True) and by_order[-1] < 1.5
+    model = NGram.estimate([[1, 2], [3]], PHONES, order=3)
+    logs = [model.log_prob([], 2), model.log_prob([2], 1), model.log_prob([2, 1], END)]
+    assert model.perplexity([[2, 1]]) == pytest.approx(math.exp(-np.mean(logs)))
+
+
+@given(transcripts_of, st.integers(1, 4))
+def test_a_file_of_it_is_the_same_model(
+    tmp_path_factory: pytest.TempPathFactory, transcripts: list[list[int]], order: int
+) -> None:
+    model = NGram.estimate(transcripts, PHONES, order)
+    path = tmp_path_factory.mktemp("lm") / "phones.arpa"
+    model.write(path)
+    assert NGram.read(path, PHONES).entries == model.entries
+    assert NGram.read(path, PHONES).order == model.order
+
+
+OTHER_TOOL = """\
+some comment
+
+\\data\\
+ngram 1 = 5
+ngram  2=3
+
+\\1-grams:
+-1.0 <unk>
+0\t<s>\t-0.5
+-0.5 </s>
+-0.25 a -0.125
+-inf b
+
+\\2-grams:
+-0.2 <s> a
+-0.1 a </s>
+-0.3 a <unk>
+
+\\end\\
+"""
+
+
+def test_it_reads_files_of_other_tools(tmp_path: Path) -> None:
+    path = tmp_path / "other.arpa"
+    path.write_text(OTHER_TOOL.replace("\n", "\r\n"))
+    model = NGram.read(path, PHONES)
+    log10 = {
+        (history, phone): model.log_prob(history, phone) / math.log(10)
+        for history, phone in [((), 1), ((), 2), ((), 3), ((1,), END), ((1,), 1), ((3,), END)]
+    }
+    expected = [-0.2, -0.5 - 99, -0.5 - 1.0, -0.1, -0.125 - 0.25, -0.5]
+    assert list(log10.values()) == pytest.approx(expected)
+
+
+def cut(number: int) -> Callable[[str], str]:
+    return lambda text: "\n".join(text.split("\n")[:number])
+
+
+def replaced(old: str, new: str) -> Callable[[str], str]:
+    return lambda text: text.replace(old, new)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda text: "", r"line 1: expected \\data\\, got the end of the file"),
+        (lambda text: "nothing\nof it", r"line 3: expected \\data\\, got the end of the file"),
+        (cut(10), "line 11: expected log10 p, 1 words .* got the end of the file"),
+        (cut(17), r"line 18: expected \\end\\, got the end"),
+        (replaced("ngram 1 = 5", "ngram 1 = 4"), r"line 12: expected \\2-grams:, got '-inf b'"),
+        (replaced("ngram 1 = 5", "ngram 1 = 6"), "line 14: expected log10 p, 1 words"),
+        (replaced("ngram 1 = 5", "ngram 2 = 5"), "line 4: expected the number of 1-grams"),
+        (replaced("ngram 1 = 5\nngram  2=3\n", ""), r"expected ngram 1=\.\.\., got '\\\\1-grams"),
+        (replaced("ngram  2=3", "ngram 2=999999999999999999"), "expected log10 p, 2 words"),
+        (replaced("-0.25 a", "a quarter"), "line 11: expected log10 p"),
+        (replaced("-0.25 a", "nan a"), "line 11: expected the logarithm of a probability"),
+        (replaced("-0.25 a", "0.25 a"), "expected the logarithm of a probability, got '0.25 a"),
+        (replaced("-0.125", "inf"), "expected the logarithm of a probability"),
+        (replaced("-0.25 a", "-0.25 </s>"), "line 11: expected each n-gram once"),
+        (replaced("-0.25 a", "-0.25 d"), "the 3 phones of the recognizer alone, got 'd'"),
+        (replaced("-0.2 <s> a", "-0.2 <s> a b c"), "line 15: expected log10 p, 2 words"),
+    ],
+)
+def test_damaged_files_are_refused(damage: Callable[[str], str], said: str, tmp_path: Path) -> None:
+    path = tmp_path / "damaged.arpa"
+    path.write_text(damage(OTHER_TOOL))
+    with pytest.raises(ValueError, match=said) as refusal:
+        NGram.read(path, PHONES)
+    assert "\n" not in str(refusal.value) and "damaged.arpa" in str(refusal.value)
+
+
+def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "binary.arpa"
+    path.write_bytes(b"\xff\xfe\\data\\")
+    with pytest.raises(ValueError, match="expected an ARPA file in UTF-8"):
+        NGram.read(path, PHONES)
+
+
+@pytest.mark.parametrize(
+    ("transcripts", "phones", "order", "said"),
+    [
+        ([], PHONES, 2, "transcripts: expected at least one, got none"),
+        ([[1, 4]], PHONES, 2, r"phones: expected classes in 1\.\.3, got 4"),
+        ([[1, 0]], PHONES, 2, r"phones: expected classes in 1\.\.3, got 0"),
+        ([[1]], PHONES, 0, "order: expected an integer of at least 1"),
+        ([[1]], ("a", "a b"), 2, "phones: expected names without spaces"),
+        ([[1]], ("a", "<s>"), 2, "phones: expected names without spaces, other than <s>"),
+        ([[1]], ("a", "a"), 2, "phones: expected at least one name, and none twice"),
+        ([[1]], (), 2, "phones: expected at least one name"),
+    ],
+)
+def test_what_cannot_be_estimated_is_refused(
+    transcripts: list[list[int]], phones: tuple[str, ...], order: int, said: str
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        NGram.estimate(transcripts, phones, order)
+
+
+@pytest.mark.parametrize("phone", [-1, 4])
+def test_a_phone_that_is_none_has_no_probability(phone: int) -> None:
+    with pytest.raises(ValueError, match=rf"phones: expected classes in 1\.\.3, got {phone}"):
+        NGram.estimate([[1]], PHONES).log_prob([], phone)
+
+
+def test_an_empty_transcript_is_an_end() -> None:
+    model = NGram.estimate([[]], PHONES, order=3)
+    assert math.exp(model.log_prob([], END)) > 0.5
+    assert model.perplexity([[]]) < 2

@@ -1,0 +1,63 @@
+"""The mean of checkpoints is that of each weight; what does not fit is refused."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from linattn_models.training import RunFolder, average_weights
+from linattn_models.training.checkpoint import read_checkpoint
+from tests.training.toy import toy_model
+
+
+def test_the_mean_of_the_last_checkpoints(unbroken: Path) -> None:
+    folders = RunFolder(unbroken).checkpoints()
+    weights = [read_checkpoint(folder).weights for folder in folders]
+    assert len(weights) == 2
+    model, averaged = toy_model(), average_weights(folders)
+    model.load_state_dict(averaged)
+    for name, x in averaged.items():
+        torch.testing.assert_close(x, torch.stack([w[name] for w in weights]).mean(0))
+        assert x.dtype == weights[0][name].dtype
+    assert any(not torch.equal(x, weights[1][name]) for name, x in averaged.items())
+
+
+def test_one_source_is_itself(unbroken: Path) -> None:
+    folder = RunFolder(unbroken).checkpoints()[-1]
+    weights = read_checkpoint(folder).weights
+    for averaged in (average_weights([str(folder)]), average_weights([weights])):
+        assert all(torch.equal(averaged[name], x) for name, x in weights.items())
+
+
+def test_sums_are_precise_and_counters_are_those_of_the_last() -> None:
+    def state(weight: float, count: int) -> dict[str, torch.Tensor]:
+        return {"x": torch.tensor([weight], dtype=torch.bfloat16), "seen": torch.tensor(count)}
+
+    averaged = average_weights(state(256.0 + 2 * (n % 2), n) for n in range(100))
+    assert averaged["x"].dtype == torch.bfloat16
+    assert averaged["x"].item() == torch.tensor(257.0).bfloat16().item()
+    assert averaged["seen"].item() == 99
+
+
+def test_sources_are_left_as_they_were() -> None:
+    first, second = {"x": torch.ones(2)}, {"x": torch.zeros(2)}
+    average_weights([first, second])["x"].add_(1)
+    average_weights([first])["x"].add_(1)
+    assert first["x"].tolist() == [1, 1] and second["x"].tolist() == [0, 0]
+
+
+def test_what_does_not_fit_is_refused(unbroken: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="sources: expected at least one checkpoint, got none"):
+        average_weights([])
+    ones = {"x": torch.ones(2)}
+    with pytest.raises(ValueError, match=r"source 2, tensor 'x': expected float32 \(2,\), got"):
+        average_weights([ones, {"x": torch.ones(3)}])
+    with pytest.raises(ValueError, match="source 2, tensor 'y': expected none"):
+        average_weights([ones, {**ones, "y": torch.ones(2)}])
+    copy = Path(shutil.copytree(unbroken / "checkpoints" / "step-12", tmp_path / "step-12"))
+    (copy / "model.safetensors").unlink()
+    with pytest.raises(ValueError, match="step-12 is damaged"):
+        average_weights([copy])
