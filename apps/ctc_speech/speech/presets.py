@@ -126,7 +126,8 @@ def laptop(attention: Attention) -> Recipe:
         clip_norm=1.0,
         log_every=20,
         eval_every=400,
-        checkpoint_every=400,
+        checkpoint_every=200,
+        keep_checkpoints=5,
     )
     if attention == "lstm":
         training = replace(training, learning_rate=1e-3, optimizer="adam", weight_decay=0.0)

@@ -30,6 +30,8 @@ DESCRIBED = (
     "max_frames",
     "speed_perturbation",
     "spec_augment",
+    "subsampling",
+    "utterances",
 )
 
 

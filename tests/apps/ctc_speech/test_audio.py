@@ -61,7 +61,7 @@ def test_a_part_of_a_file(tmp_path: Path) -> None:
     soundfile.write(path, tone(440, 1.0), 16_000, subtype="FLOAT")
     part = read_audio(File(path), start=0.25, end=0.5)
     np.testing.assert_allclose(part, tone(440, 1.0)[4_000:8_000], atol=1e-6)
-    with pytest.raises(ValueError, match="within its 1.00 s"):
+    with pytest.raises(ValueError, match=r"within its 1\.00 s"):
         read_audio(File(path), start=2.0, end=3.0)
 
 
