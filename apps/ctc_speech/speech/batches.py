@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -156,7 +157,7 @@ def usable(
     """
     places = []
     for place, (lengths, phones, name) in enumerate(zip(frames, classes, names, strict=True)):
-        needed, room = frames_needed(phones), -(-min(lengths) // subsampling)
+        needed, room = max(1, frames_needed(phones)), -(-min(lengths) // subsampling)
         if needed > room:
             problem = expected(name, f"{needed} frames for {len(phones)} phones", room)
             reason = "more phones than frames"
@@ -176,6 +177,6 @@ def usable(
 
 
 def frames_needed(classes: Sequence[int]) -> int:
-    """The fewest frames that CTC aligns phones with: one each, and a blank between equal ones."""
-    repeats = sum(one == other for one, other in zip(classes, classes[1:], strict=False))
-    return max(1, len(classes) + repeats)
+    """The fewest frames that CTC aligns phones to: one each, and a blank between equal ones."""
+    repeats = sum(one == other for one, other in itertools.pairwise(classes))
+    return len(classes) + repeats

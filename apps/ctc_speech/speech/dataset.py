@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import safetensors
 import safetensors.numpy
 from tqdm import tqdm
@@ -120,7 +121,7 @@ def utterance_frames(item: Utterance, settings: FeatureSettings, speed: float = 
 
 
 def _packed(frames: Sequence[Frames], reasons: dict[str, str]) -> bytes:
-    tensors = {
+    tensors: dict[str, npt.NDArray[Any]] = {
         # Halves the file; values of about 1 keep three digits.
         "frames": np.concatenate(frames).astype(np.float16),
         "lengths": np.array([len(item) for item in frames], dtype=np.int64),

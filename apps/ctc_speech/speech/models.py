@@ -16,7 +16,8 @@ from linattn_models.ctc import (
     CTCTransformer,
     CTCTransformerConfig,
 )
-from linattn_models.training import RunFolder
+from linattn_models.training import RunFolder, TrainingFlags, average_weights
+from speech.corpora import BadInput
 from speech.dataset import FeatureSettings
 from speech.presets import Recipe
 
@@ -69,8 +70,11 @@ def build_model(recipe: Recipe, num_phones: int) -> Recognizer:
     )
 
 
-def load_run(folder: Path) -> TrainedRun:
+def load_run(folder: Path, average: int = 1) -> TrainedRun:
     """The newest checkpoint of the run in `folder`, ready to recognize.
+
+    Args:
+        average: how many of the newest checkpoints the weights are the mean of.
 
     Raises:
         ValueError: the folder is no run of this application, or its checkpoint is damaged.
@@ -85,8 +89,30 @@ def load_run(folder: Path) -> TrainedRun:
         raise ValueError(expected(str(run.config_file), ", ".join(absent), "none in it"))
     model = _model_of(config["model"], run.config_file)
     step = run.load_weights(model)
+    if average > 1:
+        model.load_state_dict(average_weights(newest_checkpoints(run, average)))
     model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
     return TrainedRun(model, config, step)
+
+
+def newest_checkpoints(run: RunFolder, count: int) -> list[Path]:
+    """So many checkpoints of a run, the oldest first.
+
+    Raises:
+        ValueError: there are fewer.
+    """
+    checkpoints = run.checkpoints()
+    if len(checkpoints) < count:
+        wanted = f"at most the {len(checkpoints)} checkpoints in {run.path}"
+        raise ValueError(expected("--average", wanted, count))
+    return checkpoints[-count:]
+
+
+def run_recipe(run: TrainedRun, bad_input: BadInput) -> Recipe:
+    """What of a run's recipe decides its data."""
+    names = ("preset", "corpus", "attention", "normalize", "channels", "max_frames")
+    values = {name: run.config[name] for name in (*names, "subsampling", "utterances")}
+    return Recipe(training=TrainingFlags(1, 1), bad_input=bad_input, **values)
 
 
 def _model_of(values: dict[str, Any], path: Path) -> Recognizer:

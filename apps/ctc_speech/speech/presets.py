@@ -34,8 +34,8 @@ class Recipe:
     corpus: CorpusName = "synthetic"
     """synthetic is made on this machine; the others are read from --data-dir."""
     attention: Attention = "linear"
-    """linear: the paper's; softmax: the usual kind; lsh-X: Reformer's, X rounds of hashing; lstm: no
-    attention, but layers of LSTM in both directions."""
+    """linear: the paper's; softmax: the usual kind; lsh-X: Reformer's, X rounds of hashing; lstm:
+    layers of LSTM in both directions instead."""
     num_layers: int = 9
     num_heads: int = 6
     head_dim: int = 32
@@ -44,7 +44,7 @@ class Recipe:
     subsampling: Literal[1, 4] = 4
     """Frames of audio for each frame of a transformer; 4 puts two convolutions in front."""
     depthwise_kernel: int = 11
-    """Frames that a convolution before each block of a transformer sees; 0 for none, the paper's."""
+    """Frames that a convolution before each block of a transformer sees; 0: none, as the paper."""
     lstm_layers: int = 3
     lstm_dim: int = 320
     """Units of each direction."""
@@ -126,7 +126,8 @@ def laptop(attention: Attention) -> Recipe:
         clip_norm=1.0,
         log_every=20,
         eval_every=400,
-        checkpoint_every=400,
+        checkpoint_every=200,
+        keep_checkpoints=5,
     )
     if attention == "lstm":
         training = replace(training, learning_rate=1e-3, optimizer="adam", weight_decay=0.0)

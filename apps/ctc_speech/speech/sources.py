@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import io
+import lzma
 import subprocess
 import tarfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -143,7 +145,5 @@ def _members(archive: Path) -> dict[str, bytes]:
         with tarfile.open(archive) as tar:
             files = ((item.name, tar.extractfile(item)) for item in tar if item.isfile())
             return {name.removeprefix("./"): file.read() for name, file in files if file}
-    except (tarfile.TarError, EOFError, OSError) as error:
-        raise ValueError(expected(str(archive), "a whole tar archive", error)) from error
-    except Exception as error:  # lzma, zlib and bz2 have errors of their own
+    except (tarfile.TarError, EOFError, OSError, lzma.LZMAError, zlib.error) as error:
         raise ValueError(expected(str(archive), "a whole tar archive", error)) from error

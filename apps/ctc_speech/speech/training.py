@@ -20,8 +20,19 @@ from speech.measures import evaluated
 from speech.models import APP, Recognizer, build_model
 from speech.presets import Recipe
 
-DESCRIBED = ("preset", "corpus", "attention", "normalize", "channels", "batch_frames")
-DESCRIBED += ("max_frames", "speed_perturbation", "spec_augment")
+DESCRIBED = (
+    "preset",
+    "corpus",
+    "attention",
+    "normalize",
+    "channels",
+    "batch_frames",
+    "max_frames",
+    "speed_perturbation",
+    "spec_augment",
+    "subsampling",
+    "utterances",
+)
 
 
 def train_model(
@@ -129,18 +140,15 @@ def _speech(
         for speed in speeds
     ]
     # Audio of nearly no length may be long enough at one speed and not at another.
-    kept = set.intersection(*({item.id for item in one.utterances} for one in by_speed))
-    frames = {item.id: [] for item in by_speed[0].utterances if item.id in kept}  # type: dict[str, list[Any]]
-    for one in by_speed:
-        for item, array in zip(one.utterances, one.frames, strict=True):
-            if item.id in kept:
-                frames[item.id].append(array)
+    by_id = [dict(zip((u.id for u in of.utterances), of.frames, strict=True)) for of in by_speed]
+    kept = set.intersection(*map(set, by_id))
     utterances = [item for item in by_speed[0].utterances if item.id in kept]
+    frames = [[of[item.id] for of in by_id] for item in utterances]
     classes = [corpus.classes(item.phones) for item in utterances]
     skipped: Counter[str] = corpus.skipped if split == "train" else Counter()
     skipped = skipped + by_speed[0].skipped
     places = usable(
-        [[len(array) for array in frames[item.id]] for item in utterances],
+        [[len(array) for array in speeds] for speeds in frames],
         classes,
         [f"{corpus.name}, {item.id}" for item in utterances],
         subsampling=recipe.frames_an_output(),
@@ -150,11 +158,7 @@ def _speech(
     )
     for reason, count in skipped.items():
         print(f"{corpus.name}, {split}: {count} utterances left out: {reason}", flush=True)
-    return Speech(
-        [frames[utterances[place].id] for place in places],
-        [classes[place] for place in places],
-        augment,
-    )
+    return Speech([frames[p] for p in places], [classes[p] for p in places], augment)
 
 
 def require_one_process() -> None:

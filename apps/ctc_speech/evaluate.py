@@ -1,0 +1,101 @@
+"""Measure the phoneme error rate of a trained run.
+
+    python apps/ctc_speech/evaluate.py --run RUN --data-dir DIR
+    python apps/ctc_speech/evaluate.py --run RUN --data-dir DIR --decoder beam --ngram 3 --average 5
+
+Choose decoder and weights on the dev set (--split dev), and look at the test set once.
+"""
+
+from __future__ import annotations
+
+if __name__ == "__main__":  # importing torch takes seconds, in which Ctrl-C is one line too
+    import os
+    import signal
+
+    signal.signal(signal.SIGINT, lambda *_: (os.write(2, b"interrupted\n"), os._exit(130)))
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Literal
+
+import tyro
+
+from linattn_core.errors import expected
+from linattn_models.files import replace_file
+from linattn_models.training import require_at_least, run_script
+from speech.corpora import BadInput, Corpus, default_cache, load_corpus
+from speech.decoding import Decoding, search
+from speech.measures import Errors, evaluated
+from speech.models import TrainedRun, load_run, run_recipe
+from speech.training import held_out_speech
+
+
+@dataclasses.dataclass(frozen=True)
+class Flags:
+    """Which run, on what, and how phones are found."""
+
+    run: Path
+    """Folder of the run that train.py made."""
+    decoding: tyro.conf.OmitArgPrefixes[Decoding]
+    split: Literal["dev", "test"] = "test"
+    """Which utterances."""
+    average: int = 1
+    """How many of the newest checkpoints the weights are the mean of."""
+    data_dir: Path | None = None
+    """Folder of the run's corpus; synthetic needs none."""
+    lexicon: Path | None = None
+    """Pronunciations, for a kaldi corpus whose text is words."""
+    bad_input: BadInput = "refuse"
+    """Whether utterances that cannot be used end this, or are left out and counted."""
+    run_commands: bool = False
+    """Run the commands in Kaldi's lists of files; only for lists that you trust."""
+    cache: Path = dataclasses.field(default_factory=default_cache)
+    """Folder for features and synthesized speech."""
+    out: Path | None = None
+    """A JSON file for the numbers; none if not given."""
+
+
+def main(flags: Flags) -> None:
+    """Prints the errors, and writes them where they are asked for."""
+    require_at_least(flags, {"average": 1})
+    require_at_least(flags.decoding, {"beam": 1, "ngram": 0})
+    run = load_run(flags.run, flags.average)
+    errors = run_errors(run, flags)
+    print(f"{run.label}, {flags.split}")
+    for line in errors.lines():
+        print(f"  {line}")
+    if flags.out is not None:
+        content = {**errors.metrics(), "phones": errors.phones, "confused": errors.confused}
+        replace_file(flags.out, (json.dumps(content, indent=2) + "\n").encode())
+
+
+def run_errors(run: TrainedRun, flags: Flags) -> Errors:
+    """The errors of a run on a split of its corpus."""
+    recipe = run_recipe(run, flags.bad_input)
+    corpus = load_corpus(
+        recipe.corpus,
+        flags.data_dir,
+        cache=flags.cache,
+        lexicon=flags.lexicon,
+        bad_input=flags.bad_input,
+        run_commands=flags.run_commands,
+        utterances=recipe.utterances,
+    )
+    require_inventory(run, corpus)
+    transcripts = [corpus.classes(item.phones) for item in corpus.splits["train"]]
+    found = search(flags.decoding, transcripts, run.inventory)
+    speech = held_out_speech(corpus, flags.split, recipe, flags.cache)
+    return evaluated(run.model, speech, run.inventory, found.phones)
+
+
+def require_inventory(run: TrainedRun, corpus: Corpus) -> None:
+    """Refuses a corpus with other phones than the run was trained on."""
+    if run.inventory != corpus.inventory:
+        wanted = f"the {len(run.inventory)} phones of the run"
+        got = f"{len(corpus.inventory)} others"
+        raise ValueError(expected(f"the phones of {corpus.name}", wanted, got))
+
+
+if __name__ == "__main__":
+    run_script(lambda: main(tyro.cli(Flags, description=__doc__)))

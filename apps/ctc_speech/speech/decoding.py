@@ -1,0 +1,79 @@
+"""From log-probabilities to phones: greedily, or by beam search with an n-gram over phones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from torch import Tensor
+
+from linattn_models.ctc import Hypothesis, NGram, ctc_beam_search, ctc_greedy
+
+Decoder = Literal["greedy", "beam"]
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How phones are found."""
+
+    decoder: Decoder = "greedy"
+    """greedy: the likeliest path; beam: the likeliest phones over all paths."""
+    beam: int = 16
+    """Prefixes that a beam search keeps."""
+    ngram: int = 0
+    """For beam: phones of the longest n-gram, of a model of the training transcripts; 0: none."""
+    lm: Path | None = None
+    """For beam: an ARPA file to read instead."""
+    lm_weight: float = 0.5
+    """Of its logarithms."""
+    insertion_bonus: float = 0.0
+    """Added for each phone."""
+
+
+@dataclass(frozen=True)
+class Search:
+    """A decoding with its language model.
+
+    Attributes:
+        lm: over phones; None for none.
+    """
+
+    decoding: Decoding
+    lm: NGram | None = None
+
+    def phones(self, log_probabilities: Tensor, lengths: Tensor) -> list[list[int]]:
+        """The phones of each row."""
+        if self.decoding.decoder == "greedy":
+            return ctc_greedy(log_probabilities, lengths)
+        return [best[0].labels for best in self.hypotheses(log_probabilities, lengths, 1)]
+
+    def hypotheses(
+        self, log_probabilities: Tensor, lengths: Tensor, n_best: int
+    ) -> list[list[Hypothesis]]:
+        """The best phones of each row by beam search, with times and confidence."""
+        return ctc_beam_search(
+            log_probabilities,
+            lengths,
+            beam=self.decoding.beam,
+            lm=self.lm,
+            lm_weight=self.decoding.lm_weight,
+            insertion_bonus=self.decoding.insertion_bonus,
+            n_best=n_best,
+        )
+
+
+def search(
+    decoding: Decoding, transcripts: Sequence[Sequence[int]], inventory: Sequence[str]
+) -> Search:
+    """The decoding with the language model that it names.
+
+    Args:
+        transcripts: the phones of the training set, as numbers.
+    """
+    if decoding.lm is not None:
+        return Search(decoding, NGram.read(decoding.lm, inventory))
+    if decoding.ngram:
+        return Search(decoding, NGram.estimate(transcripts, inventory, decoding.ngram))
+    return Search(decoding)

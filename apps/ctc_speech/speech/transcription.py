@@ -1,0 +1,105 @@
+"""Recordings as phones with times."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from linattn_core.errors import expected
+from linattn_models.ctc import Hypothesis
+from speech.audio import read_audio
+from speech.decoding import Search
+from speech.features import STEP_SECONDS, Frames, filterbank, normalized
+from speech.measures import output_lengths
+from speech.models import TrainedRun
+from speech.sources import File
+
+MAX_FRAMES = 24_000  # four minutes
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """What a recording may say.
+
+    Attributes:
+        path: the recording.
+        frames: (frames, 40), not normalized.
+        posteriors: (output frames, classes), probabilities.
+        hypotheses: the best first.
+        frame_seconds: from one output frame to the next.
+        inventory: the phones, in the order of the classes 1, 2, ...
+    """
+
+    path: Path
+    frames: Frames
+    posteriors: np.ndarray
+    hypotheses: list[Hypothesis]
+    frame_seconds: float
+    inventory: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values; times in seconds."""
+        return {
+            "file": str(self.path),
+            "seconds": round(len(self.frames) * STEP_SECONDS, 3),
+            "hypotheses": [self._hypothesis(item) for item in self.hypotheses],
+        }
+
+    def lines(self) -> list[str]:
+        """For people: each hypothesis, and of the best each phone's time and confidence."""
+        rows = [
+            f"{item.log_probability:10.3f}  {' '.join(self.name(n) for n in item.labels)}"
+            for item in self.hypotheses
+        ]
+        best = self.to_dict()["hypotheses"][0]["phones"]
+        times = [
+            f"  {p['start']:7.2f} {p['end']:7.2f}  {p['phone']:4} {p['confidence']:.2f}"
+            for p in best
+        ]
+        return [str(self.path), *rows, *times]
+
+    def name(self, number: int) -> str:
+        """The phone of a class."""
+        return self.inventory[number - 1]
+
+    def _hypothesis(self, item: Hypothesis) -> dict[str, Any]:
+        step = self.frame_seconds
+        phones = [
+            {
+                "phone": self.name(aligned.phone),
+                "start": round(aligned.first * step, 3),
+                "end": round((aligned.last + 1) * step, 3),
+                "confidence": round(aligned.confidence, 4),
+            }
+            for aligned in item.phones
+        ]
+        return {
+            "log_probability": round(item.log_probability, 4),
+            "score": round(item.score, 4),
+            "phones": phones,
+        }
+
+
+@torch.no_grad()
+def transcribe(run: TrainedRun, path: Path, search: Search, n_best: int) -> Transcript:
+    """The phones of a recording, whose frames are normalized as of one speaker.
+
+    Raises:
+        ValueError, OSError: it is no audio, too short, or longer than four minutes.
+    """
+    frames = filterbank(read_audio(File(path), channels=run.features.channels))
+    if len(frames) > MAX_FRAMES:
+        advice = "cut it at pauses"
+        raise ValueError(expected(str(path), f"at most {MAX_FRAMES} frames", len(frames), advice))
+    shown = frames if run.features.normalize == "none" else normalized([frames])[0]
+    device = next(run.model.parameters()).device
+    lengths = torch.tensor([len(frames)], device=device)
+    log_probabilities = run.model(torch.from_numpy(shown)[None].to(device), lengths)
+    (hypotheses,) = search.hypotheses(log_probabilities, output_lengths(run.model, lengths), n_best)
+    posteriors = log_probabilities[0].exp().cpu().numpy()
+    step = STEP_SECONDS * round(len(frames) / len(posteriors))
+    return Transcript(path, frames, posteriors, hypotheses, step, run.inventory)

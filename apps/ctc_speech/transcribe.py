@@ -1,0 +1,79 @@
+"""Recognize the phones of recordings: WAV, FLAC, OGG or NIST SPHERE, of any rate.
+
+    python apps/ctc_speech/transcribe.py --run RUN FILE FILE
+    python apps/ctc_speech/transcribe.py --run RUN --n-best 5 --json FILE
+    python apps/ctc_speech/transcribe.py --run RUN --pictures DIR FILE
+
+The first number of a line is the logarithm of the probability of its phones; below stands, of each
+phone of the best line, from when to when it lasts, and how sure the model is.
+"""
+
+from __future__ import annotations
+
+if __name__ == "__main__":  # importing torch takes seconds, in which Ctrl-C is one line too
+    import os
+    import signal
+
+    signal.signal(signal.SIGINT, lambda *_: (os.write(2, b"interrupted\n"), os._exit(130)))
+
+import dataclasses
+import json
+from pathlib import Path
+
+import tyro
+
+from linattn_core.errors import expected
+from linattn_models.training import require_at_least, run_script
+from speech.decoding import Decoding, search
+from speech.models import load_run
+from speech.pictures import write_picture
+from speech.transcription import transcribe
+
+
+@dataclasses.dataclass(frozen=True)
+class Flags:
+    """Which recordings, by which run."""
+
+    files: tyro.conf.Positional[tuple[Path, ...]]
+    """The recordings."""
+    run: Path
+    """Folder of the run that train.py made."""
+    average: int = 1
+    """How many of the newest checkpoints the weights are the mean of."""
+    n_best: int = 1
+    """How many different readings are given."""
+    beam: int = 16
+    """Prefixes that the search keeps."""
+    lm: Path | None = None
+    """An ARPA file with a model of phones."""
+    lm_weight: float = 0.5
+    """Of its logarithms."""
+    json: bool = False
+    """Print JSON, one list for all recordings."""
+    pictures: Path | None = None
+    """Folder for a picture of each: its filterbank with the probabilities of the phones above."""
+
+
+def main(flags: Flags) -> None:
+    """Prints the phones of every recording."""
+    require_at_least(flags, {"average": 1, "n_best": 1, "beam": 1})
+    if not flags.files:
+        raise ValueError(expected("FILE", "at least one recording", "none"))
+    run = load_run(flags.run, flags.average)
+    decoding = Decoding("beam", flags.beam, lm=flags.lm, lm_weight=flags.lm_weight)
+    found = search(decoding, [], run.inventory)
+    transcripts = []
+    for path in flags.files:
+        transcript = transcribe(run, path, found, flags.n_best)
+        transcripts.append(transcript.to_dict())
+        if not flags.json:
+            print("\n".join(transcript.lines()))
+        if flags.pictures is not None:
+            picture = flags.pictures / f"{path.stem}.png"
+            write_picture(picture, transcript, f"{path.name}: {run.label}")
+    if flags.json:
+        print(json.dumps(transcripts, indent=2))
+
+
+if __name__ == "__main__":
+    run_script(lambda: main(tyro.cli(Flags, description=__doc__)))

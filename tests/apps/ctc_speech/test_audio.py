@@ -1,0 +1,114 @@
+"""Audio files as samples: formats, rates, channels, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from speech.audio import at_speed, read_audio
+from speech.sources import Ark, Command, File, Member
+from tests.apps.ctc_speech.conftest import tone
+
+
+@pytest.mark.parametrize(
+    ("suffix", "format", "subtype"),
+    [("wav", "WAV", "PCM_16"), ("flac", "FLAC", "PCM_16"), ("sph", "NIST", "PCM_16")],
+)
+def test_formats_without_loss(tmp_path: Path, suffix: str, format: str, subtype: str) -> None:
+    path = tmp_path / f"a.{suffix}"
+    soundfile.write(path, tone(440, 0.5), 16_000, format=format, subtype=subtype)
+    np.testing.assert_allclose(read_audio(File(path)), tone(440, 0.5), atol=1 / 32_000)
+
+
+def test_ogg(tmp_path: Path) -> None:
+    path = tmp_path / "a.ogg"
+    soundfile.write(path, tone(440, 0.5), 16_000)
+    assert np.abs(read_audio(File(path)) - tone(440, 0.5)).mean() < 0.02
+
+
+@pytest.mark.parametrize("rate", [8_000, 22_050, 44_100])
+def test_other_rates_are_resampled(tmp_path: Path, rate: int) -> None:
+    path = tmp_path / "a.wav"
+    soundfile.write(path, tone(440, 0.5, rate), rate, subtype="FLOAT")
+    samples = read_audio(File(path))
+    assert len(samples) == 8_000
+    middle = slice(1_000, -1_000)  # a burst that begins at once rings
+    np.testing.assert_allclose(samples[middle], tone(440, 0.5)[middle], atol=2e-3)
+
+
+def test_a_speed_changes_length_and_pitch() -> None:
+    assert len(at_speed(tone(440, 1.1), 1.1)) == 16_000
+    middle = slice(1_000, -1_000)
+    np.testing.assert_allclose(
+        at_speed(tone(400, 1.1), 1.1)[middle], tone(440, 1.0)[middle], atol=2e-3
+    )
+
+
+def test_channels_are_averaged_or_refused(tmp_path: Path) -> None:
+    path = tmp_path / "stereo.wav"
+    both = np.stack([tone(440, 0.5), np.zeros(8_000, np.float32)], axis=1)
+    soundfile.write(path, both, 16_000, subtype="FLOAT")
+    np.testing.assert_allclose(read_audio(File(path)), tone(440, 0.5) / 2, atol=1e-6)
+    with pytest.raises(ValueError, match="expected one channel, got 2"):
+        read_audio(File(path), channels="refuse")
+
+
+def test_a_part_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.wav"
+    soundfile.write(path, tone(440, 1.0), 16_000, subtype="FLOAT")
+    part = read_audio(File(path), start=0.25, end=0.5)
+    np.testing.assert_allclose(part, tone(440, 1.0)[4_000:8_000], atol=1e-6)
+    with pytest.raises(ValueError, match=r"within its 1\.00 s"):
+        read_audio(File(path), start=2.0, end=3.0)
+
+
+def test_an_ark_holds_files_at_offsets(tmp_path: Path) -> None:
+    wav, ark = tmp_path / "a.wav", tmp_path / "a.ark"
+    soundfile.write(wav, tone(440, 0.5), 16_000)
+    ark.write_bytes(b"one " + wav.read_bytes() + b"two " + wav.read_bytes())
+    for offset in (4, 8 + wav.stat().st_size):
+        assert np.array_equal(read_audio(Ark(ark, offset)), read_audio(File(wav)))
+    with pytest.raises(ValueError, match="expected a WAV file"):
+        read_audio(Ark(ark, 0))
+
+
+def test_the_output_of_a_command(tmp_path: Path) -> None:
+    wav = tmp_path / "a.wav"
+    soundfile.write(wav, tone(440, 0.5), 16_000)
+    assert np.array_equal(read_audio(Command(f"cat {wav}")), read_audio(File(wav)))
+    with pytest.raises(ValueError, match="exit code 3"):
+        read_audio(Command("exit 3"))
+
+
+@pytest.mark.parametrize(
+    ("samples", "sentence"),
+    [
+        (np.zeros(0, np.float32), "at least one window of 0.025 s, got 0.0000 s"),
+        (np.zeros(399, np.float32), "at least one window of 0.025 s, got 0.0249 s"),
+        (np.full(800, np.nan, np.float32), "expected finite samples, got 800 NaN or infinite"),
+    ],
+)
+def test_audio_that_is_no_speech(tmp_path: Path, samples: np.ndarray, sentence: str) -> None:
+    path = tmp_path / "a.wav"
+    soundfile.write(path, samples, 16_000, subtype="FLOAT")
+    with pytest.raises(ValueError, match=sentence):
+        read_audio(File(path))
+
+
+@pytest.mark.parametrize("content", [b"", b"RIFF\0\0\0\0WAVE", b"no audio at all" * 100])
+def test_damaged_files_are_named(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "broken.wav"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"broken\.wav"):
+        read_audio(File(path))
+
+
+def test_what_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="expected an audio file, got no file"):
+        read_audio(File(tmp_path / "none.wav"))
+    (tmp_path / "a.tar").write_bytes(b"no archive")
+    with pytest.raises(ValueError, match="expected a whole tar archive"):
+        read_audio(Member(tmp_path / "a.tar", "x.wav"))

@@ -1,0 +1,103 @@
+"""The corpora: their splits, and the sentences about what is missing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from speech.audio import read_audio
+from speech.corpora import Corpus, load_corpus
+from speech.corpora.corpus import Utterance, cut_dev, with_phones
+from speech.corpora.kaldi import read_data_folder
+from speech.corpora.synthesizer import mnemonics
+from speech.lexicon import parse_lexicon
+from speech.sources import Ark, Command, File
+
+
+def speakers(corpus: Corpus, split: str) -> set[str]:
+    return {item.speaker for item in corpus.splits[split]}  # type: ignore[index]
+
+
+def test_an4(shared_data: Path, tmp_path: Path) -> None:
+    if not (shared_data / "speech" / "an4").is_dir():
+        pytest.skip("no AN4")
+    corpus = load_corpus("an4", shared_data / "speech", cache=tmp_path)
+    assert {name: len(of) for name, of in corpus.splits.items()} == {
+        "train": 846,
+        "dev": 102,
+        "test": 130,
+    }
+    assert len(corpus.inventory) == 33
+    assert not speakers(corpus, "train") & (speakers(corpus, "dev") | speakers(corpus, "test"))
+    assert corpus.splits["train"][0].phones == ("Y", "EH", "S")
+
+
+def test_fsdd(shared_data: Path, tmp_path: Path) -> None:
+    if not (shared_data / "speech" / "fsdd").is_dir():
+        pytest.skip("no FSDD")
+    corpus = load_corpus("fsdd", shared_data / "speech", cache=tmp_path)
+    assert [len(of) for of in corpus.splits.values()] == [2_000, 500, 500]
+    assert len(read_audio(corpus.splits["test"][0].source)) > 1_600
+
+
+def test_synthetic_speech_is_made_once(tmp_path: Path) -> None:
+    pytest.importorskip("espeakng_loader")
+    corpus = load_corpus("synthetic", None, cache=tmp_path, utterances=8)
+    (folder,) = tmp_path.iterdir()
+    files = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
+    again = load_corpus("synthetic", None, cache=tmp_path, utterances=8)
+    assert corpus == again and files == {path: path.stat().st_mtime_ns for path in files}
+    assert [len(of) for of in corpus.splits.values()] == [8, 1, 1]
+    assert all(len(read_audio(item.source)) > 4_000 for item in corpus.splits["train"])
+
+
+def test_phones_for_the_synthesizer() -> None:
+    assert mnemonics(["S", "EH", "V", "AH", "N"]) == "s'EvVn"
+
+
+def test_kaldi(tones: Path, tmp_path: Path) -> None:
+    corpus = load_corpus("kaldi", tones, cache=tmp_path)
+    assert corpus.inventory == ("HIGH", "LOW", "MID")
+    assert len(speakers(corpus, "train")) == 2 and len(speakers(corpus, "dev")) == 1
+
+
+def test_kaldi_segments_arks_and_commands(tmp_path: Path) -> None:
+    (tmp_path / "wav.scp").write_text("a /x/a.ark:17\nb /x/b.wav\nc sph2pipe /x/c |\n")
+    (tmp_path / "text").write_text("a-1 ONE TWO\na-2\nb-1 ONE\n")
+    (tmp_path / "segments").write_text("a-1 a 0.5 1.5\na-2 a 2 -1\nb-1 b 0 1\n")
+    with pytest.raises(ValueError, match="--run-commands"):
+        read_data_folder(tmp_path)
+    one, two, three = read_data_folder(tmp_path, run_commands=True)
+    assert one.source == Ark(Path("/x/a.ark"), 17) and (one.start, one.end) == (0.5, 1.5)
+    assert two.words == () and two.end is None
+    assert three.source == File(Path("/x/b.wav"))
+    (tmp_path / "segments").write_text("c-1 c 0 1\n")
+    with pytest.raises(ValueError, match="a line for 'c-1'"):
+        read_data_folder(tmp_path, run_commands=True)
+    (tmp_path / "segments").unlink()
+    (tmp_path / "text").write_text("a X\nb X\nc X\n")
+    assert read_data_folder(tmp_path, run_commands=True)[2].source == Command("sph2pipe /x/c")
+
+
+def test_missing_words_are_refused_or_counted() -> None:
+    lexicon, skipped = parse_lexicon(["a AH"], "x"), Counter[str]()
+    items = [Utterance(word, "s", File(Path("x")), (word,)) for word in ("a", "b")]
+    with pytest.raises(ValueError, match="none of 'b'"):
+        with_phones(items, lexicon, "refuse", skipped)
+    assert [item.id for item in with_phones(items, lexicon, "skip", skipped)] == ["a"]
+    assert skipped == {"a word that the lexicon lacks": 1}
+
+
+def test_one_speaker_has_no_dev_set() -> None:
+    with pytest.raises(ValueError, match="at least 2 speakers"):
+        cut_dev([Utterance("a", "s", File(Path("x")))])
+
+
+@pytest.mark.parametrize("name", ["an4", "fsdd", "kaldi"])
+def test_a_corpus_that_is_not_there(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="--data-dir"):
+        load_corpus(name, None, cache=tmp_path)  # type: ignore[arg-type]
+    with pytest.raises(OSError, match=r"got (no file|none)"):
+        load_corpus(name, tmp_path, cache=tmp_path)  # type: ignore[arg-type]

@@ -1,0 +1,77 @@
+"""The scripts, run as a user runs them, on bursts of three tones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from speech.measures import phone_errors
+from tests.apps.app_scripts import Script
+from tests.apps.ctc_speech.conftest import smoke_flags
+
+
+def test_a_run_says_what_it_reached(smoke_run: Path) -> None:
+    summary = json.loads((smoke_run / "summary.json").read_text())
+    assert summary["app"] == "ctc_speech" and summary["dataset"] == "kaldi"
+    assert {"phoneme_error_rate", "seconds_per_epoch"} <= summary["metrics"].keys()
+    assert (smoke_run / "curve.png").exists()
+
+
+def test_a_resumed_run_is_the_same(
+    smoke_run: Path, tones: Path, tmp_path: Path, script: Script
+) -> None:
+    flags = smoke_flags(tones, tmp_path / "run")
+    assert script("train", *flags, "--steps", 5).code == 0
+    assert script("train", *flags, "--resume").code == 0
+    resumed, unbroken = (
+        [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        for run in (tmp_path / "run", smoke_run)
+    )
+    for line in (*resumed, *unbroken):
+        line.pop("seconds")
+    assert resumed == unbroken
+
+
+def test_evaluate(smoke_run: Path, tones: Path, tmp_path: Path, script: Script) -> None:
+    out = tmp_path / "errors.json"
+    flags = ["--run", smoke_run, "--data-dir", tones, "--cache", tmp_path, "--out", out]
+    done = script("evaluate", *flags, "--decoder", "beam", "--ngram", 2, "--average", 2)
+    assert done.code == 0, done.stderr
+    assert json.loads(out.read_text())["phones"] == 9
+
+
+def test_transcribe(smoke_run: Path, tones: Path, tmp_path: Path, script: Script) -> None:
+    recording = tones / "test" / "test-0.wav"
+    flags = ["--run", smoke_run, "--n-best", 2, "--json", "--pictures", tmp_path, recording]
+    done = script("transcribe", *flags)
+    assert done.code == 0, done.stderr
+    (transcript,) = json.loads(done.stdout)
+    assert transcript["seconds"] == pytest.approx(0.73, abs=0.02)
+    assert 1 <= len(transcript["hypotheses"]) <= 2
+    assert (tmp_path / "test-0.png").stat().st_size > 1_000
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--attention", "lstmm"], "did you mean 'lstm'"),
+        (["--corpus", "an4"], "--data-dir"),
+        (["--corpus", "kaldi", "--data-dir", "/nowhere"], "wav.scp"),
+    ],
+)
+def test_bad_flags_end_in_one_sentence(
+    flags: list[str], sentence: str, tmp_path: Path, script: Script
+) -> None:
+    done = script("train", "--preset", "smoke", *flags, "--out", tmp_path / "run")
+    assert done.code == 2
+    assert sentence in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_errors_are_counted_by_kind() -> None:
+    said = [["A", "B", "C"], ["A"]]
+    errors = phone_errors(said, [["A", "X", "C", "D"], []])
+    assert (errors.substitutions, errors.insertions, errors.deletions) == (1, 1, 1)
+    assert errors.rate == 3 / 4
+    assert errors.confused == (("B", "X", 1),)
