@@ -145,5 +145,5 @@ def _members(archive: Path) -> dict[str, bytes]:
             return {name.removeprefix("./"): file.read() for name, file in files if file}
     except (tarfile.TarError, EOFError, OSError) as error:
         raise ValueError(expected(str(archive), "a whole tar archive", error)) from error
-    except Exception as error:  # lzma, zlib and bz2 have errors of their own
+    except Exception as error:  # noqa: BLE001  # lzma, zlib and bz2 have errors of their own
         raise ValueError(expected(str(archive), "a whole tar archive", error)) from error
