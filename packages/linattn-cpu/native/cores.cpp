@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <climits>
+#include <cmath>
 #include <fstream>
 #include <string>
 
@@ -15,27 +16,24 @@ namespace linattn {
 
 namespace {
 
-// Cores that a quota pays for, rounded up; no quota is "max" (version 2) or negative (version 1).
-int cores_of(const std::string& quota, double period) {
-    if (quota.empty() || quota == "max" || quota[0] == '-' || !(period > 0)) return INT_MAX;
-    const double cores = std::stod(quota) / period;
-    return cores < INT_MAX - 1 ? static_cast<int>(cores + 0.999) : INT_MAX;
-}
-
-// The quota of one cgroup, in the files of either version.
+// Cores that the quota of one cgroup pays for, rounded up, in the files of either version; without a
+// quota they say "max" (version 2) or -1 (version 1).
 int quota_of(const std::string& folder) {
-    std::string quota;
-    double period = 0;
-    if (std::ifstream(folder + "/cpu.max") >> quota >> period) return cores_of(quota, period);
-    std::ifstream(folder + "/cpu.cfs_quota_us") >> quota;
-    std::ifstream(folder + "/cpu.cfs_period_us") >> period;
-    return cores_of(quota, period);
+    double quota = 0, period = 0;
+    if (std::ifstream both(folder + "/cpu.max"); both) {
+        both >> quota >> period;
+    } else {
+        std::ifstream(folder + "/cpu.cfs_quota_us") >> quota;
+        std::ifstream(folder + "/cpu.cfs_period_us") >> period;
+    }
+    const double cores = quota > 0 && period > 0 ? std::ceil(quota / period) : INT_MAX;
+    return static_cast<int>(std::min<double>(cores, INT_MAX));
 }
 
 // The smallest quota of a cgroup and those that it lies in.
 int quota_along(const std::string& root, std::string path) {
     int cores = quota_of(root);
-    for (; path.size() > 1; path.erase(path.rfind('/'))) {
+    for (; path.rfind('/') != std::string::npos; path.erase(path.rfind('/'))) {
         cores = std::min(cores, quota_of(root + path));
     }
     return cores;

@@ -10,6 +10,10 @@
 #include <thread>
 #include <vector>
 
+#if defined(__unix__) || defined(__APPLE__)
+#include <pthread.h>
+#endif
+
 #include "cores.hpp"
 
 #ifdef _OPENMP
@@ -96,28 +100,26 @@ namespace {
 
 // A call that helpers may join until it is closed.
 struct Job {
-    int threads;
-    std::function<void(int rank)> work;
-    int joined = 1;              // with the caller; guarded by the pool
-    std::atomic<int> inside{0};  // helpers
+    Job(int threads, const std::function<void(int rank)>& work) : threads(threads), work(work) {}
+
+    const int threads;
+    const std::function<void(int rank)>& work;  // the caller's, as long as it is open or a helper inside
+    int joined = 1;                             // with the caller; guarded by the pool
+    std::atomic<int> inside{0};                 // helpers
     Signal left;
 };
 
-// Helpers, which sleep while there is nothing to do. The pool is never destroyed: when the process
-// ends they may be asleep in it.
+// Helpers, which sleep while there is nothing to do. A pool is never destroyed: when the process ends
+// they may be asleep in it.
 class Pool {
 public:
-    static Pool& get() {
-        static Pool* const pool = new Pool;
-        return *pool;
-    }
-
+    // Throws std::bad_alloc.
     void open(const std::shared_ptr<Job>& job) {
         {
             const std::lock_guard<std::mutex> lock(mutex_);
+            while (helpers_ < job->threads - 1 && add_helper()) ++helpers_;
             jobs_.push_back(job);
             ++opened_;
-            while (helpers_ < job->threads - 1 && add_helper()) ++helpers_;
         }
         posted_.notify();
     }
@@ -145,8 +147,9 @@ private:
     void help() {
         for (;;) {
             const long long seen = opened_;
-            if (const std::shared_ptr<Job> job = join()) {
-                job->work(rank_);
+            int rank = 0;
+            if (const std::shared_ptr<Job> job = join(rank)) {
+                job->work(rank);
                 --job->inside;
                 job->left.notify();
             } else {
@@ -155,11 +158,11 @@ private:
         }
     }
 
-    std::shared_ptr<Job> join() {
+    std::shared_ptr<Job> join(int& rank) {
         const std::lock_guard<std::mutex> lock(mutex_);
         for (const std::shared_ptr<Job>& job : jobs_) {
             if (job->joined == job->threads) continue;
-            rank_ = job->joined++;
+            rank = job->joined++;
             ++job->inside;
             return job;
         }
@@ -171,20 +174,27 @@ private:
     int helpers_ = 0;
     std::atomic<long long> opened_{0};
     Signal posted_;
-    static thread_local int rank_;  // of a helper, in its job
 };
 
-thread_local int Pool::rank_ = 0;
+// The process's pool. A forked child has none of its parent's threads, and perhaps locks that they
+// hold: it begins with a pool of its own.
+Pool& pool() {
+    static Pool* live = new Pool;
+#if defined(__unix__) || defined(__APPLE__)
+    static const int registered = pthread_atfork(nullptr, nullptr, [] { live = new Pool; });
+    (void)registered;
+#endif
+    return *live;
+}
 
 // Calls work(rank) here with rank 0, and on helpers as they come.
 void run_with_helpers(int threads, const std::function<void(int rank)>& work) {
     if (threads == 1) return work(0);
-    const auto job = std::make_shared<Job>();
-    job->threads = threads;
-    job->work = work;
-    Pool::get().open(job);
+    const auto job = std::make_shared<Job>(threads, work);
+    Pool& helpers = pool();
+    helpers.open(job);
     work(0);
-    Pool::get().close(job);
+    helpers.close(job);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Threads that work on one call together.
+// Threads that work on one call together. Their work does not throw: an exception could not leave a
+// thread.
 //
 // Kernels are compiled once for each instruction set, so this header holds no function that a
 // linker could take from one of those builds for another: only plain data and declarations.
