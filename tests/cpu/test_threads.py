@@ -35,6 +35,29 @@ if __name__ == "__main__":
     torch.testing.assert_close(torch.tensor(theirs), torch.tensor(mine))
 """
 
+FORKED = """
+import os, signal, torch
+from linattn_models import Transformer, TransformerConfig, compile_decoder
+
+torch.set_num_threads(2)
+model = Transformer(TransformerConfig(num_layers=2, num_heads=2, head_dim=32, ffn_dim=64)).eval()
+decoder = compile_decoder(model)
+x = torch.ones(1, 64)
+
+def decoded():
+    state = decoder.initial_state(1)
+    for _ in range(20):
+        y, state = decoder.step(x, state)
+    return y
+
+mine = decoded()
+child = os.fork()
+if child == 0:
+    signal.alarm(60)
+    os._exit(0 if torch.equal(decoded(), mine) else 1)
+assert os.waitpid(child, 0)[1] == 0
+"""
+
 BOUND = """
 import os
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
@@ -145,6 +168,15 @@ def test_a_spawned_process_calls_too(tmp_path) -> None:
 
     ended = subprocess.run(
         [sys.executable, str(program)], capture_output=True, text=True, check=False
+    )
+
+    assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_process_decodes_with_helpers_of_its_own() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORKED], capture_output=True, text=True, check=False
     )
 
     assert ended.returncode == 0, ended.stderr

@@ -1,79 +1,51 @@
-// Structs filled from a dict of Python, field by field and by name.
+// Structs filled from a dict of Python, field by field and by name: what linattn_core/native.py makes for any backend.
 #pragma once
 
 #include <pybind11/pybind11.h>
 
-#include <cstdint>
 #include <initializer_list>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <vector>
 
-#include "calls.hpp"
-
 namespace linattn {
-
-namespace fields {
-
-namespace py = pybind11;
-
-inline std::int64_t integer(PyObject* value) {
-    const long long number = PyLong_AsLongLong(value);
-    if (number == -1 && PyErr_Occurred()) throw py::error_already_set();
-    return number;
-}
-
-inline void* address(PyObject* value) {
-    void* pointer = PyLong_AsVoidPtr(value);
-    if (pointer == nullptr && PyErr_Occurred()) throw py::error_already_set();
-    return pointer;
-}
 
 // What a tuple of so many numbers holds.
 inline PyObject** numbers(PyObject* value, Py_ssize_t size) {
     if (!PyTuple_Check(value) || PyTuple_GET_SIZE(value) != size) {
-        throw py::type_error("expected a tuple of " + std::to_string(size) + " numbers");
+        throw pybind11::type_error("expected a tuple of " + std::to_string(size) + " numbers");
     }
     return &PyTuple_GET_ITEM(value, 0);
 }
 
-inline void load(std::int64_t& field, PyObject* value) { field = integer(value); }
-inline void load(int& field, PyObject* value) { field = static_cast<int>(integer(value)); }
-inline void load(bool& field, PyObject* value) { field = value == Py_True; }
-inline void load(double& field, PyObject* value) { field = py::handle(value).cast<double>(); }
-// Address, strides of batch, head, position and dim.
-inline void load(Tensor4& field, PyObject* value) {
-    PyObject** x = numbers(value, 5);
-    field = {address(x[0]), integer(x[1]), integer(x[2]), integer(x[3]), integer(x[4])};
-}
-// Addresses of s and z.
-inline void load(State& field, PyObject* value) {
-    PyObject** x = numbers(value, 2);
-    field = {address(x[0]), address(x[1])};
+// Numbers, addresses, enumerators; structs have overloads of their own.
+template <class T>
+void load(T& field, PyObject* value) {
+    if constexpr (std::is_same_v<T, bool>) {
+        field = value == Py_True;
+    } else if constexpr (std::is_integral_v<T>) {
+        field = static_cast<T>(PyLong_AsLongLong(value));
+        if (field == -1 && PyErr_Occurred()) throw pybind11::error_already_set();
+    } else if constexpr (std::is_pointer_v<T>) {
+        field = static_cast<T>(PyLong_AsVoidPtr(value));
+        if (field == nullptr && PyErr_Occurred()) throw pybind11::error_already_set();
+    } else {
+        field = pybind11::handle(value).cast<T>();
+    }
 }
 template <class T>
-void load(T*& field, PyObject* value) {
-    field = static_cast<T*>(address(value));
+void load(std::vector<T>& field, PyObject* value) {
+    for (const pybind11::handle item : pybind11::handle(value)) load(field.emplace_back(), item.ptr());
 }
-template <class Enum>
-std::enable_if_t<std::is_enum_v<Enum>> load(Enum& field, PyObject* value) {
-    field = py::handle(value).cast<Enum>();
+template <class T>
+void load(std::optional<T>& field, PyObject* value) {
+    if (value != Py_None) load(field.emplace(), value);
 }
-
-template <class Member>
-struct OwnerOf;
-template <class Struct, class T>
-struct OwnerOf<T Struct::*> {
-    using type = Struct;
-};
-
-}  // namespace fields
 
 // Sets the field that `member` points to, for a table of fields.
 template <auto member>
-void set(typename fields::OwnerOf<decltype(member)>::type& call, PyObject* value) {
-    fields::load(call.*member, value);
-}
+constexpr auto set = [](auto& call, PyObject* value) { load(call.*member, value); };
 
 // The fields of a struct by name.
 template <class Struct>

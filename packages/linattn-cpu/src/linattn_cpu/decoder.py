@@ -14,7 +14,7 @@ Biases, norms, embeddings and positions are float32 always.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -30,7 +30,7 @@ from linattn_core.decoding import (
     TokenCoding,
 )
 from linattn_core.errors import expected, shown
-from linattn_core.native import written_in_place
+from linattn_core.native import address, written_in_place
 from linattn_core.state import LinearAttentionState
 from linattn_cpu import _native
 
@@ -52,7 +52,7 @@ def refuses_decoder(description: DecoderDescription, weights: str) -> str | None
         wanted = f"products that sum at most {_MOST_INT8_INPUTS:,} inputs exactly"
         advice = "keep the weights as bfloat16 or float32"
         return expected("int8 weights", wanted, f"{hidden:,} inputs", advice)
-    for tensor in _tensors(description):
+    for tensor in description.tensors():
         if tensor.device.type != "cpu" or tensor.dtype != torch.float32:
             got = f"{tensor.dtype} on {tensor.device}"
             return expected("the model", "float32 on the CPU", got, "convert it by .float().cpu()")
@@ -129,48 +129,53 @@ class CpuDecoder(NativeDecoder):
         lengths = None if lengths is None else lengths.contiguous()
         waits = None if draw is None or draw.waits is None else draw.waits.contiguous()
         uniform = None if draw is None or draw.uniform is None else draw.uniform.contiguous()
+        s, z = self._addresses(states, inputs.shape[0])
         self._native.run(
-            batch=inputs.shape[0],
-            length=length,
-            lengths=_address(lengths),
-            positions=_address(positions),
-            position=position if isinstance(position, int) else 0,
-            begins=begins,
-            inputs=inputs.data_ptr(),
-            states=self._addresses(states, inputs.shape[0]),
-            outputs=outputs.data_ptr(),
-            waits=_address(waits),
-            uniform=_address(uniform),
-            temperature=1.0 if draw is None else draw.temperature,
-            drawn=_address(drawn),
-            threads=torch.get_num_threads(),
+            {
+                "batch": inputs.shape[0],
+                "inputs": length,
+                "lengths": address(lengths),
+                "positions": address(positions),
+                "position": position if positions is None else 0,
+                "begins": begins,
+                "vectors" if self._sequential else "tokens": inputs.data_ptr(),
+                "s": s,
+                "z": z,
+                "outputs": outputs.data_ptr(),
+                "waits": address(waits),
+                "uniform": address(uniform),
+                "temperature": 1.0 if draw is None else draw.temperature,
+                "drawn": address(drawn),
+                "threads": torch.get_num_threads(),
+            }
         )
         written_in_place(*(x for state in states for x in state))
 
-    def _addresses(self, states: Sequence[LinearAttentionState], batch: int) -> list[int]:
-        """Of each layer's s and z, checked to be what native code expects."""
+    def _addresses(
+        self, states: Sequence[LinearAttentionState], batch: int
+    ) -> tuple[list[int], list[int]]:
+        """Of the layers' s, and of their z, checked to be what native code expects."""
         heads, dim = self._state_shape
         if len(states) != self._layers:
             advice = "it comes from another model"
             raise ValueError(expected("the state", f"{self._layers} layers", len(states), advice))
         shapes = (batch, heads, dim, dim), (batch, heads, dim)
-        addresses = []
-        for s, z in states:
-            if (s.shape, z.shape) != shapes:
+        for state in states:
+            if (state.s.shape, state.z.shape) != shapes:
                 wanted, got = (
-                    f"s {a} and z {b}" for a, b in (shapes, (tuple(s.shape), tuple(z.shape)))
+                    f"s {tuple(s)} and z {tuple(z)}"
+                    for s, z in (shapes, (state.s.shape, state.z.shape))
                 )
                 advice = "it comes from another batch or model"
                 raise ValueError(expected("a layer's state", wanted, got, advice))
-            for x in (s, z):
+            for x in state:
                 if not (x.dtype == torch.float32 and x.is_cpu and x.is_contiguous()):
                     got = f"{x.dtype} on {x.device} with strides {x.stride()}"
                     advice = "convert it by .float(), .cpu() and .contiguous()"
                     raise ValueError(
                         expected("a state", "contiguous float32 on the CPU", got, advice)
                     )
-                addresses.append(x.data_ptr())
-        return addresses
+        return [x.s.data_ptr() for x in states], [x.z.data_ptr() for x in states]
 
 
 def _positions(positions: Tensor, batch: int) -> Tensor:
@@ -181,88 +186,67 @@ def _positions(positions: Tensor, batch: int) -> Tensor:
     return positions.long().contiguous()
 
 
-def _address(tensor: Tensor | None) -> int:
-    return 0 if tensor is None else tensor.data_ptr()
-
-
 class _Packing:
     """A model as native code reads it: addresses, which are valid as long as this object lives."""
 
     def __init__(self) -> None:
         self._tensors: list[Tensor] = []
 
-    def model(self, description: DecoderDescription, weights: str) -> _native.Model:
+    def model(self, description: DecoderDescription, weights: str) -> _native.Fields:
         tokens = description.tokens
-        return _native.Model(
-            format=_native.WeightFormat.__members__[weights],
-            heads=description.num_heads,
-            head_dim=description.head_dim,
-            hidden=description.layers[0].expand.weight.shape[1],
-            map=_native.FeatureMap.__members__[description.feature_map],
-            eps=description.eps,
-            norm_first=description.norm_first,
-            activation=_native.Activation.__members__[description.activation],
-            layers=[self._layer(layer) for layer in description.layers],
-            norm=self._norm(description.norm),
-            tokens=None if tokens is None else self._token_coding(tokens),
-        )
+        return {
+            "format": _native.WeightFormat.__members__[weights],
+            "heads": description.num_heads,
+            "head_dim": description.head_dim,
+            "hidden": description.layers[0].expand.weight.shape[1],
+            "map": _native.FeatureMap.__members__[description.feature_map],
+            "eps": description.eps,
+            "norm_first": description.norm_first,
+            "activation": _native.Activation.__members__[description.activation],
+            "layers": [self._layer(layer) for layer in description.layers],
+            "norm": self._norm(description.norm),
+            "tokens": None if tokens is None else self._token_coding(tokens),
+        }
 
-    def _layer(self, layer: DecoderLayer) -> _native.Layer:
-        return _native.Layer(
-            qkv=self._affine(layer.qkv),
-            out=self._affine(layer.out),
-            expand=self._affine(layer.expand),
-            contract=self._affine(layer.contract),
-            norm1=self._norm(layer.norm1),
-            norm2=self._norm(layer.norm2),
-        )
+    def _layer(self, layer: DecoderLayer) -> _native.Fields:
+        return {
+            "qkv": self._affine(layer.qkv),
+            "out": self._affine(layer.out),
+            "expand": self._affine(layer.expand),
+            "contract": self._affine(layer.contract),
+            "norm1": self._norm(layer.norm1),
+            "norm2": self._norm(layer.norm2),
+        }
 
-    def _token_coding(self, tokens: TokenCoding) -> _native.Tokens:
+    def _token_coding(self, tokens: TokenCoding) -> _native.Fields:
         sampler = tokens.sampler or Sampler("categorical", choices=0)
-        return _native.Tokens(
-            embeddings=[self._contiguous(table) for table in tokens.embeddings],
-            positions=self._contiguous(tokens.positions),
-            start=self._contiguous(tokens.start),
-            output=self._affine(tokens.output),
-            levels=tokens.embeddings[0].shape[0],
-            max_length=tokens.positions.shape[0],
-            head=_native.Head.__members__["none" if tokens.sampler is None else sampler.kind],
-            choices=sampler.choices,
-            lowest_log_scale=sampler.lowest_log_scale,
-        )
+        return {
+            "embeddings": [self._contiguous(table) for table in tokens.embeddings],
+            "positions": self._contiguous(tokens.positions),
+            "start": self._contiguous(tokens.start),
+            "output": self._affine(tokens.output),
+            "levels": tokens.embeddings[0].shape[0],
+            "max_length": tokens.positions.shape[0],
+            "head": _native.Head.__members__["none" if tokens.sampler is None else sampler.kind],
+            "choices": sampler.choices,
+            "lowest_log_scale": sampler.lowest_log_scale,
+        }
 
-    def _affine(self, affine: Affine) -> _native.Affine:
-        (inputs, outputs), (input_stride, output_stride) = (
-            affine.weight.shape,
-            affine.weight.stride(),
-        )
-        return _native.Affine(
-            weight=affine.weight.data_ptr(),
-            input_stride=input_stride,
-            output_stride=output_stride,
-            inputs=inputs,
-            outputs=outputs,
-            bias=self._contiguous(affine.bias),
-        )
+    def _affine(self, affine: Affine) -> _native.Fields:
+        weight = affine.weight
+        inputs, outputs = weight.shape
+        return {
+            "weight": (weight.data_ptr(), *weight.stride()),
+            "inputs": inputs,
+            "outputs": outputs,
+            "bias": self._contiguous(affine.bias),
+        }
 
-    def _norm(self, norm: Norm) -> _native.Norm:
+    def _norm(self, norm: Norm) -> _native.Fields:
         weight, bias = self._contiguous(norm.weight), self._contiguous(norm.bias)
-        return _native.Norm(weight=weight, bias=bias, eps=norm.eps)
+        return {"weight": weight, "bias": bias, "eps": norm.eps}
 
     def _contiguous(self, tensor: Tensor) -> int:
         """The address of the tensor, or of a contiguous copy."""
         self._tensors.append(tensor.detach().contiguous())
         return self._tensors[-1].data_ptr()
-
-
-def _tensors(description: DecoderDescription) -> Iterator[Tensor]:
-    yield from (description.norm.weight, description.norm.bias)
-    for layer in description.layers:
-        for affine in (layer.qkv, layer.out, layer.expand, layer.contract):
-            yield from (affine.weight, affine.bias)
-        for norm in (layer.norm1, layer.norm2):
-            yield from (norm.weight, norm.bias)
-    tokens = description.tokens
-    if tokens is not None:
-        yield from (*tokens.embeddings, tokens.start, tokens.positions)
-        yield from (tokens.output.weight, tokens.output.bias)
