@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import warnings
 from pathlib import Path
 from typing import Literal
 
@@ -96,6 +97,18 @@ def test_a_return_is_success(capsys: pytest.CaptureFixture[str]) -> None:
         run_script(lambda: "ignored")
     assert end.value.code == 0
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_warning_is_its_sentence_alone(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)  # put back at the end
+    with pytest.raises(SystemExit):
+        run_script(lambda: None)
+    assert warnings.formatwarning("the disk is slow", UserWarning, "x.py", 1) == (
+        "warning: the disk is slow\n"
+    )
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
@@ -69,9 +70,10 @@ def run_script(main: Callable[[], object]) -> NoReturn:
 
     A ValueError or OSError, or a lack of memory, becomes one sentence on stderr; with
     LINATTN_DEBUG=1 in the environment the traceback comes before it. Any other exception is a bug
-    and keeps its traceback. Ctrl-C raises KeyboardInterrupt from here on, whatever handled it while
+    and keeps its traceback. A warning is its sentence alone. Ctrl-C raises KeyboardInterrupt from here on, whatever handled it while
     the script was imported.
     """
+    warnings.formatwarning = lambda message, *_: f"warning: {message}\n"
     try:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, signal.default_int_handler)
