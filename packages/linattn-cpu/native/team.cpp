@@ -67,7 +67,8 @@ private:
 };
 
 struct alignas(64) Claim {
-    std::atomic<long long> phases{0};  // in which this part has been taken
+    std::atomic<long long> phases{0};   // in which this part has been taken
+    std::atomic<bool> expected{false};  // whether the member of this rank is about to come for it
 };
 
 }  // namespace
@@ -80,16 +81,44 @@ struct Phases {
     Signal progress;
 };
 
+namespace {
+
+bool is_free(const Claim& claim, const Member& member) {
+    return claim.phases.load(std::memory_order_relaxed) == member.phase;
+}
+
+bool take(Claim& claim, Member& member, int part) {
+    long long before = member.phase;
+    if (!is_free(claim, member) || !claim.phases.compare_exchange_strong(before, before + 1)) return false;
+    member.part = part;
+    return true;
+}
+
+// Whether the part is still free after its own member has had time to come. It finds the part's
+// weights in its caches, and two parts one after the other take twice as long. A member that did not
+// come is not waited for again until it is back.
+bool is_left(Claim& claim, const Member& member) {
+    if (!claim.expected.load(std::memory_order_relaxed)) return is_free(claim, member);
+    for (int i = 0; i < kSpins; ++i) {
+        if (!is_free(claim, member)) return false;
+        pause_core();
+    }
+    claim.expected.store(false, std::memory_order_relaxed);
+    return true;
+}
+
+}  // namespace
+
 int next_part(Member& member) {
     Phases& phases = *member.phases;
     if (member.part >= 0 && ++phases.done % member.parts == 0) phases.progress.notify();
-    for (int i = 0; i < member.parts; ++i) {
+    Claim& own = phases.claims[member.rank];
+    if (!own.expected.load(std::memory_order_relaxed)) own.expected.store(true, std::memory_order_relaxed);
+    if (take(own, member, member.rank)) return member.part;
+    for (int i = 1; i < member.parts; ++i) {
         const int part = (member.rank + i) % member.parts;
-        std::atomic<long long>& taken = phases.claims[part].phases;
-        long long before = member.phase;
-        if (taken.load(std::memory_order_relaxed) == before && taken.compare_exchange_strong(before, before + 1)) {
-            return member.part = part;
-        }
+        Claim& other = phases.claims[part];
+        if (is_left(other, member) && take(other, member, part)) return part;
     }
     const long long all = ++member.phase * member.parts;
     phases.progress.wait(kSpins, [&] { return phases.done >= all; });
