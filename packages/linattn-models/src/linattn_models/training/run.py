@@ -122,8 +122,8 @@ def _require_startable(folder: RunFolder, described: Mapping[str, Any], resume: 
         raise ValueError(expected(str(folder.path), "a folder for the run", "a file"))
     if not resume and folder.holds_run():
         raise ValueError(
-            f"{folder.path} already holds a run: resume it (--resume), or start a new one in another "
-            "folder (--out)"
+            f"{folder.path} already holds a run: resume it (--resume), or start a new one in "
+            "another folder (--out)"
         )
     if resume and not folder.holds_run():
         raise ValueError(f"{folder.path} holds no run to resume: start one there without resume")
