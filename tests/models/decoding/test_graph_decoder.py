@@ -93,10 +93,13 @@ def test_a_step_reads_no_number_and_stays_on_its_device(
 ) -> None:
     """On meta tensors, where reading a number fails, and so does a tensor of another device."""
 
-    def moved(x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-        return x.detach().to("meta", dtype)
+    copied = torch_step._copied
 
-    monkeypatch.setattr(torch_step, "_own", moved)
+    def moved(part: Any, dtype: torch.dtype) -> Any:
+        copy = copied(part, dtype)
+        return copy.to("meta") if isinstance(copy, Tensor) else copy
+
+    monkeypatch.setattr(torch_step, "_copied", moved)
     step = torch_step.TorchStep(model_of(head).describe(), weights, "auto")
     shape = (2,) if head.channels == 1 else (2, 3)
     tokens = torch.zeros(shape, dtype=torch.int64, device="meta")
