@@ -26,7 +26,7 @@ namespace {
 
 // Turns of a loop that waits before the thread goes to sleep: some 40 microseconds, a few times what
 // sleeping and waking cost. Helpers wait longer for the next call: a step often follows at once.
-constexpr int kSpins = 2000, kIdleSpins = 5000;
+constexpr int kSpins = 2000, kIdleSpins = 25000;
 
 void pause_core() {
 #if defined(__x86_64__) || defined(__i386__)
