@@ -25,6 +25,8 @@ from linattn_models.training import TrainingConfig
             "expected a finite number above 0, got nan",
         ),
         ({"clip_norm": 0.0}, "clip_norm: expected a finite number above 0 or None, got 0.0"),
+        ({"betas": (0.9, 1.0)}, r"betas: expected two numbers from 0 to below 1, got \(0.9, 1.0\)"),
+        ({"betas": 0.9}, "betas: expected two numbers from 0 to below 1, got 0.9"),
         ({"weight_decay": -0.1}, "weight_decay: expected a finite number of at least 0, got -0.1"),
         (
             {"optimizer": "radm"},

@@ -120,6 +120,7 @@ def laptop(attention: Attention) -> Recipe:
         batch_size=8,
         learning_rate=1.5e-3,
         optimizer="adamw",
+        betas=(0.9, 0.98),
         schedule="cosine",
         warmup_steps=None,
         weight_decay=0.01,
@@ -130,7 +131,9 @@ def laptop(attention: Attention) -> Recipe:
         keep_checkpoints=5,
     )
     if attention == "lstm":
-        training = replace(training, learning_rate=1e-3, optimizer="adam", weight_decay=0.0)
+        training = replace(
+            training, learning_rate=1e-3, optimizer="adam", betas=(0.9, 0.999), weight_decay=0.0
+        )
     return Recipe(preset="laptop", attention=attention, training=training)
 
 

@@ -50,6 +50,8 @@ class TrainingFlags:
     """The highest rate; the schedule and the warm-up scale it."""
     optimizer: Optimizer = "radam"
     """radam and adam add weight decay to the gradient, adamw decouples it."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Decay rates of the optimizer's running means of the gradient and of its square."""
     schedule: Schedule = "constant"
     """constant; cosine: to 0 at the last step; step: times drop-factor after drop-at updates."""
     warmup_steps: int | None = 0
@@ -95,6 +97,7 @@ class TrainingConfig(TrainingFlags):
             self._require(name, int, wanted, lambda v, low=least: v >= low)
         for name in ("learning_rate", "drop_factor", "clip_norm"):
             self._require(name, (int, float), "a finite number above 0", lambda value: value > 0)
+        self._require_betas()
         wanted = "a finite number of at least 0"
         self._require("weight_decay", (int, float), wanted, lambda v: v >= 0)
         for name in ("optimizer", "schedule", "mixed_precision"):
@@ -129,6 +132,12 @@ class TrainingConfig(TrainingFlags):
         is_number = isinstance(value, kind) and not isinstance(value, bool)
         if not is_number or not math.isfinite(value) or not allowed(value):
             raise ValueError(expected(name, wanted, shown(value)))
+
+    def _require_betas(self) -> None:
+        betas: Any = self.betas
+        numbers = isinstance(betas, tuple) and len(betas) == 2
+        if not numbers or not all(isinstance(b, float | int) and 0 <= b < 1 for b in betas):
+            raise ValueError(expected("betas", "two numbers from 0 to below 1", shown(betas)))
 
     def _require_schedule(self) -> None:
         if (self.schedule == "step") != (self.drop_at is not None):

@@ -70,7 +70,10 @@ def build_optimizer(
     """The optimizer that `config` names, over `parameters` in their order."""
     optimizer_class = _CLASSES[config.optimizer]
     return optimizer_class(
-        parameters.values(), lr=config.learning_rate, weight_decay=config.weight_decay
+        parameters.values(),
+        lr=config.learning_rate,
+        betas=config.betas,
+        weight_decay=config.weight_decay,
     )
 
 
