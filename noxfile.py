@@ -119,6 +119,17 @@ def demo(session: nox.Session) -> None:
 
 
 @nox.session
+def docs(session: nox.Session) -> None:
+    """Build the site into build/docs/html: guides are executed, warnings are errors (Sphinx)."""
+    install_packages(session, "sphinx", "furo", "myst-nb", "latex2mathml", "matplotlib")
+    session.run(
+        "python", "-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet",
+        "--doctree-dir", "build/docs/doctrees", *session.posargs, "docs", "build/docs/html",
+    )  # fmt: skip
+    session.log(f"open {ROOT / 'build' / 'docs' / 'html' / 'index.html'}")
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
     """Measure the operator and generation against softmax attention; see `-- --help`."""
     install_packages(session, "matplotlib")

@@ -134,8 +134,7 @@ class Drawing:
         prefixes are complete before the others, and from then on yield -1.
 
         Args:
-            batch, prefix, prefix_lengths, length, temperature, generator, progress, method,
-                decoder: as for `generate`.
+            arguments, options: as for `generate`.
 
         Yields:
             (B,) or (B, 3) int64, length - min(prefix_lengths) times.

@@ -1,0 +1,115 @@
+"""How Sphinx builds the site: `python -m nox -s docs`.
+
+Pages of the repository that live outside docs/ (READMEs, ARCHITECTURE.md) are included, not
+copied; their links are turned into links of the site. Guides in notebook form are executed.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import docutils.nodes
+import latex2mathml.converter
+
+DOCS = Path(__file__).parent
+ROOT = DOCS.parent
+
+project = "linattn"
+author = "the authors of linattn"
+project_copyright = f"2026, {author}"
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+# Tables that the READMEs of the results link to are no pages of their own.
+TABLES = ("table.md", "benchmark.md")
+exclude_patterns = ["README.md", *(f"results/**/{name}" for name in TABLES)]
+highlight_language = "none"  # what is Python says so
+html_theme = "furo"
+html_title = "linattn"
+html_show_sphinx = False
+html_math_renderer = "mathml"  # formulas need no network and no JavaScript
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+
+default_role = "py:obj"
+autodoc_typehints = "none"  # docstrings give shapes and dtypes, which annotations do not
+autodoc_member_order = "bysource"
+napoleon_numpy_docstring = False
+
+myst_enable_extensions = ["amsmath", "dollarmath"]
+myst_heading_anchors = 3
+nb_execution_mode = "cache"
+nb_execution_cache_path = str(ROOT / "build" / "docs" / "executed")
+nb_execution_timeout = 300
+nb_execution_raise_on_error = True
+
+LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:|#)([^)#\s]+)(#[^)\s]*)?\)")
+INCLUDED = re.compile(r"^```\{include\} (\S+)", re.MULTILINE)
+SECTION = re.compile(r"(Args|Attributes|Returns|Raises|Yields|Example|Cost):")
+
+
+@functools.cache
+def pages() -> dict[Path, Path]:
+    """The page that shows a file, for each file outside docs/ that is shown."""
+    return {
+        (page.parent / name).resolve(): page
+        for page in DOCS.rglob("*.md")
+        for name in INCLUDED.findall(page.read_text())
+    }
+
+
+def relink(text: str, source: Path) -> str:
+    """The text of `source` with links as its page needs them; where the site has no page, none."""
+    page = pages().get(source, source)
+
+    def seen(match: re.Match[str]) -> str:
+        mark, label, target, anchor = match.groups()
+        path = (source.parent / target).resolve()
+        path = pages().get(path, path)
+        if DOCS not in path.parents or not path.is_file() or path.name in TABLES:
+            return label
+        return f"{mark}[{label}]({os.path.relpath(path, page.parent)}{anchor or ''})"
+
+    return LINK.sub(seen, text)
+
+
+def relink_included(app: Any, source: Path, page: str, content: list[str]) -> None:
+    """Sphinx's event for an included file."""
+    content[0] = relink(content[0], (Path(app.srcdir) / source).resolve())
+
+
+def relink_page(app: Any, page: str, content: list[str]) -> None:
+    """Sphinx's event for a page of docs/."""
+    content[0] = relink(content[0], Path(app.env.doc2path(page)))
+
+
+def equations_as_written(*event: Any) -> None:
+    """An indented block that follows a paragraph of a docstring is shown as it is written."""
+    lines: list[str] = event[-1]
+    paragraph = ""
+    for place in range(len(lines) - 1, 0, -1):
+        before = next((line for line in reversed(lines[:place]) if line), "")
+        starts = lines[place].startswith("    ") and not lines[place - 1]
+        paragraph = before if starts else paragraph
+        if starts and not before.startswith(" ") and not SECTION.fullmatch(before):
+            lines[place - 1 : place] = ["", "::", ""]
+
+
+def mathml(display: str) -> Any:
+    """A writer of formulas, "inline" or "block"."""
+
+    def visit(writer: Any, node: Any) -> None:
+        writer.body.append(latex2mathml.converter.convert(node.astext(), display=display))
+        raise docutils.nodes.SkipNode
+
+    return visit, None
+
+
+def setup(app: Any) -> None:
+    """Called by Sphinx."""
+    app.add_html_math_renderer("mathml", mathml("inline"), mathml("block"))
+    app.connect("include-read", relink_included)
+    app.connect("source-read", relink_page)
+    app.connect("autodoc-process-docstring", equations_as_written)
