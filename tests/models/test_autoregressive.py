@@ -18,7 +18,7 @@ from linattn_models import (
     Head,
     MixtureOfLogistics,
 )
-from tests.models.tiny import ATTENTIONS, MAX_LENGTH, random_tokens, tiny_config, tiny_model
+from tests.models.tiny import ATTENTIONS, MAX_LENGTH, random_tokens, seeded, tiny_config, tiny_model
 
 HEADS: list[Head] = [
     Categorical(7),
@@ -192,3 +192,25 @@ def test_refuses_models_that_cannot_be_built() -> None:
         tiny_model(positions="sinusoid")
     with pytest.raises(ValueError, match="max_length: expected an integer of at least 1, got 0"):
         AutoregressiveTransformer(tiny_config(), 7, 0)
+
+
+@given(lengths=st.lists(st.integers(0, 6), min_size=1, max_size=3), seed=st.integers(0, 20))
+def test_tokens_beyond_the_lengths_do_not_count(lengths: list[int], seed: int) -> None:
+    model = tiny_model()
+    tokens = torch.randint(7, (len(lengths), 6), generator=seeded(seed))
+    for row, length in enumerate(lengths):
+        tokens[row, length:] = -1
+    log_probs = model.log_probs(tokens, torch.tensor(lengths))
+    total = 0.0
+    for row, length in enumerate(lengths):
+        assert (log_probs[row, length:] == 0).all()
+        if length:
+            alone = model.log_probs(tokens[row : row + 1, :length])[0]
+            torch.testing.assert_close(log_probs[row, :length], alone)
+            total -= float(alone.sum().detach())
+    if sum(lengths):
+        loss = model.loss(tokens, torch.tensor(lengths))
+        assert loss.item() == pytest.approx(total / sum(lengths))
+    else:
+        with pytest.raises(ValueError, match="lengths: expected one token at least, got none"):
+            model.loss(tokens, torch.tensor(lengths))

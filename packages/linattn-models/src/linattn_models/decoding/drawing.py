@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from linattn_models.decoding.filters import Filters
 from linattn_models.decoding.model import Drawable
-from linattn_models.decoding.predictors import Begin
-from linattn_models.decoding.prompts import Prompt, checked_prompt
+from linattn_models.decoding.predictors import Begin, Predictor
+from linattn_models.decoding.prompts import Prompt, Tokens, checked_prompt
 from linattn_models.decoding.sampling import NanCheck, Sampling
+from linattn_models.decoding.stopping import Stopping, stop_tokens
+from linattn_models.validation import at_least
 
 METHODS = ("auto", "stateful", "rerun")
 
@@ -21,18 +25,57 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+@dataclass(frozen=True)
+class Plan:
+    """What is drawn, checked.
+
+    Attributes:
+        prompt: of every sequence that is drawn.
+        samples: sequences of each row that is prefilled, which stand side by side in `prompt`.
+        stop: (S,) tokens that end a sequence.
+        begin: makes the predictor.
+    """
+
+    prompt: Prompt
+    samples: int
+    sampling: Sampling
+    stop: Tensor | None
+    begin: Begin
+    progress: bool
+
+    def predictor(self) -> Predictor:
+        """What predicts each row of `prompt`: prompts are prefilled once and then forked."""
+        predictor = self.begin(self.prompt.every(self.samples))
+        if self.samples > 1:
+            rows = torch.arange(self.prompt.batch // self.samples, device=self.prompt.tokens.device)
+            predictor.keep(rows.repeat_interleave(self.samples))
+        return predictor
+
+
 @torch.inference_mode()
-def draw(prompt: Prompt, sampling: Sampling, begin: Begin, progress: bool) -> Iterator[Tensor]:
-    """The tokens (B,) or (B, 3) of each step, those of complete rows among them."""
-    if prompt.steps == 0:
+def draw(plan: Plan) -> Iterator[Tensor]:
+    """The tokens (B,) or (B, 3) of each step, those of complete rows among them.
+
+    Rows that have drawn a stop token give -1 from then on, and when none goes on the steps end.
+    """
+    steps, stop = plan.prompt.steps, plan.stop
+    if steps == 0:
         return
-    predictor = begin(prompt)
+    predictor = plan.predictor()
+    stopping = None if stop is None else Stopping(stop, plan.prompt)
     check = NanCheck()
-    for step in tqdm(range(prompt.steps), desc="generate", unit="step", disable=not progress):
-        parameters, token = predictor.draw(sampling)
+    for step in tqdm(range(steps), desc="generate", unit="step", disable=not plan.progress):
+        parameters, token = predictor.draw(plan.sampling)
         check.add(parameters)
-        yield token
-        if step + 1 < prompt.steps:
+        yield token if stopping is None else stopping.spread(token)
+        if stopping is not None:
+            if not stopping.end(token, step):
+                break
+            kept = stopping.drop()
+            if kept is not None:
+                predictor.keep(kept)
+                token = token[kept]
+        if step + 1 < steps:
             predictor.take(token)
     check.finish()
 
@@ -68,22 +111,29 @@ class Drawing:
         self,
         batch: int | None = None,
         *,
-        prefix: Tensor | None = None,
+        prefix: Tokens | None = None,
         prefix_lengths: Tensor | None = None,
         length: int | None = None,
+        num_samples: int = 1,
         temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        min_p: float | None = None,
+        stop: int | Sequence[int] | None = None,
         generator: torch.Generator | None = None,
         progress: bool = False,
         method: str = "auto",
         decoder: Any = "auto",
-    ) -> tuple[Prompt, Iterator[Tensor]]:
-        """The checked prompt and its tokens, of which none is drawn yet."""
-        sampling = Sampling(temperature, generator)
+    ) -> Plan:
+        """The checked arguments; nothing is drawn yet."""
         source = cast(Drawable, self)
-        sampling.check_device(source.device)
+        sampling = Sampling(temperature, generator, Filters(top_k, top_p, min_p))
+        sampling.check(source)
+        ends = stop_tokens(stop, source.head, source.device)
+        at_least("num_samples", num_samples, 1)
         prompt = checked_prompt(source, batch, prefix, prefix_lengths, length)
         begin = self.predictor(method, decoder, prompt.steps)
-        return prompt, draw(prompt, sampling, begin, progress)
+        return Plan(prompt.repeated(num_samples), num_samples, sampling, ends, begin, progress)
 
     @arguments_of(_plan)
     def generate(self, *arguments: Any, **options: Any) -> Tensor:
@@ -92,13 +142,22 @@ class Drawing:
         Args:
             batch: B, sequences drawn side by side; 1 by default, or the prefix's own. A model with
                 dropout must be in evaluation mode.
-            prefix: (B, P) int64 or (B, P, 3), tokens that each sequence begins with.
+            prefix: (B, P) int64 or (B, P, 3), tokens that each sequence begins with; or an array,
+                or lists of tokens, one for each sequence and of any lengths.
             prefix_lengths: (B,) int in 0..P, when rows have prefixes of different lengths; tokens
                 past a row's length are ignored. Prompts are prefilled side by side, and each row
                 goes on from its own position as it would alone.
             length: tokens in a complete sequence, prefix included; by default `max_length`.
+            num_samples: sequences drawn from each prefix, which is prefilled once; they stand side
+                by side in the result.
             temperature: 1 draws from the model, less sharpens, 0 is greedy; see the head's
                 `sample`.
+            top_k: draw from the `top_k` likeliest tokens, more where several are as likely.
+            top_p: draw from the fewest likeliest tokens whose probabilities sum to `top_p` or more.
+            min_p: draw from tokens at least `min_p` times as likely as the likeliest. Filters need
+                a `Categorical` head; with several, a token has to pass all, `top_k` first.
+            stop: a token that ends its sequence, or several. Sequences that have ended are dropped
+                from the batch, and cost nothing more.
             generator: source of randomness, on the model's device; the same seed gives the same
                 tokens.
             progress: shows a bar on stderr.
@@ -113,7 +172,8 @@ class Drawing:
                 two.
 
         Returns:
-            (B, length) or (B, length, 3) int64.
+            (B * num_samples, length) or (B * num_samples, length, 3) int64. With `stop`, sequences
+            end with their stop token, -1 fills them up to the longest.
 
         Raises:
             ValueError, TypeError: arguments that cannot be right, before anything is drawn; or
@@ -123,26 +183,28 @@ class Drawing:
         The weights packed for "auto" and "compiled" stay in memory as long as the model does, and
         are packed again when the model has changed.
         """
-        prompt, tokens = self._plan(*arguments, **options)
-        return prompt.completed(list(tokens))
+        plan = self._plan(*arguments, **options)
+        return plan.prompt.completed(list(draw(plan)))
 
     @arguments_of(_plan)
     def stream(self, *arguments: Any, **options: Any) -> Iterator[Tensor]:
         """The tokens of each step as soon as they are drawn.
 
         Step i yields the token at position prefix_lengths[b] + i of each row b. Rows with longer
-        prefixes are complete before the others, and from then on yield -1.
+        prefixes are complete before the others, and from then on yield -1, as do rows that drew a
+        stop token.
 
         Args:
             arguments, options: as for `generate`.
 
         Yields:
-            (B,) or (B, 3) int64, length - min(prefix_lengths) times.
+            (B,) or (B, 3) int64, length - min(prefix_lengths) times, or until all rows have
+            stopped; B counts every sample.
 
         Raises:
             ValueError, TypeError: as for `generate`, at the call and not at the first token; on
                 the CPU, outputs that are NaN at their token.
         """
-        prompt, tokens = self._plan(*arguments, **options)
+        plan = self._plan(*arguments, **options)
         # Copied outside inference mode, because autograd refuses tensors made inside.
-        return (prompt.visible(step, token) for step, token in enumerate(tokens))
+        return (plan.prompt.visible(step, token) for step, token in enumerate(draw(plan)))

@@ -257,6 +257,9 @@ class FusedPredictor:
         """From the parameters after the last token taken."""
         if self.taken is None:
             return self.parameters, sampling.draw(self.decoder.head, self.parameters)
+        if sampling.filters:
+            parameters, self.state = self.decoder.step(self.taken, within_room(self.state))
+            return parameters, sampling.draw(self.decoder.head, parameters)
         parameters, token, self.state = self.decoder.step_and_sample(
             self.taken,
             within_room(self.state),
@@ -268,6 +271,10 @@ class FusedPredictor:
     def take(self, token: Tensor) -> None:
         """Remembers the token for the next draw."""
         self.taken = token
+
+    def keep(self, rows: Tensor) -> None:
+        """Forks and drops states."""
+        self.parameters, self.state = self.parameters[rows], self.state.index_select(rows)
 
 
 def _layers(state: DecodingState) -> tuple[LinearAttentionState, ...]:

@@ -27,6 +27,9 @@ class Predictor(Protocol):
     def take(self, token: Tensor) -> None:
         """Appends one token to each row."""
 
+    def keep(self, rows: Tensor) -> None:
+        """Goes on with the rows (any number, repeats allowed) alone, after a draw or none."""
+
 
 # Makes the predictor that continues a prompt.
 Begin = Callable[[Prompt], Predictor]
@@ -47,6 +50,10 @@ class StatefulPredictor:
     def take(self, token: Tensor) -> None:
         """One step."""
         self.parameters, self.state = self.model.step(token, within_room(self.state))
+
+    def keep(self, rows: Tensor) -> None:
+        """Forks and drops states."""
+        self.parameters, self.state = self.parameters[rows], self.state.index_select(rows)
 
 
 class RerunPredictor:
@@ -71,6 +78,11 @@ class RerunPredictor:
             ends = self.lengths.clamp(max=self.room - 1)
             self.tokens = self.tokens.index_put((rows, ends), token)
             self.lengths = (self.lengths + 1).clamp(max=self.room)
+
+    def keep(self, rows: Tensor) -> None:
+        """Forks and drops sequences."""
+        self.tokens = self.tokens[rows]
+        self.lengths = None if self.lengths is None else self.lengths[rows]
 
 
 def within_room(state: DecodingState) -> DecodingState:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from linattn_core.errors import expected
+from linattn_core.errors import expected, shown
 from linattn_models.decoding.model import Drawable
 from linattn_models.heads.base import check_tokens, token_shape
 from linattn_models.validation import at_least, lengths_within
+
+# (B, P) or (B, P, 3) tokens; an array of them; or the tokens of each sequence.
+Tokens = Tensor | Sequence[Any]
 
 
 @dataclass(frozen=True)
@@ -38,9 +44,33 @@ class Prompt:
         return cls(tokens, None, length, tokens.shape[1])
 
     @property
+    def batch(self) -> int:
+        """B, the sequences."""
+        return self.tokens.shape[0]
+
+    def repeated(self, times: int) -> Prompt:
+        """Each row so many times, side by side."""
+        if times == 1:
+            return self
+        lengths = None if self.lengths is None else self.lengths.repeat_interleave(times, 0)
+        return replace(self, tokens=self.tokens.repeat_interleave(times, 0), lengths=lengths)
+
+    def every(self, times: int) -> Prompt:
+        """The prompt that was `repeated` so many times."""
+        lengths = None if self.lengths is None else self.lengths[::times]
+        return replace(self, tokens=self.tokens[::times], lengths=lengths)
+
+    @property
     def steps(self) -> int:
         """Tokens to draw for the row with the shortest prefix."""
         return self.length - self.shortest
+
+    @property
+    def steps_of_rows(self) -> Tensor:
+        """(B,) tokens to draw for each row."""
+        if self.lengths is None:
+            return torch.full((self.batch,), self.steps, device=self.tokens.device)
+        return self.length - self.lengths
 
     @property
     def known(self) -> tuple[Tensor, Tensor | None]:
@@ -57,22 +87,29 @@ class Prompt:
         return drawn.masked_fill(complete.view(-1, *[1] * (drawn.ndim - 1)), -1)
 
     def completed(self, drawn: list[Tensor]) -> Tensor:
-        """The sequences (B, length) or (B, length, 3): each row's prefix, then its tokens."""
+        """The sequences (B, N) or (B, N, 3): each row's prefix, its tokens, and -1 after them.
+
+        N is the length of the longest.
+        """
         if self.lengths is None or not drawn:
             return torch.cat([self.tokens, *(token.unsqueeze(1) for token in drawn)], 1)
-        positions = torch.arange(self.length, device=self.tokens.device)
-        steps = positions - self.lengths.unsqueeze(1)  # (B, length), negative inside the prefix
-        rows = torch.arange(self.tokens.shape[0], device=self.tokens.device).unsqueeze(1)
-        tokens = torch.stack(drawn, 1)[rows, steps.clamp(min=0)]
-        inside = steps[:, : self.tokens.shape[1]] < 0
-        tokens[:, : self.tokens.shape[1]][inside] = self.tokens[inside]
-        return tokens
+        device = self.tokens.device
+        most = self.tokens.shape[1]  # tokens of the longest prefix
+        positions = torch.arange(min(self.length, most + len(drawn)), device=device)
+        steps = positions - self.lengths.unsqueeze(1)  # (B, N), negative inside the prefix
+        rows = torch.arange(self.batch, device=device).unsqueeze(1)
+        beyond = torch.full_like(drawn[0], -1)
+        tokens = torch.stack([*drawn, beyond], 1)[rows, steps.clamp(0, len(drawn))]
+        inside = steps[:, :most] < 0
+        tokens[:, :most][inside] = self.tokens[inside]
+        longest = (tokens >= 0).flatten(2).any(2) if tokens.ndim > 2 else tokens >= 0
+        return tokens[:, : int(longest.any(0).sum())]
 
 
 def checked_prompt(
     model: Drawable,
     batch: int | None,
-    prefix: Tensor | None,
+    prefix: Tokens | None,
     prefix_lengths: Tensor | None,
     length: int | None,
 ) -> Prompt:
@@ -83,6 +120,8 @@ def checked_prompt(
     """
     length = model.max_length if length is None else length
     check_length(model, length)
+    if not (prefix is None or isinstance(prefix, Tensor)):
+        prefix, prefix_lengths = as_tensors(prefix, prefix_lengths, model.device)
     prefix = _checked_prefix(model, batch, prefix, prefix_lengths, length)
     if prefix_lengths is None:
         check_tokens(model.head, prefix)
@@ -94,6 +133,32 @@ def checked_prompt(
     prefix = prefix.masked_fill(beyond.view(*beyond.shape, *[1] * (prefix.ndim - 2)), 0)
     check_tokens(model.head, prefix)
     return Prompt(prefix, None if low == high else lengths, length, low)
+
+
+def as_tensors(
+    prefix: Tokens, prefix_lengths: Tensor | None, device: torch.device
+) -> tuple[Tensor, Tensor | None]:
+    """An array or lists as tokens and lengths on the model's device.
+
+    Raises:
+        ValueError: lengths beside lists, which have lengths of their own, or no list.
+        TypeError: what holds no tokens.
+    """
+    if hasattr(prefix, "__array__"):
+        return torch.as_tensor(prefix, device=device), prefix_lengths
+    if prefix_lengths is not None:
+        advice = "pass lists of each sequence's own length"
+        raise ValueError(expected("prefix_lengths", "None beside lists", "lengths", advice))
+    if not len(prefix):
+        raise ValueError(expected("prefix", "at least one list of tokens", "none"))
+    try:
+        rows = [torch.as_tensor(row, dtype=torch.int64, device=device) for row in prefix]
+        padded = pad_sequence(rows, batch_first=True)
+    except (TypeError, ValueError, RuntimeError, IndexError):
+        wanted = "a tensor, an array, or a list of tokens for each sequence"
+        raise TypeError(expected("prefix", wanted, shown(prefix))) from None
+    lengths = torch.tensor([len(row) for row in rows], device=device)
+    return padded, lengths
 
 
 def check_length(model: Drawable, length: int) -> None:

@@ -1,16 +1,18 @@
-"""Temperature and generator of a draw, and the refusal of NaN."""
+"""How a token is drawn from a model's outputs, and the refusal of NaN."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from linattn_core.errors import expected
-from linattn_models.heads import Head
-from linattn_models.heads.base import checked_temperature
+from linattn_models.decoding.filters import Filters
+from linattn_models.decoding.model import Drawable
+from linattn_models.heads import Categorical, Head
+from linattn_models.heads.base import at_least_single, checked_temperature
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,7 @@ class Sampling:
     Args:
         temperature: 1 draws from the model, less sharpens, 0 is greedy. Below 1e-30 it is 0.
         generator: source of randomness, on the model's device; torch's own by default.
+        filters: the tokens that may be drawn.
 
     Raises:
         ValueError: a negative temperature.
@@ -27,19 +30,31 @@ class Sampling:
 
     temperature: float = 1.0
     generator: torch.Generator | None = None
+    filters: Filters = field(default_factory=Filters)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "temperature", checked_temperature(self.temperature))
 
-    def check_device(self, device: torch.device) -> None:
-        """Refuses a generator of another kind of device."""
-        if self.generator is not None and self.generator.device.type != device.type:
-            wanted = f"one on the model's {device}"
-            advice = f"make it by torch.Generator('{device}')"
+    def check(self, source: Drawable) -> None:
+        """Refuses what does not fit the source of tokens.
+
+        Raises:
+            ValueError: a generator of another kind of device, or filters for a head that gives no
+                probability for each token.
+        """
+        if self.generator is not None and self.generator.device.type != source.device.type:
+            wanted = f"one on the model's {source.device}"
+            advice = f"make it by torch.Generator('{source.device}')"
             raise ValueError(expected("generator", wanted, self.generator.device, advice))
+        if self.filters and not isinstance(source.head, Categorical):
+            got = f"a {type(source.head).__name__}"
+            advice = "leave out top_k, top_p and min_p"
+            raise ValueError(expected("the head", "a Categorical to filter", got, advice))
 
     def draw(self, head: Head, parameters: Tensor) -> Tensor:
         """Tokens (B,) or (B, 3) from parameters (B, P)."""
+        if self.filters:
+            parameters = self.filters(at_least_single(parameters), self.temperature)
         return head.sample(parameters, temperature=self.temperature, generator=self.generator)
 
 

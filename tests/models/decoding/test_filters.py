@@ -1,0 +1,112 @@
+"""top_k, top_p and min_p: what may be drawn, by the definition of each."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from linattn_models import MixtureOfLogistics
+from linattn_models.decoding.filters import Filters
+from tests.models.decoding.decoders import KINDS, Kind, long_model
+from tests.models.tiny import seeded, tiny_model
+
+TEMPERATURES = st.sampled_from([0.3, 1.0, 2.0])
+
+
+def passing(filters: Filters, logits: torch.Tensor, temperature: float = 1.0) -> list[set[int]]:
+    """The tokens of each row that may be drawn."""
+    return [
+        set(row.isfinite().nonzero().flatten().tolist()) for row in filters(logits, temperature)
+    ]
+
+
+@given(vocabulary=st.integers(2, 12), k=st.integers(1, 12), seed=st.integers(0, 99))
+def test_top_k_leaves_the_likeliest(vocabulary: int, k: int, seed: int) -> None:
+    logits = torch.randn(3, vocabulary, generator=seeded(seed))
+    ranked = logits.argsort(descending=True)
+    for row, kept in enumerate(passing(Filters(top_k=k), logits)):
+        assert kept == set(ranked[row, :k].tolist())
+
+
+@given(
+    vocabulary=st.sampled_from([2, 7, 300, 1_000]),
+    top_p=st.floats(0.01, 1.0),
+    temperature=TEMPERATURES,
+    seed=st.integers(0, 99),
+)
+def test_top_p_leaves_the_fewest_that_reach_it(
+    vocabulary: int, top_p: float, temperature: float, seed: int
+) -> None:
+    logits = 2 * torch.randn(2, vocabulary, generator=seeded(seed), dtype=torch.float64)
+    probabilities = torch.softmax(logits / temperature, -1)
+    for row, kept in enumerate(passing(Filters(top_p=top_p), logits, temperature)):
+        ordered = sorted(probabilities[row].tolist(), reverse=True)
+        assert sum(ordered[: len(kept)]) >= top_p - 1e-12
+        assert sum(ordered[: len(kept) - 1]) < top_p + 1e-12
+        assert kept == set(probabilities[row].topk(len(kept)).indices.tolist())
+
+
+@given(min_p=st.floats(0.0, 1.0), temperature=TEMPERATURES, seed=st.integers(0, 99))
+def test_min_p_leaves_what_is_likely_enough(min_p: float, temperature: float, seed: int) -> None:
+    logits = torch.randn(2, 9, generator=seeded(seed), dtype=torch.float64)
+    probabilities = torch.softmax(logits / temperature, -1)
+    for row, kept in enumerate(passing(Filters(min_p=min_p), logits, temperature)):
+        least = min_p * probabilities[row].max()
+        assert kept == {i for i, p in enumerate(probabilities[row]) if p >= least}
+
+
+def test_a_nucleus_of_equally_likely_tokens_keeps_them_all() -> None:
+    assert passing(Filters(top_p=0.5), torch.zeros(1, 600)) == [set(range(600))]
+
+
+def test_a_nucleus_of_half_a_large_vocabulary() -> None:
+    logits = torch.linspace(0, 1e-3, 2_000, dtype=torch.float64)[None]
+    (kept,) = passing(Filters(top_p=0.5), logits)
+    assert kept == set(range(2_000 - len(kept), 2_000)) and 990 < len(kept) < 1_010
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("options", [{"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}], ids=str)
+def test_the_strictest_filters_are_greedy(kind: str, options: dict[str, Any]) -> None:
+    kinds = Kind(kind)
+    model = long_model(7).to(kinds.device)
+    fields: dict[str, Any] = {"decoder": "eager" if kind == "eager" else kinds.decoder(model)}
+    greedy = model.generate(3, temperature=0.0, **fields)
+    drawn = model.generate(3, temperature=1.5, generator=kinds.seeded(), **options, **fields)
+    assert torch.equal(drawn, greedy)
+
+
+@pytest.mark.parametrize("method", ["stateful", "rerun"])
+def test_filters_that_leave_out_nothing_change_nothing(method: str) -> None:
+    model = tiny_model()
+    drawn = (
+        model.generate(4, generator=seeded(), method=method, **options)
+        for options in ({}, {"top_k": 7, "top_p": 1.0, "min_p": 0.0})
+    )
+    assert torch.equal(*drawn)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"top_k": 0}, "top_k: expected"),
+        ({"top_p": 0.0}, "top_p: expected above 0 and at most 1, got 0.0"),
+        ({"top_p": float("nan")}, "top_p: expected above 0 and at most 1, got nan"),
+        ({"top_p": True}, "top_p: expected above 0 and at most 1, got True"),
+        ({"min_p": 1.1}, "min_p: expected from 0 to 1, got 1.1"),
+    ],
+)
+def test_filters_out_of_range(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)):
+        tiny_model().generate(1, **options)
+
+
+def test_a_head_without_a_probability_for_each_token() -> None:
+    said = "the head: expected a Categorical to filter, got a MixtureOfLogistics; leave out top_k"
+    with pytest.raises(ValueError, match=re.escape(said)):
+        tiny_model(head=MixtureOfLogistics(2, 1, 17)).generate(1, top_k=3)

@@ -1,0 +1,142 @@
+"""Stop tokens, several samples of a prompt, and prompts as lists."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from linattn_models import MixtureOfLogistics
+from tests.models.decoding.decoders import KINDS, LONG, Kind, long_model
+from tests.models.tiny import ATTENTIONS, MAX_LENGTH, random_tokens, seeded, tiny_model
+
+
+def ended(tokens: torch.Tensor, given_tokens: int, stop: set[int]) -> list[int]:
+    """The length of each row, after its rule is checked: a stop token, then -1 to the end."""
+    lengths = []
+    for row in tokens.tolist():
+        drawn = row[given_tokens:]
+        end = next((i + 1 for i, token in enumerate(drawn) if token in stop), len(drawn))
+        assert all(token >= 0 for token in drawn[:end])
+        assert all(token == -1 for token in drawn[end:])
+        lengths.append(given_tokens + end)
+    return lengths
+
+
+@given(
+    attention=st.sampled_from(ATTENTIONS),
+    method=st.sampled_from(["stateful", "rerun"]),
+    batch=st.integers(1, 6),
+    stop=st.sets(st.integers(0, 6), min_size=1, max_size=3),
+    seed=st.integers(0, 50),
+)
+def test_rows_end_with_their_stop_token(
+    attention: str, method: str, batch: int, stop: set[int], seed: int
+) -> None:
+    model = tiny_model(attention)
+    prefix = random_tokens(model, batch, 2)
+    tokens = model.generate(prefix=prefix, stop=sorted(stop), generator=seeded(seed), method=method)
+    assert torch.equal(tokens[:, :2], prefix)
+    assert tokens.shape[1] == max(ended(tokens, 2, stop))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_that_go_on_are_continued_as_the_model_would(kind: str) -> None:
+    kinds = Kind(kind)
+    model = long_model(7).to(kinds.device)
+    fields: dict[str, Any] = {"decoder": "eager" if kind == "eager" else kinds.decoder(model)}
+    prefix = kinds.tokens(model, 8, 2)
+    whole = model.generate(prefix=prefix, temperature=0.0, **fields)
+    stop = int(whole[0, 5])
+    tokens = model.generate(prefix=prefix, temperature=0.0, stop=stop, **fields)
+    lengths = ended(tokens, 2, {stop})
+    assert min(lengths) < LONG
+    for row, length in enumerate(lengths):
+        assert torch.equal(tokens[row, :length], whole[row, :length])
+
+
+@given(lengths=st.lists(st.integers(0, 5), min_size=1, max_size=4), seed=st.integers(0, 20))
+def test_prompts_of_different_lengths_stop_alone(lengths: list[int], seed: int) -> None:
+    model = tiny_model()
+    prompts = [random_tokens(model, 1, length)[0].tolist() for length in lengths]
+    tokens = model.generate(prefix=prompts, stop=[0, 1], generator=seeded(seed))
+    for row, prompt in zip(tokens, prompts, strict=True):
+        assert row[: len(prompt)].tolist() == prompt
+        ended(row[None], len(prompt), {0, 1})
+    shown = [row[row >= 0] for row in tokens]
+    assert max(map(len, shown)) == tokens.shape[1]
+
+
+def test_a_stream_ends_when_all_rows_have_stopped() -> None:
+    model = tiny_model()
+    steps = list(model.stream(2, stop=range(7)))
+    assert len(steps) == 1 and (steps[0] >= 0).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_samples_of_a_prompt_begin_with_it_and_differ(kind: str) -> None:
+    kinds = Kind(kind)
+    model = long_model(7).to(kinds.device)
+    fields: dict[str, Any] = {"decoder": "eager" if kind == "eager" else kinds.decoder(model)}
+    prefix = kinds.tokens(model, 2, 3)
+    tokens = model.generate(prefix=prefix, num_samples=5, generator=kinds.seeded(), **fields)
+    assert torch.equal(tokens[:, :3], prefix.repeat_interleave(5, 0))
+    assert len(tokens[:5].unique(dim=0)) > 1
+
+    greedy = model.generate(prefix=prefix, num_samples=2, temperature=0.0, **fields)
+    alone = model.generate(prefix=prefix, temperature=0.0, **fields)
+    assert torch.equal(greedy, alone.repeat_interleave(2, 0))
+
+
+def test_samples_are_those_of_repeated_prompts() -> None:
+    model = tiny_model()
+    prompts = [[1, 2, 3], [4]]
+    forked = model.generate(prefix=prompts, num_samples=2, generator=seeded())
+    repeated = [prompts[0]] * 2 + [prompts[1]] * 2
+    assert torch.equal(forked, model.generate(prefix=repeated, generator=seeded()))
+
+
+def test_lists_and_arrays_are_prompts() -> None:
+    model = tiny_model()
+    array = np.array([[1, 2], [3, 4]])
+    drawn = [
+        model.generate(prefix=prefix, generator=seeded())
+        for prefix in (torch.from_numpy(array), array, array.tolist())
+    ]
+    assert torch.equal(drawn[0], drawn[1]) and torch.equal(drawn[0], drawn[2])
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({"stop": 7}, ValueError, "stop: expected tokens in 0..6, got 7"),
+        ({"stop": [1, "2"]}, TypeError, "stop: expected an int or several, got '2'"),
+        ({"num_samples": 0}, ValueError, "num_samples: expected"),
+        ({"prefix": []}, ValueError, "prefix: expected at least one list of tokens, got none"),
+        ({"prefix": "text"}, TypeError, "prefix: expected a tensor, an array, or a list of tokens"),
+        (
+            {"prefix": [[1], [2.5, "x"]]},
+            TypeError,
+            "prefix: expected a tensor, an array, or a list",
+        ),
+        (
+            {"prefix": [[1], [2, 3]], "prefix_lengths": torch.tensor([1, 1])},
+            ValueError,
+            "prefix_lengths: expected None beside lists, got lengths",
+        ),
+        ({"prefix": [[1] * (MAX_LENGTH + 1)]}, ValueError, "prefix: expected at most the 9 tokens"),
+    ],
+)
+def test_bad_input(options: dict[str, Any], error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=re.escape(said)):
+        tiny_model().generate(**options)
+
+
+def test_tokens_of_several_values_do_not_stop() -> None:
+    with pytest.raises(ValueError, match="stop: expected a model with one value a token, got 3"):
+        tiny_model(head=MixtureOfLogistics(2, 3, 8)).generate(stop=1)
