@@ -42,7 +42,7 @@ class Recipe:
     ffn_dim: int = 768
     dropout: float = 0.1
     subsampling: Literal[1, 4] = 4
-    """Frames of audio for each frame of a transformer; 4 puts two convolutions in front."""
+    """Frames of audio for each frame of the model; 4 puts two convolutions in front."""
     depthwise_kernel: int = 11
     """Frames that a convolution before each block of a transformer sees; 0: none, as the paper."""
     lstm_layers: int = 3
@@ -76,10 +76,6 @@ class Recipe:
             is_causal=False,
         )
         return config.with_attention(self.attention)
-
-    def frames_an_output(self) -> int:
-        """Frames of audio for each frame of the model."""
-        return 1 if self.attention == "lstm" else self.subsampling
 
     def speeds(self) -> tuple[float, ...]:
         """The speeds to train at, the speech as it is first."""
@@ -140,8 +136,8 @@ def laptop(attention: Attention) -> Recipe:
 def paper(attention: Attention) -> Recipe:
     """The paper's own numbers: RAdam at 1e-4 for transformers, Adam at 1e-3 for the Bi-LSTM.
 
-    It gives neither batch nor updates; they are ours. Its rate is halved when the validation error
-    stops falling; here it stays, as a rate has to be a function of the step alone.
+    The rate is halved when the validation error stops falling. The paper gives neither batch nor
+    updates nor how often it evaluates; they are ours.
     """
     lstm = attention == "lstm"
     return Recipe(
@@ -158,6 +154,9 @@ def paper(attention: Attention) -> Recipe:
             batch_size=32,
             learning_rate=1e-3 if lstm else 1e-4,
             optimizer="adam" if lstm else "radam",
+            schedule="plateau",
+            drop_factor=0.5,
+            patience=1,
             log_every=100,
             eval_every=2_000,
             checkpoint_every=2_000,
