@@ -23,6 +23,7 @@ Attention = Literal["linear", "softmax", "lsh-1", "lsh-4", "lstm"]
 ATTENTIONS: tuple[Attention, ...] = ("linear", "softmax", "lsh-4", "lstm")  # of table 3
 
 SPEEDS = (1.0, 0.9, 1.1)
+KERNEL = 11  # frames that the convolution before a block sees
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +44,7 @@ class Recipe:
     dropout: float = 0.1
     subsampling: Literal[1, 4] = 4
     """Frames of audio for each frame of the model; 4 puts two convolutions in front."""
-    depthwise_kernel: int = 11
+    depthwise_kernel: int = KERNEL
     """Frames that a convolution before each block of a transformer sees; 0: none, as the paper."""
     lstm_layers: int = 3
     lstm_dim: int = 320
@@ -122,7 +123,7 @@ def laptop(attention: Attention) -> Recipe:
         weight_decay=0.01,
         clip_norm=1.0,
         log_every=20,
-        eval_every=400,
+        eval_every=200,
         checkpoint_every=200,
         keep_checkpoints=5,
     )
@@ -164,7 +165,8 @@ def paper(attention: Attention) -> Recipe:
     )
 
 
-PRESETS: dict[str, Callable[[Attention], Recipe]] = {
+PresetName = Literal["smoke", "laptop", "paper"]
+PRESETS: dict[PresetName, Callable[[Attention], Recipe]] = {
     "smoke": smoke,
     "laptop": laptop,
     "paper": paper,

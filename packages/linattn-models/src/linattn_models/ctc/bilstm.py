@@ -39,7 +39,7 @@ class CTCBiLSTM(Recognizer):
 
     def hidden(self, frames: Tensor, lengths: Tensor | None, padding: Tensor | None) -> Tensor:
         """(B, N, num_inputs) -> (B, N, 2 hidden_dim)."""
-        if lengths is None:
+        if lengths is None or padding is None:
             return cast(Tensor, self.lstm(frames)[0])
         # Not packed: the backward pass of packed rows is O(N^2) on a CPU.
         places = torch.arange(frames.shape[1], device=frames.device)

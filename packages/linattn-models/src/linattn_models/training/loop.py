@@ -104,9 +104,7 @@ class Loop:
         self._read_losses()
         losses, self.progress.unlogged_losses = self.progress.unlogged_losses, []
         if self.log is not None and losses:
-            rate = learning_rate(
-                self.updater.config, self.progress.step - 1, self.progress.errors
-            )
+            rate = learning_rate(self.updater.config, self.progress.step - 1, self.progress.errors)
             values = {"loss": math.fsum(losses) / len(losses), "learning_rate": rate}
             self.log.log(self.progress.step, "train", values, self.progress.train_seconds)
 
