@@ -140,6 +140,9 @@ class TrainingConfig(TrainingFlags):
 
     def _require_betas(self) -> None:
         betas: Any = self.betas
+        if isinstance(betas, list):  # from JSON
+            betas = tuple(betas)
+            object.__setattr__(self, "betas", betas)
         numbers = isinstance(betas, tuple) and len(betas) == 2
         if not numbers or not all(isinstance(b, float | int) and 0 <= b < 1 for b in betas):
             raise ValueError(expected("betas", "two numbers from 0 to below 1", shown(betas)))
