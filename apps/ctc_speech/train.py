@@ -19,13 +19,13 @@ if __name__ == "__main__":  # importing torch takes seconds, in which Ctrl-C is 
 
 import dataclasses
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, cast, get_args
 
 from linattn_core.errors import expected, near, shown
 from linattn_models.training import peek_flag, preset_flags, run_script
 from speech.corpora import default_cache, load_corpus
 from speech.models import APP
-from speech.presets import PRESETS, Attention, Recipe
+from speech.presets import PRESETS, Attention, PresetName, Recipe
 from speech.training import train_model
 
 
@@ -33,7 +33,7 @@ from speech.training import train_model
 class Flags(Recipe):
     """The settings of a run."""
 
-    preset: Literal["smoke", "laptop", "paper"]
+    preset: PresetName
     """smoke: seconds; laptop: about an hour on two cores; paper: the paper's own numbers."""
     data_dir: Path | None = None
     """Folder of the corpus, or with a subfolder of its name; synthetic needs none."""
@@ -61,7 +61,9 @@ def main() -> None:
         known = near(attention, get_args(Attention))
         raise ValueError(expected("--attention", "a known name", shown(attention), known))
     chosen = cast(Attention, attention)
-    presets = {name: Flags(**vars(preset(chosen))) for name, preset in PRESETS.items()}
+    presets: dict[str, Flags] = {
+        name: Flags(**vars(preset(chosen))) for name, preset in PRESETS.items()
+    }
     flags = preset_flags(presets, "laptop", description=__doc__)
     corpus = load_corpus(
         flags.corpus,

@@ -25,7 +25,7 @@ from linattn_models.training import TrainingConfig
             "expected a finite number above 0, got nan",
         ),
         ({"clip_norm": 0.0}, "clip_norm: expected a finite number above 0 or None, got 0.0"),
-        ({"betas": (0.9, 1.0)}, r"betas: expected two numbers from 0 to below 1, got \(0.9, 1.0\)"),
+        ({"betas": (0.9, 1.0)}, "betas: expected two numbers from 0 to below 1, got (0.9, 1.0)"),
         ({"betas": 0.9}, "betas: expected two numbers from 0 to below 1, got 0.9"),
         ({"weight_decay": -0.1}, "weight_decay: expected a finite number of at least 0, got -0.1"),
         (
@@ -37,6 +37,13 @@ from linattn_models.training import TrainingConfig
             "got 'float16'; known are 'no', 'bf16', 'fp16'",
         ),
         ({"schedule": "step"}, "drop_at: expected a number with the schedule 'step'"),
+        ({"schedule": "plateau", "eval_every": 2}, "patience: expected a number with the schedule"),
+        ({"patience": 1}, "None with any other, got 1 with 'constant'"),
+        ({"schedule": "plateau", "patience": 0, "eval_every": 2}, "patience: expected an integer"),
+        (
+            {"schedule": "plateau", "patience": 1},
+            "eval_every: expected a number with the schedule 'plateau', got None",
+        ),
         ({"drop_at": 5}, "None with any other, got 5 with 'constant'"),
         (
             {"schedule": "cosine", "warmup_steps": 10},

@@ -17,6 +17,7 @@ import safetensors.torch
 import torch
 
 from linattn_models.training import RunFolder
+from tests.training.test_plateau import UNSTEADY, assert_rates_follow
 from tests.training.toy import logged, same_weights, toy_run
 
 Start = Callable[..., subprocess.Popen[str]]
@@ -63,6 +64,12 @@ def test_a_killed_run_resumes_bit_for_bit(
     assert resumed["metrics"] == toy_run(whole, **options)["metrics"]
     assert logged(out) == logged(whole)
     assert same_weights(out, whole)
+
+
+def test_all_processes_follow_the_error_that_one_measures(start: Start, out: Path) -> None:
+    code, _, errors = ended(start(out, processes=2, steps=5, **UNSTEADY))
+    assert code == 0, errors
+    assert_rates_follow(logged(out), patience=1)
 
 
 def test_a_second_resume_is_refused_while_the_first_runs(

@@ -111,6 +111,7 @@ def toy_run(
         ToyData() if data is None else data,
         loss=loss,
         evaluate=evaluate,
+        monitor="error",
         config=toy_config(**changes),
         out=out,
         resume=resume,

@@ -132,6 +132,38 @@ class LengthOrder:
         yield order[begin:]
 
 
+class TypicalOrder:
+    """Batches by which updates are timed: of short, of middling and of long utterances, in turn.
+
+    Args:
+        order: whose batches are timed.
+        parts: how many batches, each the middle one of a part of all, sorted by length.
+    """
+
+    def __init__(self, order: LengthOrder, parts: int = 3) -> None:
+        batches = order.epoch(0)
+        self._batches = [batches[(2 * p + 1) * len(batches) // (2 * parts)] for p in range(parts)]
+
+    def indices(self, step: int) -> Tensor:
+        """The utterances of the update that follows `step` others."""
+        return self._batches[step % len(self._batches)]
+
+
+class LongestOrder:
+    """The batch of the longest utterances, for every update.
+
+    Args:
+        order: whose batch it is.
+    """
+
+    def __init__(self, order: LengthOrder) -> None:
+        self._longest = order.epoch(0)[-1]
+
+    def indices(self, step: int) -> Tensor:
+        """The same utterances for every step."""
+        return self._longest
+
+
 def usable(
     frames: Sequence[Sequence[int]],
     classes: Sequence[Sequence[int]],

@@ -57,9 +57,15 @@ class TrainedRun:
 def build_model(recipe: Recipe, num_phones: int) -> Recognizer:
     """A recognizer with random weights."""
     if recipe.attention == "lstm":
-        dropout = recipe.dropout if recipe.lstm_layers > 1 else 0.0
-        layers = {"num_layers": recipe.lstm_layers, "hidden_dim": recipe.lstm_dim}
-        return CTCBiLSTM(CTCBiLSTMConfig(num_phones, dropout=dropout, **layers))
+        return CTCBiLSTM(
+            CTCBiLSTMConfig(
+                num_phones,
+                num_layers=recipe.lstm_layers,
+                hidden_dim=recipe.lstm_dim,
+                dropout=recipe.dropout if recipe.lstm_layers > 1 else 0.0,
+                subsampling=recipe.subsampling,
+            )
+        )
     return CTCTransformer(
         CTCTransformerConfig(
             num_phones,

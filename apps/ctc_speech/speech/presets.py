@@ -23,6 +23,7 @@ Attention = Literal["linear", "softmax", "lsh-1", "lsh-4", "lstm"]
 ATTENTIONS: tuple[Attention, ...] = ("linear", "softmax", "lsh-4", "lstm")  # of table 3
 
 SPEEDS = (1.0, 0.9, 1.1)
+KERNEL = 11  # frames that the convolution before a block sees
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +43,8 @@ class Recipe:
     ffn_dim: int = 768
     dropout: float = 0.1
     subsampling: Literal[1, 4] = 4
-    """Frames of audio for each frame of a transformer; 4 puts two convolutions in front."""
-    depthwise_kernel: int = 11
+    """Frames of audio for each frame of the model; 4 puts two convolutions in front."""
+    depthwise_kernel: int = KERNEL
     """Frames that a convolution before each block of a transformer sees; 0: none, as the paper."""
     lstm_layers: int = 3
     lstm_dim: int = 320
@@ -76,10 +77,6 @@ class Recipe:
             is_causal=False,
         )
         return config.with_attention(self.attention)
-
-    def frames_an_output(self) -> int:
-        """Frames of audio for each frame of the model."""
-        return 1 if self.attention == "lstm" else self.subsampling
 
     def speeds(self) -> tuple[float, ...]:
         """The speeds to train at, the speech as it is first."""
@@ -126,7 +123,7 @@ def laptop(attention: Attention) -> Recipe:
         weight_decay=0.01,
         clip_norm=1.0,
         log_every=20,
-        eval_every=400,
+        eval_every=200,
         checkpoint_every=200,
         keep_checkpoints=5,
     )
@@ -140,8 +137,8 @@ def laptop(attention: Attention) -> Recipe:
 def paper(attention: Attention) -> Recipe:
     """The paper's own numbers: RAdam at 1e-4 for transformers, Adam at 1e-3 for the Bi-LSTM.
 
-    It gives neither batch nor updates; they are ours. Its rate is halved when the validation error
-    stops falling; here it stays, as a rate has to be a function of the step alone.
+    The rate is halved when the validation error stops falling. The paper gives neither batch nor
+    updates nor how often it evaluates; they are ours.
     """
     lstm = attention == "lstm"
     return Recipe(
@@ -158,6 +155,9 @@ def paper(attention: Attention) -> Recipe:
             batch_size=32,
             learning_rate=1e-3 if lstm else 1e-4,
             optimizer="adam" if lstm else "radam",
+            schedule="plateau",
+            drop_factor=0.5,
+            patience=1,
             log_every=100,
             eval_every=2_000,
             checkpoint_every=2_000,
@@ -165,7 +165,8 @@ def paper(attention: Attention) -> Recipe:
     )
 
 
-PRESETS: dict[str, Callable[[Attention], Recipe]] = {
+PresetName = Literal["smoke", "laptop", "paper"]
+PRESETS: dict[PresetName, Callable[[Attention], Recipe]] = {
     "smoke": smoke,
     "laptop": laptop,
     "paper": paper,

@@ -56,6 +56,7 @@ def train_model(
         evaluate=lambda model: evaluated(model, dev, corpus.inventory, ctc_greedy).metrics(),
         config=config,
         order=order,
+        monitor="phoneme_error_rate",
         out=out,
         resume=resume,
         describe={
@@ -151,7 +152,7 @@ def _speech(
         [[len(array) for array in speeds] for speeds in frames],
         classes,
         [f"{corpus.name}, {item.id}" for item in utterances],
-        subsampling=recipe.frames_an_output(),
+        subsampling=recipe.subsampling,
         max_frames=recipe.max_frames,
         bad_input=recipe.bad_input,
         skipped=skipped,

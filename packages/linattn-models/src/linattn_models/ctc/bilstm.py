@@ -3,34 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from linattn_models.ctc.config import CTCBiLSTMConfig
-from linattn_models.ctc.recognizer import (
-    Recognizer,
-    blank_past,
-    check_frames,
-    classified,
-    past_lengths,
-)
-from linattn_models.validation import exact_keys, lengths_within
+from linattn_models.ctc.recognizer import Recognizer
+from linattn_models.validation import exact_keys
 
 
 class CTCBiLSTM(Recognizer):
     """log p(class | all frames) for every frame, by bidirectional layers of LSTM.
 
+    Cost: O(T) time, frame after frame within a row.
+
     Args:
         config: the layers.
     """
 
+    config: CTCBiLSTMConfig
+
     def __init__(self, config: CTCBiLSTMConfig) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         self.lstm = nn.LSTM(
-            config.num_features,
+            self.num_inputs,
             config.hidden_dim,
             config.num_layers,
             batch_first=True,
@@ -39,32 +37,41 @@ class CTCBiLSTM(Recognizer):
         )
         self.output = nn.Linear(2 * config.hidden_dim, config.num_phones + 1)
 
-    def forward(self, frames: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Log-probabilities of the blank and of each phone, for every frame.
+    def hidden(self, frames: Tensor, lengths: Tensor | None, padding: Tensor | None) -> Tensor:
+        """(B, N, num_inputs) -> (B, N, 2 hidden_dim)."""
+        if lengths is None or padding is None:
+            return cast(Tensor, self.lstm(frames)[0])
+        # Not packed: the backward pass of packed rows is O(N^2) on a CPU.
+        places = torch.arange(frames.shape[1], device=frames.device)
+        reverse = torch.where(padding, places, lengths.unsqueeze(1) - 1 - places).unsqueeze(-1)
+        x = frames
+        for layer in range(self.config.num_layers):
+            if layer:
+                x = F.dropout(x, self.config.dropout, self.training)
+            onward = self._direction(x, f"l{layer}")
+            # The backward direction begins at each row's own last frame.
+            turned = x.gather(1, reverse.expand_as(x))
+            back = self._direction(turned, f"l{layer}_reverse")
+            x = torch.cat([onward, back.gather(1, reverse.expand_as(back))], dim=-1)
+        return x
 
-        Args:
-            frames: (B, T, F), in the dtype of the weights.
-            lengths: (B,) int, in 1..T; each row gives the same as alone in that length.
-
-        Returns:
-            (B, T, num_phones + 1). Class 0 is the blank; past a row's length it is certain (0, the
-            others -inf), so that decoding all T frames gives the same phones.
-
-        Raises:
-            ValueError, TypeError: another shape or dtype, or lengths out of 1..T.
-
-        Cost: O(T) time, frame after frame within a row.
-        """
-        check_frames(frames, self.config.num_features, self.output.weight)
-        if lengths is None:
-            return classified(self.output, self.lstm(frames)[0])
-        lengths_within("lengths", lengths, frames.shape[0], frames.shape[1], shortest=1)
-        # Packed, the backward direction begins at each row's own last frame.
-        packed = pack_padded_sequence(frames, lengths.cpu(), True, enforce_sorted=False)
-        hidden = self.lstm(packed)[0]
-        packed = hidden._replace(data=classified(self.output, hidden.data))
-        padded, _ = pad_packed_sequence(packed, True, total_length=frames.shape[1])
-        return blank_past(padded, past_lengths(lengths.to(padded.device), frames.shape[1]))
+    def _direction(self, x: Tensor, place: str) -> Tensor:
+        """(B, N, features) -> (B, N, hidden_dim): one direction of one layer of `self.lstm`."""
+        kinds = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        weights = [getattr(self.lstm, f"{kind}_{place}") for kind in kinds]
+        start = x.new_zeros(1, x.shape[0], self.config.hidden_dim)
+        outputs, _, _ = torch.lstm(
+            x,
+            (start, start),
+            weights,
+            has_biases=True,
+            num_layers=1,
+            dropout=0.0,
+            train=self.training,
+            bidirectional=False,
+            batch_first=True,
+        )
+        return outputs
 
     def to_dict(self) -> dict[str, Any]:
         """What rebuilds the model without its weights, as JSON values."""

@@ -4,13 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from linattn_core.errors import expected, shown
 from linattn_models.config import TransformerConfig
 from linattn_models.validation import at_least, from_fields, in_range
 
 SUBSAMPLINGS = (1, 4)
+
+
+class FrontConfig(Protocol):
+    """What the configurations of all recognizers have."""
+
+    @property
+    def num_phones(self) -> int:
+        """Classes besides the blank."""
+
+    @property
+    def num_features(self) -> int:
+        """F, features of a frame."""
+
+    @property
+    def subsampling(self) -> int:
+        """Input frames for each output frame: 4 by two 3 x 3 convolutions of stride 2, or 1."""
+
+    @property
+    def channels(self) -> int:
+        """Of these convolutions."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +43,7 @@ class CTCBiLSTMConfig:
         num_layers: layers, each of both directions.
         hidden_dim: of each direction; a layer has twice as many outputs.
         dropout: probability at which outputs between two layers are dropped, in training mode.
+        subsampling, channels: as for `CTCTransformerConfig`.
     """
 
     num_phones: int
@@ -30,9 +51,12 @@ class CTCBiLSTMConfig:
     num_layers: int = 3
     hidden_dim: int = 320
     dropout: float = 0.0
+    subsampling: int = 1
+    channels: int = 32
 
     def __post_init__(self) -> None:
-        for name in ("num_phones", "num_features", "num_layers", "hidden_dim"):
+        _check_front(self)
+        for name in ("num_layers", "hidden_dim"):
             at_least(name, getattr(self, name), 1)
         in_range("dropout", self.dropout, 0.0, 1.0)
         if self.dropout and self.num_layers == 1:
@@ -77,15 +101,12 @@ class CTCTransformerConfig:
     depthwise_kernel: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("num_phones", "num_features", "channels"):
-            at_least(name, getattr(self, name), 1)
+        _check_front(self)
         if not isinstance(self.transformer, TransformerConfig) or self.transformer.is_causal:
             wanted = (
                 "a TransformerConfig with is_causal=False, since each phone depends on all frames"
             )
             raise ValueError(expected("transformer", wanted, shown(self.transformer)))
-        if self.subsampling not in SUBSAMPLINGS or isinstance(self.subsampling, bool):
-            raise ValueError(expected("subsampling", "1 or 4", shown(self.subsampling)))
         at_least("depthwise_kernel", self.depthwise_kernel, 0)
         if self.depthwise_kernel and self.depthwise_kernel % 2 == 0:
             wanted = "an odd number of frames, or 0 for no convolution"
@@ -106,3 +127,10 @@ class CTCTransformerConfig:
         if isinstance(values, Mapping) and "transformer" in values:
             values = {**values, "transformer": TransformerConfig.from_dict(values["transformer"])}
         return from_fields(cls, what, values)
+
+
+def _check_front(config: FrontConfig) -> None:
+    for name in ("num_phones", "num_features", "channels"):
+        at_least(name, getattr(config, name), 1)
+    if config.subsampling not in SUBSAMPLINGS or isinstance(config.subsampling, bool):
+        raise ValueError(expected("subsampling", "1 or 4", shown(config.subsampling)))

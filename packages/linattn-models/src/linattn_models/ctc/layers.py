@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import cast
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-
-from linattn_models.ctc.recognizer import past_lengths
 
 
 class Subsampling(nn.Module):
@@ -62,3 +61,8 @@ class Convolution(nn.Module):
         if padding is not None:
             inputs = inputs.masked_fill(padding.unsqueeze(-1), 0.0)
         return x + cast(Tensor, self.depthwise(inputs.transpose(1, 2))).transpose(1, 2)
+
+
+def past_lengths(lengths: Tensor, length: int) -> Tensor:
+    """(B, length) bool: the padding, at or past each row's length."""
+    return torch.arange(length, device=lengths.device) >= lengths.unsqueeze(1)

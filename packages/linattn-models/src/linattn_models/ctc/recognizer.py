@@ -8,19 +8,78 @@ import torch
 from torch import Tensor, nn
 
 from linattn_core.errors import expected
+from linattn_models.ctc.config import FrontConfig
 from linattn_models.ctc.labels import BLANK, ctc_greedy
+from linattn_models.ctc.layers import Subsampling, past_lengths
 from linattn_models.ctc.loss import ctc_loss
+from linattn_models.validation import lengths_within
 
 
 class Recognizer(nn.Module):
     """Frames (B, T, F) in, log-probabilities of the classes (B, T', num_phones + 1) out.
 
-    A subclass implements `forward`, and `output_lengths` where T' is not T.
+    A subclass has layers `hidden` and a last linear one, `output`.
+
+    Args:
+        config: the layers; those in front are the same for all recognizers.
     """
 
+    config: FrontConfig
+    output: nn.Linear
+
+    def __init__(self, config: FrontConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.subsampling = Subsampling(config.channels) if config.subsampling > 1 else None
+
+    @property
+    def num_inputs(self) -> int:
+        """The features of a frame behind the convolutions in front."""
+        features = self.config.num_features
+        return features if self.subsampling is None else self.subsampling.num_outputs(features)
+
     def output_lengths(self, lengths: Tensor) -> Tensor:
-        """The output frames of rows with so many input frames, of the same shape and dtype."""
-        return lengths
+        """The output frames of rows with so many input frames: ceil(length / subsampling)."""
+        return (lengths + self.config.subsampling - 1) // self.config.subsampling
+
+    def hidden(self, frames: Tensor, lengths: Tensor | None, padding: Tensor | None) -> Tensor:
+        """What `output` classifies: (B, T', num_inputs) -> (B, T', H).
+
+        Args:
+            frames: behind the convolutions in front.
+            lengths: (B,) int, in 1..T'; None if no row is padded.
+            padding: (B, T') bool, at or past each row's length; None likewise.
+        """
+        raise NotImplementedError
+
+    def forward(self, frames: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Log-probabilities of the blank and of each phone, for every output frame.
+
+        Args:
+            frames: (B, T, F), in the dtype of the weights.
+            lengths: (B,) int, in 1..T; each row gives the same as alone in that length.
+
+        Returns:
+            (B, ceil(T / subsampling), num_phones + 1). Class 0 is the blank; past a row's
+            `output_lengths` it is certain (0, the others -inf), so that decoding all output frames
+            gives the same phones.
+
+        Raises:
+            ValueError, TypeError: another shape or dtype, or lengths out of 1..T.
+        """
+        check_frames(frames, self.config.num_features, self.output.weight)
+        padding = None
+        if lengths is not None:
+            lengths_within("lengths", lengths, frames.shape[0], frames.shape[1], shortest=1)
+            lengths = lengths.to(frames.device)
+            frames = frames.masked_fill(past_lengths(lengths, frames.shape[1])[..., None], 0.0)
+        if self.subsampling is not None:
+            frames = self.subsampling(frames, lengths)
+        if lengths is not None:
+            lengths = self.output_lengths(lengths)
+            padding = past_lengths(lengths, frames.shape[1])
+        log_probabilities = classified(self.output, self.hidden(frames, lengths, padding))
+        return log_probabilities if padding is None else blank_past(log_probabilities, padding)
 
     def loss(
         self, frames: Tensor, lengths: Tensor | None, targets: Tensor, target_lengths: Tensor
@@ -56,11 +115,6 @@ def check_frames(frames: Tensor, num_features: int, weight: Tensor) -> None:
 def classified(output: nn.Linear, hidden: Tensor) -> Tensor:
     """Log-probabilities of the classes, in the dtype of the weights inside autocast, too."""
     return cast(Tensor, output(hidden)).log_softmax(-1, dtype=output.weight.dtype)
-
-
-def past_lengths(lengths: Tensor, length: int) -> Tensor:
-    """(B, length) bool: the padding, at or past each row's length."""
-    return torch.arange(length, device=lengths.device) >= lengths.unsqueeze(1)
 
 
 def blank_past(log_probabilities: Tensor, padding: Tensor) -> Tensor:

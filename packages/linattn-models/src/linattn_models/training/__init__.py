@@ -19,7 +19,9 @@ if _missing:
 from linattn_models.training.averaging import average_weights  # noqa: E402
 from linattn_models.training.compare import (  # noqa: E402
     copy_records,
+    measure_memory,
     measure_updates,
+    recorded_times,
     require_run,
     run_summary,
     trained_run,
@@ -61,11 +63,13 @@ __all__ = [
     "figure",
     "is_main_process",
     "markdown_table",
+    "measure_memory",
     "measure_updates",
     "peek_flag",
     "plot_panels",
     "points",
     "preset_flags",
+    "recorded_times",
     "require_at_least",
     "require_run",
     "run_script",

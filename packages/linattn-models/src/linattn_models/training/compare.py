@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -14,13 +16,15 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
-from linattn_core.errors import expected
+from linattn_core.errors import expected, shown
 from linattn_models.files import replace_file
+from linattn_models.memory import peak_memory
 from linattn_models.training.config import TrainingFlags, flatten
 from linattn_models.training.data import Order, TrainingData
 from linattn_models.training.optimization import Loss, Updater
 from linattn_models.training.run_folder import RunFolder
 from linattn_models.training.runtime import deterministic_kernels, environment, make_accelerator
+from linattn_models.validation import json_object
 
 _UPDATES_A_ROUND = 3
 _EVALUATIONS = 8  # while a model trains, at least: the points of its curve
@@ -134,6 +138,72 @@ def measure_updates(
                 seconds = _seconds_an_update(updater, turn * _UPDATES_A_ROUND, device)
                 readings[name].append(seconds)
     return {name: median(times) for name, times in readings.items()}, environment(device)
+
+
+def recorded_times(
+    file: Path,
+    about: Mapping[str, object],
+    names: Collection[str],
+    measure: Callable[[], tuple[Mapping[str, float], Mapping[str, object]]],
+) -> dict[str, Any]:
+    """The content of `file`, measured and written there if there is no such file.
+
+    So a comparison that goes on after an interruption has the budgets that it began with.
+
+    Args:
+        about: what decides the times, such as the dataset and the preset; JSON values.
+        names: of the models that must be in it.
+        measure: returns seconds by name, and what else is kept, such as the environment.
+
+    Returns:
+        `about`, "seconds" by name, and what else `measure` returned.
+
+    Raises:
+        ValueError: the file is damaged, or has the times of other models.
+    """
+    if not file.exists():
+        seconds, others = measure()
+        timing: dict[str, Any] = {**about, "seconds": seconds, **others}
+        replace_file(file, (json.dumps(timing, indent=2) + "\n").encode())
+        return timing
+    timing = _read_times(file)
+    other = {name: timing.get(name) for name in about}
+    absent = [name for name in names if name not in timing["seconds"]]
+    if other != dict(about) or absent:
+        wanted = f"times of {dict(about)}, of {', '.join(names)} together"
+        got = f"times of {other}, of {', '.join(timing['seconds'])}"
+        raise ValueError(expected(str(file), wanted, got, "choose another --out"))
+    return timing
+
+
+def _read_times(file: Path) -> dict[str, Any]:
+    timing = json_object(file.read_bytes(), str(file))
+    seconds = timing.get("seconds")
+    values = seconds.values() if isinstance(seconds, dict) else [None]
+    if not all(isinstance(x, int | float) and 0 < x < math.inf for x in values):
+        raise ValueError(expected(str(file), "the times of updates", shown(seconds), "remove it"))
+    return timing
+
+
+def measure_memory(
+    models: Mapping[str, nn.Module],
+    data: TrainingData,
+    loss: Loss,
+    flags: TrainingFlags,
+    order: Order | None = None,
+) -> dict[str, float]:
+    """Bytes by which the memory in use rises during an update of each model, by name.
+
+    The update is that of the first step, the second time it is made; the models are trained by it.
+    """
+    config = flags.config()
+    accelerator = make_accelerator(config)
+    peaks = {}
+    for name, model in models.items():
+        updater = Updater(accelerator, model.train(), data, loss, config, order)
+        updater.update(0)  # allocates what the optimizer keeps
+        peaks[name] = peak_memory(accelerator.device, partial(updater.update, 0))[1]
+    return peaks
 
 
 def _seconds_an_update(updater: Updater, first: int, device: torch.device) -> float:

@@ -14,7 +14,7 @@ from linattn_core.errors import expected, shown
 from linattn_models.validation import one_of
 
 Optimizer = Literal["radam", "adam", "adamw"]
-Schedule = Literal["constant", "cosine", "step"]
+Schedule = Literal["constant", "cosine", "step", "plateau"]
 MixedPrecision = Literal["no", "bf16", "fp16"]
 
 SUMMARIZED = {"seed", "parameters", "steps", "train_seconds", "metrics", "environment"}
@@ -29,10 +29,11 @@ _LONGEST_WARMUP = 100  # where warmup_steps is None
 # The smallest allowed value of each integer field.
 _LEAST = {
     **dict.fromkeys(("steps", "batch_size", "log_every", "keep_checkpoints"), 1),
-    **dict.fromkeys(("eval_every", "checkpoint_every", "drop_at"), 1),
+    **dict.fromkeys(("eval_every", "checkpoint_every", "drop_at", "patience"), 1),
     **dict.fromkeys(("warmup_steps", "seed"), 0),
 }
-_OPTIONAL = frozenset({"eval_every", "checkpoint_every", "drop_at", "warmup_steps", "clip_norm"})
+_OPTIONAL = frozenset({"eval_every", "checkpoint_every", "drop_at", "patience"})
+_OPTIONAL |= {"warmup_steps", "clip_norm"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,13 +54,17 @@ class TrainingFlags:
     betas: tuple[float, float] = (0.9, 0.999)
     """Decay rates of the optimizer's running means of the gradient and of its square."""
     schedule: Schedule = "constant"
-    """constant; cosine: to 0 at the last step; step: times drop-factor after drop-at updates."""
+    """constant; cosine: to 0 at the last step; step: times drop-factor after drop-at updates;
+    plateau: times drop-factor whenever the validation error has stopped falling."""
     warmup_steps: int | None = 0
     """Updates over which the rate rises from 0; None: a tenth of the steps, at most 100."""
     drop_at: int | None = None
     """For the schedule step: the updates after which the rate drops."""
     drop_factor: float = 0.1
-    """For the schedule step: what the rate is then multiplied by."""
+    """For the schedules step and plateau: what the rate is then multiplied by."""
+    patience: int | None = None
+    """For the schedule plateau: evaluations in a row that are no better than the best, after which
+    the rate drops."""
     weight_decay: float = 0.0
     clip_norm: float | None = None
     """The largest 2-norm of a gradient, which a larger one is scaled down to; None: no limit."""
@@ -135,14 +140,21 @@ class TrainingConfig(TrainingFlags):
 
     def _require_betas(self) -> None:
         betas: Any = self.betas
+        if isinstance(betas, list):  # from JSON
+            betas = tuple(betas)
+            object.__setattr__(self, "betas", betas)
         numbers = isinstance(betas, tuple) and len(betas) == 2
         if not numbers or not all(isinstance(b, float | int) and 0 <= b < 1 for b in betas):
             raise ValueError(expected("betas", "two numbers from 0 to below 1", shown(betas)))
 
     def _require_schedule(self) -> None:
-        if (self.schedule == "step") != (self.drop_at is not None):
-            wanted = "a number with the schedule 'step' and None with any other"
-            raise ValueError(expected("drop_at", wanted, f"{self.drop_at} with {self.schedule!r}"))
+        for name, owner in (("drop_at", "step"), ("patience", "plateau")):
+            value = getattr(self, name)
+            if (self.schedule == owner) != (value is not None):
+                wanted = f"a number with the schedule {owner!r} and None with any other"
+                raise ValueError(expected(name, wanted, f"{value} with {self.schedule!r}"))
+        if self.schedule == "plateau" and self.eval_every is None:
+            raise ValueError(expected("eval_every", "a number with the schedule 'plateau'", "None"))
         if self.schedule == "cosine" and self.warmup >= self.steps:
             wanted = f"fewer than steps={self.steps} with the schedule 'cosine'"
             raise ValueError(expected("warmup_steps", wanted, self.warmup))

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from accelerate.utils import broadcast_object_list
 from torch import Tensor, nn
 
+from linattn_core.errors import expected
 from linattn_models.training.data import preserved_random_state
 from linattn_models.training.metrics import MetricsLog, checked_metrics, finite_or_none
 from linattn_models.training.optimization import Updater, learning_rate, not_finite
@@ -33,6 +35,7 @@ class Loop:
         snapshots: writes the checkpoints.
         progress: where the run stands.
         log: where measurements go; None on all but the main process.
+        monitor: the metric that the schedule plateau follows.
     """
 
     updater: Updater
@@ -40,6 +43,7 @@ class Loop:
     snapshots: Snapshots
     progress: Progress
     log: MetricsLog | None
+    monitor: str | None = None
     _unread: list[Tensor] = field(default_factory=list)
 
     def run(self, stop: StopRequest) -> None:
@@ -76,7 +80,7 @@ class Loop:
 
     def _advance(self) -> None:
         with self.progress.timed():
-            self._unread.append(self.updater.update(self.progress.step))
+            self._unread.append(self.updater.update(self.progress.step, self.progress.errors))
         self.progress.step += 1
         if len(self._unread) == _MOST_UNREAD:
             self._read_losses()
@@ -100,7 +104,7 @@ class Loop:
         self._read_losses()
         losses, self.progress.unlogged_losses = self.progress.unlogged_losses, []
         if self.log is not None and losses:
-            rate = learning_rate(self.updater.config, self.progress.step - 1)
+            rate = learning_rate(self.updater.config, self.progress.step - 1, self.progress.errors)
             values = {"loss": math.fsum(losses) / len(losses), "learning_rate": rate}
             self.log.log(self.progress.step, "train", values, self.progress.train_seconds)
 
@@ -119,7 +123,19 @@ class Loop:
                 values = checked_metrics(self.evaluate(model.eval()))
             self.log.log(self.progress.step, "eval", values, self.progress.train_seconds)
             self.progress.metrics = {n: finite_or_none(value) for n, value in values.items()}
+        if self.monitor is not None:
+            self.progress.errors.append((self.progress.step, self._monitored(self.monitor)))
         self.updater.accelerator.wait_for_everyone()
+
+    def _monitored(self, name: str) -> float | None:
+        """The metric `name` of the last evaluation, on every process."""
+        metrics = self.progress.metrics
+        if self.log is not None and name not in metrics:
+            wanted = f"{name!r}, which the schedule 'plateau' follows"
+            raise ValueError(expected("metrics", wanted, ", ".join(metrics) or "none"))
+        values = [metrics.get(name)]
+        broadcast_object_list(values)  # only the main process has evaluated
+        return values[0]
 
     def _save(self) -> None:
         self._read_losses()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +17,9 @@ from linattn_models.training.data import ExampleOrder, Order, TrainingData
 
 Loss = Callable[[Any, Any], Tensor]
 
+# Of each evaluation, the updates made before it and the error, None where it was not finite.
+Errors = Sequence[tuple[int, float | None]]
+
 _CLASSES: dict[str, type[torch.optim.RAdam] | type[torch.optim.Adam] | type[torch.optim.AdamW]] = {
     "radam": torch.optim.RAdam,
     "adam": torch.optim.Adam,
@@ -24,32 +27,50 @@ _CLASSES: dict[str, type[torch.optim.RAdam] | type[torch.optim.Adam] | type[torc
 }
 
 
-def learning_rate(config: TrainingConfig, step: int) -> float:
+def learning_rate(config: TrainingConfig, step: int, errors: Errors = ()) -> float:
     """The learning rate of the update made when `step` updates have been made before it.
 
         rate(step) = learning_rate * min(1, (step + 1) / warmup) * decay(step)
 
-    A function of the step alone, so that a resume has nothing to restore.
+    A function of the step, and for the schedule plateau of what was measured until then, so that a
+    resumed run has the rates of one that was never stopped.
 
     Args:
         config: gives `learning_rate`, `schedule` and what the schedule needs.
         step: updates made so far; 0 for the first update.
+        errors: for the schedule plateau.
 
     Returns:
         The rate, above 0 for every step below `config.steps`.
     """
     rising = min(1.0, (step + 1) / config.warmup) if config.warmup else 1.0
-    return config.learning_rate * rising * _decay(config, step)
+    return config.learning_rate * rising * _decay(config, step, errors)
 
 
-def _decay(config: TrainingConfig, step: int) -> float:
+def _decay(config: TrainingConfig, step: int, errors: Errors) -> float:
     if config.schedule == "cosine":
         span = config.steps - config.warmup
         position = min(max(step - config.warmup, 0), span)
         return 0.5 * (1.0 + math.cos(math.pi * position / span))
+    if config.patience is not None:
+        measured = (error for after, error in errors if after <= step)
+        return config.drop_factor ** _plateaus(measured, config.patience)
     if config.drop_at is not None and step >= config.drop_at:
         return config.drop_factor
     return 1.0
+
+
+def _plateaus(errors: Iterable[float | None], patience: int) -> int:
+    """How often `patience` errors in a row were no better than the best one before them."""
+    best, waited, plateaus = math.inf, 0, 0
+    for error in errors:
+        if error is not None and error < best:
+            best, waited = error, 0
+            continue
+        waited += 1
+        if waited == patience:
+            waited, plateaus = 0, plateaus + 1
+    return plateaus
 
 
 def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -157,8 +178,12 @@ class Updater:
         self.optimizer = build_optimizer(config, self.parameters)
         self._module, self._stepper = accelerator.prepare(_LossModule(model, loss), self.optimizer)
 
-    def update(self, step: int) -> Tensor:
-        """Makes the update that follows `step` others; returns this process's loss before it."""
+    def update(self, step: int, errors: Errors = ()) -> Tensor:
+        """Makes the update that follows `step` others; returns this process's loss before it.
+
+        Args:
+            errors: as for `learning_rate`.
+        """
         indices = self._own_slice(self._order.indices(step))
         batch = send_to_device(
             self._data.batch(indices), self.accelerator.device, non_blocking=True
@@ -168,7 +193,7 @@ class Updater:
         if self.config.clip_norm is not None:
             self.accelerator.clip_grad_norm_(self.parameters.values(), self.config.clip_norm)
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(self.config, step)
+            group["lr"] = learning_rate(self.config, step, errors)
         self._stepper.step()
         self._stepper.zero_grad()
         return loss.detach()

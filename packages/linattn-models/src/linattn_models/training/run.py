@@ -36,6 +36,7 @@ def train(
     model_config: Mapping[str, object],
     evaluate: Evaluate | None = None,
     order: Order | None = None,
+    monitor: str | None = None,
     resume: bool = False,
 ) -> dict[str, Any]:
     """The summary of a run made or continued in the folder `out`; `model` is trained in place.
@@ -59,6 +60,7 @@ def train(
             not disturb training.
         order: the examples of each update, such as batches of similar lengths; by default
             permutations cut into batches of `config.batch_size`.
+        monitor: the metric of `evaluate` that the schedule plateau follows; smaller is better.
         resume: continue the run in `out` from its latest checkpoint, or from the beginning if it
             has none yet.
 
@@ -78,6 +80,7 @@ def train(
         Time O(steps); a checkpoint costs about twice the bytes of the largest of its files in host
         memory.
     """
+    followed = _followed(config, monitor, evaluate)
     folder = RunFolder(out)
     begun = folder.config() if resume and folder.holds_run() else None
     config = config.settled(begun)
@@ -107,7 +110,7 @@ def train(
         stack.enter_context(preserved_modes(model))
         stack.enter_context(deterministic_kernels(accelerator.device))
         model.train()
-        Loop(updater, evaluate, snapshots, progress, log).run(stop)
+        Loop(updater, evaluate, snapshots, progress, log, followed).run(stop)
         if accelerator.is_main_process:
             own = _summary(folder, config, model, progress, accelerator.device)
             folder.write_summary({**{name: described[name] for name in describe}, **own})
@@ -129,6 +132,15 @@ def _require_startable(folder: RunFolder, described: Mapping[str, Any], resume: 
         raise ValueError(f"{folder.path} holds no run to resume: start one there without resume")
     if resume:
         require_same_run(folder.config(), described, folder.path)
+
+
+def _followed(config: TrainingConfig, monitor: str | None, evaluate: object) -> str | None:
+    if config.schedule != "plateau":
+        return None
+    if monitor is None or evaluate is None:
+        advice = "choose another schedule"
+        raise ValueError(expected("the schedule 'plateau'", "an error to follow", "none", advice))
+    return monitor
 
 
 def _has_ended(folder: RunFolder, step: int) -> bool:

@@ -39,6 +39,7 @@ class Progress:
         unlogged_losses: of the updates since the last line of training loss.
         evaluated_at: the step of the last evaluation, 0 if there was none.
         metrics: what the last evaluation returned.
+        errors: of each evaluation, the step and the metric that the schedule plateau follows.
     """
 
     step: int = 0
@@ -47,6 +48,7 @@ class Progress:
     unlogged_losses: list[float] = field(default_factory=list)
     evaluated_at: int = 0
     metrics: dict[str, float | None] = field(default_factory=dict)
+    errors: list[tuple[int, float | None]] = field(default_factory=list)
 
     @contextmanager
     def timed(self) -> Iterator[None]:
@@ -176,6 +178,11 @@ def _is_finite(value: Any) -> bool:
     return type(value) in (int, float) and math.isfinite(value)
 
 
+def _is_error(value: Any) -> bool:
+    pair = isinstance(value, list) and len(value) == 2
+    return pair and _is_count(value[0]) and (value[1] is None or _is_finite(value[1]))
+
+
 # The check of each field of a record, and what the field must be.
 _RECORD: dict[str, tuple[Callable[[Any], bool], str]] = {
     **dict.fromkeys(("step", "metrics_lines", "evaluated_at"), (_is_count, "a count")),
@@ -185,6 +192,10 @@ _RECORD: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda v: isinstance(v, dict) and all(x is None or _is_finite(x) for x in v.values()),
         "numbers by name",
     ),
+    "errors": (
+        lambda v: isinstance(v, list) and all(map(_is_error, v)),
+        "steps with a number or null",
+    ),
     **dict.fromkeys(("fingerprint", "device"), (lambda v: isinstance(v, str), "text")),
     **dict.fromkeys(("steps", "processes"), (lambda v: _is_count(v) and v > 0, "1 or more")),
     "grad_scaler": (lambda v: v is None or isinstance(v, dict), "a dictionary or null"),
@@ -193,7 +204,8 @@ _RECORD: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 def _checked(checkpoint: Checkpoint) -> dict[str, Any]:
     """The record of a checkpoint, every field in its range."""
-    folder, record = checkpoint.folder, checkpoint.record
+    folder = checkpoint.folder
+    record = {"errors": [], **checkpoint.record}  # which older checkpoints lack
     checks = {**_RECORD, "step": (lambda v: v == checkpoint_step(folder), "that of the folder")}
     for name, (holds, wanted) in checks.items():
         got = record.get(name, "none")

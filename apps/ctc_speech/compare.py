@@ -1,0 +1,167 @@
+"""What each model learns within an equal time: the paper's table 3 and figure 5.
+
+    python apps/ctc_speech/compare.py --preset smoke                    seconds, synthetic speech
+    python apps/ctc_speech/compare.py --corpus an4 --data-dir DIR       40 minutes a model
+    python apps/ctc_speech/compare.py --corpus an4 --data-dir DIR --convolution --average 5
+
+First a few updates of each model are timed, in turn. Then each is trained for as many updates as
+fit into --minutes, from the same seed, on the same utterances in the same order.
+
+Into --out go results.md, curves.png, results.json, timings.json, and a folder for each run. Given
+again after an interruption, the same command continues, with the times it measured. Runs that
+train.py made in these folders, with as many updates, are taken as they are.
+"""
+
+from __future__ import annotations
+
+if __name__ == "__main__":  # importing torch takes seconds, in which Ctrl-C is one line too
+    import os
+    import signal
+
+    signal.signal(signal.SIGINT, lambda *_: (os.write(2, b"interrupted\n"), os._exit(130)))
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from linattn_core.errors import expected
+from linattn_models.files import replace_file
+from linattn_models.training import copy_records, require_at_least, run_script
+from speech.comparison import Comparison, Variant, draw, results_of, variants
+from speech.corpora import BadInput, CorpusName, default_cache, load_corpus
+from speech.models import APP
+from speech.presets import ATTENTIONS, Attention, PresetName
+from speech.tables import comparison_document, comparison_table
+
+MINUTES: dict[PresetName, float] = {"smoke": 0.02, "laptop": 40.0, "paper": 1_440.0}
+FILES = ("results.md", "curves.png", "results.json", "timings.json")
+
+
+@dataclasses.dataclass(frozen=True)
+class Flags:
+    """Train every model within the same time, and compare."""
+
+    preset: PresetName = "laptop"
+    """smoke: seconds; laptop: AN4 on two cores; paper: the paper's own numbers."""
+    corpus: CorpusName = "synthetic"
+    """synthetic is made on this machine; the others are read from --data-dir."""
+    data_dir: Path | None = None
+    """Folder of the corpus, or with a subfolder of its name; synthetic needs none."""
+    lexicon: Path | None = None
+    """Pronunciations in CMUdict format, for a kaldi corpus whose text is words."""
+    run_commands: bool = False
+    """Run the commands in Kaldi's lists of files; only for lists that you trust."""
+    bad_input: BadInput = "refuse"
+    """Whether utterances that cannot be used end this, or are left out and counted."""
+    utterances: int | None = None
+    """To train on, of the synthetic corpus; the preset's if not given."""
+    cache: Path = dataclasses.field(default_factory=default_cache)
+    """Folder for features and synthesized speech."""
+    attentions: tuple[Attention, ...] = ATTENTIONS
+    """What is compared; lstm is the Bi-LSTM."""
+    convolution: bool = False
+    """Train each transformer once more, with a convolution before each block."""
+    seeds: tuple[int, ...] = (0,)
+    """Each model is trained once for each."""
+    minutes: float | None = None
+    """Of updates, for each model; 40, for smoke a second, for paper a day."""
+    rounds: int = 7
+    """Turns that each model has while updates are timed."""
+    average: int = 1
+    """With the mean of the weights of so many checkpoints, too."""
+    finished: bool = False
+    """Train nothing: compare the runs that have ended."""
+    out: Path | None = None
+    """Folder for all of it; runs/ctc_speech/compare-CORPUS-PRESET if not given."""
+    publish: Path | None = None
+    """Folder that gets a copy without the weights, such as docs/results/speech."""
+
+    def folder(self) -> Path:
+        """Where everything goes."""
+        default = Path("runs", APP, f"compare-{self.corpus}-{self.preset}")
+        return self.out if self.out is not None else default
+
+    def chosen(self) -> list[Variant]:
+        """The runs, in the order in which they are made."""
+        of_seeds = [variants(self.attentions, self.convolution, seed) for seed in self.seeds]
+        return [variant for of_seed in of_seeds for variant in of_seed]
+
+    def command(self) -> str:
+        """What makes these results again."""
+        corpus = "" if self.corpus == "synthetic" else f" --corpus {self.corpus} --data-dir DIR"
+        seeds = " ".join(map(str, self.seeds))
+        parts = [
+            f"python apps/ctc_speech/compare.py --preset {self.preset}{corpus}",
+            f"--attentions {' '.join(self.attentions)}" * (self.attentions != ATTENTIONS),
+            "--convolution" * self.convolution,
+            f"--seeds {seeds}" * (self.seeds != (0,)),
+            f"--minutes {self.minutes:g}" if self.minutes is not None else "",
+            f"--average {self.average}" * (self.average > 1),
+        ]
+        return " ".join(filter(None, parts))
+
+
+def main(flags: Flags) -> None:
+    """Trains what is not trained yet, prints the table, and writes it."""
+    check(flags)
+    out = flags.folder()
+    for folder in (out, flags.publish):
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)  # refused now, not after the training
+    comparison = comparison_of(flags)
+    timing = comparison.timing(flags.attentions, flags.rounds)
+    if not flags.finished:
+        for variant in flags.chosen():
+            comparison.trained(variant, timing)
+    runs = comparison.ended(flags.chosen())
+    if not runs:
+        raise ValueError(expected(str(out), "a run that has ended", "none", "train first"))
+    results = results_of(comparison, runs, timing, flags.average)
+    draw(out / "curves.png", runs, timing)
+    replace_file(out / "results.json", (json.dumps(results, indent=2) + "\n").encode())
+    replace_file(out / "results.md", comparison_document(results, flags.command()).encode())
+    if flags.publish is not None:
+        for file in FILES:
+            replace_file(flags.publish / file, (out / file).read_bytes())
+        for name, run in runs.items():
+            copy_records(run, flags.publish / name)
+    print(f"\n{comparison_table(results)}\nTable, picture and runs are in {out}.")
+
+
+def check(flags: Flags) -> None:
+    """Refuses numbers out of range and names that do not fit together."""
+    require_at_least(flags, {"rounds": 1, "average": 1, "utterances": 1})
+    for flag, values in (("--attentions", flags.attentions), ("--seeds", flags.seeds)):
+        if not values or len(set(values)) < len(values):
+            named = " ".join(map(str, values)) or "none"
+            raise ValueError(expected(flag, "one or more, each once", named))
+    if min(flags.seeds) < 0:
+        raise ValueError(expected("--seeds", "numbers of at least 0", min(flags.seeds)))
+    if flags.minutes is not None and not 0 < flags.minutes < math.inf:
+        raise ValueError(expected("--minutes", "more than 0", flags.minutes))
+
+
+def comparison_of(flags: Flags) -> Comparison:
+    """The comparison, its corpus read."""
+    settings: dict[str, Any] = {"corpus": flags.corpus, "bad_input": flags.bad_input}
+    recipe = Variant("linear").recipe(flags.preset, settings)
+    settings["utterances"] = flags.utterances or recipe.utterances
+    corpus = load_corpus(
+        flags.corpus,
+        flags.data_dir,
+        cache=flags.cache,
+        lexicon=flags.lexicon,
+        bad_input=flags.bad_input,
+        run_commands=flags.run_commands,
+        utterances=settings["utterances"],
+    )
+    minutes = MINUTES[flags.preset] if flags.minutes is None else flags.minutes
+    return Comparison(corpus, flags.preset, settings, flags.folder(), flags.cache, minutes)
+
+
+if __name__ == "__main__":
+    run_script(lambda: main(tyro.cli(Flags, description=__doc__)))

@@ -1,0 +1,125 @@
+"""The comparison: equal times, runs that are kept, and what is published."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from linattn_models.training import RunFolder
+from speech.batches import LengthOrder, LongestOrder, TypicalOrder
+from speech.comparison import Variant, variants
+from tests.apps.app_scripts import Script
+
+NAMES = ["linear", "lstm", "linear-conv"]
+
+
+def compare_flags(tones: Path, out: Path) -> list[object]:
+    """Two models of the smoke preset on the bursts, the transformer twice."""
+    flags: list[object] = ["--preset", "smoke", "--corpus", "kaldi", "--data-dir", tones]
+    flags += ["--attentions", "linear", "lstm", "--convolution", "--minutes", 0.01]
+    return [*flags, "--cache", out.parent / "cache", "--out", out]
+
+
+def write_timings(out: Path, **changes: object) -> None:
+    """Times as if they had been measured: 6, 3 and 2 updates fit into 0.6 s."""
+    timing = {
+        "corpus": "kaldi",
+        "preset": "smoke",
+        "seconds": {"linear": 0.1, "lstm": 0.2, "linear-conv": 0.3},
+        "bytes": {"linear": 1e6, "lstm": 2e6, "linear-conv": 3e6},
+        "batches": 2,
+        "rounds": 1,
+        "environment": {"torch": "2", "device": "cpu", "threads": 1},
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "timings.json").write_text(json.dumps({**timing, **changes}))
+
+
+def test_equal_time_is_turned_into_updates_and_ended_runs_are_kept(
+    tones: Path, tmp_path: Path, script: Script
+) -> None:
+    out, records = tmp_path / "out", tmp_path / "records"
+    write_timings(out)
+    flags = [*compare_flags(tones, out), "--average", 2]
+    done = script("compare", *flags)
+    assert done.code == 0, done.stderr
+    assert {name: RunFolder(out / name).summary()["steps"] for name in NAMES} == {
+        "linear": 6,
+        "lstm": 3,
+        "linear-conv": 2,
+    }
+    before = {name: (out / name / "summary.json").read_bytes() for name in NAMES}
+
+    again = script("compare", *flags, "--publish", records)
+    assert again.code == 0, again.stderr
+    assert before == {name: (out / name / "summary.json").read_bytes() for name in NAMES}
+    results = json.loads((records / "results.json").read_text())
+    assert list(results["runs"]) == NAMES
+    assert all(set(run["averaged"]) == {"dev", "test"} for run in results["runs"].values())
+    document = (records / "results.md").read_text()
+    assert "test, mean of 2" in document and "| linear-conv |" in document
+    assert (records / "curves.png").stat().st_size > 1_000
+    assert (records / "lstm" / "metrics.jsonl").exists()
+    assert not list(records.rglob("*.safetensors"))
+
+
+def test_updates_are_measured_and_the_times_are_kept(
+    tones: Path, tmp_path: Path, script: Script
+) -> None:
+    out = tmp_path / "out"
+    flags = [*compare_flags(tones, out), "--attentions", "linear", "--rounds", 1]
+    done = script("compare", *flags, "--finished")
+    assert (done.code, done.stdout.count("updates, in")) == (2, 0)
+    assert "expected a run that has ended, got none" in done.stderr
+    timing = json.loads((out / "timings.json").read_text())
+    assert timing["seconds"].keys() == timing["bytes"].keys() == {"linear", "linear-conv"}
+    assert min(timing["seconds"].values()) > 0 and timing["batches"] >= 1
+    other = script("compare", *flags, "--attentions", "lstm")
+    assert other.code == 2 and "choose another --out" in other.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--minutes", 0], "--minutes: expected more than 0"),
+        (["--seeds", 0, 0], "--seeds: expected one or more, each once, got 0 0"),
+        (["--seeds", -1], "--seeds: expected numbers of at least 0"),
+        (["--average", 0], "--average: expected 1 or more"),
+    ],
+)
+def test_numbers_out_of_range(
+    flags: list[object], sentence: str, tmp_path: Path, script: Script
+) -> None:
+    done = script("compare", "--preset", "smoke", "--out", tmp_path / "out", *flags)
+    assert done.code == 2 and sentence in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_damaged_timing_is_refused(tones: Path, tmp_path: Path, script: Script) -> None:
+    write_timings(tmp_path / "out", seconds={"linear": -1})
+    done = script("compare", *compare_flags(tones, tmp_path / "out"))
+    assert done.code == 2 and "expected the times of updates" in done.stderr
+
+
+def test_names_tell_models_and_seeds_apart() -> None:
+    chosen = variants(("linear", "lstm"), convolution=True, seed=1)
+    assert [x.name for x in chosen] == ["linear-seed1", "lstm-seed1", "linear-conv-seed1"]
+    assert {x.model for x in chosen} == {"linear", "lstm", "linear-conv"}
+    recipes = [x.recipe("laptop", {"corpus": "an4"}) for x in chosen]
+    assert [recipe.depthwise_kernel for recipe in recipes] == [0, 0, 11]
+    assert {recipe.training.seed for recipe in recipes} == {1}
+    assert Variant("linear").name == "linear"
+
+
+def test_updates_are_timed_on_short_middling_and_long_batches() -> None:
+    order = LengthOrder(list(range(1, 13)), 2, 100, seed=0)
+    typical = TypicalOrder(order)
+    assert [typical.indices(step).tolist() for step in range(4)] == [
+        [2, 3],
+        [6, 7],
+        [10, 11],
+        [2, 3],
+    ]
+    assert LongestOrder(order).indices(5).tolist() == [10, 11]
