@@ -63,7 +63,7 @@ def test_a_decoder_that_forgets_fails_its_check(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(AutoregressiveTransformer, "step", forgetful)
     fault = check_steps(TASK.model())
     assert fault is not None
-    assert "decoding by steps differs" in fault
+    assert "decoding by steps differ" in fault
 
 
 def test_a_rerun_that_drops_the_first_token_fails_its_check(
@@ -77,7 +77,7 @@ def test_a_rerun_that_drops_the_first_token_fails_its_check(
     )
     fault = check_rerun(TASK.model("softmax"))
     assert fault is not None
-    assert "rerunning the prefix differs" in fault
+    assert "rerunning the prefix differ" in fault
 
 
 @pytest.mark.parametrize("batch", [1, 2, 5, 40])
@@ -95,7 +95,7 @@ def test_a_decoder_of_other_weights_fails_its_check(
         model.output.weight.mul_(1.1)
     fault = check_compiled(model, decoder, 3)
     assert fault is not None
-    assert "decoding by steps differs" in fault
+    assert "decoding by steps differ" in fault
 
 
 def test_a_decoder_that_draws_other_tokens_fails_its_check(
