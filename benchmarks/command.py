@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from benchmarks.isolated import Measure, isolated, isolated_limits, measured
 from benchmarks.measure.cases import Case, Registry, Settings, registry
 from benchmarks.measure.machine import describe_machine, measure_limits
 from benchmarks.measure.processes import HOUR
-from benchmarks.measure.results import NOT_CORRECT, RAISED, CaseResult
+from benchmarks.measure.results import NOT_CORRECT, RAISED, CaseResult, MethodResult
 from benchmarks.report.document import QUICK, Document, Run, read, to_markdown, write
 from linattn_core.errors import expected
 
@@ -45,13 +46,14 @@ def main(
     torch.set_num_threads(settings.threads)
     folder = options.out or (None if options.quick else RESULTS)
     measure = measure or (measured if options.quick else isolated(options.case_seconds))
-    results = _measure_all(chosen, cases, settings, folder, measure)
-    return int(any(_broken(result) for result in results))
+    order = [case.name for case in cases if case.device == settings.device]
+    results = _measure_all(chosen, order, settings, folder, measure)
+    return int(any(_broken(method) for result in results for method in result.methods))
 
 
 def _measure_all(
-    chosen: Sequence[Case],
-    cases: Registry,
+    cases: Sequence[Case],
+    order: Sequence[str],
     settings: Settings,
     folder: Path | None,
     measure: Measure,
@@ -59,28 +61,26 @@ def _measure_all(
     """Measures case after case, and writes the theme's documents after each."""
     limits = measure_limits(settings) if settings.quick else isolated_limits(settings)
     run = Run(describe_machine(settings), limits, settings.quick)
-    order = [case.name for case in cases if case.device == settings.device]
     results: list[CaseResult] = []
     documents: dict[str, Document] = {}
-    with tqdm(chosen, unit="case") as bar:
+    with tqdm(cases, unit="case") as bar:
         for case in bar:
             bar.set_description(case.name, refresh=sys.stderr.isatty())
-            series = [r for r in results if r.case.series is not None]
-            earlier = [r for r in series if r.case.series == case.series]
-            result = measure(case, settings, limits, earlier)
+            earlier = tuple(r for r in results if case.series and r.case.series == case.series)
+            result = measure(case, dataclasses.replace(settings, earlier=earlier), limits)
             results.append(result)
             _tell_faults(result)
             document = documents.get(case.theme) or _started(case.theme, settings, folder)
-            documents[case.theme] = document.updated(run, [result], order)
+            documents[case.theme] = document = document.updated(run, result, order)
             if folder is not None:
-                write(documents[case.theme], folder)
+                write(document, folder)
     for document in documents.values():
         print(to_markdown(document) if folder is None else f"written: {folder / document.theme}")
     return results
 
 
 def _started(theme: str, settings: Settings, folder: Path | None) -> Document:
-    """What is known of a theme; a quick run knows nothing, so that it mixes with nothing."""
+    """The document so far; a quick run starts with nothing, so that it mixes with nothing."""
     if folder is None or settings.quick:
         return Document(theme, settings.device)
     return read(folder, theme, settings.device)
@@ -89,18 +89,15 @@ def _started(theme: str, settings: Settings, folder: Path | None) -> Document:
 def _tell_faults(result: CaseResult) -> None:
     for method in result.methods:
         if method.status == NOT_CORRECT or method.status.startswith(RAISED):
-            said = f": {method.detail}" if method.detail else ""
-            words = f"{result.case.name}, {method.name}: {method.status}{said}"
+            detail = f": {method.detail}" if method.detail else ""
+            words = f"{result.case.name}, {method.name}: {method.status}{detail}"
             tqdm.write(words, file=sys.stderr)
 
 
-def _broken(result: CaseResult) -> bool:
-    """A method of it is wrong, or one of ours raised where it should have run."""
-    return any(
-        method.status == NOT_CORRECT
-        or (method.status.startswith(RAISED) and method.name.startswith(("linear", "every")))
-        for method in result.methods
-    )
+def _broken(method: MethodResult) -> bool:
+    """It is wrong, or one of ours raised where it should have run."""
+    ours = method.name.startswith(("linear", "every"))
+    return method.status == NOT_CORRECT or (ours and method.status.startswith(RAISED))
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -117,7 +114,7 @@ def _check(options: argparse.Namespace) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default: cpu")
-    parser.add_argument("--only", metavar="PREFIX", help="cases whose name contains this")
+    parser.add_argument("--only", metavar="PART", help="cases whose name contains this")
     parser.add_argument("--list", action="store_true", help="name the cases and stop")
     parser.add_argument("--peers", action="store_true", help="measure other libraries too")
     parser.add_argument("--quick", action="store_true", help=QUICK)

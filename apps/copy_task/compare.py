@@ -3,10 +3,8 @@
     python apps/copy_task/compare.py                        minutes; the paper's figure 2
     python apps/copy_task/compare.py --preset smoke         seconds
 
-Into --out go curves.png (the loss over updates, and over time), table.md, and for each attention a
-folder with config.json, metrics.jsonl and summary.json. The runs themselves, with their weights,
-are in --runs; a comparison that was stopped goes on when the same command is given again with
---resume.
+Into --out go curves.png (the loss over updates, and over time), table.md, and a run folder for each
+attention. A comparison that was stopped goes on when the same command is given again with --resume.
 """
 
 from __future__ import annotations
@@ -24,6 +22,7 @@ import tyro
 
 from copying.presets import PRESETS, Attention, PresetName, Recipe
 from copying.training import APP, train_model
+from linattn_core.errors import expected
 from linattn_models.files import replace_file
 from linattn_models.training import (
     Panel,
@@ -51,46 +50,45 @@ class Flags:
     """smoke: seconds; laptop: minutes on two cores; paper: the paper's own numbers."""
     recipe: tyro.conf.OmitArgPrefixes[Recipe]
     out: Path | None = None
-    """Folder for the picture, the table and the runs' records; runs/copy_task/compare-PRESET."""
-    runs: Path | None = None
-    """Folder of the run folders, one named after each attention;
-    runs/copy_task/compare-PRESET/runs if not given."""
+    """Folder for all of it; runs/copy_task/compare-PRESET if not given."""
+    publish: Path | None = None
+    """Folder that gets a copy without the weights, such as docs/results/copy_task."""
     resume: bool = False
     """Keep the runs that have ended, go on with one that was stopped."""
 
 
 def main() -> None:
-    """Trains what is not trained yet, draws, prints the table, and copies the records."""
+    """Trains what is not trained yet, draws, prints the table, and publishes a copy."""
     presets: dict[str, Flags] = {name: Flags(name, recipe()) for name, recipe in PRESETS.items()}
     flags = preset_flags(presets, "laptop", description=__doc__)
-    default = Path("runs", APP, f"compare-{flags.preset}")
-    out, parent = flags.out or default, flags.runs or default / "runs"
-    runs = {attention: RunFolder(parent / attention) for attention in ATTENTIONS}
+    out = flags.out or Path("runs", APP, f"compare-{flags.preset}")
+    runs = {attention: RunFolder(out / attention) for attention in ATTENTIONS}
     steps = flags.recipe.training.config().steps
     settings = {"training.steps": steps}  # to which the learning rate is scheduled
     for run in runs.values():
         require_startable(run, settings, resume=flags.resume)
-    for folder in (out, *(run.path for run in runs.values())):
+    for folder in (out, flags.publish or out):
         folder.mkdir(parents=True, exist_ok=True)  # refused now, not after the training
     for attention, run in runs.items():
         print(f"{attention}, {steps:,} updates, in {run.path}", flush=True)
         train = partial(train_model, flags.recipe, attention, flags.preset, run.path)
         trained_run(run.path, train, settings)
-    write_comparison(runs, out)
+    print(f"\n{write_comparison(runs, out)}\nTable, picture and runs are in {out}.")
+    if flags.publish is not None:
+        publish(runs, out, flags.publish)
 
 
 def require_startable(run: RunFolder, settings: Mapping[str, object], *, resume: bool) -> None:
     """Refuses a run that is there already, unless it is to go on with the same settings."""
     if run.holds_run() and not resume:
-        raise ValueError(
-            f"{run.path} already holds a run: give --resume to keep it, or another --runs"
-        )
+        advice = "give --resume to keep it, or another --out"
+        raise ValueError(expected(str(run.path), "a folder without a run", "one with", advice))
     if run.holds_run():
         require_run(run, settings)
 
 
-def write_comparison(runs: Mapping[Attention, RunFolder], out: Path) -> None:
-    """Leaves the picture, the table and the records in `out`."""
+def write_comparison(runs: Mapping[Attention, RunFolder], out: Path) -> str:
+    """Leaves the picture and the table in `out`; returns the table."""
     text = table({attention: run.summary() for attention, run in runs.items()})
     plot_panels(
         out / "curves.png",
@@ -99,9 +97,15 @@ def write_comparison(runs: Mapping[Attention, RunFolder], out: Path) -> None:
         log_scale=True,
     )
     replace_file(out / "table.md", text.encode())
+    return text
+
+
+def publish(runs: Mapping[Attention, RunFolder], out: Path, folder: Path) -> None:
+    """Copies the picture, the table and the runs' records, without weights, to `folder`."""
+    for file in ("curves.png", "table.md"):
+        replace_file(folder / file, (out / file).read_bytes())
     for attention, run in runs.items():
-        copy_records(run, out / attention)
-    print(f"\n{text}\nPicture, table and records are in {out}.")
+        copy_records(run, folder / attention)
 
 
 def loss_panel(runs: Mapping[Attention, RunFolder], over: str, xlabel: str) -> Panel:

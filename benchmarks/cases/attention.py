@@ -3,124 +3,134 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable
-from typing import TypeVar
+from functools import partial
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 import linattn_core
+import linattn_models
 from benchmarks.cases import peers
-from benchmarks.cases.lsh import LSH_ROUNDS, Lsh
-from benchmarks.cases.problem import Problem, inputs
+from benchmarks.cases.peers import FAST_TRANSFORMERS, FLASH_LINEAR_ATTENTION
+from benchmarks.cases.problem import Problem
 from benchmarks.measure import oracle
-from benchmarks.measure.cases import Method, NotMeasured, Settings
-from linattn_models.throughput import peak_memory
+from benchmarks.measure.cases import NotMeasured, Settings
 
-LINEAR_CPU = "linear (cpu)"
-LINEAR_CUDA = "linear (cuda)"
-LINEAR = "linear (torch)"
-SDPA = "softmax SDPA"
-MATERIALIZED = "softmax, N x N"
-# Tensors that are alive at once: of the inputs' size, and of the N x N matrices.
-OUTPUT_AND_GRADIENTS, WEIGHTS_AND_GRADIENTS = 4, 3
-FAST_TRANSFORMERS = peers.FAST_TRANSFORMERS
-FLASH_LINEAR_ATTENTION = peers.FLASH_LINEAR_ATTENTION
+LINEAR_CPU, LINEAR_CUDA, LINEAR = "linear (cpu)", "linear (cuda)", "linear (torch)"
+SDPA, MATERIALIZED = "softmax SDPA", "softmax, N x N"
 # Our methods, and the backends that they name.
 BACKENDS = {LINEAR_CPU: "cpu", LINEAR_CUDA: "cuda", LINEAR: "reference"}
+# lsh-X of the paper: X rounds of hashing, keys that are the queries scaled to length 1.
+LSH_ROUNDS = {"lsh-1": 1, "lsh-4": 4, "lsh-8": 8}
+BUCKETS, CHUNK = 64, 32
+LSH_HEADS = 2  # that are computed again: in float64 they hold twice as much
+# Projections of such numbers are sums that float32 holds exactly, so that float64 hashes alike.
+GRID = 2**7
+STRAY_ROWS = 1e-3
 
-Call = Callable[..., torch.Tensor]
-Result = TypeVar("Result")
+Call = Callable[..., Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
-class Attention:
-    """One operator.
+class Operator:
+    """One operator, and how it is checked.
 
     Args:
-        call: takes query, key, value in the operator's own layout.
-        rows: the float64 oracle.
+        call: takes its tensors in its own layout.
+        exact: takes the checked heads' indices, the rows, and the tensors (1, P, N, D) of these
+            heads in float64; returns these rows of the output.
+        inputs: the tensors that `call` takes.
         length_first: the layout is (B, N, H, D) instead of (B, H, N, D).
         linear: the work grows with N, so that it can be held against the machine's limits.
+        stray: the share of rows that may differ, where rounding decides what they see.
     """
 
-    name: str
     call: Call
-    rows: oracle.Rows
+    exact: Call
+    inputs: tuple[str, ...] = ("query", "key", "value")
     length_first: bool = False
     linear: bool = True
+    stray: float = 0.0
 
-    def tensors(self, problem: Problem, *, backward: bool) -> list[torch.Tensor]:
+    def tensors(self, problem: Problem) -> list[Tensor]:
         """Returns what `call` takes for the problem; the same numbers for every operator."""
-        return inputs(problem, length_first=self.length_first, backward=backward)
+        device = problem.device
+        generator = torch.Generator(device).manual_seed(0)
+        shape = (problem.batch, problem.heads, problem.length, problem.width)
+        numbers = {
+            name: torch.randn(shape, generator=generator, device=device).to(problem.dtype)
+            for name in ("query", "key", "value")
+        }
+        if self.stray:
+            numbers["query"] = on_grid(numbers["query"])
+        chosen = [self._heads_first(numbers[name]).contiguous() for name in self.inputs]
+        return [tensor.requires_grad_(problem.backward) for tensor in chosen]
 
-    def fault(self, tensors: list[torch.Tensor]) -> str | None:
+    def fault(self, tensors: list[Tensor]) -> str | None:
         """Compares outputs and gradients at full length with the oracle, in some heads and rows."""
         backward = tensors[0].requires_grad
         batch, heads, length, _ = self._heads_first(tensors[0]).shape
-        rows, chosen = oracle.sampled_rows(length), oracle.sampled_heads(batch, heads)
+        chosen = oracle.sampled_heads(batch, heads, LSH_HEADS if self.stray else oracle.HEADS)
+        rows = torch.arange(length) if self.stray else oracle.sampled_rows(length)
 
-        def pick(tensor: torch.Tensor) -> torch.Tensor:
-            return self._heads_first(tensor)[chosen][:, None]  # (P, 1, N, D)
+        def pick(tensor: Tensor) -> Tensor:
+            return self._heads_first(tensor)[chosen][None]  # (1, P, N, D)
 
-        actual = oracle.output_and_gradients(
-            lambda *x: pick(self.call(*x))[:, :, rows], tensors, backward
-        )
+        ours = oracle.output_and_gradients(lambda *x: pick(self.call(*x))[:, :, rows], tensors)
         exact = [pick(tensor.detach()).double().requires_grad_(backward) for tensor in tensors]
-        expected = oracle.output_and_gradients(
-            lambda q, k, v: self.rows(q, k, v, rows), exact, backward
-        )
-        ours = (actual[0], *(pick(gradient) for gradient in actual[1:]))
-        names = ("the output", "the query gradient", "the key gradient", "the value gradient")
-        return oracle.disagreement(ours, expected, names[: len(ours)])
+        wanted = oracle.output_and_gradients(partial(self.exact, chosen[1], rows), exact)
+        names = ("the output", *(f"the {name} gradient" for name in self.inputs))
+        compared = zip(names, (ours[0], *map(pick, ours[1:])), wanted, strict=False)
+        faults = (oracle.disagreement(*each, stray=self.stray) for each in compared)
+        return next((fault for fault in faults if fault is not None), None)
 
-    def _heads_first(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _heads_first(self, tensor: Tensor) -> Tensor:
+        """From the operator's layout to (B, H, N, D), or back."""
         return tensor.transpose(1, 2) if self.length_first else tensor
 
 
-def attention(name: str, problem: Problem, settings: Settings) -> Attention | Lsh:
+def build(name: str, problem: Problem, settings: Settings) -> Operator:
     """Returns the operator of that name, made ready for the problem.
 
     Raises:
         NotMeasured: when it belongs to a backend or a peer that is not here.
     """
-    if name in BACKENDS:
-        return _linear(name, problem)
-    if name == SDPA:
-        return _softmax(name, F.scaled_dot_product_attention, problem)
-    if name == MATERIALIZED:
-        return _softmax(name, materialized, problem)
-    if name in LSH_ROUNDS:
-        return Lsh(name, problem)
-    if name == FLASH_LINEAR_ATTENTION:
-        return _flash_linear(problem, settings)
-    return _peer(problem, settings)
+    builders = {
+        FAST_TRANSFORMERS: partial(_fast_transformers, problem, settings),
+        FLASH_LINEAR_ATTENTION: partial(_flash_linear, problem, settings),
+        SDPA: partial(_softmax, F.scaled_dot_product_attention, problem),
+        MATERIALIZED: partial(_softmax, materialized, problem),
+        **{name: partial(_linear, backend, problem) for name, backend in BACKENDS.items()},
+        **{name: partial(lsh, rounds, problem) for name, rounds in LSH_ROUNDS.items()},
+    }
+    return builders[name]()
 
 
-def _linear(name: str, problem: Problem) -> Attention:
-    backend = BACKENDS[name]
+def linear_rows(problem: Problem) -> Call:
+    """The oracle of linear attention."""
+    return lambda _, rows, q, k, v: oracle.linear_rows(q, k, v, rows, problem.causal)
+
+
+def _linear(backend: str, problem: Problem) -> Operator:
     if backend not in linattn_core.backends():
         raise NotMeasured(f"no live backend {backend!r}; python -m linattn_core.info tells more")
-
-    def call(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = linattn_core.linear_attention(
-            query, key, value, is_causal=problem.causal, feature_map="elu", backend=backend
-        )
-        return out
-
-    return Attention(name, call, _linear_rows(problem))
+    call = partial(
+        linattn_core.linear_attention, is_causal=problem.causal, feature_map="elu", backend=backend
+    )
+    return Operator(call, linear_rows(problem))
 
 
-def _softmax(name: str, function: Call, problem: Problem) -> Attention:
-    call = functools.partial(function, is_causal=problem.causal)
-    rows = functools.partial(oracle.softmax_rows, is_causal=problem.causal)
-    return Attention(name, call, rows, linear=False)
+def _softmax(function: Call, problem: Problem) -> Operator:
+    return Operator(
+        partial(function, is_causal=problem.causal),
+        lambda _, rows, q, k, v: oracle.softmax_rows(q, k, v, rows, problem.causal),
+        linear=False,
+    )
 
 
-def materialized(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, is_causal: bool
-) -> torch.Tensor:
+def materialized(query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool) -> Tensor:
     """Softmax attention as it is written down (the paper's equation 2), N x N matrices and all."""
     scores = query @ key.mT / query.shape[-1] ** 0.5
     if is_causal:
@@ -129,17 +139,35 @@ def materialized(
     return F.softmax(scores, dim=-1) @ value
 
 
-def least_bytes(name: str, problem: Problem) -> float:
-    """Returns what forward and backward surely hold above the inputs; in practice not much more."""
-    tensors = OUTPUT_AND_GRADIENTS * problem.batch * problem.heads * problem.length * problem.width
-    matrices = problem.batch * problem.heads * problem.length**2 if name == MATERIALIZED else 0
-    return float((tensors + WEIGHTS_AND_GRADIENTS * matrices) * problem.dtype.itemsize)
+def lsh(rounds: int, problem: Problem) -> Operator:
+    """LSH attention, its hashing the same in every run.
 
-
-def _peer(problem: Problem, settings: Settings) -> Attention:
-    kinds, masking = (
-        peers.load(f"fast_transformers.{name}", settings) for name in ("attention", "masking")
+    That the call is LSH attention is for linattn-models' own tests to show; here it must agree with
+    the same call in float64 at the very length that is timed.
+    """
+    device = problem.device
+    generator = torch.Generator(device).manual_seed(0)
+    sizes = (rounds, problem.heads, problem.width, BUCKETS)
+    drawn = linattn_models.draw_rotations(*sizes, generator=generator, device=device)
+    rotations = on_grid(drawn)  # (rounds, H, D, buckets / 2)
+    hashed = partial(linattn_models.lsh_attention, is_causal=problem.causal, chunk=CHUNK)
+    return Operator(
+        partial(hashed, rotations=rotations),
+        lambda heads, _, *x: hashed(*x, rotations=rotations[:, heads]),
+        inputs=("query", "value"),
+        linear=False,
+        stray=STRAY_ROWS,
     )
+
+
+def on_grid(numbers: Tensor) -> Tensor:
+    """The numbers rounded to multiples of 1 / GRID."""
+    return (numbers * GRID).round() / GRID
+
+
+def _fast_transformers(problem: Problem, settings: Settings) -> Operator:
+    kinds = peers.load("fast_transformers.attention", settings)
+    masking = peers.load("fast_transformers.masking", settings)
     # Its encoder makes the masks once for all layers, so they stay outside the timed call.
     if problem.causal:
         kind, make_mask = kinds.CausalLinearAttention, masking.TriangularCausalMask
@@ -149,108 +177,22 @@ def _peer(problem: Problem, settings: Settings) -> Attention:
     module = kind(None)  # elu + 1 ignores the query dimension
     lengths = masking.LengthMask(torch.tensor([problem.length], device=problem.device))
 
-    def call(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = module(query, key, value, mask, lengths, lengths)
+    def call(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        out: Tensor = module(query, key, value, mask, lengths, lengths)
         return out
 
-    return Attention(FAST_TRANSFORMERS, call, _linear_rows(problem), length_first=True)
+    return Operator(call, linear_rows(problem), length_first=True)
 
 
-def _flash_linear(problem: Problem, settings: Settings) -> Attention:
+def _flash_linear(problem: Problem, settings: Settings) -> Operator:
     chunk = peers.load("fla.ops.linear_attn", settings).chunk_linear_attn
+    if not problem.causal:
+        raise NotMeasured("it is causal only")
 
     # Its feature maps are modules outside the operator, elu + 1 in the dtype of the inputs.
-    def call(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor
+    def call(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        out: Tensor
         out, _ = chunk(F.elu(query) + 1, F.elu(key) + 1, value, scale=1.0, normalize=True)
         return out
 
-    if not problem.causal:
-        raise NotMeasured("it is causal only")
-    return Attention(FLASH_LINEAR_ATTENTION, call, _linear_rows(problem), length_first=True)
-
-
-def _linear_rows(problem: Problem) -> oracle.Rows:
-    return functools.partial(oracle.linear_rows, is_causal=problem.causal)
-
-
-def method(
-    name: str,
-    problem: Problem,
-    settings: Settings,
-    *,
-    backward: bool,
-    units: float = 1,
-    threads: int | None = None,
-) -> Method:
-    """Returns the operator as a method.
-
-    Args:
-        units: how many of the case's units a call does: 1 call, its positions, its samples.
-        threads: of torch, set for each call and set back after it; None leaves them alone.
-
-    Raises:
-        NotMeasured: when it belongs to a backend or a peer that is not here.
-    """
-    note = ""
-    if name == FAST_TRANSFORMERS and problem.dtype != torch.float32:
-        # It knows no other; its bytes are counted as they are.
-        problem, note = dataclasses.replace(problem, dtype=torch.float32), "float32"
-    made = method_of(attention(name, problem, settings), problem, backward=backward, units=units)
-    check, run, device, peak = made.check, made.run, torch.device(problem.device), None
-    assert run is not None  # the operators are timed, they do not measure themselves
-    if threads is not None:
-        check, run = _on_threads(check, threads), _on_threads(run, threads)
-    if device.type == "cuda":
-        peak = functools.partial(_peak, device, run)
-    return dataclasses.replace(made, check=check, run=run, peak=peak, note=note)
-
-
-def _peak(device: torch.device, run: Callable[[], object]) -> float:
-    return peak_memory(device, run)[1]
-
-
-def method_of(
-    operator: Attention | Lsh, problem: Problem, *, backward: bool, units: float = 1
-) -> Method:
-    """Returns an operator that is at hand as a method, with inputs of its own."""
-    tensors = operator.tensors(problem, backward=backward)
-    return Method(
-        check=lambda: operator.fault(tensors),
-        run=call_on(operator, tensors, torch.ones_like(tensors[-1]) if backward else None),
-        units=units,
-        operations=problem.operations(backward) if operator.linear else 0,
-        traffic=problem.traffic(backward) if operator.linear else 0,
-    )
-
-
-def _on_threads(call: Callable[[], Result], threads: int) -> Callable[[], Result]:
-    def called() -> Result:
-        before = torch.get_num_threads()
-        torch.set_num_threads(threads)
-        try:
-            return call()
-        finally:
-            torch.set_num_threads(before)
-
-    return called
-
-
-def call_on(
-    operator: Attention | Lsh, tensors: list[torch.Tensor], upstream: torch.Tensor | None = None
-) -> Callable[[], object]:
-    """Returns the measured call: forward, and backward where the inputs want gradients.
-
-    Args:
-        upstream: the gradient of the output, in the operator's layout; without it the call makes
-            its own, which then counts as memory of the call.
-    """
-    if not tensors[0].requires_grad:
-        return lambda: operator.call(*tensors)
-
-    def forward_and_backward() -> object:
-        out = operator.call(*tensors)
-        given = torch.ones_like(out) if upstream is None else upstream
-        return torch.autograd.grad(out, tensors, given)
-
-    return forward_and_backward
+    return Operator(call, linear_rows(problem), length_first=True)

@@ -11,6 +11,7 @@ from benchmarks.cases.peer_decoder import PeerDecoder
 from benchmarks.measure import oracle
 from linattn_models import AutoregressiveTransformer, CompiledDecoder
 
+STEPS = "decoding by steps"
 # What the compiled decoder's parameters may differ from the float64 oracle's by, as largest error
 # over largest magnitude. Rounded weights are another model: the bounds are some five times what
 # this one was found to lose by them.
@@ -21,15 +22,16 @@ CHECKED_BATCH = 2
 
 
 @torch.no_grad()
-def check_steps(model: AutoregressiveTransformer) -> str | None:
+def check_steps(decoder: AutoregressiveTransformer | PeerDecoder) -> str | None:
     """Compares decoding with known tokens, step by step, with the whole sequence in float64."""
+    model = decoder.model if isinstance(decoder, PeerDecoder) else decoder
     tokens, exact = _tokens_and_oracle(model)
-    parameters, state = model.prefill(tokens[:, :0])
+    parameters, state = decoder.prefill(tokens[:, :0])
     stepped = [parameters]
     for token in tokens[:, :-1].unbind(1):
-        parameters, state = model.step(token, state)
+        parameters, state = decoder.step(token, state)  # type: ignore[arg-type]
         stepped.append(parameters)
-    return oracle.disagreement((torch.stack(stepped, 1),), (exact,), ("decoding by steps",))
+    return oracle.disagreement(STEPS, torch.stack(stepped, 1), exact)
 
 
 @torch.no_grad()
@@ -51,10 +53,8 @@ def check_compiled(
         others += int((drawn != model.head.sample(parameters, generator=again)).sum())
     if others > MOST_OTHER_DRAWS * batch * model.max_length:
         return f"{others} of {batch * model.max_length} tokens drawn are not the head's own"
-    return oracle.disagreement(
-        (torch.stack(stepped, 1),), (exact[rows],), ("decoding by steps",),
-        TOLERANCE[decoder.weights],
-    )  # fmt: skip
+    tolerance = TOLERANCE[decoder.weights]
+    return oracle.disagreement(STEPS, torch.stack(stepped, 1), exact[rows], tolerance)
 
 
 @torch.no_grad()
@@ -63,19 +63,7 @@ def check_rerun(model: AutoregressiveTransformer) -> str | None:
     tokens, exact = _tokens_and_oracle(model)
     rows = oracle.sampled_rows(model.max_length)
     rerun = torch.stack([model.predict_next(tokens[:, :row]) for row in rows.tolist()], 1)
-    return oracle.disagreement((rerun,), (exact[:, rows],), ("rerunning the prefix",))
-
-
-@torch.no_grad()
-def check_peer(decoder: PeerDecoder) -> str | None:
-    """As `check_steps`, against our own whole-sequence form in float64 with the same weights."""
-    tokens, exact = _tokens_and_oracle(decoder.model)
-    parameters, memory = decoder.begin(len(tokens))
-    stepped = [parameters]
-    for position, token in enumerate(tokens[:, :-1].unbind(1), start=1):
-        parameters, memory = decoder.step(token, position, memory)
-        stepped.append(parameters)
-    return oracle.disagreement((torch.stack(stepped, 1),), (exact,), ("decoding by steps",))
+    return oracle.disagreement("rerunning the prefix", rerun, exact[:, rows])
 
 
 def _tokens_and_oracle(model: AutoregressiveTransformer) -> tuple[Tensor, Tensor]:

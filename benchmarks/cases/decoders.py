@@ -1,20 +1,21 @@
-"""The decoders that the cases compare: whole images, and single steps."""
+"""The decoders that the cases compare, each as a method: whole images, and single steps."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from benchmarks.cases import peers
-from benchmarks.cases.decoder_checks import check_compiled, check_peer, check_rerun, check_steps
-from benchmarks.cases.models import WEIGHT_BYTES, Size, build_model
+from benchmarks.cases.decoder_checks import check_compiled, check_rerun, check_steps
+from benchmarks.cases.models import WEIGHT_BYTES, Task
 from benchmarks.cases.peer_decoder import PeerDecoder
 from benchmarks.measure.cases import Method, NotMeasured, Settings
+from benchmarks.measure.timer import stopwatch
 from linattn_models import (
     AutoregressiveTransformer,
     CannotCompile,
@@ -22,13 +23,12 @@ from linattn_models import (
     compile_decoder,
     generation_throughput,
 )
-from linattn_models.state import Cursor, DecodingState
-from linattn_models.throughput import clock
+from linattn_models.state import Cursor
 
 LINEAR = "linear (eager)"
-STATEFUL_SOFTMAX = "stateful softmax"
-RERUN_SOFTMAX = "softmax rerunning the prefix"
-WARMING_LENGTH = 3
+STATEFUL_SOFTMAX, RERUN_SOFTMAX = "stateful softmax", "softmax rerunning the prefix"
+
+Check = Callable[[], str | None]
 
 
 def compiled_name(weights: str) -> str:
@@ -38,10 +38,8 @@ def compiled_name(weights: str) -> str:
 
 def stateful(
     attention: str,
-    size: Size,
-    batch: int,
+    task: Task,
     *,
-    device: str = "cpu",
     dtype: torch.dtype = torch.float32,
     positions: int | None = None,
 ) -> Method:
@@ -52,114 +50,108 @@ def stateful(
     Args:
         positions: how many are timed, the others being interpolated; None times whole images.
     """
-    model = build_model(attention, size, device, dtype)
-    made = _generating(
-        model, lambda: check_steps(model), size, batch, decoder="eager", steps=positions
-    )
+    model = task.model(attention, dtype)
+    made = _generating(model, partial(check_steps, model), task, positions, decoder="eager")
     return made if attention == "linear" else _unlimited(made)
 
 
-def compiled(weights: str, size: Size, batch: int, device: str = "cpu") -> Method:
+def compiled(weights: str, task: Task) -> Method:
     """Generates whole images by a compiled decoder, whose packing of the weights is not timed."""
-    model, decoder = _compiled(weights, size, device)
-    made = _generating(
-        model, lambda: check_compiled(model, decoder, batch), size, batch, decoder=decoder
-    )
-    return dataclasses.replace(made, traffic=size.traffic_of_step(batch, weights) * size.length)
+    model, decoder = _compiled(weights, task)
+    check = partial(check_compiled, model, decoder, task.batch)
+    made = _generating(model, check, task, None, decoder=decoder)
+    return dataclasses.replace(made, traffic=task.traffic(weights) * task.length)
 
 
-def rerunning(size: Size, batch: int, positions: int) -> Method:
+def rerunning(task: Task, positions: int) -> Method:
     """Runs the whole prefix for each pixel; timed at some positions and interpolated."""
-    model = build_model("softmax", size)
-    check = functools.partial(check_rerun, model)
-    return _unlimited(_generating(model, check, size, batch, method="rerun", steps=positions))
+    model = task.model("softmax")
+    return _unlimited(
+        _generating(model, partial(check_rerun, model), task, positions, method="rerun")
+    )
 
 
-def peer(size: Size, batch: int, settings: Settings) -> Method:
+def peer(task: Task, settings: Settings) -> Method:
     """The peer's recurrent model with the same weights, embedding, head and sampling."""
-    decoder = _peer(size, settings)
-
-    def measure() -> float:
-        generator = torch.Generator().manual_seed(0)
-        decoder.generate(batch, WARMING_LENGTH, generator)
-        readings = clock(torch.device("cpu"))
-        readings.read()
-        decoder.generate(batch, size.length, generator)
-        readings.read()
-        return readings.seconds()[0]
-
-    return _of_images(lambda: check_peer(decoder), measure, size, batch)
+    decoder = _peer(task, settings)
+    run = partial(decoder.generate, task.batch, torch.Generator().manual_seed(0))
+    return _images(partial(check_steps, decoder), partial(stopwatch("cpu"), run), task)
 
 
-def eager_step(attention: str, size: Size, batch: int, position: int) -> Method:
+def eager_step(attention: str, task: Task, position: int) -> Method:
     """One step and one draw at `position`, again and again; the numbers held do not matter."""
-    model = build_model(attention, size)
-    state = _state_at(position, model, size, batch)
-    generator, token = _seeded_token(model, batch)
-
-    @torch.inference_mode()
-    def step() -> Tensor:
-        parameters, _ = model.step(token, state)
-        return model.head.sample(parameters, generator=generator)
-
-    made = _of_steps(lambda: check_steps(model), step, size, batch)
+    model = task.model(attention)
+    made = _step(model, model, _state_at(position, model, task), task)
     return made if attention == "linear" else _unlimited(made)
 
 
-def compiled_step(weights: str, size: Size, batch: int) -> Method:
+def peer_step(task: Task, settings: Settings) -> Method:
+    """As `eager_step`, by the peer's recurrent model."""
+    decoder = _peer(task, settings)
+    with torch.inference_mode():
+        _, (_, memory) = decoder.prefill(torch.empty(task.batch, 0))
+    return _step(decoder, decoder.model, (task.length // 2, memory), task)
+
+
+def compiled_step(weights: str, task: Task) -> Method:
     """As `eager_step`, in the one call that a compiled decoder makes of the two."""
-    model, decoder = _compiled(weights, size, "cpu")
-    state = _state_at(size.length // 2, model, size, batch)
-    generator, token = _seeded_token(model, batch)
-    return _of_steps(
-        lambda: check_compiled(model, decoder, batch),
-        lambda: decoder.step_and_sample(token, state, generator=generator),
-        size,
-        batch,
-        weights,
+    model, decoder = _compiled(weights, task)
+    state = _state_at(task.length // 2, model, task)
+    generator, token = _seeded_token(model, task)
+    return Method(
+        partial(check_compiled, model, decoder, task.batch),
+        partial(decoder.step_and_sample, token, state, generator=generator),
+        operations=task.operations,
+        traffic=task.traffic(weights),
     )
 
 
-def peer_step(size: Size, batch: int, settings: Settings) -> Method:
-    """As `eager_step`, by the peer's recurrent model."""
-    decoder = _peer(size, settings)
-    generator, token = _seeded_token(decoder.model, batch)
-    with torch.inference_mode():
-        _, memory = decoder.begin(batch)
-
-    @torch.inference_mode()
-    def step() -> Tensor:
-        parameters, _ = decoder.step(token, size.length // 2, memory)
-        return decoder.model.head.sample(parameters, generator=generator)
-
-    return _of_steps(lambda: check_peer(decoder), step, size, batch)
-
-
-def reading(weights: str, size: Size) -> Method:
-    """Merely reads as many bytes as the matrices have: no step can be faster from where they lie.
+def reading(weights: str, task: Task) -> Method:
+    """Merely reads as many bytes as the matrices have: no step can be faster from where they are.
 
     A maximum over integers is the fastest reading that torch has on all its threads: it was timed
     beside sums and products with a vector.
     """
-    count = size.matrix_weights() * WEIGHT_BYTES[weights]
+    count = task.matrix_weights * WEIGHT_BYTES[weights]
     data = torch.ones(count // 4, dtype=torch.int32)  # written to, so that every page is its own
     return Method(lambda: None, run=data.amax, traffic=count)
 
 
 def _generating(
-    model: AutoregressiveTransformer,
-    check: Callable[[], str | None],
-    size: Size,
-    batch: int,
-    *,
-    steps: int | None = None,
-    **options: Any,
+    model: AutoregressiveTransformer, check: Check, task: Task, steps: int | None, **options: Any
 ) -> Method:
     def measure() -> float:
-        timed = generation_throughput(model, batch=batch, steps=steps, **options)
-        return batch * timed.seconds_per_sample
+        timed = generation_throughput(model, batch=task.batch, steps=steps, **options)
+        return task.batch * timed.seconds_per_sample
 
-    return _of_images(check, measure, size, batch, estimated=steps is not None)
+    return dataclasses.replace(_images(check, measure, task), estimated=steps is not None)
+
+
+def _images(check: Check, measure: Callable[[], float], task: Task) -> Method:
+    return Method(
+        check,
+        measure=measure,
+        units=task.batch,
+        operations=task.operations * task.length,
+        traffic=task.traffic() * task.length,
+    )
+
+
+def _step(
+    decoder: AutoregressiveTransformer | PeerDecoder,
+    model: AutoregressiveTransformer,
+    state: Any,
+    task: Task,
+) -> Method:
+    generator, token = _seeded_token(model, task)
+
+    @torch.inference_mode()
+    def step() -> Tensor:
+        parameters, _ = decoder.step(token, state)
+        return model.head.sample(parameters, generator=generator)
+
+    check = partial(check_steps, decoder)
+    return Method(check, step, operations=task.operations, traffic=task.traffic())
 
 
 def _unlimited(made: Method) -> Method:
@@ -167,61 +159,24 @@ def _unlimited(made: Method) -> Method:
     return dataclasses.replace(made, operations=0, traffic=0)
 
 
-def _of_images(
-    check: Callable[[], str | None],
-    measure: Callable[[], float],
-    size: Size,
-    batch: int,
-    estimated: bool = False,
-) -> Method:
-    return Method(
-        check,
-        measure=measure,
-        units=batch,
-        operations=size.operations_per_token() * size.length * batch,
-        traffic=size.traffic_of_step(batch) * size.length,
-        estimated=estimated,
-    )
-
-
-def _of_steps(
-    check: Callable[[], str | None],
-    run: Callable[[], object],
-    size: Size,
-    batch: int,
-    weights: str = "float32",
-) -> Method:
-    return Method(
-        check,
-        run,
-        operations=size.operations_per_token() * batch,
-        traffic=size.traffic_of_step(batch, weights),
-    )
-
-
-def _compiled(
-    weights: str, size: Size, device: str
-) -> tuple[AutoregressiveTransformer, CompiledDecoder]:
-    model = build_model("linear", size, device)
+def _compiled(weights: str, task: Task) -> tuple[AutoregressiveTransformer, CompiledDecoder]:
+    model = task.model()
     try:
         return model, compile_decoder(model, weights)
     except CannotCompile as reason:
         raise NotMeasured(str(reason)) from None
 
 
-def _peer(size: Size, settings: Settings) -> PeerDecoder:
-    builders = peers.load("fast_transformers.builders", settings)
-    return PeerDecoder(builders, build_model("linear", size))
+def _peer(task: Task, settings: Settings) -> PeerDecoder:
+    return PeerDecoder(peers.load("fast_transformers.builders", settings), task.model())
 
 
-def _state_at(
-    position: int, model: AutoregressiveTransformer, size: Size, batch: int
-) -> DecodingState:
-    state = model.transformer.initial_state(batch, max_length=size.length)
+def _state_at(position: int, model: AutoregressiveTransformer, task: Task) -> Any:
+    state = model.transformer.initial_state(task.batch, max_length=task.length)
     return dataclasses.replace(state, cursor=Cursor(position, position))
 
 
-def _seeded_token(model: AutoregressiveTransformer, batch: int) -> tuple[torch.Generator, Tensor]:
+def _seeded_token(model: AutoregressiveTransformer, task: Task) -> tuple[torch.Generator, Tensor]:
     """A source of randomness and tokens (batch,)."""
     generator = torch.Generator().manual_seed(0)
-    return generator, torch.randint(model.head.levels, (batch,), generator=generator)
+    return generator, torch.randint(model.head.levels, (task.batch,), generator=generator)

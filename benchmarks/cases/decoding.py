@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
 from benchmarks.cases.decoders import (
@@ -14,95 +13,70 @@ from benchmarks.cases.decoders import (
     peer_step,
     reading,
 )
-from benchmarks.cases.models import MODEL, QUICK_SIZE, WEIGHT_BYTES, Size
+from benchmarks.cases.models import MODEL, WEIGHT_BYTES, Task
 from benchmarks.cases.peers import FAST_TRANSFORMERS
 from benchmarks.measure.cases import Case, Make, Settings, registry
-from benchmarks.measure.results import CaseResult, Target
+from benchmarks.measure.results import Target
 
-LARGE_BATCH, QUICK_BATCH = 100, 3
+LARGE_BATCH = 100
 ATTENTIONS = {LINEAR: "linear", STATEFUL_SOFTMAX: "softmax"}
 FLOAT32, BFLOAT16, INT8 = (compiled_name(weights) for weights in WEIGHT_BYTES)
+READING = {weights: f"reading the weights ({weights})" for weights in WEIGHT_BYTES}
 FIRST, LAST = "first step", "784th step"
 
 
-def sizes(batch: int, settings: Settings) -> tuple[Size, int]:
-    """The model's size and the batch, small in a quick run."""
-    return (QUICK_SIZE, min(batch, QUICK_BATCH)) if settings.quick else (Size(), batch)
-
-
-def _steps(batch: int, settings: Settings, _: Sequence[CaseResult] = ()) -> dict[str, Make]:
-    size, batch = sizes(batch, settings)
+def _steps(asked: Task, settings: Settings) -> dict[str, Make]:
+    task = asked.sized(settings)
     return {
-        f"{name}, {ordinal}": partial(eager_step, attention, size, batch, position)
+        f"{name}, {ordinal}": partial(eager_step, attention, task, position)
         for name, attention in ATTENTIONS.items()
-        for ordinal, position in ((FIRST, 0), (LAST, size.length - 1))
+        for ordinal, position in ((FIRST, 0), (LAST, task.length - 1))
     }
 
 
-def _compiled(batch: int, settings: Settings, _: Sequence[CaseResult] = ()) -> dict[str, Make]:
-    size, batch = sizes(batch, settings)
+def _compiled(asked: Task, settings: Settings) -> dict[str, Make]:
+    task = asked.sized(settings)
     return {
-        **{compiled_name(w): partial(compiled_step, w, size, batch) for w in WEIGHT_BYTES},
-        **{_reading(weights): partial(reading, weights, size) for weights in WEIGHT_BYTES},
-        LINEAR: partial(eager_step, "linear", size, batch, size.length // 2),
-        FAST_TRANSFORMERS: partial(peer_step, size, batch, settings),
+        **{compiled_name(weights): partial(compiled_step, weights, task) for weights in READING},
+        **{name: partial(reading, weights, task) for weights, name in READING.items()},
+        LINEAR: partial(eager_step, "linear", task, task.length // 2),
+        FAST_TRANSFORMERS: partial(peer_step, task, settings),
     }
-
-
-def _reading(weights: str) -> str:
-    return f"reading the weights ({weights})"
 
 
 def _over_reading(weights: str, at_most: float) -> Target:
     name = compiled_name(weights)
     shows = f"{name}: time of a step over merely reading the weights"
-    return Target(shows, name, _reading(weights), at_most=at_most)
+    return Target(shows, name, READING[weights], at_most=at_most)
 
 
-def _seconds_a_step(name: str, at_most: float) -> Target:
+def _seconds(name: str, at_most: float) -> Target:
     return Target(f"{name}: a step of {LARGE_BATCH} images", name, at_most=at_most)
 
 
-PROMISED = {
-    1: (
-        _over_reading("float32", 1.12),
-        _over_reading("bfloat16", 1.15),
-        _over_reading("int8", 1.6),
+_GROWTH = Target(
+    f"{LINEAR}: the {LAST} over the first", f"{LINEAR}, {LAST}", f"{LINEAR}, {FIRST}", at_most=1.1
+)
+_PROMISED = {
+    "one-image": (
+        _over_reading("float32", 1.12), _over_reading("bfloat16", 1.15), _over_reading("int8", 1.6),
     ),
-    LARGE_BATCH: (
-        _seconds_a_step(FLOAT32, 7e-3),
-        _seconds_a_step(BFLOAT16, 3.5e-3),
-        Target.faster(FLOAT32, FAST_TRANSFORMERS, 2),
-        Target.faster(BFLOAT16, FAST_TRANSFORMERS, 4),
+    f"batch-{LARGE_BATCH}": (
+        _seconds(FLOAT32, 7e-3), _seconds(BFLOAT16, 3.5e-3),
+        Target.faster(FLOAT32, FAST_TRANSFORMERS, 2), Target.faster(BFLOAT16, FAST_TRANSFORMERS, 4),
     ),
-}
-BATCHES = {"one-image": 1, f"batch-{LARGE_BATCH}": LARGE_BATCH}
-
-for _name, _batch in BATCHES.items():
+}  # fmt: skip
+_TASKS = {"one-image": Task(1), f"batch-{LARGE_BATCH}": Task(LARGE_BATCH)}
+for _name, _task in _TASKS.items():
     registry.add(
         Case(
             f"decoding/steps/{_name}",
-            shows=f"The last step costs what the first did: batch {_batch}, {MODEL}.",
-            setup=partial(_steps, _batch),
-            targets=(
-                Target(
-                    f"{LINEAR}: the {LAST} over the first",
-                    f"{LINEAR}, {LAST}",
-                    f"{LINEAR}, {FIRST}",
-                    at_most=1.1,
-                ),
-            ),
-            unit="step",
-            seconds=10,
-        )
-    )
-for _name, _batch in BATCHES.items():
-    registry.add(
+            f"The last step costs what the first did: batch {_task.batch}, {MODEL}.",
+            setup=partial(_steps, _task), targets=(_GROWTH,), unit="step", seconds=10,
+        ),
         Case(
             f"decoding/compiled-steps/{_name}",
-            shows=f"A whole step and its draw in one call: batch {_batch}, {MODEL}.",
-            setup=partial(_compiled, _batch),
-            targets=PROMISED[_batch],
-            unit="step",
-        )
-    )
+            f"A whole step and its draw in one call: batch {_task.batch}, {MODEL}.",
+            setup=partial(_compiled, _task), targets=_PROMISED[_name], unit="step",
+        ),
+    )  # fmt: skip

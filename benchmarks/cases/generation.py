@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -19,125 +18,102 @@ from benchmarks.cases.decoders import (
     rerunning,
     stateful,
 )
-from benchmarks.cases.decoding import BFLOAT16, FLOAT32, INT8, LARGE_BATCH, sizes
-from benchmarks.cases.models import MODEL, WEIGHT_BYTES, Size, build_model
+from benchmarks.cases.decoding import BFLOAT16, FLOAT32, INT8, LARGE_BATCH
+from benchmarks.cases.models import MODEL, WEIGHT_BYTES, Task
 from benchmarks.cases.peers import FAST_TRANSFORMERS
 from benchmarks.measure.cases import Case, Make, Method, Settings, registry
-from benchmarks.measure.results import CaseResult, Target
+from benchmarks.measure.results import Target
 from linattn_models import generation_throughput
 from linattn_models.throughput import best_batch
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+GRAPHS = {weights: f"linear (CUDA graph, {weights})" for weights in DTYPES}
+BEST_SOFTMAX = {dtype: f"{STATEFUL_SOFTMAX}, best batch ({dtype})" for dtype in DTYPES}
 SAMPLED = 6  # positions of an image that are timed where whole images would take long
 SMALLEST_SEARCHED, LARGEST_SEARCHED, QUICK_SEARCHED = 32, 2**15, 4
 IMAGES_PER_SECOND, OVER_SOFTMAX, ONE_IMAGE_SECONDS = 5_000, 50, 0.2
 MANY = 10_000
 
 
-def graph_name(weights: str) -> str:
-    """The name of the method whose whole step is captured as a CUDA graph."""
-    return f"linear (CUDA graph, {weights})"
-
-
-def softmax_name(dtype: str) -> str:
-    """The name of the key/value-cached softmax at the batch that suits it best."""
-    return f"{STATEFUL_SOFTMAX}, best batch ({dtype})"
-
-
-def _on_cpu(
-    batch: int, positions: int, settings: Settings, _: Sequence[CaseResult] = ()
-) -> dict[str, Make]:
-    size, batch = sizes(batch, settings)
+def _on_cpu(asked: Task, positions: int, settings: Settings) -> dict[str, Make]:
+    task = asked.sized(settings)
     return {
-        **{compiled_name(w): partial(compiled, w, size, batch) for w in WEIGHT_BYTES},
-        LINEAR: partial(stateful, "linear", size, batch),
-        FAST_TRANSFORMERS: partial(peer, size, batch, settings),
-        STATEFUL_SOFTMAX: partial(stateful, "softmax", size, batch),
-        RERUN_SOFTMAX: partial(rerunning, size, batch, positions),
+        **{compiled_name(weights): partial(compiled, weights, task) for weights in WEIGHT_BYTES},
+        LINEAR: partial(stateful, "linear", task),
+        FAST_TRANSFORMERS: partial(peer, task, settings),
+        STATEFUL_SOFTMAX: partial(stateful, "softmax", task),
+        RERUN_SOFTMAX: partial(rerunning, task, positions),
     }
 
 
-def _on_gpu(batch: int, settings: Settings, _: Sequence[CaseResult] = ()) -> dict[str, Make]:
-    device, searched = settings.device, batch == MANY
-    size, batch = sizes(batch, settings)
-    eager = partial(
-        stateful, size=size, batch=batch, device=device, positions=min(SAMPLED, size.length)
-    )
-    graphs = {graph_name(w): partial(compiled, w, size, batch, device) for w in DTYPES}
+def _on_gpu(asked: Task, settings: Settings) -> dict[str, Make]:
+    task = asked.sized(settings)
+    eager = partial(stateful, task=task, positions=min(SAMPLED, task.length))
     softmax: dict[str, Make] = {STATEFUL_SOFTMAX: partial(eager, "softmax")}
-    if searched:
-        softmax = {softmax_name(d): partial(_best_softmax, d, size, settings) for d in DTYPES}
+    if asked.batch == MANY:
+        softmax = {n: partial(_best_softmax, d, task, settings) for d, n in BEST_SOFTMAX.items()}
+    graphs = {name: partial(compiled, weights, task) for weights, name in GRAPHS.items()}
     return {**graphs, LINEAR: partial(eager, "linear"), **softmax}
 
 
-def _best_softmax(dtype: str, size: Size, settings: Settings) -> Method:
+def _best_softmax(dtype: str, task: Task, settings: Settings) -> Method:
     """Softmax with its cache at the batch that gives the most images a second."""
-    kind, device = DTYPES[dtype], settings.device
-    model = build_model("softmax", size, device, kind)
+    model = task.model("softmax", DTYPES[dtype])
     most = QUICK_SEARCHED if settings.quick else LARGEST_SEARCHED
-    found = best_batch(
+    best = best_batch(
         lambda batch: generation_throughput(model, batch=batch, decoder="eager", steps=SAMPLED),
-        torch.device(device),
+        torch.device(task.device),
         smallest=min(SMALLEST_SEARCHED, most),
         largest=most,
-    )
-    made = stateful("softmax", size, found.batch, device=device, dtype=kind, positions=SAMPLED)
-    return dataclasses.replace(made, note=f"batch {found.batch:,}")
+    ).batch
+    task = dataclasses.replace(task, batch=best)
+    made = stateful("softmax", task, dtype=DTYPES[dtype], positions=SAMPLED)
+    return dataclasses.replace(made, note=f"batch {best:,}")
 
 
-def _case(name: str, batch: int, **fields: Any) -> Case:
+def _case(name: str, task: Task, *targets: Target, positions: int = 0, **fields: Any) -> Case:
+    """On a GPU unless the positions at which rerunning is timed are given."""
+    if positions:
+        fields["setup"] = partial(_on_cpu, task, positions)
+    else:
+        fields |= {"setup": partial(_on_gpu, task), "device": "cuda", "rounds": (2, 10)}
     return Case(
         f"generation/images/{name}",
-        shows=f"Whole images from start to end, {batch:,} at once: {MODEL}.",
-        unit="image",
-        **fields,
-    )
-
-
-def _gpu_case(name: str, batch: int, seconds: float, *targets: Target) -> Case:
-    return _case(
-        name, batch, setup=partial(_on_gpu, batch), targets=targets, seconds=seconds,
-        rounds=(2, 10), device="cuda",
+        f"Whole images from start to end, {task.batch:,} at once: {MODEL}.",
+        targets=targets, unit="image", **fields,
     )  # fmt: skip
 
 
-_FAST = graph_name("bfloat16")
-for _added in (
+_BEST = GRAPHS["bfloat16"]
+_RATE = f"{_BEST}: an image, {IMAGES_PER_SECOND:,} a second"
+registry.add(
     _case(
-        "one-image", 1, setup=partial(_on_cpu, 1, 16), seconds=75,
-        targets=(
-            Target.faster(FLOAT32, FAST_TRANSFORMERS, 4.5),
-            Target.faster(BFLOAT16, FAST_TRANSFORMERS, 8),
-            Target.faster(INT8, FAST_TRANSFORMERS, 11),
-            Target.faster(FLOAT32, STATEFUL_SOFTMAX, 3),
-            Target.faster(LINEAR, FAST_TRANSFORMERS, 1.6),
-            Target.faster(LINEAR, RERUN_SOFTMAX, 20),
-        ),
+        "one-image", Task(1),
+        Target.faster(FLOAT32, FAST_TRANSFORMERS, 4.5),
+        Target.faster(BFLOAT16, FAST_TRANSFORMERS, 8),
+        Target.faster(INT8, FAST_TRANSFORMERS, 11),
+        Target.faster(FLOAT32, STATEFUL_SOFTMAX, 3),
+        Target.faster(LINEAR, FAST_TRANSFORMERS, 1.6),
+        Target.faster(LINEAR, RERUN_SOFTMAX, 20),
+        positions=16, seconds=75,
     ),
     _case(
-        "batch-100", LARGE_BATCH, setup=partial(_on_cpu, LARGE_BATCH, 6), seconds=300,
-        rounds=(3, 5),
-        targets=(
-            Target.faster(FLOAT32, STATEFUL_SOFTMAX, 8),
-            Target.faster(LINEAR, STATEFUL_SOFTMAX, 3.5),
-            Target.faster(LINEAR, RERUN_SOFTMAX, 60),
-        ),
+        "batch-100", Task(LARGE_BATCH),
+        Target.faster(FLOAT32, STATEFUL_SOFTMAX, 8),
+        Target.faster(LINEAR, STATEFUL_SOFTMAX, 3.5),
+        Target.faster(LINEAR, RERUN_SOFTMAX, 60),
+        positions=6, seconds=300, rounds=(3, 5),
     ),
-    _gpu_case(
-        "one-image", 1, 8,
-        *(
-            Target(f"{graph_name(w)}: one image", graph_name(w), at_most=ONE_IMAGE_SECONDS)
-            for w in DTYPES
-        ),
+    _case(
+        "one-image", Task(1),
+        *(Target(f"{g}: one image", g, at_most=ONE_IMAGE_SECONDS) for g in GRAPHS.values()),
+        seconds=8,
     ),
-    _gpu_case("batch-100", LARGE_BATCH, 6),
-    _gpu_case(
-        "batch-10000", MANY, 25,
-        Target(
-            f"{_FAST}: an image, {IMAGES_PER_SECOND:,} a second", _FAST,
-            at_most=1 / IMAGES_PER_SECOND,
-        ),
-        *(Target.faster(_FAST, softmax_name(dtype), OVER_SOFTMAX) for dtype in DTYPES),
+    _case("batch-100", Task(LARGE_BATCH), seconds=6),
+    _case(
+        "batch-10000", Task(MANY),
+        Target(_RATE, _BEST, at_most=1 / IMAGES_PER_SECOND),
+        *(Target.faster(_BEST, softmax, OVER_SOFTMAX) for softmax in BEST_SOFTMAX.values()),
+        seconds=25,
     ),
-):  # fmt: skip
-    registry.add(_added)
+)  # fmt: skip

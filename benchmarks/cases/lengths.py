@@ -1,134 +1,121 @@
 """Figure 1 of the paper: time and peak memory of a sample against its length, for every rival.
 
-On a GPU once for each pass, with tens of heads; on a CPU both passes together.
+On a GPU once for each pass, with tens of heads; on a CPU both passes together. And the crossover:
+from which length on linear attention wins, by width and number of heads.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from benchmarks.cases.attention import (
-    FAST_TRANSFORMERS,
-    FLASH_LINEAR_ATTENTION,
     LINEAR,
     LINEAR_CPU,
     LINEAR_CUDA,
+    LSH_ROUNDS,
     MATERIALIZED,
     SDPA,
-    least_bytes,
-    method,
 )
-from benchmarks.cases.lsh import LSH_ROUNDS
-from benchmarks.cases.memory import peak
-from benchmarks.cases.operator import FASTER_THAN_PEER, gpu_case
-from benchmarks.cases.problem import (
-    HEADS,
-    PASSES,
-    POSITIONS,
-    Problem,
-    many_heads,
-    sized,
-    slug,
-)
-from benchmarks.measure.cases import Case, Make, Method, Settings, registry
-from benchmarks.measure.ledger import Ledger
-from benchmarks.measure.results import CaseResult, Target
+from benchmarks.cases.methods import attention_case
+from benchmarks.cases.operator import FASTER_THAN_PEER, GPU, faster_on_gpu
+from benchmarks.cases.peers import FAST_TRANSFORMERS, FLASH_LINEAR_ATTENTION
+from benchmarks.cases.problem import HEADS, POSITIONS, Problem, many_heads
+from benchmarks.measure.cases import Case, registry
+from benchmarks.measure.results import Target
 
 METHODS = (LINEAR_CPU, LINEAR, *LSH_ROUNDS, MATERIALIZED, SDPA)
-# On a GPU by pass: figure 1 of the paper has both passes and all rivals.
-_OURS_AND_PEERS = (LINEAR_CUDA, FLASH_LINEAR_ATTENTION, FAST_TRANSFORMERS, LINEAR)
-ON_GPU = {
-    False: (*_OURS_AND_PEERS, SDPA),
-    True: (*_OURS_AND_PEERS, "lsh-1", "lsh-4", MATERIALIZED, SDPA),
-}
+# On a GPU the forward pass alone, and both passes with all the rivals of figure 1.
+FORWARD_ON_GPU = (LINEAR_CUDA, FLASH_LINEAR_ATTENTION, FAST_TRANSFORMERS, LINEAR, SDPA)
+BOTH_ON_GPU = (*FORWARD_ON_GPU[:-1], "lsh-1", "lsh-4", MATERIALIZED, SDPA)
 LENGTHS = tuple(2**power for power in range(9, 17))
 # As many positions at every length that has room for more than one sample.
 POSITIONS_ON_CPU, WIDTH_ON_CPU = 8_192, 32
 LSH_FASTER_AT, LSH_FASTER = 16_384, 3  # than softmax, so that LSH is a serious rival
-SHORT_SECONDS = 0.3
-# To reach on a GPU, by pass: the share of the copy bandwidth from this length on.
-SHARE_OF_COPY, SHARE_FROM = {False: 0.7, True: 0.5}, 2_048
+SAMPLE_SECONDS = 0.3  # methods differ by orders of magnitude: the short ones are timed often
+# To reach on a GPU from this length on: the share of the copy bandwidth, forward and both.
+SHARE_FROM, FORWARD_SHARE, SHARE = 2_048, 0.7, 0.5
 FASTER_THAN_SOFTMAX_FROM, ALMOST = 1_024, 1 / 1.1
+CROSSOVER_WIDTHS, CROSSOVER_HEADS = (32, 64, 128), (1, 8, 64)
+CROSSOVER_LENGTHS = (64, 128, 256, 512, 1_024, 2_048, 4_096)
+CROSSOVER_SECONDS = 4.0  # of a call: a slower one is known to lose
 
 
-def problem_of(length: int, settings: Settings) -> Problem:
+def problem_on_cpu(length: int) -> Problem:
     """The heads of the paper's MNIST model; the batch shrinks as the length grows."""
     batch = max(1, POSITIONS_ON_CPU // length)
-    return sized(Problem(length, batch=batch, width=WIDTH_ON_CPU), settings)
+    return Problem(length, batch=batch, width=WIDTH_ON_CPU, backward=True)
 
 
-def _cpu_case(length: int) -> Case:
+def _per_sample(
+    name: str, problem: Problem, names: Sequence[str], series: str, **fields: Any
+) -> Case:
+    return attention_case(
+        f"lengths/{name}",
+        f"Causal attention, {problem.passes}, {problem}: time and peak memory of a sample.",
+        {each: (each, problem) for each in names},
+        units=lambda problem: problem.batch,
+        peaks=True,
+        unit="sample",
+        series=f"causal, {problem.passes}, {series}, per sample",
+        at=problem.length,
+        **fields,
+    )
+
+
+def _on_cpu(length: int) -> Case:
     lsh = (Target.faster("lsh-1", SDPA, LSH_FASTER),) if length == LSH_FASTER_AT else ()
-    return Case(
-        f"lengths/{length}",
-        shows=f"Causal attention, forward and backward, N={length:,}: time and peak resident "
-        "memory of a sample (H=8, D=M=32, float32).",
-        setup=functools.partial(_setup, length, True, METHODS),
-        targets=lsh,
-        unit="sample",
-        seconds=10,
-        rounds=(1, 5),
-        short_seconds=SHORT_SECONDS,
-        series="causal, forward and backward, H=8, D=M=32, float32, per sample",
-        at=length,
+    return _per_sample(
+        str(length), problem_on_cpu(length), METHODS, "H=8, D=M=32, float32",
+        targets=lsh, seconds=10, rounds=(1, 5), sample_seconds=SAMPLE_SECONDS,
+    )  # fmt: skip
+
+
+def _on_gpu(problem: Problem) -> Case:
+    return _per_sample(
+        f"{problem.slug}/{problem.length}", problem,
+        BOTH_ON_GPU if problem.backward else FORWARD_ON_GPU,
+        f"{HEADS} heads, B N = {POSITIONS:,}, bfloat16",
+        targets=tuple(_gpu_targets(problem)), **GPU,
+    )  # fmt: skip
+
+
+def _gpu_targets(problem: Problem) -> Iterator[Target]:
+    if problem.length >= SHARE_FROM:
+        shows = f"{LINEAR_CUDA}: share of the copy bandwidth"
+        least = SHARE if problem.backward else FORWARD_SHARE
+        yield Target(shows, LINEAR_CUDA, at_least=least, figure="copy")
+    yield faster_on_gpu(FLASH_LINEAR_ATTENTION, 1)
+    yield faster_on_gpu(FAST_TRANSFORMERS, FASTER_THAN_PEER)
+    if not problem.backward:
+        yield faster_on_gpu(SDPA, 1 if problem.length >= FASTER_THAN_SOFTMAX_FROM else ALMOST)
+
+
+def _crossover(problem: Problem) -> Case:
+    return attention_case(
+        f"crossover/d{problem.width}-h{problem.heads}/{problem.length}",
+        f"Causal attention, {problem.passes}, {problem}.",
+        {name: (name, problem) for name in METHODS},
+        most_seconds=CROSSOVER_SECONDS,
+        seconds=1.0,
+        rounds=(1, 3),
+        sample_seconds=SAMPLE_SECONDS,
+        series=f"D=M={problem.width}, H={problem.heads}",
+        at=problem.length,
+        summarized=True,
     )
 
 
-def _gpu_case(length: int, backward: bool) -> Case:
-    return gpu_case(
-        f"lengths/{slug(backward)}/{length}",
-        shows=f"Causal attention, {PASSES[backward]}, {many_heads(length)}.",
-        setup=functools.partial(_setup, length, backward, ON_GPU[backward], on_gpu=True),
-        targets=_gpu_targets(length, backward),
-        unit="sample",
-        series=f"causal, {PASSES[backward]}, {HEADS} heads, B N = {POSITIONS:,}, bfloat16, "
-        "per sample",
-        at=length,
+registry.add(*map(_on_cpu, LENGTHS))
+for _backward in (False, True):
+    _problems = (dataclasses.replace(many_heads(n), backward=_backward) for n in LENGTHS)
+    registry.add(*map(_on_gpu, _problems))
+registry.add(
+    *(
+        _crossover(Problem(length, heads=heads, width=width, backward=True))
+        for width in CROSSOVER_WIDTHS
+        for heads in CROSSOVER_HEADS
+        for length in CROSSOVER_LENGTHS
     )
-
-
-def _setup(
-    length: int,
-    backward: bool,
-    names: Sequence[str],
-    settings: Settings,
-    earlier: Sequence[CaseResult],
-    *,
-    on_gpu: bool = False,
-) -> dict[str, Make]:
-    ledger = Ledger(earlier, settings, memory_growth={MATERIALIZED: 2})
-    problem = sized(many_heads(length), settings) if on_gpu else problem_of(length, settings)
-    # A quick run does not start a process for every method of every length.
-    apart = not on_gpu and not (settings.quick and length != LENGTHS[0])
-
-    def make(name: str) -> Method:
-        ledger.require(name, length, problem.batch, least_bytes(name, problem))
-        made = method(name, problem, settings, backward=backward, units=problem.batch)
-        if not apart:
-            return made
-        return dataclasses.replace(made, peak=lambda: peak(name, problem, backward, settings))
-
-    return {name: functools.partial(make, name) for name in names}
-
-
-def _gpu_targets(length: int, backward: bool) -> tuple[Target, ...]:
-    shows, share = f"{LINEAR_CUDA}: share of the copy bandwidth", SHARE_OF_COPY[backward]
-    targets = [
-        Target.faster(LINEAR_CUDA, FLASH_LINEAR_ATTENTION, 1),
-        Target.faster(LINEAR_CUDA, FAST_TRANSFORMERS, FASTER_THAN_PEER),
-    ]
-    if length >= SHARE_FROM:
-        targets.insert(0, Target(shows, LINEAR_CUDA, at_least=share, of_copy=True))
-    if not backward:
-        least = 1 if length >= FASTER_THAN_SOFTMAX_FROM else ALMOST
-        targets.append(Target.faster(LINEAR_CUDA, SDPA, least))
-    return tuple(targets)
-
-
-for _length in LENGTHS:
-    registry.add(_cpu_case(_length))
-for _backward in PASSES:
-    for _length in LENGTHS:
-        registry.add(_gpu_case(_length, _backward))
+)

@@ -4,31 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from benchmarks.cases import peers
-from benchmarks.cases.lsh import BUCKETS, CHUNK
+from benchmarks.cases.attention import BUCKETS, CHUNK, STRAY_ROWS
 from benchmarks.measure.cases import Case, Make, Method, Settings, registry
-from benchmarks.measure.results import CaseResult, Target
+from benchmarks.measure.results import Target
 from linattn_models.attention import Lsh, LshMixer
 
 REFORMER = "transformers.models.reformer.modeling_reformer"
 OURS, PEER = "lsh-1 layer", "transformers' Reformer layer"
-LENGTH, QUICK_LENGTH = 16_384, 2 * CHUNK
 TOLERANCE = 1e-4  # of the largest output
-STRAY_ROWS = 1e-3  # that rounding may hash otherwise
 
-Layer = Callable[[torch.Tensor], torch.Tensor]
+Layer = Callable[[Tensor], Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
 class Size:
     """Of the layer and what goes through it, one sequence."""
 
-    length: int = LENGTH
+    length: int = 16_384
     heads: int = 8
     width: int = 64
 
@@ -37,15 +36,15 @@ class Size:
         return self.heads * self.width
 
 
-def setup(settings: Settings, _: Sequence[CaseResult] = ()) -> dict[str, Make]:
+def setup(settings: Settings) -> dict[str, Make]:
     """Our layer and the peer's, with the same weights."""
-    size = Size(QUICK_LENGTH, 2, 8) if settings.quick else Size()
+    size = Size(2 * CHUNK, 2, 8) if settings.quick else Size()
     ours = our_layer(size)
     x = torch.randn(1, size.length, size.embed_dim, generator=torch.Generator().manual_seed(0))
 
     def make_peer() -> Method:
         peer = peer_layer(peers.load(REFORMER, settings), ours, size)
-        return _method(peer, x, lambda: difference(ours, peer, x, size))
+        return _method(peer, x, partial(difference, ours, peer, x, size))
 
     return {OURS: lambda: _method(ours, x, lambda: None), PEER: make_peer}
 
@@ -68,59 +67,51 @@ def peer_layer(library: types.ModuleType, ours: LshMixer, size: Size) -> Layer:
         lsh_attention_probs_dropout_prob=0.0, hidden_dropout_prob=0.0, is_decoder=True,
     )  # fmt: skip
     attention, output = library.LSHSelfAttention(config), library.ReformerSelfOutput(config)
+    theirs = (attention.query_key, attention.value, output.dense)
+    weights = (*ours.qkv.weight.chunk(2), ours.out.weight)
     with torch.no_grad():
-        query, value = ours.qkv.weight.chunk(2)
-        for weight, of_ours in (
-            (attention.query_key.weight, query),
-            (attention.value.weight, value),
-            (output.dense.weight, ours.out.weight),
-        ):
-            weight.copy_(of_ours)
+        for module, weight in zip(theirs, weights, strict=True):
+            module.weight.copy_(weight)
 
-    def layer(x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = output(attention(x).hidden_states)
+    def layer(x: Tensor) -> Tensor:
+        out: Tensor = output(attention(x).hidden_states)
         return out
 
     return layer
 
 
-def difference(ours: LshMixer, peer: Layer, x: torch.Tensor, size: Size) -> str | None:
+def difference(ours: LshMixer, peer: Layer, x: Tensor, size: Size) -> str | None:
     """Says where the peer's outputs are not ours, when both hash by the same rotations.
 
     They may differ in one thing: the peer's first chunk sees the last one too.
     """
-    kept = ours.rotations.clone()
+    before = ours.rotations.clone()
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
-        expected = peer(x)
+        wanted = peer(x)
         torch.manual_seed(0)  # what the peer draws first, in its own layout
         drawn = torch.randn(size.heads, size.width, 1, BUCKETS // 2)
         ours.rotations.copy_(drawn.permute(2, 0, 1, 3))
         actual = ours.eval()(x)
-        ours.rotations.copy_(kept)
+        ours.rotations.copy_(before)
         ours.train()
-    far = (actual - expected).abs().amax(-1) > TOLERANCE * expected.abs().max()
+    far = (actual - wanted).abs().amax(-1) > TOLERANCE * wanted.abs().max()
     share, allowed = far.double().mean().item(), size.heads * CHUNK / size.length + STRAY_ROWS
     if share <= allowed:
         return None
     return f"{share:.1%} of the rows differ from ours; its first chunk explains {allowed:.1%}"
 
 
-def _method(layer: Layer, x: torch.Tensor, check: Callable[[], str | None]) -> Method:
-    upstream = torch.ones_like(x)
-
-    def forward_and_backward() -> object:
-        return torch.autograd.grad(layer(given), given, upstream)
-
-    given = x.clone().requires_grad_()
-    return Method(check, run=forward_and_backward)
+def _method(layer: Layer, x: Tensor, check: Callable[[], str | None]) -> Method:
+    given, upstream = x.clone().requires_grad_(), torch.ones_like(x)
+    return Method(check, run=lambda: torch.autograd.grad(layer(given), given, upstream))
 
 
 registry.add(
     Case(
         "lsh/layer",
-        shows="A layer with LSH attention, forward and backward: N=16,384, 8 heads of 64, one "
-        "round, 64 buckets, chunks of 32, causal, float32.",
+        "A layer with LSH attention, forward and backward: N=16,384, 8 heads of 64, one round, 64 "
+        "buckets, chunks of 32, causal, float32.",
         setup=setup,
         targets=(Target.faster(OURS, PEER, 1),),
     )

@@ -3,190 +3,148 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
-from benchmarks.cases.attention import (
-    FAST_TRANSFORMERS,
-    FLASH_LINEAR_ATTENTION,
-    LINEAR,
-    LINEAR_CPU,
-    LINEAR_CUDA,
-    SDPA,
-    method,
-)
-from benchmarks.cases.problem import HEADS, PASSES, WIDTH, Problem, many_heads, sized, slug
-from benchmarks.measure.cases import Case, Make, Method, NotMeasured, Settings, registry
+from benchmarks.cases.attention import LINEAR, LINEAR_CPU, LINEAR_CUDA, SDPA
+from benchmarks.cases.methods import attention_case
+from benchmarks.cases.peers import FAST_TRANSFORMERS, FLASH_LINEAR_ATTENTION
+from benchmarks.cases.problem import HEADS, WIDTH, Problem, many_heads, passes
+from benchmarks.measure.cases import Case, registry
 from benchmarks.measure.machine import FAST_BFLOAT16, cpu_flags
-from benchmarks.measure.results import CaseResult, Target
+from benchmarks.measure.results import Target
 
+MIB = 2**20
 LONG, USUAL, SHORT = 65_536, 16_384, 512
 USUAL_ON_GPU, FEW_HEADS, WIDTHS = 4_096, 8, (32, 128)
-OURS = (LINEAR_CPU, LINEAR)
+RIVALS = (LINEAR_CPU, LINEAR, FAST_TRANSFORMERS, SDPA)
 ONE_THREAD, TWO_THREADS = f"{LINEAR_CPU}, one thread", f"{LINEAR_CPU}, two threads"
 BFLOAT16 = f"{LINEAR_CPU}, bfloat16"
 FASTER_THAN_PEER, RATE_OF_FEW_HEADS = 10, 0.6
+GPU: dict[str, Any] = {"device": "cuda", "seconds": 1.5, "rounds": (3, 20)}
 
-gpu_case = functools.partial(Case, device="cuda", seconds=1.5, rounds=(3, 20))
+faster = partial(Target.faster, LINEAR_CPU)
+faster_on_gpu = partial(Target.faster, LINEAR_CUDA)
 
 
-def _rivals_case(
-    what: str,
-    problem: Problem,
-    backward: bool,
-    names: Sequence[str],
-    *targets: Target,
-    make: Callable[..., Case] = Case,
-    **fields: Any,
+def rivals(
+    what: str, problem: Problem, names: Sequence[str], *targets: Target, **fields: Any
 ) -> Case:
-    """Methods side by side, in a case that `make` makes with `fields` and what follows."""
-    kind = "Causal" if problem.causal else "Not causal"
-    return make(
-        f"operator/{what}/{slug(backward)}",
-        shows=f"{kind} attention, {PASSES[backward]}, {problem}: {', '.join(names)}.",
-        setup=lambda settings, _: {
-            name: functools.partial(
-                method, name, sized(problem, settings), settings, backward=backward
-            )
-            for name in names
-        },
+    """Operators side by side on one problem."""
+    return attention_case(
+        f"operator/{what}/{problem.slug}",
+        f"{'Causal' if problem.causal else 'Not causal'} attention, {problem.passes}, {problem}: "
+        f"{', '.join(names)}.",
+        {name: (name, problem) for name in names},
         targets=targets,
         **fields,
     )
 
 
-def _one_head_case(backward: bool) -> Case:
-    whole = Problem(LONG, heads=1)
+def peaks(linear_cpu: int, linear: int) -> tuple[Target, ...]:
+    """What the operator may hold above its inputs of 96 MiB, in MiB."""
+    bounds = {LINEAR_CPU: linear_cpu, LINEAR: linear}
+    return tuple(
+        Target(f"peak memory of {name}", name, at_most=bound * MIB, figure="peak")
+        for name, bound in bounds.items()
+    )
 
-    def make(threads: int, settings: Settings) -> Method:
-        if threads > settings.threads:
-            raise NotMeasured("the run was given one thread (--threads)")
-        problem = sized(whole, settings)
-        return method(LINEAR_CPU, problem, settings, backward=backward, threads=threads)
 
-    return Case(
-        f"operator/one-head/{slug(backward)}",
-        shows=f"One head, {PASSES[backward]}, causal, {whole}: the sequence itself is shared among "
+def one_head(problem: Problem) -> Case:
+    """One thread and two on a single sequence with one head."""
+    problems = {
+        ONE_THREAD: dataclasses.replace(problem, threads=1),
+        TWO_THREADS: dataclasses.replace(problem, threads=2),
+    }
+    return attention_case(
+        f"operator/one-head/{problem.slug}",
+        f"One head, {problem.passes}, causal, {problem}: the sequence itself is shared among "
         "threads.",
-        setup=lambda settings, _: {
-            ONE_THREAD: functools.partial(make, 1, settings),
-            TWO_THREADS: functools.partial(make, 2, settings),
-        },
+        {name: (LINEAR_CPU, each) for name, each in problems.items()},
         targets=(Target.faster(TWO_THREADS, ONE_THREAD, 1.8),),
         seconds=10,
     )
 
 
-def half_case() -> Case:
+def bfloat16(problem: Problem) -> Case:
     """bfloat16 beside float32; more is promised where the machine has instructions for it."""
-    whole = Problem(USUAL)
-
-    def setup(settings: Settings, _: Sequence[CaseResult]) -> dict[str, Make]:
-        full = sized(whole, settings)
-        half = dataclasses.replace(full, dtype=torch.bfloat16)
-        return {
-            name: functools.partial(method, LINEAR_CPU, problem, settings, backward=False)
-            for name, problem in ((LINEAR_CPU, full), (BFLOAT16, half))
-        }
-
-    to_reach = 1.5 if FAST_BFLOAT16 & cpu_flags() else 1
-    return Case(
+    half = dataclasses.replace(problem, dtype=torch.bfloat16)
+    least = 1.5 if FAST_BFLOAT16 & cpu_flags() else 1
+    return attention_case(
         "operator/bfloat16/forward",
-        shows=f"Causal linear attention, forward, {whole}: bfloat16 tensors beside float32.",
-        setup=setup,
-        targets=(Target.faster(BFLOAT16, LINEAR_CPU, to_reach),),
+        f"Causal linear attention, forward, {problem}: bfloat16 tensors beside float32.",
+        {LINEAR_CPU: (LINEAR_CPU, problem), BFLOAT16: (LINEAR_CPU, half)},
+        targets=(Target.faster(BFLOAT16, LINEAR_CPU, least),),
         seconds=10,
     )
 
 
-def _few_heads_case(backward: bool) -> Case:
-    names = {
-        heads: f"{LINEAR_CUDA}, {heads} head{'s' if heads > 1 else ''}"
-        for heads in (HEADS, FEW_HEADS, 1)
-    }
-
-    def make(heads: int, settings: Settings) -> Method:
-        problem = sized(many_heads(LONG, heads=heads), settings)
-        return method(LINEAR_CUDA, problem, settings, backward=backward, units=heads * LONG)
-
-    return gpu_case(
-        f"operator/few-heads/{slug(backward)}",
-        shows=f"One sequence of N={LONG:,}, {PASSES[backward]}, with few heads and with many.",
-        setup=lambda settings, _: {
-            name: functools.partial(make, heads, settings) for heads, name in names.items()
-        },
-        targets=(
-            Target(
-                f"rate of {FEW_HEADS} heads over that of {HEADS}", names[HEADS], names[FEW_HEADS],
-                at_least=RATE_OF_FEW_HEADS,
-            ),
-        ),
+def few_heads(backward: bool) -> Case:
+    """One long sequence on a GPU, with many heads and with few."""
+    counts = (HEADS, FEW_HEADS, 1)
+    names = [f"{LINEAR_CUDA}, {heads} head{'s' if heads > 1 else ''}" for heads in counts]
+    problems = [dataclasses.replace(many_heads(LONG, n), backward=backward) for n in counts]
+    shows = f"rate of {FEW_HEADS} heads over that of {HEADS}"
+    return attention_case(
+        f"operator/few-heads/{problems[0].slug}",
+        f"One sequence of N={LONG:,}, {problems[0].passes}, with few heads and with many.",
+        {name: (LINEAR_CUDA, each) for name, each in zip(names, problems, strict=True)},
+        units=lambda problem: problem.heads * problem.length,
+        targets=(Target(shows, names[0], names[1], at_least=RATE_OF_FEW_HEADS),),
         unit="position and head",
-    )  # fmt: skip
+        **GPU,
+    )
 
 
-def _cpu_cases() -> list[Case]:
-    usual, narrow = Problem(USUAL), Problem(USUAL, width=32)
-    rivals = functools.partial(Target.faster, LINEAR_CPU)
-    of_torch = Target.faster(LINEAR, FAST_TRANSFORMERS, 2)
-    share = Target(f"{LINEAR_CPU}: share of the GEMM rate", LINEAR_CPU, at_least=0.7, of_gemm=True)
-    peer, both = (*OURS, FAST_TRANSFORMERS), (*OURS, FAST_TRANSFORMERS, SDPA)
-    return [
-        _rivals_case(
-            "rivals", usual, False, both, rivals(FAST_TRANSFORMERS, 20), rivals(LINEAR, 8),
-            Target.faster(LINEAR, SDPA, 12), of_torch, share, seconds=40,
-        ),
-        _rivals_case(
-            "rivals", usual, True, both, rivals(FAST_TRANSFORMERS, 14), rivals(LINEAR, 6), of_torch,
-            seconds=45,
-        ),
-        _rivals_case(
-            "rivals-of-width-32", narrow, False, peer, rivals(FAST_TRANSFORMERS, 20),
-            rivals(LINEAR, 11), seconds=15,
-        ),
-        _rivals_case(
-            "rivals-of-width-32", narrow, True, peer, rivals(FAST_TRANSFORMERS, 15),
-            rivals(LINEAR, 8), seconds=20,
-        ),
-        _rivals_case(
-            "rivals-at-512", Problem(SHORT), False, both, rivals(FAST_TRANSFORMERS, 10),
-            rivals(LINEAR, 4.5), rivals(SDPA, 4.6), seconds=10,
-        ),
-        _rivals_case(
-            "rivals-not-causal", Problem(USUAL, causal=False), True, peer,
-            rivals(FAST_TRANSFORMERS, 4), rivals(LINEAR, 4), seconds=20,
-        ),
-        *map(_one_head_case, PASSES),
-        half_case(),
-    ]  # fmt: skip
-
-
-def _gpu_cases(backward: bool) -> list[Case]:
-    faster = functools.partial(Target.faster, LINEAR_CUDA)
-    rivals = functools.partial(_rivals_case, make=gpu_case)
-    full, half = (many_heads(USUAL_ON_GPU, dtype=x) for x in (torch.float32, torch.float16))
+def _on_gpu(backward: bool) -> list[Case]:
+    usual = dataclasses.replace(many_heads(USUAL_ON_GPU), backward=backward)
     widths = [
         rivals(
             f"width-{width}",
-            many_heads(USUAL_ON_GPU, width=width, heads=HEADS * WIDTH // width),
-            backward,
+            dataclasses.replace(usual, width=width, heads=HEADS * WIDTH // width),
             (LINEAR_CUDA, FLASH_LINEAR_ATTENTION, LINEAR, SDPA),
-            faster(FLASH_LINEAR_ATTENTION, 1),
+            faster_on_gpu(FLASH_LINEAR_ATTENTION, 1),
+            **GPU,
         )
         for width in WIDTHS
     ]
-    names = (LINEAR_CUDA, FAST_TRANSFORMERS, LINEAR, SDPA)
-    peer = faster(FAST_TRANSFORMERS, FASTER_THAN_PEER)
+    full, half = (dataclasses.replace(usual, dtype=x) for x in (torch.float32, torch.float16))
+    names, peer = (LINEAR_CUDA, FAST_TRANSFORMERS, LINEAR, SDPA), FASTER_THAN_PEER
     return [
-        _few_heads_case(backward),
+        few_heads(backward),
         *widths,
-        rivals("float32", full, backward, names, peer),
-        rivals("float16", half, backward, (LINEAR_CUDA, LINEAR, SDPA)),
+        rivals("float32", full, names, faster_on_gpu(FAST_TRANSFORMERS, peer), **GPU),
+        rivals("float16", half, (LINEAR_CUDA, LINEAR, SDPA), **GPU),
     ]
 
 
-for _case in (*_cpu_cases(), *_gpu_cases(False), *_gpu_cases(True)):
-    registry.add(_case)
+FORWARD, BOTH = passes(Problem(USUAL))
+NOT_CAUSAL = dataclasses.replace(BOTH, causal=False)
+_SHARE = Target(f"{LINEAR_CPU}: share of the GEMM rate", LINEAR_CPU, at_least=0.7, figure="gemm")
+_OF_TORCH = Target.faster(LINEAR, FAST_TRANSFORMERS, 2)
+registry.add(
+    rivals(
+        "rivals", FORWARD, RIVALS, faster(FAST_TRANSFORMERS, 20), faster(LINEAR, 8),
+        Target.faster(LINEAR, SDPA, 12), _OF_TORCH, _SHARE, *peaks(32, 160),
+        seconds=40, peaks=True,
+    ),
+    rivals(
+        "rivals", BOTH, RIVALS, faster(FAST_TRANSFORMERS, 14), faster(LINEAR, 6), _OF_TORCH,
+        *peaks(160, 300), seconds=45, peaks=True,
+    ),
+    rivals(
+        "rivals-at-512", Problem(SHORT), RIVALS, faster(FAST_TRANSFORMERS, 10),
+        faster(LINEAR, 4.5), faster(SDPA, 4.6), seconds=10,
+    ),
+    rivals(
+        "rivals-not-causal", NOT_CAUSAL, RIVALS[:3], faster(FAST_TRANSFORMERS, 4),
+        faster(LINEAR, 4),
+    ),
+    *map(one_head, passes(Problem(LONG, heads=1))),
+    bfloat16(FORWARD),
+    *_on_gpu(backward=False),
+    *_on_gpu(backward=True),
+)  # fmt: skip

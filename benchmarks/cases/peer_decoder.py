@@ -10,7 +10,13 @@ from torch import Tensor, nn
 
 from linattn_models import AutoregressiveTransformer, Transformer
 
-Memory = list[Any]
+PROJECTIONS = ("query", "key", "value")
+# Ours, and the peer's.
+NAMES = {
+    "mixer.out": "attention.out_projection", "expand": "linear1", "contract": "linear2",
+    "norm1": "norm1", "norm2": "norm2",
+}  # fmt: skip
+State = tuple[int, Any]  # the next token's position, and the peer's memory
 
 
 class PeerDecoder:
@@ -37,49 +43,41 @@ class PeerDecoder:
         self.encoder.load_state_dict(peer_weights(model.transformer))
         self.encoder.eval()
 
-    def begin(self, batch: int) -> tuple[Tensor, Memory]:
-        """Returns the parameters (B, P) of the first token, and the memory after the start."""
-        start = self.model.start.expand(batch, -1) + self.model.positions.at(0)
-        return self._advance(start, None)
+    def prefill(self, tokens: Tensor) -> tuple[Tensor, State]:
+        """Takes no tokens yet, (B, 0); returns the parameters (B, P) of the first."""
+        return self._advance(self.model.start.expand(len(tokens), -1), (0, None))
 
-    def step(self, token: Tensor, position: int, memory: Memory) -> tuple[Tensor, Memory]:
-        """Takes the token (B,) of `position - 1`; returns the parameters (B, P) of the next."""
-        return self._advance(
-            self.model.embeddings[0](token) + self.model.positions.at(position), memory
-        )
+    def step(self, token: Tensor, state: State) -> tuple[Tensor, State]:
+        """Takes tokens (B,); returns the parameters (B, P) of the next ones."""
+        return self._advance(self.model.embeddings[0](token), state)
 
     @torch.inference_mode()
-    def generate(self, batch: int, length: int, generator: torch.Generator) -> Tensor:
-        """Returns `batch` sequences of `length` tokens, (B, length)."""
-        parameters, memory = self.begin(batch)
+    def generate(self, batch: int, generator: torch.Generator) -> Tensor:
+        """Returns `batch` whole sequences of tokens, (B, N)."""
+        parameters, state = self.prefill(torch.empty(batch, 0))
         tokens = [self.model.head.sample(parameters, generator=generator)]
-        for position in range(1, length):
-            parameters, memory = self.step(tokens[-1], position, memory)
+        for _ in range(1, self.model.max_length):
+            parameters, state = self.step(tokens[-1], state)
             tokens.append(self.model.head.sample(parameters, generator=generator))
         return torch.stack(tokens, 1)
 
-    def _advance(self, vectors: Tensor, memory: Memory | None) -> tuple[Tensor, Memory]:
-        y, memory = self.encoder(vectors, memory)
-        return self.model.output(y), memory
+    def _advance(self, vectors: Tensor, state: State) -> tuple[Tensor, State]:
+        position, memory = state
+        y, memory = self.encoder(vectors + self.model.positions.at(position), memory)
+        return self.model.output(y), (position + 1, memory)
 
 
 def peer_weights(transformer: Transformer) -> dict[str, Tensor]:
     """Returns the weights of our transformer under the peer's names."""
-    theirs = _named("norm", transformer.get_submodule("norm"))
-    for layer in range(transformer.config.num_layers):
-        block, peer = transformer.get_submodule(f"blocks.{layer}"), f"layers.{layer}"
-        joint = block.get_submodule("mixer.qkv")
-        weights = joint.get_parameter("weight").chunk(3), joint.get_parameter("bias").chunk(3)
-        for name, weight, bias in zip(("query", "key", "value"), *weights, strict=True):
-            projection = f"{peer}.attention.{name}_projection"
-            theirs |= {f"{projection}.weight": weight, f"{projection}.bias": bias}
-        theirs |= _named(f"{peer}.attention.out_projection", block.get_submodule("mixer.out"))
-        for name, ours in (("linear1", "expand"), ("linear2", "contract")):
-            theirs |= _named(f"{peer}.{name}", block.get_submodule(ours))
-        for norm in ("norm1", "norm2"):
-            theirs |= _named(f"{peer}.{norm}", block.get_submodule(norm))
+    theirs: dict[str, Tensor] = {
+        f"norm.{name}": weight for name, weight in transformer.norm.named_parameters()
+    }
+    for layer, block in enumerate(transformer.blocks):
+        for name, weight in block.named_parameters():
+            module, _, part = name.rpartition(".")
+            if module == "mixer.qkv":
+                for projection, chunk in zip(PROJECTIONS, weight.chunk(3), strict=True):
+                    theirs[f"layers.{layer}.attention.{projection}_projection.{part}"] = chunk
+            else:
+                theirs[f"layers.{layer}.{NAMES[module]}.{part}"] = weight
     return theirs
-
-
-def _named(name: str, module: nn.Module) -> dict[str, Tensor]:
-    return {f"{name}.{part}": module.get_parameter(part) for part in ("weight", "bias")}

@@ -1,4 +1,4 @@
-"""What is asked of an attention operator, and the numbers that it is asked it with."""
+"""What is asked of an attention operator: sizes, passes, dtype, device, threads."""
 
 from __future__ import annotations
 
@@ -14,79 +14,75 @@ POSITIONS, HEADS, WIDTH = 65_536, 64, 64  # of a GPU's problems
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """What is asked of an operator: batch, heads, length, the width of queries, keys and values."""
+    """What is asked of an operator.
+
+    Args:
+        width: of queries, keys and values.
+        backward: the backward pass too.
+        threads: of torch, set for each call; None for those of the run.
+    """
 
     length: int
     batch: int = 1
     heads: int = 8
     width: int = 64
     causal: bool = True
+    backward: bool = False
     dtype: torch.dtype = torch.float32
     device: str = "cpu"
+    threads: int | None = None
 
     def __str__(self) -> str:
-        return (
-            f"N={self.length:,} (B={self.batch}, H={self.heads}, D=M={self.width}, "
-            f"{dtype_name(self.dtype)})"
-        )
+        dtype = str(self.dtype).removeprefix("torch.")
+        return f"N={self.length:,} (B={self.batch}, H={self.heads}, D=M={self.width}, {dtype})"
 
-    def operations(self, backward: bool) -> float:
+    @property
+    def passes(self) -> str:
+        """Such as "forward"."""
+        return "forward and backward" if self.backward else "forward"
+
+    @property
+    def slug(self) -> str:
+        """The passes in a case's name."""
+        return self.passes.replace(" ", "-")
+
+    @property
+    def numbers(self) -> int:
+        """The elements of one tensor."""
+        return self.batch * self.heads * self.length * self.width
+
+    @property
+    def operations(self) -> float:
         """The least that linear attention needs: 4 N D M a head, 10 with the backward pass."""
-        each = 10 if backward else 4
-        return each * self.batch * self.heads * self.length * self.width**2
+        return (10 if self.backward else 4) * self.numbers * self.width
 
-    def traffic(self, backward: bool) -> float:
+    @property
+    def traffic(self) -> float:
         """The least bytes: queries, keys, values read and outputs written once a pass.
 
         The backward pass reads the gradient too, and writes three.
         """
-        tensors = 12 if backward else 4
-        numbers = self.batch * self.heads * self.length * self.width
-        return tensors * numbers * self.dtype.itemsize
+        return (12 if self.backward else 4) * self.numbers * self.dtype.itemsize
+
+    def sized(self, settings: Settings) -> Problem:
+        """The problem on the device of the run, and tiny in a quick one."""
+        problem = dataclasses.replace(self, device=settings.device)
+        if not settings.quick:
+            return problem
+        return dataclasses.replace(
+            problem,
+            length=min(self.length, QUICK_LENGTH),
+            batch=min(self.batch, QUICK_BATCH),
+            heads=min(self.heads, QUICK_HEADS),
+            width=QUICK_WIDTH,
+        )
 
 
-def many_heads(
-    length: int, *, heads: int = HEADS, width: int = WIDTH, dtype: torch.dtype = torch.bfloat16
-) -> Problem:
+def many_heads(length: int, heads: int = HEADS, width: int = WIDTH) -> Problem:
     """A GPU's problem with as many positions at every length: the batch is what they leave."""
-    return Problem(length, POSITIONS // length, heads, width, dtype=dtype)
+    return Problem(length, POSITIONS // length, heads, width, dtype=torch.bfloat16)
 
 
-def sized(problem: Problem, settings: Settings) -> Problem:
-    """The problem on the device of the run, and tiny in a quick one."""
-    problem = dataclasses.replace(problem, device=settings.device)
-    if not settings.quick:
-        return problem
-    return dataclasses.replace(
-        problem,
-        length=min(problem.length, QUICK_LENGTH),
-        batch=min(problem.batch, QUICK_BATCH),
-        heads=min(problem.heads, QUICK_HEADS),
-        width=QUICK_WIDTH,
-    )
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    """Such as "bfloat16"."""
-    return str(dtype).removeprefix("torch.")
-
-
-def inputs(problem: Problem, *, length_first: bool, backward: bool) -> list[torch.Tensor]:
-    """Returns query, key and value; the same numbers in either layout."""
-    device = problem.device
-    generator = torch.Generator(device).manual_seed(0)
-    shape = (problem.batch, problem.heads, problem.length, problem.width)
-    made = [
-        torch.randn(shape, generator=generator, device=device).to(problem.dtype) for _ in range(3)
-    ]
-    if length_first:
-        made = [tensor.transpose(1, 2).contiguous() for tensor in made]
-    return [tensor.requires_grad_(backward) for tensor in made]
-
-
-PASSES = {False: "forward", True: "forward and backward"}
-
-
-def slug(backward: bool) -> str:
-    """The passes in a case's name."""
-    return PASSES[backward].replace(" ", "-")
+def passes(problem: Problem) -> tuple[Problem, Problem]:
+    """The problem forward, and with the backward pass."""
+    return dataclasses.replace(problem, backward=False), dataclasses.replace(problem, backward=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Literal
 
 from benchmarks.measure.results import CaseResult, Description, Target
@@ -18,19 +18,21 @@ class NotMeasured(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What a run asks of every case.
+    """What a run asks of a case.
 
     Args:
         quick: tiny sizes that only show that a case runs; its numbers mean nothing.
         peers: measure other libraries too, where they are installed.
         threads: threads that torch may use, in every process.
-        device: where the tensors lie.
+        device: where the tensors are.
+        earlier: the results of the case's series so far.
     """
 
     quick: bool = False
     peers: bool = False
     threads: int = 2
     device: str = "cpu"
+    earlier: tuple[CaseResult, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,16 +44,16 @@ class Method:
             It is called before any measurement: no figure for a wrong result.
         run: the timed call.
         measure: takes the measurement itself and returns it, in place of timing `run`.
-        peak: takes the largest memory that one call holds above its inputs, in bytes, once.
+        peak: measures the largest memory that one call holds above its inputs, in bytes, once.
         units: how many of the case's units (positions, steps, images) one call does.
         operations: the least operations that the algorithm needs for one call.
-        traffic: the least bytes that one call has to read and write, wherever they lie.
+        traffic: the least bytes that one call has to read and write, wherever they are.
         estimated: the figure is extrapolated from a sample of the work, and is marked so.
         note: which of several ways was measured, in a word or two beside the name.
     """
 
     check: Callable[[], str | None]
-    run: Callable[[], object] | None = None
+    run: Callable[[], object] = lambda: None
     measure: Callable[[], float] | None = None
     peak: Callable[[], float] | None = None
     units: float = 1
@@ -60,16 +62,11 @@ class Method:
     estimated: bool = False
     note: str = ""
 
-    def __post_init__(self) -> None:
-        if (self.run is None) == (self.measure is None):
-            got = "neither" if self.run is None else "both"
-            raise ValueError(expected("Method", "either run or measure", got))
-
 
 Make = Callable[[], Method]
 """Allocates a method's inputs; raises NotMeasured where it cannot take part."""
-Setup = Callable[[Settings, Sequence[CaseResult]], Mapping[str, Make]]
-"""The methods by name, given the results of the cases of the same series so far."""
+Setup = Callable[[Settings], Mapping[str, Make]]
+"""The methods by name; nothing is allocated before they are made."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,12 +74,11 @@ class Case(Description):
     """Methods measured side by side in one run, and what must come out.
 
     Args:
-        setup: names the methods; nothing is allocated before they are made.
+        setup: names the methods.
         targets: what must be reached.
         seconds: time that the rounds may take; the least number of rounds is taken in any case.
         rounds: least and largest number of rounds.
-        short_seconds: what the calls of a short method may take together in a round, for a case
-            whose methods differ by orders of magnitude; None samples all methods alike.
+        sample_seconds: time that the calls of a short method may take in a round.
         device: the device of whose runs it is part.
     """
 
@@ -90,7 +86,7 @@ class Case(Description):
     targets: tuple[Target, ...] = ()
     seconds: float = 20.0
     rounds: tuple[int, int] = (3, 200)
-    short_seconds: float | None = None
+    sample_seconds: float = 0.01
     device: Device = "cpu"
 
     @property
@@ -106,12 +102,12 @@ class Registry:
     def __init__(self) -> None:
         self._cases: dict[tuple[str, str], Case] = {}
 
-    def add(self, case: Case) -> Case:
-        """Returns `case` after adding it; a name can be taken once for a device."""
-        if (case.device, case.name) in self._cases:
-            raise ValueError(f"the benchmark case {case.name!r} is registered twice")
-        self._cases[case.device, case.name] = case
-        return case
+    def add(self, *cases: Case) -> None:
+        """Adds the cases; a name can be taken once for a device."""
+        for case in cases:
+            if (case.device, case.name) in self._cases:
+                raise ValueError(f"the benchmark case {case.name!r} is registered twice")
+            self._cases[case.device, case.name] = case
 
     def __iter__(self) -> Iterator[Case]:
         return iter(self._cases.values())
@@ -123,12 +119,12 @@ class Registry:
             ValueError: when no case matches.
         """
         cases = [case for case in self if case.device == device]
-        found = [case for case in cases if pattern is None or pattern in case.name]
-        if not found:
+        matches = [case for case in cases if pattern is None or pattern in case.name]
+        if not matches:
             themes = ", ".join(dict.fromkeys(f"{case.theme}/" for case in cases))
             advice = f"the themes on {device} are {themes} and --list names the cases"
             raise ValueError(expected("--only", "part of a case's name", repr(pattern), advice))
-        return found
+        return matches
 
     def named(self, name: str, device: str) -> Case:
         """The device's case of exactly this name."""

@@ -8,21 +8,23 @@ import importlib.metadata
 import os
 import platform
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import psutil
 import torch
 
-from benchmarks.measure.cases import Method, Settings
-from benchmarks.measure.timer import interleave, largest_tensor, timer
+from benchmarks.measure.cases import Settings
+from benchmarks.measure.timer import interleave, largest_tensor, sample, stopwatch
 from linattn_core import info
 
 PACKAGES = (
-    "linattn-core", "linattn-cpu", "linattn-cuda", "linattn-models", "cupy-cuda13x", "triton",
-    "flash-linear-attention", "pytorch-fast-transformers", "transformers",
+    "torch", "linattn-core", "linattn-cpu", "linattn-cuda", "linattn-models", "cupy-cuda13x",
+    "triton", "flash-linear-attention", "pytorch-fast-transformers", "transformers",
 )  # fmt: skip
-QUICK_SIZE, SIZE, SIZE_ON_GPU = 256, 2_048, 8_192  # of the matrices
-QUICK_BYTES, BYTES, BYTES_ON_GPU = 2**22, 2**28, 2**32  # that are copied
+# The width of the matrices and the bytes that are copied: in a quick run, and by device.
+QUICK_SIZES = (256, 2**22)
+SIZES = {"cpu": (2_048, 2**28), "cuda": (8_192, 2**32)}
 SECONDS, ROUNDS = 5.0, (3, 30)
 # Instructions that multiply bfloat16 faster than float32. Without them a product takes minutes.
 FAST_BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
@@ -42,6 +44,10 @@ class Limits:
     gemm_bfloat16: float | None
     copy_bandwidth: float
 
+    def gemm(self, device: str) -> float | None:
+        """The rate that shares are taken of: float32 on a processor, bfloat16 on a GPU."""
+        return self.gemm_float32 if device == "cpu" else self.gemm_bfloat16
+
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
@@ -50,7 +56,7 @@ class Machine:
     Args:
         hardware: processor, cores, memory, system; before them the GPU, if it was measured.
         software: versions.
-        backends: each that was found: what is live of it.
+        backends: each live native backend.
     """
 
     date: str
@@ -63,35 +69,27 @@ class Machine:
 
 def measure_limits(settings: Settings) -> Limits:
     """Returns the rates of square matrix products and of a copy that no cache holds."""
-    size, count = _sizes(settings)
+    size, count = QUICK_SIZES if settings.quick else SIZES[settings.device]
+    if settings.device == "cuda":
+        count = min(count, largest_tensor(torch.device("cuda")))
     numbers = torch.randn(2, size, size, device=settings.device)
     source = torch.zeros(count // 4, device=settings.device)
-    target = torch.zeros_like(source)
-    methods = {
-        "float32": Method(_no_check, lambda: numbers[0] @ numbers[1]),
-        "copy": Method(_no_check, lambda: target.copy_(source)),
+    calls = {
+        "float32": partial(torch.matmul, *numbers),
+        "copy": partial(torch.zeros_like(source).copy_, source),
     }
     if settings.device == "cuda" or FAST_BFLOAT16 & cpu_flags():
-        halves = numbers.bfloat16()
-        methods["bfloat16"] = Method(_no_check, lambda: halves[0] @ halves[1])
-    seconds = 0.1 if settings.quick else SECONDS
-    measured = interleave(methods, timer(settings.device), seconds=seconds, rounds=ROUNDS)
+        calls["bfloat16"] = partial(torch.matmul, *numbers.bfloat16())
+    timed, seconds = stopwatch(settings.device), 0.1 if settings.quick else SECONDS
+    samplers = {name: partial(sample, call, timed, 0) for name, call in calls.items()}
+    samples, _ = interleave(samplers, seconds=seconds, rounds=ROUNDS)
     # The best, not the median: a limit is what the machine can do when nothing disturbs it.
-    best = {name: min(values) for name, values in measured.samples.items()}
+    best = {name: min(values) for name, values in samples.items()}
     return Limits(
         gemm_float32=2 * size**3 / best["float32"],
         gemm_bfloat16=2 * size**3 / best["bfloat16"] if "bfloat16" in best else None,
         copy_bandwidth=2 * source.nbytes / best["copy"],
     )
-
-
-def _sizes(settings: Settings) -> tuple[int, int]:
-    """The width of the matrices, and the bytes to copy."""
-    if settings.quick:
-        return QUICK_SIZE, QUICK_BYTES
-    if settings.device == "cuda":
-        return SIZE_ON_GPU, min(BYTES_ON_GPU, largest_tensor(torch.device("cuda")))
-    return SIZE, BYTES
 
 
 def describe_machine(settings: Settings) -> Machine:
@@ -112,8 +110,12 @@ def cpu_flags() -> frozenset[str]:
     return frozenset((known.get("flags") or known.get("Features", "")).split())
 
 
-def _no_check() -> None:
-    return None
+def _cpu_information() -> dict[str, str]:
+    """The first processor's block of /proc/cpuinfo; empty where there is none."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().split("\n\n", 1)[0].splitlines() if path.exists() else []
+    pairs = (line.split(":", 1) for line in lines if ":" in line)
+    return {key.strip(): value.strip() for key, value in pairs}
 
 
 def _hardware(device: str) -> str:
@@ -124,51 +126,36 @@ def _hardware(device: str) -> str:
         f"{cpu} ({torch.backends.cpu.get_cpu_capability()}), {cores} cores, {memory:.1f} GiB, "
         f"{platform.system()} {platform.machine()}"
     )
-    return f"{_gpu()}; {words}" if device == "cuda" else words
-
-
-def _gpu() -> str:
-    found = torch.cuda.get_device_properties(0)
+    if device == "cpu":
+        return words
+    gpu = torch.cuda.get_device_properties(0)
     return (
-        f"{found.name}, {found.multi_processor_count} multiprocessors, "
-        f"{found.total_memory / 2**30:.1f} GiB, capability {found.major}.{found.minor}, "
-        f"CUDA {torch.version.cuda}"
+        f"{gpu.name}, {gpu.multi_processor_count} multiprocessors, "
+        f"{gpu.total_memory / 2**30:.1f} GiB, capability {gpu.major}.{gpu.minor}, "
+        f"CUDA {torch.version.cuda}; {words}"
     )
-
-
-def _cpu_information() -> dict[str, str]:
-    """The first processor's block of /proc/cpuinfo; empty where there is none."""
-    path = Path("/proc/cpuinfo")
-    lines = path.read_text().split("\n\n", 1)[0].splitlines() if path.exists() else []
-    pairs = (line.split(":", 1) for line in lines if ":" in line)
-    return {key.strip(): value.strip() for key, value in pairs}
 
 
 def _software() -> str:
-    installed = {
-        found.metadata["Name"]: found.version for found in importlib.metadata.distributions()
-    }
-    packages = [f"{name} {installed[name]}" for name in PACKAGES if name in installed]
-    return ", ".join(
-        [f"torch {torch.__version__}", f"Python {platform.python_version()}", *packages]
-    )
+    known = {each.metadata["Name"]: each.version for each in importlib.metadata.distributions()}
+    packages = [f"{name} {known[name]}" for name in PACKAGES if name in known]
+    return ", ".join([f"Python {platform.python_version()}", *packages])
 
 
 def _backends() -> str:
     """The native backends that are live, by the lines of linattn_core.info."""
     lines = [" ".join(line.split()) for line in info.lines() if line.startswith("  ")]
-    usable = [line for line in lines if " live (" in line and "not usable" not in line]
-    return "; ".join(line for line in usable if not line.startswith("reference")) or "reference"
+    live = [line for line in lines if " live (" in line and not line.startswith("reference")]
+    return "; ".join(live) or "reference"
 
 
 def _commit() -> str:
     """The short commit of the checkout, with `-dirty` where tracked files differ from it."""
-    here = Path(__file__).parent
+    describe = ["git", "describe", "--always", "--dirty", "--exclude=*"]
     try:
         answer = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--exclude=*"],
-            cwd=here, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            describe, cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+        )
     except FileNotFoundError:
         return "unknown"
     return answer.stdout.strip() if answer.returncode == 0 else "uncommitted"

@@ -17,21 +17,26 @@ from benchmarks.measure.cases import NotMeasured
 from linattn_models.throughput import peak_memory
 
 HOUR = 3_600.0
-CPU = torch.device("cpu")
 Result = TypeVar("Result")
 
 
-def apart(call: Callable[..., Result], *arguments: object, seconds: float = HOUR) -> Result:
+def apart(
+    call: Callable[..., Result], *arguments: object, threads: int, seconds: float = HOUR
+) -> Result:
     """Returns what a module-level function returns for these arguments in a fresh process.
+
+    Args:
+        threads: of torch, in that process.
+        seconds: how long it may take.
 
     Raises:
         NotMeasured: raised there with that reason, or the process ended without an answer, or
-            took longer than `seconds` and was stopped.
+            took too long and was stopped.
     """
     # Spawned, not forked: a child forked after OpenMP ran would hang in its first parallel region.
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
-    child = context.Process(target=_answer, args=(sender, call, arguments))
+    child = context.Process(target=_answer, args=(sender, threads, call, arguments))
     with _ignoring_interrupts():  # the child inherits it: Ctrl-C is this process's to tell
         child.start()
     sender.close()
@@ -48,11 +53,46 @@ def apart(call: Callable[..., Result], *arguments: object, seconds: float = HOUR
         _stop(child, patience)
     if reason is not None:
         raise NotMeasured(reason)
-    found: Result = result
-    return found
+    answer: Result = result
+    return answer
 
 
-def _answer(sender: Connection, call: Callable[..., object], arguments: tuple[object, ...]) -> None:
+def peak_apart(
+    make: Callable[..., Callable[[], object]],
+    arguments: tuple[object, ...],
+    *,
+    tiny: tuple[object, ...],
+    threads: int,
+) -> float:
+    """Returns the bytes by which one call raises the resident memory of a fresh process.
+
+    The process warms libraries and thread pools with a tiny call, allocates and fills the inputs,
+    and then makes the one call. What the call returns counts: it is alive at the peak.
+
+    Args:
+        make: a module-level function; `make(*arguments)` allocates and fills the inputs and
+            returns the call without arguments.
+        arguments, tiny: picklable arguments of `make` for the measured and for the warming call.
+
+    Raises:
+        NotMeasured: when the process died.
+    """
+    return apart(_peak, make, arguments, tiny, threads=threads)
+
+
+def _peak(
+    make: Callable[..., Callable[[], object]],
+    arguments: tuple[object, ...],
+    tiny: tuple[object, ...],
+) -> float:
+    make(*tiny)()
+    return peak_memory(torch.device("cpu"), make(*arguments))[1]
+
+
+def _answer(
+    sender: Connection, threads: int, call: Callable[..., object], arguments: tuple[object, ...]
+) -> None:
+    torch.set_num_threads(threads)
     try:
         sender.send((None, call(*arguments)))
     except NotMeasured as reason:
@@ -82,40 +122,3 @@ def _stop(child: BaseProcess, patience: float) -> None:
             descendant.kill()
         child.kill()
     child.join()
-
-
-def peak_apart(
-    make: Callable[..., Callable[[], object]],
-    arguments: tuple[object, ...],
-    *,
-    tiny: tuple[object, ...],
-    threads: int = 2,
-) -> float:
-    """Returns the bytes by which one call raises the resident memory of a fresh process.
-
-    The process warms libraries and thread pools with a tiny call, allocates and fills the inputs,
-    and then makes the one call. What the call returns counts: it is alive at the peak.
-
-    Args:
-        make: a module-level function; `make(*arguments)` allocates and fills the inputs and
-            returns the call without arguments.
-        arguments: picklable arguments of `make` for the measured call.
-        tiny: the same for the warming call.
-        threads: threads that torch may use there.
-
-    Raises:
-        NotMeasured: when the process died.
-    """
-    return apart(_peak, make, arguments, tiny, threads)
-
-
-def _peak(
-    make: Callable[..., Callable[[], object]],
-    arguments: tuple[object, ...],
-    tiny: tuple[object, ...],
-    threads: int,
-) -> float:
-    torch.set_num_threads(threads)
-    make(*tiny)()
-    _, peak = peak_memory(CPU, make(*arguments))
-    return peak

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
+import types
+import typing
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from linattn_core.errors import expected
-
-Quantity = Literal["seconds", "bytes"]
 
 MEASURED, NOT_CORRECT, RAISED = "measured", "not correct", "raised"
 DIGITS = 4  # of a figure in JSON; the machine's noise leaves no more
 
+Record = TypeVar("Record")
 
-@dataclasses.dataclass(frozen=True)
-class Spread:
+
+class Spread(typing.NamedTuple):
     """The median of repeated measurements and their quartiles."""
 
     median: float
@@ -39,16 +40,16 @@ def ratio(numerator: Sequence[float], denominator: Sequence[float]) -> Spread:
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """A figure that the project promises: one method's quantity, alone or over another's.
+    """A figure that the project promises: of one method, or its time over another's.
 
-    Quantities are per unit of the case, so methods that do different amounts of work compare.
+    Times are per unit of the case, so methods that do different amounts of work compare.
 
     Args:
         shows: the figure in words.
         numerator, denominator: names of methods.
         at_least, at_most: the bound; one of them.
-        of_gemm: the figure is the numerator's share of the machine's GEMM rate, not its quantity.
-        of_copy: the figure is the numerator's share of the machine's copy bandwidth.
+        figure: what is compared: the time per unit, the share of a limit of the machine (its GEMM
+            rate, its copy bandwidth), or the peak memory in bytes.
     """
 
     shows: str
@@ -56,15 +57,12 @@ class Target:
     denominator: str | None = None
     at_least: float | None = None
     at_most: float | None = None
-    of_gemm: bool = False
-    of_copy: bool = False
+    figure: Literal["time", "gemm", "copy", "peak"] = "time"
 
     def __post_init__(self) -> None:
-        what = f"target {self.shows!r}"
         if (self.at_least is None) == (self.at_most is None):
+            what = f"target {self.shows!r}"
             raise ValueError(expected(what, "either at_least or at_most", "both or neither"))
-        if self.of_gemm + self.of_copy + (self.denominator is not None) > 1:
-            raise ValueError(expected(what, "one share of a limit, of one method", "several"))
 
     @classmethod
     def faster(cls, ours: str, rival: str, at_least: float) -> Target:
@@ -81,11 +79,6 @@ class Target:
         """The number to reach."""
         return next(bound for bound in (self.at_least, self.at_most) if bound is not None)
 
-    @property
-    def of_limit(self) -> bool:
-        """True for a share of one of the machine's limits."""
-        return self.of_gemm or self.of_copy
-
     def reached(self, value: float) -> bool:
         """True when `value` is on the right side of the bound."""
         return value >= self.bound if self.at_least is not None else value <= self.bound
@@ -98,17 +91,14 @@ class Description:
     Args:
         name: `theme/what`, matched by --only.
         shows: one sentence for the report.
-        quantity: what is measured, "seconds" or "bytes".
-        unit: what the quantity is per.
+        unit: what times are per.
         series, at: cases that differ only in a size belong to one series, drawn as one table
             whose rows are the sizes `at`, beside the last method of each.
-        summarized: the document shows what a table of several such cases makes of them, not their
-            own rows.
+        summarized: one table summarizes several such series, in place of a table for each.
     """
 
     name: str
     shows: str
-    quantity: Quantity = "seconds"
     unit: str = "call"
     series: str | None = None
     at: int | None = None
@@ -126,15 +116,13 @@ class MethodResult:
 
     Args:
         status: "measured", "not correct", or why it was not measured.
-        value: the quantity per unit, median and quartiles; None unless measured.
+        value: seconds per unit, median and quartiles; None unless measured.
         rounds: how many it was taken in.
         units: how many of the case's units a call does.
         over_last: times as fast as the case's last method, round by round; of a series.
-        share_of_gemm: the algorithm's least operations at the measured speed, over the machine's
-            GEMM rate; None where it does not apply.
-        share_of_copy: the same of the least bytes moved, over the machine's copy bandwidth.
-        peak: bytes that a call holds above its inputs, where the case measures them beside its
-            quantity.
+        share_of_gemm, share_of_copy: the algorithm's least operations and least bytes at the
+            measured speed, over the machine's limit; None where it does not apply.
+        peak: bytes that a call holds above its inputs, where the case measures them.
         note: which of several ways was measured.
         detail: what the check said.
     """
@@ -173,8 +161,8 @@ class TargetResult:
     """
 
     target: Target
-    value: Spread | None
-    reached: bool | None
+    value: Spread | None = None
+    reached: bool | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,13 +180,11 @@ class CaseResult:
 
 
 def to_record(result: Any) -> Any:
-    """A result as JSON: defaults left out, spreads as lists, figures rounded."""
+    """A dataclass as JSON: defaults left out, tuples as lists, figures rounded."""
     if isinstance(result, float):
         return float(f"{result:.{DIGITS}g}")
     if isinstance(result, tuple):
         return [to_record(each) for each in result]
-    if isinstance(result, Spread):
-        return [to_record(each) for each in dataclasses.astuple(result)]
     if dataclasses.is_dataclass(result) and not isinstance(result, type):
         return {
             field.name: to_record(getattr(result, field.name))
@@ -208,22 +194,20 @@ def to_record(result: Any) -> Any:
     return result
 
 
-def from_record(record: dict[str, Any]) -> CaseResult:
-    """The result of which `record` was made."""
-    return CaseResult(
-        Description(**record["case"]),
-        tuple(MethodResult(**_with_spreads(method)) for method in record["methods"]),
-        tuple(
-            TargetResult(Target(**target["target"]), _spread(target["value"]), target["reached"])
-            for target in record.get("targets", [])
-        ),
-    )
+def from_record(kind: type[Record], record: Any) -> Record:
+    """The dataclass of which `record` was made."""
+    kinds = typing.get_type_hints(kind)
+    return kind(**{name: _value(kinds[name], value) for name, value in record.items()})
 
 
-def _with_spreads(record: dict[str, Any]) -> dict[str, Any]:
-    names = ("value", "over_last", "share_of_gemm", "share_of_copy")
-    return {**record, **{name: _spread(record[name]) for name in names if name in record}}
-
-
-def _spread(values: list[float] | None) -> Spread | None:
-    return None if values is None else Spread(*values)
+def _value(kind: Any, value: Any) -> Any:
+    """A field's value from JSON, by the field's type."""
+    if isinstance(kind, types.UnionType) and value is not None:
+        kind = typing.get_args(kind)[0]
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        return from_record(kind, value)
+    if kind is Spread and value is not None:
+        return Spread(*value)
+    if typing.get_origin(kind) is tuple:
+        return tuple(_value(typing.get_args(kind)[0], each) for each in value)
+    return value

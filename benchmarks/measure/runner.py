@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
-
-import torch
 
 from benchmarks.measure.cases import Case, Make, Method, NotMeasured, Settings
 from benchmarks.measure.machine import Limits
@@ -22,83 +21,31 @@ from benchmarks.measure.results import (
     ratio,
     spread,
 )
-from benchmarks.measure.timer import interleave, timer
-from linattn_core.errors import expected
+from benchmarks.measure.timer import interleave, sample, stopwatch
 from linattn_models.throughput import lacks_memory
 
-QUICK_SECONDS = 0.05
-QUICK_ROUNDS = (1, 2)
+QUICK_SECONDS, QUICK_ROUNDS = 0.05, (1, 2)
 REFUSED = "refuses this call"  # as linattn_core says it of a backend
 
 Result = TypeVar("Result")
+Samples = Mapping[str, Sequence[float]]
 
 
-class DeviceLost(Exception):
-    """A kernel failed so that this process can use the GPU no more; the message names it."""
-
-
-def run_case(
-    case: Case, settings: Settings, limits: Limits, earlier: Sequence[CaseResult] = ()
-) -> CaseResult:
+def run_case(case: Case, settings: Settings, limits: Limits) -> CaseResult:
     """Returns the figures of one case; a method that fails its check gets none.
 
     Args:
         limits: the machine's, for the shares of them.
-        earlier: the results of the same series so far.
-
-    Raises:
-        DeviceLost: a kernel left the GPU unusable.
     """
-    makes = case.setup(settings, earlier)
-    _check_names(case, makes)
-    correct, rows = _checked(makes, settings)
-    samples, refused = _timed(case, correct, settings)
-    rows |= {name: MethodResult(name, words) for name, words in refused.items()}
+    makes = case.setup(settings)
+    methods, rows = _checked(makes)
+    samples, refused = _timed(case, methods, settings)
+    rows |= {name: MethodResult(name, reason) for name, reason in refused.items()}
     rival = samples.get(list(makes)[-1]) if case.series is not None else None
     for name, taken in samples.items():
-        rows[name] = _measured(name, correct[name], taken, rival, limits, settings)
-    targets = tuple(_target(target, rows, samples, settings) for target in case.targets)
+        rows[name] = _measured(name, methods[name], taken, rival, limits, settings)
+    targets = tuple(_target(target, rows, samples, settings.quick) for target in case.targets)
     return CaseResult(case.description, tuple(rows[name] for name in makes), targets)
-
-
-def _checked(
-    makes: Mapping[str, Make], settings: Settings
-) -> tuple[dict[str, Method], dict[str, MethodResult]]:
-    """The methods that are right, and the rows of those that are not or are not here."""
-    correct: dict[str, Method] = {}
-    rows: dict[str, MethodResult] = {}
-    for name, make in makes.items():
-        try:
-            made = guarded(name, make, settings)
-            fault = guarded(name, made.check, settings)
-        except NotMeasured as reason:
-            rows[name] = MethodResult(name, str(reason))
-            continue
-        if fault is None:
-            correct[name] = made
-        else:
-            rows[name] = MethodResult(name, NOT_CORRECT, detail=fault)
-        del made  # frees the inputs of a method that is wrong
-    return correct, rows
-
-
-def _timed(
-    case: Case, methods: Mapping[str, Method], settings: Settings
-) -> tuple[dict[str, list[float]], dict[str, str]]:
-    """Samples per unit by method, one a round, and why others fell out."""
-    measured = interleave(
-        methods,
-        timer(settings.device),
-        seconds=QUICK_SECONDS if settings.quick else case.seconds,
-        rounds=QUICK_ROUNDS if settings.quick else case.rounds,
-        short_seconds=0.0 if settings.quick and case.short_seconds else case.short_seconds,
-        guard=lambda name, call: guarded(name, call, settings),
-    )
-    per_unit = {
-        name: [sample / methods[name].units for sample in samples]
-        for name, samples in measured.samples.items()
-    }
-    return per_unit, measured.refused
 
 
 def unmeasured(case: Case, reason: str) -> CaseResult:
@@ -110,11 +57,11 @@ def unmeasured(case: Case, reason: str) -> CaseResult:
     return CaseResult(
         dataclasses.replace(case.description, series=None, at=None),
         tuple(MethodResult(name, reason) for name in dict.fromkeys(names)),
-        tuple(TargetResult(target, None, None) for target in case.targets),
+        tuple(TargetResult(target) for target in case.targets),
     )
 
 
-def guarded(name: str, call: Callable[[], Result], settings: Settings) -> Result:
+def guarded(call: Callable[[], Result]) -> Result:
     """Returns what the call does, or raises the reason why the method cannot be measured."""
     try:
         return call()
@@ -122,28 +69,49 @@ def guarded(name: str, call: Callable[[], Result], settings: Settings) -> Result
         raise
     except Exception as error:
         words = f"{type(error).__name__}: {error}".splitlines()[0]
-        if settings.device == "cuda" and not _alive():
-            raise DeviceLost(f"{name} left the GPU unusable: {words}") from error
         if lacks_memory(error):
             raise NotMeasured("does not fit: no more memory could be allocated") from None
         refused = isinstance(error, ValueError) and REFUSED in words
         raise NotMeasured(words if refused else f"{RAISED} {words}") from error
 
 
-def _alive() -> bool:
-    """False when an earlier failure has left the GPU's context unusable."""
-    try:
-        torch.cuda.synchronize()
-    except RuntimeError:
-        return False
-    return True
+def _checked(
+    makes: Mapping[str, Make],
+) -> tuple[dict[str, Method], dict[str, MethodResult]]:
+    """The methods that are right, and the rows of those that are not or are not here."""
+    methods: dict[str, Method] = {}
+    rows: dict[str, MethodResult] = {}
+    for name, make in makes.items():
+        try:
+            made = guarded(make)
+            fault = guarded(made.check)
+        except NotMeasured as reason:
+            rows[name] = MethodResult(name, str(reason))
+            continue
+        if fault is None:
+            methods[name] = made
+        else:
+            rows[name] = MethodResult(name, NOT_CORRECT, detail=fault)
+        del made  # frees the inputs of a method that is wrong
+    return methods, rows
 
 
-def _check_names(case: Case, makes: Mapping[str, Make]) -> None:
-    wanted = {name for target in case.targets for name in target.methods}
-    if not wanted <= set(makes):
-        what = f"methods of the case {case.name!r}"
-        raise ValueError(expected(what, f"{sorted(wanted)} for its targets", list(makes)))
+def _timed(
+    case: Case, methods: Mapping[str, Method], settings: Settings
+) -> tuple[dict[str, list[float]], dict[str, str]]:
+    """Samples per unit by method, one a round, and why others have none."""
+    seconds = 0 if settings.quick else case.sample_seconds
+
+    def sampled(method: Method) -> float:
+        if method.measure is not None:
+            return method.measure() / method.units
+        return sample(method.run, stopwatch(settings.device), seconds) / method.units
+
+    return interleave(
+        {name: partial(guarded, partial(sampled, made)) for name, made in methods.items()},
+        seconds=QUICK_SECONDS if settings.quick else case.seconds,
+        rounds=QUICK_ROUNDS if settings.quick else case.rounds,
+    )
 
 
 def _measured(
@@ -154,7 +122,6 @@ def _measured(
     limits: Limits,
     settings: Settings,
 ) -> MethodResult:
-    gemm = limits.gemm_float32 if settings.device == "cpu" else limits.gemm_bfloat16
     return MethodResult(
         name,
         MEASURED,
@@ -162,51 +129,38 @@ def _measured(
         rounds=len(samples),
         units=made.units,
         over_last=None if rival is None else ratio(rival, samples),
-        share_of_gemm=_share(made.operations / made.units, gemm, samples),
+        share_of_gemm=_share(made.operations / made.units, limits.gemm(settings.device), samples),
         share_of_copy=_share(made.traffic / made.units, limits.copy_bandwidth, samples),
-        peak=_peak(name, made, settings),
+        peak=_peak(made),
         estimated=made.estimated,
         note=made.note,
     )
 
 
-def _peak(name: str, made: Method, settings: Settings) -> float | None:
-    if made.peak is None:
-        return None
+def _peak(made: Method) -> float | None:
     try:
-        return guarded(name, made.peak, settings)
+        return None if made.peak is None else guarded(made.peak)
     except NotMeasured:
         return None
 
 
 def _share(work: float, rate: float | None, samples: Sequence[float]) -> Spread | None:
-    if not work or rate is None:
-        return None
-    return spread([work / rate / sample for sample in samples])
+    return spread([work / rate / each for each in samples]) if work and rate else None
 
 
 def _target(
-    target: Target,
-    rows: Mapping[str, MethodResult],
-    samples: Mapping[str, Sequence[float]],
-    settings: Settings,
+    target: Target, rows: Mapping[str, MethodResult], samples: Samples, quick: bool
 ) -> TargetResult:
-    value = _figure(target, rows, samples)
-    if value is None or settings.quick:
-        return TargetResult(target, value, None)
-    return TargetResult(target, value, target.reached(value.median))
+    value = _figure(target, rows[target.numerator], samples)
+    reached = None if value is None or quick else target.reached(value.median)
+    return TargetResult(target, value, reached)
 
 
-def _figure(
-    target: Target, rows: Mapping[str, MethodResult], samples: Mapping[str, Sequence[float]]
-) -> Spread | None:
-    row = rows[target.numerator]
-    if target.of_gemm:
-        return row.share_of_gemm
-    if target.of_copy:
-        return row.share_of_copy
-    if target.denominator is None:
-        return row.value
-    if not set(target.methods) <= set(samples):
-        return None
-    return ratio(samples[target.numerator], samples[target.denominator])
+def _figure(target: Target, row: MethodResult, samples: Samples) -> Spread | None:
+    if target.denominator is not None:
+        if not set(target.methods) <= set(samples):
+            return None
+        return ratio(samples[target.numerator], samples[target.denominator])
+    peak = None if row.peak is None else spread([row.peak])
+    figures = {"gemm": row.share_of_gemm, "copy": row.share_of_copy, "peak": peak}
+    return figures.get(target.figure, row.value)

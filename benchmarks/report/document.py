@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from benchmarks.measure.machine import Limits, Machine
 from benchmarks.measure.results import CaseResult, from_record, to_record
-from benchmarks.report import crossing, growth
-from benchmarks.report.tables import measurements, series, targets
+from benchmarks.report.series import sections
+from benchmarks.report.tables import measurements, targets
 
 CLOSING = (
     "Medians with quartiles over interleaved rounds; ratios are taken round by round. A method "
@@ -29,12 +29,24 @@ class Run:
 
     Args:
         limits: the machine's.
-        quick: taken at tiny sizes.
+        quick: at tiny sizes.
     """
 
     machine: Machine
     limits: Limits
     quick: bool = False
+
+    def __str__(self) -> str:
+        machine, limits = self.machine, self.limits
+        bfloat16 = "none in bfloat16 (not measured: this processor has no instructions for it)"
+        if limits.gemm_bfloat16 is not None:
+            bfloat16 = f"{limits.gemm_bfloat16 / 1e9:,.0f} in bfloat16"
+        return (
+            f"{machine.date}, commit {machine.commit}; {machine.hardware}, {machine.threads} "
+            f"threads used; {machine.software}; backends: {machine.backends}. Limits: GEMM "
+            f"{limits.gemm_float32 / 1e9:,.0f} GFLOP/s in float32 and {bfloat16}, copy "
+            f"{limits.copy_bandwidth / 1e9:,.1f} GB/s (read and written)."
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,16 +61,15 @@ class Document:
     device: str
     entries: tuple[tuple[Run, CaseResult], ...] = ()
 
-    def updated(self, run: Run, results: Iterable[CaseResult], order: Iterable[str]) -> Document:
-        """Returns the document in which these results take the place of earlier ones.
+    def updated(self, run: Run, result: CaseResult, order: Iterable[str]) -> Document:
+        """Returns the document in which this result takes the place of an earlier one.
 
         Args:
             order: the names of all the cases that there are; others leave the document.
         """
-        entries = {result.case.name: (known, result) for known, result in self.entries}
-        entries |= {result.case.name: (run, result) for result in results}
-        kept = tuple(entries[name] for name in order if name in entries)
-        return dataclasses.replace(self, entries=kept)
+        entries = {entry[1].case.name: entry for entry in (*self.entries, (run, result))}
+        known = tuple(entries[name] for name in order if name in entries)
+        return dataclasses.replace(self, entries=known)
 
     @property
     def results(self) -> list[CaseResult]:
@@ -68,97 +79,35 @@ class Document:
     @property
     def runs(self) -> list[Run]:
         """The runs that results are of, the latest first."""
-        found = dict.fromkeys(run for run, _ in self.entries)
-        return sorted(found, key=lambda run: run.machine.date, reverse=True)
-
-
-def file_name(device: str) -> str:
-    """The name of the documents without their ending."""
-    return "results" if device == "cpu" else f"results-{device}"
+        runs = dict.fromkeys(run for run, _ in self.entries)
+        return sorted(runs, key=lambda run: run.machine.date, reverse=True)
 
 
 def read(folder: Path, theme: str, device: str) -> Document:
     """Returns the document of a theme as it was last written, or an empty one."""
-    path = folder / theme / f"{file_name(device)}.json"
+    path = _stem(folder, theme, device).with_suffix(".json")
     if not path.exists():
         return Document(theme, device)
     record = json.loads(path.read_text(encoding="utf-8"))
-    runs = [
-        Run(Machine(**run["machine"]), Limits(**run["limits"]), run.get("quick", False))
-        for run in record["runs"]
-    ]
-    entries = tuple((runs[entry["run"]], from_record(entry)) for entry in record["cases"])
+    runs = [from_record(Run, run) for run in record["runs"]]
+    entries = tuple(
+        (runs[entry.pop("run")], from_record(CaseResult, entry)) for entry in record["cases"]
+    )
     return Document(theme, device, entries)
 
 
-def write(document: Document, folder: Path) -> list[Path]:
+def write(document: Document, folder: Path) -> None:
     """Writes the document, its JSON and, where lengths were measured, the picture."""
-    place = folder / document.theme
-    place.mkdir(parents=True, exist_ok=True)
-    stem = place / file_name(document.device)
+    stem = _stem(folder, document.theme, document.device)
+    stem.parent.mkdir(parents=True, exist_ok=True)
     picture = stem.with_suffix(".png")
-    drawn = _draw(document, picture)
-    paths = [stem.with_suffix(".md"), stem.with_suffix(".json")]
-    texts = (to_markdown(document, picture.name if drawn else None), to_json(document))
-    for path, text in zip(paths, texts, strict=True):
-        path.write_text(text, encoding="utf-8")
-    return [*paths, picture] if drawn else paths
+    text = to_markdown(document, picture.name if _draw(document, picture) else None)
+    stem.with_suffix(".md").write_text(text, encoding="utf-8")
+    stem.with_suffix(".json").write_text(to_json(document), encoding="utf-8")
 
 
-def to_json(document: Document) -> str:
-    """Returns what `read` reads: a line for each run and each case."""
-    runs = document.runs
-    lines = {
-        "runs": [to_record(run) for run in runs],
-        "cases": [
-            {"run": runs.index(run), **to_record(result)} for run, result in document.entries
-        ],
-    }
-    parts = [f"{json.dumps(name)}: [\n{_lines(records)}\n]" for name, records in lines.items()]
-    return "{\n" + ",\n".join(parts) + "\n}\n"
-
-
-def to_markdown(document: Document, picture: str | None = None) -> str:
-    """Returns the document for readers."""
-    results, runs = document.results, document.runs
-    letters = {run: chr(ord("a") + number) for number, run in enumerate(runs)}
-    of_case = {result.case.name: letters[run] for run, result in document.entries}
-    quick = any(run.quick for run in runs)
-    parts = [f"# Measured: {document.theme}, {document.device}", *([QUICK] if quick else [])]
-    parts.append(f"By `{command(document)}`. Each case shows the latest run that measured it:")
-    parts.append("\n".join(_run_words(run, letters[run]) for run in runs))
-    parts += [f"![{document.theme} by length]({picture})"] if picture else []
-    parts += ["## What was to be reached", targets(results, of_case)]
-    parts += series(results)
-    parts += growth.sections(results, quick=quick)
-    parts += crossing.sections(results)
-    parts += ["## Everything measured", measurements(results, of_case)]
-    parts.append(CLOSING.format(gemm=GEMM[document.device]))
-    return "\n\n".join(parts) + "\n"
-
-
-def command(document: Document) -> str:
-    """The command that measures the theme."""
-    device = "" if document.device == "cpu" else f" --device {document.device}"
-    return f"python -m benchmarks --peers{device} --only {document.theme}/"
-
-
-def _lines(records: Iterable[Mapping[str, Any]]) -> str:
-    compact = (json.dumps(record, allow_nan=False, separators=(",", ":")) for record in records)
-    return ",\n".join(compact)
-
-
-def _run_words(run: Run, letter: str) -> str:
-    machine, limits = run.machine, run.limits
-    bfloat16 = "none in bfloat16 (not measured: this processor has no instructions for it)"
-    if limits.gemm_bfloat16 is not None:
-        bfloat16 = f"{limits.gemm_bfloat16 / 1e9:,.0f} in bfloat16"
-    return (
-        f"- **run {letter}**: {machine.date}, commit {machine.commit}; {machine.hardware}, "
-        f"{machine.threads} threads used; {machine.software}; backends: {machine.backends}. "
-        f"Limits: GEMM {limits.gemm_float32 / 1e9:,.0f} GFLOP/s in float32 and {bfloat16}, copy "
-        f"{limits.copy_bandwidth / 1e9:,.1f} GB/s (read and written)."
-    )
+def _stem(folder: Path, theme: str, device: str) -> Path:
+    return folder / theme / ("results" if device == "cpu" else f"results-{device}")
 
 
 def _draw(document: Document, picture: Path) -> bool:
@@ -167,3 +116,39 @@ def _draw(document: Document, picture: Path) -> bool:
     except ImportError:  # matplotlib is not needed to measure
         return False
     return figure.draw(document.results, picture)
+
+
+def to_json(document: Document) -> str:
+    """Returns what `read` reads: a line for each run and each case."""
+    runs = document.runs
+    cases = [{"run": runs.index(run), **to_record(result)} for run, result in document.entries]
+    return f'{{\n"runs": {_lines(map(to_record, runs))},\n"cases": {_lines(cases)}\n}}\n'
+
+
+def _lines(records: Iterable[dict[str, Any]]) -> str:
+    compact = (json.dumps(record, allow_nan=False, separators=(",", ":")) for record in records)
+    return "[\n" + ",\n".join(compact) + "\n]"
+
+
+def to_markdown(document: Document, picture: str | None = None) -> str:
+    """Returns the document for readers."""
+    theme, device, results, runs = document.theme, document.device, document.results, document.runs
+    letters = {run: chr(ord("a") + number) for number, run in enumerate(runs)}
+    of_case = {result.case.name: letters[run] for run, result in document.entries}
+    quick = any(run.quick for run in runs)
+    command = f"python -m benchmarks --peers --device {device} --only {theme}/"
+    command = command.replace(" --device cpu", "")
+    parts = [
+        f"# Measured: {theme}, {device}",
+        *([QUICK] if quick else []),
+        f"By `{command}`. Each case shows the latest run that measured it:",
+        "\n".join(f"- **run {letters[run]}**: {run}" for run in runs),
+        *([f"![{theme} by length]({picture})"] if picture else []),
+        "## What was to be reached",
+        targets(results, of_case),
+        *sections(results, quick=quick),
+        "## Everything measured",
+        measurements(results, of_case),
+        CLOSING.format(gemm=GEMM[device]),
+    ]
+    return "\n\n".join(parts) + "\n"

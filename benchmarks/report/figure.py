@@ -9,20 +9,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks.measure.results import CaseResult
-from benchmarks.report.growth import Read, held, seconds
-from benchmarks.report.tables import by_series
-
-MIB = 2**20
+from benchmarks.report.series import Members, Read, by_series, held, points, seconds
+from benchmarks.report.tables import MIB
 
 
 def draw(results: Sequence[CaseResult], path: Path) -> bool:
     """Writes the picture, a row for each series; returns False where no length was measured."""
-    found = by_series(results)
-    if not found:
+    series = by_series(results)
+    if not series:
         return False
-    figure = Figure(figsize=(12, 4.5 * len(found)), layout="constrained")
-    panels = figure.subplots(len(found), 2, squeeze=False)
-    for (name, members), (left, right) in zip(found.items(), panels, strict=True):
+    figure = Figure(figsize=(12, 4.5 * len(series)), layout="constrained")
+    panels = figure.subplots(len(series), 2, squeeze=False)
+    for (name, members), (left, right) in zip(series.items(), panels, strict=True):
         unit = members[0].case.unit
         _panel(left, members, f"milliseconds per {unit}", seconds, 1e3)
         _panel(right, members, f"peak memory per {unit}, MiB", held, 1 / MIB)
@@ -31,11 +29,10 @@ def draw(results: Sequence[CaseResult], path: Path) -> bool:
     return True
 
 
-def _panel(axes: Axes, members: Sequence[CaseResult], label: str, read: Read, scale: float) -> None:
+def _panel(axes: Axes, members: Members, label: str, read: Read, scale: float) -> None:
     names = dict.fromkeys(method.name for member in members for method in member.methods)
     for number, name in enumerate(names):
-        points = [(member.case.at, read(member.method(name))) for member in members]
-        known = [(at, scale * value) for at, value in points if at is not None and value]
+        known = [(at, scale * value) for at, value in points(members, name, read)]
         if known:  # the color is the method's in every panel, measured there or not
             axes.plot(*zip(*known, strict=True), marker="o", color=f"C{number}", label=name)
     if not axes.lines:

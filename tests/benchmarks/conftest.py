@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
-from itertools import pairwise
 
 import pytest
 
@@ -14,37 +12,31 @@ from benchmarks.measure.results import Target
 
 
 class FakeClock:
-    """Seconds that pass only when a method says so; makes clocks that read them."""
+    """Seconds that pass only when a call says so."""
 
     def __init__(self) -> None:
-        self.now = 0.0
+        self.seconds = 0.0
         self.calls: list[str] = []
 
-    def __call__(self) -> FakeReadings:
-        return FakeReadings(self)
+    def now(self) -> float:
+        return self.seconds
 
-    def method(self, name: str, *durations: float, **fields: object) -> Method:
-        """A method whose calls take these durations in turn, the last one for ever after."""
+    def timed(self, run: Callable[[], object]) -> float:
+        before = self.seconds
+        run()
+        return self.seconds - before
+
+    def call(self, name: str, *durations: float) -> Callable[[], float]:
+        """A call that takes these durations in turn, the last one for ever after."""
         left = list(durations)
 
-        def run() -> None:
+        def run() -> float:
             self.calls.append(name)
-            self.now += left.pop(0) if len(left) > 1 else left[0]
+            duration = left.pop(0) if len(left) > 1 else left[0]
+            self.seconds += duration
+            return duration
 
-        return dataclasses.replace(Method(lambda: None, run=run), **fields)  # type: ignore[arg-type]
-
-
-class FakeReadings:
-    """A clock's readings of those seconds."""
-
-    def __init__(self, clock: FakeClock) -> None:
-        self.clock, self.readings = clock, list[float]()
-
-    def read(self) -> None:
-        self.readings.append(self.clock.now)
-
-    def seconds(self) -> list[float]:
-        return [end - start for start, end in pairwise(self.readings)]
+        return run
 
 
 @pytest.fixture(scope="session")
@@ -76,7 +68,7 @@ def make_case() -> Callable[..., Case]:
         made = {name: lambda value=value: method(value) for name, value in values.items()}  # type: ignore[misc]
         usual: dict[str, object] = {
             "name": "fixed/case", "rounds": (3, 3), "shows": "A fixed case.",
-            "setup": lambda settings, earlier: made,
+            "setup": lambda settings: made,
         }  # fmt: skip
         return Case(**{**usual, **fields})  # type: ignore[arg-type]
 

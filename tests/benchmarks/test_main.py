@@ -73,21 +73,21 @@ def test_a_process_of_its_own_measures_the_same() -> None:
     limits = isolated_limits(settings)
     assert limits.copy_bandwidth > 0
     case = registry.named("operator/bfloat16/forward", "cpu")
-    result = isolated(600)(case, settings, limits, [])
+    result = isolated(600)(case, settings, limits)
     assert result.case == case.description
-    assert [method.name for method in result.methods] == list(case.setup(settings, []))
+    assert [method.name for method in result.methods] == list(case.setup(settings))
 
 
 def test_a_case_that_hangs_or_dies_costs_only_itself(make_case: MakeCase) -> None:
     unknown = make_case({"a": 1.0}, name="nobody/knows", targets=(Target("a", "a", at_most=1),))
-    result = isolated(600)(unknown, Settings(), Limits(1, 1, 1), [])
+    result = isolated(600)(unknown, Settings(), Limits(1, 1, 1))
     assert result.method("a").status == "not measured: its process ended with exit code 1"
 
 
 def test_a_case_that_breaks_leaves_the_others(
     make_case: MakeCase, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def breaks(settings: Settings, earlier: object) -> dict[str, Callable[[], Method]]:
+    def breaks(settings: Settings) -> dict[str, Callable[[], Method]]:
         raise KeyError("x")
 
     cases = _registry(make_case({}, name="fixed/broken", setup=breaks), make_case({"a": 1.0}))
@@ -103,7 +103,7 @@ def test_a_method_that_is_wrong_is_told_and_the_exit_code(
 ) -> None:
     wrong = Method(lambda: "off by one", measure=lambda: 1.0)
     made = {"wrong": lambda: wrong}
-    case = make_case({}, setup=lambda settings, earlier: made)
+    case = make_case({}, setup=lambda settings: made)
     assert main(QUICK, _registry(case)) == 1
     assert "fixed/case, wrong: not correct: off by one" in capsys.readouterr().err
 
@@ -111,10 +111,8 @@ def test_a_method_that_is_wrong_is_told_and_the_exit_code(
 def test_a_series_is_told_what_was_found_before(make_case: MakeCase) -> None:
     told: list[list[str]] = []
 
-    def measure(
-        case: Case, settings: Settings, limits: Limits, earlier: list[CaseResult]
-    ) -> CaseResult:
-        told.append([result.case.name for result in earlier])
+    def measure(case: Case, settings: Settings, limits: Limits) -> CaseResult:
+        told.append([result.case.name for result in settings.earlier])
         return CaseResult(case.description, (MethodResult("a", "not measured"),))
 
     series = [make_case({}, name=f"a/{at}", series="s", at=at) for at in (1, 2)]
@@ -124,7 +122,7 @@ def test_a_series_is_told_what_was_found_before(make_case: MakeCase) -> None:
 
 
 def test_an_interrupted_run_keeps_what_it_has(make_case: MakeCase, tmp_path: Path) -> None:
-    def stop(settings: Settings, earlier: object) -> dict[str, Callable[[], Method]]:
+    def stop(settings: Settings) -> dict[str, Callable[[], Method]]:
         raise KeyboardInterrupt
 
     cases = _registry(make_case({"a": 1.0}), make_case({}, name="fixed/second", setup=stop))

@@ -55,7 +55,7 @@ def test_another_word_is_refused(tmp_path: Path) -> None:
     ended = configure(tmp_path, "-D", "LINATTN_CUDA=maybe")
 
     assert ended.returncode != 0
-    assert 'LINATTN_CUDA was expected to be AUTO, ON or OFF and is "maybe"' in ended.stderr
+    assert 'LINATTN_CUDA: expected AUTO, ON or OFF, got "maybe"' in ended.stderr
 
 
 def fake_nvcc(folder: Path, says: str) -> str:

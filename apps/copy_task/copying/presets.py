@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import tyro
@@ -60,22 +61,23 @@ class Recipe:
         )
 
 
+# What the presets that are not the paper's have in common.
+_ADAMW = partial(
+    TrainingFlags, optimizer="adamw", schedule="cosine", warmup_steps=None, clip_norm=1.0
+)
+
+
 def smoke() -> Recipe:
     """Twenty updates on copies of at most seven symbols."""
-    training = TrainingFlags(
-        steps=20,
-        batch_size=16,
-        learning_rate=1e-2,
-        optimizer="adamw",
-        schedule="cosine",
-        warmup_steps=None,
-        clip_norm=1.0,
-        log_every=5,
-        eval_every=10,
-        checkpoint_every=10,
-    )
     return Recipe(
-        training,
+        _ADAMW(
+            steps=20,
+            batch_size=16,
+            learning_rate=1e-2,
+            log_every=5,
+            eval_every=10,
+            checkpoint_every=10,
+        ),
         max_length=16,
         num_layers=2,
         num_heads=2,
@@ -93,20 +95,15 @@ def laptop() -> Recipe:
     Fewer positions are learned in fewer updates, not only in cheaper ones (--max-length 128 shows
     it). Buckets and chunks of lsh are halved, so that a chunk still does not cover the sequence.
     """
-    training = TrainingFlags(
-        steps=2_300,
-        batch_size=32,
-        learning_rate=5e-3,
-        optimizer="adamw",
-        schedule="cosine",
-        warmup_steps=None,
-        clip_norm=1.0,
-        log_every=25,
-        eval_every=500,
-        checkpoint_every=500,
-    )
     return Recipe(
-        training,
+        _ADAMW(
+            steps=2_300,
+            batch_size=32,
+            learning_rate=5e-3,
+            log_every=25,
+            eval_every=500,
+            checkpoint_every=500,
+        ),
         max_length=48,
         num_layers=3,
         num_heads=8,

@@ -8,6 +8,7 @@ paper    what the paper trained (section 4.2); for a GPU and days
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Literal
 
 import tyro
@@ -76,13 +77,8 @@ class Recipe:
 
 
 # What the presets that are not the paper's have in common.
-_ADAMW = TrainingFlags(
-    steps=1,
-    batch_size=1,
-    optimizer="adamw",
-    schedule="cosine",
-    warmup_steps=None,
-    clip_norm=1.0,
+_ADAMW = partial(
+    TrainingFlags, optimizer="adamw", schedule="cosine", warmup_steps=None, clip_norm=1.0
 )
 
 
@@ -99,8 +95,7 @@ def smoke(dataset: DatasetName) -> Recipe:
         head="categorical" if digits else "logistics",
         validation_images=8,
         test_images=8,
-        training=replace(
-            _ADAMW,
+        training=_ADAMW(
             steps=20,
             batch_size=16 if digits else 2,
             learning_rate=1e-2,
@@ -133,8 +128,7 @@ def _laptop_digits() -> Recipe:
         ffn_dim=256,
         head="categorical",
         dropout=0.25,
-        training=replace(
-            _ADAMW,
+        training=_ADAMW(
             steps=1_500,
             batch_size=32,
             learning_rate=5e-3,
@@ -164,8 +158,7 @@ def _laptop_larger(dataset: DatasetName) -> Recipe:
         head="logistics" if color else "categorical",
         validation_images=64 if color else 256,
         test_images=128 if color else 512,
-        training=replace(
-            _ADAMW,
+        training=_ADAMW(
             steps=500 if color else 1_000,
             batch_size=4 if color else 8,
             learning_rate=1e-3 if color else 2e-3,

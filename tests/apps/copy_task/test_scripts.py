@@ -69,7 +69,7 @@ def test_a_run_that_lost_its_end_resumes_to_the_same_losses(
 
 
 def test_compare_draws_tabulates_and_keeps_the_records(script: Script, tmp_path: Path) -> None:
-    where = ["--runs", tmp_path / "runs", "--out", tmp_path / "results"]
+    where = ["--out", tmp_path / "runs", "--publish", tmp_path / "results"]
     done = script("compare", *FAST, *where)
     assert done.code == 0, done.stderr
     names = ["linear", *LSH, "softmax"]
@@ -89,7 +89,7 @@ def test_compare_draws_tabulates_and_keeps_the_records(script: Script, tmp_path:
 
 def test_compare_looks_at_where_it_writes_before_it_trains(script: Script, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    done = script("compare", *FAST, "--runs", tmp_path / "runs", "--out", tmp_path / "file")
+    done = script("compare", *FAST, "--out", tmp_path / "runs", "--publish", tmp_path / "file")
     assert done.code == 2 and "file" in done.stderr
     assert not list(tmp_path.rglob("summary.json"))
 
@@ -99,7 +99,7 @@ def compare_resumes(script: Script, folder: Path, where: list[object]) -> None:
     summaries = {path: path.read_bytes() for path in (folder / "runs").rglob("summary.json")}
     refused = script("compare", *FAST, *where)
     assert refused.code == 2
-    assert "already holds a run: give --resume" in refused.stderr
+    assert "got one with; give --resume" in refused.stderr
     longer = script("compare", "--preset", "smoke", "--steps", 9, *where, "--resume")
     assert longer.code == 2
     assert "expected 9, got 6" in longer.stderr

@@ -10,9 +10,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from benchmarks.cases import attention, peers
+from benchmarks.cases import attention, methods, peers
 from benchmarks.cases import operator as operator_cases
-from benchmarks.cases.attention import Attention, method
+from benchmarks.cases.attention import Operator
+from benchmarks.cases.methods import method, method_of
 from benchmarks.cases.problem import Problem
 from benchmarks.measure import oracle
 from benchmarks.measure.cases import Method, NotMeasured, Settings, registry
@@ -20,7 +21,7 @@ from benchmarks.measure.cases import Method, NotMeasured, Settings, registry
 PROBLEM = Problem(length=40, heads=2, width=8)
 SETTINGS = Settings(quick=True, peers=True, threads=1)
 NAMES = (
-    attention.LINEAR_CPU, attention.LINEAR, attention.SDPA, attention.FAST_TRANSFORMERS,
+    attention.LINEAR_CPU, attention.LINEAR, attention.SDPA, peers.FAST_TRANSFORMERS,
 )  # fmt: skip
 
 
@@ -37,7 +38,7 @@ def _measurable(name: str, problem: Problem, backward: bool) -> Method:
     if problem.dtype == torch.bfloat16 and "fast-transformers" in name:
         pytest.skip(f"{name} knows float32 alone")
     try:
-        return method(name, problem, SETTINGS, backward=backward)
+        return method(name, dataclasses.replace(problem, backward=backward), SETTINGS)
     except NotMeasured as reason:
         pytest.skip(f"{name}: {reason}")
 
@@ -49,46 +50,44 @@ def test_every_operator_passes_its_own_check(name: str, problem: Problem, backwa
     assert _measurable(name, problem, backward).check() is None
 
 
-def _method_of(monkeypatch: pytest.MonkeyPatch, operator: Attention, backward: bool) -> Method:
-    monkeypatch.setattr(attention, "attention", lambda *_: operator)
-    return method(operator.name, PROBLEM, SETTINGS, backward=backward)
+def _fault(operator: Operator, *, backward: bool = False) -> str | None:
+    return method_of(operator, dataclasses.replace(PROBLEM, backward=backward)).check()
 
 
-def test_the_wrong_attention_fails_its_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    def not_causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        return F.scaled_dot_product_attention(q, k, v)
+def _softmax_rows(_: object, rows: torch.Tensor, *x: torch.Tensor) -> torch.Tensor:
+    return oracle.softmax_rows(*x, rows)  # type: ignore[misc, arg-type]
 
-    wrong = Attention("wrong", not_causal, oracle.softmax_rows)
-    fault = _method_of(monkeypatch, wrong, backward=False).check()
+
+def test_the_wrong_attention_fails_its_check() -> None:
+    fault = _fault(Operator(F.scaled_dot_product_attention, _softmax_rows))
     assert fault is not None
-    assert "the output differs" in fault
+    assert "of the output differ" in fault
 
 
-def test_an_operator_that_sees_later_keys_fails_its_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    everywhere = dataclasses.replace(PROBLEM, causal=False)
-    operator = attention.attention(attention.LINEAR, everywhere, SETTINGS)
-    assert isinstance(operator, Attention)
-    wrong = dataclasses.replace(operator, rows=oracle.linear_rows)
-    assert _method_of(monkeypatch, operator, backward=False).check() is None
-    assert _method_of(monkeypatch, wrong, backward=False).check() is not None
+def test_an_operator_that_sees_later_keys_fails_its_check() -> None:
+    operator = attention.build(
+        attention.LINEAR, dataclasses.replace(PROBLEM, causal=False), SETTINGS
+    )
+    assert _fault(operator) is None
+    causal = dataclasses.replace(operator, exact=attention.linear_rows(PROBLEM))
+    assert _fault(causal) is not None
 
 
-def test_a_wrong_gradient_fails_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_gradient_fails_the_check() -> None:
     def forgets_the_keys(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return F.scaled_dot_product_attention(q, 2 * k - k.detach(), v, is_causal=True)
 
-    wrong = Attention("wrong", forgets_the_keys, oracle.softmax_rows)
-    assert _method_of(monkeypatch, wrong, backward=False).check() is None
-    fault = _method_of(monkeypatch, wrong, backward=True).check()
+    wrong = Operator(forgets_the_keys, _softmax_rows)
+    assert _fault(wrong) is None
+    fault = _fault(wrong, backward=True)
     assert fault is not None
-    assert "the key gradient differs" in fault
+    assert "of the key gradient differ" in fault
 
 
 @pytest.mark.parametrize(("backward", "each"), [(False, 4), (True, 10)])
 def test_least_operations_are_those_of_the_algorithm(backward: bool, each: int) -> None:
-    assert (
-        Problem(100, batch=2, heads=3, width=8).operations(backward) == each * 2 * 3 * 100 * 8 * 8
-    )
+    problem = Problem(100, batch=2, heads=3, width=8, backward=backward)
+    assert problem.operations == each * 2 * 3 * 100 * 8 * 8
 
 
 @pytest.mark.parametrize(("backward", "tensors"), [(False, 4), (True, 12)])
@@ -96,12 +95,12 @@ def test_least_operations_are_those_of_the_algorithm(backward: bool, each: int) 
 def test_least_traffic_is_every_tensor_once_a_pass(
     backward: bool, tensors: int, dtype: torch.dtype, size: int
 ) -> None:
-    problem = Problem(100, batch=2, heads=3, width=8, dtype=dtype)
-    assert problem.traffic(backward) == tensors * 2 * 3 * 100 * 8 * size
+    problem = Problem(100, batch=2, heads=3, width=8, dtype=dtype, backward=backward)
+    assert problem.traffic == tensors * 2 * 3 * 100 * 8 * size
 
 
 def test_softmax_is_held_against_no_limit() -> None:
-    made = method(attention.SDPA, PROBLEM, SETTINGS, backward=False)
+    made = method(attention.SDPA, PROBLEM, SETTINGS)
     assert (made.operations, made.traffic) == (0, 0)
 
 
@@ -117,9 +116,10 @@ def test_check_and_call_have_their_threads_and_leave_the_others(
             raise KeyboardInterrupt
 
     before = torch.get_num_threads()
-    monkeypatch.setattr(attention, "method_of", lambda *_, **__: Method(look, run=look))
-    made = method(attention.SDPA, PROBLEM, SETTINGS, backward=False, threads=before + 1)
-    assert made.run is not None
+    monkeypatch.setattr(Operator, "fault", lambda *_: look())
+    monkeypatch.setattr(methods, "call_on", lambda *_: look)
+    operator = attention.build(attention.SDPA, PROBLEM, SETTINGS)
+    made = method_of(operator, dataclasses.replace(PROBLEM, threads=before + 1))
     for call in (made.check, made.run):
         with pytest.raises(KeyboardInterrupt) if fails else contextlib.nullcontext():
             call()
@@ -128,8 +128,8 @@ def test_check_and_call_have_their_threads_and_leave_the_others(
 
 
 def test_two_threads_are_not_measured_where_one_was_given() -> None:
-    makes = registry.named("operator/one-head/forward", "cpu").setup(SETTINGS, [])
-    with pytest.raises(NotMeasured, match="the run was given one thread"):
+    makes = registry.named("operator/one-head/forward", "cpu").setup(SETTINGS)
+    with pytest.raises(NotMeasured, match="the run was given fewer threads"):
         makes[operator_cases.TWO_THREADS]()
 
 
@@ -140,14 +140,14 @@ def test_more_is_promised_of_bfloat16_where_the_machine_multiplies_it(
     monkeypatch: pytest.MonkeyPatch, flags: set[str], bound: float
 ) -> None:
     monkeypatch.setattr(operator_cases, "cpu_flags", lambda: frozenset(flags))
-    (target,) = operator_cases.half_case().targets
+    (target,) = operator_cases.bfloat16(PROBLEM).targets
     assert target.at_least == bound
 
 
 def test_a_backend_that_is_not_installed_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention.linattn_core, "backends", lambda: ("reference",))
     with pytest.raises(NotMeasured, match=r"no live backend 'cpu'; python -m linattn_core\.info"):
-        method(attention.LINEAR_CPU, PROBLEM, SETTINGS, backward=False)
+        method(attention.LINEAR_CPU, PROBLEM, SETTINGS)
 
 
 def test_a_peers_kernel_that_is_causal_alone_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +155,7 @@ def test_a_peers_kernel_that_is_causal_alone_says_so(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(peers, "load", lambda name, settings: module)
     everywhere = dataclasses.replace(PROBLEM, causal=False)
     with pytest.raises(NotMeasured, match="it is causal only"):
-        method(attention.FLASH_LINEAR_ATTENTION, everywhere, SETTINGS, backward=False)
+        method(peers.FLASH_LINEAR_ATTENTION, everywhere, SETTINGS)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.cases import decoders, peers
-from benchmarks.cases.decoder_checks import check_compiled, check_peer, check_rerun, check_steps
-from benchmarks.cases.models import QUICK_SIZE, WEIGHT_BYTES, Size, build_model
+from benchmarks.cases.decoder_checks import check_compiled, check_rerun, check_steps
+from benchmarks.cases.models import WEIGHT_BYTES, Task
 from benchmarks.cases.peer_decoder import PeerDecoder
 from benchmarks.measure.cases import NotMeasured, Settings
 from linattn_models import (
@@ -22,6 +22,7 @@ from linattn_models import (
 )
 
 SETTINGS = Settings(quick=True, peers=True, threads=1)
+TASK = Task(2).sized(SETTINGS)
 
 
 @pytest.fixture
@@ -30,13 +31,13 @@ def peer_decoder() -> PeerDecoder:
         library = peers.load("fast_transformers.builders", SETTINGS)
     except NotMeasured as reason:
         pytest.skip(f"{peers.FAST_TRANSFORMERS}: {reason}")
-    return PeerDecoder(library, build_model("linear", QUICK_SIZE))
+    return PeerDecoder(library, TASK.model())
 
 
 @pytest.fixture(params=WEIGHT_BYTES)
 def compiled(request: pytest.FixtureRequest) -> tuple[AutoregressiveTransformer, CompiledDecoder]:
     """A model and its compiled decoder, for each way to keep the weights."""
-    model = build_model("linear", QUICK_SIZE)
+    model = TASK.model()
     try:
         return model, compile_decoder(model, request.param)
     except CannotCompile as reason:
@@ -45,7 +46,7 @@ def compiled(request: pytest.FixtureRequest) -> tuple[AutoregressiveTransformer,
 
 @pytest.mark.parametrize("attention", ["linear", "softmax"])
 def test_both_attentions_pass_their_checks(attention: str) -> None:
-    model = build_model(attention, QUICK_SIZE)
+    model = TASK.model(attention)
     assert check_steps(model) is None
     assert check_rerun(model) is None
 
@@ -60,9 +61,9 @@ def test_a_decoder_that_forgets_fails_its_check(monkeypatch: pytest.MonkeyPatch)
         return step(model, token, state)
 
     monkeypatch.setattr(AutoregressiveTransformer, "step", forgetful)
-    fault = check_steps(build_model("linear", QUICK_SIZE))
+    fault = check_steps(TASK.model())
     assert fault is not None
-    assert "decoding by steps differs" in fault
+    assert "decoding by steps differ" in fault
 
 
 def test_a_rerun_that_drops_the_first_token_fails_its_check(
@@ -74,9 +75,9 @@ def test_a_rerun_that_drops_the_first_token_fails_its_check(
         "predict_next",
         lambda model, tokens: predict(model, tokens[:, 1:]),
     )
-    fault = check_rerun(build_model("softmax", QUICK_SIZE))
+    fault = check_rerun(TASK.model("softmax"))
     assert fault is not None
-    assert "rerunning the prefix differs" in fault
+    assert "rerunning the prefix differ" in fault
 
 
 @pytest.mark.parametrize("batch", [1, 2, 5, 40])
@@ -94,7 +95,7 @@ def test_a_decoder_of_other_weights_fails_its_check(
         model.output.weight.mul_(1.1)
     fault = check_compiled(model, decoder, 3)
     assert fault is not None
-    assert "decoding by steps differs" in fault
+    assert "decoding by steps differ" in fault
 
 
 def test_a_decoder_that_draws_other_tokens_fails_its_check(
@@ -118,7 +119,7 @@ def test_a_missing_compiler_is_a_reason(make: Any, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(decoders, "compile_decoder", refuse)
     with pytest.raises(NotMeasured, match=r"No backend compiles this decoder\."):
-        make("int8", QUICK_SIZE, 1)
+        make("int8", TASK)
 
 
 def test_what_is_said_to_be_eager_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +131,7 @@ def test_what_is_said_to_be_eager_is(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(decoders, "generation_throughput", timed)
     for attention in ("linear", "softmax"):
-        method = decoders.stateful(attention, QUICK_SIZE, 1)
+        method = decoders.stateful(attention, TASK)
         assert method.measure is not None
         method.measure()
     assert asked == ["eager"] * 2
@@ -139,10 +140,10 @@ def test_what_is_said_to_be_eager_is(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: decoders.eager_step("linear", QUICK_SIZE, 2, 5),
-        lambda: decoders.eager_step("softmax", QUICK_SIZE, 2, QUICK_SIZE.length - 1),
-        lambda: decoders.compiled_step("float32", QUICK_SIZE, 2),
-        lambda: decoders.peer_step(QUICK_SIZE, 2, SETTINGS),
+        lambda: decoders.eager_step("linear", TASK, 5),
+        lambda: decoders.eager_step("softmax", TASK, TASK.length - 1),
+        lambda: decoders.compiled_step("float32", TASK),
+        lambda: decoders.peer_step(TASK, SETTINGS),
     ],
 )
 def test_steps_that_are_timed_leave_the_cursor_where_it_was(make: Any) -> None:
@@ -151,31 +152,29 @@ def test_steps_that_are_timed_leave_the_cursor_where_it_was(make: Any) -> None:
     except NotMeasured as reason:
         pytest.skip(str(reason))
     assert made.check() is None
-    for _ in range(QUICK_SIZE.length + 1):  # no room for so many, one after the other
+    for _ in range(TASK.length + 1):  # no room for so many, one after the other
         made.run()
 
 
 @pytest.mark.parametrize("weights", WEIGHT_BYTES)
 def test_reading_reads_every_matrix_once(weights: str) -> None:
-    method = decoders.reading(weights, QUICK_SIZE)
-    assert method.run is not None
+    method = decoders.reading(weights, TASK)
     read = method.run.__self__  # type: ignore[attr-defined]
-    assert read.nbytes == method.traffic == QUICK_SIZE.matrix_weights() * WEIGHT_BYTES[weights]
+    assert read.nbytes == method.traffic == TASK.matrix_weights * WEIGHT_BYTES[weights]
 
 
 def test_the_peer_with_our_weights_decodes_what_we_do(peer_decoder: PeerDecoder) -> None:
-    assert check_peer(peer_decoder) is None
+    assert check_steps(peer_decoder) is None
 
 
 def test_the_peer_with_other_weights_fails_its_check(peer_decoder: PeerDecoder) -> None:
     with torch.no_grad():
         peer_decoder.encoder.get_parameter("layers.0.attention.value_projection.weight").mul_(-1)
-    assert check_peer(peer_decoder) is not None
+    assert check_steps(peer_decoder) is not None
 
 
 def test_the_peer_draws_the_same_images(peer_decoder: PeerDecoder) -> None:
-    length = QUICK_SIZE.length
-    theirs = peer_decoder.generate(3, length, torch.Generator().manual_seed(5))
+    theirs = peer_decoder.generate(3, torch.Generator().manual_seed(5))
     ours = peer_decoder.model.generate(3, generator=torch.Generator().manual_seed(5))
     assert torch.equal(theirs, ours)
 
@@ -185,27 +184,27 @@ def test_a_call_makes_the_whole_batch(monkeypatch: pytest.MonkeyPatch) -> None:
         return Throughput(4.0, 0.25, [], 0, estimated=False, compiled=False)
 
     monkeypatch.setattr(decoders, "generation_throughput", timed)
-    made = [decoders.stateful("linear", QUICK_SIZE, 8), decoders.rerunning(QUICK_SIZE, 8, 4)]
+    made = [decoders.stateful("linear", TASK), decoders.rerunning(TASK, 4)]
     for method in made:
         assert method.measure is not None
         assert method.measure() / method.units == 0.25
     assert [method.estimated for method in made] == [False, True]
-    assert decoders.stateful("linear", QUICK_SIZE, 8, positions=2).estimated
+    assert decoders.stateful("linear", TASK, positions=2).estimated
 
 
 def test_least_operations_count_every_matrix_of_the_layers() -> None:
-    size = Size(num_layers=3, num_heads=2, head_dim=8, ffn_dim=20, length=5)
-    blocks = build_model("linear", size).transformer.blocks
+    task = Task(7, num_layers=3, num_heads=2, head_dim=8, ffn_dim=20, length=5)
+    blocks = task.model().transformer.blocks
     weights = sum(parameter.numel() for parameter in blocks.parameters() if parameter.ndim == 2)
     state = 3 * 2 * (2 * 8 * 8 + 2 * 8 * 8)
-    assert size.operations_per_token() == 2 * weights + state
+    assert task.operations == 7 * (2 * weights + state)
 
 
 def test_least_traffic_is_the_weights_and_the_states_twice() -> None:
-    size = Size(num_layers=3, num_heads=2, head_dim=8, ffn_dim=20, length=5)
-    model = build_model("linear", size)
+    task = Task(7, num_layers=3, num_heads=2, head_dim=8, ffn_dim=20, length=5)
+    model = task.model()
     matrices = [p for p in model.transformer.blocks.parameters() if p.ndim == 2]
     weights = sum(p.numel() for p in matrices)
     states = 2 * model.transformer.initial_state(7).nbytes
-    assert size.traffic_of_step(7) == 4 * weights + states
-    assert size.traffic_of_step(7, "int8") == weights + states
+    assert task.traffic() == 4 * weights + states
+    assert task.traffic("int8") == weights + states

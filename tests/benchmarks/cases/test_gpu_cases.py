@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -10,16 +11,11 @@ import pytest
 import torch
 
 from benchmarks.cases import attention, generation, ladder
-from benchmarks.cases.attention import (
-    FAST_TRANSFORMERS,
-    LINEAR,
-    LINEAR_CUDA,
-    MATERIALIZED,
-    SDPA,
-    method,
-)
+from benchmarks.cases.attention import LINEAR, LINEAR_CUDA, MATERIALIZED, SDPA
 from benchmarks.cases.lengths import LENGTHS
-from benchmarks.cases.problem import many_heads, sized
+from benchmarks.cases.methods import method
+from benchmarks.cases.peers import FAST_TRANSFORMERS
+from benchmarks.cases.problem import many_heads
 from benchmarks.measure.cases import Method, NotMeasured, Settings, registry
 from linattn_core import linear_attention
 
@@ -27,7 +23,7 @@ SETTINGS = Settings(quick=True, peers=True, device="cpu")
 
 
 def _makes(name: str) -> dict[str, Callable[[], Method]]:
-    return dict(registry.named(name, "cuda").setup(SETTINGS, []))
+    return dict(registry.named(name, "cuda").setup(SETTINGS))
 
 
 def test_every_length_has_the_same_positions() -> None:
@@ -42,12 +38,11 @@ def test_every_length_has_the_same_positions() -> None:
 @pytest.mark.parametrize("name", [LINEAR, SDPA, FAST_TRANSFORMERS, MATERIALIZED, "lsh-1", "lsh-4"])
 def test_an_entry_passes_its_check(name: str, dtype: torch.dtype, backward: bool) -> None:
     try:
-        problem = sized(many_heads(512, dtype=dtype), SETTINGS)
-        made = method(name, problem, SETTINGS, backward=backward)
+        asked = dataclasses.replace(many_heads(512), dtype=dtype, backward=backward)
+        made = method(name, asked.sized(SETTINGS), SETTINGS)
     except NotMeasured as reason:
         pytest.skip(str(reason))
     assert made.check() is None
-    assert made.run is not None
     made.run()
     if name == FAST_TRANSFORMERS and dtype != torch.float32:
         assert made.note == "float32"
@@ -94,4 +89,4 @@ def test_decoders_are_right(name: str) -> None:
 
 def test_the_softmax_of_many_images_is_searched_in_both_dtypes() -> None:
     makes = _makes("generation/images/batch-10000")
-    assert {generation.softmax_name(dtype) for dtype in generation.DTYPES} <= set(makes)
+    assert set(generation.BEST_SOFTMAX.values()) <= set(makes)

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.cases import attention, crossover, lengths, lsh
-from benchmarks.cases.attention import MATERIALIZED, least_bytes, method
-from benchmarks.cases.lengths import LENGTHS, METHODS, problem_of
+from benchmarks.cases import attention, methods
+from benchmarks.cases.attention import LSH_ROUNDS, MATERIALIZED
+from benchmarks.cases.lengths import LENGTHS, METHODS, problem_on_cpu
+from benchmarks.cases.methods import GIB, attention_case, least_bytes, method
 from benchmarks.cases.problem import Problem
-from benchmarks.measure.cases import NotMeasured, Settings, registry
+from benchmarks.measure.cases import Method, NotMeasured, Settings, registry
 from benchmarks.measure.machine import Limits
 from benchmarks.measure.results import CaseResult, Description, MethodResult, Spread
 from benchmarks.measure.runner import run_case
@@ -22,17 +23,14 @@ SMALL = Problem(96, batch=2, heads=3, width=8)
 
 
 def test_the_batch_shrinks_as_the_length_grows() -> None:
-    batches = [problem_of(length, Settings()).batch for length in LENGTHS]
+    batches = [problem_on_cpu(length).batch for length in LENGTHS]
     assert batches == [16, 8, 4, 2, 1, 1, 1, 1]
 
 
 @pytest.mark.parametrize(
     "name", ["lengths/512", "lengths/1024", "crossover/d32-h1/64", "crossover/d128-h64/4096"]
 )
-def test_a_quick_run_measures_every_method(
-    name: str, monkeypatch: pytest.MonkeyPatch, limits: Limits
-) -> None:
-    monkeypatch.setattr(lengths, "peak", lambda *_: 2.0**20)
+def test_a_quick_run_measures_every_method(name: str, limits: Limits) -> None:
     result = run_case(registry.named(name, "cpu"), QUICK, limits)
     assert [found.name for found in result.methods] == list(METHODS)
     for found in result.methods:
@@ -42,9 +40,13 @@ def test_a_quick_run_measures_every_method(
 def test_time_and_memory_are_those_of_a_sample(
     monkeypatch: pytest.MonkeyPatch, limits: Limits
 ) -> None:
-    monkeypatch.setattr(lengths, "peak", lambda *_: 6.0)
-    case = registry.named("lengths/512", "cpu")
-    found = run_case(case, QUICK, limits).method(attention.SDPA)
+    monkeypatch.setattr(methods, "process_peak", lambda *_: 6.0)
+    problem = dataclasses.replace(SMALL, backward=True)
+    case = attention_case(
+        "a/case", "A.", {"a": (attention.SDPA, problem)}, units=lambda problem: problem.batch,
+        peaks=True, seconds=0, rounds=(1, 1),
+    )  # fmt: skip
+    found = run_case(case, Settings(threads=1), limits).method("a")
     assert found.units == 2
     assert found.peak_per_unit == 3.0
 
@@ -66,20 +68,19 @@ def test_the_n_by_n_matrices_are_counted_before_they_are_made() -> None:
 
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize("problem", [SMALL, Problem(96, heads=1, width=8, causal=False)])
-@pytest.mark.parametrize("name", [*lsh.LSH_ROUNDS, MATERIALIZED])
+@pytest.mark.parametrize("name", [*LSH_ROUNDS, MATERIALIZED])
 def test_the_rivals_pass_their_checks(name: str, problem: Problem, backward: bool) -> None:
-    assert method(name, problem, QUICK, backward=backward).check() is None
+    made = method(name, dataclasses.replace(problem, backward=backward), QUICK)
+    assert made.check() is None
 
 
 def test_float64_hashes_as_float32_does() -> None:
-    operator = lsh.Lsh("lsh-4", Problem(2_048, heads=2, width=32))
-    query, _ = operator.tensors(operator.problem, backward=False)
-    rotation = operator._rotations[0]
-    assert torch.equal((query @ rotation).double(), query.double() @ rotation.double())
+    query, rotations = (attention.on_grid(torch.randn(2, 64, 32)) for _ in range(2))
+    assert torch.equal((query @ rotations.mT).double(), query.double() @ rotations.double().mT)
 
 
 def test_lsh_attention_that_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = lsh.linattn_models.lsh_attention
+    right = attention.linattn_models.lsh_attention
 
     def drops_what_comes_last(query: torch.Tensor, value: torch.Tensor, **rest: Any) -> Any:
         """Wrong in float32 alone, so that the float64 oracle stays right."""
@@ -87,33 +88,46 @@ def test_lsh_attention_that_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -
         rows = torch.arange(out.shape[2]) < out.shape[2] - 2
         return out * rows[:, None] if query.dtype == torch.float32 else out
 
-    made = method("lsh-1", SMALL, QUICK, backward=True)
-    monkeypatch.setattr(lsh.linattn_models, "lsh_attention", drops_what_comes_last)
-    fault = made.check()
+    monkeypatch.setattr(attention.linattn_models, "lsh_attention", drops_what_comes_last)
+    fault = method("lsh-1", dataclasses.replace(SMALL, backward=True), QUICK).check()
     assert fault is not None
-    assert "of the rows of the output differ from the float64 oracle" in fault
+    assert "of the rows of the output differ" in fault
 
 
-def _result(**seconds: float) -> CaseResult:
-    named = {"linear (cpu)": 1.0, "linear (torch)": 2.0, **seconds}
-    methods = (
-        MethodResult(name, "measured", Spread(value, value, value)) for name, value in named.items()
-    )
-    return CaseResult(Description("a/case", "A."), tuple(methods))
+def _make(earlier: tuple[CaseResult, ...] = (), *, quick: bool = False, **fields: Any) -> Method:
+    """The method of a case after these results, with 10 GiB of free memory."""
+    problem = Problem(512, heads=1, width=1)
+    case = attention_case("a/case", "A.", {"a": (MATERIALIZED, problem)}, **fields)
+    return case.setup(Settings(quick=quick, threads=1, earlier=earlier))["a"]()
 
 
-def test_who_loses_clearly_twice_in_succession_is_out() -> None:
-    earlier: list[CaseResult] = []
-    for slow, near in ((5.0, 5.0), (3.0, 3.0), (4.0, 5.0), (9.0, 3.9)):
-        assert "slow" not in crossover.clear_losers(earlier)
-        earlier.append(_result(slow=slow, near=near))
-    assert crossover.clear_losers(earlier) == {"slow"}
-    without_linear = [dataclasses.replace(each, methods=each.methods[2:]) for each in earlier]
-    assert crossover.clear_losers(without_linear) == set()
+def _before(status: str, seconds: float | None = None) -> tuple[CaseResult, ...]:
+    value = None if seconds is None else Spread(seconds, seconds, seconds)
+    return (CaseResult(Description("a/before", "A."), (MethodResult("a", status, value),)),)
 
 
-def test_who_is_out_is_not_made() -> None:
-    case = registry.named("crossover/d32-h1/512", "cpu")
-    lost = _result(**{attention.SDPA: 9.0})
-    with pytest.raises(NotMeasured, match="4 times as slow as linear at 2 lengths before"):
-        case.setup(QUICK, [lost, lost])[attention.SDPA]()
+@pytest.fixture
+def free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(methods, "available_memory", lambda device: 10.0 * GIB)
+
+
+@pytest.mark.usefixtures("free")
+def test_a_method_that_does_not_fit_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(methods, "least_bytes", lambda *_: 8.1 * GIB)
+    with pytest.raises(NotMeasured, match=r"does not fit: needs about 8\.1 GiB, 10 GiB are free"):
+        _make()
+    assert _make(quick=True).check() is None
+
+
+@pytest.mark.usefixtures("free")
+def test_a_method_without_a_figure_at_the_length_before_says_why() -> None:
+    with pytest.raises(NotMeasured, match="not installed"):
+        _make(_before("not installed"))
+
+
+@pytest.mark.usefixtures("free")
+def test_a_method_that_may_take_too_long_is_not_made() -> None:
+    with pytest.raises(NotMeasured, match="not measured: up to 60 s a call"):
+        _make(_before("measured", 5.0), units=lambda problem: 3, most_seconds=59)
+    assert _make(_before("measured", 5.0), quick=True, most_seconds=19).check() is None
+    _make(_before("measured", 5.0), most_seconds=21)

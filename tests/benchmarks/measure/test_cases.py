@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 import benchmarks.cases  # noqa: F401  (registers the cases)
-from benchmarks.measure.cases import Case, Method, NotMeasured, Registry, Settings, registry
+from benchmarks.measure.cases import Case, NotMeasured, Registry, Settings, registry
 from benchmarks.measure.results import Target
 
 MakeCase = Callable[..., Case]
@@ -45,18 +45,6 @@ def test_a_target_has_exactly_one_bound(bounds: dict[str, float]) -> None:
         Target("speed", "a", **bounds)  # type: ignore[arg-type]
 
 
-def test_a_share_is_of_one_limit_and_of_one_method() -> None:
-    with pytest.raises(ValueError, match="one share of a limit, of one method"):
-        Target("share", "a", at_least=0.7, of_gemm=True, of_copy=True)
-    with pytest.raises(ValueError, match="one share of a limit, of one method"):
-        Target("share", "a", "b", at_least=0.7, of_gemm=True)
-
-
-def test_a_method_is_timed_or_measures_itself() -> None:
-    with pytest.raises(ValueError, match="either run or measure"):
-        Method(lambda: None)
-
-
 @pytest.mark.parametrize(
     ("bounds", "reached", "missed"), [({"at_least": 2}, 2.0, 1.9), ({"at_most": 2}, 2.0, 2.1)]
 )
@@ -70,7 +58,7 @@ def test_a_target_is_reached_on_the_right_side(
 
 @pytest.mark.parametrize("case", list(registry), ids=lambda case: f"{case.device}-{case.name}")
 def test_every_case_has_the_methods_of_its_targets_and_peers_say_why_not(case: Case) -> None:
-    makes = case.setup(QUICK, [])
+    makes = case.setup(QUICK)
     for target in case.targets:
         assert set(target.methods) <= set(makes)
     for name in makes:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.cases.memory import make_call
+from benchmarks.cases.methods import make_call
 from benchmarks.cases.problem import Problem
 from benchmarks.measure.cases import NotMeasured, Settings
 from benchmarks.measure.processes import apart, peak_apart
@@ -24,12 +24,12 @@ def _refuse() -> None:
 
 
 def test_an_answer_comes_back() -> None:
-    assert apart(operator.add, "a", "b") == "ab"
+    assert apart(operator.add, "a", "b", threads=1) == "ab"
 
 
 def test_a_reason_comes_back() -> None:
     with pytest.raises(NotMeasured, match="not here"):
-        apart(_refuse)
+        apart(_refuse, threads=1)
 
 
 @pytest.mark.parametrize(
@@ -39,13 +39,13 @@ def test_a_reason_comes_back() -> None:
 def test_a_process_that_dies_says_how(call: Any, argument: Any, words: str) -> None:
     arguments = () if argument is None else (argument,)
     with pytest.raises(NotMeasured, match=f"its process {words}"):
-        apart(call, *arguments)
+        apart(call, *arguments, threads=1)
 
 
 def test_a_process_that_hangs_is_stopped() -> None:
     started = time.monotonic()
     with pytest.raises(NotMeasured, match="stopped after 1 s"):
-        apart(time.sleep, 600, seconds=1)
+        apart(time.sleep, 600, threads=1, seconds=1)
     assert time.monotonic() - started < 60
 
 
@@ -63,8 +63,8 @@ def test_scratch_that_is_freed_before_the_call_returns_counts() -> None:
 
 
 @pytest.mark.parametrize("backward", [False, True])
-def test_the_case_counts_outputs_and_gradients(backward: bool) -> None:
-    call = make_call("softmax SDPA", Problem(32), backward, Settings(threads=1))
+def test_a_peak_counts_outputs_and_gradients(backward: bool) -> None:
+    call = make_call("softmax SDPA", Problem(32, backward=backward), Settings(threads=1))
     result: Any = call()
     tensors = result if backward else (result,)
     assert [tuple(tensor.shape) for tensor in tensors] == [(1, 8, 32, 64)] * (3 if backward else 1)

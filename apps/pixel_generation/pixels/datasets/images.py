@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from linattn_core.errors import expected
+
 Pixels = npt.NDArray[np.uint8]
 
 
@@ -49,6 +51,6 @@ def hold_out_the_end(train: Pixels) -> tuple[Pixels, Pixels]:
     already in random order, so their end is as good a sample as any, and needs no seed.
     """
     if len(train) < 2:
-        raise ValueError(f"expected 2 training images or more to hold one out, got {len(train)}")
+        raise ValueError(expected("the training images", "2 or more, to hold one out", len(train)))
     held = max(1, min(5_000, len(train) // 10))
     return train[:-held], train[-held:]

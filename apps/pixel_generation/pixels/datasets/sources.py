@@ -50,7 +50,7 @@ SOURCES = {
     "cifar10": Source(
         "the CIFAR-10 page (https://www.cs.toronto.edu/~kriz/cifar.html)",
         "https://www.cs.toronto.edu/~kriz/",
-        {"cifar-10-python.tar.gz": "c58f30108f718f92721af3b95e74349a"},
+        {"cifar-10-binary.tar.gz": "c32a1d4ab5d03f1284b67883e8d87530"},
     ),
 }
 

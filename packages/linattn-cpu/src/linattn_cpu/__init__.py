@@ -7,6 +7,7 @@ is the fastest that accepts a call.
 # torch is imported first, so that both share one OpenMP library and its threads.
 import torch  # noqa: F401
 
+from linattn_core.errors import expected
 from linattn_cpu import _native
 
 __version__ = "0.1.0"
@@ -33,5 +34,5 @@ def use_instruction_set(name: str) -> None:
         ValueError: a build that is unknown or that this machine cannot run, with those that it can.
     """
     if not isinstance(name, str):
-        raise TypeError(f"name was expected to be a str and is a {type(name).__name__}.")
+        raise TypeError(expected("name", "a str", type(name).__name__))
     _native.use_instruction_set(name)

@@ -1,12 +1,10 @@
-"""CIFAR-10 in its three forms: all read alike, damage is one sentence, and no pickle runs."""
+"""CIFAR-10 in its two forms: both read alike, and damage is one sentence."""
 
 from __future__ import annotations
 
 import io
-import pickle
 import tracemalloc
 import zipfile
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,6 @@ from hypothesis import strategies as st
 
 from pixels.datasets import Pixels, cifar, cifar_npz, load
 from pixels.datasets.sources import SOURCES
-from tests.apps.pixel_generation.datasets.python2_pickle import dumps_like_python2
 
 SOURCE = SOURCES["cifar10"]
 
@@ -31,56 +28,57 @@ def planes(images: Pixels) -> Pixels:
     return np.ascontiguousarray(images.transpose(0, 3, 1, 2).reshape(len(images), 3072))
 
 
-def batch_of(images: Pixels, **changes: Any) -> dict[bytes, Any]:
-    batch = {b"batch_label": b"one", b"labels": [1] * len(images), b"data": planes(images)}
-    return batch | {key.encode(): value for key, value in changes.items()}
-
-
-def write_python(folder: Path, images: Pixels, test: Pixels) -> None:
+def write_batches(folder: Path, images: Pixels, test: Pixels) -> None:
+    """Five batches and one, of len(test) images each."""
     folder.mkdir()
-    for number, part in enumerate(np.split(images, 5), start=1):
-        (folder / f"data_batch_{number}").write_bytes(dumps_like_python2(batch_of(part)))
-    (folder / "test_batch").write_bytes(dumps_like_python2(batch_of(test)))
+    for name, part in zip(cifar.BATCHES, [*np.split(images, 5), test], strict=True):
+        labels = np.full((len(part), 1), 9, np.uint8)
+        (folder / name).write_bytes(np.concatenate([labels, planes(part)], axis=1).tobytes())
 
 
-@pytest.mark.parametrize("place", ["cifar-10-batches-py", "cifar10/cifar-10-batches-py", "mine"])
-def test_python_batches(tmp_path: Path, place: str) -> None:
-    train, test = images_of(20), images_of(3, seed=1)
+@pytest.fixture(autouse=True)
+def _batches_of_four(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cifar, "RECORDS", 4)
+
+
+@pytest.mark.parametrize("place", ["cifar-10-batches-bin", "cifar10/cifar-10-batches-bin", "mine"])
+def test_batches(tmp_path: Path, place: str) -> None:
+    train, test = images_of(20), images_of(4, seed=1)
     folder = tmp_path / place
     folder.parent.mkdir(exist_ok=True)
-    write_python(folder, train, test)
+    write_batches(folder, train, test)
     read = load("cifar10", folder if place == "mine" else tmp_path)
     np.testing.assert_array_equal(np.concatenate([read.train, read.validation]), train)
     np.testing.assert_array_equal(read.test, test)
     assert (read.levels, read.channels, read.dimensions) == (256, 3, 3072)
 
 
-def test_binary_batch(tmp_path: Path) -> None:
-    images = images_of(4)
-    records = np.concatenate([np.full((4, 1), 9, np.uint8), planes(images)], axis=1)
-    path = tmp_path / "data_batch_1.bin"
-    path.write_bytes(records.tobytes())
-    np.testing.assert_array_equal(cifar.read_binary(path, SOURCE, records=4), images)
-    with pytest.raises(ValueError, match=r"expected 30,730,000 bytes .* got 12,292"):
-        cifar.read_binary(path, SOURCE)
-    path.write_bytes(records.tobytes()[1:] + b"\0")  # all shifted by one byte
+def test_a_batch_that_is_damaged_is_refused(tmp_path: Path) -> None:
+    write_batches(tmp_path / "batches", images_of(20), images_of(4))
+    path = tmp_path / "batches" / "data_batch_1.bin"
+    content = path.read_bytes()
+    path.write_bytes(content[:-1])
+    with pytest.raises(ValueError, match=r"expected 12,292 bytes \(4 records .*got 12,291"):
+        cifar.read_batch(path, SOURCE)
+    path.write_bytes(content[1:] + b"\0")  # all shifted by one byte
     with pytest.raises(ValueError, match="expected labels 0 to 9, got"):
-        cifar.read_binary(path, SOURCE, records=4)
+        cifar.read_batch(path, SOURCE)
 
 
-def test_binary_folder(tmp_path: Path) -> None:
+def test_a_batch_that_is_missing_is_named(tmp_path: Path) -> None:
     folder = tmp_path / "cifar-10-batches-bin"
-    folder.mkdir()
-    names = [f"data_batch_{number}.bin" for number in range(1, 6)]
-    for name in [*names, "test_batch.bin"]:
-        with (folder / name).open("wb") as file:
-            file.truncate(10_000 * cifar.RECORD_BYTES)  # black images, no disk used
-    (folder / "data_batch_4.bin").rename(folder / "elsewhere")
+    write_batches(folder, images_of(20), images_of(4))
+    (folder / "data_batch_4.bin").unlink()
     with pytest.raises(FileNotFoundError, match=r"expected data_batch_4\.bin in .*kriz"):
         load("cifar10", tmp_path)
-    (folder / "elsewhere").rename(folder / "data_batch_4.bin")
-    read = load("cifar10", tmp_path)
-    assert len(read.train) == 45_000 and len(read.validation) == 5_000 and len(read.test) == 10_000
+
+
+def test_a_batch_of_any_size_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "data_batch_1.bin"
+    with path.open("wb") as file:
+        file.truncate(2**40)  # takes no space on disk
+    with pytest.raises(ValueError, match="got 1,099,511,627,776"):
+        cifar.read_batch(path, SOURCE)
 
 
 def test_npz(tmp_path: Path) -> None:
@@ -134,79 +132,8 @@ def test_a_bare_array_is_no_archive(tmp_path: Path) -> None:
         cifar_npz.read_subset(path, SOURCE)
 
 
-GOOD = images_of(2)
-WRONG_BATCHES: dict[str, tuple[Any, str]] = {
-    "no dict": ([1, 2], "expected a dict with data and labels, got list"),
-    "no data": ({b"labels": [1]}, "got NoneType"),
-    "no labels": ({b"data": planes(GOOD)}, "expected a list of 2 labels, one an image"),
-    "few labels": (batch_of(GOOD, labels=[1]), "expected a list of 2 labels, .* got 1"),
-    "dtype": (batch_of(GOOD, data=planes(GOOD) / 255), r"got dtype b'f8', shape \(2, 3072\)"),
-    "shape": (batch_of(GOOD, data=planes(GOOD)[:, :784]), r"shape \(2, 784\)"),
-    "fortran": (batch_of(GOOD, data=np.asfortranarray(planes(GOOD))), "expected data of uint8"),
-}
-
-
-@pytest.mark.parametrize("kind", WRONG_BATCHES)
-def test_wrong_python_batch(tmp_path: Path, kind: str) -> None:
-    batch, sentence = WRONG_BATCHES[kind]
-    path = tmp_path / "data_batch_1"
-    path.write_bytes(dumps_like_python2(batch))
-    with pytest.raises(ValueError, match=sentence) as caught:
-        cifar.read_python(path, SOURCE)
-    assert str(path) in str(caught.value) and SOURCE.page in str(caught.value)
-
-
-class Malice:
-    """An object whose pickle, when loaded, calls what it likes."""
-
-    def __init__(self, call: Callable[..., Any], *arguments: Any) -> None:
-        self.call, self.arguments = call, arguments
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return self.call, self.arguments
-
-
-@pytest.mark.parametrize("protocol", [0, 2, 4])
-def test_a_pickle_runs_nothing(tmp_path: Path, protocol: int) -> None:
-    trace = tmp_path / "trace"
-    path = tmp_path / "data_batch_1"
-    path.write_bytes(pickle.dumps(batch_of(GOOD, x=Malice(Path.touch, trace)), protocol))
-    with pytest.raises(ValueError, match="which no batch needs"):
-        cifar.read_python(path, SOURCE)
-    assert not trace.exists()
-    pickle.loads(path.read_bytes())  # the same bytes do run where they are trusted
-    assert trace.exists()
-
-
-PYTHON_BATCH = dumps_like_python2(batch_of(GOOD))
-
-
-@given(position=st.integers(0, len(PYTHON_BATCH) - 1), value=st.integers(0, 255))
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_changed_byte_gives_images_or_a_sentence(
-    tmp_path: Path, position: int, value: int
-) -> None:
-    """Any byte of a pixel may change unseen; no other change may raise anything else."""
-    content = bytearray(PYTHON_BATCH)
-    content[position] = value
-    path = tmp_path / "data_batch_1"
-    path.write_bytes(content)
-    # Whatever is neither images nor the sentence fails the test by being raised.
-    with suppress(ValueError):
-        assert cifar.read_python(path, SOURCE).shape == GOOD.shape
-
-
-@given(cut=st.integers(0, len(PYTHON_BATCH) - 1))
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_no_truncated_batch_passes(tmp_path: Path, cut: int) -> None:
-    path = tmp_path / "data_batch_1"
-    path.write_bytes(PYTHON_BATCH[:cut])
-    with pytest.raises(ValueError, match="expected a CIFAR-10 python batch"):
-        cifar.read_python(path, SOURCE)
-
-
 def test_nothing_there(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"cifar-10-batches-py.*subset\.npz in .*kriz"):
+    with pytest.raises(FileNotFoundError, match=r"cifar-10-batches-bin.*subset\.npz in .*kriz"):
         load("cifar10", tmp_path)
 
 
@@ -215,49 +142,6 @@ def test_real_subset(shared_data: Path) -> None:
     assert images.train.shape == (9_000, 32, 32, 3) and images.test.shape == (2_000, 32, 32, 3)
     train = np.concatenate([images.train, images.validation])
     assert (train / 255).mean(axis=(0, 1, 2)) == pytest.approx((0.4902, 0.4815, 0.4466), abs=1e-4)
-
-
-def nested(depth: int) -> bytes:
-    """A pickle of a dict whose key is a tuple in a tuple in a tuple, and so on."""
-    return b"\x80\x02})" + b"\x85" * depth + b"K\x01s."
-
-
-REPEATED = b"\x80\x02})" + b"2\x86" * 90 + b"K\x01s."  # each tuple holds the one before twice
-
-
-@pytest.mark.parametrize(
-    ("content", "sentence"),
-    [
-        (nested(1_000_000), "more than 100 lists, dicts and tuples"),
-        (nested(50), "a dict key of type tuple"),
-        (REPEATED, "DUP, which no batch needs"),
-        (b"\x80\x02" + b"]" * 1_000_000 + b".", "more than 100 lists, dicts and tuples"),
-        (b"\x80\x02}q\x00(h\x00h\x00u.", "dict key of type dict"),
-        (b"\x80\x02]q\x00h\x00a.", "expected a dict with data and labels, got list"),
-    ],
-    ids=["nested", "shallow key", "doubled", "many", "itself as a key", "itself inside"],
-)
-def test_a_pickle_of_depth_is_one_sentence(tmp_path: Path, content: bytes, sentence: str) -> None:
-    path = tmp_path / "data_batch_1"
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match=sentence):
-        cifar.read_python(path, SOURCE)
-
-
-def test_a_batch_of_any_size_is_not_read(tmp_path: Path) -> None:
-    for name in ("data_batch_1", "data_batch_1.bin"):
-        with (tmp_path / name).open("wb") as file:
-            file.truncate(2**40)  # takes no space on disk
-        read = cifar.read_binary if name.endswith("bin") else cifar.read_python
-        with pytest.raises(ValueError, match="got 1,099,511,627,776"):
-            read(tmp_path / name, SOURCE)
-
-
-@pytest.mark.parametrize("protocol", [3, 4])
-def test_batches_written_again_by_python_3(tmp_path: Path, protocol: int) -> None:
-    path = tmp_path / "data_batch_1"
-    path.write_bytes(pickle.dumps(batch_of(GOOD), protocol))
-    np.testing.assert_array_equal(cifar.read_python(path, SOURCE), GOOD)
 
 
 def npz_with_header(path: Path, header: str, body: bytes = b"") -> None:

@@ -16,11 +16,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pixels.datasets import load, sources
+from pixels.datasets import cifar, load, sources
 from pixels.datasets.sources import SOURCES, Source, fetch
 from tests.apps.app_scripts import Script
 from tests.apps.pixel_generation.datasets.test_cifar import images_of as color_images
-from tests.apps.pixel_generation.datasets.test_cifar import write_python
+from tests.apps.pixel_generation.datasets.test_cifar import write_batches
 from tests.apps.pixel_generation.datasets.test_idx import TEST, TRAIN, idx_bytes, images_of
 
 GZIPPED = (f"{TRAIN}.gz", f"{TEST}.gz")
@@ -72,9 +72,9 @@ def put_mnist(folder: Path) -> None:
 
 
 def put_cifar(folder: Path, scratch: Path) -> None:
-    write_python(scratch / "cifar-10-batches-py", color_images(20), color_images(3))
-    with tarfile.open(folder / "cifar-10-python.tar.gz", "w:gz") as archive:
-        archive.add(scratch / "cifar-10-batches-py", "cifar-10-batches-py")
+    write_batches(scratch / cifar.FOLDER, color_images(20), color_images(4))
+    with tarfile.open(folder / "cifar-10-binary.tar.gz", "w:gz") as archive:
+        archive.add(scratch / cifar.FOLDER, cifar.FOLDER)
 
 
 @pytest.mark.parametrize("name", ["mnist", "fashion-mnist"])
@@ -98,10 +98,11 @@ def test_an_archive_is_unpacked_into_the_folder_that_is_named(
 ) -> None:
     (tmp_path / "scratch").mkdir()
     put_cifar(served.folder, tmp_path / "scratch")
+    monkeypatch.setattr(cifar, "RECORDS", 4)
     monkeypatch.setitem(sources.SOURCES, "cifar10", served.source("cifar10"))
     images = load("cifar10", tmp_path / "data", download=True)
-    np.testing.assert_array_equal(images.test, color_images(3))
-    assert (tmp_path / "data" / "cifar10" / "cifar-10-batches-py").is_dir()
+    np.testing.assert_array_equal(images.test, color_images(4))
+    assert (tmp_path / "data" / "cifar10" / cifar.FOLDER).is_dir()
     assert not cache.exists()
 
 

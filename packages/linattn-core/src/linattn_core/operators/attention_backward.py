@@ -10,6 +10,7 @@ from torch import Tensor
 
 from linattn_core import registry
 from linattn_core.calls import AttentionCall, Gradients, Output
+from linattn_core.errors import expected
 from linattn_core.operators.library import Flat, joined, pair, parted, register, results
 from linattn_core.reference import chunked
 
@@ -58,10 +59,9 @@ def _autograd(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
     call = _FLAT.unpack(joined(tensors, ctx.others)[_UPSTREAM:-1])
     chosen = registry.select(backend, call)
     if not chosen.double_backward:
-        raise RuntimeError(
-            f"backend {chosen.name!r} computes first derivatives only and a second derivative was "
-            'asked for; pass backend="reference" to linear_attention.'
-        )
+        wanted, got = "first derivatives", "a second derivative"
+        advice = 'pass backend="reference" to linear_attention'
+        raise RuntimeError(expected(f"backend {chosen.name!r}", wanted, got, advice))
     with torch.enable_grad(), torch.autocast(call.device.type, enabled=False):
         # Fresh names for all: grad_out may be a function of the queries, and the keys the queries
         # themselves, and what is wanted here is the derivative by each argument alone.

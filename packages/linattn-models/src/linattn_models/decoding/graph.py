@@ -253,6 +253,6 @@ class _Slot:
 
 
 def _copy(source: States, target: States) -> None:
-    """All layers at once: one launch where `_foreach_copy_`, private to torch, fuses them."""
-    flat = [[x for state in states for x in state] for states in (target, source)]
-    torch._foreach_copy_(flat[0], flat[1])
+    for own, other in zip(target, source, strict=True):
+        own.s.copy_(other.s)
+        own.z.copy_(other.z)

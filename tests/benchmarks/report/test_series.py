@@ -1,4 +1,4 @@
-"""Exponents that are known come out of the fit, and are judged by what is promised."""
+"""Known exponents come out of the fit and are judged; known crossovers come out in words."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.measure.results import CaseResult, Description, MethodResult, Spread
 from benchmarks.report import figure
-from benchmarks.report.growth import exponent, exponents, fit, held, seconds, sections
+from benchmarks.report.series import between, crossing, exponent, exponents, sections
 
 LENGTHS = tuple(2**power for power in range(9, 17))
 
@@ -49,12 +49,9 @@ def test_a_known_exponent_is_recovered_from_noise(known: float) -> None:
 
 def test_short_sequences_and_single_points_are_not_fitted() -> None:
     members = _series({"linear (cpu)": lambda n: n if n >= 4_096 else 1e9})
-    found = fit(members, "linear (cpu)", seconds)
-    assert found is not None
-    assert found.exponent == pytest.approx(1)
-    assert found.lengths == LENGTHS[3:]
-    assert fit(members[:4], "linear (cpu)", seconds) is None
-    assert fit(members, "linear (cpu)", held) is None
+    (row,) = _rows(exponents(members, quick=False)).values()
+    assert row == ["4,096 to 65,536", "1.00", "0.9 to 1.1", "yes"]
+    assert _rows(exponents(members[:4], quick=False)) == {"linear (cpu)": ["0.9 to 1.1"]}
 
 
 def _rows(markdown: str) -> dict[str, list[str]]:
@@ -75,24 +72,67 @@ def test_exponents_stand_beside_what_is_promised() -> None:
     assert rows["lsh-4"] == [lengths, "0.90", "<= 1.2", "yes", "-"]
     assert rows["softmax SDPA"] == [lengths, "2.00", "1.9 to 2.1", "yes", "-"]
     assert rows["another"] == [lengths, "1.00", "-", "-", "-"]
-    assert _rows(exponents(members, quick=True))["lsh-1"][3] == "-"
+    assert _rows(exponents(members, quick=True))["lsh-1"] == [lengths, "1.30", "<= 1.2", "-"]
 
 
 def test_a_method_that_was_not_measured_has_no_exponent() -> None:
     members = _series({"linear (cpu)": _power(1, 1)})
     absent = MethodResult("linear (cpu)", "does not fit")
     gone = [dataclasses.replace(member, methods=(absent,)) for member in members]
-    assert _rows(exponents(gone, quick=False))["linear (cpu)"] == ["-", "-", "0.9 to 1.1", "-", "-"]
+    assert _rows(exponents(gone, quick=False))["linear (cpu)"] == ["0.9 to 1.1"]
 
 
 def test_only_series_per_sample_have_exponents() -> None:
     members = _series({"linear (cpu)": _power(1, 1)})
-    assert sections(members)[0] == "### Growth with the length: causal"
+    assert "### Growth with the length: causal" in sections(members)
     others = [
         dataclasses.replace(member, case=dataclasses.replace(member.case, unit="call"))
         for member in members
     ]
-    assert sections(others) == []
+    assert not any("Growth" in part for part in sections(others))
+
+
+def _summarized(at: int, series: str = "D=M=32, H=8", **seconds: float) -> CaseResult:
+    named = {"linear (cpu)": 1.0, "linear (torch)": 2.0, **seconds}
+    case = Description(f"a/{at}", "A.", series=series, at=at, summarized=True)
+    methods = (
+        MethodResult(name, "measured", Spread(value, value, value)) for name, value in named.items()
+    )
+    return CaseResult(case, tuple(methods))
+
+
+def test_a_quadratic_rival_is_crossed_where_the_curves_meet() -> None:
+    # The ratio (N / 180) is a power law, so that the interpolation is exact.
+    assert between((128, 128 / 180), (256, 256 / 180)) == pytest.approx(180)
+
+
+@pytest.mark.parametrize(
+    ("ratios", "words"),
+    [
+        ([(64, 1.1), (128, 2.0)], "below 64"),
+        ([(64, 0.25), (128, 0.5), (256, 1.0)], "never up to 256"),
+        ([(64, 0.5), (128, 128 / 180), (256, 256 / 180), (512, 3.0)], "~180"),
+        ([(64, 2.0), (128, 0.5), (256, 2.0)], "~180"),  # a win that does not last is none
+        ([(1_024, 0.5), (2_048, 1.4)], "~1,600"),
+        ([(64, 2.0)], "below 64"),
+        ([], "-"),
+    ],
+)
+def test_the_crossover_in_words(ratios: list[tuple[int, float]], words: str) -> None:
+    assert crossing(ratios) == words
+
+
+def test_one_table_holds_all_summarized_series_and_rivals() -> None:
+    results = [_summarized(64, lsh=5.0, softmax=0.5), _summarized(128, lsh=5.0, softmax=2.0)]
+    other = _summarized(64, "D=M=64, H=1", lsh=5.0, softmax=0.5)
+    _, _, table = sections([*results, other])
+    assert table.splitlines()[0] == "| heads | lsh | softmax |"
+    assert "| D=M=32, H=8 | below 64 | ~91 |" in table
+    assert "| D=M=64, H=1 | below 64 | never up to 64 |" in table
+
+
+def test_no_table_without_such_cases() -> None:
+    assert sections([]) == []
 
 
 def test_the_picture_is_written_where_lengths_were_measured(tmp_path: Path) -> None:

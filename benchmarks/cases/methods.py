@@ -1,0 +1,177 @@
+"""Attention operators as methods of cases: whether they fit, their inputs, their peak memory."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+
+from benchmarks.cases.attention import MATERIALIZED, Operator, build
+from benchmarks.cases.peers import FAST_TRANSFORMERS
+from benchmarks.cases.problem import Problem
+from benchmarks.measure.cases import Case, Make, Method, NotMeasured, Settings
+from benchmarks.measure.processes import peak_apart
+from linattn_models.throughput import available_memory, peak_memory
+
+GIB = 2**30
+SHARE_OF_FREE = 0.8  # of the free memory that a call may be expected to take
+MOST_SECONDS = 240.0  # of a call
+MOST_GROWTH = 4.0  # of the time of a unit, where the length doubles
+WARMING_LENGTH = 64
+# Tensors that are alive at once: of the inputs' size, and of the N x N matrices.
+OUTPUT_AND_GRADIENTS, WEIGHTS_AND_GRADIENTS = 4, 3
+
+Result = TypeVar("Result")
+Work = tuple[str, Problem]  # the name of an operator, and what is asked of it
+
+
+def attention_case(
+    name: str,
+    shows: str,
+    work: Mapping[str, Work],
+    *,
+    units: Callable[[Problem], float] = lambda problem: 1,
+    most_seconds: float = MOST_SECONDS,
+    peaks: bool = False,
+    **fields: Any,
+) -> Case:
+    """Returns a case that compares operators, by the names that it gives them.
+
+    Args:
+        units: how many of the case's units a call does: 1 call, its positions, its samples.
+        most_seconds: a call that is expected to take longer is not made.
+        peaks: see `method`.
+    """
+
+    def make(title: str, settings: Settings) -> Method:
+        operator, asked = work[title]
+        if asked.threads is not None and asked.threads > settings.threads:
+            raise NotMeasured("the run was given fewer threads (--threads)")
+        problem, count = asked.sized(settings), units(asked)
+        if not settings.quick:
+            _check_memory(least_bytes(operator, problem), settings.device)
+            _check_time(title, count, most_seconds, settings)
+        return dataclasses.replace(method(operator, problem, settings, peaks=peaks), units=count)
+
+    def setup(settings: Settings) -> dict[str, Make]:
+        return {title: partial(make, title, settings) for title in work}
+
+    return Case(name, shows, setup=setup, **fields)
+
+
+def _check_memory(needed: float, device: str) -> None:
+    free = available_memory(torch.device(device))
+    if needed > SHARE_OF_FREE * free:
+        raise NotMeasured(
+            f"does not fit: needs about {needed / GIB:.3g} GiB, {free / GIB:.3g} GiB are free"
+        )
+
+
+def _check_time(title: str, units: float, most_seconds: float, settings: Settings) -> None:
+    """Refuses what had no figure at the length before, or may take too long after it."""
+    if not settings.earlier:
+        return
+    before = settings.earlier[-1].method(title)
+    if before.seconds is None:
+        raise NotMeasured(before.status)
+    expected = MOST_GROWTH * units * before.seconds
+    if expected > most_seconds:
+        raise NotMeasured(f"not measured: up to {expected:.0f} s a call")
+
+
+def least_bytes(name: str, problem: Problem) -> float:
+    """Returns what forward and backward surely hold above the inputs; in practice not much more."""
+    matrices = problem.batch * problem.heads * problem.length**2 if name == MATERIALIZED else 0
+    numbers = OUTPUT_AND_GRADIENTS * problem.numbers + WEIGHTS_AND_GRADIENTS * matrices
+    return float(numbers * problem.dtype.itemsize)
+
+
+def method(name: str, problem: Problem, settings: Settings, *, peaks: bool = False) -> Method:
+    """Returns the operator as a method, with inputs of its own.
+
+    Args:
+        peaks: measure the peak memory on a processor too, in a process of its own; on a GPU it
+            costs nothing.
+
+    Raises:
+        NotMeasured: when it belongs to a backend or a peer that is not here.
+    """
+    note = ""
+    if name == FAST_TRANSFORMERS and problem.dtype != torch.float32:
+        # It knows no other; its bytes are counted as they are.
+        problem, note = dataclasses.replace(problem, dtype=torch.float32), "float32"
+    made = method_of(build(name, problem, settings), problem)
+    peak = None
+    if settings.device == "cuda":
+        peak = partial(_peak_on_gpu, made.run)
+    elif peaks and not settings.quick:
+        peak = partial(process_peak, name, problem, settings)
+    return dataclasses.replace(made, peak=peak, note=note)
+
+
+def _peak_on_gpu(run: Callable[[], object]) -> float:
+    return peak_memory(torch.device("cuda"), run)[1]
+
+
+def method_of(operator: Operator, problem: Problem) -> Method:
+    """Returns an operator that is at hand as a method."""
+    tensors = operator.tensors(problem)
+    upstream = torch.ones_like(tensors[-1]) if problem.backward else None
+    return Method(
+        check=_on_threads(lambda: operator.fault(tensors), problem.threads),
+        run=_on_threads(call_on(operator, tensors, upstream), problem.threads),
+        operations=problem.operations if operator.linear else 0,
+        traffic=problem.traffic if operator.linear else 0,
+    )
+
+
+def _on_threads(call: Callable[[], Result], threads: int | None) -> Callable[[], Result]:
+    """The call with so many threads of torch, which are set back after it."""
+
+    def called() -> Result:
+        before = torch.get_num_threads()
+        torch.set_num_threads(threads or before)
+        try:
+            return call()
+        finally:
+            torch.set_num_threads(before)
+
+    return call if threads is None else called
+
+
+def call_on(
+    operator: Operator, tensors: list[torch.Tensor], upstream: torch.Tensor | None = None
+) -> Callable[[], object]:
+    """Returns the measured call: forward, and backward where the inputs want gradients.
+
+    Args:
+        upstream: the gradient of the output, in the operator's layout; without it the call makes
+            its own, which then counts as memory of the call.
+    """
+    if not tensors[0].requires_grad:
+        return lambda: operator.call(*tensors)
+
+    def forward_and_backward() -> object:
+        out = operator.call(*tensors)
+        return torch.autograd.grad(
+            out, tensors, torch.ones_like(out) if upstream is None else upstream
+        )
+
+    return forward_and_backward
+
+
+def make_call(name: str, problem: Problem, settings: Settings) -> Callable[[], object]:
+    """Allocates the inputs and returns the call to measure; runs in the child process."""
+    operator = build(name, problem, settings)
+    return call_on(operator, operator.tensors(problem))
+
+
+def process_peak(name: str, problem: Problem, settings: Settings) -> float:
+    """Returns the bytes that one call holds above its inputs, in a process of its own."""
+    tiny = dataclasses.replace(problem, batch=1, length=min(WARMING_LENGTH, problem.length))
+    return peak_apart(
+        make_call, (name, problem, settings), tiny=(name, tiny, settings), threads=settings.threads
+    )

@@ -1,0 +1,151 @@
+"""Cases that differ in a length: one table, fitted exponents, and where linear attention wins."""
+
+from __future__ import annotations
+
+import math
+import operator
+import statistics
+from collections.abc import Callable, Sequence
+
+from benchmarks.measure.results import CaseResult, MethodResult
+from benchmarks.report.tables import REACHED, median, memory, table
+
+LINEAR = "linear"
+FIT_FROM, FEWEST_POINTS = 4_096, 2
+# What is promised of the exponent of the time of methods whose name begins so.
+PROMISED = {LINEAR: (0.9, 1.1), "lsh": (-math.inf, 1.2), "softmax": (1.9, 2.1)}
+SAMPLE = "sample"  # the unit of the series whose exponents are shown
+CROSSOVER = (
+    "The length from which on linear attention, by the fastest live backend, is faster than each "
+    "rival, forward and backward, causal (interpolated between the lengths measured)."
+)
+
+Members = Sequence[CaseResult]
+Points = Sequence[tuple[int, float]]  # lengths, and a figure at each
+Read = Callable[[MethodResult], float | None]
+seconds: Read = operator.attrgetter("seconds")
+held: Read = operator.attrgetter("peak_per_unit")
+
+
+def sections(results: Sequence[CaseResult], *, quick: bool = False) -> list[str]:
+    """Returns the headings and tables of all series.
+
+    Args:
+        quick: the sizes are not the promised ones, so nothing is judged.
+    """
+    parts: list[str] = []
+    for name, members in by_series(results).items():
+        parts += [f"## By length: {name}", _by_length(members)]
+        unit = members[0].case.unit
+        if any(method.peak is not None for member in members for method in member.methods):
+            parts += [f"Peak memory above the inputs per {unit}:", _peaks(members)]
+        if unit == SAMPLE:
+            parts += [f"### Growth with the length: {name}", exponents(members, quick=quick)]
+    summarized = by_series(results, summarized=True)
+    return [*parts, "## Crossover", CROSSOVER, _crossover(summarized)] if summarized else parts
+
+
+def by_series(results: Sequence[CaseResult], *, summarized: bool = False) -> dict[str, Members]:
+    """Returns the cases by series: of those that have a table each, or that one summarizes."""
+    found: dict[str, list[CaseResult]] = {}
+    for result in results:
+        if result.case.series is not None and result.case.summarized == summarized:
+            found.setdefault(result.case.series, []).append(result)
+    return dict(found)
+
+
+def points(members: Members, name: str, read: Read) -> Points:
+    """Returns what is known of a method by length."""
+    figures = [(member.case.at, read(member.method(name))) for member in members]
+    return [(at, value) for at, value in figures if at is not None and value]
+
+
+def exponent(at: Points) -> float:
+    """Returns the slope of the least-squares line through log y over log x."""
+    xs, ys = ([math.log(value) for value in axis] for axis in zip(*at, strict=True))
+    return statistics.linear_regression(xs, ys).slope
+
+
+def exponents(members: Members, *, quick: bool) -> str:
+    """Returns the table of the exponents, fitted from FIT_FROM on, beside the promised ones."""
+    header = (
+        "method", "lengths", "exponent of the time", "to reach", "reached",
+        "exponent of the memory",
+    )  # fmt: skip
+    names = _names(members)
+    return table(header, [[name, *_exponents(members, name, quick)] for name in names])
+
+
+def crossing(ratios: Points) -> str:
+    """Returns from which length on the ratios stay above 1, in words."""
+    if not ratios:
+        return "-"
+    losses = [number for number, (_, ratio) in enumerate(ratios) if ratio <= 1]
+    if not losses:
+        return f"below {ratios[0][0]:,}"
+    if losses[-1] == len(ratios) - 1:
+        return f"never up to {ratios[-1][0]:,}"
+    length = between(ratios[losses[-1]], ratios[losses[-1] + 1])
+    return f"~{int(float(f'{length:.1e}')):,}"  # the machine's noise leaves no more digits
+
+
+def between(before: tuple[int, float], after: tuple[int, float]) -> float:
+    """Returns the length at which a power law through both points passes 1."""
+    (left, low), (right, high) = before, after
+    share = -math.log(low) / (math.log(high) - math.log(low))
+    return left * float(right / left) ** share
+
+
+def _names(members: Members) -> list[str]:
+    return [method.name for method in members[0].methods]
+
+
+def _by_length(members: Members) -> str:
+    *ours, rival = _names(members)
+    rows = []
+    for member in members:
+        ratios = (member.method(name).over_last for name in ours)
+        shown = (f"{ratio.median:.2f}" if ratio else "-" for ratio in ratios)
+        rows.append([f"{member.case.at:,}", *map(median, member.methods), *shown])
+    return table(["N", *ours, rival, *(f"{rival} / {name}" for name in ours)], rows)
+
+
+def _peaks(members: Members) -> str:
+    rows = [
+        [f"{member.case.at:,}", *(memory(method.peak_per_unit) for method in member.methods)]
+        for member in members
+    ]
+    return table(["N", *_names(members)], rows)
+
+
+def _exponents(members: Members, name: str, quick: bool) -> list[str]:
+    times, peaks = (
+        [point for point in points(members, name, read) if point[0] >= FIT_FROM]
+        for read in (seconds, held)
+    )
+    time, space = (exponent(at) if len(at) >= FEWEST_POINTS else None for at in (times, peaks))
+    low, high = next((PROMISED[start] for start in PROMISED if name.startswith(start)), (None, 0))
+    wanted = "-" if low is None else f"{low:g} to {high:g}".replace("-inf to", "<=")
+    judged = None if quick or time is None or low is None else low <= time <= high
+    lengths = "-" if time is None else f"{times[0][0]:,} to {times[-1][0]:,}"
+    shown = ("-" if each is None else f"{each:.2f}" for each in (time, space))
+    return [lengths, next(shown), wanted, REACHED[judged], next(shown)]
+
+
+def _crossover(series: dict[str, Members]) -> str:
+    rivals = [n for n in _names(next(iter(series.values()))) if not n.startswith(LINEAR)]
+    rows = [
+        [name, *(crossing(_over_linear(members, rival)) for rival in rivals)]
+        for name, members in series.items()
+    ]
+    return table(["heads", *rivals], rows)
+
+
+def _over_linear(members: Members, rival: str) -> Points:
+    """The rival's time over that of the fastest linear, by length."""
+    linear = [
+        dict(points(members, name, seconds)) for name in _names(members) if name.startswith(LINEAR)
+    ]
+    fastest = {at: min(t[at] for t in linear if at in t) for times in linear for at in times}
+    times = points(members, rival, seconds)
+    return sorted((at, value / fastest[at]) for at, value in times if at in fastest)
