@@ -11,6 +11,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.testing import assert_close
 
 from linattn_core import LinearAttentionState, linear_attention, linear_attention_step
+from linattn_core.arguments import completed
 from linattn_core.calls import AttentionCall
 from linattn_core.operators.library import Flat
 
@@ -121,12 +122,14 @@ def test_lengths_may_change_without_recompiling(backend: str) -> None:
 
 def _operator_arguments(case: Case, backend: str) -> tuple[Any, ...]:
     tensors, options = case.inputs(), case.options()
+    options.pop("enable_gqa", None)
     state = LinearAttentionState(tensors["s"], tensors["z"]) if "s" in tensors else None
     call = AttentionCall(
         *(tensors[x] for x in ("query", "key", "value")),
-        initial_state=state, return_state=True, requires_grad=True, **options,
+        initial_state=state, return_state=True, requires_grad=True,
+        log_decay=tensors.get("log_decay"), **options,
     )  # fmt: skip
-    return (*Flat(AttentionCall).pack(call), backend)
+    return (*Flat(AttentionCall).pack(completed(call)), backend)
 
 
 @pytest.mark.parametrize("case", KINDS, ids=str)
@@ -151,6 +154,6 @@ def test_opcheck_strided_attention(backend: str) -> None:
 def test_opcheck_step(backend: str) -> None:
     q, k, v = torch.rand(2, 3, 4), torch.rand(2, 3, 4), torch.rand(2, 3, 5)
     s, z = torch.rand(2, 3, 4, 5), torch.rand(2, 3, 4)
-    torch.library.opcheck(torch.ops.linattn.step_, (q, k, v, s, z, "elu", 1e-6, False, backend))
+    torch.library.opcheck(torch.ops.linattn.step_, (q, k, v, s, z, "elu", 1e-6, False, None, None, True, backend))
     leaves = [x.requires_grad_() for x in (q, k, v, s, z)]
-    torch.library.opcheck(torch.ops.linattn.step, (*leaves, "elu", 1e-6, True, backend))
+    torch.library.opcheck(torch.ops.linattn.step, (*leaves, "elu", 1e-6, True, None, None, True, backend))

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from linattn_core.calls import AttentionCall, Gradients, Output, StepCall
 from linattn_core.decoding import DecoderDescription, NativeDecoder
+from linattn_core.masked import erased
 from linattn_core.native import (
     Fields,
     addresses,
@@ -15,6 +16,7 @@ from linattn_core.native import (
     new_gradients,
     readable,
     strided,
+    unsupported,
     written_in_place,
 )
 from linattn_core.state import LinearAttentionState, accumulation_dtype
@@ -47,9 +49,9 @@ class CpuBackend:
         return None
 
     def refuses(self, call: AttentionCall | StepCall) -> str | None:
-        """Anything but CPU memory."""
+        """Anything but CPU memory, and what the kernels lack."""
         if call.query.is_cpu:
-            return None
+            return unsupported(call)
         return f"it runs on CPU tensors and these are on {call.device}; move them to the CPU."
 
     def attention(self, call: AttentionCall) -> Output:
@@ -81,7 +83,7 @@ class CpuBackend:
         grad_state: LinearAttentionState | None,
     ) -> Gradients:
         # Named, because the kernel is handed addresses and these may be copies.
-        call, grad_state = readable(call), contiguous(grad_state)
+        mask, call, grad_state = call.attn_mask, readable(call), contiguous(grad_state)
         out, normalizer = output.out.contiguous(), output.normalizer.contiguous()
         state = call.initial_state if call.is_causal else contiguous(output.state)
         gradients, scratch = new_gradients(call), torch.empty_like(normalizer)
@@ -98,7 +100,7 @@ class CpuBackend:
         fields["grad_initial"] = addresses(gradients.initial_state)
         fields["threads"] = torch.get_num_threads()
         _native.attention_backward(fields)
-        return gradients
+        return erased(gradients, mask)
 
     def step(self, call: StepCall) -> Tensor:
         check_own_memory(call.state)

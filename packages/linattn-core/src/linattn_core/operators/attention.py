@@ -12,7 +12,7 @@ from torch import Tensor
 
 from linattn_core import registry
 from linattn_core.calls import AttentionCall, Gradients, Output
-from linattn_core.checks import check_lengths
+from linattn_core.checks import check_decay, check_lengths
 from linattn_core.operators.attention_backward import attention_backward
 from linattn_core.operators.library import Flat, joined, parted, register, results
 from linattn_core.state import LinearAttentionState, accumulation_dtype
@@ -25,6 +25,8 @@ _SCHEMA = f"({_FLAT.schema}, str backend) -> (Tensor out, Tensor normalizer, Ten
 def _attention(*arguments: Any) -> tuple[Tensor, ...]:
     call = _FLAT.unpack(arguments[:-1])
     check_lengths(call)
+    if call.log_decay is not None:
+        check_decay(call.log_decay)
     out, normalizer, state = registry.select(arguments[-1], call).attention(call)
     return (out, normalizer, *results(state, normalizer))
 
@@ -35,7 +37,7 @@ def _shapes(*arguments: Any) -> tuple[Tensor, ...]:
     normalizer = out.new_empty(out.shape[:3], dtype=accumulation_dtype(out.dtype))
     if call.is_causal and not call.return_state:
         return (out, normalizer, *results(None, normalizer))
-    z_shape = (call.num_sequences, call.heads, call.feature_dim)
+    z_shape = (call.num_sequences, call.kv_heads, call.feature_dim)
     s = normalizer.new_empty(*z_shape, call.value_dim)
     return out, normalizer, s, normalizer.new_empty(z_shape)
 
@@ -44,19 +46,19 @@ def _context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> N
     out, normalizer, s, z = output
     tensors, ctx.others = parted(inputs)
     call = _FLAT.unpack(inputs[:-1])
-    ctx.state_used = call.return_state
+    ctx.state_used, ctx.normalizer_used = call.return_state, call.return_normalizer
     # Causal gradients start from the initial state again, others read the sums over the keys.
     sums = (None, None) if call.is_causal else (s, z)
     ctx.save_for_backward(out, normalizer, *sums, *tensors)
 
 
 def _autograd(
-    ctx: Any, grad_out: Tensor, _: Tensor, grad_s: Tensor, grad_z: Tensor
+    ctx: Any, grad_out: Tensor, grad_normalizer: Tensor, grad_s: Tensor, grad_z: Tensor
 ) -> tuple[Tensor | None, ...]:
     output, tensors = ctx.saved_tensors[:4], ctx.saved_tensors[4:]
     grad_state = (grad_s, grad_z) if ctx.state_used else (None, None)
-    arguments = joined(tensors, ctx.others)
-    gradients = attention_backward(grad_out, *grad_state, *output, *arguments)
+    upstream = (grad_out, *grad_state, grad_normalizer if ctx.normalizer_used else None)
+    gradients = attention_backward(*upstream, *output, *joined(tensors, ctx.others))
     by_name = dict(zip(_GRADIENTS.names, gradients, strict=True))
     inputs = zip(_FLAT.names, tensors[:-1], strict=True)
     return (*(None if x is None else by_name.get(name) for name, x in inputs), None)

@@ -9,7 +9,7 @@ from linattn_core.state import LinearAttentionState
 from linattn_core.torch_kernels.attention import backward, forward
 from linattn_core.torch_kernels.packing import packed_backward, packed_forward
 from linattn_core.torch_kernels.step import step
-from linattn_core.torch_kernels.tiles import Problem
+from linattn_core.torch_kernels.tiles import Problem, Upstream
 
 
 class ReferenceBackend:
@@ -36,9 +36,11 @@ class ReferenceBackend:
         output: Output,
         grad_out: Tensor,
         grad_state: LinearAttentionState | None,
+        grad_normalizer: Tensor | None = None,
     ) -> Gradients:
         differentiate = backward if call.cu_seqlens is None else packed_backward
-        return differentiate(Problem.of(call), output, grad_out, grad_state)
+        above = Upstream(grad_out, grad_normalizer, grad_state, call.normalize)
+        return differentiate(Problem.of(call), output, above)
 
     def step(self, call: StepCall) -> Tensor:
         return step(call)
