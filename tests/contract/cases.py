@@ -8,9 +8,22 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from linattn_core import LinearAttentionState, linear_attention, reference
+from linattn_core import (
+    FeatureMap,
+    LinearAttentionState,
+    get_feature_map,
+    linear_attention,
+    reference,
+)
 
 from .places import differentiates
+
+
+def phi(name: str, head_dim: int) -> str | FeatureMap:
+    """The map as calls take it: a learned one as a module, the others by name."""
+    if name != "hedgehog":
+        return name
+    return get_feature_map(name, head_dim).to(torch.get_default_device())
 
 
 class Draw(Protocol):
@@ -103,7 +116,9 @@ class Case:
         }
         plain = Case()
         names = {"attn_mask": "mask", "enable_gqa": "kv_heads"}
-        asked = [x for x in extended if getattr(self, names.get(x, x)) != getattr(plain, names.get(x, x))]
+        asked = [
+            x for x in extended if getattr(self, names.get(x, x)) != getattr(plain, names.get(x, x))
+        ]
         return {
             "is_causal": self.is_causal,
             "feature_map": self.feature_map,

@@ -161,9 +161,7 @@ def _is_step(query: Tensor, key: Tensor, value: Tensor, s: Tensor, z: Tensor) ->
     )
 
 
-def check_state(
-    state: LinearAttentionState, name: str, sequences: int, value: Tensor
-) -> None:
+def check_state(state: LinearAttentionState, name: str, sequences: int, value: Tensor) -> None:
     """Checks kind, batch, heads, value dim, dtype and device; F is checked where it is known."""
     if not isinstance(state, LinearAttentionState):
         raise TypeError(expected(name, "a LinearAttentionState", _kind(state)))

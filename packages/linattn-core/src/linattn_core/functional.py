@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from linattn_core import checks, operators, pointwise
+from linattn_core import checks, choice, operators, pointwise
 from linattn_core.arguments import (
     completed,
     completed_step,
@@ -153,7 +153,7 @@ def linear_attention(
         value: (B, H, L, M) or (B, H_kv, L, M), the same dtype and device.
         is_causal: query i sees keys 0 to i; N must equal L.
         feature_map: phi, by name or as a `FeatureMap`. By name, random maps are drawn once with
-            seed 0 and learned ones are untrained; pass a module to choose or train them.
+            seed 0; pass a module to draw them otherwise. Learned maps are modules always.
         attn_mask: bool, (B, L) or broadcastable to (B, 1, 1, L); True takes part, as for
             `scaled_dot_product_attention`. A key that takes no part does not exist: it is in
             neither numerator, denominator, state nor gradient, whatever it holds, and decays
@@ -174,7 +174,8 @@ def linear_attention(
         return_normalizer: also return phi(Q_i)^T z_i, without eps, so that other terms (a window
             of softmax) can be joined to the sums.
         eps: added to the denominator.
-        backend: "auto" for the fastest that accepts the call, or a name from `backends()`.
+        backend: "auto" for the fastest that accepts the call, or the one that `use_backend` names;
+            or a name from `backends()`.
 
     Returns:
         (B, H, N, M) in the dtype of value. With return_normalizer, that and (B, H, N) in the dtype
@@ -190,6 +191,8 @@ def linear_attention(
     adds O(L) to both; a decay O(N C) time, and its gradient O(N F M / C) memory. Grouped heads
     divide the memory of states and of the gradients of key and value by H / H_kv.
     """
+    if backend == "auto":
+        backend = choice.current
     call = AttentionCall(
         query, key, value, is_causal, _inside(feature_map), key_lengths, cu_seqlens, initial_state,
         return_state, eps, False, attn_mask, log_decay, normalize, return_normalizer,
@@ -243,6 +246,8 @@ def linear_attention_step(
 
     Cost: O(F M) time and memory a head, whatever the length before.
     """
+    if backend == "auto":
+        backend = choice.current
     call = StepCall(
         query, key, value, state, _inside(feature_map), eps, False, state_indices, log_decay,
         normalize,

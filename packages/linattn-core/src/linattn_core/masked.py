@@ -11,7 +11,7 @@ from torch import Tensor
 
 from linattn_core.calls import AttentionCall, Gradients
 
-# phi of it is exactly 0, and so is phi', in every dtype: exp(-10,000) is less than any number's half.
+# phi of it is exactly 0 in every dtype, and so is phi': exp(-10,000) is below all numbers.
 _NOTHING = {"elu": -1e4, "relu": -1e4, "identity": 0.0}
 
 

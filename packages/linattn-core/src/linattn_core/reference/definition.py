@@ -1,4 +1,4 @@
-"""What the three references share: phi, absent keys, groups of heads, the state, packed sequences."""
+"""What the references share: phi, absent keys, groups of heads, the state, packed sequences."""
 
 from __future__ import annotations
 
@@ -74,9 +74,7 @@ def absent(key_lengths: Tensor, length: int) -> Tensor:
     return (positions >= key_lengths[:, None])[:, None, :, None]
 
 
-def absent_keys(
-    key: Tensor, key_lengths: Tensor | None, attn_mask: Tensor | None
-) -> Tensor | None:
+def absent_keys(key: Tensor, key_lengths: Tensor | None, attn_mask: Tensor | None) -> Tensor | None:
     """(B, 1, L, 1) bool, true where there is no key, by length or mask; None where all exist."""
     gone = None if key_lengths is None else absent(key_lengths.to(key.device), key.shape[2])
     if attn_mask is None:

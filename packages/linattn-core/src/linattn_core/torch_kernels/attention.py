@@ -61,9 +61,7 @@ def backward(problem: Problem, output: Output, above: Upstream) -> Gradients:
             None if gradients.log_decay is None else gradients.log_decay[group],
         )  # fmt: skip
         arriving = _upstream(problem, above, group)
-        differentiate(
-            problem.batch(group), _group(problem, output, group), arriving, work, into
-        )
+        differentiate(problem.batch(group), _group(problem, output, group), arriving, work, into)
     return gradients
 
 

@@ -98,9 +98,9 @@ class DecayGradient:
     ) -> None:
         """What queries read from before their chunk; g and h are already decayed from its start."""
         self._before[part.start] = before.clone()
-        read = (torch.bmm(q, before.s) * g).sum(-1) + torch.bmm(q, before.z[..., None])[
+        read = (torch.bmm(q, before.s) * g).sum(-1) + torch.bmm(q, before.z[..., None])[..., 0] * h[
             ..., 0
-        ] * h[..., 0]
+        ]
         per_position = read.unflatten(1, (self._groups, -1)).sum(1)
         self._add(part, factors.from_here(per_position))
 

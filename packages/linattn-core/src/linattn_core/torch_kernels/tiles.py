@@ -63,7 +63,7 @@ class Problem(NamedTuple):
         return Gradients(query, key, value, grad_initial, decay)
 
     def grouped(self, x: Tensor) -> Tensor:
-        """What has the shape of queries, (B, H, ...), as (B, H_kv, G, ...); as it is where G = 1."""
+        """(B, H, ...), as queries are, as (B, H_kv, G, ...); as it is where G = 1."""
         call = self.call
         return x if call.groups == 1 else x.unflatten(1, (call.kv_heads, call.groups))
 
