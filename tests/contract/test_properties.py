@@ -40,7 +40,11 @@ def qkv(case: Case) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def step_by_step(
-    q: Tensor, k: Tensor, v: Tensor, backend: str, feature_map: str | FeatureMap = "elu",
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    backend: str,
+    feature_map: str | FeatureMap = "elu",
     inplace: bool = False,
 ) -> tuple[Tensor, LinearAttentionState]:
     features = LinearAttentionState.zeros(*q.shape[:2], q.shape[3], v.shape[3], dtype=q.dtype)

@@ -346,11 +346,13 @@ def _differentiated(
     state: LinearAttentionState | None,
     decay: Tensor | None,
 ) -> bool:
-    if not torch.is_grad_enabled():
-        return False
-    if decay is not None and decay.requires_grad:
-        return True
-    return any(x.requires_grad for x in (query, key, value, *(state or ())))
+    return torch.is_grad_enabled() and (
+        query.requires_grad
+        or key.requires_grad
+        or value.requires_grad
+        or (state is not None and (state.s.requires_grad or state.z.requires_grad))
+        or (decay is not None and decay.requires_grad)
+    )
 
 
 def _inside(feature_map: Any) -> str:

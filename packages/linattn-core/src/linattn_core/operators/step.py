@@ -11,7 +11,9 @@ from linattn_core import pointwise, registry
 from linattn_core.calls import StepCall
 from linattn_core.checks import check_decay, check_slot_indices
 from linattn_core.operators.library import Flat, register
+from linattn_core.operators.transforms import transformable
 from linattn_core.state import LinearAttentionState
+from linattn_core.torch_private import is_transformed, is_unobserved
 
 _FLAT = Flat(StepCall)
 _SCHEMA = f"({_FLAT.schema}, str backend) -> (Tensor out, Tensor s, Tensor z)"
@@ -110,11 +112,15 @@ def _step_gradients(
 _differentiable = register(
     "step", _SCHEMA, _step, _shapes, backward=_step_autograd, context=_context
 )
+_transformed = transformable(_step, _context, _step_autograd)
 _in_place = register("step_", _SCHEMA_IN_PLACE, _step_, _shape)
 
 
 def step(call: StepCall, backend: str) -> tuple[Tensor, LinearAttentionState]:
     """The output (B, H, M) and the new state; that of the call stays as it was."""
+    if is_transformed():
+        out, s, z = _transformed(*_FLAT.pack(call), backend)
+        return out, LinearAttentionState(s, z)
     if not call.requires_grad:
         call = call._replace(state=_copied(call.state))
         return step_(call, backend), call.state
@@ -124,4 +130,7 @@ def step(call: StepCall, backend: str) -> tuple[Tensor, LinearAttentionState]:
 
 def step_(call: StepCall, backend: str) -> Tensor:
     """The output (B, H, M); the state of the call is updated in place."""
+    if is_unobserved(_FLAT.tensors(call)):
+        _check_numbers(call)
+        return registry.select(backend, call).step(call)
     return cast(Tensor, _in_place(*_FLAT.pack(call), backend))
