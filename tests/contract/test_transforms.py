@@ -97,5 +97,7 @@ def test_what_transforms_cannot_do_is_said(backend: str) -> None:
     with pytest.raises(ValueError, match="vmap: expected sequences that are not packed"):
         torch.func.vmap(packed)(torch.stack((q, q)))
     attend = attending(backend, is_causal=True)
-    with pytest.raises(NotImplementedError, match=r"first derivatives, got a second one; .*chunked"):
+    with pytest.raises(
+        NotImplementedError, match=r"first derivatives, got a second one; .*chunked"
+    ):
         torch.func.grad(lambda x: torch.func.grad(attend)(x, k, v).sum())(q)

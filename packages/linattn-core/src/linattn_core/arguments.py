@@ -138,6 +138,21 @@ def _wide_decay(decay: Tensor, value: Tensor, *shapes: tuple[int, ...]) -> Tenso
     return decay.to(accumulation_dtype(value.dtype))
 
 
+def in_one_dtype(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Tensors of several dtypes, under autocast, in the one that it casts to; else as they are.
+
+    float64 is left alone, as autocast leaves it.
+    """
+    tensors = query, key, value
+    if not all(isinstance(x, Tensor) and x.is_floating_point() for x in tensors):
+        return tensors
+    dtypes, kind = {x.dtype for x in tensors}, query.device.type
+    if len(dtypes) == 1 or torch.float64 in dtypes or not torch.is_autocast_enabled(kind):
+        return tensors
+    dtype = torch.get_autocast_dtype(kind)
+    return query.to(dtype), key.to(dtype), value.to(dtype)
+
+
 def check_heads(query: Tensor, key: Tensor, value: Tensor, *, enable_gqa: bool) -> None:
     """Checks that keys and values have one number of heads, and the queries that or a multiple."""
     heads, kv_heads = query.shape[1], key.shape[1]
@@ -159,8 +174,7 @@ def check_slots(call: StepCall, indices: Tensor, *, inplace: bool) -> None:
     """Checks kind, dtype and shape of `state_indices`; the numbers are checked by the operator."""
     _check_tensor("state_indices", indices)
     if indices.dtype not in (torch.int32, torch.int64):
-        got = indices.dtype
-        raise TypeError(expected("state_indices", "int32 or int64", got, "convert it"))
+        raise TypeError(expected("state_indices", "int32 or int64", indices.dtype, "convert it"))
     if tuple(indices.shape) != (call.batch,):
         got = f"shape {tuple(indices.shape)}"
         raise ValueError(expected("state_indices", f"shape {(call.batch,)}, a slot a row", got))

@@ -15,6 +15,7 @@ from linattn_core.arguments import (
     check_heads,
     check_slot_numbers,
     check_slots,
+    in_one_dtype,
 )
 from linattn_core.calls import AttentionCall, StepCall
 from linattn_core.errors import expected, shown
@@ -24,8 +25,10 @@ FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 _NAMES = ("query", "key", "value")
 
 
-def check_attention(call: AttentionCall, *, enable_gqa: bool = False) -> None:
-    """Checks shapes, dtypes, devices and combinations of `linear_attention`.
+def checked_attention(call: AttentionCall, *, enable_gqa: bool = False) -> AttentionCall:
+    """The call, its shapes, dtypes, devices and combinations being those of `linear_attention`.
+
+    Under autocast its tensors may differ in dtype, and are cast as autocast casts them.
 
     Short calls feel this, so a right one without lengths and states passes in one expression. The
     numbers inside `key_lengths` and `cu_seqlens` are checked by the operator, as they are not known
@@ -33,10 +36,11 @@ def check_attention(call: AttentionCall, *, enable_gqa: bool = False) -> None:
     """
     try:
         if _is_plain(call):
-            return
+            return call
     except AttributeError:
         pass  # something is no tensor, and is named below
-    query, key, value = call.query, call.key, call.value
+    query, key, value = in_one_dtype(call.query, call.key, call.value)
+    call = call._replace(query=query, key=key, value=value)
     _check_tensors((query, key, value), "(batch, heads, length, dim)", 4)
     for name, other in (("key", key), ("value", value)):
         _check_equal("batch size", "query", query.shape[0], name, other.shape[0])
@@ -52,10 +56,11 @@ def check_attention(call: AttentionCall, *, enable_gqa: bool = False) -> None:
         _check_packing(call, call.cu_seqlens)
     if call.initial_state is not None:
         check_state(call.initial_state, "initial_state", call.num_sequences, value)
+    return call
 
 
 def _is_plain(call: AttentionCall) -> bool:
-    """True only if `check_attention` would find nothing, and there are no lengths and no state."""
+    """True only if `checked_attention` would find nothing in a call of three tensors alone."""
     query, key, value, is_causal = call[:4]
     q, k, v = query.shape, key.shape, value.shape
     return (
@@ -113,8 +118,8 @@ def _check_packing(call: AttentionCall, cu_seqlens: Tensor) -> None:
     _check_equal("length when packed", "query", call.query_length, "key", call.key_length)
 
 
-def check_step(call: StepCall, *, enable_gqa: bool = False, inplace: bool = False) -> None:
-    """Checks shapes, dtypes and devices of `linear_attention_step`.
+def checked_step(call: StepCall, *, enable_gqa: bool = False, inplace: bool = False) -> StepCall:
+    """The same for `linear_attention_step`.
 
     Decoding makes this call thousands of times a second, so a right one passes in one expression.
     """
@@ -123,16 +128,16 @@ def check_step(call: StepCall, *, enable_gqa: bool = False, inplace: bool = Fals
     if plain and isinstance(state, LinearAttentionState):
         try:
             if _is_step(query, key, value, *state):
-                return
+                return call
         except AttributeError:
             pass  # something is no tensor, and is named below
+    query, key, value = in_one_dtype(query, key, value)
     _check_tensors((query, key, value), "(batch, heads, dim)", 3)
     _check_step_shapes(query, key, value, enable_gqa=enable_gqa)
-    slots = query.shape[0]
     if call.state_indices is not None:
         check_slots(call, call.state_indices, inplace=inplace)
-        slots = state.z.shape[0]
-    check_state(state, "state", slots, value)
+    check_state(state, "state", query.shape[0] if call.state_indices is None else None, value)
+    return call._replace(query=query, key=key, value=value)
 
 
 def _check_step_shapes(query: Tensor, key: Tensor, value: Tensor, *, enable_gqa: bool) -> None:
@@ -148,7 +153,7 @@ def _check_step_shapes(query: Tensor, key: Tensor, value: Tensor, *, enable_gqa:
 
 
 def _is_step(query: Tensor, key: Tensor, value: Tensor, s: Tensor, z: Tensor) -> bool:
-    """True only if `check_step` would find nothing."""
+    """True only if `checked_step` would find nothing."""
     return (
         query.shape == key.shape
         and query.dtype == key.dtype == value.dtype
@@ -161,14 +166,20 @@ def _is_step(query: Tensor, key: Tensor, value: Tensor, s: Tensor, z: Tensor) ->
     )
 
 
-def check_state(state: LinearAttentionState, name: str, sequences: int, value: Tensor) -> None:
-    """Checks kind, batch, heads, value dim, dtype and device; F is checked where it is known."""
+def check_state(
+    state: LinearAttentionState, name: str, sequences: int | None, value: Tensor
+) -> None:
+    """Checks kind, heads, value dim, dtype, device and, but for a pool, the number of sequences.
+
+    F is checked where it is known.
+    """
     if not isinstance(state, LinearAttentionState):
         raise TypeError(expected(name, "a LinearAttentionState", _kind(state)))
     if not all(isinstance(x, Tensor) and x.ndim > 2 for x in state):
         raise TypeError(expected(name, "tensors s (B, H, F, M) and z (B, H, F)", shown(state)))
     feature_dim = state.z.shape[-1]
-    wanted = (sequences, value.shape[1], feature_dim, value.shape[-1])
+    batch = state.z.shape[0] if sequences is None else sequences
+    wanted = (batch, value.shape[1], feature_dim, value.shape[-1])
     if _shape(state.s) != wanted or _shape(state.z) != wanted[:3]:
         got = f"s {_shape(state.s)} and z {_shape(state.z)}"
         raise ValueError(expected(name, f"s {wanted} and z {wanted[:3]}", got))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from linattn_core import checks, choice, operators, pointwise
+from linattn_core import checks, choice, operators
 from linattn_core.arguments import (
     completed,
     completed_step,
@@ -19,10 +19,14 @@ from linattn_core.arguments import (
 from linattn_core.calls import AttentionCall, StepCall
 from linattn_core.errors import expected
 from linattn_core.feature_maps.base import FeatureMap
-from linattn_core.feature_maps.registry import get_feature_map, shared_feature_map
-from linattn_core.reference.definition import absent_keys
+from linattn_core.mapping import (
+    is_applied_inside,
+    left_for_kernels,
+    map_features,
+    without_padding,
+)
 from linattn_core.registry import answers
-from linattn_core.state import LinearAttentionState, accumulation_dtype
+from linattn_core.state import LinearAttentionState
 from linattn_core.torch_private import in_forward_mode
 
 
@@ -148,7 +152,8 @@ def linear_attention(
     backward only the inputs, the output and the normalizer (B, H, N) are saved.
 
     Args:
-        query: (B, H, N, D), floating point, any strides.
+        query: (B, H, N, D), floating point, any strides. Under autocast, query, key and value may
+            differ in dtype: all three are then cast as for `scaled_dot_product_attention`.
         key: (B, H, L, D), the same dtype and device; (B, H_kv, L, D) with `enable_gqa`.
         value: (B, H, L, M) or (B, H_kv, L, M), the same dtype and device.
         is_causal: query i sees keys 0 to i; N must equal L.
@@ -194,12 +199,13 @@ def linear_attention(
     if backend == "auto":
         backend = choice.current
     call = AttentionCall(
-        query, key, value, is_causal, _inside(feature_map), key_lengths, cu_seqlens, initial_state,
-        return_state, eps, False, attn_mask, log_decay, normalize, return_normalizer,
+        query, key, value, is_causal, left_for_kernels(feature_map), key_lengths, cu_seqlens,
+        initial_state, return_state, eps, False, attn_mask, log_decay, normalize,
+        return_normalizer,
     )  # fmt: skip
     call = _ready(call, feature_map, backend, enable_gqa)
     result = operators.attention(call, backend)
-    if call.return_normalizer:
+    if call.return_normalizer and result.normalizer is not None:
         return returned(result.out, result.normalizer - call.eps, result.state)
     return result.out if result.state is None else (result.out, result.state)
 
@@ -249,8 +255,8 @@ def linear_attention_step(
     if backend == "auto":
         backend = choice.current
     call = StepCall(
-        query, key, value, state, _inside(feature_map), eps, False, state_indices, log_decay,
-        normalize,
+        query, key, value, state, left_for_kernels(feature_map), eps, False, state_indices,
+        log_decay, normalize,
     )  # fmt: skip
     call = _ready_step(call, feature_map, backend, inplace, enable_gqa)
     if not inplace:
@@ -286,7 +292,7 @@ def explain(
     Returns:
         {name: answer}, in the order in which "auto" asks.
     """
-    tensors, name = (query, key, value), _inside(feature_map)
+    tensors, name = (query, key, value), left_for_kernels(feature_map)
     enable_gqa = options.pop("enable_gqa", False)
     if state is not None:
         inplace = options.pop("inplace", False)
@@ -300,15 +306,15 @@ def _ready(
     call: AttentionCall, feature_map: str | FeatureMap, backend: str, enable_gqa: bool
 ) -> AttentionCall:
     """The call once it is known to be right, its feature map applied where kernels apply none."""
-    checks.check_attention(call, enable_gqa=enable_gqa)
+    call = checks.checked_attention(call, enable_gqa=enable_gqa)
     checks.check_options(
         call.eps, backend, is_causal=call.is_causal, return_state=call.return_state
     )
     if is_extended(call, enable_gqa):
         call = completed(call)
-    _refuse_tangents(call.query, call.key, call.value, call.initial_state)
-    if not _applied_inside(feature_map):
-        query, key = _map_features(call.query, _without_padding(call), feature_map)
+    _refuse_tangents(call, call.initial_state)
+    if not is_applied_inside(feature_map):
+        query, key = map_features(call.query, without_padding(call), feature_map)
         call = call._replace(query=query, key=key)
     checks.check_feature_dim(call.initial_state, "initial_state", call.key.shape[-1])
     if _differentiated(call.query, call.key, call.value, call.initial_state, call.log_decay):
@@ -324,14 +330,14 @@ def _ready_step(
     enable_gqa: bool,
 ) -> StepCall:
     """The call once it is known to be right, its feature map applied where kernels apply none."""
-    checks.check_step(call, enable_gqa=enable_gqa, inplace=inplace)
+    call = checks.checked_step(call, enable_gqa=enable_gqa, inplace=inplace)
     checks.check_options(call.eps, backend, inplace=inplace)
     if is_extended_step(call, enable_gqa):
         call = completed_step(call)
-    _refuse_tangents(call.query, call.key, call.value, call.state)
-    if not _applied_inside(feature_map):
+    _refuse_tangents(call, call.state)
+    if not is_applied_inside(feature_map):
         # Feature maps act on (B, H, N, D); a step is a sequence of one.
-        query, key = _map_features(call.query[:, :, None], call.key[:, :, None], feature_map)
+        query, key = map_features(call.query[:, :, None], call.key[:, :, None], feature_map)
         call = call._replace(query=query[:, :, 0], key=key[:, :, 0])
     checks.check_feature_dim(call.state, "state", call.key.shape[-1])
     if _differentiated(call.query, call.key, call.value, call.state, call.log_decay):
@@ -355,31 +361,12 @@ def _differentiated(
     )
 
 
-def _inside(feature_map: Any) -> str:
-    """The map that is left for kernels to apply."""
-    if isinstance(feature_map, str):
-        return feature_map if feature_map in pointwise.POINTWISE else "identity"
-    return getattr(feature_map, "pointwise", None) or "identity"
-
-
-def _applied_inside(feature_map: Any) -> bool:
-    return feature_map in pointwise.POINTWISE or getattr(feature_map, "pointwise", None) is not None
-
-
-def _without_padding(call: AttentionCall) -> Tensor:
-    """Keys, zero where absent, for maps that run before the operator: 0 times NaN is NaN."""
-    gone = absent_keys(call.key, call.key_lengths, call.attn_mask)
-    return call.key if gone is None else call.key.masked_fill(gone, 0)
-
-
-def _refuse_tangents(
-    query: Tensor, key: Tensor, value: Tensor, state: LinearAttentionState | None
-) -> None:
+def _refuse_tangents(call: AttentionCall | StepCall, state: LinearAttentionState | None) -> None:
     """Forward-mode differentiation would pass through the operators as zeros."""
     if not in_forward_mode():
         return
-    tensors = (query, key, value, *(state or ()))
-    if any(forward_ad.unpack_dual(x).tangent is not None for x in tensors):
+    tensors = (call.query, call.key, call.value, call.log_decay, *(state or ()))
+    if any(x is not None and forward_ad.unpack_dual(x).tangent is not None for x in tensors):
         raise NotImplementedError(
             expected(
                 "linear attention",
@@ -388,33 +375,3 @@ def _refuse_tangents(
                 "differentiate linattn_core.reference.chunked, or use torch.autograd.grad",
             )
         )
-
-
-def _map_features(
-    query: Tensor, key: Tensor, feature_map: str | FeatureMap
-) -> tuple[Tensor, Tensor]:
-    """phi(Q) and phi(K), where kernels do not apply phi."""
-    head_dim = query.shape[-1]
-    if isinstance(feature_map, str):
-        mapping = shared_feature_map(feature_map, head_dim)
-    else:
-        mapping = get_feature_map(feature_map, head_dim)
-    mapped_query, mapped_key = mapping(query, key)
-    _check_features(mapping, query, mapped_query, mapped_key)
-    # A map may widen half precision to float32; anything else goes on in the inputs' dtype.
-    wider = accumulation_dtype(query.dtype)
-    dtypes = {mapped_query.dtype, mapped_key.dtype}
-    if dtypes != {query.dtype} and dtypes != {wider}:
-        mapped_query, mapped_key = mapped_query.to(wider), mapped_key.to(wider)
-    return mapped_query, mapped_key
-
-
-def _check_features(mapping: FeatureMap, query: Tensor, phi_q: Tensor, phi_k: Tensor) -> None:
-    name = type(mapping).__name__
-    if phi_q.shape[-1] != phi_k.shape[-1]:
-        got = f"{phi_q.shape[-1]} and {phi_k.shape[-1]}"
-        raise ValueError(expected(name, "one feature dim for queries and keys", got))
-    shape = (*query.shape[:-1], mapping.feature_dim(query.shape[-1]))
-    if tuple(phi_q.shape) != shape:
-        wanted = f"{shape} from queries {tuple(query.shape)}, as its feature_dim says"
-        raise ValueError(expected(name, wanted, tuple(phi_q.shape)))

@@ -72,10 +72,10 @@ def is_unobserved(tensors: Iterable[Tensor | None], *, requires_grad: bool = Fal
 
 
 def is_transformed() -> bool:
-    """Whether a transform of torch.func is at work, and no compiler that would have to trace this."""
+    """Whether a transform of torch.func is at work; not asked while a compiler traces."""
     return (
         not torch.compiler.is_compiling()
-        and torch._C._functorch.peek_interpreter_stack() is not None  # type: ignore[attr-defined]
+        and torch._C._functorch.peek_interpreter_stack() is not None
     )
 
 

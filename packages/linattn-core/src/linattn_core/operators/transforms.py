@@ -6,7 +6,7 @@ torch's own way to register an operator's gradient has no form that these transf
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -29,7 +29,6 @@ def transformable(
             function returns.
         packed: the number of the argument `cu_seqlens`, which no larger batch can hold.
     """
-    members: dict[str, Any] = {"forward": kernel, "setup_context": context, "backward": backward}
 
     def rule(info: Any, in_dims: Sequence[int | None], *arguments: Any) -> tuple[Any, Any]:
         _check_whole(arguments, packed)
@@ -37,8 +36,9 @@ def transformable(
         results = function.apply(*(_joined(x, dim, info.batch_size) for x, dim in pairs))
         return tuple(_parted(x, info.batch_size) for x in results), (0,) * len(results)
 
-    members = {name: staticmethod(method) for name, method in (*members.items(), ("vmap", rule))}
-    function: Any = type("Transformable", (torch.autograd.Function,), members)
+    methods = {"forward": kernel, "setup_context": context, "backward": backward, "vmap": rule}
+    members = {name: staticmethod(method) for name, method in methods.items()}
+    function = cast(Any, type("Transformable", (torch.autograd.Function,), members))
     apply: Callable[..., Any] = function.apply
     return apply
 
@@ -73,4 +73,5 @@ def _parted(x: Tensor, size: int) -> Tensor:
     """The inverse; a result that stands for none stands for none in every call."""
     if x.dim() == 1:
         return x.new_empty(size, 0)
-    return x.unflatten(0, (size, x.shape[0] // size))
+    parted: Tensor = x.unflatten(0, (size, x.shape[0] // size))
+    return parted

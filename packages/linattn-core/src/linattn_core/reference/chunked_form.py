@@ -61,8 +61,10 @@ def _causal(x: Features, chunk_size: int) -> Sums:
     z_before, z = _before(k.sum(-2).to(z.dtype), z, across)  # (B, H, chunks, F)
     numerator = weights.to(v.dtype) @ v + q.to(s.dtype) @ s_before
     normalizer = weights.sum(-1, keepdim=True) + q.to(z.dtype) @ z_before[..., None]
-    whole = (y.flatten(2, 3)[:, :, : x.query.shape[2]] for y in (numerator, normalizer))
-    return Sums(*whole, LinearAttentionState(s, z))
+    numerator, normalizer = (
+        y.flatten(2, 3)[:, :, : x.query.shape[2]] for y in (numerator, normalizer)
+    )
+    return Sums(numerator, normalizer, LinearAttentionState(s, z))
 
 
 def _into_chunks(x: Tensor, size: int) -> Tensor:

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import torch
 
-from linattn_core.calls import Gradients, Output
+from linattn_core.calls import Gradients
 from linattn_core.state import LinearAttentionState
 from linattn_core.torch_kernels.tiles import (
     Problem,
+    Results,
     Upstream,
     load_normalizer_gradient,
     load_output_gradient,
@@ -40,7 +41,7 @@ def read(
     sums: LinearAttentionState,
     parts: list[Segment],
     work: Workspace,
-    into: Output,
+    into: Results,
 ) -> None:
     """Fills out (B, H, N, M) and normalizer (B, H, N) from the sums."""
     for part in parts:
@@ -53,7 +54,7 @@ def read(
 
 def query_gradient(
     problem: Problem,
-    output: Output,
+    output: Results,
     above: Upstream,
     sums: LinearAttentionState,
     grad_sums: LinearAttentionState,
