@@ -8,9 +8,22 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from linattn_core import LinearAttentionState, linear_attention, reference
+from linattn_core import (
+    FeatureMap,
+    LinearAttentionState,
+    get_feature_map,
+    linear_attention,
+    reference,
+)
 
 from .places import differentiates
+
+
+def phi(name: str, head_dim: int) -> str | FeatureMap:
+    """The map as calls take it: a learned one as a module, the others by name."""
+    if name != "hedgehog":
+        return name
+    return get_feature_map(name, head_dim).to(torch.get_default_device())
 
 
 class Draw(Protocol):
@@ -43,6 +56,11 @@ class Case:
     key_lengths: tuple[int, ...] | None = None
     cu_seqlens: tuple[int, ...] | None = None
     initial_state: bool = False
+    kv_heads: int | None = None  # as many as heads
+    mask: str | None = None  # "left", "right", "gaps" or "none left"
+    log_decay: str | None = None  # "heads", "positions", "strong" or "resets"
+    normalize: bool = True
+    return_normalizer: bool = False
     dtype: torch.dtype = torch.float32
     seed: int = 0
 
@@ -65,9 +83,10 @@ class Case:
         draw = drawing(self.seed)
 
         keys = self.queries if self.keys is None else self.keys
-        shape = (self.batch, self.heads)
+        heads = self.heads if self.kv_heads is None else self.kv_heads
+        shape = (self.batch, heads)
         tensors = {
-            "query": draw(*shape, self.queries, self.head_dim, dtype=self.dtype),
+            "query": draw(self.batch, self.heads, self.queries, self.head_dim, dtype=self.dtype),
             "key": draw(*shape, keys, self.head_dim, dtype=self.dtype),
             "value": draw(*shape, keys, self.value_dim, dtype=self.dtype),
         }
@@ -76,9 +95,11 @@ class Case:
             tensors["query"], tensors["key"] = tensors["query"].abs(), tensors["key"].abs()
         if self.initial_state:
             sums = torch.float64 if self.dtype == torch.float64 else torch.float32
-            state = (self.sequences, self.heads, self.head_dim)
+            state = (self.sequences, heads, self.head_dim)
             tensors["s"] = draw(*state, self.value_dim, dtype=sums)
             tensors["z"] = draw(*state, dtype=sums).abs()
+        if self.log_decay is not None:
+            tensors["log_decay"] = self._decay(draw, (*shape, keys))
         return {name: x.requires_grad_() for name, x in tensors.items()}
 
     def options(self) -> dict[str, Any]:
@@ -87,12 +108,45 @@ class Case:
         def vector(numbers: tuple[int, ...] | None) -> Tensor | None:
             return None if numbers is None else torch.tensor(numbers)
 
+        extended = {
+            "attn_mask": None if self.mask is None else self._mask(),
+            "enable_gqa": self.kv_heads is not None,
+            "normalize": self.normalize,
+            "return_normalizer": self.return_normalizer,
+        }
+        plain = Case()
+        names = {"attn_mask": "mask", "enable_gqa": "kv_heads"}
+        asked = [
+            x for x in extended if getattr(self, names.get(x, x)) != getattr(plain, names.get(x, x))
+        ]
         return {
             "is_causal": self.is_causal,
             "feature_map": self.feature_map,
             "key_lengths": vector(self.key_lengths),
             "cu_seqlens": vector(self.cu_seqlens),
+            **{name: extended[name] for name in asked},
         }
+
+    def _decay(self, draw: Draw, shape: tuple[int, ...]) -> Tensor:
+        """Logarithms of the decay: mild ones, or ones that forget all but a few positions."""
+        sums = torch.float64 if self.dtype == torch.float64 else torch.float32
+        decay = -draw(*(shape[1:2] if self.log_decay == "heads" else shape), dtype=sums).abs()
+        if self.log_decay == "strong":
+            decay = 1000 * decay
+        if self.log_decay == "resets":
+            decay[..., ::5] = -torch.inf
+        return decay
+
+    def _mask(self) -> Tensor:
+        """(B, L) bool: in every row other keys are left."""
+        length = self.queries if self.keys is None else self.keys
+        positions, rows = torch.arange(length), torch.arange(self.batch)[:, None]
+        if self.mask == "none left":
+            return (rows > 0).expand(self.batch, length)
+        if self.mask == "gaps":
+            return (positions * (rows + 2) // 3) % 2 == 0
+        present = positions < length // 2 + rows
+        return present.flip(1) if self.mask == "left" else present
 
     def with_(self, **changes: Any) -> Case:
         return replace(self, **changes)
@@ -102,11 +156,15 @@ def evaluate(attend: Any, tensors: dict[str, Tensor], options: dict[str, Any]) -
     """Output, state and the gradients of a fixed random functional of both, by name."""
     state = LinearAttentionState(tensors["s"], tensors["z"]) if "s" in tensors else None
     q, k, v = (tensors[x] for x in ("query", "key", "value"))
-    out, final = attend(q, k, v, initial_state=state, return_state=True, **options)
+    if "log_decay" in tensors:
+        options = {**options, "log_decay": tensors["log_decay"]}
+    out, *normalizer, final = attend(q, k, v, initial_state=state, return_state=True, **options)
     results = {"out": out, "s": final.s, "z": final.z}
+    if normalizer:
+        results["normalizer"] = normalizer[0]
     draw = drawing(1)
     total = sum((x * draw(*x.shape, dtype=x.dtype)).sum() for x in results.values())
-    gradients = torch.autograd.grad(total, list(tensors.values()))
+    gradients = torch.autograd.grad(total, list(tensors.values()), materialize_grads=True)
     results |= {f"grad_{n}": g for n, g in zip(tensors, gradients, strict=True)}
     return {name: x.detach() for name, x in results.items()}
 
@@ -122,8 +180,11 @@ def output(case: Case, backend: str, tensors: dict[str, Tensor]) -> Tensor:
     """The output of a call that asks for nothing else."""
     state = LinearAttentionState(tensors["s"], tensors["z"]) if "s" in tensors else None
     q, k, v = (tensors[x] for x in ("query", "key", "value"))
+    options = case.options()
+    if "log_decay" in tensors:
+        options["log_decay"] = tensors["log_decay"]
     with torch.no_grad():
-        return linear_attention(q, k, v, initial_state=state, backend=backend, **case.options())
+        return linear_attention(q, k, v, initial_state=state, backend=backend, **options)
 
 
 def by_definition(case: Case, tensors: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:

@@ -44,15 +44,20 @@ def _emulated(module: str) -> tuple[str, ...]:
 def pytest_runtest_call(item: pytest.Function) -> Generator[None]:
     """What a backend without gradients refuses is skipped, with its sentence.
 
-    But for the minimum that each has to pass, or refusals could empty the suite.
+    But for the minimum that each has to pass, or refusals could empty the suite. In modules of
+    arguments that a backend may lack (`MAY_REFUSE`) so are the refusals of every backend but the
+    reference.
     """
     try:
         return (yield)
     except ValueError as error:
         name = getattr(item, "funcargs", {}).get("backend")
-        if name is None or differentiates(name) or f"{name!r} refuses" not in str(error):
+        if name is None or f"{name!r} refuses" not in str(error):
             raise
-        if required(item.originalname, item.callspec.params):
+        optional = getattr(item.module, "MAY_REFUSE", False) and name != "reference"
+        if differentiates(name) and not optional:
+            raise
+        if not optional and required(item.originalname, item.callspec.params):
             raise
         pytest.skip(str(error))
 

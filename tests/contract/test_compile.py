@@ -11,10 +11,11 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.testing import assert_close
 
 from linattn_core import LinearAttentionState, linear_attention, linear_attention_step
+from linattn_core.arguments import completed
 from linattn_core.calls import AttentionCall
 from linattn_core.operators.library import Flat
 
-from .cases import Case, drawing, evaluate
+from .cases import Case, drawing, evaluate, phi
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +46,7 @@ def test_compiles_to_one_graph(case: Case, backend: str) -> None:
 @pytest.mark.parametrize("feature_map", ["taylor", "favor", "hedgehog"])
 def test_compiles_with_maps_by_name(feature_map: str, backend: str) -> None:
     tensors = Case().inputs()
-    options = {"is_causal": True, "feature_map": feature_map, "backend": backend}
+    options = {"is_causal": True, "feature_map": phi(feature_map, 8), "backend": backend}
     compiled = torch.compile(linear_attention, fullgraph=True, backend="aot_eager")
     eager = evaluate(linear_attention, tensors, options)
     for name, x in evaluate(compiled, tensors, options).items():
@@ -121,12 +122,21 @@ def test_lengths_may_change_without_recompiling(backend: str) -> None:
 
 def _operator_arguments(case: Case, backend: str) -> tuple[Any, ...]:
     tensors, options = case.inputs(), case.options()
+    options.pop("enable_gqa", None)
     state = LinearAttentionState(tensors["s"], tensors["z"]) if "s" in tensors else None
     call = AttentionCall(
         *(tensors[x] for x in ("query", "key", "value")),
-        initial_state=state, return_state=True, requires_grad=True, **options,
+        initial_state=state, return_state=True, requires_grad=True,
+        log_decay=tensors.get("log_decay"), **options,
     )  # fmt: skip
-    return (*Flat(AttentionCall).pack(call), backend)
+    arguments = Flat(AttentionCall).pack(completed(call))
+    return (
+        *(
+            x.detach().requires_grad_(x.requires_grad) if isinstance(x, torch.Tensor) else x
+            for x in arguments
+        ),
+        backend,
+    )
 
 
 @pytest.mark.parametrize("case", KINDS, ids=str)
@@ -151,6 +161,10 @@ def test_opcheck_strided_attention(backend: str) -> None:
 def test_opcheck_step(backend: str) -> None:
     q, k, v = torch.rand(2, 3, 4), torch.rand(2, 3, 4), torch.rand(2, 3, 5)
     s, z = torch.rand(2, 3, 4, 5), torch.rand(2, 3, 4)
-    torch.library.opcheck(torch.ops.linattn.step_, (q, k, v, s, z, "elu", 1e-6, False, backend))
+    torch.library.opcheck(
+        torch.ops.linattn.step_, (q, k, v, s, z, "elu", 1e-6, False, None, None, True, backend)
+    )
     leaves = [x.requires_grad_() for x in (q, k, v, s, z)]
-    torch.library.opcheck(torch.ops.linattn.step, (*leaves, "elu", 1e-6, True, backend))
+    torch.library.opcheck(
+        torch.ops.linattn.step, (*leaves, "elu", 1e-6, True, None, None, True, backend)
+    )

@@ -143,6 +143,23 @@ def test_autocast_lowers_no_float32_sums(feature_map: str, backend: str) -> None
     assert all(torch.equal(result[name], expected[name]) for name in names)
 
 
+def test_autocast_casts_tensors_of_several_dtypes(backend: str) -> None:
+    """As it casts them for scaled_dot_product_attention; the sums stay float32."""
+    q, k, v = (torch.randn(1, 2, 5, 4) for _ in range(3))
+    softmax = torch.nn.functional.scaled_dot_product_attention
+    mixed = q, k.bfloat16(), v
+    with torch.autocast(device_of(backend), dtype=torch.bfloat16):
+        out, state = linear_attention(*mixed, return_state=True, backend=backend)
+        assert out.dtype == softmax(*mixed).dtype == torch.bfloat16
+        step, _ = linear_attention_step(*(x[:, :, 0] for x in mixed), state, backend=backend)
+    assert state.s.dtype == torch.float32
+    assert step.dtype == torch.bfloat16
+    lowered = [x.bfloat16() for x in mixed]
+    assert torch.equal(out, linear_attention(*lowered, backend=backend))
+    with pytest.raises(TypeError, match="one dtype"):
+        linear_attention(*mixed, backend=backend)
+
+
 @pytest.mark.parametrize("inplace", [True, False])
 def test_autocast_lowers_nothing_in_a_step(inplace: bool, backend: str) -> None:
     q, k, v = (torch.randn(2, 3, 8).requires_grad_(not inplace) for _ in range(3))

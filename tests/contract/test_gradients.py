@@ -37,18 +37,16 @@ KINDS = [
 def function(case: Case, backend: str) -> tuple[Callable[..., tuple[Tensor, ...]], list[Tensor]]:
     tensors = case.with_(dtype=widest(backend)).inputs()
 
-    def attend(q: Tensor, k: Tensor, v: Tensor, *initial: Tensor) -> tuple[Tensor, ...]:
-        initial_state = LinearAttentionState(*initial) if initial else None
-        out, state = linear_attention(
-            q,
-            k,
-            v,
-            initial_state=initial_state,
-            return_state=True,
-            backend=backend,
-            **case.options(),
-        )
-        return out, *state
+    def attend(*inputs: Tensor) -> tuple[Tensor, ...]:
+        by_name = dict(zip(tensors, inputs, strict=True))
+        q, k, v = inputs[:3]
+        initial = LinearAttentionState(by_name["s"], by_name["z"]) if "s" in by_name else None
+        decay = {"log_decay": by_name["log_decay"]} if "log_decay" in by_name else {}
+        *out, state = linear_attention(
+            q, k, v,
+            initial_state=initial, return_state=True, backend=backend, **case.options(), **decay,
+        )  # fmt: skip
+        return *out, *state
 
     return attend, list(tensors.values())
 

@@ -39,7 +39,10 @@ def test_a_refusal_of_the_minimum_fails(
 ) -> None:
     monkeypatch.setattr(conftest, "differentiates", lambda backend: False)
     item = SimpleNamespace(
-        funcargs={"backend": "lazy"}, originalname=name, callspec=SimpleNamespace(params={})
+        funcargs={"backend": "lazy"},
+        originalname=name,
+        callspec=SimpleNamespace(params={}),
+        module=None,
     )
     running = conftest.pytest_runtest_call(item)
     next(running)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from linattn_core import (
+    FeatureMap,
     LinearAttentionState,
     feature_map_names,
     linear_attention,
@@ -17,7 +18,7 @@ from linattn_core import (
 from linattn_core.reference import chunked, recurrent
 
 from .agreement import assert_agree
-from .cases import Case, evaluate
+from .cases import Case, evaluate, phi
 from .places import widest
 
 LONG = Case(queries=150, head_dim=6, value_dim=9)
@@ -39,7 +40,12 @@ def qkv(case: Case) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def step_by_step(
-    q: Tensor, k: Tensor, v: Tensor, backend: str, feature_map: str = "elu", inplace: bool = False
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    backend: str,
+    feature_map: str | FeatureMap = "elu",
+    inplace: bool = False,
 ) -> tuple[Tensor, LinearAttentionState]:
     features = LinearAttentionState.zeros(*q.shape[:2], q.shape[3], v.shape[3], dtype=q.dtype)
     if feature_map not in ("elu", "relu", "identity"):
@@ -77,10 +83,11 @@ def test_steps_equal_the_whole_for_every_map(feature_map: str, backend: str) -> 
         if case.dtype != torch.float64:
             # Where their product is nearly zero, so may be a denominator, and rounding shows.
             q, k = q.abs(), k.abs()
+        mapping = phi(feature_map, 4)
         whole, final = linear_attention(
-            q, k, v, is_causal=True, feature_map=feature_map, return_state=True, backend=backend
+            q, k, v, is_causal=True, feature_map=mapping, return_state=True, backend=backend
         )
-        out, state = step_by_step(q, k, v, backend, feature_map, inplace=True)
+        out, state = step_by_step(q, k, v, backend, mapping, inplace=True)
     assert_agree(out, whole)
     for x, y in zip(state, final, strict=True):
         assert_agree(x, y)

@@ -18,6 +18,7 @@ from linattn_core import (
     linear_attention,
     linear_attention_step,
     registry,
+    use_backend,
 )
 from linattn_core.registry import installed, named, reload_backends
 
@@ -70,6 +71,27 @@ def test_auto_takes_the_fastest_that_accepts(loopback) -> None:
 def test_the_named_one_runs_forward_and_backward(loopback) -> None:
     linear_attention(*qkv(), is_causal=True, backend="reference").sum().backward()
     assert loopback.ran == []
+
+
+def test_calls_within_use_backend_take_it(loopback) -> None:
+    with use_backend("reference"):
+        linear_attention(*qkv(), is_causal=True).sum().backward()
+        assert loopback.ran == []
+        linear_attention(*qkv(), backend="loopback")
+        with use_backend("loopback"):
+            out = linear_attention(*qkv())
+    assert loopback.ran == ["attention", "attention"]
+    out.sum().backward()
+    assert loopback.ran[2:] == ["attention_backward"]
+
+
+def test_use_backend_raises_the_refusal_and_is_over_afterwards(loopback) -> None:
+    state = LinearAttentionState.zeros(1, 2, 4, 4, dtype=torch.float64)
+    with use_backend("loopback"), pytest.raises(ValueError, match="'loopback' refuses this call"):
+        linear_attention_step(*(torch.ones(1, 2, 4).double() for _ in range(3)), state)
+    linear_attention(*qkv(torch.float64))
+    with pytest.raises(ValueError, match="did you mean 'loopback'"), use_backend("loopbak"):
+        pass
 
 
 def test_a_named_backend_that_refuses_says_why(loopback) -> None:

@@ -48,6 +48,16 @@ def test_cat_joins_batches() -> None:
         LinearAttentionState.cat([])
 
 
+@pytest.mark.parametrize("sizes", [1, 3, [1, 0, 3]])
+def test_split_is_the_inverse_of_cat(sizes: int | list[int]) -> None:
+    whole = state()
+    parts = whole.split(sizes)
+    joined = LinearAttentionState.cat(parts)
+    assert torch.equal(joined.s, whole.s) and torch.equal(joined.z, whole.z)
+    parts[-1].s.zero_()  # views: a server's slots are written where they lie
+    assert not whole.s[-1].any()
+
+
 def test_clone_detach_and_to() -> None:
     x = LinearAttentionState(*(t.requires_grad_() for t in state()))
     assert x.clone().s.data_ptr() != x.s.data_ptr()

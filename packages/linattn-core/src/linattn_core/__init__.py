@@ -1,6 +1,7 @@
 """Linear attention in plain PyTorch: the operator, its feature maps, its state, its backends."""
 
 from linattn_core import reference
+from linattn_core.choice import use_backend
 from linattn_core.feature_maps import (
     FeatureMap,
     feature_map_names,
@@ -24,4 +25,5 @@ __all__ = [
     "linear_attention_step",
     "reference",
     "register_feature_map",
+    "use_backend",
 ]

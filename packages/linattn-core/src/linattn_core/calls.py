@@ -19,18 +19,25 @@ class AttentionCall(NamedTuple):
 
     Attributes:
         query: (B, H, N, D) if the map is applied inside, else (B, H, N, F).
-        key: (B, H, L, D or F), the dtype of query: float32 beside a half-precision value when a map
-            that computes in float32 was applied before.
-        value: (B, H, L, M).
+        key: (B, H_kv, L, D or F), the dtype of query: float32 beside a half-precision value when a
+            map that computes in float32 was applied before. H is a multiple of H_kv: query head h
+            reads key head h // (H / H_kv).
+        value: (B, H_kv, L, M).
         is_causal: query i sees keys up to i.
         feature_map: "elu", "relu" or "identity", applied inside.
         key_lengths: (B,) integers of any device, or None: keys at or past the length do not exist.
         cu_seqlens: (sequences + 1,) integers of any device, or None: B is 1, and sequences lie end
             to end.
-        initial_state: what came before, causal only; one state a sequence.
+        initial_state: what came before, or what the sums are added to; one state a sequence, of
+            H_kv heads.
         return_state: the state after the last key is wanted.
         eps: added to the denominator.
         requires_grad: the result will be differentiated.
+        attn_mask: (B, L) bool on the device of key, or None: keys where it is False do not exist.
+        log_decay: (B, H_kv, L), accumulation dtype, at most 0, or None; causal only. The state
+            shrinks by exp(log_decay) before a key is added, unless the key does not exist.
+        normalize: False leaves the numerator as it is; eps is 0 then.
+        return_normalizer: the normalizer is wanted, and may have a gradient.
     """
 
     query: Tensor
@@ -44,6 +51,10 @@ class AttentionCall(NamedTuple):
     return_state: bool = False
     eps: float = 1e-6
     requires_grad: bool = False
+    attn_mask: Tensor | None = None
+    log_decay: Tensor | None = None
+    normalize: bool = True
+    return_normalizer: bool = False
 
     @property
     def batch(self) -> int:
@@ -54,6 +65,16 @@ class AttentionCall(NamedTuple):
     def heads(self) -> int:
         """H."""
         return self.query.shape[1]
+
+    @property
+    def kv_heads(self) -> int:
+        """H_kv, heads of keys, values and states."""
+        return self.key.shape[1]
+
+    @property
+    def groups(self) -> int:
+        """H / H_kv, query heads that read one key/value head."""
+        return self.query.shape[1] // (self.key.shape[1] or 1) or 1
 
     @property
     def query_length(self) -> int:
@@ -100,10 +121,14 @@ class StepCall(NamedTuple):
     """A call of `linear_attention_step`, its feature map being one that kernels apply.
 
     Attributes:
-        query, key: (B, H, D) if the map is applied inside, else (B, H, F).
-        value: (B, H, M).
+        query: (B, H, D) if the map is applied inside, else (B, H, F).
+        key: (B, H_kv, D or F).
+        value: (B, H_kv, M).
         state: what came before; a backend updates it in place.
-        feature_map, eps, requires_grad: as in `AttentionCall`.
+        feature_map, eps, requires_grad, normalize: as in `AttentionCall`.
+        state_indices: (B,) integers on the device of the state, or None: row b works on the state's
+            slot state_indices[b]; -1 is an empty row, whose output is 0.
+        log_decay: (B, H_kv), accumulation dtype, at most 0, or None.
     """
 
     query: Tensor
@@ -113,6 +138,9 @@ class StepCall(NamedTuple):
     feature_map: str = "elu"
     eps: float = 1e-6
     requires_grad: bool = False
+    state_indices: Tensor | None = None
+    log_decay: Tensor | None = None
+    normalize: bool = True
 
     @property
     def batch(self) -> int:
@@ -123,6 +151,16 @@ class StepCall(NamedTuple):
     def heads(self) -> int:
         """H."""
         return self.query.shape[1]
+
+    @property
+    def kv_heads(self) -> int:
+        """H_kv, heads of key, value and state."""
+        return self.key.shape[1]
+
+    @property
+    def groups(self) -> int:
+        """H / H_kv, query heads that read one key/value head."""
+        return self.query.shape[1] // (self.key.shape[1] or 1) or 1
 
     @property
     def feature_dim(self) -> int:
@@ -155,13 +193,14 @@ class Output(NamedTuple):
 
     Attributes:
         out: (B, H, N, M), contiguous, dtype of value.
-        normalizer: (B, H, N), contiguous: phi(q) . z + eps, accumulation dtype.
+        normalizer: (B, H, N), contiguous: phi(q) . z + eps, accumulation dtype; None is allowed
+            where the call requires no gradient.
         state: causal: the state after the last key, None unless it was wanted; for the backward
-            pass always None. Not causal: the sums over the keys.
+            pass always None. Not causal: the sums over the keys, the initial state among them.
     """
 
     out: Tensor
-    normalizer: Tensor
+    normalizer: Tensor | None
     state: LinearAttentionState | None
 
 
@@ -170,10 +209,11 @@ class Gradients(NamedTuple):
 
     Attributes:
         query, key, value: contiguous, the dtypes of what they are gradients of.
-        initial_state: None where the call has none.
+        initial_state, log_decay: None where the call has none.
     """
 
     query: Tensor
     key: Tensor
     value: Tensor
     initial_state: LinearAttentionState | None
+    log_decay: Tensor | None = None

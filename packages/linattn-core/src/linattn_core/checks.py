@@ -9,6 +9,14 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from linattn_core.arguments import (
+    check_decay_numbers,
+    check_flags,
+    check_heads,
+    check_slot_numbers,
+    check_slots,
+    in_one_dtype,
+)
 from linattn_core.calls import AttentionCall, StepCall
 from linattn_core.errors import expected, shown
 from linattn_core.state import LinearAttentionState, accumulation_dtype
@@ -17,8 +25,10 @@ FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 _NAMES = ("query", "key", "value")
 
 
-def check_attention(call: AttentionCall) -> None:
-    """Checks shapes, dtypes, devices and combinations of `linear_attention`.
+def checked_attention(call: AttentionCall, *, enable_gqa: bool = False) -> AttentionCall:
+    """The call, its shapes, dtypes, devices and combinations being those of `linear_attention`.
+
+    Under autocast its tensors may differ in dtype, and are cast as autocast casts them.
 
     Short calls feel this, so a right one without lengths and states passes in one expression. The
     numbers inside `key_lengths` and `cu_seqlens` are checked by the operator, as they are not known
@@ -26,14 +36,15 @@ def check_attention(call: AttentionCall) -> None:
     """
     try:
         if _is_plain(call):
-            return
+            return call
     except AttributeError:
         pass  # something is no tensor, and is named below
-    query, key, value = call.query, call.key, call.value
+    query, key, value = in_one_dtype(call.query, call.key, call.value)
+    call = call._replace(query=query, key=key, value=value)
     _check_tensors((query, key, value), "(batch, heads, length, dim)", 4)
     for name, other in (("key", key), ("value", value)):
         _check_equal("batch size", "query", query.shape[0], name, other.shape[0])
-        _check_equal("number of heads", "query", query.shape[1], name, other.shape[1])
+    check_heads(query, key, value, enable_gqa=enable_gqa)
     _check_equal("dim", "query", query.shape[3], "key", key.shape[3])
     _check_equal("length", "key", key.shape[2], "value", value.shape[2])
     _check_causal(call)
@@ -44,11 +55,12 @@ def check_attention(call: AttentionCall) -> None:
     if call.cu_seqlens is not None:
         _check_packing(call, call.cu_seqlens)
     if call.initial_state is not None:
-        check_state(call.initial_state, "initial_state", call.num_sequences, query, value)
+        check_state(call.initial_state, "initial_state", call.num_sequences, value)
+    return call
 
 
 def _is_plain(call: AttentionCall) -> bool:
-    """True only if `check_attention` would find nothing, and there are no lengths and no state."""
+    """True only if `checked_attention` would find nothing in a call of three tensors alone."""
     query, key, value, is_causal = call[:4]
     q, k, v = query.shape, key.shape, value.shape
     return (
@@ -64,6 +76,8 @@ def _is_plain(call: AttentionCall) -> bool:
         and call.key_lengths is None
         and call.cu_seqlens is None
         and call.initial_state is None
+        and call.attn_mask is None
+        and call.log_decay is None
     )
 
 
@@ -76,10 +90,6 @@ def _check_causal(call: AttentionCall) -> None:
                 f"{call.query_length} queries and {call.key_length} keys",
                 "continue a sequence with initial_state instead",
             )
-        )
-    if call.initial_state is not None and not call.is_causal:
-        raise ValueError(
-            expected("initial_state", "a causal call", "a non-causal one", "pass is_causal=True")
         )
 
 
@@ -108,35 +118,42 @@ def _check_packing(call: AttentionCall, cu_seqlens: Tensor) -> None:
     _check_equal("length when packed", "query", call.query_length, "key", call.key_length)
 
 
-def check_step(call: StepCall) -> None:
-    """Checks shapes, dtypes and devices of `linear_attention_step`.
+def checked_step(call: StepCall, *, enable_gqa: bool = False, inplace: bool = False) -> StepCall:
+    """The same for `linear_attention_step`.
 
     Decoding makes this call thousands of times a second, so a right one passes in one expression.
     """
     query, key, value, state = call[:4]
-    if isinstance(state, LinearAttentionState):
+    plain = call.state_indices is None and call.log_decay is None
+    if plain and isinstance(state, LinearAttentionState):
         try:
             if _is_step(query, key, value, *state):
-                return
+                return call
         except AttributeError:
             pass  # something is no tensor, and is named below
+    query, key, value = in_one_dtype(query, key, value)
     _check_tensors((query, key, value), "(batch, heads, dim)", 3)
-    if query.shape != key.shape:
-        raise ValueError(
-            expected(
-                "query and key",
-                "one shape (batch, heads, dim)",
-                f"{_shape(query)} and {_shape(key)}",
-            )
-        )
-    if value.shape[:2] != query.shape[:2]:
-        wanted = f"batch and heads {_shape(query)[:2]} like query"
+    _check_step_shapes(query, key, value, enable_gqa=enable_gqa)
+    if call.state_indices is not None:
+        check_slots(call, call.state_indices, inplace=inplace)
+    check_state(state, "state", query.shape[0] if call.state_indices is None else None, value)
+    return call._replace(query=query, key=key, value=value)
+
+
+def _check_step_shapes(query: Tensor, key: Tensor, value: Tensor, *, enable_gqa: bool) -> None:
+    if not enable_gqa and query.shape != key.shape:
+        wanted, got = "one shape (batch, heads, dim)", f"{_shape(query)} and {_shape(key)}"
+        raise ValueError(expected("query and key", wanted, got))
+    _check_equal("batch size", "query", query.shape[0], "key", key.shape[0])
+    _check_equal("dim", "query", query.shape[2], "key", key.shape[2])
+    if value.shape[:2] != key.shape[:2]:
+        wanted = f"batch and heads {_shape(key)[:2]} like key"
         raise ValueError(expected("value", wanted, f"shape {_shape(value)}"))
-    check_state(state, "state", query.shape[0], query, value)
+    check_heads(query, key, value, enable_gqa=enable_gqa)
 
 
 def _is_step(query: Tensor, key: Tensor, value: Tensor, s: Tensor, z: Tensor) -> bool:
-    """True only if `check_step` would find nothing."""
+    """True only if `checked_step` would find nothing."""
     return (
         query.shape == key.shape
         and query.dtype == key.dtype == value.dtype
@@ -150,15 +167,19 @@ def _is_step(query: Tensor, key: Tensor, value: Tensor, s: Tensor, z: Tensor) ->
 
 
 def check_state(
-    state: LinearAttentionState, name: str, sequences: int, query: Tensor, value: Tensor
+    state: LinearAttentionState, name: str, sequences: int | None, value: Tensor
 ) -> None:
-    """Checks kind, batch, heads, value dim, dtype and device; F is checked where it is known."""
+    """Checks kind, heads, value dim, dtype, device and, but for a pool, the number of sequences.
+
+    F is checked where it is known.
+    """
     if not isinstance(state, LinearAttentionState):
         raise TypeError(expected(name, "a LinearAttentionState", _kind(state)))
     if not all(isinstance(x, Tensor) and x.ndim > 2 for x in state):
         raise TypeError(expected(name, "tensors s (B, H, F, M) and z (B, H, F)", shown(state)))
     feature_dim = state.z.shape[-1]
-    wanted = (sequences, query.shape[1], feature_dim, value.shape[-1])
+    batch = state.z.shape[0] if sequences is None else sequences
+    wanted = (batch, value.shape[1], feature_dim, value.shape[-1])
     if _shape(state.s) != wanted or _shape(state.z) != wanted[:3]:
         got = f"s {_shape(state.s)} and z {_shape(state.z)}"
         raise ValueError(expected(name, f"s {wanted} and z {wanted[:3]}", got))
@@ -193,9 +214,19 @@ def check_options(eps: float, backend: str, **flags: bool) -> None:
     if not isinstance(backend, str):
         advice = "pass 'auto' for the fastest"
         raise TypeError(expected("backend", "a name", _kind(backend), advice))
-    for name, value in flags.items():
-        if not isinstance(value, bool):
-            raise TypeError(expected(name, "True or False", shown(value)))
+    check_flags(**flags)
+
+
+def check_decay(decay: Tensor) -> None:
+    """Checks the numbers of a decay, but while a CUDA graph is captured."""
+    if not (decay.is_cuda and torch.cuda.is_current_stream_capturing()):
+        check_decay_numbers(decay)
+
+
+def check_slot_indices(indices: Tensor, slots: int) -> None:
+    """Checks the numbers of `state_indices`, but while a CUDA graph is captured."""
+    if not (indices.is_cuda and torch.cuda.is_current_stream_capturing()):
+        check_slot_numbers(indices, slots)
 
 
 def check_lengths(call: AttentionCall) -> None:

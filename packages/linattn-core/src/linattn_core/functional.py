@@ -8,14 +8,25 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from linattn_core import checks, operators, pointwise
+from linattn_core import checks, choice, operators
+from linattn_core.arguments import (
+    completed,
+    completed_step,
+    is_extended,
+    is_extended_step,
+    returned,
+)
 from linattn_core.calls import AttentionCall, StepCall
 from linattn_core.errors import expected
 from linattn_core.feature_maps.base import FeatureMap
-from linattn_core.feature_maps.registry import get_feature_map, shared_feature_map
-from linattn_core.reference.definition import absent
+from linattn_core.mapping import (
+    is_applied_inside,
+    left_for_kernels,
+    map_features,
+    without_padding,
+)
 from linattn_core.registry import answers
-from linattn_core.state import LinearAttentionState, accumulation_dtype
+from linattn_core.state import LinearAttentionState
 from linattn_core.torch_private import in_forward_mode
 
 
@@ -27,10 +38,15 @@ def linear_attention(
     *,
     is_causal: bool = ...,
     feature_map: str | FeatureMap = ...,
+    attn_mask: Tensor | None = ...,
     key_lengths: Tensor | None = ...,
     cu_seqlens: Tensor | None = ...,
     initial_state: LinearAttentionState | None = ...,
     return_state: Literal[False] = ...,
+    log_decay: Tensor | None = ...,
+    enable_gqa: bool = ...,
+    normalize: bool = ...,
+    return_normalizer: Literal[False] = ...,
     eps: float = ...,
     backend: str = ...,
 ) -> Tensor: ...
@@ -44,13 +60,62 @@ def linear_attention(
     *,
     is_causal: bool = ...,
     feature_map: str | FeatureMap = ...,
+    attn_mask: Tensor | None = ...,
     key_lengths: Tensor | None = ...,
     cu_seqlens: Tensor | None = ...,
     initial_state: LinearAttentionState | None = ...,
     return_state: Literal[True],
+    log_decay: Tensor | None = ...,
+    enable_gqa: bool = ...,
+    normalize: bool = ...,
+    return_normalizer: Literal[False] = ...,
     eps: float = ...,
     backend: str = ...,
 ) -> tuple[Tensor, LinearAttentionState]: ...
+
+
+@overload
+def linear_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    is_causal: bool = ...,
+    feature_map: str | FeatureMap = ...,
+    attn_mask: Tensor | None = ...,
+    key_lengths: Tensor | None = ...,
+    cu_seqlens: Tensor | None = ...,
+    initial_state: LinearAttentionState | None = ...,
+    return_state: Literal[False] = ...,
+    log_decay: Tensor | None = ...,
+    enable_gqa: bool = ...,
+    normalize: bool = ...,
+    return_normalizer: Literal[True],
+    eps: float = ...,
+    backend: str = ...,
+) -> tuple[Tensor, Tensor]: ...
+
+
+@overload
+def linear_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    is_causal: bool = ...,
+    feature_map: str | FeatureMap = ...,
+    attn_mask: Tensor | None = ...,
+    key_lengths: Tensor | None = ...,
+    cu_seqlens: Tensor | None = ...,
+    initial_state: LinearAttentionState | None = ...,
+    return_state: Literal[True],
+    log_decay: Tensor | None = ...,
+    enable_gqa: bool = ...,
+    normalize: bool = ...,
+    return_normalizer: Literal[True],
+    eps: float = ...,
+    backend: str = ...,
+) -> tuple[Tensor, Tensor, LinearAttentionState]: ...
 
 
 def linear_attention(
@@ -60,54 +125,88 @@ def linear_attention(
     *,
     is_causal: bool = False,
     feature_map: str | FeatureMap = "elu",
+    attn_mask: Tensor | None = None,
     key_lengths: Tensor | None = None,
     cu_seqlens: Tensor | None = None,
     initial_state: LinearAttentionState | None = None,
     return_state: bool = False,
+    log_decay: Tensor | None = None,
+    enable_gqa: bool = False,
+    normalize: bool = True,
+    return_normalizer: bool = False,
     eps: float = 1e-6,
     backend: str = "auto",
-) -> Tensor | tuple[Tensor, LinearAttentionState]:
+) -> Tensor | tuple[Tensor | LinearAttentionState, ...]:
     """Normalized linear attention in place of `scaled_dot_product_attention`.
 
         V'_i = phi(Q_i)^T S_i / (phi(Q_i)^T z_i + eps)
         S_i = sum_j phi(K_j) V_j^T,   z_i = sum_j phi(K_j)
 
     the sums over all keys (equations 5 and 6 of the paper), or over j <= i when causal
-    (equations 8 to 12). Gradients follow equations 13 to 15 in linear time; between forward and
+    (equations 8 to 12), and with `initial_state` over what came before too. With `log_decay` g
+    the state forgets, and the weights of the keys stay a convex combination:
+
+        S_i = exp(g_i) S_{i-1} + phi(K_i) V_i^T,   z_i = exp(g_i) z_{i-1} + phi(K_i)
+
+    Gradients follow equations 13 to 15 in linear time; between forward and
     backward only the inputs, the output and the normalizer (B, H, N) are saved.
 
     Args:
-        query: (B, H, N, D), floating point, any strides.
-        key: (B, H, L, D), the same dtype and device.
-        value: (B, H, L, M), the same dtype and device.
+        query: (B, H, N, D), floating point, any strides. Under autocast, query, key and value may
+            differ in dtype: all three are then cast as for `scaled_dot_product_attention`.
+        key: (B, H, L, D), the same dtype and device; (B, H_kv, L, D) with `enable_gqa`.
+        value: (B, H, L, M) or (B, H_kv, L, M), the same dtype and device.
         is_causal: query i sees keys 0 to i; N must equal L.
         feature_map: phi, by name or as a `FeatureMap`. By name, random maps are drawn once with
-            seed 0 and learned ones are untrained; pass a module to choose or train them.
-        key_lengths: (B,) int32 or int64. Keys at or past the length do not exist: they are in
-            neither numerator, denominator, state nor gradient, whatever they hold.
+            seed 0; pass a module to draw them otherwise. Learned maps are modules always.
+        attn_mask: bool, (B, L) or broadcastable to (B, 1, 1, L); True takes part, as for
+            `scaled_dot_product_attention`. A key that takes no part does not exist: it is in
+            neither numerator, denominator, state nor gradient, whatever it holds, and decays
+            nothing. The queries of such positions are answered like any other.
+        key_lengths: (B,) int32 or int64. The same for keys at or past the length; both masks
+            together intersect.
         cu_seqlens: (sequences + 1,) int32 or int64, from 0 to N. B must be 1: sequences lie end
             to end along the length and none sees another.
-        initial_state: what came before, causal only; (sequences, ...) when packed.
+        initial_state: what came before; non-causal: what the sums are added to, so that a call
+            without keys (L = 0) reads a state. (sequences, ...) when packed, of H_kv heads.
         return_state: also return the state after the last key (non-causal: the sums).
+        log_decay: causal only; (H_kv,), one number a head, or (B, H_kv, L), one a position:
+            floating point, at most 0, -inf to forget all that came before. 0 forgets nothing.
+        enable_gqa: key and value have H_kv heads, H a multiple of it, and query head h reads
+            key/value head h // (H / H_kv). States, their gradients and those of key and value
+            have H_kv heads: nothing is expanded.
+        normalize: False returns the numerator phi(Q_i)^T S_i alone.
+        return_normalizer: also return phi(Q_i)^T z_i, without eps, so that other terms (a window
+            of softmax) can be joined to the sums.
         eps: added to the denominator.
-        backend: "auto" for the fastest that accepts the call, or a name from `backends()`.
+        backend: "auto" for the fastest that accepts the call, or the one that `use_backend` names;
+            or a name from `backends()`.
 
     Returns:
-        (B, H, N, M) in the dtype of value; with return_state, that and a `LinearAttentionState`.
-        Sums are computed in float32 for half-precision inputs.
+        (B, H, N, M) in the dtype of value. With return_normalizer, that and (B, H, N) in the dtype
+        of the sums; with return_state, a `LinearAttentionState` after them. Sums are computed in
+        float32 for half-precision inputs.
 
     Raises:
         ValueError: shapes, lengths or combinations that cannot be right, an unknown name, a named
             backend that refuses the call.
         TypeError: dtypes that differ or are not floating point.
 
-    Cost: O(N F (C + M)) time a head with C = 64, O(F M) memory a head beyond the results.
+    Cost: O(N F (C + M)) time a head with C = 64, O(F M) memory a head beyond the results. A mask
+    adds O(L) to both; a decay O(N C) time, and its gradient O(N F M / C) memory. Grouped heads
+    divide the memory of states and of the gradients of key and value by H / H_kv.
     """
+    if backend == "auto":
+        backend = choice.current
     call = AttentionCall(
-        query, key, value, is_causal, _inside(feature_map), key_lengths, cu_seqlens, initial_state,
-        return_state, eps,
+        query, key, value, is_causal, left_for_kernels(feature_map), key_lengths, cu_seqlens,
+        initial_state, return_state, eps, False, attn_mask, log_decay, normalize,
+        return_normalizer,
     )  # fmt: skip
-    result = operators.attention(_ready(call, feature_map, backend), backend)
+    call = _ready(call, feature_map, backend, enable_gqa)
+    result = operators.attention(call, backend)
+    if call.return_normalizer and result.normalizer is not None:
+        return returned(result.out, result.normalizer - call.eps, result.state)
     return result.out if result.state is None else (result.out, result.state)
 
 
@@ -118,19 +217,30 @@ def linear_attention_step(
     state: LinearAttentionState,
     *,
     feature_map: str | FeatureMap = "elu",
+    state_indices: Tensor | None = None,
+    log_decay: Tensor | None = None,
+    enable_gqa: bool = False,
+    normalize: bool = True,
     eps: float = 1e-6,
     backend: str = "auto",
     inplace: bool = False,
 ) -> tuple[Tensor, LinearAttentionState]:
     """One step of causal linear attention as an RNN (equations 18 to 20 of the paper).
 
-        s' = s + phi(k) v^T,   z' = z + phi(k),   out = phi(q)^T s' / (phi(q)^T z' + eps)
+        s' = d s + phi(k) v^T,   z' = d z + phi(k),   out = phi(q)^T s' / (phi(q)^T z' + eps)
+
+    d is 1, or exp(log_decay).
 
     Args:
-        query, key: (B, H, D), floating point.
-        value: (B, H, M), the same dtype and device.
+        query: (B, H, D), floating point.
+        key: (B, H, D), or (B, H_kv, D) with `enable_gqa`; the same dtype and device.
+        value: (B, H, M) or (B, H_kv, M), the same dtype and device.
         state: what came before; `LinearAttentionState.zeros` at the start.
-        feature_map, eps, backend: as for `linear_attention`.
+        state_indices: (B,) int32 or int64, with inplace=True. Row b works on slot
+            state_indices[b] of `state`, whose batch may be any number of slots; -1 is an empty
+            row, whose output is 0. A server adds and removes sequences without moving states.
+        log_decay: (H_kv,) or (B, H_kv), at most 0.
+        feature_map, enable_gqa, normalize, eps, backend: as for `linear_attention`.
         inplace: update `state` itself, for decoding; cannot be differentiated.
 
     Returns:
@@ -142,8 +252,13 @@ def linear_attention_step(
 
     Cost: O(F M) time and memory a head, whatever the length before.
     """
-    call = StepCall(query, key, value, state, _inside(feature_map), eps)
-    call = _ready_step(call, feature_map, backend, inplace)
+    if backend == "auto":
+        backend = choice.current
+    call = StepCall(
+        query, key, value, state, left_for_kernels(feature_map), eps, False, state_indices,
+        log_decay, normalize,
+    )  # fmt: skip
+    call = _ready_step(call, feature_map, backend, inplace, enable_gqa)
     if not inplace:
         return operators.step(call, backend)
     if call.requires_grad:
@@ -177,83 +292,81 @@ def explain(
     Returns:
         {name: answer}, in the order in which "auto" asks.
     """
-    tensors, name = (query, key, value), _inside(feature_map)
+    tensors, name = (query, key, value), left_for_kernels(feature_map)
+    enable_gqa = options.pop("enable_gqa", False)
     if state is not None:
         inplace = options.pop("inplace", False)
         step = StepCall(*tensors, state, feature_map=name, **options)
-        return answers(_ready_step(step, feature_map, backend, inplace))
+        return answers(_ready_step(step, feature_map, backend, inplace, enable_gqa))
     call = AttentionCall(*tensors, feature_map=name, **options)
-    return answers(_ready(call, feature_map, backend))
+    return answers(_ready(call, feature_map, backend, enable_gqa))
 
 
-def _ready(call: AttentionCall, feature_map: str | FeatureMap, backend: str) -> AttentionCall:
+def _ready(
+    call: AttentionCall, feature_map: str | FeatureMap, backend: str, enable_gqa: bool
+) -> AttentionCall:
     """The call once it is known to be right, its feature map applied where kernels apply none."""
-    checks.check_attention(call)
+    call = checks.checked_attention(call, enable_gqa=enable_gqa)
     checks.check_options(
         call.eps, backend, is_causal=call.is_causal, return_state=call.return_state
     )
-    _refuse_tangents(call.query, call.key, call.value, call.initial_state)
-    if not _applied_inside(feature_map):
-        query, key, lengths = call.query, call.key, call.key_lengths
-        key = key if lengths is None else _without_padding(key, lengths)
-        query, key = _map_features(query, key, feature_map)
+    if is_extended(call, enable_gqa):
+        call = completed(call)
+    _refuse_tangents(call, call.initial_state)
+    if not is_applied_inside(feature_map):
+        query, key = map_features(call.query, without_padding(call), feature_map)
         call = call._replace(query=query, key=key)
     checks.check_feature_dim(call.initial_state, "initial_state", call.key.shape[-1])
-    if _differentiated(call.query, call.key, call.value, call.initial_state):
+    if _differentiated(call.query, call.key, call.value, call.initial_state, call.log_decay):
         return call._replace(requires_grad=True)
     return call
 
 
 def _ready_step(
-    call: StepCall, feature_map: str | FeatureMap, backend: str, inplace: bool
+    call: StepCall,
+    feature_map: str | FeatureMap,
+    backend: str,
+    inplace: bool,
+    enable_gqa: bool,
 ) -> StepCall:
     """The call once it is known to be right, its feature map applied where kernels apply none."""
-    checks.check_step(call)
+    call = checks.checked_step(call, enable_gqa=enable_gqa, inplace=inplace)
     checks.check_options(call.eps, backend, inplace=inplace)
-    _refuse_tangents(call.query, call.key, call.value, call.state)
-    if not _applied_inside(feature_map):
+    if is_extended_step(call, enable_gqa):
+        call = completed_step(call)
+    _refuse_tangents(call, call.state)
+    if not is_applied_inside(feature_map):
         # Feature maps act on (B, H, N, D); a step is a sequence of one.
-        query, key = _map_features(call.query[:, :, None], call.key[:, :, None], feature_map)
+        query, key = map_features(call.query[:, :, None], call.key[:, :, None], feature_map)
         call = call._replace(query=query[:, :, 0], key=key[:, :, 0])
     checks.check_feature_dim(call.state, "state", call.key.shape[-1])
-    if _differentiated(call.query, call.key, call.value, call.state):
+    if _differentiated(call.query, call.key, call.value, call.state, call.log_decay):
         return call._replace(requires_grad=True)
     return call
 
 
 def _differentiated(
-    query: Tensor, key: Tensor, value: Tensor, state: LinearAttentionState | None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    state: LinearAttentionState | None,
+    decay: Tensor | None,
 ) -> bool:
-    return torch.is_grad_enabled() and any(
-        x.requires_grad for x in (query, key, value, *(state or ()))
+    return torch.is_grad_enabled() and (
+        query.requires_grad
+        or key.requires_grad
+        or value.requires_grad
+        or (state is not None and (state.s.requires_grad or state.z.requires_grad))
+        or (decay is not None and decay.requires_grad)
     )
 
 
-def _inside(feature_map: Any) -> str:
-    """The map that is left for kernels to apply."""
-    if isinstance(feature_map, str):
-        return feature_map if feature_map in pointwise.POINTWISE else "identity"
-    return getattr(feature_map, "pointwise", None) or "identity"
-
-
-def _applied_inside(feature_map: Any) -> bool:
-    return feature_map in pointwise.POINTWISE or getattr(feature_map, "pointwise", None) is not None
-
-
-def _without_padding(key: Tensor, key_lengths: Tensor) -> Tensor:
-    """Zeros past the lengths, for maps that run before the operator: 0 times NaN is NaN."""
-    gone = absent(key_lengths.to(key.device), key.shape[2])
-    return key.masked_fill(gone, 0)
-
-
-def _refuse_tangents(
-    query: Tensor, key: Tensor, value: Tensor, state: LinearAttentionState | None
-) -> None:
+def _refuse_tangents(call: AttentionCall | StepCall, state: LinearAttentionState | None) -> None:
     """Forward-mode differentiation would pass through the operators as zeros."""
     if not in_forward_mode():
         return
-    tensors = (query, key, value, *(state or ()))
-    if any(forward_ad.unpack_dual(x).tangent is not None for x in tensors):
+    tensors = (call.query, call.key, call.value, call.log_decay, *(state or ()))
+    if any(x is not None and forward_ad.unpack_dual(x).tangent is not None for x in tensors):
         raise NotImplementedError(
             expected(
                 "linear attention",
@@ -262,33 +375,3 @@ def _refuse_tangents(
                 "differentiate linattn_core.reference.chunked, or use torch.autograd.grad",
             )
         )
-
-
-def _map_features(
-    query: Tensor, key: Tensor, feature_map: str | FeatureMap
-) -> tuple[Tensor, Tensor]:
-    """phi(Q) and phi(K), where kernels do not apply phi."""
-    head_dim = query.shape[-1]
-    if isinstance(feature_map, str):
-        mapping = shared_feature_map(feature_map, head_dim)
-    else:
-        mapping = get_feature_map(feature_map, head_dim)
-    mapped_query, mapped_key = mapping(query, key)
-    _check_features(mapping, query, mapped_query, mapped_key)
-    # A map may widen half precision to float32; anything else goes on in the inputs' dtype.
-    wider = accumulation_dtype(query.dtype)
-    dtypes = {mapped_query.dtype, mapped_key.dtype}
-    if dtypes != {query.dtype} and dtypes != {wider}:
-        mapped_query, mapped_key = mapped_query.to(wider), mapped_key.to(wider)
-    return mapped_query, mapped_key
-
-
-def _check_features(mapping: FeatureMap, query: Tensor, phi_q: Tensor, phi_k: Tensor) -> None:
-    name = type(mapping).__name__
-    if phi_q.shape[-1] != phi_k.shape[-1]:
-        got = f"{phi_q.shape[-1]} and {phi_k.shape[-1]}"
-        raise ValueError(expected(name, "one feature dim for queries and keys", got))
-    shape = (*query.shape[:-1], mapping.feature_dim(query.shape[-1]))
-    if tuple(phi_q.shape) != shape:
-        wanted = f"{shape} from queries {tuple(query.shape)}, as its feature_dim says"
-        raise ValueError(expected(name, wanted, tuple(phi_q.shape)))

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from linattn_core.calls import AttentionCall, Gradients, StepCall
 from linattn_core.errors import expected
+from linattn_core.masked import without_mask
 from linattn_core.state import LinearAttentionState
 
 Strided = tuple[int, int, int, int, int]
@@ -78,8 +79,35 @@ class Fields:
         }
 
 
+def unsupported(call: AttentionCall | StepCall) -> str | None:
+    """What kernels of the paper's operator alone lack, as a sentence; None if nothing."""
+    extras = _attention_extras if isinstance(call, AttentionCall) else _step_extras
+    if call.log_decay is None and call.normalize and call.heads == call.kv_heads:
+        reason = extras(call)
+    elif call.log_decay is not None:
+        reason = "have no decay"
+    else:
+        reason = "always divide by the normalizer" if not call.normalize else "have no head groups"
+    return reason and f'its kernels {reason}; pass backend="auto" or "reference".'
+
+
+def _attention_extras(call: Any) -> str | None:
+    if call.return_normalizer:
+        return "return no normalizer"
+    if call.initial_state is not None and not call.is_causal:
+        return "start non-causal sums from nothing"
+    return None
+
+
+def _step_extras(call: Any) -> str | None:
+    return None if call.state_indices is None else "step through states in order"
+
+
 def readable(call: AttentionCall) -> AttentionCall:
     """The call as native code reads it: states contiguous, lengths so too and int64 beside them.
+
+    A mask is gone: masked keys have features and values of zero; `masked.erased` zeroes their
+    gradients.
 
     What was copied for that lives as long as the returned call, which the caller keeps while native
     code reads.
@@ -87,6 +115,8 @@ def readable(call: AttentionCall) -> AttentionCall:
     Raises:
         ValueError: lengths on the CPU while a CUDA graph is captured.
     """
+    if call.attn_mask is not None:
+        call = without_mask(call)
     if call.initial_state is None and call.key_lengths is None and call.cu_seqlens is None:
         return call
     return call._replace(

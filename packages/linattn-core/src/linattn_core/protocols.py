@@ -51,6 +51,9 @@ class Backend(Protocol):
             output: what the forward pass returned; without the state where it was causal.
             grad_out: (B, H, N, M), the upstream gradient, any strides.
             grad_state: that of the state; None if it was not wanted.
+
+        A backend that takes calls with `return_normalizer` gets the normalizer's gradient too,
+        (B, H, N), as a fifth argument where there is one.
         """
 
     def step(self, call: StepCall) -> Tensor:

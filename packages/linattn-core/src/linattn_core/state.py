@@ -64,6 +64,18 @@ class LinearAttentionState(NamedTuple):
             raise ValueError(expected("states", "at least one LinearAttentionState", "none"))
         return cls(torch.cat([x.s for x in states]), torch.cat([x.z for x in states]))
 
+    def split(self, sizes: int | Sequence[int]) -> list[LinearAttentionState]:
+        """The state in parts of so many sequences each, in order: the inverse of `cat`.
+
+        Args:
+            sizes: as for `torch.split`: sequences in every part (fewer in the last), or in each.
+
+        Returns:
+            Views of this state's memory, which follow updates in place.
+        """
+        parts = zip(self.s.split(sizes), self.z.split(sizes), strict=True)
+        return [LinearAttentionState(s, z) for s, z in parts]
+
     def index_select(self, indices: Tensor) -> LinearAttentionState:
         """The states of the sequences `indices` (any length, repeats allowed), as a copy.
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor
 
 from linattn_core.calls import AttentionCall, Gradients, Output, StepCall
 from linattn_core.decoding import DecoderDescription, NativeDecoder
+from linattn_core.masked import erased
 from linattn_core.native import (
     Fields,
+    address,
     addresses,
     check_own_memory,
     contiguous,
     new_gradients,
     readable,
     strided,
+    unsupported,
     written_in_place,
 )
 from linattn_core.state import LinearAttentionState, accumulation_dtype
@@ -47,17 +52,21 @@ class CpuBackend:
         return None
 
     def refuses(self, call: AttentionCall | StepCall) -> str | None:
-        """Anything but CPU memory."""
+        """Anything but CPU memory, and what the kernels lack."""
         if call.query.is_cpu:
-            return None
+            return unsupported(call)
         return f"it runs on CPU tensors and these are on {call.device}; move them to the CPU."
 
     def attention(self, call: AttentionCall) -> Output:
         call = readable(call)
-        value, shape, device = call.value, call.query.shape[:3], call.value.device
-        dtype = accumulation_dtype(value.dtype)
-        out = torch.empty((*shape, value.shape[3]), dtype=value.dtype, device=device)
-        normalizer = torch.empty(shape, dtype=dtype, device=device)
+        (batch, heads, length, _), value = call.query.shape, call.value
+        dtype, device = accumulation_dtype(value.dtype), value.device
+        out = torch.empty(
+            batch, heads, length, value.shape[3], dtype=value.dtype, device=device
+        )  # separate sizes: torch reads them faster than a tuple
+        normalizer = None
+        if call.requires_grad:
+            normalizer = torch.empty(batch, heads, length, dtype=dtype, device=device)
         state = None
         if call.return_state or not call.is_causal:
             state = LinearAttentionState.zeros(
@@ -68,7 +77,7 @@ class CpuBackend:
         fields["initial"] = addresses(call.initial_state)
         fields["last"] = addresses(state)
         fields["out"] = out.data_ptr()
-        fields["normalizer"] = normalizer.data_ptr()
+        fields["normalizer"] = address(normalizer)
         fields["threads"] = torch.get_num_threads()
         _native.attention_forward(fields)
         return Output(out, normalizer, state)
@@ -81,8 +90,8 @@ class CpuBackend:
         grad_state: LinearAttentionState | None,
     ) -> Gradients:
         # Named, because the kernel is handed addresses and these may be copies.
-        call, grad_state = readable(call), contiguous(grad_state)
-        out, normalizer = output.out.contiguous(), output.normalizer.contiguous()
+        mask, call, grad_state = call.attn_mask, readable(call), contiguous(grad_state)
+        out, normalizer = output.out.contiguous(), cast(Tensor, output.normalizer).contiguous()
         state = call.initial_state if call.is_causal else contiguous(output.state)
         gradients, scratch = new_gradients(call), torch.empty_like(normalizer)
         fields = _FIELDS.attention(call)
@@ -98,7 +107,7 @@ class CpuBackend:
         fields["grad_initial"] = addresses(gradients.initial_state)
         fields["threads"] = torch.get_num_threads()
         _native.attention_backward(fields)
-        return gradients
+        return erased(gradients, mask)
 
     def step(self, call: StepCall) -> Tensor:
         check_own_memory(call.state)

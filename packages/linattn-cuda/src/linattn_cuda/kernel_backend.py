@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from linattn_core.calls import AttentionCall, Gradients, Output, StepCall
+from linattn_core.masked import erased
 from linattn_core.native import (
     Fields,
     address,
@@ -24,6 +25,7 @@ from linattn_core.native import (
     new_state,
     readable,
     strided,
+    unsupported,
     written_in_place,
 )
 from linattn_core.state import LinearAttentionState
@@ -85,7 +87,7 @@ class KernelBackend(ABC):
 
     def refuses(self, call: AttentionCall | StepCall) -> str | None:
         """Other memory than a GPU's, float64, old GPUs, and heads too wide for a block."""
-        reason = self.refuses_device(call.device)
+        reason = self.refuses_device(call.device) or unsupported(call)
         if reason is not None:
             return reason
         for dtype in (call.query_dtype, call.value_dtype):
@@ -147,7 +149,7 @@ class KernelBackend(ABC):
         grad_state: LinearAttentionState | None,
     ) -> Gradients:
         # Named, because the kernel is handed addresses and these may be copies.
-        call, grad_state = readable(call), contiguous(grad_state)
+        mask, call, grad_state = call.attn_mask, readable(call), contiguous(grad_state)
         out, normalizer = output.out.contiguous(), output.normalizer.contiguous()
         state = call.initial_state if call.is_causal else contiguous(output.state)
         gradients = new_gradients(call)
@@ -166,7 +168,7 @@ class KernelBackend(ABC):
         with self.launching(call.device) as stream:
             fields["stream"] = stream
             self.native.attention_backward(fields)
-        return gradients
+        return erased(gradients, mask)
 
     def step(self, call: StepCall) -> Tensor:
         check_own_memory(call.state)

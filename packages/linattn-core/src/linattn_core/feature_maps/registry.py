@@ -119,14 +119,25 @@ def _make_shared(name: str, head_dim: int) -> bool:
 def _seeded_and_fixed(name: str, head_dim: int) -> FeatureMap:
     seeded = "generator" in inspect.signature(_factory(name)).parameters
     options = {"generator": torch.Generator().manual_seed(0)} if seeded else {}
-    return get_feature_map(name, head_dim, **options).requires_grad_(False)
+    mapping = get_feature_map(name, head_dim, **options)
+    if any(True for _ in mapping.parameters()):
+        advice = (
+            f"keep get_feature_map({name!r}, {head_dim}) as an attribute of the model, train it "
+            "with the model, and pass it as feature_map"
+        )
+        wanted = "a map with weights of its own, as they are learned"
+        raise ValueError(expected("feature_map", wanted, f"the name {name!r}", advice))
+    return mapping
 
 
 def shared_feature_map(name: str, head_dim: int) -> FeatureMap:
-    """The one map that calls by name share: random maps drawn with seed 0, learned ones untrained.
+    """The one map that calls by name share; random maps are drawn with seed 0.
 
     Sharing makes a call by name a pure function: the same features in every call, whole sequence
     or step by step.
+
+    Raises:
+        ValueError: a map that is learned: it would run untrained.
     """
     # With dynamic shapes D is a symbol while a graph is traced; a range has to know its length.
     head_dim = len(range(head_dim))

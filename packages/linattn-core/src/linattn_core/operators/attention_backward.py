@@ -12,36 +12,54 @@ from linattn_core import registry
 from linattn_core.calls import AttentionCall, Gradients, Output
 from linattn_core.errors import expected
 from linattn_core.operators.library import Flat, joined, pair, parted, register, results
+from linattn_core.operators.transforms import refuse_second_derivatives, transformable
 from linattn_core.reference import chunked
+from linattn_core.state import LinearAttentionState
+from linattn_core.torch_private import is_transformed, is_unobserved
 
 _FLAT = Flat(AttentionCall)
 _GRADIENTS = Flat(Gradients)
 _SCHEMA = (
-    "(Tensor grad_out, Tensor? grad_s, Tensor? grad_z, "
+    "(Tensor grad_out, Tensor? grad_s, Tensor? grad_z, Tensor? grad_normalizer, "
     "Tensor out, Tensor normalizer, Tensor? sum_s, Tensor? sum_z, "
     f"{_FLAT.schema}, str backend) -> ({_GRADIENTS.schema.replace('?', '')})"
 )
 # The arguments before those of the call: upstream gradients, and what the forward pass returned.
-_UPSTREAM, _OUTPUT = 3, 4
+_UPSTREAM, _OUTPUT = 4, 4
 _BEFORE = _UPSTREAM + _OUTPUT
 
 
-def _attention_backward(*arguments: Any) -> tuple[Tensor, ...]:
-    grad_out, grad_s, grad_z, out, normalizer, sum_s, sum_z = arguments[:_BEFORE]
+def _run(
+    call: AttentionCall,
+    output: Output,
+    grad_out: Tensor,
+    grad_state: LinearAttentionState | None,
+    grad_normalizer: Tensor | None,
+    backend: str,
+) -> Gradients:
+    chosen = registry.select(backend, call)
+    # A backend that takes no calls with return_normalizer need not take the gradient of one.
+    extra = () if grad_normalizer is None else (grad_normalizer,)
+    return chosen.attention_backward(call, output, grad_out, grad_state, *extra)
+
+
+def _kernel(*arguments: Any) -> tuple[Tensor, ...]:
+    grad_out, grad_s, grad_z, grad_normalizer, out, normalizer, sum_s, sum_z = arguments[:_BEFORE]
     call = _FLAT.unpack(arguments[_BEFORE:-1])
-    gradients = registry.select(arguments[-1], call).attention_backward(
-        call, Output(out, normalizer, pair(sum_s, sum_z)), grad_out, pair(grad_s, grad_z)
-    )
-    return (*gradients[:-1], *results(gradients.initial_state, normalizer))
+    output, grad_state = Output(out, normalizer, pair(sum_s, sum_z)), pair(grad_s, grad_z)
+    gradients = _run(call, output, grad_out, grad_state, grad_normalizer, arguments[-1])
+    state, decay = results(gradients.initial_state, normalizer), gradients.log_decay
+    return (*gradients[:3], *state, normalizer.new_empty(0) if decay is None else decay)
 
 
 def _shapes(*arguments: Any) -> tuple[Tensor, ...]:
-    normalizer, call = arguments[4], _FLAT.unpack(arguments[_BEFORE:-1])
+    normalizer, call = arguments[5], _FLAT.unpack(arguments[_BEFORE:-1])
     gradients = (x.new_empty(x.shape) for x in call[:3])
-    initial = call.initial_state
-    if initial is None:
-        return (*gradients, *results(None, normalizer))
-    return (*gradients, *(x.new_empty(x.shape) for x in initial))
+    initial, decay = call.initial_state, call.log_decay
+    state = results(None, normalizer)
+    if initial is not None:
+        state = initial.s.new_empty(initial.s.shape), initial.z.new_empty(initial.z.shape)
+    return (*gradients, *state, normalizer.new_empty(0 if decay is None else decay.shape))
 
 
 def _context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -85,10 +103,9 @@ def _reference_gradients(
     """First gradients by the names of `Gradients`, as differentiable functions of the arguments."""
     options = _FLAT.unpack(arguments)._asdict()
     del options["requires_grad"]
-    out, state = chunked(**{**options, "return_state": True})
-    outputs = [
-        (x, grad) for x, grad in zip((out, *state), upstream, strict=True) if grad is not None
-    ]
+    out, normalizer, state = chunked(**{**options, "return_state": True, "return_normalizer": True})
+    results = (out, *state, normalizer)
+    outputs = [(x, grad) for x, grad in zip(results, upstream, strict=True) if grad is not None]
     by_name = dict(zip(_FLAT.names, arguments, strict=True))
     inputs = [by_name[name] for name in _GRADIENTS.names]
     present = [x for x in inputs if x is not None]
@@ -131,11 +148,43 @@ def _needs_grad(x: Tensor | None) -> TypeGuard[Tensor]:
     return x is not None and x.requires_grad
 
 
-attention_backward = register(
+_operator = register(
     "attention_backward",
     _SCHEMA,
-    _attention_backward,
+    _kernel,
     _shapes,
     backward=_autograd,
     context=_context,
 )
+
+
+def _no_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    """Nothing to keep."""
+
+
+_transformed = transformable(
+    _kernel,
+    _no_context,
+    refuse_second_derivatives,
+    packed=_BEFORE + _FLAT.names.index("cu_seqlens"),
+)
+
+
+def attention_backward(
+    call: AttentionCall,
+    output: Output,
+    grad_out: Tensor,
+    grad_state: LinearAttentionState | None,
+    backend: str,
+    grad_normalizer: Tensor | None = None,
+) -> Gradients:
+    """The gradients of the call; they can be differentiated where gradients are on."""
+    upstream = (grad_out, *(grad_state or (None, None)), grad_normalizer)
+    saved = (*output[:2], *(output.state or (None, None)))
+    tensors = (*upstream, *saved, *_FLAT.tensors(call))
+    if not torch.is_grad_enabled() and is_unobserved(tensors):
+        return _run(call, output, grad_out, grad_state, grad_normalizer, backend)
+    operator = _transformed if is_transformed() else _operator
+    query, key, value, s, z, decay = operator(*upstream, *saved, *_FLAT.pack(call), backend)
+    initial = None if call.initial_state is None else LinearAttentionState(s, z)
+    return Gradients(query, key, value, initial, None if call.log_decay is None else decay)

@@ -9,8 +9,11 @@ from torch import Tensor
 
 from linattn_core import pointwise, registry
 from linattn_core.calls import StepCall
+from linattn_core.checks import check_decay, check_slot_indices
 from linattn_core.operators.library import Flat, register
+from linattn_core.operators.transforms import transformable
 from linattn_core.state import LinearAttentionState
+from linattn_core.torch_private import is_transformed, is_unobserved
 
 _FLAT = Flat(StepCall)
 _SCHEMA = f"({_FLAT.schema}, str backend) -> (Tensor out, Tensor s, Tensor z)"
@@ -19,14 +22,24 @@ _SCHEMA_IN_PLACE = f"({Flat(StepCall, in_place=True).schema}, str backend) -> Te
 
 def _step_(*arguments: Any) -> Tensor:
     call = _FLAT.unpack(arguments[:-1])
+    _check_numbers(call)
     return registry.select(arguments[-1], call).step(call)
 
 
 def _step(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     call = _FLAT.unpack(arguments[:-1])
+    _check_numbers(call)
     call = call._replace(state=_copied(call.state))
     out = registry.select(arguments[-1], call).step(call)
     return (out, *call.state)
+
+
+def _check_numbers(call: StepCall) -> None:
+    """What is not known while a graph is traced; numbers on a GPU are waited for."""
+    if call.log_decay is not None:
+        check_decay(call.log_decay)
+    if call.state_indices is not None:
+        check_slot_indices(call.state_indices, call.state.z.shape[0])
 
 
 def _copied(state: LinearAttentionState) -> LinearAttentionState:
@@ -38,65 +51,76 @@ def _copied(state: LinearAttentionState) -> LinearAttentionState:
 
 
 def _shape(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> Tensor:
-    return value.new_empty(value.shape)
+    return value.new_empty(*query.shape[:2], value.shape[2])
 
 
 def _shapes(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     call = _FLAT.unpack(arguments[:-1])
-    value, s, z = (x.new_empty(x.shape) for x in (call.value, *call.state))
-    return value, s, z
+    s, z = (x.new_empty(x.shape) for x in call.state)
+    return _shape(*call[:3]), s, z
 
 
 def _context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     call = _FLAT.unpack(inputs[:-1])
-    ctx.save_for_backward(call.query, call.key, call.value, *output[1:])
-    ctx.feature_map, ctx.eps = call.feature_map, call.eps
+    decays = (None, None, None) if call.log_decay is None else (call.log_decay, *call.state)
+    ctx.save_for_backward(call.query, call.key, call.value, *output[1:], *decays)
+    ctx.feature_map, ctx.eps, ctx.normalize = call.feature_map, call.eps, call.normalize
 
 
 def _step_autograd(
     ctx: Any, grad_out: Tensor, grad_s: Tensor, grad_z: Tensor
 ) -> tuple[Tensor | None, ...]:
     with torch.autocast(grad_out.device.type, enabled=False):
-        return _step_gradients(ctx, grad_out, grad_s, grad_z)
+        by_name = _step_gradients(ctx, grad_out, grad_s, grad_z)
+    return (*map(by_name.get, _FLAT.names), None)
 
 
 def _step_gradients(
     ctx: Any, grad_out: Tensor, grad_s: Tensor, grad_z: Tensor
-) -> tuple[Tensor | None, ...]:
+) -> dict[str, Tensor]:
     """The chain rule of one step in differentiable operations, for any backend."""
-    query, key, value, s, z = ctx.saved_tensors
+    query, key, value, s, z, decay, s_before, z_before = ctx.saved_tensors
     phi = ctx.feature_map
     q_in, k_in, v = (x.to(s.dtype) for x in (query, key, value))
+    heads = s.shape[1]
+    groups = query.shape[1] // max(1, heads)
+    q_in = q_in.unflatten(1, (heads, groups))  # (B, H_kv, G, F)
     q, k = pointwise.apply(phi, q_in), pointwise.apply(phi, k_in)
-    normalizer = (q * z).sum(-1, keepdim=True) + ctx.eps  # (B, H, 1)
-    numerator = (q[..., None, :] @ s)[..., 0, :]
-    g = grad_out.to(s.dtype) / normalizer  # (B, H, M)
-    h = -(g * numerator).sum(-1, keepdim=True) / normalizer
-    grad_s = grad_s + q[..., None] * g[..., None, :]
-    grad_z = grad_z + q * h
-    grad_q = (s @ g[..., None])[..., 0] + h * z
+    g = grad_out.to(s.dtype).unflatten(1, (heads, groups))  # (B, H_kv, G, M)
+    h = torch.zeros_like(g[..., :1])
+    if ctx.normalize:
+        normalizer = (q * z[:, :, None]).sum(-1, keepdim=True) + ctx.eps  # (B, H_kv, G, 1)
+        g = g / normalizer
+        h = -(g * (q @ s)).sum(-1, keepdim=True) / normalizer
+    grad_s = grad_s + q.mT @ g
+    grad_z = grad_z + (q * h).sum(2)
+    grad_q = (g @ s.mT + h * z[:, :, None]) * pointwise.derivative(phi, q_in)
     grad_k = (grad_s @ v[..., None])[..., 0] + grad_z
     grad_v = (k[..., None, :] @ grad_s)[..., 0, :]
-    grad_q = grad_q * pointwise.derivative(phi, q_in)
-    grad_k = grad_k * pointwise.derivative(phi, k_in)
-    return (
-        grad_q.to(query.dtype),
-        grad_k.to(key.dtype),
-        grad_v.to(value.dtype),
-        grad_s,
-        grad_z,
-        *(None for _ in range(len(_FLAT.names) - 4)),
-    )
+    gradients = {
+        "query": grad_q.flatten(1, 2).to(query.dtype),
+        "key": (grad_k * pointwise.derivative(phi, k_in)).to(key.dtype),
+        "value": grad_v.to(value.dtype),
+    }
+    if decay is None:
+        return {**gradients, "s": grad_s, "z": grad_z}
+    grad_s, grad_z = decay.exp()[..., None, None] * grad_s, decay.exp()[..., None] * grad_z
+    grad_decay = (grad_s * s_before).sum((-2, -1)) + (grad_z * z_before).sum(-1)
+    return {**gradients, "s": grad_s, "z": grad_z, "log_decay": grad_decay}
 
 
 _differentiable = register(
     "step", _SCHEMA, _step, _shapes, backward=_step_autograd, context=_context
 )
+_transformed = transformable(_step, _context, _step_autograd)
 _in_place = register("step_", _SCHEMA_IN_PLACE, _step_, _shape)
 
 
 def step(call: StepCall, backend: str) -> tuple[Tensor, LinearAttentionState]:
     """The output (B, H, M) and the new state; that of the call stays as it was."""
+    if is_transformed():
+        out, s, z = _transformed(*_FLAT.pack(call), backend)
+        return out, LinearAttentionState(s, z)
     if not call.requires_grad:
         call = call._replace(state=_copied(call.state))
         return step_(call, backend), call.state
@@ -106,4 +130,7 @@ def step(call: StepCall, backend: str) -> tuple[Tensor, LinearAttentionState]:
 
 def step_(call: StepCall, backend: str) -> Tensor:
     """The output (B, H, M); the state of the call is updated in place."""
+    if is_unobserved(_FLAT.tensors(call)):
+        _check_numbers(call)
+        return registry.select(backend, call).step(call)
     return cast(Tensor, _in_place(*_FLAT.pack(call), backend))

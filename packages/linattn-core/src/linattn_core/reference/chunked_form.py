@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from linattn_core.reference.definition import Result, features, run
+from linattn_core.calls import AttentionCall
+from linattn_core.reference import decay
+from linattn_core.reference.definition import Features, Options, Sums, run
 from linattn_core.state import LinearAttentionState
 
 
@@ -17,15 +19,10 @@ def chunked(
     key: Tensor,
     value: Tensor,
     *,
-    is_causal: bool = False,
-    feature_map: Any = "elu",
-    key_lengths: Tensor | None = None,
-    cu_seqlens: Tensor | None = None,
-    initial_state: LinearAttentionState | None = None,
-    return_state: bool = False,
-    eps: float = 1e-6,
+    enable_gqa: bool = False,
     chunk_size: int = 64,
-) -> Tensor | Result:
+    **options: Unpack[Options],
+) -> Any:
     """Linear attention by chunks of `chunk_size` positions.
 
     Within a chunk the weights are a small lower-triangular matrix; what came before the chunk is
@@ -34,20 +31,40 @@ def chunked(
 
     Cost: O(N (C + M) F) time, O(N F M / C) memory a head for chunks of C.
     """
-    return run(
-        _attend,
-        query,
-        key,
-        value,
-        cu_seqlens=cu_seqlens,
-        key_lengths=key_lengths,
-        initial_state=initial_state,
-        return_state=return_state,
-        is_causal=is_causal,
-        feature_map=feature_map,
-        eps=eps,
-        chunk_size=chunk_size,
+    call = AttentionCall(query, key, value, **options)  # type: ignore[arg-type]
+    return run(_attend, call, chunk_size=chunk_size)
+
+
+def _attend(x: Features, chunk_size: int) -> Sums:
+    return _causal(x, chunk_size) if x.is_causal else _noncausal(x)
+
+
+def _noncausal(x: Features) -> Sums:
+    s, z = x.state
+    s = s + (x.key.mT.to(x.value.dtype) @ x.value).to(s.dtype)
+    z = z + x.key.sum(-2).to(z.dtype)
+    query = x.query.to(s.dtype)
+    return Sums(query @ s, query @ z[..., None], LinearAttentionState(s, z))
+
+
+def _causal(x: Features, chunk_size: int) -> Sums:
+    q, k, v = (_into_chunks(y, chunk_size) for y in x[:3])
+    weights = (q @ k.mT).tril()  # (B, H, chunks, C, C)
+    across = None
+    if x.decay is not None:
+        g = _into_chunks(x.decay[..., None], chunk_size)[..., 0]  # (B, H, chunks, C)
+        weights = weights * decay.between(g)
+        q, k = q * decay.from_start(g), k * decay.to_end(g)
+        across = decay.across(g)  # (B, H, chunks, 1)
+    s, z = x.state
+    s_before, s = _before((k.mT.to(v.dtype) @ v).to(s.dtype), s, across)  # (B, H, chunks, F, M)
+    z_before, z = _before(k.sum(-2).to(z.dtype), z, across)  # (B, H, chunks, F)
+    numerator = weights.to(v.dtype) @ v + q.to(s.dtype) @ s_before
+    normalizer = weights.sum(-1, keepdim=True) + q.to(z.dtype) @ z_before[..., None]
+    numerator, normalizer = (
+        y.flatten(2, 3)[:, :, : x.query.shape[2]] for y in (numerator, normalizer)
     )
+    return Sums(numerator, normalizer, LinearAttentionState(s, z))
 
 
 def _into_chunks(x: Tensor, size: int) -> Tensor:
@@ -57,36 +74,12 @@ def _into_chunks(x: Tensor, size: int) -> Tensor:
     return padded.reshape(batch, heads, -(-length // size), size, dim)
 
 
-def _before(local: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
+def _before(local: Tensor, start: Tensor, across: Tensor | None) -> tuple[Tensor, Tensor]:
     """Sums before each chunk, and after the last, from each chunk's own sum (dimension 2)."""
-    running = torch.cat((start.unsqueeze(2), local), 2).cumsum(2)
-    return running[:, :, :-1], running[:, :, -1]
-
-
-def _attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    is_causal: bool,
-    feature_map: Any,
-    eps: float,
-    chunk_size: int,
-    initial_state: LinearAttentionState | None,
-    key_lengths: Tensor | None,
-) -> Result:
-    q, k, v, (s, z) = features(query, key, value, feature_map, key_lengths, initial_state)
-    length = q.shape[2]
-    k, v = _into_chunks(k, chunk_size), _into_chunks(v, chunk_size)
-    s_before, s = _before((k.mT.to(v.dtype) @ v).to(s.dtype), s)  # (B, H, chunks, F, M)
-    z_before, z = _before(k.sum(-2).to(z.dtype), z)  # (B, H, chunks, F)
-    state = LinearAttentionState(s, z)
-    if not is_causal:
-        q = q.to(s.dtype)
-        return (q @ s / (q @ z[..., None] + eps)).to(value.dtype), state
-    q = _into_chunks(q, chunk_size)
-    weights = (q @ k.mT).tril()  # (B, H, chunks, C, C)
-    numerator = weights.to(v.dtype) @ v + q.to(s.dtype) @ s_before
-    normalizer = weights.sum(-1, keepdim=True) + q.to(z.dtype) @ z_before[..., None] + eps
-    out = (numerator / normalizer).flatten(2, 3)[:, :, :length]
-    return out.to(value.dtype), state
+    if across is None:
+        running = torch.cat((start.unsqueeze(2), local), 2).cumsum(2)
+        return running[:, :, :-1], running[:, :, -1]
+    sums, left = [start], across.view(*across.shape[:3], *(1 for _ in local.shape[3:]))
+    for i in range(local.shape[2]):
+        sums.append(sums[-1] * left[:, :, i] + local[:, :, i])
+    return torch.stack(sums, 2)[:, :, :-1], sums[-1]

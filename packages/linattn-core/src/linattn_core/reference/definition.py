@@ -1,33 +1,70 @@
-"""What the three references share: phi, absent keys, the starting state, packed sequences."""
+"""What the references share: phi, absent keys, groups of heads, the state, packed sequences."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import torch
 from torch import Tensor
 
+from linattn_core.arguments import completed, returned
+from linattn_core.calls import AttentionCall
+from linattn_core.feature_maps.base import FeatureMap
 from linattn_core.feature_maps.registry import get_feature_map
 from linattn_core.state import LinearAttentionState
 
 Result = tuple[Tensor, LinearAttentionState]
 
 
+class Options(TypedDict, total=False):
+    """The settings of `linear_attention` that every reference takes."""
+
+    is_causal: bool
+    feature_map: str | FeatureMap
+    attn_mask: Tensor | None
+    key_lengths: Tensor | None
+    cu_seqlens: Tensor | None
+    initial_state: LinearAttentionState | None
+    return_state: bool
+    log_decay: Tensor | None
+    normalize: bool
+    return_normalizer: bool
+    eps: float
+
+
 class Features(NamedTuple):
-    """One padded batch, ready for the sums.
+    """One padded batch, ready for the sums, the heads of keys repeated for each of their queries.
 
     Attributes:
         query: phi(Q), (B, H, N, F).
         key: phi(K), (B, H, L, F), zero where a key does not exist.
         value: V, (B, H, L, M), zero where a key does not exist.
         state: S and z before the first key.
+        decay: (B, H, L), zero where a key does not exist; None where nothing decays.
+        is_causal: query i sees keys up to i.
     """
 
     query: Tensor
     key: Tensor
     value: Tensor
+    state: LinearAttentionState
+    decay: Tensor | None
+    is_causal: bool
+
+
+class Sums(NamedTuple):
+    """What a reference computes of the features.
+
+    Attributes:
+        numerator: phi(q) . S, (B, H, N, M).
+        normalizer: phi(q) . z without eps, (B, H, N, 1).
+        state: S and z after the last key, equal in the heads of a group.
+    """
+
+    numerator: Tensor
+    normalizer: Tensor
     state: LinearAttentionState
 
 
@@ -37,68 +74,84 @@ def absent(key_lengths: Tensor, length: int) -> Tensor:
     return (positions >= key_lengths[:, None])[:, None, :, None]
 
 
-def features(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    feature_map: Any,
-    key_lengths: Tensor | None,
-    initial_state: LinearAttentionState | None,
-) -> Features:
-    """Applies phi and takes the absent keys out."""
-    mapping = get_feature_map(feature_map, query.shape[-1])
-    query, key = mapping(query, key)
-    if key_lengths is not None:
-        # Filled, not multiplied by zero: padding may hold NaN.
-        gone = absent(key_lengths.to(key.device), key.shape[2])
-        key, value = key.masked_fill(gone, 0), value.masked_fill(gone, 0)
-    if initial_state is None:
-        batch, heads, _, feature_dim = key.shape
-        initial_state = LinearAttentionState(
-            value.new_zeros(batch, heads, feature_dim, value.shape[-1]),
-            key.new_zeros(batch, heads, feature_dim),
-        )
-    return Features(query, key, value, initial_state)
+def absent_keys(key: Tensor, key_lengths: Tensor | None, attn_mask: Tensor | None) -> Tensor | None:
+    """(B, 1, L, 1) bool, true where there is no key, by length or mask; None where all exist."""
+    gone = None if key_lengths is None else absent(key_lengths.to(key.device), key.shape[2])
+    if attn_mask is None:
+        return gone
+    masked = ~attn_mask[:, None, :, None]
+    return masked if gone is None else masked | gone
 
 
-def run(
-    attend: Callable[..., Result],
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    cu_seqlens: Tensor | None,
-    key_lengths: Tensor | None,
-    initial_state: LinearAttentionState | None,
-    return_state: bool,
-    **options: Any,
-) -> Tensor | Result:
+def run(attend: Callable[..., Sums], call: AttentionCall, **options: Any) -> Any:
     """Runs one form of the operator, packed sequences one by one."""
-    if cu_seqlens is None:
-        out, state = attend(
-            query, key, value, key_lengths=key_lengths, initial_state=initial_state, **options
-        )
-    else:
-        out, state = _one_by_one(attend, (query, key, value), cu_seqlens, initial_state, options)
-    return (out, state) if return_state else out
+    alone = _whole if call.cu_seqlens is None else _one_by_one
+    out, normalizer, state = alone(attend, completed(call), options)
+    return returned(
+        out,
+        normalizer[..., 0] if call.return_normalizer else None,
+        state if call.return_state else None,
+    )
+
+
+def _whole(
+    attend: Callable[..., Sums], call: AttentionCall, options: dict[str, Any]
+) -> tuple[Tensor, Tensor, LinearAttentionState]:
+    numerator, normalizer, state = attend(_features(call), **options)
+    out = numerator / (normalizer + call.eps) if call.normalize else numerator
+    once = LinearAttentionState(*(x[:, :: call.groups] for x in state))
+    return out.to(call.value_dtype), normalizer, once
+
+
+def _features(call: AttentionCall) -> Features:
+    """Applies phi, takes the absent keys out, and gives each query head its keys."""
+    mapping = get_feature_map(call.feature_map, call.query.shape[-1])
+    query, key = mapping(call.query, call.key)
+    value, decay = call.value, call.log_decay
+    gone = absent_keys(key, call.key_lengths, call.attn_mask)
+    if gone is not None:
+        # Filled, not multiplied by zero: padding may hold NaN.
+        key, value = key.masked_fill(gone, 0), value.masked_fill(gone, 0)
+        decay = None if decay is None else decay.masked_fill(gone[..., 0], 0)
+    state = _zeros(key, value) if call.initial_state is None else call.initial_state
+    if call.groups > 1:
+        key, value = (x.repeat_interleave(call.groups, 1) for x in (key, value))
+        state = LinearAttentionState(*(x.repeat_interleave(call.groups, 1) for x in state))
+        decay = None if decay is None else decay.repeat_interleave(call.groups, 1)
+    return Features(query, key, value, state, decay, call.is_causal)
+
+
+def _zeros(key: Tensor, value: Tensor) -> LinearAttentionState:
+    batch, heads, _, feature_dim = key.shape
+    return LinearAttentionState(
+        value.new_zeros(batch, heads, feature_dim, value.shape[-1]),
+        key.new_zeros(batch, heads, feature_dim),
+    )
 
 
 def _one_by_one(
-    attend: Callable[..., Result],
-    packed: tuple[Tensor, Tensor, Tensor],
-    cu_seqlens: Tensor,
-    initial_state: LinearAttentionState | None,
-    options: dict[str, Any],
-) -> Result:
+    attend: Callable[..., Sums], call: AttentionCall, options: dict[str, Any]
+) -> tuple[Tensor, Tensor, LinearAttentionState]:
     """Each packed sequence alone, the results packed again."""
-    bounds = cu_seqlens.tolist()
-    outputs, states = [], []
-    for i, (start, stop) in enumerate(pairwise(bounds)):
-        before = None
-        if initial_state is not None:
-            before = LinearAttentionState(*(x[i : i + 1] for x in initial_state))
-        sequence = (x[:, :, start:stop] for x in packed)
-        out, state = attend(*sequence, key_lengths=None, initial_state=before, **options)
-        outputs.append(out)
-        states.append(state)
-    return torch.cat(outputs, 2), LinearAttentionState.cat(states)
+    assert call.cu_seqlens is not None, "only packed sequences are taken one by one"
+    bounds = call.cu_seqlens.tolist()
+    parts = [
+        _whole(attend, _sequence(call, i, slice(*window)), options)
+        for i, window in enumerate(pairwise(bounds))
+    ]
+    outputs, normalizers, states = zip(*parts, strict=True)
+    return torch.cat(outputs, 2), torch.cat(normalizers, 2), LinearAttentionState.cat(states)
+
+
+def _sequence(call: AttentionCall, number: int, window: slice) -> AttentionCall:
+    """One of the packed sequences as a call of its own."""
+    state, mask, decay = call.initial_state, call.attn_mask, call.log_decay
+    return call._replace(
+        query=call.query[:, :, window],
+        key=call.key[:, :, window],
+        value=call.value[:, :, window],
+        cu_seqlens=None,
+        attn_mask=None if mask is None else mask[:, window],
+        log_decay=None if decay is None else decay[:, :, window],
+        initial_state=None if state is None else state.split(1)[number],
+    )

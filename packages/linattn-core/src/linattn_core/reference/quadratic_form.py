@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
 
-from linattn_core.reference.definition import Result, features, run
+from linattn_core.calls import AttentionCall
+from linattn_core.reference import decay
+from linattn_core.reference.definition import Features, Options, Sums, run
 from linattn_core.state import LinearAttentionState
 
 
@@ -16,55 +18,35 @@ def quadratic(
     key: Tensor,
     value: Tensor,
     *,
-    is_causal: bool = False,
-    feature_map: Any = "elu",
-    key_lengths: Tensor | None = None,
-    cu_seqlens: Tensor | None = None,
-    initial_state: LinearAttentionState | None = None,
-    return_state: bool = False,
-    eps: float = 1e-6,
-) -> Tensor | Result:
+    enable_gqa: bool = False,
+    **options: Unpack[Options],
+) -> Any:
     """Linear attention by its definition (equations 4, 8 and 9).
 
-        V'_i = sum_j (phi(Q_i) . phi(K_j)) V_j / (sum_j phi(Q_i) . phi(K_j) + eps)
+        V'_i = sum_j w_ij V_j / (sum_j w_ij + eps),   w_ij = d_ij phi(Q_i) . phi(K_j)
 
-    the sums over all keys, or over j <= i when causal. Arguments, shapes and results are those of
-    `linear_attention`; everything is computed in the inputs' dtype.
+    the sums over all keys, or over j <= i when causal; d_ij is 1, or with `log_decay` g
+    exp(sum of g_m over j < m <= i). Arguments, shapes and results are those of `linear_attention`;
+    everything is computed in the inputs' dtype.
 
     Cost: O(N L (F + M)) time, O(N L) memory a head.
     """
-    return run(
-        _attend,
-        query,
-        key,
-        value,
-        cu_seqlens=cu_seqlens,
-        key_lengths=key_lengths,
-        initial_state=initial_state,
-        return_state=return_state,
-        is_causal=is_causal,
-        feature_map=feature_map,
-        eps=eps,
-    )
+    return run(_attend, AttentionCall(query, key, value, **options))  # type: ignore[arg-type]
 
 
-def _attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    is_causal: bool,
-    feature_map: Any,
-    eps: float,
-    initial_state: LinearAttentionState | None,
-    key_lengths: Tensor | None,
-) -> Result:
-    q, k, v, (s, z) = features(query, key, value, feature_map, key_lengths, initial_state)
-    weights = q @ k.mT  # (B, H, N, L)
-    if is_causal:
-        later = torch.ones(weights.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
+def _attend(x: Features) -> Sums:
+    weights = x.query @ x.key.mT  # (B, H, N, L)
+    if x.is_causal:
+        later = torch.ones(weights.shape[-2:], dtype=torch.bool, device=weights.device).triu(1)
         weights = weights.masked_fill(later, 0)
-    numerator = weights.to(v.dtype) @ v + q.to(s.dtype) @ s  # (B, H, N, M)
-    normalizer = weights.sum(-1, keepdim=True) + q.to(z.dtype) @ z[..., None] + eps
-    state = LinearAttentionState(s + (k.mT.to(v.dtype) @ v).to(s.dtype), z + k.sum(-2).to(z.dtype))
-    return (numerator / normalizer).to(value.dtype), state
+    query, key, (s, z), (s_left, z_left) = x.query, x.key, x.state, x.state
+    if x.decay is not None:
+        weights = weights * decay.between(x.decay)
+        query, key = query * decay.from_start(x.decay), key * decay.to_end(x.decay)
+        across = decay.across(x.decay)
+        s_left, z_left = s * across[..., None], z * across
+    numerator = weights.to(x.value.dtype) @ x.value + query.to(s.dtype) @ s  # (B, H, N, M)
+    normalizer = weights.sum(-1, keepdim=True) + query.to(z.dtype) @ z[..., None]
+    s_new = (key.mT.to(x.value.dtype) @ x.value).to(s.dtype)
+    state = LinearAttentionState(s_left + s_new, z_left + key.sum(-2).to(z.dtype))
+    return Sums(numerator, normalizer, state)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
 
-from linattn_core.reference.definition import Result, features, run
+from linattn_core.calls import AttentionCall
+from linattn_core.reference.definition import Features, Options, Sums, run
 from linattn_core.state import LinearAttentionState
 
 
@@ -16,66 +17,44 @@ def recurrent(
     key: Tensor,
     value: Tensor,
     *,
-    is_causal: bool = False,
-    feature_map: Any = "elu",
-    key_lengths: Tensor | None = None,
-    cu_seqlens: Tensor | None = None,
-    initial_state: LinearAttentionState | None = None,
-    return_state: bool = False,
-    eps: float = 1e-6,
-) -> Tensor | Result:
+    enable_gqa: bool = False,
+    **options: Unpack[Options],
+) -> Any:
     """Linear attention as a loop over positions (equations 16 to 20).
 
-        s_i = s_{i-1} + phi(k_i) v_i^T        z_i = z_{i-1} + phi(k_i)
+        s_i = d_i s_{i-1} + phi(k_i) v_i^T        z_i = d_i z_{i-1} + phi(k_i)
         V'_i = phi(q_i)^T s_i / (phi(q_i)^T z_i + eps)
 
-    Without causality every query reads the final state. Arguments, shapes and results are those of
-    `linear_attention`; everything is computed in the inputs' dtype.
+    d_i is 1, or exp(log_decay_i). Without causality every query reads the final state. Arguments,
+    shapes and results are those of `linear_attention`; everything is computed in the inputs' dtype.
 
     Cost: O(N F M) time, O(F M) memory a head without gradients.
     """
-    return run(
-        _attend,
-        query,
-        key,
-        value,
-        cu_seqlens=cu_seqlens,
-        key_lengths=key_lengths,
-        initial_state=initial_state,
-        return_state=return_state,
-        is_causal=is_causal,
-        feature_map=feature_map,
-        eps=eps,
-    )
+    return run(_attend, AttentionCall(query, key, value, **options))  # type: ignore[arg-type]
 
 
-def _read(query: Tensor, state: LinearAttentionState, eps: float) -> Tensor:
-    """phi(q)^T s / (phi(q)^T z + eps) for queries (B, H, n, F)."""
+def _read(query: Tensor, state: LinearAttentionState) -> tuple[Tensor, Tensor]:
+    """phi(q)^T s and phi(q)^T z for queries (B, H, n, F)."""
     query = query.to(state.s.dtype)
-    return query @ state.s / (query @ state.z[..., None] + eps)
+    return query @ state.s, query @ state.z[..., None]
 
 
-def _attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    is_causal: bool,
-    feature_map: Any,
-    eps: float,
-    initial_state: LinearAttentionState | None,
-    key_lengths: Tensor | None,
-) -> Result:
-    q, k, v, state = features(query, key, value, feature_map, key_lengths, initial_state)
-    outputs = []
-    for i in range(k.shape[2]):
-        k_i, v_i = k[:, :, i], v[:, :, i]  # (B, H, F), (B, H, M)
-        update = k_i[..., None].to(v.dtype) * v_i[..., None, :]
-        state = LinearAttentionState(state.s + update.to(state.s.dtype), state.z + k_i)
-        if is_causal:
-            outputs.append(_read(q[:, :, i : i + 1], state, eps))
-    if is_causal:
-        out = torch.cat(outputs, 2) if outputs else torch.zeros_like(value)
-    else:
-        out = _read(q, state, eps)
-    return out.to(value.dtype), state
+def _attend(x: Features) -> Sums:
+    state, reads = x.state, []
+    for i in range(x.key.shape[2]):
+        if x.decay is not None:
+            left = x.decay[:, :, i, None].exp()  # (B, H, 1)
+            state = LinearAttentionState(left[..., None] * state.s, left * state.z)
+        state = _added(state, x.key[:, :, i], x.value[:, :, i])
+        if x.is_causal:
+            reads.append(_read(x.query[:, :, i : i + 1], state))
+    if not reads:  # nothing was read on the way, but by no query at all
+        reads = [_read(x.query, state)]
+    numerators, normalizers = zip(*reads, strict=True)
+    return Sums(torch.cat(numerators, 2), torch.cat(normalizers, 2), state)
+
+
+def _added(state: LinearAttentionState, key: Tensor, value: Tensor) -> LinearAttentionState:
+    """The state with one more key (B, H, F) and value (B, H, M)."""
+    update = key[..., None].to(value.dtype) * value[..., None, :]
+    return LinearAttentionState(state.s + update.to(state.s.dtype), state.z + key)

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from linattn_core.calls import Gradients, Output
+from linattn_core.calls import Gradients
 from linattn_core.state import LinearAttentionState, accumulation_dtype
 from linattn_core.torch_kernels import causal, noncausal
+from linattn_core.torch_kernels.decay import DecayGradient
 from linattn_core.torch_kernels.running_sums import RunningSums
-from linattn_core.torch_kernels.tiles import Problem, some
+from linattn_core.torch_kernels.tiles import Problem, Results, Upstream, some
 from linattn_core.torch_kernels.workspace import (
     Segment,
     Workspace,
@@ -21,7 +22,7 @@ from linattn_core.torch_kernels.workspace import (
 )
 
 
-def forward(problem: Problem) -> Output:
+def forward(problem: Problem) -> Results:
     """Linear attention of a padded batch.
 
     Cost: O(N (C + M) F) time a head, scratch of a fixed size beyond the results.
@@ -32,42 +33,52 @@ def forward(problem: Problem) -> Output:
     out = value.new_empty(*query.shape[:3], value.shape[-1])
     normalizer = torch.empty(query.shape[:3], dtype=dtype, device=query.device)
     state = _zeros(problem, dtype) if call.return_state or not call.is_causal else None
-    output = Output(out, normalizer, state)
+    output = Results(out, normalizer, state)
     work = Workspace(dtype, query.device)
     compute = _causal_forward if call.is_causal else _noncausal_forward
     for group in _groups(problem):
-        compute(problem.batch(group), _group(output, group), work)
+        compute(problem.batch(group), _group(problem, output, group), work)
     return output
 
 
-def backward(
-    problem: Problem, output: Output, grad_out: Tensor, grad_state: LinearAttentionState | None
-) -> Gradients:
+def backward(problem: Problem, output: Results, above: Upstream) -> Gradients:
     """Gradients of `forward`, in linear time and with scratch of a fixed size.
 
     Args:
         problem: that of the forward pass.
         output: what `forward` returned.
-        grad_out: (B, H, N, M).
-        grad_state: of the returned state; None if it was not used.
+        above: the upstream gradients.
     """
     call, dtype = problem.call, output.normalizer.dtype
     grad_initial = None if call.initial_state is None else _zeros(problem, dtype)
     gradients = problem.new_gradients(grad_initial)
-    work = Workspace(dtype, grad_out.device)
+    work = Workspace(dtype, call.device)
     differentiate = _causal_backward if call.is_causal else _noncausal_backward
     for group in _groups(problem):
-        query, key, value = (x[group] for x in gradients[:3])
-        into = Gradients(query, key, value, some(grad_initial, group))
-        differentiate(
-            problem.batch(group), _group(output, group), grad_out[group],
-            some(grad_state, group), work, into,
+        into = Gradients(
+            problem.grouped(gradients.query[group]), gradients.key[group], gradients.value[group],
+            some(grad_initial, group),
+            None if gradients.log_decay is None else gradients.log_decay[group],
         )  # fmt: skip
+        arriving = _upstream(problem, above, group)
+        differentiate(problem.batch(group), _group(problem, output, group), arriving, work, into)
     return gradients
 
 
-def _group(output: Output, group: slice) -> Output:
-    return Output(output.out[group], output.normalizer[group], some(output.state, group))
+def _group(problem: Problem, output: Results, group: slice) -> Results:
+    """The results of some sequences, shaped as `Problem.grouped` does."""
+    out, normalizer = (problem.grouped(x[group]) for x in output[:2])
+    return Results(out, normalizer, some(output.state, group))
+
+
+def _upstream(problem: Problem, above: Upstream, group: slice) -> Upstream:
+    normalizer = above.normalizer
+    return Upstream(
+        problem.grouped(above.out[group]),
+        None if normalizer is None else problem.grouped(normalizer[group]),
+        some(above.state, group),
+        above.normalized,
+    )
 
 
 def _flat(state: LinearAttentionState) -> LinearAttentionState:
@@ -97,11 +108,11 @@ def _runs(problem: Problem, x: Tensor) -> list[Segment]:
 def _zeros(problem: Problem, dtype: torch.dtype) -> LinearAttentionState:
     call = problem.call
     return LinearAttentionState.zeros(
-        call.batch, call.heads, call.feature_dim, call.value_dim, dtype=dtype, device=call.device
+        call.batch, call.kv_heads, call.feature_dim, call.value_dim, dtype=dtype, device=call.device
     )
 
 
-def _causal_forward(problem: Problem, into: Output, work: Workspace) -> None:
+def _causal_forward(problem: Problem, into: Results, work: Workspace) -> None:
     call = problem.call
     running = RunningSums(
         work, call.initial_state, reverse=False, keep_end=into.state is not None,
@@ -111,13 +122,17 @@ def _causal_forward(problem: Problem, into: Output, work: Workspace) -> None:
     _keep(running, into.state)
 
 
-def _noncausal_forward(problem: Problem, into: Output, work: Workspace) -> None:
+def _noncausal_forward(problem: Problem, into: Results, work: Workspace) -> None:
     sums = _sums(into)
+    initial = problem.call.initial_state
+    if initial is not None:
+        sums.s.copy_(initial.s.flatten(0, 1))
+        sums.z.copy_(initial.z.flatten(0, 1))
     noncausal.sum_keys(problem, sums, _runs(problem, problem.call.key), work)
     noncausal.read(problem, sums, _runs(problem, problem.call.query), work, into)
 
 
-def _sums(output: Output) -> LinearAttentionState:
+def _sums(output: Results) -> LinearAttentionState:
     assert output.state is not None, "a non-causal call keeps the sums over its keys"
     return _flat(output.state)
 
@@ -131,40 +146,39 @@ def _keep(running: RunningSums, target: LinearAttentionState | None) -> None:
 
 
 def _causal_backward(
-    problem: Problem,
-    output: Output,
-    grad_out: Tensor,
-    grad_state: LinearAttentionState | None,
-    work: Workspace,
-    into: Gradients,
+    problem: Problem, output: Results, above: Upstream, work: Workspace, into: Gradients
 ) -> None:
     call, parts = problem.call, _chunk_runs(problem)
     length = call.query_length
     grad_normalizer = torch.empty_like(output.normalizer)
+    grad_decay = None
+    if into.log_decay is not None:
+        grad_decay = DecayGradient(into.log_decay, call.groups)
     sums = RunningSums(work, call.initial_state, reverse=False, keep_end=False, length=length)
-    causal.query_gradient(problem, output, grad_out, sums, parts, work, into.query, grad_normalizer)
+    causal.query_gradient(
+        problem, output, above, sums, parts, work, into, grad_normalizer, grad_decay
+    )
     keep = into.initial_state is not None
-    sums = RunningSums(work, grad_state, reverse=True, keep_end=keep, length=length)
+    sums = RunningSums(work, above.state, reverse=True, keep_end=keep, length=length)
     causal.key_value_gradient(
-        problem, output.normalizer, grad_out, grad_normalizer, sums, parts, work, into
+        problem, output, above, grad_normalizer, sums, parts, work, into, grad_decay
     )
     _keep(sums, into.initial_state)
+    if into.log_decay is not None and problem.absent is not None:
+        into.log_decay.masked_fill_(problem.absent[..., 0], 0)
 
 
 def _noncausal_backward(
-    problem: Problem,
-    output: Output,
-    grad_out: Tensor,
-    grad_state: LinearAttentionState | None,
-    work: Workspace,
-    into: Gradients,
+    problem: Problem, output: Results, above: Upstream, work: Workspace, into: Gradients
 ) -> None:
-    call = problem.call
-    grad_sums = _flat(
-        _zeros(problem, output.normalizer.dtype) if grad_state is None else grad_state.clone()
-    )
+    call, state = problem.call, above.state
+    grad_sums = _zeros(problem, output.normalizer.dtype) if state is None else state.clone()
+    if into.initial_state is not None:  # the sums, and so their gradient, are the initial state's
+        for target, source in zip(into.initial_state, grad_sums, strict=True):
+            target.copy_(source)
+        grad_sums = into.initial_state
+    grad_sums = _flat(grad_sums)
     noncausal.query_gradient(
-        problem, output, grad_out, _sums(output), grad_sums, _runs(problem, call.query), work,
-        into.query,
-    )  # fmt: skip
+        problem, output, above, _sums(output), grad_sums, _runs(problem, call.query), work, into
+    )
     noncausal.key_value_gradient(problem, grad_sums, _runs(problem, call.key), work, into)

@@ -12,7 +12,8 @@ the gradients are
     d phi(k_j) = R_j v_j + r_j,   d v_j = R_j^T phi(k_j)        (R, r: running sums, backwards)
     R_j = sum_{i >= j} phi(q_i) g_i^T,   r_j = sum_{i >= j} h_i phi(q_i)
 
-so that nothing of size N x F x M ever exists: S is recomputed, not saved.
+so that nothing of size N x F x M ever exists: S is recomputed, not saved. Where the state decays,
+the sums do, forwards and backwards alike.
 """
 
 from __future__ import annotations
@@ -20,10 +21,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from linattn_core.calls import Gradients, Output
+from linattn_core.calls import Gradients
+from linattn_core.torch_kernels.decay import DecayGradient, decay_of
 from linattn_core.torch_kernels.running_sums import RunningSums
 from linattn_core.torch_kernels.tiles import (
     Problem,
+    Results,
+    Upstream,
     load,
     load_normalizer_gradient,
     load_output_gradient,
@@ -36,64 +40,76 @@ from linattn_core.torch_kernels.workspace import Segment, Workspace
 def _lower_triangle(
     work: Workspace, name: str, left: Tensor, right: Tensor, shift: Tensor | None = None
 ) -> Tensor:
-    """The products left_i . right_j + shift_i of a chunk for j <= i, else 0: (..., C, C)."""
-    rows, size = left.shape[:2]
-    products = torch.bmm(left, right.mT, out=work(name, rows, size, size))
+    """The products left_i . right_j + shift_i of a chunk for j <= i, else 0: (..., G * C, C)."""
+    rows, size, keys = *left.shape[:2], right.shape[1]
+    products = torch.bmm(left, right.mT, out=work(name, rows, size, keys))
     if shift is not None:
         products.add_(shift)
-    return products.tril_()
+    if size == keys:
+        return products.tril_()
+    products.unflatten(1, (-1, keys)).tril_()
+    return products
 
 
 def forward(
-    problem: Problem, sums: RunningSums, parts: list[Segment], work: Workspace, into: Output
+    problem: Problem, sums: RunningSums, parts: list[Segment], work: Workspace, into: Results
 ) -> None:
     """Fills out (B, H, N, M) and normalizer (B, H, N); `sums` ends as the state after the last."""
     for part in parts:
         q, k, v = (x(work, part) for x in (problem.queries, problem.keys, problem.values))
-        weights = _lower_triangle(work, "weights", q, k)
-        numerator = torch.bmm(weights, v, out=work("o", *v.shape))
+        decay = decay_of(problem, work, part)
+        weights = decay.within(_lower_triangle(work, "weights", q, k))
+        numerator = torch.bmm(weights, v, out=work("o", *q.shape[:2], v.shape[2]))
         total = weights.sum(-1, keepdim=True)  # (chunks * B * H, C, 1)
-        before = sums.pass_over(k, v, None, part)
+        before = sums.pass_over(decay.to_end(k), v, None, part, decay.across)
         if before is not None:
+            q = decay.from_start(q)
             numerator.baddbmm_(q, before.s)
             seen = torch.mul(q, before.z[:, None], out=work("scratch", *q.shape))
             total.add_(seen.sum(-1, keepdim=True))
-        write_output(numerator, total.add_(problem.call.eps), into, part)
+        total.add_(problem.call.eps)
+        write_output(numerator, total, into, part, normalize=problem.call.normalize)
 
 
 def query_gradient(
     problem: Problem,
-    output: Output,
-    grad_out: Tensor,
+    output: Results,
+    above: Upstream,
     sums: RunningSums,
     parts: list[Segment],
     work: Workspace,
-    grad_query: Tensor,
+    into: Gradients,
     grad_normalizer: Tensor,
+    grad_decay: DecayGradient | None,
 ) -> None:
-    """Equation 13, forwards in time: fills `grad_query` and h, the gradient of the normalizer."""
+    """Equation 13, forwards in time: fills the gradient of query and h, that of the normalizer."""
     for part in parts:
         q, k, v = (x(work, part) for x in (problem.queries, problem.keys, problem.values))
-        g = load_output_gradient(work, grad_out, output.normalizer, part)
-        h = load_normalizer_gradient(work, g, output.out, part)
-        grad_weights = _lower_triangle(work, "weights", g, v, shift=h)
-        gradient = torch.bmm(grad_weights, k, out=work("dq", *q.shape))
-        before = sums.pass_over(k, v, None, part)
-        if before is not None:
-            gradient.baddbmm_(g, before.s.mT).addcmul_(h, before.z[:, None])
-        store(problem.derive(gradient, q), grad_query, part)
+        decay = decay_of(problem, work, part)
+        g = load_output_gradient(work, output, above, part)
+        h = load_normalizer_gradient(work, g, output, above, part)
         store(h, grad_normalizer[..., None], part)
+        grad_weights = decay.within(_lower_triangle(work, "weights", g, v, shift=h))
+        gradient = torch.bmm(grad_weights, k, out=work("dq", *q.shape))
+        before = sums.pass_over(decay.to_end(k), v, None, part, decay.across)
+        if before is not None:
+            g, h = decay.from_start(g), decay.from_start(h)
+            gradient.baddbmm_(g, before.s.mT).addcmul_(h, before.z[:, None])
+            if grad_decay is not None:
+                grad_decay.reads(part, q, g, h, before)
+        store(problem.derive(gradient, q), into.query, part)
 
 
 def key_value_gradient(
     problem: Problem,
-    normalizer: Tensor,
-    grad_out: Tensor,
+    output: Results,
+    above: Upstream,
     grad_normalizer: Tensor,
     sums: RunningSums,
     parts: list[Segment],
     work: Workspace,
     into: Gradients,
+    grad_decay: DecayGradient | None,
 ) -> None:
     """Equations 14 and 15, backwards in time: fills the gradients of key and value.
 
@@ -101,16 +117,22 @@ def key_value_gradient(
     """
     for part in reversed(parts):
         q, k, v = (x(work, part) for x in (problem.queries, problem.keys, problem.values))
-        g = load_output_gradient(work, grad_out, normalizer, part)
+        decay = decay_of(problem, work, part)
+        g = load_output_gradient(work, output, above, part)
         h = load(work, "h", grad_normalizer[..., None], part)
-        weights = _lower_triangle(work, "weights", q, k)
+        weights = decay.within(_lower_triangle(work, "weights", q, k))
         grad_weights = _lower_triangle(work, "grad weights", g, v, shift=h)
-        dk = torch.bmm(grad_weights.mT, q, out=work("dk", *k.shape))
+        if grad_decay is not None:
+            grad_decay.inside(part, weights, grad_weights)
+        dk = torch.bmm(decay.within(grad_weights).mT, q, out=work("dk", *k.shape))
         dv = torch.bmm(weights.mT, g, out=work("o", *v.shape))
-        after = sums.pass_over(q, g, h, part)
+        after = sums.pass_over(decay.from_start(q), g, h, part, decay.across)
         if after is not None:
-            dk.baddbmm_(v, after.s.mT).add_(after.z[:, None])
-            dv.baddbmm_(k, after.s)
+            k_end = decay.to_end(k)
+            dk.baddbmm_(decay.to_end(v), after.s.mT).add_(decay.to_end(after.z[:, None]))
+            dv.baddbmm_(k_end, after.s)
+            if grad_decay is not None and decay.across is not None:
+                grad_decay.writes(part, k_end, v, after, decay.across)
         dk = problem.derive(dk, k)
         store(problem.erase(dk, part), into.key, part)
         store(problem.erase(dv, part), into.value, part)

@@ -4,17 +4,20 @@ With n_i = phi(q_i) . z + eps, g_i = G_i / n_i and h_i = -g_i . V'_i the gradien
 
     d phi(q_i) = S g_i + h_i z,   d phi(k_j) = R v_j + r,   d v_j = R^T phi(k_j)
     R = sum_i phi(q_i) g_i^T,     r = sum_i h_i phi(q_i)
+
+and R and r are those of an initial state too.
 """
 
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
-from linattn_core.calls import Gradients, Output
+from linattn_core.calls import Gradients
 from linattn_core.state import LinearAttentionState
 from linattn_core.torch_kernels.tiles import (
     Problem,
+    Results,
+    Upstream,
     load_normalizer_gradient,
     load_output_gradient,
     store,
@@ -38,7 +41,7 @@ def read(
     sums: LinearAttentionState,
     parts: list[Segment],
     work: Workspace,
-    into: Output,
+    into: Results,
 ) -> None:
     """Fills out (B, H, N, M) and normalizer (B, H, N) from the sums."""
     for part in parts:
@@ -46,28 +49,28 @@ def read(
         numerator = torch.bmm(q, sums.s, out=work("o", *q.shape[:2], sums.s.shape[2]))
         seen = torch.mul(q, sums.z[:, None], out=work("scratch", *q.shape))
         total = seen.sum(-1, keepdim=True).add_(problem.call.eps)
-        write_output(numerator, total, into, part)
+        write_output(numerator, total, into, part, normalize=problem.call.normalize)
 
 
 def query_gradient(
     problem: Problem,
-    output: Output,
-    grad_out: Tensor,
+    output: Results,
+    above: Upstream,
     sums: LinearAttentionState,
     grad_sums: LinearAttentionState,
     parts: list[Segment],
     work: Workspace,
-    grad_query: Tensor,
+    into: Gradients,
 ) -> None:
-    """Fills `grad_query` and adds R and r to `grad_sums`."""
+    """Fills the gradient of query and adds R and r to `grad_sums`."""
     for part in parts:
         q = problem.queries(work, part)
-        g = load_output_gradient(work, grad_out, output.normalizer, part)
-        h = load_normalizer_gradient(work, g, output.out, part)
+        g = load_output_gradient(work, output, above, part)
+        h = load_normalizer_gradient(work, g, output, above, part)
         grad_sums.s.baddbmm_(q.mT, g)
         grad_sums.z.add_(torch.mul(q, h, out=work("scratch", *q.shape)).sum(1))
         gradient = torch.bmm(g, sums.s.mT, out=work("dq", *q.shape)).addcmul_(h, sums.z[:, None])
-        store(problem.derive(gradient, q), grad_query, part)
+        store(problem.derive(gradient, q), into.query, part)
 
 
 def key_value_gradient(

@@ -13,10 +13,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from linattn_core.calls import AttentionCall, Gradients, Output
+from linattn_core.calls import AttentionCall, Gradients
 from linattn_core.state import LinearAttentionState
 from linattn_core.torch_kernels.attention import backward, forward
-from linattn_core.torch_kernels.tiles import Problem
+from linattn_core.torch_kernels.tiles import Problem, Results, Upstream
 
 
 class Bucket(NamedTuple):
@@ -73,7 +73,12 @@ def _bucket(members: list[int], bounds: list[int], device: torch.device) -> Buck
 def _gathered(problem: Problem, bucket: Bucket) -> Problem:
     query, key, value = (bucket.gather(x) for x in problem.call[:3])
     initial = bucket.states(problem.call.initial_state)
-    return Problem(_one_a_row(problem.call, query, key, value, initial), bucket.absent())
+    absent, decay = bucket.absent(), problem.decay
+    if problem.absent is not None:
+        absent = absent | bucket.gather(problem.absent)
+    if decay is not None:
+        decay = bucket.gather(decay).masked_fill(absent, 0)
+    return Problem(_one_a_row(problem.call, query, key, value, initial, decay), absent, decay)
 
 
 def _one_a_row(
@@ -82,8 +87,12 @@ def _one_a_row(
     key: Tensor,
     value: Tensor,
     initial: LinearAttentionState | None,
+    decay: Tensor | None = None,
 ) -> AttentionCall:
-    return call._replace(query=query, key=key, value=value, initial_state=initial, cu_seqlens=None)
+    return call._replace(
+        query=query, key=key, value=value, initial_state=initial, cu_seqlens=None, attn_mask=None,
+        log_decay=None if decay is None else decay[..., 0],
+    )  # fmt: skip
 
 
 def _put(
@@ -94,7 +103,7 @@ def _put(
         state.z[bucket.sequences] = part.z
 
 
-def packed_forward(problem: Problem) -> Output:
+def packed_forward(problem: Problem) -> Results:
     """`forward` for sequences packed end to end in one row; states are one a sequence."""
     call = problem.call
     query, key, value = (x[:, :, :0].expand(call.num_sequences, -1, -1, -1) for x in call[:3])
@@ -107,33 +116,40 @@ def packed_forward(problem: Problem) -> Output:
         bucket.scatter(part.out, out)
         bucket.scatter(part.normalizer[..., None], normalizer[..., None])
         _put(empty.state, bucket, part.state)
-    return Output(out, normalizer, empty.state)
+    return Results(out, normalizer, empty.state)
 
 
-def packed_backward(
-    problem: Problem, output: Output, grad_out: Tensor, grad_state: LinearAttentionState | None
-) -> Gradients:
+def packed_backward(problem: Problem, output: Results, above: Upstream) -> Gradients:
     """`backward` for sequences packed end to end in one row."""
     grad_initial = None
     if problem.call.initial_state is not None:
         # An empty sequence returns its initial state, and so the gradient of one is the other's.
         grad_initial = LinearAttentionState(
             *map(torch.zeros_like, problem.call.initial_state)
-        ) if grad_state is None else grad_state.clone()  # fmt: skip
+        ) if above.state is None else above.state.clone()  # fmt: skip
     gradients = problem.new_gradients(grad_initial)
     for bucket in buckets(problem.call):
         part = backward(
             _gathered(problem, bucket),
             _gathered_output(output, bucket),
-            bucket.gather(grad_out).masked_fill(bucket.absent(), 0),
-            bucket.states(grad_state),
+            _gathered_upstream(above, bucket),
         )
         for gradient, whole in zip(part[:3], gradients[:3], strict=True):
             bucket.scatter(gradient, whole)
+        if part.log_decay is not None and gradients.log_decay is not None:
+            bucket.scatter(part.log_decay[..., None], gradients.log_decay[..., None])
         _put(grad_initial, bucket, part.initial_state)
     return gradients
 
 
-def _gathered_output(output: Output, bucket: Bucket) -> Output:
+def _gathered_output(output: Results, bucket: Bucket) -> Results:
     normalizer = bucket.gather(output.normalizer[..., None]).squeeze(-1)
-    return Output(bucket.gather(output.out), normalizer, bucket.states(output.state))
+    return Results(bucket.gather(output.out), normalizer, bucket.states(output.state))
+
+
+def _gathered_upstream(above: Upstream, bucket: Bucket) -> Upstream:
+    """The gradients of some sequences, zero at padding."""
+    out, normalizer = bucket.gather(above.out).masked_fill(bucket.absent(), 0), above.normalizer
+    if normalizer is not None:
+        normalizer = bucket.gather(normalizer[..., None]).masked_fill(bucket.absent(), 0)[..., 0]
+    return Upstream(out, normalizer, bucket.states(above.state), above.normalized)

@@ -39,7 +39,12 @@ class RunningSums:
             self.sums = LinearAttentionState(*(x.flatten(0, 1).to(work.dtype) for x in start))
 
     def pass_over(
-        self, keys: Tensor, values: Tensor, scale: Tensor | None, part: Segment
+        self,
+        keys: Tensor,
+        values: Tensor,
+        scale: Tensor | None,
+        part: Segment,
+        across: Tensor | None = None,
     ) -> LinearAttentionState | None:
         """Adds a segment; returns the sums that each chunk of it meets.
 
@@ -48,43 +53,56 @@ class RunningSums:
             values: (chunks * B * H, C, M).
             scale: (chunks * B * H, C, 1), factors of the keys in the vector sum; None for ones.
             part: the segment.
+            across: (chunks * B * H, 1), what is left of earlier sums after each chunk; None where
+                nothing decays.
 
         Returns:
             s (chunks * B * H, F, M) and z (chunks * B * H, F), None if there is nothing in them.
         """
         if part.chunks > 1:
-            return self._pass_over_chunks(keys, values, scale, part.chunks)
+            return self._pass_over_chunks(keys, values, scale, part.chunks, across)
         met = self.sums
         at_end = part.start == 0 if self._reverse else part.stop == self._length
         if self._keep_end or not at_end:
             z = self._vector_sums(keys, scale)
             s = torch.bmm(keys.mT, values)
-            self.sums = LinearAttentionState(s, z) if met is None else LinearAttentionState(
-                s.add_(met.s), z.add_(met.z)
-            )  # fmt: skip
+            old_s, old_z = met or (None, None)
+            self.sums = LinearAttentionState(_added(s, old_s, across), _added(z, old_z, across))
         return met
 
     def _pass_over_chunks(
-        self, keys: Tensor, values: Tensor, scale: Tensor | None, chunks: int
+        self,
+        keys: Tensor,
+        values: Tensor,
+        scale: Tensor | None,
+        chunks: int,
+        across: Tensor | None,
     ) -> LinearAttentionState:
         rows, feature_dim, value_dim = keys.shape[0] // chunks, keys.shape[2], values.shape[2]
         local_s = self._work("local s", chunks, rows, feature_dim, value_dim)
         torch.bmm(keys.mT, values, out=local_s.flatten(0, 1))
         local_z = self._vector_sums(keys, scale).unflatten(0, (chunks, rows))
-        s = self._accumulate("running s", local_s, None if self.sums is None else self.sums.s)
-        z = self._accumulate("running z", local_z, None if self.sums is None else self.sums.z)
+        left = None if across is None else across.unflatten(0, (chunks, rows))
+        s = self._accumulate("running s", local_s, None if self.sums is None else self.sums.s, left)
+        z = self._accumulate("running z", local_z, None if self.sums is None else self.sums.z, left)
         met, end = (slice(1, None), 0) if self._reverse else (slice(0, chunks), chunks)
         self.sums = LinearAttentionState(s[end].clone(), z[end].clone())
         return LinearAttentionState(s[met].flatten(0, 1), z[met].flatten(0, 1))
 
-    def _accumulate(self, name: str, local: Tensor, start: Tensor | None) -> Tensor:
+    def _accumulate(
+        self, name: str, local: Tensor, start: Tensor | None, left: Tensor | None
+    ) -> Tensor:
         """Running sums of (chunks, ...) `local`: (chunks + 1, ...), one more than the chunks."""
         chunks = local.shape[0]
         running = self._work(name, chunks + 1, *local.shape[1:])
         running[chunks if self._reverse else 0] = 0 if start is None else start
         for i in reversed(range(chunks)) if self._reverse else range(chunks):
             source, target = (i + 1, i) if self._reverse else (i, i + 1)
-            torch.add(running[source], local[i], out=running[target])
+            if left is None:
+                torch.add(running[source], local[i], out=running[target])
+            else:
+                factor = left[i] if local.dim() == 3 else left[i, ..., None]
+                torch.addcmul(local[i], running[source], factor, out=running[target])
         return running
 
     def _vector_sums(self, keys: Tensor, scale: Tensor | None) -> Tensor:
@@ -92,3 +110,12 @@ class RunningSums:
         if scale is None:
             return keys.sum(1)
         return torch.mul(keys, scale, out=self._work("scratch", *keys.shape)).sum(1)
+
+
+def _added(new: Tensor, old: Tensor | None, left: Tensor | None) -> Tensor:
+    """new + old, of which `left` (rows, 1) is left; in place."""
+    if old is None:
+        return new
+    if left is None:
+        return new.add_(old)
+    return new.addcmul_(old, left if new.dim() == 2 else left[..., None])

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from linattn_core import pointwise
 from linattn_core.calls import StepCall
+from linattn_core.state import LinearAttentionState
 
 # torch shares elementwise work among threads from this many elements on. Below it, products and
 # their sum cost less than a matrix product, which wakes the threads however small it is.
@@ -18,28 +19,67 @@ def step(call: StepCall) -> Tensor:
 
         s += phi(k) v^T,   z += phi(k),   out = phi(q)^T s / (phi(q)^T z + eps)
 
+    after s and z have decayed, where they do.
+
     Cost: O(F M) a head, whatever was seen before.
     """
+    if call.state_indices is not None:
+        return _on_slots(call, call.state_indices)
     value, (s, z) = call.value, call.state
     dtype = value.dtype
     if dtype != s.dtype:
         value = value.to(s.dtype)
     q, k = _features(call.query, call.key, call.feature_map, s.dtype)
+    if call.log_decay is not None:
+        left = call.log_decay.exp()[..., None]  # (B, H_kv, 1)
+        z.mul_(left)
+        s.mul_(left[..., None])
     s.addcmul_(k.unsqueeze(-1), value.unsqueeze(-2))
     z.add_(k)
+    numerator, normalizer = _read(q, s, z)
+    out = numerator.div_(normalizer.add_(call.eps)) if call.normalize else numerator
+    return out if dtype == out.dtype else out.to(dtype)
+
+
+def _read(q: Tensor, s: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+    """phi(q)^T s (B, H, M) and phi(q)^T z (B, H, 1)."""
+    if q.shape[1] != z.shape[1]:
+        grouped = q.unflatten(1, (z.shape[1], -1))  # (B, H_kv, G, F)
+        return (grouped @ s).flatten(1, 2), (grouped @ z.unsqueeze(-1)).flatten(1, 2)
     if s.numel() < _SERIAL:
         numerator = (q.unsqueeze(-1) * s).sum(-2)  # (B, H, M)
     else:
         numerator = (q.unsqueeze(-2) @ s).squeeze(-2)
-    normalizer = (q * z).sum(-1, keepdim=True).add_(call.eps)
-    out = numerator.div_(normalizer)
-    return out if dtype == out.dtype else out.to(dtype)
+    return numerator, (q * z).sum(-1, keepdim=True)
+
+
+def _on_slots(call: StepCall, indices: Tensor) -> Tensor:
+    """The step of the rows that are not empty, on copies of their slots, which are put back."""
+    rows = (indices >= 0).nonzero()[:, 0]
+    slots = indices.index_select(0, rows)
+    state = call.state.index_select(slots)
+    query, key, value = (x.index_select(0, rows) for x in call[:3])
+    decay = None if call.log_decay is None else call.log_decay.index_select(0, rows)
+    taken = call._replace(
+        query=query, key=key, value=value, state=state, log_decay=decay, state_indices=None
+    )
+    out = call.value.new_zeros(*call.query.shape[:2], call.value_dim)
+    out.index_copy_(0, rows, step(taken))
+    _put(state, slots.long(), call.state)
+    return out
+
+
+def _put(source: LinearAttentionState, slots: Tensor, target: LinearAttentionState) -> None:
+    target.s.index_copy_(0, slots, source.s)
+    target.z.index_copy_(0, slots, source.z)
 
 
 def _features(query: Tensor, key: Tensor, phi: str, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """phi of both at once, which halves the operations, in the accumulation dtype."""
     if phi == "identity":
         return query.to(dtype), key.to(dtype)
+    if query.shape != key.shape:
+        return pointwise.apply(phi, query.to(dtype)), pointwise.apply(phi, key.to(dtype))
     both = torch.stack((query, key)).to(dtype)
     q, k = pointwise.apply_into(phi, both, torch.empty_like(both), scratch=both).unbind(0)
     return q, k

@@ -2,7 +2,9 @@
 
 The caller's layout is (B, H, N, D) with any strides and dtype; scratch is (chunks * B * H, C, D)
 in the accumulation dtype. Chunks come first so that the states between them, which are a running
-sum over chunks, are a contiguous batch of matrices too.
+sum over chunks, are a contiguous batch of matrices too. Where G query heads read one key/value
+head, queries and all that has their shape are (B, H_kv, G, N, D), and their scratch is
+(chunks * B * H_kv, G * C, D): they share the chunk's keys as if there were G times as many.
 """
 
 from __future__ import annotations
@@ -13,8 +15,8 @@ import torch
 from torch import Tensor
 
 from linattn_core import pointwise
-from linattn_core.calls import AttentionCall, Gradients, Output
-from linattn_core.reference.definition import absent
+from linattn_core.calls import AttentionCall, Gradients
+from linattn_core.reference.definition import absent_keys
 from linattn_core.state import LinearAttentionState
 from linattn_core.torch_kernels.workspace import Segment, Workspace
 
@@ -25,18 +27,20 @@ class Problem(NamedTuple):
     Attributes:
         call: the inputs; a state a row of the batch.
         absent: (B, 1, L, 1) bool, true where there is no key; None where all exist.
+        decay: (B, H_kv, L, 1), zero where there is no key; None where nothing decays.
     """
 
     call: AttentionCall
     absent: Tensor | None
+    decay: Tensor | None = None
 
     @classmethod
     def of(cls, call: AttentionCall) -> Problem:
         """The call, with its lengths as a mask."""
-        lengths = call.key_lengths
-        if lengths is None:
-            return cls(call, None)
-        return cls(call, absent(lengths.to(call.device), call.key_length))
+        gone = None
+        if call.key_lengths is not None or call.attn_mask is not None:
+            gone = absent_keys(call.key, call.key_lengths, call.attn_mask)
+        return cls(call, gone, _decay(call.log_decay, gone))
 
     def batch(self, group: slice) -> Problem:
         """The same for some of the sequences."""
@@ -45,18 +49,28 @@ class Problem(NamedTuple):
             query=call.query[group], key=call.key[group], value=call.value[group],
             initial_state=some(call.initial_state, group),
         )  # fmt: skip
-        return Problem(part, None if self.absent is None else self.absent[group])
+        absent = None if self.absent is None else self.absent[group]
+        return Problem(part, absent, None if self.decay is None else self.decay[group])
 
     def new_gradients(self, grad_initial: LinearAttentionState | None) -> Gradients:
-        """Contiguous tensors, not yet written, for the gradients of query, key and value."""
+        """Contiguous tensors, not yet written but for the decay's, which others are added to."""
         query, key, value = (
             torch.empty_like(x, memory_format=torch.contiguous_format) for x in self.call[:3]
         )
-        return Gradients(query, key, value, grad_initial)
+        decay = self.call.log_decay
+        if decay is not None:
+            decay = torch.zeros_like(decay, memory_format=torch.contiguous_format)
+        return Gradients(query, key, value, grad_initial, decay)
+
+    def grouped(self, x: Tensor) -> Tensor:
+        """(B, H, ...), as queries are, as (B, H_kv, G, ...); as it is where G = 1."""
+        call = self.call
+        return x if call.groups == 1 else x.unflatten(1, (call.kv_heads, call.groups))
 
     def queries(self, work: Workspace, part: Segment) -> Tensor:
-        """phi(q) of a segment, (chunks * B * H, C, F)."""
-        return load_features(work, "q", self.call.feature_map, self.call.query, part)
+        """phi(q) of a segment, (chunks * B * H_kv, G * C, F)."""
+        query = self.grouped(self.call.query)
+        return load_features(work, "q", self.call.feature_map, query, part)
 
     def keys(self, work: Workspace, part: Segment) -> Tensor:
         """phi(k) of a segment, zero where there is no key, (chunks * B * H, C, F)."""
@@ -79,53 +93,110 @@ class Problem(NamedTuple):
         return tile
 
 
+class Results(NamedTuple):
+    """An `Output` whose normalizer is always there.
+
+    Attributes:
+        out: (B, H, N, M), or with the heads in groups.
+        normalizer: (B, H, N), likewise.
+        state: as in `Output`.
+    """
+
+    out: Tensor
+    normalizer: Tensor
+    state: LinearAttentionState | None
+
+
+class Upstream(NamedTuple):
+    """The gradients that arrive, of a call or a part of its batch.
+
+    Attributes:
+        out: (B, H, N, M).
+        normalizer: (B, H, N); None where nothing was made of it but the output.
+        state: None where it was not used.
+        normalized: the output was divided by the normalizer.
+    """
+
+    out: Tensor
+    normalizer: Tensor | None
+    state: LinearAttentionState | None
+    normalized: bool
+
+
 def some(state: LinearAttentionState | None, group: slice) -> LinearAttentionState | None:
     """The states of some of the sequences."""
     return None if state is None else LinearAttentionState(state.s[group], state.z[group])
 
 
+def _decay(log_decay: Tensor | None, absent: Tensor | None) -> Tensor | None:
+    if log_decay is None:
+        return None
+    decay = log_decay[..., None]
+    return decay if absent is None else decay.masked_fill(absent, 0)
+
+
 def window(x: Tensor, part: Segment) -> Tensor:
     """The segment's positions of (B, H, N, D), as a (chunks, B, H, C, D) view."""
-    run = x[:, :, part.start : part.stop]
-    batch, heads, _, dim = run.shape
-    b, h, n, d = run.stride()
-    shape = (part.chunks, batch, heads, part.size, dim)
-    return run.as_strided(shape, (n * part.size, b, h, n, d))
+    run = x[..., part.start : part.stop, :]
+    *outer, n, d = run.stride()
+    shape = (part.chunks, *run.shape[:-2], part.size, run.shape[-1])
+    return run.as_strided(shape, (n * part.size, *outer, n, d))
+
+
+def flat(scratch: Tensor) -> Tensor:
+    """(chunks, B, H, C, D) -> (chunks * B * H, C, D); (chunks, B, H_kv, G, C, D) likewise."""
+    rows = scratch.flatten(0, 2)
+    return rows if rows.dim() == 3 else rows.flatten(1, 2)
 
 
 def load(work: Workspace, name: str, x: Tensor, part: Segment) -> Tensor:
     """The segment of `x` in scratch, (chunks * B * H, C, D)."""
     view = window(x, part)
-    return work(name, *view.shape).copy_(view).flatten(0, 2)
+    return flat(work(name, *view.shape).copy_(view))
 
 
 def load_features(work: Workspace, name: str, phi: str, x: Tensor, part: Segment) -> Tensor:
     """phi of the segment of `x` in scratch, (chunks * B * H, C, F)."""
     view = window(x, part)
     out = work(name, *view.shape)
-    return pointwise.apply_into(phi, view, out, work("scratch", *view.shape)).flatten(0, 2)
+    return flat(pointwise.apply_into(phi, view, out, work("scratch", *view.shape)))
 
 
 def load_output_gradient(
-    work: Workspace, grad_out: Tensor, normalizer: Tensor, part: Segment
+    work: Workspace, output: Results, above: Upstream, part: Segment
 ) -> Tensor:
     """g = G / n of a segment, (chunks * B * H, C, M)."""
-    view = window(grad_out, part)
+    if not above.normalized:
+        return load(work, "g", above.out, part)
+    view = window(above.out, part)
     g = work("g", *view.shape)
-    return torch.div(view, window(normalizer[..., None], part), out=g).flatten(0, 2)
+    return flat(torch.div(view, window(output.normalizer[..., None], part), out=g))
 
 
-def load_normalizer_gradient(work: Workspace, g: Tensor, out: Tensor, part: Segment) -> Tensor:
-    """h = -g . V' of a segment, (chunks * B * H, C, 1)."""
-    view = window(out, part)
-    products = torch.mul(g.view(view.shape), view, out=work("o", *view.shape))
-    return products.sum(-1, keepdim=True).neg_().flatten(0, 2)
+def load_normalizer_gradient(
+    work: Workspace, g: Tensor, output: Results, above: Upstream, part: Segment
+) -> Tensor:
+    """h = -g . V', and the normalizer's own, of a segment, (chunks * B * H, C, 1)."""
+    view = window(output.out, part)
+    if above.normalized:
+        products = torch.mul(g.view(view.shape), view, out=work("o", *view.shape))
+        h = flat(products.sum(-1, keepdim=True).neg_())
+    else:
+        h = g.new_zeros(*g.shape[:2], 1)
+    if above.normalizer is not None:
+        h.add_(load(work, "h", above.normalizer[..., None], part))
+    return h
 
 
-def write_output(numerator: Tensor, total: Tensor, into: Output, part: Segment) -> None:
+def write_output(
+    numerator: Tensor, total: Tensor, into: Results, part: Segment, *, normalize: bool
+) -> None:
     """V' = numerator / n of a segment to the output, and n beside it."""
-    view = window(into.out, part)
-    torch.div(numerator.view(view.shape), total.view(*view.shape[:-1], 1), out=view)
+    if normalize:
+        view = window(into.out, part)
+        torch.div(numerator.view(view.shape), total.view(*view.shape[:-1], 1), out=view)
+    else:
+        store(numerator, into.out, part)
     store(total, into.normalizer[..., None], part)
 
 

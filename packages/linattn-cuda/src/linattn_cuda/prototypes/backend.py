@@ -90,10 +90,13 @@ def unsupported(call: AttentionCall) -> str | None:
         return _FORWARD_ONLY
     if not call.is_causal:
         return f"its rungs are causal and is_causal is False; {_ELSEWHERE}."
-    for name in ("key_lengths", "cu_seqlens", "initial_state", "return_state"):
+    taken_by_none = ("attn_mask", "key_lengths", "cu_seqlens", "initial_state", "return_state")
+    for name in (*taken_by_none, "log_decay", "return_normalizer"):
         value = getattr(call, name)
         if value is not None and value is not False:
             return f"its rungs take no {name}; {_ELSEWHERE}."
+    if not call.normalize or call.heads != call.kv_heads:
+        return f"its rungs normalize and have no groups of heads; {_ELSEWHERE}."
     return _unsupported_numbers(call)
 
 

@@ -1,0 +1,221 @@
+"""Arguments that come in several shapes, brought into the one that a call's record holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from linattn_core.calls import AttentionCall, StepCall
+from linattn_core.errors import expected, shown
+from linattn_core.state import LinearAttentionState, accumulation_dtype
+
+
+def is_extended(call: AttentionCall, enable_gqa: bool) -> bool:
+    """Whether a call uses one of the arguments that most do not; its flags have been checked then.
+
+    Short calls feel this, so a plain one passes in one expression.
+    """
+    if (
+        call.normalize is True
+        and enable_gqa is False
+        and call.return_normalizer is False
+        and call.attn_mask is None
+        and call.log_decay is None
+    ):
+        return False
+    check_flags(
+        enable_gqa=enable_gqa, normalize=call.normalize, return_normalizer=call.return_normalizer
+    )
+    return True
+
+
+def is_extended_step(call: StepCall, enable_gqa: bool) -> bool:
+    """The same for a step."""
+    if (
+        call.normalize is True
+        and enable_gqa is False
+        and call.state_indices is None
+        and call.log_decay is None
+    ):
+        return False
+    check_flags(enable_gqa=enable_gqa, normalize=call.normalize)
+    return True
+
+
+def check_flags(**flags: bool) -> None:
+    """Checks that each is True or False, and not something that only counts as that."""
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise TypeError(expected(name, "True or False", shown(value)))
+
+
+def completed(call: AttentionCall) -> AttentionCall:
+    """The call with its mask as (B, L), its decay as (B, H_kv, L), and no eps where none is added.
+
+    Raises:
+        TypeError, ValueError: a mask or decay of another kind, dtype or shape.
+    """
+    if call.attn_mask is not None:
+        call = call._replace(attn_mask=key_mask(call.attn_mask, call))
+    if call.log_decay is not None:
+        _check_causal_decay(call)
+        call = call._replace(log_decay=_position_decay(call.log_decay, call))
+    return call if call.normalize else call._replace(eps=0.0)
+
+
+def completed_step(call: StepCall) -> StepCall:
+    """The same for a step: its decay as (B, H_kv), its slots beside the state."""
+    if call.log_decay is not None:
+        call = call._replace(log_decay=_step_decay(call.log_decay, call))
+    if call.state_indices is not None:
+        call = call._replace(state_indices=call.state_indices.to(call.device))
+    return call if call.normalize else call._replace(eps=0.0)
+
+
+def key_mask(mask: Tensor, call: AttentionCall) -> Tensor:
+    """The mask as (B, L), a view where it can be.
+
+    Args:
+        mask: bool, (B, L) or broadcastable to (B, 1, 1, L); True takes part.
+        call: whose keys are masked.
+    """
+    _check_tensor("attn_mask", mask)
+    if mask.dtype != torch.bool:
+        advice = "True takes part; a float mask of 0 and -inf is mask == 0"
+        raise TypeError(expected("attn_mask", "torch.bool", mask.dtype, advice))
+    batch, length = call.batch, call.key_length
+    per_key = mask if mask.dim() == 2 else _without_queries(mask, batch, length)
+    _check_broadcast("attn_mask", per_key, (batch, length), "keys alone may be masked")
+    return per_key.to(call.device).expand(batch, length)
+
+
+def _without_queries(mask: Tensor, batch: int, length: int) -> Tensor:
+    """(B or 1, L or 1) of a mask that broadcasts to (B, 1, 1, L)."""
+    shape = (1,) * (4 - mask.dim()) + tuple(mask.shape)
+    if len(shape) != 4 or shape[1:3] != (1, 1):
+        raise ValueError(
+            expected(
+                "attn_mask",
+                f"(batch, length) or what broadcasts to {(batch, 1, 1, length)}",
+                f"shape {tuple(mask.shape)}",
+                "a mask that differs between heads or queries needs softmax attention; keys later "
+                "than the query are left out by is_causal=True",
+            )
+        )
+    return mask.reshape(shape[0], shape[3])
+
+
+def _check_causal_decay(call: AttentionCall) -> None:
+    if not call.is_causal:
+        advice = "without an order of positions nothing decays"
+        raise ValueError(expected("log_decay", "is_causal=True", "a non-causal call", advice))
+
+
+def _position_decay(decay: Tensor, call: AttentionCall) -> Tensor:
+    heads, shape = call.kv_heads, (call.batch, call.kv_heads, call.key_length)
+    decay = _wide_decay(decay, call.value, (heads,), shape)
+    return decay[:, None].expand(shape) if decay.dim() == 1 else decay
+
+
+def _step_decay(decay: Tensor, call: StepCall) -> Tensor:
+    shape = (call.batch, call.kv_heads)
+    return _wide_decay(decay, call.value, shape[1:], shape).expand(shape)
+
+
+def _wide_decay(decay: Tensor, value: Tensor, *shapes: tuple[int, ...]) -> Tensor:
+    """The decay in the dtype of the sums, once its shape is one of these."""
+    _check_tensor("log_decay", decay)
+    if not decay.is_floating_point():
+        raise TypeError(expected("log_decay", "floating point", decay.dtype, "convert it"))
+    if tuple(decay.shape) not in shapes:
+        wanted = " or ".join(f"{x}" for x in shapes)
+        raise ValueError(expected("log_decay", f"shape {wanted}", f"shape {tuple(decay.shape)}"))
+    if decay.device != value.device:
+        got = f"a tensor on {decay.device}"
+        raise ValueError(expected("log_decay", f"one on {value.device}", got, "move it"))
+    return decay.to(accumulation_dtype(value.dtype))
+
+
+def in_one_dtype(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Tensors of several dtypes, under autocast, in the one that it casts to; else as they are.
+
+    float64 is left alone, as autocast leaves it.
+    """
+    tensors = query, key, value
+    if not all(isinstance(x, Tensor) and x.is_floating_point() for x in tensors):
+        return tensors
+    dtypes, kind = {x.dtype for x in tensors}, query.device.type
+    if len(dtypes) == 1 or torch.float64 in dtypes or not torch.is_autocast_enabled(kind):
+        return tensors
+    dtype = torch.get_autocast_dtype(kind)
+    return query.to(dtype), key.to(dtype), value.to(dtype)
+
+
+def check_heads(query: Tensor, key: Tensor, value: Tensor, *, enable_gqa: bool) -> None:
+    """Checks that keys and values have one number of heads, and the queries that or a multiple."""
+    heads, kv_heads = query.shape[1], key.shape[1]
+    if kv_heads != value.shape[1]:
+        got = f"{kv_heads} and {value.shape[1]}"
+        raise ValueError(expected("key and value", "the same number of heads", got))
+    if heads == kv_heads:
+        return
+    if not enable_gqa:
+        got = f"{heads} and {kv_heads}"
+        advice = "pass enable_gqa=True where groups of query heads share a key/value head"
+        raise ValueError(expected("query and key", "the same number of heads", got, advice))
+    if not kv_heads or heads % kv_heads:
+        wanted = f"query heads in a multiple of the {kv_heads} key/value heads"
+        raise ValueError(expected("enable_gqa=True", wanted, heads))
+
+
+def check_slots(call: StepCall, indices: Tensor, *, inplace: bool) -> None:
+    """Checks kind, dtype and shape of `state_indices`; the numbers are checked by the operator."""
+    _check_tensor("state_indices", indices)
+    if indices.dtype not in (torch.int32, torch.int64):
+        raise TypeError(expected("state_indices", "int32 or int64", indices.dtype, "convert it"))
+    if tuple(indices.shape) != (call.batch,):
+        got = f"shape {tuple(indices.shape)}"
+        raise ValueError(expected("state_indices", f"shape {(call.batch,)}, a slot a row", got))
+    if not inplace:
+        advice = "the states stay in their slots"
+        raise ValueError(expected("state_indices", "inplace=True", "inplace=False", advice))
+
+
+def check_slot_numbers(indices: Tensor, slots: int) -> None:
+    """Checks that no row names a slot that is not there, nor one that another row names."""
+    numbers = [x for x in indices.tolist() if x != -1]
+    if any(not 0 <= x < slots for x in numbers):
+        wanted = f"numbers from 0 to {slots - 1}, or -1 for an empty row"
+        raise ValueError(expected("state_indices", wanted, indices.tolist()))
+    if len(set(numbers)) < len(numbers):
+        advice = "two rows cannot update one state in one step"
+        raise ValueError(expected("state_indices", "each slot once", indices.tolist(), advice))
+
+
+def check_decay_numbers(decay: Tensor) -> None:
+    """Checks that nothing grows: every number is 0 or less, and none is NaN."""
+    if decay.numel() and not bool((decay <= 0).all()):
+        worst = decay[~(decay <= 0)].flatten()[0].item()
+        advice = "it is the logarithm of a factor of at most 1"
+        raise ValueError(expected("log_decay", "numbers of at most 0", worst, advice))
+
+
+def returned(
+    out: Tensor, normalizer: Tensor | None, state: LinearAttentionState | None
+) -> Tensor | tuple[Tensor | LinearAttentionState, ...]:
+    """What the caller gets: the output, and after it what was asked for."""
+    extras = [x for x in (normalizer, state) if x is not None]
+    return (out, *extras) if extras else out
+
+
+def _check_broadcast(what: str, x: Tensor, shape: Sequence[int], advice: str) -> None:
+    if any(size not in (1, wanted) for size, wanted in zip(x.shape, shape, strict=True)):
+        got = f"shape {tuple(x.shape)}"
+        raise ValueError(expected(what, f"(batch, length) = {tuple(shape)}", got, advice))
+
+
+def _check_tensor(what: str, x: object) -> None:
+    if not isinstance(x, Tensor):
+        raise TypeError(expected(what, "a torch.Tensor", shown(x)))

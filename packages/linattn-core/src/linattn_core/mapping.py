@@ -1,0 +1,63 @@
+"""Feature maps of a call: which of them kernels apply, and those that run before the operator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from linattn_core import pointwise
+from linattn_core.calls import AttentionCall
+from linattn_core.errors import expected
+from linattn_core.feature_maps.base import FeatureMap
+from linattn_core.feature_maps.registry import get_feature_map, shared_feature_map
+from linattn_core.reference.definition import absent_keys
+from linattn_core.state import accumulation_dtype
+
+
+def left_for_kernels(feature_map: Any) -> str:
+    """The map that is left for kernels to apply."""
+    if isinstance(feature_map, str):
+        return feature_map if feature_map in pointwise.POINTWISE else "identity"
+    return getattr(feature_map, "pointwise", None) or "identity"
+
+
+def is_applied_inside(feature_map: Any) -> bool:
+    """Whether kernels apply the map themselves."""
+    return feature_map in pointwise.POINTWISE or getattr(feature_map, "pointwise", None) is not None
+
+
+def without_padding(call: AttentionCall) -> Tensor:
+    """Keys, zero where absent, for maps that run before the operator: 0 times NaN is NaN."""
+    gone = absent_keys(call.key, call.key_lengths, call.attn_mask)
+    return call.key if gone is None else call.key.masked_fill(gone, 0)
+
+
+def map_features(
+    query: Tensor, key: Tensor, feature_map: str | FeatureMap
+) -> tuple[Tensor, Tensor]:
+    """phi(Q) and phi(K), where kernels do not apply phi."""
+    head_dim = query.shape[-1]
+    if isinstance(feature_map, str):
+        mapping = shared_feature_map(feature_map, head_dim)
+    else:
+        mapping = get_feature_map(feature_map, head_dim)
+    mapped_query, mapped_key = mapping(query, key)
+    _check_features(mapping, query, mapped_query, mapped_key)
+    # A map may widen half precision to float32; anything else goes on in the inputs' dtype.
+    wider = accumulation_dtype(query.dtype)
+    dtypes = {mapped_query.dtype, mapped_key.dtype}
+    if dtypes != {query.dtype} and dtypes != {wider}:
+        mapped_query, mapped_key = mapped_query.to(wider), mapped_key.to(wider)
+    return mapped_query, mapped_key
+
+
+def _check_features(mapping: FeatureMap, query: Tensor, phi_q: Tensor, phi_k: Tensor) -> None:
+    name = type(mapping).__name__
+    if phi_q.shape[-1] != phi_k.shape[-1]:
+        got = f"{phi_q.shape[-1]} and {phi_k.shape[-1]}"
+        raise ValueError(expected(name, "one feature dim for queries and keys", got))
+    shape = (*query.shape[:-1], mapping.feature_dim(query.shape[-1]))
+    if tuple(phi_q.shape) != shape:
+        wanted = f"{shape} from queries {tuple(query.shape)}, as its feature_dim says"
+        raise ValueError(expected(name, wanted, tuple(phi_q.shape)))

@@ -1,0 +1,77 @@
+"""The operators under the transforms of torch.func: grad, vjp, vmap and what is made of them.
+
+torch's own way to register an operator's gradient has no form that these transforms take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from linattn_core.errors import expected
+
+
+def transformable(
+    kernel: Callable[..., Any],
+    context: Callable[..., None],
+    backward: Callable[..., Any],
+    *,
+    packed: int | None = None,
+) -> Callable[..., Any]:
+    """The operator as a function that transforms take; its tensors have the batch first.
+
+    Args:
+        kernel: computes, from tensors that no transform wraps.
+        context, backward: as for `torch.library.register_autograd`; `backward` may call what this
+            function returns.
+        packed: the number of the argument `cu_seqlens`, which no larger batch can hold.
+    """
+
+    def rule(info: Any, in_dims: Sequence[int | None], *arguments: Any) -> tuple[Any, Any]:
+        _check_whole(arguments, packed)
+        pairs = zip(arguments, in_dims, strict=True)
+        results = function.apply(*(_joined(x, dim, info.batch_size) for x, dim in pairs))
+        return tuple(_parted(x, info.batch_size) for x in results), (0,) * len(results)
+
+    methods = {"forward": kernel, "setup_context": context, "backward": backward, "vmap": rule}
+    members = {name: staticmethod(method) for name, method in methods.items()}
+    function = cast(Any, type("Transformable", (torch.autograd.Function,), members))
+    apply: Callable[..., Any] = function.apply
+    return apply
+
+
+def refuse_second_derivatives(ctx: Any, *_: Tensor) -> tuple[Tensor, ...]:
+    """The backward of gradients: transforms nest once."""
+    raise NotImplementedError(
+        expected(
+            "linear attention under torch.func",
+            "first derivatives",
+            "a second one",
+            "differentiate linattn_core.reference.chunked, or use torch.autograd.grad",
+        )
+    )
+
+
+def _check_whole(arguments: Sequence[Any], packed: int | None) -> None:
+    if packed is not None and arguments[packed] is not None:
+        advice = "pack the mapped sequences too, or call it in a loop"
+        raise ValueError(expected("vmap", "sequences that are not packed", "cu_seqlens", advice))
+
+
+def _joined(x: Any, dim: int | None, size: int) -> Any:
+    """(V, B, ...) -> (V * B, ...), what is not mapped repeated as a view first."""
+    if not isinstance(x, Tensor):
+        return x
+    mapped = x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
+    return mapped.flatten(0, 1)
+
+
+def _parted(x: Tensor, size: int) -> Tensor:
+    """The inverse; a result that stands for none stands for none in every call."""
+    if x.dim() == 1:
+        return x.new_empty(size, 0)
+    parted: Tensor = x.unflatten(0, (size, x.shape[0] // size))
+    return parted

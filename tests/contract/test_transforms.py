@@ -1,0 +1,103 @@
+"""The operator and the step under torch.func: what a loop of ordinary calls gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from linattn_core import LinearAttentionState, linear_attention, linear_attention_step
+
+from .agreement import assert_agree
+from .cases import drawing
+from .places import widest
+
+MAY_REFUSE = True
+
+
+def inputs(backend: str, batch: int = 3) -> list[Tensor]:
+    draw = drawing(0)
+    return [draw(batch, 2, 6, d, dtype=widest(backend)) for d in (4, 4, 3)]
+
+
+def attending(backend: str, **options: object) -> Callable[..., Tensor]:
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        out, state = linear_attention(q, k, v, return_state=True, backend=backend, **options)
+        return out.sin().sum() + state.s.cos().sum()
+
+    return attend
+
+
+OPTIONS = [
+    {"is_causal": True},
+    {"is_causal": False},
+    {"is_causal": True, "attn_mask": torch.arange(6) % 3 > 0},
+    {"is_causal": True, "log_decay": torch.tensor([-0.5, -2.0])},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda x: "-".join(x))
+def test_grad_and_vjp(options: dict[str, object], backend: str) -> None:
+    q, k, v = inputs(backend)
+    attend = attending(backend, **options)
+    leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+    expected = torch.autograd.grad(attend(*leaves), leaves)
+    for got, wanted in zip(torch.func.grad(attend, (0, 1, 2))(q, k, v), expected, strict=True):
+        assert_agree(got, wanted)
+    value, pull = torch.func.vjp(attend, q, k, v)
+    assert_agree(pull(torch.ones_like(value))[0], expected[0])
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda x: "-".join(x))
+def test_vmap_is_a_loop(options: dict[str, object], backend: str) -> None:
+    """Mapped over a new dimension, and one tensor not at all."""
+    q, k, v = inputs(backend)
+    others = torch.stack((k, 2 * k), 1)  # mapped in dimension 1
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return linear_attention(q, k, v, backend=backend, **options)
+
+    got = torch.func.vmap(attend, in_dims=(None, 1, None))(q, others, v)
+    expected = torch.stack([attend(q, x, v) for x in others.unbind(1)])
+    assert_agree(got, expected)
+
+
+def test_gradients_of_each_sample(backend: str) -> None:
+    q, k, v = inputs(backend)
+    attend = attending(backend, is_causal=True)
+    each = torch.func.vmap(torch.func.grad(lambda *x: attend(*(y[None] for y in x))))(q, k, v)
+    loop = [torch.func.grad(attend)(*(x[i : i + 1] for x in (q, k, v))) for i in range(3)]
+    assert_agree(each, torch.cat(loop))
+
+
+def test_a_step_mapped_and_differentiated(backend: str) -> None:
+    q, k, v = (x[:, :, 0] for x in inputs(backend))
+    s, z = torch.ones(3, 2, 4, 3, dtype=q.dtype), torch.ones(3, 2, 4, dtype=q.dtype)
+
+    def step(q: Tensor, s: Tensor) -> Tensor:
+        out, _ = linear_attention_step(q, k, v, LinearAttentionState(s, z), backend=backend)
+        return out
+
+    rows = torch.stack((q, 3 * q))
+    got = torch.func.vmap(step, in_dims=(0, None))(rows, s)
+    assert_agree(got, torch.stack([step(x, s) for x in rows]))
+    jacobian = torch.func.jacrev(lambda x: step(x, s).sum((0, 1)))(q)
+    assert jacobian.shape == (3, *q.shape)
+
+
+def test_what_transforms_cannot_do_is_said(backend: str) -> None:
+    q, k, v = inputs(backend, batch=1)
+    bounds = torch.tensor([0, 2, 6])
+
+    def packed(x: Tensor) -> Tensor:
+        return linear_attention(x, k, v, cu_seqlens=bounds, backend=backend)
+
+    with pytest.raises(ValueError, match="vmap: expected sequences that are not packed"):
+        torch.func.vmap(packed)(torch.stack((q, q)))
+    attend = attending(backend, is_causal=True)
+    with pytest.raises(
+        NotImplementedError, match=r"first derivatives, got a second one; .*chunked"
+    ):
+        torch.func.grad(lambda x: torch.func.grad(attend)(x, k, v).sum())(q)
