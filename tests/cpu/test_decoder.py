@@ -135,6 +135,20 @@ def test_an_infinite_weight_reaches_the_output(instruction_set: str) -> None:
         assert found[:, [0, 1, 3, 4, 5, 6]].isfinite().all()
 
 
+@pytest.mark.parametrize("batch", [1, 40])
+@torch.no_grad()
+def test_int8_sums_do_not_overflow(instruction_set: str, batch: int) -> None:
+    """700 equal activations and weights: as 16 and 8 bits, their products' sum exceeds 31 bits."""
+    model = model_of(ffn_dim=700)
+    for layer in model.describe().layers:
+        layer.expand.weight.zero_(), layer.expand.bias.fill_(1.0)
+        layer.contract.weight[:, ::2], layer.contract.weight[:, 1::2] = 0.01, -0.01
+    tokens = random_tokens(model, batch, 4)
+    found, _ = compile_decoder(model, "int8", backend="cpu").prefill(tokens[:, :-1])
+    expected = model(tokens[:, :-1])[:, -1]
+    torch.testing.assert_close(found, expected, rtol=0, atol=ERRORS["int8"])
+
+
 @pytest.mark.parametrize("batch", [1, 3, 150])
 @torch.no_grad()
 def test_more_threads_than_cores_give_the_same_bits(batch: int) -> None:

@@ -23,7 +23,8 @@ struct MatrixSource {
 };
 
 // W of y = x W + b in panels of `Kernels::panel_width` outputs; within a panel, inputs stand in
-// groups of as many as fill 32 bits: [panel][group of inputs][output][input of the group].
+// groups of as many as fill 32 bits: [panel][group of inputs][output][input of the group], in the
+// order in which the instruction set takes a group's inputs.
 // What lies past the last output or input is 0.
 struct PackedMatrix {
     std::int64_t inputs, outputs;

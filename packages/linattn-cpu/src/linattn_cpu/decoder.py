@@ -6,8 +6,8 @@ Weights are kept as
 - bfloat16: each weight rounded to nearest, an error of 2^-9 of itself. Activations stay in float32,
   but from 16 rows on a machine with AVX512-BF16 rounds those that enter a product too;
 - int8: 127 levels to either side of zero for each output of a matrix, an error of at most 1/254 of
-  that output's largest weight. Activations stay in float32, or where a machine has VNNI enter
-  products as 16 bits, an error of at most 2^-16 of their row's largest.
+  that output's largest weight. Activations enter products as 16 bits, an error of at most 2^-16 of
+  their row's largest; on arm64 they stay in float32.
 
 Biases, norms, embeddings and positions are float32 always.
 """

@@ -77,7 +77,12 @@ static void multiply_tile(const Run& run, const Operand& x, const PackedMatrix& 
     }
     const Sums<R> sums = From::template multiply<R>(x, row, matrix, panel);
     float stored[R][kPanel];
-    std::memcpy(stored, &sums, sizeof stored);
+    // One by one: copied as a whole, the sums would not stay in registers inside the loop.
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+        store(stored[r], sums.of[r][0]);
+        store(stored[r] + W<float>, sums.of[r][1]);
+    }
     for (int r = 0; r < R; ++r) finish(run, matrix, row + r, panel * kPanel, stored[r], result);
 }
 
@@ -96,18 +101,21 @@ static void multiply_share(const Run& run, const Operand& x, std::int64_t rows, 
 
 static void multiply(const Run& run, const Operand& x, ActivationFormat format, std::int64_t rows,
                      const PackedMatrix& matrix, const Result& result) {
-#ifdef LINATTN_SHORT_PRODUCTS
+#if defined(LINATTN_SHORT_PRODUCTS)
     if (format == ActivationFormat::bf16) return multiply_share<FromBf16>(run, x, rows, matrix, result);
     if (format == ActivationFormat::bytes) return multiply_share<FromBytes>(run, x, rows, matrix, result);
+#elif defined(LINATTN_PAIRS)
+    if (format == ActivationFormat::shorts) return multiply_share<FromShorts>(run, x, rows, matrix, result);
+#else
+    if (run.model.format == WeightFormat::int8) {
+        return multiply_share<FromFloats<WeightFormat::int8>>(run, x, rows, matrix, result);
+    }
 #endif
     (void)format;
-    switch (run.model.format) {
-        case WeightFormat::float32:
-            return multiply_share<FromFloats<WeightFormat::float32>>(run, x, rows, matrix, result);
-        case WeightFormat::bfloat16:
-            return multiply_share<FromFloats<WeightFormat::bfloat16>>(run, x, rows, matrix, result);
-        case WeightFormat::int8: return multiply_share<FromFloats<WeightFormat::int8>>(run, x, rows, matrix, result);
+    if (run.model.format == WeightFormat::bfloat16) {
+        return multiply_share<FromFloats<WeightFormat::bfloat16>>(run, x, rows, matrix, result);
     }
+    multiply_share<FromFloats<WeightFormat::float32>>(run, x, rows, matrix, result);
 }
 
 // The rows of x in the format in which they enter the product.
@@ -119,18 +127,14 @@ static Operand operand_of(const Run& run, ActivationFormat format, const Buffer&
 
 // Converts the part's rows of x.
 static void convert_rows(const Run& run, ActivationFormat format, const Buffer& x) {
-#ifdef LINATTN_SHORT_PRODUCTS
+    if (format == ActivationFormat::floats) return;
     const std::int64_t first = run.block.is_single_row() ? run.member.part : 0;
     char* const to = run.space.operand + first * x.width * kOperandBytes;
     float* const scales = run.space.scales + first;
     const Share rows = run.rows();
     for (std::int64_t r = rows.begin; r < rows.end; ++r) {
-        char* row = to + r * x.width * kOperandBytes;
-        if (format == ActivationFormat::bf16) to_bf16(x.row(r), x.width, row);
-        if (format == ActivationFormat::bytes) scales[r] = to_bytes(x.row(r), x.width, row);
+        scales[r] = convert_row(format, x.row(r), x.width, to + r * x.width * kOperandBytes);
     }
-#endif
-    (void)run, (void)format, (void)x;
 }
 
 // LayerNorm of the part's rows of the stream, or the rows as they are where there is no norm.

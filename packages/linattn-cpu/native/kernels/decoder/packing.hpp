@@ -18,6 +18,20 @@ constexpr int group_of(WeightFormat format) {
     return format == WeightFormat::float32 ? 1 : format == WeightFormat::bfloat16 ? 2 : 4;
 }
 
+// Machines that multiply integers of 16 bits in pairs, and not those of 8.
+#if defined(__SSE2__) && !defined(__AVX512VNNI__)
+#define LINATTN_PAIRS
+#endif
+
+// Where input i of a group of integers stands in its word: bytes 0 and 2, or 1 and 3, become a pair.
+constexpr int place_of(int i) {
+#ifdef LINATTN_PAIRS
+    return i % 2 * 2 + i / 2;
+#else
+    return i;
+#endif
+}
+
 // Words of 32 bits in a panel.
 constexpr std::int64_t panel_words(WeightFormat format, std::int64_t inputs) {
     return (inputs + group_of(format) - 1) / group_of(format) * kPanel;
@@ -80,7 +94,7 @@ LINATTN_INLINE UInt32s word_part(Vec<float> x, int i, Vec<float> inverse, Int32s
     const Vec<float> round = broadcast(0x1.8p23f);
     const Int32s level = bits<Int32s>(x * inverse + round) - bits<Int32s>(round);
     sum += level;
-    return (bits<UInt32s>(level) & 255u) << (8 * i);
+    return (bits<UInt32s>(level) & 255u) << (8 * place_of(i));
 }
 
 template <WeightFormat F>

@@ -5,6 +5,8 @@
 
 #if defined(__AVX512BF16__) && defined(__AVX512VNNI__)
 #define LINATTN_SHORT_PRODUCTS
+#endif
+#ifdef __SSE2__
 #include <immintrin.h>
 #endif
 
@@ -12,15 +14,15 @@ LINATTN_BEGIN
 namespace decoding {
 
 // The formats of activations in a product: float32; bfloat16; or integers of 16 bits, with a scale
-// for each row, in two planes of 8 bits.
-enum class ActivationFormat { floats, bf16, bytes };
+// for each row, as they are or in two planes of 8 bits.
+enum class ActivationFormat { floats, bf16, shorts, bytes };
 
 // Rows of activations, ready for a product. A row is `width` numbers, whole panels, and finite past
 // its end, where the weights are 0. Bytes: first the row's high ones, offset by 128, then the low.
 struct Operand {
     const void* rows;
     std::int64_t width;
-    const float* scales;  // of bytes: the scale of each row
+    const float* scales;  // of integers: the scale of each row
 };
 
 // R rows of sums for the two registers of a panel.
@@ -34,6 +36,11 @@ template <int R>
 inline constexpr int kWays = R == 1   ? 4
                              : R <= 3 ? 2
                                       : 1;
+
+// Asks for the lines of a word of each output of a panel.
+LINATTN_INLINE void prefetch_word(const char* word) {
+    for (int line = 0; line < kPanel * 4; line += 64) __builtin_prefetch(word + line);
+}
 
 // Input i of one word of 32 bits, for W outputs.
 template <WeightFormat F>
@@ -51,8 +58,11 @@ LINATTN_INLINE Vec<float> weight_of(UInt32s word, int i) {
 // Weights of any format, unpacked in registers, and activations in float32.
 template <WeightFormat F>
 struct FromFloats {
-    // Rows multiplied at once: their sums fill the registers, with room for the weights.
-    static constexpr int kRows = kRegisters == 32 ? 8 : 4;
+    // Rows multiplied at once: their sums fill the registers, with room for the weights. Unpacking
+    // weights pays for more rows.
+    static constexpr int kRows = kRegisters == 32 ? 8 : F == WeightFormat::float32 ? 4 : 6;
+    // A single row is bound by reading the weights: they are asked for as many bytes before.
+    static constexpr int kAhead = 4096;
 
     template <int R>
     LINATTN_INLINE void add_word(const float* x, std::int64_t width, const char* word, Sums<R>& sums) {
@@ -83,6 +93,7 @@ struct FromFloats {
 #pragma GCC unroll 4
             for (int way = 0; way < kWays<R>; ++way) {
                 const std::int64_t at = word + way;
+                if constexpr (R == 1 && F == WeightFormat::bfloat16) prefetch_word(w + at * kBytes + kAhead);
                 add_word<R>(from + at * kGroup, x.width, w + at * kBytes, ways[way]);
             }
         }
@@ -100,6 +111,75 @@ struct FromFloats {
         return ways[0];
     }
 };
+
+#ifdef LINATTN_PAIRS
+
+using Int16s = typename VectorOf<std::int16_t, kVectorBytes>::type;
+
+// a[2i] b[2i] + a[2i + 1] b[2i + 1] in lane i.
+LINATTN_INLINE Int32s multiply_pairs(Int16s a, Int16s b) {
+#if defined(__AVX512BW__)
+    return (Int32s)_mm512_madd_epi16((__m512i)a, (__m512i)b);
+#elif defined(__AVX2__)
+    return (Int32s)_mm256_madd_epi16((__m256i)a, (__m256i)b);
+#else
+    return (Int32s)_mm_madd_epi16((__m128i)a, (__m128i)b);
+#endif
+}
+
+// Weights of 8 bits and activations of 16: two products a lane and instruction, summed exactly in
+// integers as long as 32 bits hold the sum.
+struct FromShorts {
+    static constexpr int kRows = kRegisters == 32 ? 8 : 4;
+    static constexpr std::int64_t kExactWords = 512 / 4;
+
+    template <int R>
+    struct Integers {
+        Int32s of[R][2];
+    };
+
+    // The two inputs at `from` in every lane.
+    LINATTN_INLINE Int16s broadcast_pair(const std::int16_t* from) {
+        return bits<Int16s>(Int32s{} + load_as<std::int32_t>(from));
+    }
+
+    template <int R>
+    LINATTN_INLINE void add_word(const std::int16_t* x, std::int64_t width, const char* word, Integers<R>& sums) {
+        const auto left = load_as<Int16s>(word), right = load_as<Int16s>(word + kVectorBytes);
+        const Int16s first[2] = {(left << 8) >> 8, (right << 8) >> 8}, second[2] = {left >> 8, right >> 8};
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) {
+            const Int16s x0 = broadcast_pair(x + r * width), x2 = broadcast_pair(x + r * width + 2);
+            sums.of[r][0] += multiply_pairs(first[0], x0);
+            sums.of[r][1] += multiply_pairs(first[1], x0);
+            sums.of[r][0] += multiply_pairs(second[0], x2);
+            sums.of[r][1] += multiply_pairs(second[1], x2);
+        }
+    }
+
+    template <int R>
+    LINATTN_INLINE Sums<R> multiply(const Operand& x, std::int64_t row, const PackedMatrix& matrix,
+                                    std::int64_t panel) {
+        constexpr int kBytes = kPanel * 4;
+        const std::int64_t words = (matrix.inputs + 3) / 4;
+        const auto* from = static_cast<const std::int16_t*>(x.rows) + row * x.width;
+        const char* w = static_cast<const char*>(matrix.panels) + panel * words * kBytes;
+        Sums<R> sums = {};
+        for (std::int64_t word = 0; word < words;) {
+            const std::int64_t end = word + kExactWords < words ? word + kExactWords : words;
+            Integers<R> exact = {};
+            for (; word < end; ++word) add_word<R>(from + 4 * word, x.width, w + word * kBytes, exact);
+#pragma GCC unroll 8
+            for (int r = 0; r < R; ++r) {
+                sums.of[r][0] += __builtin_convertvector(exact.of[r][0], Vec<float>) * x.scales[row + r];
+                sums.of[r][1] += __builtin_convertvector(exact.of[r][1], Vec<float>) * x.scales[row + r];
+            }
+        }
+        return sums;
+    }
+};
+
+#endif  // LINATTN_PAIRS
 
 #ifdef LINATTN_SHORT_PRODUCTS
 

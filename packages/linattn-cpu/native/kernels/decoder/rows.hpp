@@ -56,21 +56,59 @@ static void normalize(const float* from, std::int64_t count, const NormWeights& 
 
 // The format in which `rows` rows of activations enter a product with such weights.
 //
-// bfloat16: a few rows are bound by reading the weights and convert_rows activations in float32; from
-// kBf16Rows rows on, a machine with AVX512-BF16 rounds them to bfloat16 too. int8: a machine with
-// VNNI takes activations as 16 bits, to 2^-16 of the row's largest.
+// bfloat16: a few rows are bound by reading the weights and enter in float32; from kBf16Rows rows on,
+// a machine with AVX512-BF16 rounds them to bfloat16 too. int8: every x86-64 takes activations as 16
+// bits, to 2^-16 of the row's largest.
 inline constexpr std::int64_t kBf16Rows = 16;
 LINATTN_INLINE ActivationFormat activation_format(WeightFormat format, std::int64_t rows) {
-#ifdef LINATTN_SHORT_PRODUCTS
+#if defined(LINATTN_SHORT_PRODUCTS)
     if (format == WeightFormat::bfloat16 && rows >= kBf16Rows) return ActivationFormat::bf16;
     if (format == WeightFormat::int8) return ActivationFormat::bytes;
+#elif defined(LINATTN_PAIRS)
+    if (format == WeightFormat::int8) return ActivationFormat::shorts;
 #endif
     (void)format, (void)rows;
     return ActivationFormat::floats;
 }
 
-// Bytes of a row of operands, at most.
+// Bytes of an operand's number, at most.
 inline constexpr std::int64_t kOperandBytes = 2;
+
+// What makes the largest number of a row 32767 or -32767, and the value of level 1. It is NaN for a
+// row that holds NaN or infinity.
+struct RowScale {
+    float inverse, scale;
+};
+static RowScale scale_of_row(const float* from, std::int64_t width) {
+    Vec<float> largest{}, poison{};
+    for (std::int64_t i = 0; i < width; i += W<float>) {
+        const Vec<float> x = load(from + i), size = x < 0.0f ? -x : x;
+        largest = size > largest ? size : largest;
+        poison += x * 0.0f;
+    }
+    float top = 0;
+    for (int i = 0; i < W<float>; ++i) top = largest[i] > top ? largest[i] : top;
+    return {top > 0 ? 32767.0f / top : 0.0f, top / 32767.0f + sum<float>(poison)};
+}
+
+// 1.5 * 2^23 rounds to an integer, whose bits are the low bits of the sum.
+LINATTN_INLINE UInt32s level_bits(const float* from, float inverse) {
+    return bits<UInt32s>(load(from) * inverse + 0x1.8p23f);
+}
+
+#ifdef LINATTN_PAIRS
+
+// Returns the scale.
+static float to_shorts(const float* from, std::int64_t width, void* to) {
+    const RowScale row = scale_of_row(from, width);
+    for (std::int64_t i = 0; i < width; i += W<float>) {
+        store_as(static_cast<std::int16_t*>(to) + i,
+                 __builtin_convertvector(level_bits(from + i, row.inverse), UInt16s));
+    }
+    return row.scale;
+}
+
+#endif  // LINATTN_PAIRS
 
 #ifdef LINATTN_SHORT_PRODUCTS
 
@@ -80,28 +118,31 @@ static void to_bf16(const float* from, std::int64_t width, void* to) {
     }
 }
 
-// Returns the scale, the value of level 1. It is NaN for a row that holds NaN or infinity.
+// Returns the scale.
 static float to_bytes(const float* from, std::int64_t width, void* to) {
-    Vec<float> largest{}, poison{};
-    for (std::int64_t i = 0; i < width; i += W<float>) {
-        const Vec<float> x = load(from + i), size = x < 0.0f ? -x : x;
-        largest = size > largest ? size : largest;
-        poison += x * 0.0f;
-    }
-    float top = 0;
-    for (int i = 0; i < W<float>; ++i) top = largest[i] > top ? largest[i] : top;
-    const float inverse = top > 0 ? 32767.0f / top : 0.0f;
+    const RowScale row = scale_of_row(from, width);
     auto* high = static_cast<std::uint8_t*>(to);
     for (std::int64_t i = 0; i < width; i += W<float>) {
-        // 1.5 * 2^23 rounds to an integer, whose bits are the low bits of the sum.
-        const UInt32s level = bits<UInt32s>(load(from + i) * inverse + 0x1.8p23f) + 0x8000u;
+        const UInt32s level = level_bits(from + i, row.inverse) + 0x8000u;
         store_as(high + i, _mm512_maskz_cvtepi32_epi8(0xffff, (__m512i)(level >> 8)));
         store_as(high + width + i, _mm512_maskz_cvtepi32_epi8(0xffff, (__m512i)level));
     }
-    return top / 32767.0f + sum<float>(poison);
+    return row.scale;
 }
 
 #endif  // LINATTN_SHORT_PRODUCTS
+
+// A row as it enters a product, into `to`; returns its scale.
+static float convert_row(ActivationFormat format, const float* from, std::int64_t width, void* to) {
+#if defined(LINATTN_SHORT_PRODUCTS)
+    if (format == ActivationFormat::bytes) return to_bytes(from, width, to);
+    to_bf16(from, width, to);
+#elif defined(LINATTN_PAIRS)
+    return to_shorts(from, width, to);
+#endif
+    (void)format, (void)from, (void)width, (void)to;
+    return 1.0f;
+}
 
 }  // namespace decoding
 LINATTN_END
