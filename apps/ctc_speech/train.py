@@ -1,7 +1,7 @@
 """Train a recognizer of phones: audio in, phones out, by CTC.
 
     python apps/ctc_speech/train.py --preset smoke                     seconds, synthetic speech
-    python apps/ctc_speech/train.py --corpus an4 --data-dir DIR        real speech, about an hour
+    python apps/ctc_speech/train.py --corpus an4 --data-dir DIR        real speech, 40 minutes
     python apps/ctc_speech/train.py --corpus an4 --data-dir DIR --attention softmax
 
 Every default is the preset's. A run is a folder: config.json, metrics.jsonl, summary.json,
@@ -35,7 +35,7 @@ class Flags(Recipe):
     """The settings of a run."""
 
     preset: PresetName
-    """smoke: seconds; laptop: about an hour on two cores; paper: the paper's own numbers."""
+    """smoke: seconds; laptop: AN4 in about 40 minutes of one core; paper: the paper's own numbers."""
     data_dir: Path | None = None
     """Folder of the corpus, or with a subfolder of its name; synthetic needs none."""
     lexicon: Path | None = None
