@@ -35,7 +35,7 @@ class Flags(Recipe):
     """The settings of a run."""
 
     preset: PresetName
-    """smoke: seconds; laptop: AN4 in about 40 minutes of one core; paper: the paper's own numbers."""
+    """smoke: seconds; laptop: AN4, 40 minutes of one core; paper: the paper's own numbers."""
     data_dir: Path | None = None
     """Folder of the corpus, or with a subfolder of its name; synthetic needs none."""
     lexicon: Path | None = None
