@@ -46,7 +46,7 @@ class Flags:
     """Train every model within the same time, and compare."""
 
     preset: PresetName = "laptop"
-    """smoke: seconds; laptop: AN4 on two cores; paper: the paper's own numbers."""
+    """smoke: seconds; laptop: for AN4 on one core; paper: the paper's own numbers."""
     corpus: CorpusName = "synthetic"
     """synthetic is made on this machine; the others are read from --data-dir."""
     data_dir: Path | None = None

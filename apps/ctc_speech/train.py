@@ -1,7 +1,7 @@
 """Train a recognizer of phones: audio in, phones out, by CTC.
 
     python apps/ctc_speech/train.py --preset smoke                     seconds, synthetic speech
-    python apps/ctc_speech/train.py --corpus an4 --data-dir DIR        real speech, about an hour
+    python apps/ctc_speech/train.py --corpus an4 --data-dir DIR        real speech, 40 minutes
     python apps/ctc_speech/train.py --corpus an4 --data-dir DIR --attention softmax
 
 Every default is the preset's. A run is a folder: config.json, metrics.jsonl, summary.json,
@@ -18,12 +18,13 @@ if __name__ == "__main__":  # importing torch takes seconds, in which Ctrl-C is 
     signal.signal(signal.SIGINT, lambda *_: (os.write(2, b"interrupted\n"), os._exit(130)))
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast, get_args
 
 from linattn_core.errors import expected, near, shown
 from linattn_models.training import peek_flag, preset_flags, run_script
-from speech.corpora import default_cache, load_corpus
+from speech.corpora import CorpusName, default_cache, load_corpus
 from speech.models import APP
 from speech.presets import PRESETS, Attention, PresetName, Recipe
 from speech.training import train_model
@@ -34,7 +35,7 @@ class Flags(Recipe):
     """The settings of a run."""
 
     preset: PresetName
-    """smoke: seconds; laptop: about an hour on two cores; paper: the paper's own numbers."""
+    """smoke: seconds; laptop: AN4, 40 minutes of one core; paper: the paper's own numbers."""
     data_dir: Path | None = None
     """Folder of the corpus, or with a subfolder of its name; synthetic needs none."""
     lexicon: Path | None = None
@@ -56,11 +57,8 @@ class Flags(Recipe):
 
 def main() -> None:
     """Trains, and recognizes the test set."""
-    attention = peek_flag("attention", "linear")
-    if attention not in get_args(Attention):
-        known = near(attention, get_args(Attention))
-        raise ValueError(expected("--attention", "a known name", shown(attention), known))
-    chosen = cast(Attention, attention)
+    named("corpus", get_args(CorpusName))
+    chosen = cast(Attention, named("attention", get_args(Attention)))
     presets: dict[str, Flags] = {
         name: Flags(**vars(preset(chosen))) for name, preset in PRESETS.items()
     }
@@ -76,6 +74,18 @@ def main() -> None:
     )
     out = flags.run_folder()
     report(train_model(corpus, flags, out, flags.cache, resume=flags.resume), out)
+
+
+def named(flag: str, known: Sequence[str]) -> str:
+    """The value of a flag, the first of the known ones if it is not given.
+
+    Raises:
+        ValueError: it is not known.
+    """
+    value = peek_flag(flag, known[0])
+    if value not in known:
+        raise ValueError(expected(f"--{flag}", "a known name", shown(value), near(value, known)))
+    return value
 
 
 def report(summary: dict[str, Any], out: Path) -> None:

@@ -25,7 +25,8 @@ from tests.training.toy import (
 )
 
 PLATEAU: dict[str, Any] = {"schedule": "plateau", "patience": 1, "drop_factor": 0.5}
-UNSTEADY = {**PLATEAU, "eval_every": 1, "learning_rate": 0.3, "optimizer": "adam"}  # errors also rise
+# At which the error rises at times.
+UNSTEADY = {**PLATEAU, "eval_every": 1, "learning_rate": 0.3, "optimizer": "adam"}
 
 
 def rates(errors: Sequence[float | None], **changes: Any) -> list[float]:

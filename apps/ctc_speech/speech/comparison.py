@@ -127,17 +127,16 @@ class Comparison:
         recipe, out = variant.recipe(self.preset, self.settings), self.out / variant.name
         steps = updates_within(60 * self.minutes, timing["seconds"][variant.model])
         recipe = replace(recipe, training=with_steps(recipe.training, steps))
+        settings: dict[str, Any] = {"preset": self.preset, "corpus": self.corpus.name}
+        settings |= {"attention": variant.attention, "training.seed": variant.seed}
+        settings |= {"training.steps": steps}
+        if variant.attention != "lstm":
+            settings |= {"model.ctc_transformer.depthwise_kernel": recipe.depthwise_kernel}
         print(f"\n{variant.name}, {steps:,} updates, in {out}", flush=True)
         return trained_run(
             out,
             lambda resume: train_model(self.corpus, recipe, out, self.cache, resume=resume),
-            {
-                "preset": self.preset,
-                "corpus": self.corpus.name,
-                "attention": variant.attention,
-                "training.seed": variant.seed,
-                "training.steps": steps,
-            },
+            settings,
             ended=has_ended,
         )
 

@@ -20,9 +20,9 @@ def benchmark_document(record: Mapping[str, Any]) -> str:
         "# What an update of a recognizer costs",
         _epoch_table(record["epoch"]).rstrip(),
         f"An epoch is WSJ's {UTTERANCES:,} utterances; gain: over softmax; GB: the most by which "
-        f"memory rose during an update. Medians of {record['rounds']} rounds in which the models took "
-        f"turns; preset {record['preset']}, torch {where['torch']}, {where['device']}, threads: "
-        f"{where['threads']}, backends: {', '.join(where['backends'])}.",
+        f"memory rose during an update. Medians of {record['rounds']} rounds in which the models "
+        f"took turns; preset {record['preset']}; torch {where['torch']}, {where['device']}, "
+        f"threads: {where['threads']}; backends: {', '.join(where['backends'])}.",
         _curve_table(record["curve"]).rstrip(),
         "Seconds of an update and its memory, by the frames of an utterance.",
         *_failures([*record["epoch"], *record["curve"]]),

@@ -75,7 +75,7 @@ def framed(
         frames, reasons = _computed(utterances, settings, speed, bad_input, progress)
         cache.mkdir(parents=True, exist_ok=True)
         replace_file(path, _packed(frames, reasons))
-    frames, reasons = _read(path)
+    frames, reasons = read_frames(path)
     if reasons and bad_input == "refuse":
         raise ValueError(next(iter(reasons.values())))
     kept = tuple(item for item in utterances if item.id not in reasons)
@@ -129,11 +129,17 @@ def _packed(frames: Sequence[Frames], reasons: dict[str, str]) -> bytes:
     return safetensors.numpy.save(tensors, metadata={"skipped": json.dumps(reasons)})
 
 
-def _read(path: Path) -> tuple[list[Frames], dict[str, str]]:
+def read_frames(path: Path) -> tuple[list[Frames], dict[str, str]]:
+    """The frames of each utterance, mapped, and why others have none, by id.
+
+    Raises:
+        ValueError: a damaged file.
+    """
     try:
-        with safetensors.safe_open(path, "np") as file:
+        # As torch tensors, which are mapped: frames are read from the disk where they are used.
+        with safetensors.safe_open(path, "pt") as file:
             reasons: dict[str, str] = json.loads(file.metadata()["skipped"])
-            whole, lengths = file.get_tensor("frames"), file.get_tensor("lengths")
+            whole, lengths = (file.get_tensor(name).numpy() for name in ("frames", "lengths"))
     except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
         advice = "remove it, and it is made again"
         raise ValueError(expected(str(path), "frames", error, advice)) from error

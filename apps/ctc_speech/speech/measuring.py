@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import multiprocessing
+import signal
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -130,8 +131,12 @@ class Worker:
             cost.bytes = max(cost.bytes, size)
 
     def _started(self) -> ProcessPoolExecutor:
-        # Spawned, not forked: a child forked after OpenMP ran would hang.
-        return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+        # Spawned, not forked: a child forked after OpenMP ran would hang. Ctrl-C is the parent's.
+        ignore: dict[str, Any] = {
+            "initializer": signal.signal,
+            "initargs": (signal.SIGINT, signal.SIG_IGN),
+        }
+        return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), **ignore)
 
 
 def costs(

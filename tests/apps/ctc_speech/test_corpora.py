@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
+import soundfile
 
 from speech.audio import read_audio
 from speech.corpora import Corpus, load_corpus
@@ -14,6 +16,7 @@ from speech.corpora.kaldi import read_data_folder
 from speech.corpora.synthesizer import mnemonics
 from speech.lexicon import parse_lexicon
 from speech.sources import Ark, Command, File
+from tests.apps.ctc_speech.conftest import tone
 
 
 def speakers(corpus: Corpus, split: str) -> set[str]:
@@ -40,6 +43,37 @@ def test_fsdd(shared_data: Path, tmp_path: Path) -> None:
     corpus = load_corpus("fsdd", shared_data / "speech", cache=tmp_path)
     assert [len(of) for of in corpus.splits.values()] == [2_000, 500, 500]
     assert len(read_audio(corpus.splits["test"][0].source)) > 1_600
+
+
+def write_published_an4(folder: Path) -> None:
+    """AN4 as it is published, NIST SPHERE: three speakers to train, one to test, a clip each."""
+    (folder / "etc").mkdir(parents=True)
+    (folder / "etc" / "an4.dic").write_text("A AH\nA(2) EY\nB B IY\n")
+    for name, group, speakers in (
+        ("an4_train", "an4_clstk", ("fash", "fbbh", "mblw")),
+        ("an4_test", "an4test_clstk", ("mjgm",)),
+    ):
+        clips = [f"{group}/{speaker}/an1-{speaker}-b" for speaker in speakers]
+        for clip in clips:
+            path = folder / "wav" / f"{clip}.sph"
+            path.parent.mkdir(parents=True)
+            soundfile.write(path, tone(440, 0.5), 16_000, format="NIST", subtype="PCM_16")
+        lines = [f"<s> A B </s> ({clip.split('/')[-1]})" for clip in clips]
+        (folder / "etc" / f"{name}.fileids").write_text("\n".join(clips) + "\n")
+        (folder / "etc" / f"{name}.transcription").write_text("\n".join(lines) + "\n")
+
+
+def test_an4_as_it_is_published(tmp_path: Path) -> None:
+    write_published_an4(tmp_path / "an4")
+    corpus = load_corpus("an4", tmp_path, cache=tmp_path)
+    assert [len(of) for of in corpus.splits.values()] == [2, 1, 1]
+    (item,) = corpus.splits["test"]
+    assert (item.speaker, item.words, item.phones) == ("mjgm", ("A", "B"), ("AH", "B", "IY"))
+    np.testing.assert_allclose(read_audio(item.source), tone(440, 0.5), atol=1 / 32_000)
+    item.source.path.unlink()  # type: ignore[attr-defined]
+    (item,) = load_corpus("an4", tmp_path, cache=tmp_path).splits["test"]
+    with pytest.raises(FileNotFoundError, match=r"an1-mjgm-b\.wav: expected an audio file"):
+        read_audio(item.source)
 
 
 def test_synthetic_speech_is_made_once(tmp_path: Path) -> None:

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.numpy
 import soundfile
 import torch
 
+from linattn_models.memory import peak_memory
 from speech.augmentation import SpecAugment
 from speech.corpora import Utterance
-from speech.dataset import FeatureSettings, framed
+from speech.dataset import FeatureSettings, framed, read_frames
 from speech.features import FrameStream, filterbank, frame_count, normalized_by
 from speech.sources import File
 from tests.apps.ctc_speech.conftest import tone
@@ -77,6 +79,17 @@ def test_frames_are_kept(tmp_path: Path, utterances: list[Utterance]) -> None:
     soundfile.write(tmp_path / "0.wav", tone(700, 0.4), 16_000)
     framed(utterances, FeatureSettings(), tmp_path / "cache")
     assert len(list((tmp_path / "cache").iterdir())) == 4
+
+
+def test_kept_frames_are_mapped_and_not_read(tmp_path: Path) -> None:
+    size = 64_000_000
+    frames = np.zeros((size // 80, 40), np.float16)
+    path = tmp_path / "frames.safetensors"
+    content = {"frames": frames, "lengths": np.full(8, len(frames) // 8)}
+    safetensors.numpy.save_file(content, path, {"skipped": "{}"})
+    (of, reasons), rise = peak_memory(torch.device("cpu"), lambda: read_frames(path))
+    assert len(of) == 8 and of[7].shape == (len(frames) // 8, 40) and not reasons
+    assert rise < size / 4
 
 
 def test_a_damaged_file_of_frames_is_named(tmp_path: Path, utterances: list[Utterance]) -> None:

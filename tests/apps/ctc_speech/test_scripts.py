@@ -57,6 +57,7 @@ def test_transcribe(smoke_run: Path, tones: Path, tmp_path: Path, script: Script
     ("flags", "sentence"),
     [
         (["--attention", "lstmm"], "did you mean 'lstm'"),
+        (["--corpus", "an5"], "--corpus: expected a known name, got 'an5'; did you mean 'an4'"),
         (["--corpus", "an4"], "--data-dir"),
         (["--corpus", "kaldi", "--data-dir", "/nowhere"], "wav.scp"),
     ],

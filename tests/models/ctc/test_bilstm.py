@@ -63,8 +63,21 @@ def test_padded_equals_alone(lengths: list[int]) -> None:
     assert not found[0][~within].any()
 
 
-def test_padding_is_never_read() -> None:
-    model, frames, lengths = tiny(), frames_of(2, 6), torch.tensor([6, 2])
+@pytest.mark.parametrize("lengths", [[13, 13], [13, 4], [1, 10]])
+def test_padded_equals_alone_behind_the_convolutions(lengths: list[int]) -> None:
+    model, frames = tiny(subsampling=4, channels=3), frames_of(2, 13)
+    outputs = model.output_lengths(torch.tensor(lengths)).tolist()
+    together = model(frames, torch.tensor(lengths))
+    assert together.shape == (2, 4, PHONES + 1) and outputs == [-(-n // 4) for n in lengths]
+    for row, (length, output) in enumerate(zip(lengths, outputs, strict=True)):
+        alone = model(frames[row : row + 1, :length])[0]
+        torch.testing.assert_close(together[row, :output], alone, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("subsampling", [1, 4])
+def test_padding_is_never_read(subsampling: int) -> None:
+    model, frames = tiny(subsampling=subsampling), frames_of(2, 6)
+    lengths = torch.tensor([6, 2])
     before = model(frames, lengths)
     frames[1, 2:] = torch.nan
     assert torch.equal(model(frames, lengths), before)
@@ -87,10 +100,11 @@ def test_reads_both_ways() -> None:
         assert not torch.equal(model(other)[0, seen], before[0, seen])
 
 
-def test_dropout_acts_in_training_mode_alone() -> None:
+@pytest.mark.parametrize("lengths", [None, torch.tensor([6])])
+def test_dropout_acts_in_training_mode_alone(lengths: Tensor | None) -> None:
     model, frames = tiny(dropout=0.5), frames_of(1, 6)
-    assert torch.equal(model(frames), model(frames))
-    assert not torch.equal(model.train()(frames), model(frames))
+    assert torch.equal(model(frames, lengths), model(frames, lengths))
+    assert not torch.equal(model.train()(frames, lengths), model(frames, lengths))
 
 
 @given(st.data())
@@ -172,6 +186,7 @@ def test_saved_and_loaded_it_is_the_same(tmp_path: Path) -> None:
         ({"num_phones": 3, "hidden_dim": 1.5}, "hidden_dim: expected an integer .* got 1.5"),
         ({"num_phones": 3, "num_features": True}, "num_features: expected an integer"),
         ({"num_phones": 3, "dropout": 1.0}, "dropout: expected a number of at least 0 and below 1"),
+        ({"num_phones": 3, "subsampling": 2}, "subsampling: expected 1 or 4, got 2"),
         ({"num_phones": 3, "dropout": 0.1, "num_layers": 1}, "dropout: expected 0 with one layer"),
         ({}, "expected the keys 'num_phones'"),
         ({"num_phones": 3, "layers": 3}, "got 'layers'; did you mean 'num_layers'"),
