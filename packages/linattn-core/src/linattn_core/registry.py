@@ -140,7 +140,7 @@ def named(name: str) -> Backend:
     for entry in installed():
         if entry.name == name:
             if entry.backend is None:
-                raise ValueError(f"backend {name!r} is installed and not live: {entry.failure}.")
+                raise ValueError(expected(f"backend {name!r}", "a live one", entry.condition))
             return entry.backend
     advice = near(name, ("auto", *backends()))
     raise ValueError(expected("backend", "a name of those installed", shown(name), advice))

@@ -149,6 +149,7 @@ def plot_panels(
         log_scale: whether the y-axis is logarithmic.
     """
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     shared = bool(ylabel)
     drawing = Figure(figsize=(4.5 * len(panels), 3.4), layout="constrained")
@@ -159,6 +160,7 @@ def plot_panels(
             xs, ys = zip(*curve, strict=True) if curve else ((), ())
             place.plot(xs, ys, label=name, marker=marker, markersize=3, linewidth=1.2)
         place.set(xlabel=panel.xlabel, title=panel.title, yscale="log" if log_scale else "linear")
+        place.xaxis.set_major_locator(MaxNLocator("auto", integer=True))  # no half updates
         place.grid(alpha=0.3)
         if not shared:
             place.legend()
