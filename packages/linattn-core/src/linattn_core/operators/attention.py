@@ -118,8 +118,7 @@ def attention(
     elif call.requires_grad or call.return_normalizer:
         out, s, z, normalizer = _differentiable(*arguments)
     else:
-        out, s, z = _forward(*arguments)
-        normalizer = None
+        out, s, z, normalizer = (*_forward(*arguments), None)
     return _wanted(call, out, LinearAttentionState(s, z), normalizer)
 
 
