@@ -109,6 +109,8 @@ def attention(
     if is_unobserved(_FLAT.tensors(call), requires_grad=call.requires_grad):
         if not call.requires_grad:
             out, normalizer, state = direct.run(call, backend)
+            if not (call.return_state or call.return_normalizer):
+                return out, None, None
             return _wanted(call, out, state, normalizer)
         if direct.takes(call):
             return direct.differentiable(call, backend)
