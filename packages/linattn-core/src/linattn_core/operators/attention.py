@@ -120,7 +120,8 @@ def attention(
     elif call.requires_grad or call.return_normalizer:
         out, s, z, normalizer = _differentiable(*arguments)
     else:
-        out, s, z, normalizer = (*_forward(*arguments), None)
+        out, s, z = _forward(*arguments)
+        return _wanted(call, out, LinearAttentionState(s, z), None)
     return _wanted(call, out, LinearAttentionState(s, z), normalizer)
 
 
