@@ -6,9 +6,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 from torch.testing import assert_close
 
-from linattn_core import linear_attention
+from linattn_core import linear_attention, reference
 from linattn_core.registry import named
 
 from .agreement import assert_agree, assert_within_budget
@@ -94,6 +95,16 @@ def cases(draw: st.DrawFn) -> Case:
     )
 
 
+def _unless_refused(case: Case, backend: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What the call gives; nothing where a backend but the reference refuses this combination."""
+    try:
+        return on_backend(case, backend, tensors)
+    except ValueError as error:
+        if backend == "reference" or f"{backend!r} refuses" not in str(error):
+            raise
+        return {}
+
+
 @settings(max_examples=80, deadline=None)
 @given(case=cases())
 def test_any_combination(case: Case, backend: str) -> None:
@@ -101,7 +112,7 @@ def test_any_combination(case: Case, backend: str) -> None:
     tensors = case.inputs()
     oracle = by_definition(case, tensors, torch.float64)
     own = oracle if case.dtype == torch.float64 else by_definition(case, tensors, case.dtype)
-    for name, got in on_backend(case, backend, tensors).items():
+    for name, got in _unless_refused(case, backend, tensors).items():
         expected = oracle[name]
         scale = max(1.0, expected.abs().max().item() if expected.numel() else 0.0)
         allowed = SLACK[case.dtype] * scale + 2 * error(own[name], expected)
@@ -172,8 +183,6 @@ def test_opcheck(case: Case, backend: str) -> None:
 @pytest.mark.parametrize("form", ["chunked", "recurrent"])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_form_agrees(form: str, case: Case, backend: str) -> None:
-    from linattn_core import reference
-
     case = case.with_(dtype=widest(backend))
     tensors, options = case.inputs(), case.options()
     plain = evaluate(getattr(reference, form), tensors, options)

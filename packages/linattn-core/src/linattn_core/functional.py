@@ -204,10 +204,10 @@ def linear_attention(
         return_normalizer,
     )  # fmt: skip
     call = _ready(call, feature_map, backend, enable_gqa)
-    result = operators.attention(call, backend)
-    if call.return_normalizer and result.normalizer is not None:
-        return returned(result.out, result.normalizer - call.eps, result.state)
-    return result.out if result.state is None else (result.out, result.state)
+    out, state, normalizer = operators.attention(call, backend)
+    if normalizer is not None:
+        return returned(out, normalizer - call.eps, state)
+    return out if state is None else (out, state)
 
 
 def linear_attention_step(

@@ -9,7 +9,7 @@ as long as a call of sixteen positions.
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,7 +36,7 @@ def _forward_kernel(*arguments: Any) -> tuple[Tensor, ...]:
 def _attention_kernel(*arguments: Any) -> tuple[Tensor, ...]:
     call = _FLAT.unpack(arguments[:-1])._replace(requires_grad=True)
     out, normalizer, state = direct.run(call, arguments[-1])
-    return (out, *results(state, out), cast(Tensor, normalizer))
+    return (out, *results(state, out), normalizer)
 
 
 def _forward_shapes(*arguments: Any) -> tuple[Tensor, ...]:
@@ -102,24 +102,35 @@ _transformed = transformable(
 )
 
 
-def attention(call: AttentionCall, backend: str) -> Output:
-    """Runs the call on the backend of that name; the state is None unless it was wanted.
-
-    The normalizer, which is for the backward pass, is there where the call returns it.
-    """
-    differentiable = call.requires_grad or call.return_normalizer
-    normalizer = None
+def attention(
+    call: AttentionCall, backend: str
+) -> tuple[Tensor, LinearAttentionState | None, Tensor | None]:
+    """The output of the backend of that name, the state and the normalizer; None if not wanted."""
     if is_unobserved(_FLAT.tensors(call), requires_grad=call.requires_grad):
         if not call.requires_grad:
             out, normalizer, state = direct.run(call, backend)
-            return Output(out, normalizer, state if call.return_state else None)
+            if not (call.return_state or call.return_normalizer):
+                return out, None, None
+            return _wanted(call, out, state, normalizer)
         if direct.takes(call):
             return direct.differentiable(call, backend)
     arguments = (*_FLAT.pack(call), backend)
     if is_transformed():
         out, s, z, normalizer = _transformed(*arguments)
-    elif differentiable:
+    elif call.requires_grad or call.return_normalizer:
         out, s, z, normalizer = _differentiable(*arguments)
     else:
         out, s, z = _forward(*arguments)
-    return Output(out, normalizer, LinearAttentionState(s, z) if call.return_state else None)
+        return _wanted(call, out, LinearAttentionState(s, z), None)
+    return _wanted(call, out, LinearAttentionState(s, z), normalizer)
+
+
+def _wanted(
+    call: AttentionCall, out: Tensor, state: LinearAttentionState | None, normalizer: Tensor | None
+) -> tuple[Tensor, LinearAttentionState | None, Tensor | None]:
+    """The results, None for each that the call does not return."""
+    return (
+        out,
+        state if call.return_state else None,
+        normalizer if call.return_normalizer else None,
+    )

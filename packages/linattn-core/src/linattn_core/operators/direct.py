@@ -1,4 +1,4 @@
-"""linattn::attention without torch's dispatcher: the same autograd, for a call that nothing observes.
+"""linattn::attention without torch's dispatcher, with the same autograd, where nothing observes it.
 
 The dispatcher hands a call from C++ to Python and back for its autograd and again for its kernel,
 and each time converts every argument: for sixteen positions that takes longer than the kernel.
@@ -32,14 +32,17 @@ def takes(call: AttentionCall) -> bool:
     return call.attn_mask is None and call.log_decay is None and not call.return_normalizer
 
 
-def differentiable(call: AttentionCall, backend: str) -> Output:
-    """The same with gradients; the state is None unless it was wanted."""
+def differentiable(
+    call: AttentionCall, backend: str
+) -> tuple[Tensor, LinearAttentionState | None, None]:
+    """The output and the state with gradients; the state is None unless it was wanted."""
     state = call.initial_state or (None, None)
     tensors = (call.query, call.key, call.value, call.key_lengths, call.cu_seqlens, *state)
-    results = _Attention.apply(call, backend, *tensors)
+    apply: Any = _Attention.apply
     if not call.return_state:
-        return Output(results, None, None)
-    return Output(results[0], None, LinearAttentionState(*results[1:]))
+        return apply(call, backend, *tensors), None, None
+    out, s, z = apply(call, backend, *tensors)
+    return out, LinearAttentionState(s, z), None
 
 
 class _Attention(torch.autograd.Function):
@@ -50,7 +53,6 @@ class _Attention(torch.autograd.Function):
         # Causal gradients start from the initial state again, others read the sums over the keys.
         sums = () if call.is_causal or state is None else state
         ctx.save_for_backward(out, normalizer, *tensors, *sums)
-        ctx.set_materialize_grads(call.return_state)
         # The settings alone: tensors that autograd does not know of would never be freed.
         ctx.settings, ctx.backend = _with(call, (None,) * len(tensors)), backend
         return (out, *state) if call.return_state and state is not None else out

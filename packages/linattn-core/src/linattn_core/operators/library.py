@@ -77,11 +77,11 @@ class Flat(Generic[Record]):
         fields: tuple[Any, ...] = tuple(call)
         return (*fields[:i], *(fields[i] or (None, None)), *fields[i + 1 :])
 
-    def tensors(self, call: Record) -> list[Tensor | None]:
+    def tensors(self, call: Record) -> Sequence[Tensor | None]:
         """Those of a call; None for each that it lacks."""
-        fields: tuple[Any, ...] = tuple(call)
-        tensors = [fields[i] for i in self._tensors]
-        return [*tensors, *fields[self._state]] if fields[self._state] is not None else tensors
+        fields: tuple[Any, ...] = call
+        tensors, state = [fields[i] for i in self._tensors], fields[self._state]
+        return tensors if state is None else [*tensors, *state]
 
     def unpack(self, arguments: Sequence[Any]) -> Record:
         """The call of such arguments."""

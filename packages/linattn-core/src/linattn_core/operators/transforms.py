@@ -33,13 +33,13 @@ def transformable(
     def rule(info: Any, in_dims: Sequence[int | None], *arguments: Any) -> tuple[Any, Any]:
         _check_whole(arguments, packed)
         pairs = zip(arguments, in_dims, strict=True)
-        results = function.apply(*(_joined(x, dim, info.batch_size) for x, dim in pairs))
+        results = apply(*(_joined(x, dim, info.batch_size) for x, dim in pairs))
         return tuple(_parted(x, info.batch_size) for x in results), (0,) * len(results)
 
     methods = {"forward": kernel, "setup_context": context, "backward": backward, "vmap": rule}
     members = {name: staticmethod(method) for name, method in methods.items()}
-    function = cast(Any, type("Transformable", (torch.autograd.Function,), members))
-    apply: Callable[..., Any] = function.apply
+    made = cast(Any, type("Transformable", (torch.autograd.Function,), members))
+    apply: Callable[..., Any] = made.apply
     return apply
 
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from linattn_core.calls import Gradients
+from linattn_core.calls import Gradients, Output
 from linattn_core.state import LinearAttentionState, accumulation_dtype
 from linattn_core.torch_kernels import causal, noncausal
 from linattn_core.torch_kernels.decay import DecayGradient
 from linattn_core.torch_kernels.running_sums import RunningSums
-from linattn_core.torch_kernels.tiles import Problem, Results, Upstream, some
+from linattn_core.torch_kernels.tiles import Problem, Upstream, some
 from linattn_core.torch_kernels.workspace import (
     Segment,
     Workspace,
@@ -22,7 +22,7 @@ from linattn_core.torch_kernels.workspace import (
 )
 
 
-def forward(problem: Problem) -> Results:
+def forward(problem: Problem) -> Output:
     """Linear attention of a padded batch.
 
     Cost: O(N (C + M) F) time a head, scratch of a fixed size beyond the results.
@@ -33,7 +33,7 @@ def forward(problem: Problem) -> Results:
     out = value.new_empty(*query.shape[:3], value.shape[-1])
     normalizer = torch.empty(query.shape[:3], dtype=dtype, device=query.device)
     state = _zeros(problem, dtype) if call.return_state or not call.is_causal else None
-    output = Results(out, normalizer, state)
+    output = Output(out, normalizer, state)
     work = Workspace(dtype, query.device)
     compute = _causal_forward if call.is_causal else _noncausal_forward
     for group in _groups(problem):
@@ -41,7 +41,7 @@ def forward(problem: Problem) -> Results:
     return output
 
 
-def backward(problem: Problem, output: Results, above: Upstream) -> Gradients:
+def backward(problem: Problem, output: Output, above: Upstream) -> Gradients:
     """Gradients of `forward`, in linear time and with scratch of a fixed size.
 
     Args:
@@ -65,10 +65,10 @@ def backward(problem: Problem, output: Results, above: Upstream) -> Gradients:
     return gradients
 
 
-def _group(problem: Problem, output: Results, group: slice) -> Results:
+def _group(problem: Problem, output: Output, group: slice) -> Output:
     """The results of some sequences, shaped as `Problem.grouped` does."""
     out, normalizer = (problem.grouped(x[group]) for x in output[:2])
-    return Results(out, normalizer, some(output.state, group))
+    return Output(out, normalizer, some(output.state, group))
 
 
 def _upstream(problem: Problem, above: Upstream, group: slice) -> Upstream:
@@ -112,7 +112,7 @@ def _zeros(problem: Problem, dtype: torch.dtype) -> LinearAttentionState:
     )
 
 
-def _causal_forward(problem: Problem, into: Results, work: Workspace) -> None:
+def _causal_forward(problem: Problem, into: Output, work: Workspace) -> None:
     call = problem.call
     running = RunningSums(
         work, call.initial_state, reverse=False, keep_end=into.state is not None,
@@ -122,7 +122,7 @@ def _causal_forward(problem: Problem, into: Results, work: Workspace) -> None:
     _keep(running, into.state)
 
 
-def _noncausal_forward(problem: Problem, into: Results, work: Workspace) -> None:
+def _noncausal_forward(problem: Problem, into: Output, work: Workspace) -> None:
     sums = _sums(into)
     initial = problem.call.initial_state
     if initial is not None:
@@ -132,7 +132,7 @@ def _noncausal_forward(problem: Problem, into: Results, work: Workspace) -> None
     noncausal.read(problem, sums, _runs(problem, problem.call.query), work, into)
 
 
-def _sums(output: Results) -> LinearAttentionState:
+def _sums(output: Output) -> LinearAttentionState:
     assert output.state is not None, "a non-causal call keeps the sums over its keys"
     return _flat(output.state)
 
@@ -146,7 +146,7 @@ def _keep(running: RunningSums, target: LinearAttentionState | None) -> None:
 
 
 def _causal_backward(
-    problem: Problem, output: Results, above: Upstream, work: Workspace, into: Gradients
+    problem: Problem, output: Output, above: Upstream, work: Workspace, into: Gradients
 ) -> None:
     call, parts = problem.call, _chunk_runs(problem)
     length = call.query_length
@@ -169,7 +169,7 @@ def _causal_backward(
 
 
 def _noncausal_backward(
-    problem: Problem, output: Results, above: Upstream, work: Workspace, into: Gradients
+    problem: Problem, output: Output, above: Upstream, work: Workspace, into: Gradients
 ) -> None:
     call, state = problem.call, above.state
     grad_sums = _zeros(problem, output.normalizer.dtype) if state is None else state.clone()

@@ -9,7 +9,7 @@ from linattn_core.state import LinearAttentionState
 from linattn_core.torch_kernels.attention import backward, forward
 from linattn_core.torch_kernels.packing import packed_backward, packed_forward
 from linattn_core.torch_kernels.step import step
-from linattn_core.torch_kernels.tiles import Problem, Results, Upstream
+from linattn_core.torch_kernels.tiles import Problem, Upstream
 
 
 class ReferenceBackend:
@@ -28,7 +28,7 @@ class ReferenceBackend:
 
     def attention(self, call: AttentionCall) -> Output:
         compute = forward if call.cu_seqlens is None else packed_forward
-        return Output(*compute(Problem.of(call)))
+        return compute(Problem.of(call))
 
     def attention_backward(
         self,
@@ -39,10 +39,8 @@ class ReferenceBackend:
         grad_normalizer: Tensor | None = None,
     ) -> Gradients:
         differentiate = backward if call.cu_seqlens is None else packed_backward
-        assert output.normalizer is not None, "a call that is differentiated has a normalizer"
-        results = Results(output.out, output.normalizer, output.state)
         above = Upstream(grad_out, grad_normalizer, grad_state, call.normalize)
-        return differentiate(Problem.of(call), results, above)
+        return differentiate(Problem.of(call), output, above)
 
     def step(self, call: StepCall) -> Tensor:
         return step(call)

@@ -21,12 +21,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from linattn_core.calls import Gradients
+from linattn_core.calls import Gradients, Output
 from linattn_core.torch_kernels.decay import DecayGradient, decay_of
 from linattn_core.torch_kernels.running_sums import RunningSums
 from linattn_core.torch_kernels.tiles import (
     Problem,
-    Results,
     Upstream,
     load,
     load_normalizer_gradient,
@@ -52,7 +51,7 @@ def _lower_triangle(
 
 
 def forward(
-    problem: Problem, sums: RunningSums, parts: list[Segment], work: Workspace, into: Results
+    problem: Problem, sums: RunningSums, parts: list[Segment], work: Workspace, into: Output
 ) -> None:
     """Fills out (B, H, N, M) and normalizer (B, H, N); `sums` ends as the state after the last."""
     for part in parts:
@@ -73,7 +72,7 @@ def forward(
 
 def query_gradient(
     problem: Problem,
-    output: Results,
+    output: Output,
     above: Upstream,
     sums: RunningSums,
     parts: list[Segment],
@@ -102,7 +101,7 @@ def query_gradient(
 
 def key_value_gradient(
     problem: Problem,
-    output: Results,
+    output: Output,
     above: Upstream,
     grad_normalizer: Tensor,
     sums: RunningSums,

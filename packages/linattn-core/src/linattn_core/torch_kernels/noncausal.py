@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import torch
 
-from linattn_core.calls import Gradients
+from linattn_core.calls import Gradients, Output
 from linattn_core.state import LinearAttentionState
 from linattn_core.torch_kernels.tiles import (
     Problem,
-    Results,
     Upstream,
     load_normalizer_gradient,
     load_output_gradient,
@@ -41,7 +40,7 @@ def read(
     sums: LinearAttentionState,
     parts: list[Segment],
     work: Workspace,
-    into: Results,
+    into: Output,
 ) -> None:
     """Fills out (B, H, N, M) and normalizer (B, H, N) from the sums."""
     for part in parts:
@@ -54,7 +53,7 @@ def read(
 
 def query_gradient(
     problem: Problem,
-    output: Results,
+    output: Output,
     above: Upstream,
     sums: LinearAttentionState,
     grad_sums: LinearAttentionState,

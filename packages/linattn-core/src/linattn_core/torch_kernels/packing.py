@@ -13,10 +13,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from linattn_core.calls import AttentionCall, Gradients
+from linattn_core.calls import AttentionCall, Gradients, Output
 from linattn_core.state import LinearAttentionState
 from linattn_core.torch_kernels.attention import backward, forward
-from linattn_core.torch_kernels.tiles import Problem, Results, Upstream
+from linattn_core.torch_kernels.tiles import Problem, Upstream
 
 
 class Bucket(NamedTuple):
@@ -103,7 +103,7 @@ def _put(
         state.z[bucket.sequences] = part.z
 
 
-def packed_forward(problem: Problem) -> Results:
+def packed_forward(problem: Problem) -> Output:
     """`forward` for sequences packed end to end in one row; states are one a sequence."""
     call = problem.call
     query, key, value = (x[:, :, :0].expand(call.num_sequences, -1, -1, -1) for x in call[:3])
@@ -116,10 +116,10 @@ def packed_forward(problem: Problem) -> Results:
         bucket.scatter(part.out, out)
         bucket.scatter(part.normalizer[..., None], normalizer[..., None])
         _put(empty.state, bucket, part.state)
-    return Results(out, normalizer, empty.state)
+    return Output(out, normalizer, empty.state)
 
 
-def packed_backward(problem: Problem, output: Results, above: Upstream) -> Gradients:
+def packed_backward(problem: Problem, output: Output, above: Upstream) -> Gradients:
     """`backward` for sequences packed end to end in one row."""
     grad_initial = None
     if problem.call.initial_state is not None:
@@ -142,9 +142,9 @@ def packed_backward(problem: Problem, output: Results, above: Upstream) -> Gradi
     return gradients
 
 
-def _gathered_output(output: Results, bucket: Bucket) -> Results:
+def _gathered_output(output: Output, bucket: Bucket) -> Output:
     normalizer = bucket.gather(output.normalizer[..., None]).squeeze(-1)
-    return Results(bucket.gather(output.out), normalizer, bucket.states(output.state))
+    return Output(bucket.gather(output.out), normalizer, bucket.states(output.state))
 
 
 def _gathered_upstream(above: Upstream, bucket: Bucket) -> Upstream:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from linattn_core import pointwise
-from linattn_core.calls import AttentionCall, Gradients
+from linattn_core.calls import AttentionCall, Gradients, Output
 from linattn_core.reference.definition import absent_keys
 from linattn_core.state import LinearAttentionState
 from linattn_core.torch_kernels.workspace import Segment, Workspace
@@ -93,20 +93,6 @@ class Problem(NamedTuple):
         return tile
 
 
-class Results(NamedTuple):
-    """An `Output` whose normalizer is always there.
-
-    Attributes:
-        out: (B, H, N, M), or with the heads in groups.
-        normalizer: (B, H, N), likewise.
-        state: as in `Output`.
-    """
-
-    out: Tensor
-    normalizer: Tensor
-    state: LinearAttentionState | None
-
-
 class Upstream(NamedTuple):
     """The gradients that arrive, of a call or a part of its batch.
 
@@ -162,9 +148,7 @@ def load_features(work: Workspace, name: str, phi: str, x: Tensor, part: Segment
     return flat(pointwise.apply_into(phi, view, out, work("scratch", *view.shape)))
 
 
-def load_output_gradient(
-    work: Workspace, output: Results, above: Upstream, part: Segment
-) -> Tensor:
+def load_output_gradient(work: Workspace, output: Output, above: Upstream, part: Segment) -> Tensor:
     """g = G / n of a segment, (chunks * B * H, C, M)."""
     if not above.normalized:
         return load(work, "g", above.out, part)
@@ -174,7 +158,7 @@ def load_output_gradient(
 
 
 def load_normalizer_gradient(
-    work: Workspace, g: Tensor, output: Results, above: Upstream, part: Segment
+    work: Workspace, g: Tensor, output: Output, above: Upstream, part: Segment
 ) -> Tensor:
     """h = -g . V', and the normalizer's own, of a segment, (chunks * B * H, C, 1)."""
     view = window(output.out, part)
@@ -189,7 +173,7 @@ def load_normalizer_gradient(
 
 
 def write_output(
-    numerator: Tensor, total: Tensor, into: Results, part: Segment, *, normalize: bool
+    numerator: Tensor, total: Tensor, into: Output, part: Segment, *, normalize: bool
 ) -> None:
     """V' = numerator / n of a segment to the output, and n beside it."""
     if normalize:
