@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import linattn_core
 from benchmarks.cases import peers
 from benchmarks.cases.attention import FAST_TRANSFORMERS, LINEAR_CPU, SDPA
-from benchmarks.cases.models import MODEL, QUICK_SIZE, Size, build_model
+from benchmarks.cases.models import MODEL, Task
 from benchmarks.cases.peer_decoder import peer_weights
 from benchmarks.measure import oracle
 from benchmarks.measure.cases import Case, Make, Method, NotMeasured, Settings, registry
@@ -23,7 +23,7 @@ from linattn_models import AutoregressiveTransformer, Transformer
 from linattn_models.attention import LinearMixer
 
 TORCH = "softmax torch.nn"
-BATCH, QUICK_BATCH = 4, 2
+BATCH = 4
 LEARNING_RATE = 1e-4
 PRODUCTS = 3  # of a matrix in a step: forward, and the gradients of inputs and weights
 OVER_PRODUCTS = 1.2  # that a step may take, over its matrix products at the GEMM rate
@@ -33,65 +33,59 @@ COMPARED = ("start", "embeddings.0.weight", "positions.table", "output.weight")
 
 def setup(settings: Settings, _: Sequence[CaseResult] = ()) -> dict[str, Make]:
     """The model with each attention; the peers have our weights."""
-    size, batch = (QUICK_SIZE, QUICK_BATCH) if settings.quick else (Size(), BATCH)
+    task = Task(BATCH).sized(settings)
     return {
-        LINEAR_CPU: lambda: _step(_with_cpu_kernels(size), size, batch),
-        SDPA: lambda: _step(trained("softmax", size), size, batch),
+        LINEAR_CPU: lambda: _step(_with_cpu_kernels(task), task),
+        SDPA: lambda: _step(trained("softmax", task), task),
         FAST_TRANSFORMERS: lambda: _peer_step(
-            "linear", partial(_fast_transformers, settings), size, batch
+            "linear", partial(_fast_transformers, settings), task
         ),
-        TORCH: lambda: _peer_step("softmax", _torch_encoder, size, batch),
+        TORCH: lambda: _peer_step("softmax", _torch_encoder, task),
     }
 
 
-def trained(attention: str, size: Size) -> AutoregressiveTransformer:
+def trained(attention: str, task: Task) -> AutoregressiveTransformer:
     """The model, ready for updates."""
-    return build_model(attention, size).train().requires_grad_()
+    return task.model(attention).train().requires_grad_()
 
 
-def operations(size: Size, batch: int) -> float:
+def operations(task: Task) -> float:
     """Those of the matrices of the layers in one step: two for each weight in each product."""
-    return PRODUCTS * 2.0 * batch * size.length * size.matrix_weights()
+    return PRODUCTS * 2.0 * task.batch * task.length * task.matrix_weights
 
 
 def fault(model: AutoregressiveTransformer, ours: AutoregressiveTransformer) -> str | None:
     """Compares the loss and gradients of a sequence with those of our model in float64."""
     tokens = _tokens(ours.max_length, 1)
     exact = copy.deepcopy(ours).double()
-    return oracle.disagreement(
-        _loss_and_gradients(model, tokens),
-        _loss_and_gradients(exact, tokens),
-        ("the loss", *(f"the gradient of {name}" for name in COMPARED)),
-    )
+    names = ("the loss", *(f"the gradient of {name}" for name in COMPARED))
+    both = _loss_and_gradients(model, tokens), _loss_and_gradients(exact, tokens)
+    faults = (oracle.disagreement(n, x, y) for n, x, y in zip(names, *both, strict=True))
+    return next((said for said in faults if said is not None), None)
 
 
-def _with_cpu_kernels(size: Size) -> AutoregressiveTransformer:
+def _with_cpu_kernels(task: Task) -> AutoregressiveTransformer:
     if "cpu" not in linattn_core.backends():
         raise NotMeasured("no live backend 'cpu'; python -m linattn_core.info tells more")
-    model = trained("linear", size)
+    model = trained("linear", task)
     for module in model.modules():
         if isinstance(module, LinearMixer):
             module.backend = "cpu"
     return model
 
 
-def _peer_step(
-    attention: str, encoder: Callable[[Transformer], nn.Module], size: Size, batch: int
-) -> Method:
-    ours = trained(attention, size)
+def _peer_step(attention: str, encoder: Callable[[Transformer], nn.Module], task: Task) -> Method:
+    ours = trained(attention, task)
     model = copy.deepcopy(ours)
     model.transformer = cast(Transformer, encoder(ours.transformer))
-    return _step(model, size, batch, ours)
+    return _step(model, task, ours)
 
 
 def _step(
-    model: AutoregressiveTransformer,
-    size: Size,
-    batch: int,
-    ours: AutoregressiveTransformer | None = None,
+    model: AutoregressiveTransformer, task: Task, ours: AutoregressiveTransformer | None = None
 ) -> Method:
     optimizer = torch.optim.Adam(model.parameters(), LEARNING_RATE, fused=True)
-    tokens = _tokens(size.length, batch)
+    tokens = _tokens(task.length, task.batch)
 
     def run() -> None:
         optimizer.zero_grad()
@@ -99,7 +93,7 @@ def _step(
         optimizer.step()
 
     exact = model if ours is None else ours
-    return Method(lambda: fault(model, exact), run, operations=operations(size, batch))
+    return Method(lambda: fault(model, exact), run, operations=operations(task))
 
 
 def _tokens(length: int, batch: int) -> Tensor:
@@ -108,7 +102,9 @@ def _tokens(length: int, batch: int) -> Tensor:
 
 def _loss_and_gradients(model: AutoregressiveTransformer, tokens: Tensor) -> tuple[Tensor, ...]:
     loss = model.loss(tokens)
-    return loss.detach(), *torch.autograd.grad(loss, [model.get_parameter(x) for x in COMPARED])
+    return loss.detach()[None], *torch.autograd.grad(
+        loss, [model.get_parameter(x) for x in COMPARED]
+    )
 
 
 class _Causal(nn.Module):
@@ -191,7 +187,7 @@ registry.add(
                 f"{LINEAR_CPU}: share of the GEMM rate by the layers' matrix products alone",
                 LINEAR_CPU,
                 at_least=1 / OVER_PRODUCTS,
-                of_gemm=True,
+                figure="gemm",
             ),
             Target.faster(LINEAR_CPU, FAST_TRANSFORMERS, 1),
             Target.faster(LINEAR_CPU, SDPA, 1),
