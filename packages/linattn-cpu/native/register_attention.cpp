@@ -35,8 +35,12 @@ std::int64_t bytes(const Attention& call, std::int64_t length, std::int64_t dim,
 }
 
 void attention_forward(const py::dict& fields) {
-    const auto call = filled<AttentionForward>(fields, attention_fields(), forward_fields(), own_fields());
+    auto call = filled<AttentionForward>(fields, attention_fields(), forward_fields(), own_fields());
     const py::gil_scoped_release unlocked;
+    // Kernels write the normalizer; a call without gradients has no tensor for it.
+    const std::int64_t widest = call.normalizer != nullptr ? 0 : bytes(call, call.queries, 1, Dtype::float64);
+    const Scratch normalizer(widest);
+    if (call.normalizer == nullptr) call.normalizer = normalizer.get();
     expect_writes(call.out, bytes(call, call.queries, call.value_dim, call.value_dtype));
     live_kernels().attention_forward(call);
 }

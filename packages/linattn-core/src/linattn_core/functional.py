@@ -224,8 +224,11 @@ def _ready_step(
 def _differentiated(
     query: Tensor, key: Tensor, value: Tensor, state: LinearAttentionState | None
 ) -> bool:
-    return torch.is_grad_enabled() and any(
-        x.requires_grad for x in (query, key, value, *(state or ()))
+    return torch.is_grad_enabled() and (
+        query.requires_grad
+        or key.requires_grad
+        or value.requires_grad
+        or (state is not None and (state.s.requires_grad or state.z.requires_grad))
     )
 
 

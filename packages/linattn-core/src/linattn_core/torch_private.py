@@ -6,12 +6,14 @@ in the package calls a name of torch that begins with an underscore.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import torch
 import torch.utils._pytree as pytree
+from torch import Tensor
 from torch.autograd import forward_ad
 
 R = TypeVar("R")
@@ -43,3 +45,52 @@ def outside_every_mode(make: Callable[[], R]) -> R:
     """
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(make).result()
+
+
+def is_unobserved(tensors: Iterable[Tensor | None], *, requires_grad: bool = False) -> bool:
+    """Whether torch's dispatcher would add nothing to a kernel that is called with these tensors.
+
+    False where something has to see the operator: a compiler, a tracer, a profiler, a transform of
+    torch.func, autocast, a mode. False for tensors that are more than their memory: subclasses,
+    fake and negated tensors, other devices than CPU and CUDA. With `requires_grad`, also false
+    where a kernel runs below autograd already.
+    """
+    if (
+        torch.compiler.is_compiling()
+        or torch._C._len_torch_function_stack()
+        or torch._C._is_any_autocast_enabled()
+        or torch.autograd._profiler_enabled()
+        or not _is_plain_thread(torch._C._dispatch_tls_local_include_set().raw_repr())
+        or (requires_grad and torch._C._dispatch_tls_is_dispatch_key_excluded(_AUTOGRAD))
+    ):
+        return False
+    for x in tensors:  # a loop, as a generator would take half a microsecond more
+        if x is None or (type(x) in _KINDS and _is_plain(torch._C._dispatch_keys(x).raw_repr())):
+            continue
+        return False
+    return True
+
+
+_KINDS = (Tensor, torch.nn.Parameter)
+_AUTOGRAD = torch._C.DispatchKey.AutogradCPU
+_THREAD = frozenset({"BackendSelect", "ADInplaceOrView"})
+_PLAIN = frozenset(
+    {"CPU", "CUDA", "ADInplaceOrView", "AutogradCPU", "AutogradCUDA", "AutocastCPU", "AutocastCUDA"}
+)
+
+
+@functools.cache
+def _is_plain(keys: int) -> bool:
+    """Of a tensor: it is memory of a CPU or GPU and nothing else."""
+    return _names(keys) <= _PLAIN
+
+
+@functools.cache
+def _is_plain_thread(keys: int) -> bool:
+    """Of what a thread adds to the keys of every call: no mode is on but inference."""
+    return _names(keys) <= _THREAD
+
+
+def _names(keys: int) -> frozenset[str]:
+    shown = str(torch._C.DispatchKeySet.from_raw_repr(keys))  # DispatchKeySet(CPU, AutogradCPU)
+    return frozenset(shown.partition("(")[2].rstrip(")").split(", "))

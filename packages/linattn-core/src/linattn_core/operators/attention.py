@@ -2,74 +2,106 @@
 
 One operator would do, but torch enters an operator that has gradients twice for each call, the
 second time from Python, and that is a large part of a short call without gradients.
+
+Where nothing has to see the operator, its kernel is called without torch's dispatcher, which takes
+as long as a call of sixteen positions.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
+import torch
 from torch import Tensor
 
-from linattn_core import registry
 from linattn_core.calls import AttentionCall, Gradients, Output
-from linattn_core.checks import check_lengths
+from linattn_core.operators import direct
 from linattn_core.operators.attention_backward import attention_backward
-from linattn_core.operators.library import Flat, joined, parted, register, results
+from linattn_core.operators.library import Flat, joined, pair, parted, register, results
 from linattn_core.state import LinearAttentionState, accumulation_dtype
+from linattn_core.torch_private import is_unobserved
 
 _FLAT = Flat(AttentionCall)
 _GRADIENTS = Flat(Gradients)
-_SCHEMA = f"({_FLAT.schema}, str backend) -> (Tensor out, Tensor normalizer, Tensor s, Tensor z)"
+_SCHEMA = f"({_FLAT.schema}, str backend) -> (Tensor out, Tensor s, Tensor z)"
+_SCHEMA_WITH_GRADIENTS = _SCHEMA[:-1] + ", Tensor normalizer)"
 
 
-def _attention(*arguments: Any) -> tuple[Tensor, ...]:
-    call = _FLAT.unpack(arguments[:-1])
-    check_lengths(call)
-    out, normalizer, state = registry.select(arguments[-1], call).attention(call)
-    return (out, normalizer, *results(state, normalizer))
+def _forward_kernel(*arguments: Any) -> tuple[Tensor, ...]:
+    output = direct.run(_FLAT.unpack(arguments[:-1]), arguments[-1])
+    return (output.out, *results(output.state, output.out))
 
 
-def _shapes(*arguments: Any) -> tuple[Tensor, ...]:
+def _attention_kernel(*arguments: Any) -> tuple[Tensor, ...]:
+    call = _FLAT.unpack(arguments[:-1])._replace(requires_grad=True)
+    out, normalizer, state = direct.run(call, arguments[-1])
+    return (out, *results(state, out), cast(Tensor, normalizer))
+
+
+def _forward_shapes(*arguments: Any) -> tuple[Tensor, ...]:
     call = _FLAT.unpack(arguments[:-1])
     out = call.value.new_empty(call.batch, call.heads, call.query_length, call.value_dim)
-    normalizer = out.new_empty(out.shape[:3], dtype=accumulation_dtype(out.dtype))
     if call.is_causal and not call.return_state:
-        return (out, normalizer, *results(None, normalizer))
-    z_shape = (call.num_sequences, call.heads, call.feature_dim)
-    s = normalizer.new_empty(*z_shape, call.value_dim)
-    return out, normalizer, s, normalizer.new_empty(z_shape)
+        return (out, *results(None, out))
+    z_shape, dtype = (call.num_sequences, call.heads, call.feature_dim), accumulation_dtype(out.dtype)
+    s = out.new_empty(*z_shape, call.value_dim, dtype=dtype)
+    return out, s, out.new_empty(z_shape, dtype=dtype)
+
+
+def _attention_shapes(*arguments: Any) -> tuple[Tensor, ...]:
+    out, s, z = _forward_shapes(*arguments)
+    return out, s, z, out.new_empty(out.shape[:3], dtype=accumulation_dtype(out.dtype))
 
 
 def _context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    out, normalizer, s, z = output
+    out, s, z, normalizer = output
     tensors, ctx.others = parted(inputs)
     call = _FLAT.unpack(inputs[:-1])
     ctx.state_used = call.return_state
+    ctx.set_materialize_grads(call.return_state)
     # Causal gradients start from the initial state again, others read the sums over the keys.
     sums = (None, None) if call.is_causal else (s, z)
     ctx.save_for_backward(out, normalizer, *sums, *tensors)
 
 
 def _autograd(
-    ctx: Any, grad_out: Tensor, _: Tensor, grad_s: Tensor, grad_z: Tensor
+    ctx: Any, grad_out: Tensor | None, grad_s: Tensor, grad_z: Tensor, _: Tensor
 ) -> tuple[Tensor | None, ...]:
-    output, tensors = ctx.saved_tensors[:4], ctx.saved_tensors[4:]
-    grad_state = (grad_s, grad_z) if ctx.state_used else (None, None)
-    arguments = joined(tensors, ctx.others)
-    gradients = attention_backward(grad_out, *grad_state, *output, *arguments)
-    by_name = dict(zip(_GRADIENTS.names, gradients, strict=True))
-    inputs = zip(_FLAT.names, tensors[:-1], strict=True)
-    return (*(None if x is None else by_name.get(name) for name, x in inputs), None)
+    (out, normalizer, *sums), tensors = ctx.saved_tensors[:4], ctx.saved_tensors[4:]
+    gradients = attention_backward(
+        _FLAT.unpack(joined(tensors, ctx.others)[:-1]),
+        Output(out, normalizer, pair(*sums)),
+        torch.zeros_like(out) if grad_out is None else grad_out,
+        LinearAttentionState(grad_s, grad_z) if ctx.state_used else None,
+        ctx.others[-1],
+    )
+    by_name = dict(zip(_GRADIENTS.names, _GRADIENTS.pack(gradients), strict=True))
+    return (*(by_name.get(name) for name in _FLAT.names), None)
 
 
+_forward = register("attention_forward", _SCHEMA, _forward_kernel, _forward_shapes)
 _differentiable = register(
-    "attention", _SCHEMA, _attention, _shapes, backward=_autograd, context=_context
+    "attention",
+    _SCHEMA_WITH_GRADIENTS,
+    _attention_kernel,
+    _attention_shapes,
+    backward=_autograd,
+    context=_context,
 )
-_forward = register("attention_forward", _SCHEMA, _attention, _shapes)
-
-
 def attention(call: AttentionCall, backend: str) -> Output:
-    """Runs the call on the backend of that name; the state is None unless it was wanted."""
-    run = _differentiable if call.requires_grad else _forward
-    out, normalizer, s, z = run(*_FLAT.pack(call), backend)
-    return Output(out, normalizer, LinearAttentionState(s, z) if call.return_state else None)
+    """Runs the call on the backend of that name; the state is None unless it was wanted.
+
+    The output has no normalizer, which is for the backward pass.
+    """
+    if is_unobserved(_FLAT.tensors(call), requires_grad=call.requires_grad):
+        if call.requires_grad:
+            return direct.differentiable(call, backend)
+        out, _, state = direct.run(call, backend)
+    else:
+        arguments = (*_FLAT.pack(call), backend)
+        if call.requires_grad:
+            out, s, z, _ = _differentiable(*arguments)
+        else:
+            out, s, z = _forward(*arguments)
+        state = LinearAttentionState(s, z)
+    return Output(out, None, state if call.return_state else None)

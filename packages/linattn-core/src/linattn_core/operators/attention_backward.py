@@ -12,6 +12,8 @@ from linattn_core import registry
 from linattn_core.calls import AttentionCall, Gradients, Output
 from linattn_core.operators.library import Flat, joined, pair, parted, register, results
 from linattn_core.reference import chunked
+from linattn_core.state import LinearAttentionState
+from linattn_core.torch_private import is_unobserved
 
 _FLAT = Flat(AttentionCall)
 _GRADIENTS = Flat(Gradients)
@@ -25,12 +27,22 @@ _UPSTREAM, _OUTPUT = 3, 4
 _BEFORE = _UPSTREAM + _OUTPUT
 
 
-def _attention_backward(*arguments: Any) -> tuple[Tensor, ...]:
+def _run(
+    call: AttentionCall,
+    output: Output,
+    grad_out: Tensor,
+    grad_state: LinearAttentionState | None,
+    backend: str,
+) -> Gradients:
+    chosen = registry.select(backend, call)
+    return chosen.attention_backward(call, output, grad_out, grad_state)
+
+
+def _kernel(*arguments: Any) -> tuple[Tensor, ...]:
     grad_out, grad_s, grad_z, out, normalizer, sum_s, sum_z = arguments[:_BEFORE]
     call = _FLAT.unpack(arguments[_BEFORE:-1])
-    gradients = registry.select(arguments[-1], call).attention_backward(
-        call, Output(out, normalizer, pair(sum_s, sum_z)), grad_out, pair(grad_s, grad_z)
-    )
+    output = Output(out, normalizer, pair(sum_s, sum_z))
+    gradients = _run(call, output, grad_out, pair(grad_s, grad_z), arguments[-1])
     return (*gradients[:-1], *results(gradients.initial_state, normalizer))
 
 
@@ -131,11 +143,29 @@ def _needs_grad(x: Tensor | None) -> TypeGuard[Tensor]:
     return x is not None and x.requires_grad
 
 
-attention_backward = register(
+_operator = register(
     "attention_backward",
     _SCHEMA,
-    _attention_backward,
+    _kernel,
     _shapes,
     backward=_autograd,
     context=_context,
 )
+
+
+def attention_backward(
+    call: AttentionCall,
+    output: Output,
+    grad_out: Tensor,
+    grad_state: LinearAttentionState | None,
+    backend: str,
+) -> Gradients:
+    """The gradients of the call; they can be differentiated where gradients are on."""
+    upstream = (grad_out, *(grad_state or (None, None)))
+    saved = (*output[:2], *(output.state or (None, None)))
+    tensors = (*upstream, *saved, *_FLAT.tensors(call))
+    if not torch.is_grad_enabled() and is_unobserved(tensors):
+        return _run(call, output, grad_out, grad_state, backend)
+    query, key, value, s, z = _operator(*upstream, *saved, *_FLAT.pack(call), backend)
+    initial = None if call.initial_state is None else LinearAttentionState(s, z)
+    return Gradients(query, key, value, initial)

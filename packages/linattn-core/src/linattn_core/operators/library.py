@@ -61,6 +61,8 @@ class Flat(Generic[Record]):
         states = {LinearAttentionState: "Tensor", LinearAttentionState | None: "Tensor?"}
         self._record: Any = record
         self._state: int = next(i for i, x in enumerate(record._fields) if hints[x] in states)
+        of_tensors = (Tensor, Tensor | None)
+        self._tensors = [i for i, x in enumerate(record._fields) if hints[x] in of_tensors]
         state = states[hints[record._fields[self._state]]]
         alias_s, alias_z = ("(a!)", "(b!)") if in_place else ("", "")
         declared = [(x, _TYPES.get(hints[x], "")) for x in record._fields]
@@ -74,6 +76,12 @@ class Flat(Generic[Record]):
         i = self._state
         fields: tuple[Any, ...] = tuple(call)
         return (*fields[:i], *(fields[i] or (None, None)), *fields[i + 1 :])
+
+    def tensors(self, call: Record) -> list[Tensor | None]:
+        """Those of a call; None for each that it lacks."""
+        fields: tuple[Any, ...] = tuple(call)
+        tensors = [fields[i] for i in self._tensors]
+        return [*tensors, *fields[self._state]] if fields[self._state] is not None else tensors
 
     def unpack(self, arguments: Sequence[Any]) -> Record:
         """The call of such arguments."""

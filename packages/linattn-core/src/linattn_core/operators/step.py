@@ -11,6 +11,7 @@ from linattn_core import pointwise, registry
 from linattn_core.calls import StepCall
 from linattn_core.operators.library import Flat, register
 from linattn_core.state import LinearAttentionState
+from linattn_core.torch_private import is_unobserved
 
 _FLAT = Flat(StepCall)
 _SCHEMA = f"({_FLAT.schema}, str backend) -> (Tensor out, Tensor s, Tensor z)"
@@ -106,4 +107,6 @@ def step(call: StepCall, backend: str) -> tuple[Tensor, LinearAttentionState]:
 
 def step_(call: StepCall, backend: str) -> Tensor:
     """The output (B, H, M); the state of the call is updated in place."""
+    if is_unobserved(_FLAT.tensors(call)):
+        return registry.select(backend, call).step(call)
     return cast(Tensor, _in_place(*_FLAT.pack(call), backend))

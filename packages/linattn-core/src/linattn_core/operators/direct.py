@@ -1,0 +1,75 @@
+"""linattn::attention without torch's dispatcher: the same autograd, for a call that nothing observes.
+
+The dispatcher hands a call from C++ to Python and back for its autograd and again for its kernel,
+and each time converts every argument: for sixteen positions that takes longer than the kernel.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from linattn_core import registry
+from linattn_core.calls import AttentionCall, Output
+from linattn_core.checks import check_lengths
+from linattn_core.operators.attention_backward import attention_backward
+from linattn_core.operators.library import pair
+from linattn_core.state import LinearAttentionState
+
+
+def run(call: AttentionCall, backend: str) -> Output:
+    """Runs the kernel of a call."""
+    check_lengths(call)
+    return registry.select(backend, call).attention(call)
+
+
+def differentiable(call: AttentionCall, backend: str) -> Output:
+    """The same with gradients; the state is None unless it was wanted."""
+    state = call.initial_state or (None, None)
+    tensors = (call.query, call.key, call.value, call.key_lengths, call.cu_seqlens, *state)
+    results = _Attention.apply(call, backend, *tensors)
+    if not call.return_state:
+        return Output(results, None, None)
+    return Output(results[0], None, LinearAttentionState(*results[1:]))
+
+
+class _Attention(torch.autograd.Function):
+    # Without `setup_context`, which makes torch inspect the signature at every call.
+    @staticmethod
+    def forward(ctx: Any, call: AttentionCall, backend: str, *tensors: Tensor | None) -> Any:
+        out, normalizer, state = run(call, backend)
+        # Causal gradients start from the initial state again, others read the sums over the keys.
+        sums = () if call.is_causal or state is None else state
+        ctx.save_for_backward(out, normalizer, *tensors, *sums)
+        ctx.set_materialize_grads(call.return_state)
+        # The settings alone: tensors that autograd does not know of would never be freed.
+        ctx.settings, ctx.backend = _with(call, (None,) * len(tensors)), backend
+        return (out, *state) if call.return_state and state is not None else out
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: Tensor, *grad_state: Tensor) -> tuple[Any, ...]:
+        out, normalizer, *tensors = ctx.saved_tensors
+        tensors, sums = tensors[:7], tensors[7:] or (None, None)
+        query, key, value, initial = attention_backward(
+            _with(ctx.settings, tensors),
+            Output(out, normalizer, pair(*sums)),
+            grad_out,
+            LinearAttentionState(*grad_state) if grad_state else None,
+            ctx.backend,
+        )
+        return (None, None, query, key, value, None, None, *(initial or (None, None)))
+
+
+def _with(call: AttentionCall, tensors: Any) -> AttentionCall:
+    """The call with these tensors in place of its own."""
+    query, key, value, key_lengths, cu_seqlens, s, z = tensors
+    return call._replace(
+        query=query,
+        key=key,
+        value=value,
+        key_lengths=key_lengths,
+        cu_seqlens=cu_seqlens,
+        initial_state=pair(s, z),
+    )
