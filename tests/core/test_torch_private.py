@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
 import torch
 from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils.flop_counter import FlopCounterMode
 
 import linattn_core
 from linattn_core import LinearAttentionState, linear_attention
-from linattn_core.torch_private import in_forward_mode, outside_every_mode
+from linattn_core.torch_private import in_forward_mode, is_unobserved, outside_every_mode
 
 PRIVATE = re.compile(r"\b(torch(\.\w+)*|pytree|forward_ad)\._(?!_)|from torch.* import _")
 
@@ -59,3 +63,97 @@ def test_what_fails_outside_every_mode_fails_here() -> None:
 
     with pytest.raises(ValueError, match="no"):
         outside_every_mode(fail)
+
+
+@contextmanager
+def profiling() -> Iterator[None]:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+        yield
+
+
+OBSERVERS: dict[str, Callable[[], AbstractContextManager[object]]] = {
+    "a default device": lambda: torch.device("cpu"),
+    "autocast": lambda: torch.autocast("cpu"),
+    "a mode": lambda: FlopCounterMode(display=False),
+    "a profiler": profiling,
+}
+
+
+@pytest.mark.parametrize("name", OBSERVERS)
+def test_what_observes_every_call_is_noticed(name: str) -> None:
+    """Without is_unobserved, kernels would be called past what has to see the operator."""
+    x = [torch.ones(2), None, torch.nn.Parameter(torch.ones(2))]
+    assert is_unobserved(x)
+    with torch.inference_mode():
+        assert is_unobserved(x)
+    with OBSERVERS[name]():
+        assert not is_unobserved(x)
+    assert is_unobserved(x)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.trace` is deprecated")
+def test_what_transforms_a_function_is_noticed() -> None:
+    seen = []
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        seen.append(is_unobserved([torch.ones(2)]))
+        return x.sum()
+
+    torch.func.vmap(function)(torch.ones(2, 2))
+    torch.func.grad(function)(torch.ones(2))
+    torch.jit.trace(function, torch.ones(2), check_trace=False)
+    make_fx(function)(torch.ones(2))
+    assert seen == [False] * 4
+
+
+class Subclass(torch.Tensor):
+    """As a user would write one that overrides functions of torch."""
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        torch.ones(2).as_subclass(Subclass),
+        torch.ones(2, device="meta"),
+        torch.ones(2, dtype=torch.complex64).conj().imag,  # negated when it is read
+        torch.ones(2).to_sparse(),
+    ],
+    ids=["subclass", "meta", "negated", "sparse"],
+)
+def test_a_tensor_that_is_more_than_its_memory_is_noticed(x: torch.Tensor) -> None:
+    assert not is_unobserved([torch.ones(2), x])
+
+
+def test_a_call_below_autograd_records_no_graph() -> None:
+    """As in a kernel of another operator, whose own autograd is in charge."""
+    q = torch.ones(1, 1, 2, 3, requires_grad=True)
+    with torch._C._AutoDispatchBelowAutograd():
+        assert not linear_attention(q, q, q).requires_grad
+    assert linear_attention(q, q, q).requires_grad
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_a_profiler_sees_the_operator(requires_grad: bool) -> None:
+    q = torch.ones(1, 1, 2, 3, requires_grad=requires_grad)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        linear_attention(q, q, q)
+    name = "linattn::attention" if requires_grad else "linattn::attention_forward"
+    assert name in {event.key for event in profile.key_averages()}
+
+
+@pytest.mark.parametrize("is_causal", [True, False])
+@pytest.mark.parametrize("return_state", [True, False])
+def test_observed_and_unobserved_calls_give_the_same(is_causal: bool, return_state: bool) -> None:
+    leaves = [torch.randn(2, 3, 5, 4, requires_grad=True) for _ in range(3)]
+    options = {"is_causal": is_causal, "key_lengths": torch.tensor([5, 2])}
+
+    def evaluate() -> list[torch.Tensor]:
+        result = linear_attention(*leaves, return_state=return_state, **options)
+        out = result[0] if return_state else result
+        used = [out, *(result[1] if return_state else ())]
+        return [*used, *torch.autograd.grad(sum(x.square().sum() for x in used), leaves)]
+
+    unobserved = evaluate()
+    with torch.device("cpu"):
+        observed = evaluate()
+    assert all(torch.equal(a, b) for a, b in zip(unobserved, observed, strict=True))

@@ -155,14 +155,14 @@ class Output(NamedTuple):
 
     Attributes:
         out: (B, H, N, M), contiguous, dtype of value.
-        normalizer: (B, H, N), contiguous: phi(q) . z + eps, accumulation dtype; None is allowed
+        normalizer: (B, H, N), contiguous: phi(q) . z + eps, accumulation dtype; may be empty
             where the call requires no gradient.
         state: causal: the state after the last key, None unless it was wanted; for the backward
             pass always None. Not causal: the sums over the keys.
     """
 
     out: Tensor
-    normalizer: Tensor | None
+    normalizer: Tensor
     state: LinearAttentionState | None
 
 

@@ -107,8 +107,8 @@ def linear_attention(
         query, key, value, is_causal, _inside(feature_map), key_lengths, cu_seqlens, initial_state,
         return_state, eps,
     )  # fmt: skip
-    result = operators.attention(_ready(call, feature_map, backend), backend)
-    return result.out if result.state is None else (result.out, result.state)
+    out, state = operators.attention(_ready(call, feature_map, backend), backend)
+    return out if state is None else (out, state)
 
 
 def linear_attention_step(

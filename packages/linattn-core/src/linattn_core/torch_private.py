@@ -59,7 +59,7 @@ def is_unobserved(tensors: Iterable[Tensor | None], *, requires_grad: bool = Fal
         torch.compiler.is_compiling()
         or torch._C._len_torch_function_stack()
         or torch._C._is_any_autocast_enabled()
-        or torch.autograd._profiler_enabled()
+        or torch._C._autograd._profiler_enabled()
         or not _is_plain_thread(torch._C._dispatch_tls_local_include_set().raw_repr())
         or (requires_grad and torch._C._dispatch_tls_is_dispatch_key_excluded(_AUTOGRAD))
     ):
@@ -72,7 +72,7 @@ def is_unobserved(tensors: Iterable[Tensor | None], *, requires_grad: bool = Fal
 
 
 _KINDS = (Tensor, torch.nn.Parameter)
-_AUTOGRAD = torch._C.DispatchKey.AutogradCPU
+_AUTOGRAD = torch._C.DispatchKey.AutogradFunctionality
 _THREAD = frozenset({"BackendSelect", "ADInplaceOrView"})
 _PLAIN = frozenset(
     {"CPU", "CUDA", "ADInplaceOrView", "AutogradCPU", "AutogradCUDA", "AutocastCPU", "AutocastCUDA"}

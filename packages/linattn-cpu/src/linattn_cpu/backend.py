@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import torch
 from torch import Tensor
 
@@ -11,7 +9,6 @@ from linattn_core.calls import AttentionCall, Gradients, Output, StepCall
 from linattn_core.decoding import DecoderDescription, NativeDecoder
 from linattn_core.native import (
     Fields,
-    address,
     addresses,
     check_own_memory,
     contiguous,
@@ -24,6 +21,7 @@ from linattn_core.state import LinearAttentionState, accumulation_dtype
 from linattn_cpu import _native, decoder
 
 _FIELDS = Fields(_native)
+_NONE = torch.empty(0, device="cpu")  # its address is null
 
 
 class CpuBackend:
@@ -62,7 +60,7 @@ class CpuBackend:
         out = torch.empty(
             batch, heads, length, value.shape[3], dtype=value.dtype, device=device
         )  # separate sizes: torch reads them faster than a tuple
-        normalizer = None
+        normalizer = _NONE
         if call.requires_grad:
             normalizer = torch.empty(batch, heads, length, dtype=dtype, device=device)
         state = None
@@ -75,7 +73,7 @@ class CpuBackend:
         fields["initial"] = addresses(call.initial_state)
         fields["last"] = addresses(state)
         fields["out"] = out.data_ptr()
-        fields["normalizer"] = address(normalizer)
+        fields["normalizer"] = normalizer.data_ptr()
         fields["threads"] = torch.get_num_threads()
         _native.attention_forward(fields)
         return Output(out, normalizer, state)
@@ -89,7 +87,7 @@ class CpuBackend:
     ) -> Gradients:
         # Named, because the kernel is handed addresses and these may be copies.
         call, grad_state = readable(call), contiguous(grad_state)
-        out, normalizer = output.out.contiguous(), cast(Tensor, output.normalizer).contiguous()
+        out, normalizer = output.out.contiguous(), output.normalizer.contiguous()
         state = call.initial_state if call.is_causal else contiguous(output.state)
         gradients, scratch = new_gradients(call), torch.empty_like(normalizer)
         fields = _FIELDS.attention(call)

@@ -9,7 +9,7 @@ as long as a call of sixteen positions.
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,7 +35,7 @@ def _forward_kernel(*arguments: Any) -> tuple[Tensor, ...]:
 def _attention_kernel(*arguments: Any) -> tuple[Tensor, ...]:
     call = _FLAT.unpack(arguments[:-1])._replace(requires_grad=True)
     out, normalizer, state = direct.run(call, arguments[-1])
-    return (out, *results(state, out), cast(Tensor, normalizer))
+    return (out, *results(state, out), normalizer)
 
 
 def _forward_shapes(*arguments: Any) -> tuple[Tensor, ...]:
@@ -43,7 +43,10 @@ def _forward_shapes(*arguments: Any) -> tuple[Tensor, ...]:
     out = call.value.new_empty(call.batch, call.heads, call.query_length, call.value_dim)
     if call.is_causal and not call.return_state:
         return (out, *results(None, out))
-    z_shape, dtype = (call.num_sequences, call.heads, call.feature_dim), accumulation_dtype(out.dtype)
+    z_shape, dtype = (
+        (call.num_sequences, call.heads, call.feature_dim),
+        accumulation_dtype(out.dtype),
+    )
     s = out.new_empty(*z_shape, call.value_dim, dtype=dtype)
     return out, s, out.new_empty(z_shape, dtype=dtype)
 
@@ -88,11 +91,10 @@ _differentiable = register(
     backward=_autograd,
     context=_context,
 )
-def attention(call: AttentionCall, backend: str) -> Output:
-    """Runs the call on the backend of that name; the state is None unless it was wanted.
 
-    The output has no normalizer, which is for the backward pass.
-    """
+
+def attention(call: AttentionCall, backend: str) -> tuple[Tensor, LinearAttentionState | None]:
+    """The output of the backend of that name, and the state, None unless it was wanted."""
     if is_unobserved(_FLAT.tensors(call), requires_grad=call.requires_grad):
         if call.requires_grad:
             return direct.differentiable(call, backend)
@@ -104,4 +106,4 @@ def attention(call: AttentionCall, backend: str) -> Output:
         else:
             out, s, z = _forward(*arguments)
         state = LinearAttentionState(s, z)
-    return Output(out, None, state if call.return_state else None)
+    return out, state if call.return_state else None

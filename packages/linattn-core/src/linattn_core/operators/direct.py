@@ -1,4 +1,4 @@
-"""linattn::attention without torch's dispatcher: the same autograd, for a call that nothing observes.
+"""linattn::attention without torch's dispatcher, with the same autograd, where nothing observes it.
 
 The dispatcher hands a call from C++ to Python and back for its autograd and again for its kernel,
 and each time converts every argument: for sixteen positions that takes longer than the kernel.
@@ -25,14 +25,15 @@ def run(call: AttentionCall, backend: str) -> Output:
     return registry.select(backend, call).attention(call)
 
 
-def differentiable(call: AttentionCall, backend: str) -> Output:
-    """The same with gradients; the state is None unless it was wanted."""
+def differentiable(call: AttentionCall, backend: str) -> tuple[Tensor, LinearAttentionState | None]:
+    """The output and the state with gradients; the state is None unless it was wanted."""
     state = call.initial_state or (None, None)
     tensors = (call.query, call.key, call.value, call.key_lengths, call.cu_seqlens, *state)
-    results = _Attention.apply(call, backend, *tensors)
+    apply: Any = _Attention.apply
     if not call.return_state:
-        return Output(results, None, None)
-    return Output(results[0], None, LinearAttentionState(*results[1:]))
+        return apply(call, backend, *tensors), None
+    out, s, z = apply(call, backend, *tensors)
+    return out, LinearAttentionState(s, z)
 
 
 class _Attention(torch.autograd.Function):
