@@ -81,10 +81,14 @@ class Mixer(nn.Module):
         raise CannotCompile(f"{type(self).__name__} has no compiled step.")
 
     def _project(self, x: Tensor) -> tuple[Tensor, ...]:
-        """The projections of x, (B, H, N, D) each, as views."""
+        """The projections of x, (B, H, N, D) each, as views.
+
+        Taken apart before heads and positions change places, so that one copy puts the three
+        gradients together again.
+        """
         shape = (self.projections, self.num_heads, self.head_dim)
-        by_head: Tensor = self.qkv(x).unflatten(-1, shape)
-        return by_head.permute(2, 0, 3, 1, 4).unbind(0)
+        by_head: Tensor = self.qkv(x).unflatten(-1, shape)  # (B, N, 3, H, D)
+        return tuple(part.transpose(1, 2) for part in by_head.unbind(2))
 
     def _join(self, heads: Tensor) -> Tensor:
         joined: Tensor = self.out(heads.transpose(1, 2).flatten(2))  # (B, N, E)
