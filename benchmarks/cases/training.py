@@ -1,0 +1,204 @@
+"""A training step of the paper's MNIST model, beside the same step with other attentions."""
+
+from __future__ import annotations
+
+import copy
+import types
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+import linattn_core
+from benchmarks.cases import peers
+from benchmarks.cases.attention import FAST_TRANSFORMERS, LINEAR_CPU, SDPA
+from benchmarks.cases.models import MODEL, QUICK_SIZE, Size, build_model
+from benchmarks.cases.peer_decoder import peer_weights
+from benchmarks.measure import oracle
+from benchmarks.measure.cases import Case, Make, Method, NotMeasured, Settings, registry
+from benchmarks.measure.results import CaseResult, Target
+from linattn_models import AutoregressiveTransformer, Transformer
+from linattn_models.attention import LinearMixer
+
+TORCH = "softmax torch.nn"
+BATCH, QUICK_BATCH = 4, 2
+LEARNING_RATE = 1e-4
+PRODUCTS = 3  # of a matrix in a step: forward, and the gradients of inputs and weights
+OVER_PRODUCTS = 1.2  # that a step may take, over its matrix products at the GEMM rate
+# What every method has by the same name; their gradients have passed through all layers.
+COMPARED = ("start", "embeddings.0.weight", "positions.table", "output.weight")
+
+
+def setup(settings: Settings, _: Sequence[CaseResult] = ()) -> dict[str, Make]:
+    """The model with each attention; the peers have our weights."""
+    size, batch = (QUICK_SIZE, QUICK_BATCH) if settings.quick else (Size(), BATCH)
+    return {
+        LINEAR_CPU: lambda: _step(_with_cpu_kernels(size), size, batch),
+        SDPA: lambda: _step(trained("softmax", size), size, batch),
+        FAST_TRANSFORMERS: lambda: _peer_step(
+            "linear", partial(_fast_transformers, settings), size, batch
+        ),
+        TORCH: lambda: _peer_step("softmax", _torch_encoder, size, batch),
+    }
+
+
+def trained(attention: str, size: Size) -> AutoregressiveTransformer:
+    """The model, ready for updates."""
+    return build_model(attention, size).train().requires_grad_()
+
+
+def operations(size: Size, batch: int) -> float:
+    """Those of the matrices of the layers in one step: two for each weight in each product."""
+    return PRODUCTS * 2.0 * batch * size.length * size.matrix_weights()
+
+
+def fault(model: AutoregressiveTransformer, ours: AutoregressiveTransformer) -> str | None:
+    """Compares the loss and gradients of a sequence with those of our model in float64."""
+    tokens = _tokens(ours.max_length, 1)
+    exact = copy.deepcopy(ours).double()
+    return oracle.disagreement(
+        _loss_and_gradients(model, tokens),
+        _loss_and_gradients(exact, tokens),
+        ("the loss", *(f"the gradient of {name}" for name in COMPARED)),
+    )
+
+
+def _with_cpu_kernels(size: Size) -> AutoregressiveTransformer:
+    if "cpu" not in linattn_core.backends():
+        raise NotMeasured("no live backend 'cpu'; python -m linattn_core.info tells more")
+    model = trained("linear", size)
+    for module in model.modules():
+        if isinstance(module, LinearMixer):
+            module.backend = "cpu"
+    return model
+
+
+def _peer_step(
+    attention: str, encoder: Callable[[Transformer], nn.Module], size: Size, batch: int
+) -> Method:
+    ours = trained(attention, size)
+    model = copy.deepcopy(ours)
+    model.transformer = cast(Transformer, encoder(ours.transformer))
+    return _step(model, size, batch, ours)
+
+
+def _step(
+    model: AutoregressiveTransformer,
+    size: Size,
+    batch: int,
+    ours: AutoregressiveTransformer | None = None,
+) -> Method:
+    optimizer = torch.optim.Adam(model.parameters(), LEARNING_RATE, fused=True)
+    tokens = _tokens(size.length, batch)
+
+    def run() -> None:
+        optimizer.zero_grad()
+        model.loss(tokens).backward()
+        optimizer.step()
+
+    exact = model if ours is None else ours
+    return Method(lambda: fault(model, exact), run, operations=operations(size, batch))
+
+
+def _tokens(length: int, batch: int) -> Tensor:
+    return torch.randint(256, (batch, length), generator=torch.Generator().manual_seed(2))
+
+
+def _loss_and_gradients(model: AutoregressiveTransformer, tokens: Tensor) -> tuple[Tensor, ...]:
+    loss = model.loss(tokens)
+    return loss.detach(), *torch.autograd.grad(loss, [model.get_parameter(x) for x in COMPARED])
+
+
+class _Causal(nn.Module):
+    """An encoder that is told at every call that it is causal."""
+
+    def __init__(self, encoder: nn.Module, run: Callable[[nn.Module, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.encoder, self.run = encoder, run
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.run(self.encoder, x)
+
+
+def _fast_transformers(settings: Settings, ours: Transformer) -> nn.Module:
+    builders, masking = (
+        peers.load(f"fast_transformers.{name}", settings) for name in ("builders", "masking")
+    )
+    config = ours.config
+    encoder: nn.Module = builders.TransformerEncoderBuilder.from_kwargs(
+        attention_type="causal-linear",
+        n_layers=config.num_layers,
+        n_heads=config.num_heads,
+        query_dimensions=config.head_dim,
+        value_dimensions=config.head_dim,
+        feed_forward_dimensions=config.ffn_dim,
+        activation=config.activation,
+        dropout=0.0,
+    ).get()
+    encoder.load_state_dict(peer_weights(ours))
+    return _Causal(encoder, partial(_run_fast_transformers, masking))
+
+
+def _run_fast_transformers(masking: types.ModuleType, encoder: nn.Module, x: Tensor) -> Tensor:
+    out: Tensor = encoder(x, attn_mask=masking.TriangularCausalMask(x.shape[1]))
+    return out
+
+
+def _torch_encoder(ours: Transformer) -> nn.Module:
+    config = ours.config
+    layer = nn.TransformerEncoderLayer(
+        config.embed_dim, config.num_heads, config.ffn_dim, dropout=0.0,
+        activation=config.activation, batch_first=True, norm_first=config.norm == "pre",
+    )  # fmt: skip
+    encoder = nn.TransformerEncoder(
+        layer, config.num_layers, nn.LayerNorm(config.embed_dim), enable_nested_tensor=False
+    )
+    encoder.load_state_dict(_torch_weights(ours))
+    return _Causal(encoder, _run_torch)
+
+
+def _run_torch(encoder: nn.Module, x: Tensor) -> Tensor:
+    mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
+    out: Tensor = encoder(x, mask=mask, is_causal=True)
+    return out
+
+
+def _torch_weights(ours: Transformer) -> dict[str, Tensor]:
+    """Our weights by torch's names."""
+    renamed = {
+        "blocks": "layers", "mixer.qkv.weight": "self_attn.in_proj_weight",
+        "mixer.qkv.bias": "self_attn.in_proj_bias", "mixer.out": "self_attn.out_proj",
+        "expand": "linear1", "contract": "linear2",
+    }  # fmt: skip
+    weights = {}
+    for name, weight in ours.state_dict().items():
+        for old, new in renamed.items():
+            name = name.replace(old, new)
+        weights[name] = weight
+    return weights
+
+
+registry.add(
+    Case(
+        "training/step",
+        shows="Forward, backward and Adam's update of the paper's MNIST model in float32: batch "
+        f"{BATCH}, {MODEL}.",
+        setup=setup,
+        targets=(
+            Target(
+                f"{LINEAR_CPU}: share of the GEMM rate by the layers' matrix products alone",
+                LINEAR_CPU,
+                at_least=1 / OVER_PRODUCTS,
+                of_gemm=True,
+            ),
+            Target.faster(LINEAR_CPU, FAST_TRANSFORMERS, 1),
+            Target.faster(LINEAR_CPU, SDPA, 1),
+            Target.faster(LINEAR_CPU, TORCH, 1),
+        ),
+        unit="step",
+        seconds=60,
+        rounds=(3, 20),
+    )
+)

@@ -1,0 +1,49 @@
+"""A training step: each method is held to the gradients of our model, and counted rightly."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from benchmarks.cases import training
+from benchmarks.cases.models import QUICK_SIZE
+from benchmarks.measure.cases import NotMeasured, Settings
+
+QUICK = Settings(quick=True, threads=1)
+
+
+@pytest.mark.parametrize("name", [training.LINEAR_CPU, training.SDPA, training.TORCH])
+def test_a_step_is_right_and_changes_the_weights(name: str) -> None:
+    try:
+        made = training.setup(QUICK)[name]()
+    except NotMeasured as reason:
+        pytest.skip(str(reason))
+    assert made.check() is None and made.run is not None
+    made.run()
+    made.run()
+
+
+def test_a_peer_that_was_not_asked_for_says_so() -> None:
+    with pytest.raises(NotMeasured, match="--peers"):
+        training.setup(QUICK)[training.FAST_TRANSFORMERS]()
+
+
+def test_a_layer_that_is_wrong_is_told_by_its_gradients() -> None:
+    ours = training.trained("linear", QUICK_SIZE)
+    wrong = copy.deepcopy(ours)
+    with torch.no_grad():
+        wrong.transformer.blocks[1].contract.weight.mul_(1.01)
+    assert training.fault(ours, ours) is None
+    assert "differs from the float64 oracle" in str(training.fault(wrong, ours))
+
+
+def test_operations_are_those_of_the_layers_products() -> None:
+    """By torch's own count of a step, which has those of the output layer too."""
+    model, size, batch = training.trained("linear", QUICK_SIZE), QUICK_SIZE, 2
+    with FlopCounterMode(display=False) as counter:
+        model.loss(torch.zeros(batch, size.length, dtype=torch.int64)).backward()
+    output = training.PRODUCTS * 2 * batch * size.length * model.output.weight.numel()
+    assert training.operations(size, batch) == counter.get_total_flops() - output
