@@ -52,6 +52,20 @@ def test_state_goes_through_named_tensors_exactly(name: str, expected: type) -> 
     assert all(map(torch.equal, model.state_dict().values(), twin.state_dict().values()))
 
 
+@pytest.mark.parametrize("name", ["adam", "adamw"])
+def test_one_pass_over_each_tensor_computes_the_same(name: str) -> None:
+    model, parameters, optimizer = make(name)
+    twin, twin_parameters, _ = make(name)
+    twin.load_state_dict(model.state_dict())
+    settings = {x: optimizer.defaults[x] for x in ("lr", "betas", "weight_decay")}
+    separate = type(optimizer)(twin_parameters.values(), **settings, fused=False)
+    assert optimizer.defaults["fused"]
+    for each, by in ((model, optimizer), (twin, separate)):
+        update(each, by, 5)
+    for ours, theirs in zip(parameters.values(), twin_parameters.values(), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
 def test_frozen_parameters_are_left_out() -> None:
     model = toy_model()
     model[0].requires_grad_(False)
