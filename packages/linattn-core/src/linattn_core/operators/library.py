@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from operator import itemgetter
 from typing import Any, Generic, TypeVar, get_type_hints
 
 import torch
@@ -62,8 +61,8 @@ class Flat(Generic[Record]):
         states = {LinearAttentionState: "Tensor", LinearAttentionState | None: "Tensor?"}
         self._record: Any = record
         self._state: int = next(i for i, x in enumerate(record._fields) if hints[x] in states)
-        places = [i for i, x in enumerate(record._fields) if hints[x] in (Tensor, Tensor | None)]
-        self._tensors: Any = itemgetter(*places, self._state)
+        of_tensors = (Tensor, Tensor | None)
+        self._tensors = [i for i, x in enumerate(record._fields) if hints[x] in of_tensors]
         state = states[hints[record._fields[self._state]]]
         alias_s, alias_z = ("(a!)", "(b!)") if in_place else ("", "")
         declared = [(x, _TYPES.get(hints[x], "")) for x in record._fields]
@@ -80,8 +79,9 @@ class Flat(Generic[Record]):
 
     def tensors(self, call: Record) -> Sequence[Tensor | None]:
         """Those of a call; None for each that it lacks."""
-        *tensors, state = self._tensors(call)
-        return tensors if state is None else (*tensors, *state)
+        fields: tuple[Any, ...] = call
+        tensors, state = [fields[i] for i in self._tensors], fields[self._state]
+        return tensors if state is None else [*tensors, *state]
 
     def unpack(self, arguments: Sequence[Any]) -> Record:
         """The call of such arguments."""
