@@ -44,7 +44,6 @@ class _Attention(torch.autograd.Function):
         # Causal gradients start from the initial state again, others read the sums over the keys.
         sums = () if call.is_causal or state is None else state
         ctx.save_for_backward(out, normalizer, *tensors, *sums)
-        ctx.set_materialize_grads(call.return_state)
         # The settings alone: tensors that autograd does not know of would never be freed.
         ctx.settings, ctx.backend = _with(call, (None,) * len(tensors)), backend
         return (out, *state) if call.return_state and state is not None else out
