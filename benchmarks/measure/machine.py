@@ -8,6 +8,7 @@ import importlib.metadata
 import os
 import platform
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -23,6 +24,7 @@ PACKAGES = (
 )  # fmt: skip
 QUICK_SIZE, SIZE, SIZE_ON_GPU = 256, 2_048, 8_192  # of the matrices
 QUICK_BYTES, BYTES, BYTES_ON_GPU = 2**22, 2**28, 2**32  # that are copied
+FUSED_STEPS = 100_000  # of the loop in registers: about 0.2 ms
 SECONDS, ROUNDS = 5.0, (3, 30)
 # Instructions that multiply bfloat16 faster than float32. Without them a product takes minutes.
 FAST_BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
@@ -36,11 +38,14 @@ class Limits:
         gemm_float32, gemm_bfloat16: operations a second (a multiply and an add are two); None on a
             processor without instructions for bfloat16.
         copy_bandwidth: bytes a second, read and written both counted.
+        fma_float32: operations a second of fused multiply-adds on numbers in registers; None on a
+            GPU and without linattn-cpu.
     """
 
     gemm_float32: float
     gemm_bfloat16: float | None
     copy_bandwidth: float
+    fma_float32: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +67,7 @@ class Machine:
 
 
 def measure_limits(settings: Settings) -> Limits:
-    """Returns the rates of square matrix products and of a copy that no cache holds."""
+    """Returns the rates of square matrix products, of registers and of a copy no cache holds."""
     size, count = _sizes(settings)
     numbers = torch.randn(2, size, size, device=settings.device)
     source = torch.zeros(count // 4, device=settings.device)
@@ -74,6 +79,9 @@ def measure_limits(settings: Settings) -> Limits:
     if settings.device == "cuda" or FAST_BFLOAT16 & cpu_flags():
         halves = numbers.bfloat16()
         methods["bfloat16"] = Method(_no_check, lambda: halves[0] @ halves[1])
+    fused = _fused_multiply_adds() if settings.device == "cpu" else None
+    if fused is not None:
+        methods["registers"] = Method(_no_check, lambda: fused(settings.threads, FUSED_STEPS))
     seconds = 0.1 if settings.quick else SECONDS
     measured = interleave(methods, timer(settings.device), seconds=seconds, rounds=ROUNDS)
     # The best, not the median: a limit is what the machine can do when nothing disturbs it.
@@ -82,7 +90,17 @@ def measure_limits(settings: Settings) -> Limits:
         gemm_float32=2 * size**3 / best["float32"],
         gemm_bfloat16=2 * size**3 / best["bfloat16"] if "bfloat16" in best else None,
         copy_bandwidth=2 * source.nbytes / best["copy"],
+        fma_float32=fused(settings.threads, FUSED_STEPS) / best["registers"] if fused else None,
     )
+
+
+def _fused_multiply_adds() -> Callable[[int, int], int] | None:
+    """linattn-cpu's loop of multiply-adds: (threads, steps) -> operations; None without it."""
+    try:
+        from linattn_cpu import _native
+    except ImportError:
+        return None
+    return _native.fused_multiply_adds
 
 
 def _sizes(settings: Settings) -> tuple[int, int]:
