@@ -21,13 +21,14 @@ def spread(x: Tensor, exact: Tensor) -> float:
 
 @pytest.mark.parametrize("is_causal", [True, False])
 def test_no_larger_than_the_references_own(is_causal: bool, instruction_set: str) -> None:
-    """On the whole; the largest single error, which chance decides, is at most twice its."""
+    """On the whole. Single errors stay within the contract's budget: the first gradients cancel,
+    and chance decides whose terms round alike."""
     tensors = draw(1, 2, 8_000, 32)
     exact = run([x.double() for x in tensors], "reference", is_causal=is_causal)
     reference = run(tensors, "reference", is_causal=is_causal)
     ours = run(tensors, is_causal=is_causal)
 
-    slack = 2 * torch.finfo(torch.float32).eps  # where torch happens to round well
+    slack = 16 * torch.finfo(torch.float32).eps
     for name, x in exact.items():
         assert spread(ours[name], x) <= 1.1 * spread(reference[name], x), name
         assert error(ours[name], x) <= 2 * error(reference[name], x) + slack, name
