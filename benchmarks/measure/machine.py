@@ -8,6 +8,7 @@ import importlib.metadata
 import os
 import platform
 import subprocess
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -25,6 +26,7 @@ PACKAGES = (
 # The width of the matrices and the bytes that are copied: in a quick run, and by device.
 QUICK_SIZES = (256, 2**22)
 SIZES = {"cpu": (2_048, 2**28), "cuda": (8_192, 2**32)}
+FUSED_STEPS = 100_000  # of the loop in registers: about 0.2 ms
 SECONDS, ROUNDS = 5.0, (3, 30)
 # Instructions that multiply bfloat16 faster than float32. Without them a product takes minutes.
 FAST_BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
@@ -38,11 +40,14 @@ class Limits:
         gemm_float32, gemm_bfloat16: operations a second (a multiply and an add are two); None on a
             processor without instructions for bfloat16.
         copy_bandwidth: bytes a second, read and written both counted.
+        fma_float32: operations a second of fused multiply-adds on numbers in registers; None on a
+            GPU and without linattn-cpu.
     """
 
     gemm_float32: float
     gemm_bfloat16: float | None
     copy_bandwidth: float
+    fma_float32: float | None = None
 
     def gemm(self, device: str) -> float | None:
         """The rate that shares are taken of: float32 on a processor, bfloat16 on a GPU."""
@@ -68,7 +73,7 @@ class Machine:
 
 
 def measure_limits(settings: Settings) -> Limits:
-    """Returns the rates of square matrix products and of a copy that no cache holds."""
+    """Returns the rates of square matrix products, of registers and of a copy no cache holds."""
     size, count = QUICK_SIZES if settings.quick else SIZES[settings.device]
     if settings.device == "cuda":
         count = min(count, largest_tensor(torch.device("cuda")))
@@ -80,6 +85,9 @@ def measure_limits(settings: Settings) -> Limits:
     }
     if settings.device == "cuda" or FAST_BFLOAT16 & cpu_flags():
         calls["bfloat16"] = partial(torch.matmul, *numbers.bfloat16())
+    fused = _fused_multiply_adds() if settings.device == "cpu" else None
+    if fused is not None:
+        calls["registers"] = partial(fused, settings.threads, FUSED_STEPS)
     timed, seconds = stopwatch(settings.device), 0.1 if settings.quick else SECONDS
     samplers = {name: partial(sample, call, timed, 0) for name, call in calls.items()}
     samples, _ = interleave(samplers, seconds=seconds, rounds=ROUNDS)
@@ -89,7 +97,17 @@ def measure_limits(settings: Settings) -> Limits:
         gemm_float32=2 * size**3 / best["float32"],
         gemm_bfloat16=2 * size**3 / best["bfloat16"] if "bfloat16" in best else None,
         copy_bandwidth=2 * source.nbytes / best["copy"],
+        fma_float32=fused(settings.threads, FUSED_STEPS) / best["registers"] if fused else None,
     )
+
+
+def _fused_multiply_adds() -> Callable[[int, int], int] | None:
+    """linattn-cpu's loop of multiply-adds: (threads, steps) -> operations; None without it."""
+    try:
+        from linattn_cpu import _native
+    except ImportError:
+        return None
+    return _native.fused_multiply_adds
 
 
 def describe_machine(settings: Settings) -> Machine:

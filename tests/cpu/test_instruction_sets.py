@@ -60,10 +60,10 @@ def test_half_precision_is_rounded_once(instruction_set: str, dim: int, dtype: t
 
 
 @pytest.mark.parametrize("length", [1, 17, 3_000])
-def test_products_of_bfloat16_pairs_round_what_enters_them(
+def test_bfloat16_errs_by_the_rounding_of_what_is_written(
     instruction_set: str, length: int
 ) -> None:
-    """Rounded features and scores err by 2^-9 of themselves, which averages out in the sums."""
+    """Products and sums are float32: 2^-9 of an output, and of the one that a gradient reads."""
     tensors = draw(1, 2, length, 64, dtype=torch.bfloat16)
 
     ours = run_without_state(tensors, is_causal=True)

@@ -19,6 +19,11 @@ std::vector<std::string> instruction_sets() {
     return names;
 }
 
+std::int64_t fused_multiply_adds(int threads, std::int64_t steps) {
+    const py::gil_scoped_release unlocked;
+    return live_kernels().fused_multiply_adds(threads, steps);
+}
+
 std::string instruction_set() { return live_kernels().instruction_set; }
 
 }  // namespace
@@ -30,6 +35,7 @@ PYBIND11_MODULE(_native, module) {
     module.def("instruction_sets", &instruction_sets);
     module.def("instruction_set", &instruction_set);
     module.def("use_instruction_set", &use_instruction_set);
+    module.def("fused_multiply_adds", &fused_multiply_adds);
 #ifdef _OPENMP
     module.attr("threading") = "OpenMP";
 #else

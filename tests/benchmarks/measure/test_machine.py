@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from benchmarks.measure import machine
@@ -16,3 +18,14 @@ def test_bfloat16_is_measured_where_the_processor_multiplies_it(
     limits = machine.measure_limits(Settings(quick=True, threads=1))
     assert limits.gemm_float32 > 0
     assert (limits.gemm_bfloat16 is not None) == ("amx_bf16" in flags)
+
+
+def test_the_peak_is_that_of_registers() -> None:
+    pytest.importorskip("linattn_cpu", reason="linattn-cpu is not installed")
+    limits = machine.measure_limits(Settings(quick=True, threads=1))
+    assert limits.fma_float32 is not None and limits.fma_float32 > 0
+
+
+def test_without_linattn_cpu_the_peak_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "linattn_cpu", None)
+    assert machine.measure_limits(Settings(quick=True, threads=1)).fma_float32 is None

@@ -5,13 +5,51 @@
 //   grad phi(k_j) = G_j v_j + r_j    grad v_j = G_j^T phi(k_j)
 //   G_j = sum_{i >= j} phi(q_i) g_i^T    r_j = sum_{i >= j} h_i phi(q_i)        backwards
 //
-// S and G are computed again, chunk by chunk. Between the two passes only h is kept, one number a
-// position.
+// S and G are computed again, in the sweeps of the forward pass with the operands exchanged. Between the
+// two passes only h is kept, one number a position.
 #pragma once
 
 #include "causal_forward.hpp"
+#include "chunked_gradient.hpp"
 
 LINATTN_BEGIN
+
+// The widest heads whose keys and values are differentiated by sweeps: with fewer registers they reach
+// a smaller share of the peak, and the products that chunks save decide earlier.
+inline constexpr std::int64_t kWidestSweep = kRegisters == 32 ? 64 : 32;
+
+// Rows of a run with a weight each, in the order of a pass: `step` numbers lead from a row to the next,
+// `turn` (1 or -1) from a weight to the next.
+template <class T>
+struct WeightedRows {
+    const T *rows, *weights, *factors;
+    std::int64_t step, turn;
+};
+
+// Where C vectors of columns of z stand: to_t += factor_t z_t with z_t = z_{t-1} + weight_t row_t.
+template <class T, int C>
+LINATTN_LOOP void add_sum_columns(WeightedRows<T> x, int size, T* z, T* compensation, T* to) {
+    Vec<T> before[C], inside[C] = {};
+#pragma GCC unroll 4
+    for (int c = 0; c < C; ++c) before[c] = load<T>(z + c * W<T>);
+    for (int t = 0; t < size; ++t, x.rows += x.step, x.weights += x.turn, x.factors += x.turn, to += x.step) {
+#pragma GCC unroll 4
+        for (int c = 0; c < C; ++c) {
+            inside[c] += *x.weights * load<T>(x.rows + c * W<T>);
+            store<T>(to + c * W<T>, load<T>(to + c * W<T>) + *x.factors * (before[c] + inside[c]));
+        }
+    }
+#pragma GCC unroll 4
+    for (int c = 0; c < C; ++c) kahan_add<T>(z + c * W<T>, compensation + c * W<T>, inside[c]);
+}
+
+template <class T>
+static inline void add_sums(const WeightedRows<T>& x, int size, const Sums<T>& sums, T* to) {
+    by_vectors<T, 4>(sums.s.rows, [&](auto vectors, std::int64_t d) {
+        const WeightedRows<T> columns{x.rows + d, x.weights, x.factors, x.step, x.turn};
+        add_sum_columns<T, decltype(vectors)::value>(columns, size, sums.z + d, sums.z_compensation + d, to + d);
+    });
+}
 
 // The first pass: grad q, and h.
 template <class T>
@@ -20,36 +58,38 @@ public:
     QueryGradient(Arena& arena, const AttentionBackward& call)
         : call_(call),
           sums(arena, call.dim, call.value_dim),
-          width_(sums.s.rows),
-          value_width_(sums.s.width),
+          transposed_(arena, call.value_dim, call.dim),
           state_(arena, call.value_dim, call.dim),
-          query_(arena.take<T>(kChunk * width_)),
-          key_(arena.take<T>(kChunk * width_)),
-          value_(arena.take<T>(kChunk * value_width_)),
-          value_columns_(arena.take<T>(kChunk * value_width_)),
-          gradient_(arena.take<T>(kChunk * value_width_)),
-          scores_(arena.take<T>(kChunk * kChunk)),
-          grad_query_(arena.take<T>(kChunk * width_)),
-          partial_(arena.take<T>(kChunk * W<T>)) {}
+          query_(arena.take<T>(kRunRows * sums.s.rows)),
+          key_(arena.take<T>(kRunRows * sums.s.rows)),
+          value_(arena.take<T>(kRunRows * sums.s.width)),
+          gradient_(arena.take<T>(kRunRows * sums.s.width)),
+          out_(arena.take<T>(kRunRows * sums.s.width)),
+          grad_query_(arena.take<T>(kRunRows * sums.s.rows)),
+          partial_(arena.take<T>(kChunk * W<T>)) {
+        for (T& one : ones_) one = T(1);
+    }
 
     void run(const Item& item, Range range) {
-        const GradientInputs<T> inputs(call_, item);
+        const Item part = item.up_to(range.high);
+        const GradientInputs<T> inputs(call_, part);
         const OutRows grad_query = out_rows(call_.grad_query, call_, item, call_.queries, call_.dim, call_.query_dtype);
+        const std::int64_t width = sums.s.rows, value_width = sums.s.width;
         T* h = static_cast<T*>(call_.scratch) + first_row(call_, item, call_.queries);
-        state_.become_transpose_of(sums.s);
-        for (std::int64_t first = range.low; first < range.high; first += kChunk) {
-            const int count = rows_at(first, range.high, kChunk);
-            T normalizer_gradients[kChunk];
-            inputs.queries(first, kChunk, query_);
-            inputs.keys(first, kChunk, key_);
-            inputs.values(first, kChunk, value_);
-            inputs.gradients(first, kChunk, gradient_);
-            transpose<T>(value_, kChunk, value_width_, value_width_, value_columns_, kChunk);
-            // From here on only the columns of the values are read.
-            inputs.normalizer_gradients(first, kChunk, gradient_, value_, partial_, normalizer_gradients);
+        transposed_.become_transpose_of(sums.s);
+        state_.load_from(transposed_);
+        for (std::int64_t first = range.low; first < range.high; first += kRun) {
+            const int count = rows_at(first, range.high, kRun), size = sweeps_for(count);
+            T normalizer_gradients[kRunRows];
+            inputs.queries(first, size, query_);
+            inputs.keys(first, size, key_);
+            inputs.values(first, size, value_);
+            inputs.gradients(first, size, gradient_);
+            inputs.normalizer_gradients(first, size, gradient_, out_, partial_, normalizer_gradients);
             std::memcpy(h + first, normalizer_gradients, sizeof(T) * count);
-            read();
-            add_normalizer(normalizer_gradients);
+            // grad = S g + h z.
+            state_.run({gradient_, value_, value_width, key_, grad_query_, width}, size);
+            add_sums<T>({key_, ones_, normalizer_gradients, width, 1}, size, sums, grad_query_);
             store_gradients<T>(grad_query, first, count, count, grad_query_, query_, call_.map);
         }
     }
@@ -61,33 +101,10 @@ public:
     const Sums<T> sums;
 
 private:
-    // grad = S g, by the transpose of S, which the chunk is added to.
-    void read() {
-        scores<T>(gradient_, value_width_, value_columns_, call_.value_dim, Triangle::lower, scores_);
-        multiply_both<T>(state_.times(gradient_, call_.value_dim), {scores_, kChunk, 1, key_, width_, kChunk},
-                         Triangle::lower, kChunk, width_, grad_query_, width_);
-        state_.add(value_columns_, key_, kChunk);
-    }
-
-    // grad += h z, with z up to each position.
-    void add_normalizer(const T* h) {
-        for (std::int64_t d = 0; d < width_; d += W<T>) {
-            const Vec<T> before = load<T>(sums.z + d);
-            Vec<T> inside{};
-            for (int t = 0; t < kChunk; ++t) {
-                inside += load<T>(key_ + t * width_ + d);
-                T* grad = grad_query_ + t * width_ + d;
-                store<T>(grad, load<T>(grad) + h[t] * (before + inside));
-            }
-            kahan_add<T>(sums.z + d, sums.z_compensation + d, inside);
-        }
-    }
-
-    const std::int64_t width_, value_width_;
-    const Matrix<T> state_;  // S^T
-    T *const query_, *const key_, *const value_, *const value_columns_, *const gradient_, *const scores_,
-                                                                                              *const grad_query_,
-                                                                                                  *const partial_;
+    const Matrix<T> transposed_;
+    const Panels<T> state_;  // S^T
+    T *const query_, *const key_, *const value_, *const gradient_, *const out_, *const grad_query_, *const partial_;
+    T ones_[kRunRows];
 };
 
 // The second pass, from the end of the sequence: grad k and grad v.
@@ -97,40 +114,50 @@ public:
     KeyValueGradient(Arena& arena, const AttentionBackward& call)
         : call_(call),
           sums(arena, call.dim, call.value_dim),
-          width_(sums.s.rows),
-          value_width_(sums.s.width),
-          query_(arena.take<T>(kChunk * width_)),
-          query_columns_(arena.take<T>(kChunk * width_)),
-          key_(arena.take<T>(kChunk * width_)),
-          value_columns_(arena.take<T>(kChunk * value_width_)),
-          gradient_(arena.take<T>(kChunk * value_width_)),
-          scores_(arena.take<T>(kChunk * kChunk)),
-          grad_columns_(arena.take<T>(kChunk * width_)),
-          grad_(arena.take<T>(kChunk * (width_ > value_width_ ? width_ : value_width_))) {}
+          transposed_(arena, call.value_dim, call.dim),
+          state_(arena, call.dim, call.value_dim),
+          columns_(arena, call.value_dim, call.dim),
+          query_(arena.take<T>(kRunRows * sums.s.rows)),
+          key_(arena.take<T>(kRunRows * sums.s.rows)),
+          value_(arena.take<T>(kRunRows * sums.s.width)),
+          gradient_(arena.take<T>(kRunRows * sums.s.width)),
+          grad_key_(arena.take<T>(kRunRows * sums.s.rows)),
+          grad_value_(arena.take<T>(kRunRows * sums.s.width)) {
+        for (T& one : ones_) one = T(1);
+    }
 
     void run(const Item& item, Range range) {
-        const GradientInputs<T> inputs(call_, item, Direction::backwards);
+        const Item part = item.up_to(range.high);
+        const GradientInputs<T> inputs(call_, part, Direction::backwards);
         const OutRows grad_key = out_rows(call_.grad_key, call_, item, call_.keys, call_.dim, call_.query_dtype);
         const OutRows grad_value =
             out_rows(call_.grad_value, call_, item, call_.keys, call_.value_dim, call_.value_dtype);
+        const std::int64_t width = sums.s.rows, value_width = sums.s.width;
         const T* h = static_cast<const T*>(call_.scratch) + first_row(call_, item, call_.queries);
-        const std::int64_t chunks = (range.high - range.low + kChunk - 1) / kChunk;
-        for (std::int64_t chunk = chunks - 1; chunk >= 0; --chunk) {
-            const std::int64_t first = range.low + chunk * kChunk;
-            const int count = rows_at(first, range.high, kChunk), exist = rows_at(first, item.keys, kChunk);
-            inputs.queries(first, kChunk, query_);
-            inputs.keys(first, kChunk, key_);
-            inputs.values(first, kChunk, grad_);
-            inputs.gradients(first, kChunk, gradient_);
-            transpose<T>(query_, kChunk, width_, width_, query_columns_, kChunk);
-            transpose<T>(grad_, kChunk, value_width_, value_width_, value_columns_, kChunk);
-            differentiate_values();
-            store_value_gradients<T>(grad_value, first, count, exist, grad_);
-            differentiate_keys();
-            add_normalizer(h + first, count);
-            store_gradients<T>(grad_key, first, count, exist, grad_, key_, call_.map);
-            sums.s.add(query_columns_, gradient_, kChunk);
+        transposed_.become_transpose_of(sums.s);
+        state_.load_from(sums.s);
+        columns_.load_from(transposed_);
+        const std::int64_t runs = (range.high - range.low + kRun - 1) / kRun;
+        for (std::int64_t index = runs - 1; index >= 0; --index) {
+            const std::int64_t first = range.low + index * kRun;
+            const int count = rows_at(first, range.high, kRun), exist = rows_at(first, item.keys, kRun);
+            const int size = sweeps_for(count), last = size - 1;
+            T normalizer_gradients[kRunRows] = {};
+            std::memcpy(normalizer_gradients, h + first, sizeof(T) * count);
+            inputs.queries(first, size, query_);
+            inputs.keys(first, size, key_);
+            inputs.values(first, size, value_);
+            inputs.gradients(first, size, gradient_);
+            // grad v = G^T phi(k).
+            state_.run(SweepRows<T>{key_, query_, width, gradient_, grad_value_, value_width}.backwards(size), size);
+            store_value_gradients<T>(grad_value, first, count, exist, grad_value_);
+            // grad phi(k) = G v + r.
+            columns_.run(SweepRows<T>{value_, gradient_, value_width, query_, grad_key_, width}.backwards(size), size);
+            add_sums<T>({query_ + last * width, normalizer_gradients + last, ones_ + last, -width, -1}, size, sums,
+                        grad_key_ + last * width);
+            store_gradients<T>(grad_key, first, count, exist, grad_key_, key_, call_.map);
         }
+        state_.save_to(sums.s);
     }
 
 private:
@@ -140,40 +167,10 @@ public:
     const Sums<T> sums;  // G and r
 
 private:
-    // grad v = G^T phi(k).
-    void differentiate_values() {
-        scores<T>(key_, width_, query_columns_, call_.dim, Triangle::upper, scores_);
-        multiply_both<T>(sums.s.times(key_, call_.dim), {scores_, kChunk, 1, gradient_, value_width_, kChunk},
-                         Triangle::upper, kChunk, value_width_, grad_, value_width_);
-    }
-
-    // grad phi(k) = G v, position by column, because the rows of G lie in memory and not its columns.
-    void differentiate_keys() {
-        scores<T>(gradient_, value_width_, value_columns_, call_.value_dim, Triangle::lower, scores_);
-        multiply_both<T>({sums.s.sum, value_width_, 1, value_columns_, kChunk, call_.value_dim},
-                         {query_columns_, kChunk, 1, scores_, kChunk, kChunk}, Triangle::full, width_, kChunk,
-                         grad_columns_, kChunk);
-        transpose<T>(grad_columns_, width_, kChunk, kChunk, grad_, width_);
-    }
-
-    // grad += r, the sum from each position to the end.
-    void add_normalizer(const T* h, int count) {
-        for (std::int64_t d = 0; d < width_; d += W<T>) {
-            const Vec<T> after = load<T>(sums.z + d);
-            Vec<T> inside{};
-            for (int t = count - 1; t >= 0; --t) {
-                inside += h[t] * load<T>(query_ + t * width_ + d);
-                T* grad = grad_ + t * width_ + d;
-                store<T>(grad, load<T>(grad) + (after + inside));
-            }
-            kahan_add<T>(sums.z + d, sums.z_compensation + d, inside);
-        }
-    }
-
-    const std::int64_t width_, value_width_;
-    T *const query_, *const query_columns_, *const key_, *const value_columns_,
-                                                             *const gradient_, *const scores_, *const grad_columns_,
-                                                                                                   *const grad_;
+    const Matrix<T> transposed_;
+    const Panels<T> state_, columns_;  // G and G^T
+    T *const query_, *const key_, *const value_, *const gradient_, *const grad_key_, *const grad_value_;
+    T ones_[kRunRows];
 };
 
 template <class T>
@@ -199,11 +196,11 @@ static inline void sum_query_pieces(const AttentionBackward& call, std::int64_t 
     });
 }
 
-template <class T>
+template <class T, class Pass>
 static void differentiate_keys_and_values(const AttentionBackward& call, std::int64_t parts) {
     const PieceSums<T> pieces(call, items_of(call), (parts - 1) * kPieces);
     if (parts > 1) sum_query_pieces<T>(call, parts, pieces);
-    share_parts<KeyValueGradient<T>>(call, parts, [&](const Item& item, std::int64_t part, auto& pass) {
+    share_parts<Pass>(call, parts, [&](const Item& item, std::int64_t part, auto& pass) {
         pass.sums.load_from(call.grad_last, item.state);
         pieces.add(item.state, part * kPieces, (parts - 1) * kPieces, pass.sums);
         pass.run(item, part_of(item.queries, part, parts));
@@ -215,7 +212,9 @@ template <class T>
 static void causal_backward(const AttentionBackward& call) {
     const std::int64_t parts = parts_for(items_of(call), call.queries, call.threads);
     differentiate_queries<T>(call, parts);
-    differentiate_keys_and_values<T>(call, parts);
+    const bool narrow = call.dim <= kWidestSweep && call.value_dim <= kWidestSweep;
+    if (narrow) return differentiate_keys_and_values<T, KeyValueGradient<T>>(call, parts);
+    differentiate_keys_and_values<T, ChunkedKeyValueGradient<T>>(call, parts);
 }
 
 LINATTN_END

@@ -3,14 +3,34 @@
 //   S_i = sum_{j <= i} phi(k_j) v_j^T    z_i = sum_{j <= i} phi(k_j)
 //   n_i = phi(q_i) . z_i + eps           out_i = phi(q_i)^T S_i / n_i
 //
-// Chunk by chunk: queries read the state before their chunk and meet the chunk's own keys by a
-// triangle of scores; then the chunk is added to the state. Nothing of the size of the sequence is
+// Position by position, a few in one sweep over the state. Nothing of the size of the sequence is
 // written but the output and the normalizer.
 #pragma once
 
 #include "sums.hpp"
+#include "sweep.hpp"
 
 LINATTN_BEGIN
+
+// The columns of z that C vectors hold: z_i = z + the keys up to and with i, partial_i (+)= phi(q_i) z_i.
+template <class T, int C>
+LINATTN_LOOP void add_key_columns(const T* query, const T* key, std::int64_t width, int size, T* z, T* compensation,
+                                  bool add, T* partial) {
+    Vec<T> before[C], inside[C] = {};
+#pragma GCC unroll 4
+    for (int c = 0; c < C; ++c) before[c] = load<T>(z + c * W<T>);
+    for (int t = 0; t < size; ++t, query += width, key += width, partial += W<T>) {
+        Vec<T> sum = add ? load<T>(partial) : Vec<T>{};
+#pragma GCC unroll 4
+        for (int c = 0; c < C; ++c) {
+            inside[c] += load<T>(key + c * W<T>);
+            sum += load<T>(query + c * W<T>) * (before[c] + inside[c]);
+        }
+        store<T>(partial, sum);
+    }
+#pragma GCC unroll 4
+    for (int c = 0; c < C; ++c) kahan_add<T>(z + c * W<T>, compensation + c * W<T>, inside[c]);
+}
 
 // One thread's scratch, and the pass over a part of one item.
 template <class T>
@@ -19,77 +39,61 @@ public:
     CausalForward(Arena& arena, const AttentionForward& call)
         : call_(call),
           sums(arena, call.dim, call.value_dim),
-          width_(sums.s.rows),
-          value_width_(sums.s.width),
-          query_(arena.take<T>(kChunk * width_)),
-          key_columns_(arena.take<T>(kChunk * width_)),
-          value_(arena.take<T>(kChunk * value_width_)),
-          scores_(arena.take<T>(kChunk * kChunk)),
-          key_sum_(arena.take<T>(width_)),
-          tile_(arena.take<T>(kChunk * (width_ > value_width_ ? width_ : value_width_))),
-          partial_(arena.take<T>(kChunk * W<T>)) {}
+          state_(arena, call.dim, call.value_dim),
+          query_(arena.take<T>(kRunRows * sums.s.rows)),
+          key_(arena.take<T>(kRunRows * sums.s.rows)),
+          value_(arena.take<T>(kRunRows * sums.s.width)),
+          out_(arena.take<T>(kRunRows * sums.s.width)),
+          partial_(arena.take<T>(kRunRows * W<T>)) {}
 
     // The positions of the range, from the sums before it to those after it.
     void run(const Item& item, Range range) {
-        const Inputs<T> inputs(call_, item);
+        const Item part = item.up_to(range.high);
+        const Inputs<T> inputs(call_, part);
         const OutRows out = out_rows(call_.out, call_, item, call_.queries, call_.value_dim, call_.value_dtype);
         T* normalizer = static_cast<T*>(call_.normalizer) + first_row(call_, item, call_.queries);
-        for (std::int64_t first = range.low; first < range.high; first += kChunk) {
-            inputs.queries(first, kChunk, query_);
-            inputs.keys(first, kChunk, tile_);
-            inputs.values(first, kChunk, value_);
-            read();
-            write(out, first, rows_at(first, range.high, kChunk), normalizer + first);
-            add();
+        state_.load_from(sums.s);
+        for (std::int64_t first = range.low; first < range.high; first += kRun) {
+            const int count = rows_at(first, range.high, kRun), size = sweeps_for(count);
+            inputs.queries(first, size, query_);
+            inputs.keys(first, size, key_);
+            inputs.values(first, size, value_);
+            state_.run({query_, key_, sums.s.rows, value_, out_, sums.s.width}, size);
+            add_keys(size);
+            write(out, first, count, normalizer + first);
         }
+        state_.save_to(sums.s);
     }
 
-protected:
+private:
     const AttentionForward& call_;
 
 public:
     const Sums<T> sums;
 
-protected:
-    // out = phi(q)^T S + the chunk's own part.
-    virtual void read() {
-        transpose<T>(tile_, kChunk, width_, width_, key_columns_, kChunk);
-        sum_of_rows<T>(tile_, kChunk, width_, key_sum_);
-        scores<T>(query_, width_, key_columns_, call_.dim, Triangle::lower, scores_);
-        multiply_both<T>(sums.s.times(query_, call_.dim), {scores_, kChunk, 1, value_, value_width_, kChunk},
-                         Triangle::lower, kChunk, value_width_, tile_, value_width_);
-    }
-
-    virtual void add() {
-        sums.s.add(key_columns_, value_, kChunk);
-        sums.add_to_z(key_sum_);
-    }
-
 private:
-    // n_i = phi(q_i) . z + (the scores of i with the keys of its chunk) + eps.
-    void write(const OutRows& to, std::int64_t first, int rows, T* normalizer) {
-        T n[kChunk];
-        partial_products<T>(query_, sums.z, width_, partial_);
-        for (int i = 0; i < kChunk; ++i) {
-            for (int j = 0; j < kChunk; j += W<T>) {
-                store<T>(partial_ + i * W<T>, load<T>(partial_ + i * W<T>) + load<T>(scores_ + i * kChunk + j));
-            }
-        }
-        sum_rows<T>(partial_, n);
-        prefetch_to_write(to.at(first + kChunk), kChunk * to.width * bytes_of(to.dtype));
-        for (int i = 0; i < rows; ++i) {
-            normalizer[i] = n[i] + static_cast<T>(call_.eps);
-            T* row = tile_ + i * value_width_;
-            const T factor = reciprocal_for<T>(normalizer[i], row, value_width_);
-            store_row<T>(to.at(first + i), to.dtype, row, to.width, factor);
-        }
+    // partial = the products of phi(q_i) and z_i, before their lanes are summed.
+    void add_keys(int size) {
+        by_vectors<T, 4>(sums.s.rows, [&](auto vectors, std::int64_t d) {
+            add_key_columns<T, decltype(vectors)::value>(query_ + d, key_ + d, sums.s.rows, size, sums.z + d,
+                                                         sums.z_compensation + d, d > 0, partial_);
+        });
     }
 
-protected:
-    const std::int64_t width_, value_width_;
-    T *const query_, *const key_columns_, *const value_, *const scores_, *const key_sum_;
-    T* const tile_;  // the chunk's keys, later its outputs: one buffer takes less cache
-    T* const partial_;
+    // Divides by n_i = phi(q_i) . z_i + eps.
+    void write(const OutRows& to, std::int64_t first, int count, T* normalizer) {
+        T n[kRunRows], factors[kRun];
+        for (int group = 0; group < count; group += kChunk) sum_rows<T>(partial_ + group * W<T>, n + group);
+        for (int i = 0; i < count; ++i) {
+            normalizer[i] = n[i] + static_cast<T>(call_.eps);
+            factors[i] = reciprocal_for<T>(normalizer[i], out_ + i * sums.s.width, sums.s.width);
+        }
+        prefetch_to_write(to.at(first + kRun), kRun * to.width * bytes_of(to.dtype));
+        store_rows<T>(to.at(first), to.dtype, out_, to.width, count, factors);
+    }
+
+    const Panels<T> state_;
+    T *const query_, *const key_, *const value_, *const out_, *const partial_;
 };
 
 // Sums the keys of all parts but the last of each item, piece by piece.
@@ -103,12 +107,12 @@ static inline void sum_key_pieces(const Attention& call, std::int64_t parts, con
     });
 }
 
-template <class T, class Pass = CausalForward<T>>
+template <class T>
 static void causal_forward(const AttentionForward& call) {
     const std::int64_t items = items_of(call), parts = parts_for(items, call.queries, call.threads);
     const PieceSums<T> pieces(call, items, (parts - 1) * kPieces);
     if (parts > 1) sum_key_pieces<T>(call, parts, pieces);
-    share_parts<Pass>(call, parts, [&](const Item& item, std::int64_t part, auto& pass) {
+    share_parts<CausalForward<T>>(call, parts, [&](const Item& item, std::int64_t part, auto& pass) {
         pass.sums.load_from(call.initial, item.state);
         pieces.add(item.state, 0, part * kPieces, pass.sums);
         pass.run(item, part_of(item.queries, part, parts));

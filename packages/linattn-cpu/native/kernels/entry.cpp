@@ -4,7 +4,7 @@
 #include "kernels/causal_forward.hpp"
 #include "kernels/decoder/decode.hpp"
 #include "kernels/noncausal.hpp"
-#include "kernels/paired_forward.hpp"
+#include "kernels/peak.hpp"
 #include "kernels/step.hpp"
 
 #define LINATTN_NAME_(x) #x
@@ -14,9 +14,6 @@ LINATTN_BEGIN
 
 static void attention_forward(const AttentionForward& call) {
     const bool wide = call.value_dtype == Dtype::float64;
-#ifdef __AVX512BF16__
-    if (call.causal && PairedCausalForward::takes(call)) return causal_forward<float, PairedCausalForward>(call);
-#endif
     if (call.causal) return wide ? causal_forward<double>(call) : causal_forward<float>(call);
     return wide ? noncausal_forward<double>(call) : noncausal_forward<float>(call);
 }
@@ -35,7 +32,7 @@ extern const Kernels kernels;
 const Kernels kernels = {
     LINATTN_NAME(LINATTN_ISA), attention_forward,      attention_backward,    step,
     decoding::kPanel,          decoding::packed_bytes, decoding::pack_matrix, decoding::workspace_bytes,
-    decoding::decode,
+    decoding::decode,          fused_multiply_adds,
 };
 
 LINATTN_END

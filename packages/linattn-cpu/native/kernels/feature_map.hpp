@@ -6,7 +6,7 @@
 LINATTN_BEGIN
 
 // exp(x) for x <= 0, to 2 units in the last place; 0 where that is subnormal. The result for
-// x > 0 is not used.
+// x > 0 and for a NaN is not used.
 LINATTN_INLINE Vec<float> exp_of_negative(Vec<float> x) {
     // exp(x) = 2^n exp(r) with |r| <= ln 2 / 2; adding 1.5 * 2^23 rounds to an integer. The first part
     // of ln 2 has few enough digits that n times it is exact.
@@ -21,7 +21,7 @@ LINATTN_INLINE Vec<float> exp_of_negative(Vec<float> x) {
     p = p * r + 0x1.fffff6p-1f;
     p = p * r + 1.0f;
     const Vec<float> result = bits<Vec<float>>(bits<Int32s>(p) + (bits<Int32s>(shifted) << 23));
-    return x < lowest ? Vec<float>{} : result + (x - x);  // a NaN stays
+    return x < lowest ? Vec<float>{} : result;
 }
 
 LINATTN_INLINE Vec<double> exp_of_negative(Vec<double> x) {
@@ -33,8 +33,8 @@ LINATTN_INLINE Vec<double> exp_of_negative(Vec<double> x) {
 template <class T>
 LINATTN_INLINE Vec<T> apply_map(int map, Vec<T> x) {
     if (map == 0) return x;
-    if (map == 1) return x < T(0) ? Vec<T>{} : x;  // a NaN stays
-    return x > T(0) ? x + T(1) : exp_of_negative(x);
+    if (map == 1) return x < T(0) ? Vec<T>{} : x;      // a NaN stays
+    return x <= T(0) ? exp_of_negative(x) : x + T(1);  // a NaN stays
 }
 
 // phi'(x) from phi(x).

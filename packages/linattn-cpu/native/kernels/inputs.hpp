@@ -89,28 +89,30 @@ private:
     const std::int64_t width_;
 };
 
-// Writes the gradients of `count` rows of q or k, the derivative of the map at phi multiplied in,
-// and of those only the first `exist`: the others are zero.
-template <class T>
-LINATTN_LOOP void store_gradients(const OutRows& to, std::int64_t first, int count, int exist, T* gradients,
-                                  const T* phi, FeatureMap map) {
-    const std::int64_t width = padded<T>(to.width);
-    for (int t = 0; t < count; ++t) {
-        T* row = gradients + t * width;
-        for (std::int64_t d = 0; d < width; d += W<T>) {
-            const Vec<T> slope = map_derivative<T>(static_cast<int>(map), load<T>(phi + t * width + d));
-            store<T>(row + d, t < exist ? load<T>(row + d) * slope : Vec<T>{});
-        }
-        store_row<T>(to.at(first + t), to.dtype, row, to.width);
+// Multiplies the derivative of the map at phi into `count` rows of gradients.
+template <class T, int Map>
+LINATTN_LOOP void multiply_slopes(int count, std::int64_t width, T* gradients, const T* phi) {
+    for (std::int64_t i = 0; i < count * width; i += W<T>) {
+        store<T>(gradients + i, load<T>(gradients + i) * map_derivative<T>(Map, load<T>(phi + i)));
     }
 }
 
-// The same for values, which no map was applied to.
+// Writes `count` rows of gradients, and of those only the first `exist`: the others are zero.
 template <class T>
 static inline void store_value_gradients(const OutRows& to, std::int64_t first, int count, int exist, T* gradients) {
     const std::int64_t width = padded<T>(to.width);
     if (exist < count) std::memset(gradients + exist * width, 0, sizeof(T) * (count - exist) * width);
-    for (int t = 0; t < count; ++t) store_row<T>(to.at(first + t), to.dtype, gradients + t * width, to.width);
+    store_rows<T>(to.at(first), to.dtype, gradients, to.width, count);
+}
+
+// The same for rows of q or k, with the derivative of the map at phi multiplied in.
+template <class T>
+static inline void store_gradients(const OutRows& to, std::int64_t first, int count, int exist, T* gradients,
+                                   const T* phi, FeatureMap map) {
+    const std::int64_t width = padded<T>(to.width);
+    if (map == FeatureMap::relu) multiply_slopes<T, 1>(count, width, gradients, phi);
+    if (map == FeatureMap::elu) multiply_slopes<T, 2>(count, width, gradients, phi);
+    store_value_gradients<T>(to, first, count, exist, gradients);
 }
 
 LINATTN_END

@@ -3,10 +3,6 @@
 
 #include "simd.hpp"
 
-#ifdef __AVX512BF16__
-#include <immintrin.h>
-#endif
-
 LINATTN_BEGIN
 
 // Rows of a register tile; its columns are two vectors. With the tile's accumulators, two vectors
@@ -22,25 +18,6 @@ struct Factor {
     LINATTN_INLINE Vector broadcast_element(E x) { return broadcast(x); }
     LINATTN_INLINE void add(Vector& sum, Vector x, Vector row) { sum += x * row; }
 };
-
-#ifdef __AVX512BF16__
-// Two bfloat16 that stand one behind the other along the depth of a product: one instruction
-// multiplies both and adds them to a sum in float32.
-struct Pair {
-    std::uint32_t bits;
-};
-
-template <>
-struct Factor<Pair> {
-    using Sum = float;
-    using Vector = UInt32s;
-    static constexpr int kNumbers = 2;
-    LINATTN_INLINE Vector broadcast_element(Pair x) { return broadcast(x.bits); }
-    LINATTN_INLINE void add(Vec<float>& sum, Vector x, Vector row) {
-        sum = bits<Vec<float>>(_mm512_dpbf16_ps(bits<__m512>(sum), bits<__m512bh>(x), bits<__m512bh>(row)));
-    }
-};
-#endif
 
 template <class E>
 using SumOf = typename Factor<E>::Sum;

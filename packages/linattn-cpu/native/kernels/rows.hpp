@@ -41,21 +41,25 @@ LINATTN_INLINE Vec<T> first_lanes(Vec<T> v, std::int64_t count) {
     return v;
 }
 
-template <class T, class X>
-static inline void load_row(const X* from, std::int64_t stride, std::int64_t dim, int map, T* to) {
-    std::int64_t d = 0;
-    if (stride == 1) {
-        for (; d + W<T> <= dim; d += W<T>) {
-            store<T>(to + d, apply_map<T>(map, Convert<T, X>::load_from(from + d)));
-        }
-    }
+// The numbers of a row from d on, one by one.
+template <class T, class X, int Map>
+LINATTN_LOOP void load_lanes(const X* from, std::int64_t stride, std::int64_t d, std::int64_t dim, T* to) {
     for (; d < dim; d += W<T>) {
         const std::int64_t count = dim - d < W<T> ? dim - d : W<T>;
         X lanes[W<T>] = {};
         for (std::int64_t i = 0; i < count; ++i) lanes[i] = from[(d + i) * stride];
         // phi(0) need not be 0.
-        store<T>(to + d, first_lanes<T>(apply_map<T>(map, Convert<T, X>::load_from(lanes)), count));
+        store<T>(to + d, first_lanes<T>(apply_map<T>(Map, Convert<T, X>::load_from(lanes)), count));
     }
+}
+
+template <class T, class X, int Map>
+LINATTN_INLINE void load_row(const X* from, std::int64_t stride, std::int64_t dim, T* to) {
+    std::int64_t d = 0;
+    if (stride == 1) {
+        for (; d + W<T> <= dim; d += W<T>) store<T>(to + d, apply_map<T>(Map, Convert<T, X>::load_from(from + d)));
+    }
+    if (d < dim) load_lanes<T, X, Map>(from, stride, d, dim, to);
     for (d = round_up(dim, W<T>); d < padded<T>(dim); d += W<T>) store<T>(to + d, Vec<T>{});
 }
 
@@ -67,22 +71,24 @@ LINATTN_INLINE void prefetch_to_write(void* to, std::int64_t bytes) {
     for (std::int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(static_cast<char*>(to) + b, 1, 2);
 }
 
-template <class T, class X>
-LINATTN_LOOP void load_rows_as(const Rows& from, std::int64_t first, int count, int total, std::int64_t dim, int map,
-                               int ahead, T* to) {
-    const std::int64_t width = padded<T>(dim);
-    for (int t = 0; t < count; ++t) {
-        const X* row = reinterpret_cast<const X*>(from.at(first + t));
-        if (from.column == 1) prefetch(from.at(first + t + ahead), dim * sizeof(X));
-        if (map == 2) {
-            load_row<T>(row, from.column, dim, 2, to + t * width);
-        } else if (map == 1) {
-            load_row<T>(row, from.column, dim, 1, to + t * width);
-        } else {
-            load_row<T>(row, from.column, dim, 0, to + t * width);
-        }
+template <class T, class X, int Map>
+LINATTN_LOOP void load_mapped(const Rows& from, std::int64_t first, int count, std::int64_t dim, int ahead, T* to) {
+    const std::int64_t step = from.row, stride = from.column, width = padded<T>(dim);
+    const X* row = reinterpret_cast<const X*>(from.at(first));
+    for (int t = 0; t < count; ++t, row += step, to += width) {
+        if (stride == 1) prefetch(row + ahead * step, dim * sizeof(X));
+        load_row<T, X, Map>(row, stride, dim, to);
     }
-    if (count < total) std::memset(to + count * width, 0, sizeof(T) * width * (total - count));
+}
+
+template <class T, class X>
+static inline void load_rows_as(const Rows& from, std::int64_t first, int count, std::int64_t dim, FeatureMap map,
+                                int ahead, T* to) {
+    switch (map) {
+        case FeatureMap::identity: return load_mapped<T, X, 0>(from, first, count, dim, ahead, to);
+        case FeatureMap::relu: return load_mapped<T, X, 1>(from, first, count, dim, ahead, to);
+        case FeatureMap::elu: return load_mapped<T, X, 2>(from, first, count, dim, ahead, to);
+    }
 }
 
 // Writes rows first .. first + count of `from`, mapped, to `to`, and zeros up to `total` rows. The
@@ -90,16 +96,17 @@ LINATTN_LOOP void load_rows_as(const Rows& from, std::int64_t first, int count, 
 template <class T>
 static inline void load_rows(const Rows& from, std::int64_t first, int count, int total, int ahead, std::int64_t dim,
                              FeatureMap map, T* to) {
-    const int m = static_cast<int>(map);
     if constexpr (sizeof(T) == 8) {
-        load_rows_as<T, double>(from, first, count, total, dim, m, ahead, to);
+        load_rows_as<T, double>(from, first, count, dim, map, ahead, to);
     } else if (from.dtype == Dtype::float32) {
-        load_rows_as<T, float>(from, first, count, total, dim, m, ahead, to);
+        load_rows_as<T, float>(from, first, count, dim, map, ahead, to);
     } else if (from.dtype == Dtype::bfloat16) {
-        load_rows_as<T, bf16>(from, first, count, total, dim, m, ahead, to);
+        load_rows_as<T, bf16>(from, first, count, dim, map, ahead, to);
     } else {
-        load_rows_as<T, f16>(from, first, count, total, dim, m, ahead, to);
+        load_rows_as<T, f16>(from, first, count, dim, map, ahead, to);
     }
+    const std::int64_t width = padded<T>(dim);
+    if (count < total) std::memset(to + count * width, 0, sizeof(T) * width * (total - count));
 }
 
 template <class T, class X>
@@ -112,18 +119,33 @@ static inline void store_lanes(X* to, const T* from, std::int64_t count, T facto
     for (std::int64_t i = d; i < count; ++i) to[i] = lanes[i - d];
 }
 
-// Writes the first `count` numbers of one row, times `factor`, to a row of the dtype.
-template <class T>
-static inline void store_row(void* row, Dtype dtype, const T* from, std::int64_t count, T factor = T(1)) {
-    if constexpr (sizeof(T) == 8) {
-        store_lanes<T>(static_cast<double*>(row), from, count, factor);
-    } else if (dtype == Dtype::float32) {
-        store_lanes<T>(static_cast<float*>(row), from, count, factor);
-    } else if (dtype == Dtype::bfloat16) {
-        store_lanes<T>(static_cast<bf16*>(row), from, count, factor);
-    } else {
-        store_lanes<T>(static_cast<f16*>(row), from, count, factor);
+template <class T, class X>
+LINATTN_LOOP void store_rows_as(X* to, const T* from, std::int64_t dim, int count, const T* factors) {
+    const std::int64_t width = padded<T>(dim);
+    for (int t = 0; t < count; ++t, to += dim, from += width) {
+        store_lanes<T>(to, from, dim, factors == nullptr ? T(1) : factors[t]);
     }
+}
+
+// Writes `count` rows of scratch, row t times factors[t] if there are any, to contiguous rows of the dtype.
+template <class T>
+static inline void store_rows(void* to, Dtype dtype, const T* from, std::int64_t dim, int count,
+                              const T* factors = nullptr) {
+    if constexpr (sizeof(T) == 8) {
+        store_rows_as<T>(static_cast<double*>(to), from, dim, count, factors);
+    } else if (dtype == Dtype::float32) {
+        store_rows_as<T>(static_cast<float*>(to), from, dim, count, factors);
+    } else if (dtype == Dtype::bfloat16) {
+        store_rows_as<T>(static_cast<bf16*>(to), from, dim, count, factors);
+    } else {
+        store_rows_as<T>(static_cast<f16*>(to), from, dim, count, factors);
+    }
+}
+
+// The same for one row.
+template <class T>
+static inline void store_row(void* to, Dtype dtype, const T* from, std::int64_t dim, T factor = T(1)) {
+    store_rows<T>(to, dtype, from, dim, 1, &factor);
 }
 
 LINATTN_END

@@ -22,6 +22,14 @@ struct Item {
     std::int64_t start;          // where the sequence begins along the length
     std::int64_t queries, keys;  // positions, and keys that exist
     std::int64_t state;          // its number among all (sequence, head)
+
+    // The item without what comes from `position` on.
+    Item up_to(std::int64_t position) const {
+        Item item = *this;
+        item.queries = queries < position ? queries : position;
+        item.keys = keys < position ? keys : position;
+        return item;
+    }
 };
 
 LINATTN_INLINE Item item_of(const Attention& call, std::int64_t index) {
