@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from benchmarks.measure.results import CaseResult, MethodResult, Spread, Target, TargetResult
 
@@ -27,14 +27,21 @@ def targets(results: Sequence[CaseResult], runs: Mapping[str, str]) -> str:
 
 
 def measurements(results: Sequence[CaseResult], runs: Mapping[str, str]) -> str:
-    """Returns one row for each method of each case that is in no series, which has its tables."""
+    """Returns one row for each method of each case that is in no series, which has its tables.
+
+    Columns that say nothing in any row are left out.
+    """
     rows = [
         _method_row(result, method, runs[result.case.name])
         for result in results
         if result.case.series is None
         for method in result.methods
     ]
-    return table(METHODS, rows) if rows else "The tables above show all."
+    if not rows:
+        return "The tables above show all."
+    columns = zip(METHODS, *rows, strict=True)
+    header, *filled = zip(*(c for c in columns if set(c[1:]) != {"-"}), strict=True)
+    return table(header, filled)
 
 
 def _outcome(result: CaseResult, outcome: TargetResult) -> list[str]:
@@ -87,13 +94,9 @@ def memory(value: float | None) -> str:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Returns a Markdown table, without the columns that say nothing in any row."""
-    filled = [any(row[column] != "-" for row in rows) for column in range(len(header))]
-    lines: list[Iterable[str]] = [header, ["---"] * len(header), *rows]
-    return "\n".join(
-        "| " + " | ".join(_cell(x) for x, said in zip(line, filled, strict=True) if said) + " |"
-        for line in lines
-    )
+    """Returns a Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines)
 
 
 def _cell(words: str) -> str:

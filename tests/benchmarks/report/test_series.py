@@ -50,8 +50,9 @@ def test_a_known_exponent_is_recovered_from_noise(known: float) -> None:
 def test_short_sequences_and_single_points_are_not_fitted() -> None:
     members = _series({"linear (cpu)": lambda n: n if n >= 4_096 else 1e9})
     (row,) = _rows(exponents(members, quick=False)).values()
-    assert row == ["4,096 to 65,536", "1.00", "0.9 to 1.1", "yes"]
-    assert _rows(exponents(members[:4], quick=False)) == {"linear (cpu)": ["0.9 to 1.1"]}
+    assert row == ["4,096 to 65,536", "1.00", "0.9 to 1.1", "yes", "-"]
+    (row,) = _rows(exponents(members[:4], quick=False)).values()
+    assert row == ["-", "-", "0.9 to 1.1", "-", "-"]
 
 
 def _rows(markdown: str) -> dict[str, list[str]]:
@@ -72,14 +73,14 @@ def test_exponents_stand_beside_what_is_promised() -> None:
     assert rows["lsh-4"] == [lengths, "0.90", "<= 1.2", "yes", "-"]
     assert rows["softmax SDPA"] == [lengths, "2.00", "1.9 to 2.1", "yes", "-"]
     assert rows["another"] == [lengths, "1.00", "-", "-", "-"]
-    assert _rows(exponents(members, quick=True))["lsh-1"] == [lengths, "1.30", "<= 1.2", "-"]
+    assert _rows(exponents(members, quick=True))["lsh-1"] == [lengths, "1.30", "<= 1.2", "-", "-"]
 
 
 def test_a_method_that_was_not_measured_has_no_exponent() -> None:
     members = _series({"linear (cpu)": _power(1, 1)})
     absent = MethodResult("linear (cpu)", "does not fit")
     gone = [dataclasses.replace(member, methods=(absent,)) for member in members]
-    assert _rows(exponents(gone, quick=False))["linear (cpu)"] == ["0.9 to 1.1"]
+    assert _rows(exponents(gone, quick=False))["linear (cpu)"] == ["-", "-", "0.9 to 1.1", "-", "-"]
 
 
 def test_only_series_per_sample_have_exponents() -> None:
