@@ -31,7 +31,7 @@ class Flags:
 
 PRESETS = {
     "smoke": Flags("smoke", TrainingFlags(steps=20, batch_size=2)),
-    "paper": Flags("paper", TrainingFlags(steps=999, batch_size=64)),
+    "paper": Flags("paper", TrainingFlags(steps=777, batch_size=64)),
 }
 
 
@@ -61,7 +61,7 @@ def test_help_shows_the_values_of_the_preset(capsys: pytest.CaptureFixture[str])
     text = capsys.readouterr().out
     assert "    python it.py\n" in text
     assert "--preset smoke [-h]" in text
-    assert "default: 20" in text and "999" not in text
+    assert "default: 20" in text and "777" not in text
 
 
 def test_an_unknown_flag_ends_with_code_2(capsys: pytest.CaptureFixture[str]) -> None:

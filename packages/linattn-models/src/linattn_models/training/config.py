@@ -126,7 +126,7 @@ class TrainingConfig(TrainingFlags):
 
     def to_dict(self) -> dict[str, object]:
         """The fields by name, as plain JSON values."""
-        return dataclasses.asdict(self)
+        return {**dataclasses.asdict(self), "betas": list(self.betas)}
 
     def _require(self, name: str, kind: Any, wanted: str, allowed: Any) -> None:
         value = getattr(self, name)
