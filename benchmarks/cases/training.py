@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import cast
 
@@ -18,7 +18,7 @@ from benchmarks.cases.models import MODEL, Task
 from benchmarks.cases.peer_decoder import peer_weights
 from benchmarks.measure import oracle
 from benchmarks.measure.cases import Case, Make, Method, NotMeasured, Settings, registry
-from benchmarks.measure.results import CaseResult, Target
+from benchmarks.measure.results import Target
 from linattn_models import AutoregressiveTransformer, Transformer
 from linattn_models.attention import LinearMixer
 
@@ -31,7 +31,7 @@ OVER_PRODUCTS = 1.2  # that a step may take, over its matrix products at the GEM
 COMPARED = ("start", "embeddings.0.weight", "positions.table", "output.weight")
 
 
-def setup(settings: Settings, _: Sequence[CaseResult] = ()) -> dict[str, Make]:
+def setup(settings: Settings) -> dict[str, Make]:
     """The model with each attention; the peers have our weights."""
     task = Task(BATCH).sized(settings)
     return {
