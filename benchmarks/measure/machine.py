@@ -79,7 +79,7 @@ def measure_limits(settings: Settings) -> Limits:
         count = min(count, largest_tensor(torch.device("cuda")))
     numbers = torch.randn(2, size, size, device=settings.device)
     source = torch.zeros(count // 4, device=settings.device)
-    calls = {
+    calls: dict[str, Callable[[], object]] = {
         "float32": partial(torch.matmul, *numbers),
         "copy": partial(torch.zeros_like(source).copy_, source),
     }
