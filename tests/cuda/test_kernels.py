@@ -108,7 +108,7 @@ def test_features_may_be_wider_than_values(dtype: torch.dtype) -> None:
 
     def attend(tensors: list[Tensor], backend: str) -> list[Tensor]:
         leaves = [x.detach().requires_grad_() for x in tensors]
-        out = operators.attention(AttentionCall(*leaves, True, requires_grad=True), backend).out
+        out = operators.attention(AttentionCall(*leaves, True, requires_grad=True), backend)[0]
         return [out, *torch.autograd.grad(out, leaves, grad_out.to(out.dtype))]
 
     exact = attend([x.double() for x in mixed], "reference")
