@@ -45,7 +45,7 @@ class Flags:
     """Time the updates of linear, softmax and LSH attention and of the Bi-LSTM."""
 
     preset: PresetName = "paper"
-    """Of the models: paper, or smoke for tiny ones."""
+    """Size of the models: paper, or smoke for tiny ones."""
     attentions: tuple[Attention, ...] = ATTENTIONS
     """What is timed; lstm is the Bi-LSTM."""
     batch_size: int = 4

@@ -58,7 +58,7 @@ class Flags:
     bad_input: BadInput = "refuse"
     """Whether utterances that cannot be used end this, or are left out and counted."""
     utterances: int | None = None
-    """To train on, of the synthetic corpus; the preset's if not given."""
+    """Training utterances of the synthetic corpus; the preset's number if not given."""
     cache: Path = dataclasses.field(default_factory=default_cache)
     """Folder for features and synthesized speech."""
     attentions: tuple[Attention, ...] = ATTENTIONS
@@ -66,13 +66,13 @@ class Flags:
     convolution: bool = False
     """Train each transformer once more, with a convolution before each block."""
     seeds: tuple[int, ...] = (0,)
-    """Each model is trained once for each."""
+    """Each model is trained once with each seed."""
     minutes: float | None = None
-    """Of updates, for each model; 40, for smoke a second, for paper a day."""
+    """Minutes of updates for each model; if not given 40, for smoke 0.02, for paper 1,440."""
     rounds: int = 7
     """Turns that each model has while updates are timed."""
     average: int = 1
-    """With the mean of the weights of so many checkpoints, too."""
+    """Above 1: evaluate also with the mean of the weights of this many newest checkpoints."""
     finished: bool = False
     """Train nothing: compare the runs that have ended."""
     out: Path | None = None

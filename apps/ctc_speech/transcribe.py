@@ -47,7 +47,7 @@ class Flags:
     lm: Path | None = None
     """An ARPA file with a model of phones."""
     lm_weight: float = 0.5
-    """Of its logarithms."""
+    """Weight of the language model's log-probabilities."""
     json: bool = False
     """Print JSON, one list for all recordings."""
     pictures: Path | None = None

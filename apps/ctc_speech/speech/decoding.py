@@ -27,7 +27,7 @@ class Decoding:
     lm: Path | None = None
     """For beam: an ARPA file to read instead."""
     lm_weight: float = 0.5
-    """Of its logarithms."""
+    """Weight of the language model's log-probabilities."""
     insertion_bonus: float = 0.0
     """Added for each phone."""
 

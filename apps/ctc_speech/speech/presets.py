@@ -66,7 +66,7 @@ class Recipe:
     bad_input: BadInput = "refuse"
     """Whether utterances that cannot be used end the run, or are left out and counted."""
     utterances: int = 2_000
-    """To train on, of the synthetic corpus."""
+    """Training utterances of the synthetic corpus."""
 
     def transformer(self) -> TransformerConfig:
         """The blocks of a transformer, which differ between attentions in nothing else."""

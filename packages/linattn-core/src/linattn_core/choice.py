@@ -1,4 +1,4 @@
-"""The backend that calls take which name none."""
+"""The backend of calls that do not name one."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ def linear_attention(
 
     the sums over all keys (equations 5 and 6 of the paper), or over j <= i when causal
     (equations 8 to 12), and with `initial_state` over what came before too. With `log_decay` g
-    the state forgets, and the weights of the keys stay a convex combination:
+    the state forgets: older keys count less, in the numerator and in the denominator alike.
 
         S_i = exp(g_i) S_{i-1} + phi(K_i) V_i^T,   z_i = exp(g_i) z_{i-1} + phi(K_i)
 
@@ -193,7 +193,8 @@ def linear_attention(
         TypeError: dtypes that differ or are not floating point.
 
     Cost: O(N F (C + M)) time a head with C = 64, O(F M) memory a head beyond the results. A mask
-    adds O(L) to both; a decay O(N C) time, and its gradient O(N F M / C) memory. Grouped heads
+    adds O(L) to both, and in native kernels a copy of key and value unless it is right padding on
+    the CPU; a decay O(N C) time, and its gradient O(N F M / C) memory. Grouped heads
     divide the memory of states and of the gradients of key and value by H / H_kv.
     """
     if backend == "auto":

@@ -80,14 +80,14 @@ class Fields:
 
 
 def unsupported(call: AttentionCall | StepCall) -> str | None:
-    """What kernels of the paper's operator alone lack, as a sentence; None if nothing."""
+    """Why kernels for the paper's operator refuse a call, as a sentence; None to accept it."""
     extras = _attention_extras if isinstance(call, AttentionCall) else _step_extras
     if call.log_decay is None and call.normalize and call.heads == call.kv_heads:
         reason = extras(call)
     elif call.log_decay is not None:
-        reason = "have no decay"
+        reason = "take no log_decay"
     else:
-        reason = "always divide by the normalizer" if not call.normalize else "have no head groups"
+        reason = "cannot run normalize=False" if not call.normalize else "have no grouped heads"
     return reason and f'its kernels {reason}; pass backend="auto" or "reference".'
 
 
@@ -95,12 +95,12 @@ def _attention_extras(call: Any) -> str | None:
     if call.return_normalizer:
         return "return no normalizer"
     if call.initial_state is not None and not call.is_causal:
-        return "start non-causal sums from nothing"
+        return "take no initial_state in non-causal calls"
     return None
 
 
 def _step_extras(call: Any) -> str | None:
-    return None if call.state_indices is None else "step through states in order"
+    return None if call.state_indices is None else "take no state_indices"
 
 
 def readable(call: AttentionCall) -> AttentionCall:

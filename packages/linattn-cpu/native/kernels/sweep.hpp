@@ -7,8 +7,8 @@
 // folded into the total by Kahan's summation. So the error does not grow with the length, at no cost
 // where additions do not take the place of products.
 //
-// A decay of the state would multiply total and rest in `sweep`, before the key is added. Masked keys
-// are rows of zeros, and heads that share keys and values are a matter of `Inputs` and the schedule.
+// Not implemented: a decay would multiply total and rest in `sweep` before the key is added; grouped
+// heads would change `Inputs` and the schedule. linattn_core.masked has zeroed masked keys before.
 #pragma once
 
 #include "inputs.hpp"

@@ -27,7 +27,7 @@ _NONE = torch.empty(0, device="cpu")  # its address is null
 
 
 class CpuBackend:
-    """Runs every call on CPU tensors; see `linattn_core.protocols.Backend` for the promises.
+    """Runs calls on CPU tensors, except those that `linattn_core.native.unsupported` names.
 
     Feature map, sums and normalizer are one pass over the sequence; the backward pass computes
     again what it needs, and keeps one number a position.

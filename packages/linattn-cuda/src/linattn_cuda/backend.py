@@ -13,7 +13,7 @@ from linattn_cuda.kernel_backend import KernelBackend
 
 
 class CudaBackend(KernelBackend):
-    """Runs every call on CUDA tensors that the GPU has room for."""
+    """Runs calls on CUDA tensors, except those that `KernelBackend.refuses` names."""
 
     name = "cuda"
     speed = 20

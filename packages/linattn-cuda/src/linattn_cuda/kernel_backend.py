@@ -86,7 +86,7 @@ class KernelBackend(ABC):
         """Makes the device the current one, and gives the stream that kernels go to."""
 
     def refuses(self, call: AttentionCall | StepCall) -> str | None:
-        """Other memory than a GPU's, float64, old GPUs, and heads too wide for a block."""
+        """Memory off the GPU, float64, old GPUs, heads too wide, and what `unsupported` names."""
         reason = self.refuses_device(call.device) or unsupported(call)
         if reason is not None:
             return reason

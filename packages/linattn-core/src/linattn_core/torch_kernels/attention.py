@@ -41,13 +41,13 @@ def forward(problem: Problem) -> Output:
     return output
 
 
-def backward(problem: Problem, output: Output, above: Upstream) -> Gradients:
+def backward(problem: Problem, output: Output, upstream: Upstream) -> Gradients:
     """Gradients of `forward`, in linear time and with scratch of a fixed size.
 
     Args:
         problem: that of the forward pass.
         output: what `forward` returned.
-        above: the upstream gradients.
+        upstream: the upstream gradients.
     """
     call, dtype = problem.call, output.normalizer.dtype
     grad_initial = None if call.initial_state is None else _zeros(problem, dtype)
@@ -60,7 +60,7 @@ def backward(problem: Problem, output: Output, above: Upstream) -> Gradients:
             some(grad_initial, group),
             None if gradients.log_decay is None else gradients.log_decay[group],
         )  # fmt: skip
-        arriving = _upstream(problem, above, group)
+        arriving = _upstream(problem, upstream, group)
         differentiate(problem.batch(group), _group(problem, output, group), arriving, work, into)
     return gradients
 
@@ -71,13 +71,13 @@ def _group(problem: Problem, output: Output, group: slice) -> Output:
     return Output(out, normalizer, some(output.state, group))
 
 
-def _upstream(problem: Problem, above: Upstream, group: slice) -> Upstream:
-    normalizer = above.normalizer
+def _upstream(problem: Problem, upstream: Upstream, group: slice) -> Upstream:
+    normalizer = upstream.normalizer
     return Upstream(
-        problem.grouped(above.out[group]),
+        problem.grouped(upstream.out[group]),
         None if normalizer is None else problem.grouped(normalizer[group]),
-        some(above.state, group),
-        above.normalized,
+        some(upstream.state, group),
+        upstream.normalized,
     )
 
 
@@ -146,7 +146,7 @@ def _keep(running: RunningSums, target: LinearAttentionState | None) -> None:
 
 
 def _causal_backward(
-    problem: Problem, output: Output, above: Upstream, work: Workspace, into: Gradients
+    problem: Problem, output: Output, upstream: Upstream, work: Workspace, into: Gradients
 ) -> None:
     call, parts = problem.call, _chunk_runs(problem)
     length = call.query_length
@@ -156,12 +156,12 @@ def _causal_backward(
         grad_decay = DecayGradient(into.log_decay, call.groups)
     sums = RunningSums(work, call.initial_state, reverse=False, keep_end=False, length=length)
     causal.query_gradient(
-        problem, output, above, sums, parts, work, into, grad_normalizer, grad_decay
+        problem, output, upstream, sums, parts, work, into, grad_normalizer, grad_decay
     )
     keep = into.initial_state is not None
-    sums = RunningSums(work, above.state, reverse=True, keep_end=keep, length=length)
+    sums = RunningSums(work, upstream.state, reverse=True, keep_end=keep, length=length)
     causal.key_value_gradient(
-        problem, output, above, grad_normalizer, sums, parts, work, into, grad_decay
+        problem, output, upstream, grad_normalizer, sums, parts, work, into, grad_decay
     )
     _keep(sums, into.initial_state)
     if into.log_decay is not None and problem.absent is not None:
@@ -169,9 +169,9 @@ def _causal_backward(
 
 
 def _noncausal_backward(
-    problem: Problem, output: Output, above: Upstream, work: Workspace, into: Gradients
+    problem: Problem, output: Output, upstream: Upstream, work: Workspace, into: Gradients
 ) -> None:
-    call, state = problem.call, above.state
+    call, state = problem.call, upstream.state
     grad_sums = _zeros(problem, output.normalizer.dtype) if state is None else state.clone()
     if into.initial_state is not None:  # the sums, and so their gradient, are the initial state's
         for target, source in zip(into.initial_state, grad_sums, strict=True):
@@ -179,6 +179,6 @@ def _noncausal_backward(
         grad_sums = into.initial_state
     grad_sums = _flat(grad_sums)
     noncausal.query_gradient(
-        problem, output, above, _sums(output), grad_sums, _runs(problem, call.query), work, into
+        problem, output, upstream, _sums(output), grad_sums, _runs(problem, call.query), work, into
     )
     noncausal.key_value_gradient(problem, grad_sums, _runs(problem, call.key), work, into)

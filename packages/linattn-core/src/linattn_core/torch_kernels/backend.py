@@ -39,8 +39,8 @@ class ReferenceBackend:
         grad_normalizer: Tensor | None = None,
     ) -> Gradients:
         differentiate = backward if call.cu_seqlens is None else packed_backward
-        above = Upstream(grad_out, grad_normalizer, grad_state, call.normalize)
-        return differentiate(Problem.of(call), output, above)
+        upstream = Upstream(grad_out, grad_normalizer, grad_state, call.normalize)
+        return differentiate(Problem.of(call), output, upstream)
 
     def step(self, call: StepCall) -> Tensor:
         return step(call)

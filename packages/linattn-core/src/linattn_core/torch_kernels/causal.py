@@ -73,7 +73,7 @@ def forward(
 def query_gradient(
     problem: Problem,
     output: Output,
-    above: Upstream,
+    upstream: Upstream,
     sums: RunningSums,
     parts: list[Segment],
     work: Workspace,
@@ -85,8 +85,8 @@ def query_gradient(
     for part in parts:
         q, k, v = (x(work, part) for x in (problem.queries, problem.keys, problem.values))
         decay = decay_of(problem, work, part)
-        g = load_output_gradient(work, output, above, part)
-        h = load_normalizer_gradient(work, g, output, above, part)
+        g = load_output_gradient(work, output, upstream, part)
+        h = load_normalizer_gradient(work, g, output, upstream, part)
         store(h, grad_normalizer[..., None], part)
         grad_weights = decay.within(_lower_triangle(work, "weights", g, v, shift=h))
         gradient = torch.bmm(grad_weights, k, out=work("dq", *q.shape))
@@ -102,7 +102,7 @@ def query_gradient(
 def key_value_gradient(
     problem: Problem,
     output: Output,
-    above: Upstream,
+    upstream: Upstream,
     grad_normalizer: Tensor,
     sums: RunningSums,
     parts: list[Segment],
@@ -117,7 +117,7 @@ def key_value_gradient(
     for part in reversed(parts):
         q, k, v = (x(work, part) for x in (problem.queries, problem.keys, problem.values))
         decay = decay_of(problem, work, part)
-        g = load_output_gradient(work, output, above, part)
+        g = load_output_gradient(work, output, upstream, part)
         h = load(work, "h", grad_normalizer[..., None], part)
         weights = decay.within(_lower_triangle(work, "weights", q, k))
         grad_weights = _lower_triangle(work, "grad weights", g, v, shift=h)

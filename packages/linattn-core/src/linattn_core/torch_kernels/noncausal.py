@@ -54,7 +54,7 @@ def read(
 def query_gradient(
     problem: Problem,
     output: Output,
-    above: Upstream,
+    upstream: Upstream,
     sums: LinearAttentionState,
     grad_sums: LinearAttentionState,
     parts: list[Segment],
@@ -64,8 +64,8 @@ def query_gradient(
     """Fills the gradient of query and adds R and r to `grad_sums`."""
     for part in parts:
         q = problem.queries(work, part)
-        g = load_output_gradient(work, output, above, part)
-        h = load_normalizer_gradient(work, g, output, above, part)
+        g = load_output_gradient(work, output, upstream, part)
+        h = load_normalizer_gradient(work, g, output, upstream, part)
         grad_sums.s.baddbmm_(q.mT, g)
         grad_sums.z.add_(torch.mul(q, h, out=work("scratch", *q.shape)).sum(1))
         gradient = torch.bmm(g, sums.s.mT, out=work("dq", *q.shape)).addcmul_(h, sums.z[:, None])

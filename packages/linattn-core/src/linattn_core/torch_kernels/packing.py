@@ -119,20 +119,20 @@ def packed_forward(problem: Problem) -> Output:
     return Output(out, normalizer, empty.state)
 
 
-def packed_backward(problem: Problem, output: Output, above: Upstream) -> Gradients:
+def packed_backward(problem: Problem, output: Output, upstream: Upstream) -> Gradients:
     """`backward` for sequences packed end to end in one row."""
     grad_initial = None
     if problem.call.initial_state is not None:
         # An empty sequence returns its initial state, and so the gradient of one is the other's.
         grad_initial = LinearAttentionState(
             *map(torch.zeros_like, problem.call.initial_state)
-        ) if above.state is None else above.state.clone()  # fmt: skip
+        ) if upstream.state is None else upstream.state.clone()  # fmt: skip
     gradients = problem.new_gradients(grad_initial)
     for bucket in buckets(problem.call):
         part = backward(
             _gathered(problem, bucket),
             _gathered_output(output, bucket),
-            _gathered_upstream(above, bucket),
+            _gathered_upstream(upstream, bucket),
         )
         for gradient, whole in zip(part[:3], gradients[:3], strict=True):
             bucket.scatter(gradient, whole)
@@ -147,9 +147,12 @@ def _gathered_output(output: Output, bucket: Bucket) -> Output:
     return Output(bucket.gather(output.out), normalizer, bucket.states(output.state))
 
 
-def _gathered_upstream(above: Upstream, bucket: Bucket) -> Upstream:
+def _gathered_upstream(upstream: Upstream, bucket: Bucket) -> Upstream:
     """The gradients of some sequences, zero at padding."""
-    out, normalizer = bucket.gather(above.out).masked_fill(bucket.absent(), 0), above.normalizer
+    out, normalizer = (
+        bucket.gather(upstream.out).masked_fill(bucket.absent(), 0),
+        upstream.normalizer,
+    )
     if normalizer is not None:
         normalizer = bucket.gather(normalizer[..., None]).masked_fill(bucket.absent(), 0)[..., 0]
-    return Upstream(out, normalizer, bucket.states(above.state), above.normalized)
+    return Upstream(out, normalizer, bucket.states(upstream.state), upstream.normalized)

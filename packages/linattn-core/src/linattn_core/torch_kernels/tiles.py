@@ -148,27 +148,29 @@ def load_features(work: Workspace, name: str, phi: str, x: Tensor, part: Segment
     return flat(pointwise.apply_into(phi, view, out, work("scratch", *view.shape)))
 
 
-def load_output_gradient(work: Workspace, output: Output, above: Upstream, part: Segment) -> Tensor:
+def load_output_gradient(
+    work: Workspace, output: Output, upstream: Upstream, part: Segment
+) -> Tensor:
     """g = G / n of a segment, (chunks * B * H, C, M)."""
-    if not above.normalized:
-        return load(work, "g", above.out, part)
-    view = window(above.out, part)
+    if not upstream.normalized:
+        return load(work, "g", upstream.out, part)
+    view = window(upstream.out, part)
     g = work("g", *view.shape)
     return flat(torch.div(view, window(output.normalizer[..., None], part), out=g))
 
 
 def load_normalizer_gradient(
-    work: Workspace, g: Tensor, output: Output, above: Upstream, part: Segment
+    work: Workspace, g: Tensor, output: Output, upstream: Upstream, part: Segment
 ) -> Tensor:
     """h = -g . V', and the normalizer's own, of a segment, (chunks * B * H, C, 1)."""
     view = window(output.out, part)
-    if above.normalized:
+    if upstream.normalized:
         products = torch.mul(g.view(view.shape), view, out=work("o", *view.shape))
         h = flat(products.sum(-1, keepdim=True).neg_())
     else:
         h = g.new_zeros(*g.shape[:2], 1)
-    if above.normalizer is not None:
-        h.add_(load(work, "h", above.normalizer[..., None], part))
+    if upstream.normalizer is not None:
+        h.add_(load(work, "h", upstream.normalizer[..., None], part))
     return h
 
 

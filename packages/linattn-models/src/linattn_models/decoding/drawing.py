@@ -137,7 +137,7 @@ class Drawing:
 
     @arguments_of(_plan)
     def generate(self, *arguments: Any, **options: Any) -> Tensor:
-        """Sequences of `length` tokens that begin with the given prefixes and are drawn beyond.
+        """Sequences of `length` tokens: the given prefixes, continued by tokens that are drawn.
 
         Args:
             batch: B, sequences drawn side by side; 1 by default, or the prefix's own. A model with
@@ -173,7 +173,7 @@ class Drawing:
 
         Returns:
             (B * num_samples, length) or (B * num_samples, length, 3) int64. With `stop`, sequences
-            end with their stop token, -1 fills them up to the longest.
+            end with their stop token; -1 fills them up to the longest.
 
         Raises:
             ValueError, TypeError: arguments that cannot be right, before anything is drawn; or
