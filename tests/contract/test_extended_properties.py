@@ -308,3 +308,10 @@ def test_explain_takes_the_arguments_of_the_call() -> None:
         state_indices=torch.tensor([3]), inplace=True, enable_gqa=True, log_decay=-torch.ones(2),
     )  # fmt: skip
     assert step["reference"] == "accepts"
+
+
+@pytest.mark.parametrize("options", [{"normalize": False}, {"return_normalizer": True}], ids=str)
+def test_bare_sums_of_a_map_that_relies_on_the_normalizer(options: dict[str, bool]) -> None:
+    q, k, v = (torch.randn(1, 2, 5, 4) for _ in range(3))
+    with pytest.raises(ValueError, match="whose queries share one scale, got Favor"):
+        linear_attention(q, k, v, feature_map="favor", **options)

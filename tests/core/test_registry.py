@@ -13,6 +13,7 @@ import torch
 from linattn_core import (
     LinearAttentionState,
     backends,
+    choice,
     explain,
     info,
     linear_attention,
@@ -187,3 +188,13 @@ def test_a_backend_that_could_not_run_is_not_live(
         assert backends() == ("reference",)
     sys.modules.pop("faulty_backend")
     assert linear_attention(*qkv()).isfinite().all()
+
+
+def test_the_latest_open_choice_counts_in_whatever_order_they_end(loopback) -> None:
+    first, second = use_backend("reference"), use_backend("loopback")
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert choice.current == "loopback"
+    second.__exit__(None, None, None)
+    assert choice.current == "auto"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -11,6 +12,7 @@ import pytest
 import torch
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 import linattn_core
@@ -162,3 +164,18 @@ def test_observed_and_unobserved_calls_give_the_same(is_causal: bool, return_sta
 def test_an_upstream_gradient_that_is_not_there_counts_as_zero() -> None:
     q, k = (torch.randn(1, 1, 3, 4, dtype=torch.float64) for _ in range(2))
     assert torch.autograd.gradcheck(lambda x: linear_attention(x, k, k), q.requires_grad_())
+
+
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_a_checkpoint_may_repeat_an_unobserved_call_observed(is_causal: bool) -> None:
+    q, k, v = (torch.randn(1, 2, 5, 4) for _ in range(3))
+    gradients = []
+    for observer in (contextlib.nullcontext(), torch.device("cpu")):
+        x = q.clone().requires_grad_()
+        out = checkpoint(
+            lambda x: linear_attention(x, k, v, is_causal=is_causal), x, use_reentrant=False
+        )
+        with observer:
+            out.square().sum().backward()
+        gradients.append(x.grad)
+    assert torch.equal(*gradients)

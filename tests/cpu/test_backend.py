@@ -123,3 +123,13 @@ def test_a_returned_state_is_exact_for_bfloat16_too(instruction_set: str) -> Non
     single = run([x.float() for x in half], is_causal=True)
 
     assert torch.equal(ours["s"], single["s"])
+
+
+def test_a_head_dim_of_zero_gives_zeros(instruction_set: str) -> None:
+    """Without features nothing is summed; memory that an earlier call used must not be read."""
+    run(draw(1, 2, 200, 16), is_causal=True)
+    query, value = torch.zeros(1, 2, 200, 0), torch.randn(1, 2, 200, 16)
+
+    out = linear_attention(query, query, value, is_causal=True, backend="cpu")
+
+    assert torch.equal(out, torch.zeros_like(out))

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from linattn_core import registry
+from linattn_core import registry, use_backend
 from linattn_models import AutoregressiveTransformer, CannotCompile, Categorical
 from linattn_models.decoding import packed
 from tests.models.decoding.decoders import long_model, needs_cpu_backend
@@ -195,3 +195,16 @@ def test_weights_made_in_inference_mode() -> None:
         draw(model)
         model.output.weight.mul_(-3.0)
     assert torch.equal(draw(model), draw(model, "eager"))
+
+
+def test_use_backend_chooses_the_decoder(packings: list[int]) -> None:
+    model = long_model(Categorical(7))
+    with use_backend("reference"):
+        eager = draw(model, "auto")
+        with pytest.raises(CannotCompile, match="reference"):
+            draw(model, "compiled")
+    assert torch.equal(eager, draw(model, "eager"))
+    before = len(packings)
+    with use_backend("cpu"):
+        draw(model, "compiled")
+    assert len(packings) == before + 1

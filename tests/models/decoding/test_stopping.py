@@ -40,7 +40,9 @@ def test_rows_end_with_their_stop_token(
 ) -> None:
     model = tiny_model(attention)
     prefix = random_tokens(model, batch, 2)
-    tokens = model.generate(prefix=prefix, stop=sorted(stop), generator=seeded(seed), method=method)
+    tokens = model.generate(
+        prefix=prefix, stop_tokens=sorted(stop), generator=seeded(seed), method=method
+    )
     assert torch.equal(tokens[:, :2], prefix)
     assert tokens.shape[1] == max(ended(tokens, 2, stop))
 
@@ -53,7 +55,7 @@ def test_rows_that_go_on_are_continued_as_the_model_would(kind: str) -> None:
     prefix = kinds.tokens(model, 8, 2)
     whole = model.generate(prefix=prefix, temperature=0.0, **fields)
     stop = int(whole[0, 5])
-    tokens = model.generate(prefix=prefix, temperature=0.0, stop=stop, **fields)
+    tokens = model.generate(prefix=prefix, temperature=0.0, stop_tokens=stop, **fields)
     lengths = ended(tokens, 2, {stop})
     assert min(lengths) < LONG
     for row, length in enumerate(lengths):
@@ -64,7 +66,7 @@ def test_rows_that_go_on_are_continued_as_the_model_would(kind: str) -> None:
 def test_prompts_of_different_lengths_stop_alone(lengths: list[int], seed: int) -> None:
     model = tiny_model()
     prompts = [random_tokens(model, 1, length)[0].tolist() for length in lengths]
-    tokens = model.generate(prefix=prompts, stop=[0, 1], generator=seeded(seed))
+    tokens = model.generate(prefix=prompts, stop_tokens=[0, 1], generator=seeded(seed))
     for row, prompt in zip(tokens, prompts, strict=True):
         assert row[: len(prompt)].tolist() == prompt
         ended(row[None], len(prompt), {0, 1})
@@ -74,7 +76,7 @@ def test_prompts_of_different_lengths_stop_alone(lengths: list[int], seed: int) 
 
 def test_a_stream_ends_when_all_rows_have_stopped() -> None:
     model = tiny_model()
-    steps = list(model.stream(2, stop=range(7)))
+    steps = list(model.stream(2, stop_tokens=range(7)))
     assert len(steps) == 1 and (steps[0] >= 0).all()
 
 
@@ -114,8 +116,8 @@ def test_lists_and_arrays_are_prompts() -> None:
 @pytest.mark.parametrize(
     ("options", "error", "said"),
     [
-        ({"stop": 7}, ValueError, "stop: expected tokens in 0..6, got 7"),
-        ({"stop": [1, "2"]}, TypeError, "stop: expected an int or several, got '2'"),
+        ({"stop_tokens": 7}, ValueError, "stop_tokens: expected tokens in 0..6, got 7"),
+        ({"stop_tokens": [1, "2"]}, TypeError, "stop_tokens: expected an int or several, got '2'"),
         ({"num_samples": 0}, ValueError, "num_samples: expected"),
         ({"prefix": []}, ValueError, "prefix: expected at least one list of tokens, got none"),
         ({"prefix": "text"}, TypeError, "prefix: expected a tensor, an array, or a list of tokens"),
@@ -129,6 +131,8 @@ def test_lists_and_arrays_are_prompts() -> None:
             ValueError,
             "prefix_lengths: expected None beside lists, got lengths",
         ),
+        ({"prefix": [torch.tensor([1.9, 0.2])]}, TypeError, "prefix: expected a tensor, an array"),
+        ({"prefix": [np.array([True])]}, TypeError, "prefix: expected a tensor, an array"),
         ({"prefix": [[1] * (MAX_LENGTH + 1)]}, ValueError, "prefix: expected at most the 9 tokens"),
     ],
 )
@@ -138,5 +142,7 @@ def test_bad_input(options: dict[str, Any], error: type[Exception], said: str) -
 
 
 def test_tokens_of_several_values_do_not_stop() -> None:
-    with pytest.raises(ValueError, match="stop: expected a model with one value a token, got 3"):
-        tiny_model(head=MixtureOfLogistics(2, 3, 8)).generate(stop=1)
+    with pytest.raises(
+        ValueError, match="stop_tokens: expected a model with one value a token, got 3"
+    ):
+        tiny_model(head=MixtureOfLogistics(2, 3, 8)).generate(stop_tokens=1)

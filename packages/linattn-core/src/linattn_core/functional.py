@@ -20,6 +20,7 @@ from linattn_core.calls import AttentionCall, StepCall
 from linattn_core.errors import expected
 from linattn_core.feature_maps.base import FeatureMap
 from linattn_core.mapping import (
+    check_bare_sums,
     is_applied_inside,
     left_for_kernels,
     map_features,
@@ -177,7 +178,7 @@ def linear_attention(
             have H_kv heads: nothing is expanded.
         normalize: False returns the numerator phi(Q_i)^T S_i alone.
         return_normalizer: also return phi(Q_i)^T z_i, without eps, so that other terms (a window
-            of softmax) can be joined to the sums.
+            of softmax) can be joined to the sums. Its rounding is that of the sum with eps.
         eps: added to the denominator.
         backend: "auto" for the fastest that accepts the call, or the one that `use_backend` names;
             or a name from `backends()`.
@@ -315,6 +316,7 @@ def _ready(
         call = completed(call)
     _refuse_tangents(call, call.initial_state)
     if not is_applied_inside(feature_map):
+        check_bare_sums(call, feature_map)
         query, key = map_features(call.query, without_padding(call), feature_map)
         call = call._replace(query=query, key=key)
     checks.check_feature_dim(call.initial_state, "initial_state", call.key.shape[-1])

@@ -37,11 +37,7 @@ def map_features(
     query: Tensor, key: Tensor, feature_map: str | FeatureMap
 ) -> tuple[Tensor, Tensor]:
     """phi(Q) and phi(K), where kernels do not apply phi."""
-    head_dim = query.shape[-1]
-    if isinstance(feature_map, str):
-        mapping = shared_feature_map(feature_map, head_dim)
-    else:
-        mapping = get_feature_map(feature_map, head_dim)
+    mapping = _module(feature_map, query.shape[-1])
     mapped_query, mapped_key = mapping(query, key)
     _check_features(mapping, query, mapped_query, mapped_key)
     # A map may widen half precision to float32; anything else goes on in the inputs' dtype.
@@ -50,6 +46,28 @@ def map_features(
     if dtypes != {query.dtype} and dtypes != {wider}:
         mapped_query, mapped_key = mapped_query.to(wider), mapped_key.to(wider)
     return mapped_query, mapped_key
+
+
+def check_bare_sums(call: AttentionCall, feature_map: str | FeatureMap) -> None:
+    """Refuses sums that are not divided where a map relies on the division.
+
+    Raises:
+        ValueError: `normalize=False` or `return_normalizer=True` with such a map.
+    """
+    if call.normalize and not call.return_normalizer:
+        return
+    mapping = _module(feature_map, call.query.shape[-1])
+    if mapping.scales_queries:
+        what = "normalize=False" if not call.normalize else "return_normalizer=True"
+        wanted = "a feature map whose queries share one scale"
+        advice = "choose another map, or divide by the normalizer"
+        raise ValueError(expected(what, wanted, type(mapping).__name__, advice))
+
+
+def _module(feature_map: str | FeatureMap, head_dim: int) -> FeatureMap:
+    if isinstance(feature_map, str):
+        return shared_feature_map(feature_map, head_dim)
+    return get_feature_map(feature_map, head_dim)
 
 
 def _check_features(mapping: FeatureMap, query: Tensor, phi_q: Tensor, phi_k: Tensor) -> None:

@@ -74,6 +74,7 @@ public:
 private:
     // partial = the products of phi(q_i) and z_i, before their lanes are summed.
     void add_keys(int size) {
+        if (sums.s.rows == 0) std::memset(partial_, 0, sizeof(T) * W<T> * kRunRows);  // a head dim of 0
         by_vectors<T, 4>(sums.s.rows, [&](auto vectors, std::int64_t d) {
             add_key_columns<T, decltype(vectors)::value>(query_ + d, key_ + d, sums.s.rows, size, sums.z + d,
                                                          sums.z_compensation + d, d > 0, partial_);

@@ -64,7 +64,7 @@ public:
         }
     }
 
-    // h = -g . out of `size` positions (a multiple of kChunk), the gradient of their normalizers.
+    // h = -g . out of `size` positions (at most kRunRows), the gradient of their normalizers.
     // `out` (size, M) and `partial` (kChunk, W) are scratch.
     void normalizer_gradients(std::int64_t first, int size, const T* gradients, T* out, T* partial, T* to) const {
         const int count = rows_at(first, this->item_.queries, size);

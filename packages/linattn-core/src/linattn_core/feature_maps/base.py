@@ -17,9 +17,12 @@ class FeatureMap(nn.Module):
     Attributes:
         pointwise: the name of the kernel-side map (`"elu"`, `"relu"`, `"identity"`) when this map
             is one of them, so that backends apply it inside; None when it must be applied before.
+        scales_queries: whether each query's features have a factor of their own, which only the
+            normalizer cancels: sums without it mean nothing then.
     """
 
     pointwise: str | None = None
+    scales_queries: bool = False
 
     def queries(self, x: Tensor) -> Tensor:
         """phi(x) for queries: (B, H, N, D) -> (B, H, N, F)."""

@@ -83,6 +83,8 @@ class Favor(RandomFeatures):
         generator: for the draw.
     """
 
+    scales_queries = True
+
     def __init__(
         self,
         head_dim: int,

@@ -51,19 +51,19 @@ class _Attention(torch.autograd.Function):
     def forward(ctx: Any, call: AttentionCall, backend: str, *tensors: Tensor | None) -> Any:
         out, normalizer, state = run(call, backend)
         # Causal gradients start from the initial state again, others read the sums over the keys.
-        sums = () if call.is_causal or state is None else state
-        ctx.save_for_backward(out, normalizer, *tensors, *sums)
+        sums = (None, None) if call.is_causal or state is None else state
+        # In the order of the operator: a checkpoint may repeat this pass through the dispatcher.
+        ctx.save_for_backward(out, normalizer, *sums, *tensors)
         # The settings alone: tensors that autograd does not know of would never be freed.
         ctx.settings, ctx.backend = _with(call, (None,) * len(tensors)), backend
         return (out, *state) if call.return_state and state is not None else out
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor, *grad_state: Tensor) -> tuple[Any, ...]:
-        out, normalizer, *tensors = ctx.saved_tensors
-        tensors, sums = tensors[:7], tensors[7:] or (None, None)
+        out, normalizer, sum_s, sum_z, *tensors = ctx.saved_tensors
         query, key, value, initial, _ = attention_backward(
             _with(ctx.settings, tensors),
-            Output(out, normalizer, pair(*sums)),
+            Output(out, normalizer, pair(sum_s, sum_z)),
             grad_out,
             LinearAttentionState(*grad_state) if grad_state else None,
             ctx.backend,

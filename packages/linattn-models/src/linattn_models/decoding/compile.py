@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast, overload
 
-from linattn_core import registry
+from linattn_core import choice, registry
 from linattn_core.decoding import WEIGHTS, CannotCompile, DecoderDescription, NativeDecoder
 from linattn_core.errors import expected
 from linattn_models.decoding.graph import GraphDecoder
@@ -75,6 +75,7 @@ def compile_described(
             any device.
     """
     one_of("weights", weights, WEIGHTS)
+    backend = choice.current if backend == "auto" else backend
     tokens = description.tokens
     draws_inside = tokens is not None and tokens.sampler is not None
     if recorder is None and description.device.type == "cuda":

@@ -16,7 +16,7 @@ from linattn_models.decoding.model import Drawable
 from linattn_models.decoding.predictors import Begin, Predictor
 from linattn_models.decoding.prompts import Prompt, Tokens, checked_prompt
 from linattn_models.decoding.sampling import NanCheck, Sampling
-from linattn_models.decoding.stopping import Stopping, stop_tokens
+from linattn_models.decoding.stopping import Stopping, checked_stop_tokens
 from linattn_models.validation import at_least
 
 METHODS = ("auto", "stateful", "rerun")
@@ -119,7 +119,7 @@ class Drawing:
         top_k: int | None = None,
         top_p: float | None = None,
         min_p: float | None = None,
-        stop: int | Sequence[int] | None = None,
+        stop_tokens: int | Sequence[int] | None = None,
         generator: torch.Generator | None = None,
         progress: bool = False,
         method: str = "auto",
@@ -129,7 +129,7 @@ class Drawing:
         source = cast(Drawable, self)
         sampling = Sampling(temperature, generator, Filters(top_k, top_p, min_p))
         sampling.check(source)
-        ends = stop_tokens(stop, source.head, source.device)
+        ends = checked_stop_tokens(stop_tokens, source.head, source.device)
         at_least("num_samples", num_samples, 1)
         prompt = checked_prompt(source, batch, prefix, prefix_lengths, length)
         begin = self.predictor(method, decoder, prompt.steps)
@@ -156,8 +156,8 @@ class Drawing:
             top_p: draw from the fewest likeliest tokens whose probabilities sum to `top_p` or more.
             min_p: draw from tokens at least `min_p` times as likely as the likeliest. Filters need
                 a `Categorical` head; with several, a token has to pass all, `top_k` first.
-            stop: a token that ends its sequence, or several. Sequences that have ended are dropped
-                from the batch, and cost nothing more.
+            stop_tokens: a token that ends its sequence, or several. Sequences that have ended are
+                dropped from the batch, and cost nothing more.
             generator: source of randomness, on the model's device; the same seed gives the same
                 tokens.
             progress: shows a bar on stderr.
@@ -172,8 +172,8 @@ class Drawing:
                 two.
 
         Returns:
-            (B * num_samples, length) or (B * num_samples, length, 3) int64. With `stop`, sequences
-            end with their stop token; -1 fills them up to the longest.
+            (B * num_samples, length) or (B * num_samples, length, 3) int64. With `stop_tokens`,
+            sequences end with their stop token; -1 fills them up to the longest.
 
         Raises:
             ValueError, TypeError: arguments that cannot be right, before anything is drawn; or

@@ -10,6 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from linattn_core import choice
 from linattn_core.decoding import DecoderDescription
 from linattn_models.decoding.compile import compile_described
 from linattn_models.decoding.model import TokenModel
@@ -63,6 +64,7 @@ def _signature(model: TokenModel, description: DecoderDescription) -> tuple[Any,
         norms += [layer.norm1, layer.norm2]
     tensors = list(description.tensors())
     return (
+        choice.current,
         model.config,
         model.head,
         model.max_length,

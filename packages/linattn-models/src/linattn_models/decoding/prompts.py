@@ -152,13 +152,20 @@ def as_tensors(
     if not len(prefix):
         raise ValueError(expected("prefix", "at least one list of tokens", "none"))
     try:
-        rows = [torch.as_tensor(row, dtype=torch.int64, device=device) for row in prefix]
+        rows = [_as_tokens(row, device) for row in prefix]
         padded = pad_sequence(rows, batch_first=True)
     except (TypeError, ValueError, RuntimeError, IndexError):
         wanted = "a tensor, an array, or a list of tokens for each sequence"
         raise TypeError(expected("prefix", wanted, shown(prefix))) from None
     lengths = torch.tensor([len(row) for row in rows], device=device)
     return padded, lengths
+
+
+def _as_tokens(row: Any, device: torch.device) -> Tensor:
+    tokens = torch.as_tensor(row, device=device)
+    if tokens.numel() and (tokens.is_floating_point() or tokens.dtype == torch.bool):
+        raise TypeError("no tokens")
+    return tokens.long()
 
 
 def check_length(model: Drawable, length: int) -> None:

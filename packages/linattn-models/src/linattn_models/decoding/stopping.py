@@ -54,7 +54,7 @@ class Stopping:
         return kept
 
 
-def stop_tokens(
+def checked_stop_tokens(
     stop: int | Sequence[int] | None, head: Head, device: torch.device
 ) -> Tensor | None:
     """The tokens as (S,) int64, or None without any.
@@ -68,10 +68,10 @@ def stop_tokens(
     tokens = [stop] if isinstance(stop, int) else list(stop)
     if head.channels > 1:
         got = f"{head.channels} values a token"
-        raise ValueError(expected("stop", "a model with one value a token", got))
+        raise ValueError(expected("stop_tokens", "a model with one value a token", got))
     for token in tokens:
         if not isinstance(token, int) or isinstance(token, bool):
-            raise TypeError(expected("stop", "an int or several", shown(token)))
+            raise TypeError(expected("stop_tokens", "an int or several", shown(token)))
         if not 0 <= token < head.levels:
-            raise ValueError(expected("stop", f"tokens in 0..{head.levels - 1}", token))
+            raise ValueError(expected("stop_tokens", f"tokens in 0..{head.levels - 1}", token))
     return torch.tensor(tokens, dtype=torch.int64, device=device) if tokens else None
