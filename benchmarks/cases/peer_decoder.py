@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from linattn_models import AutoregressiveTransformer, Transformer
+from linattn_models import AutoregressiveTransformer, Transformer, TransformerConfig
 
 PROJECTIONS = ("query", "key", "value")
 # Ours, and the peer's.
@@ -28,17 +28,9 @@ class PeerDecoder:
     """
 
     def __init__(self, builders: types.ModuleType, model: AutoregressiveTransformer) -> None:
-        config = model.config
         self.model = model
         self.encoder: nn.Module = builders.RecurrentEncoderBuilder.from_kwargs(
-            attention_type="linear",
-            n_layers=config.num_layers,
-            n_heads=config.num_heads,
-            query_dimensions=config.head_dim,
-            value_dimensions=config.head_dim,
-            feed_forward_dimensions=config.ffn_dim,
-            activation=config.activation,
-            dropout=0.0,
+            attention_type="linear", **peer_options(model.config)
         ).get()
         self.encoder.load_state_dict(peer_weights(model.transformer))
         self.encoder.eval()
@@ -65,6 +57,19 @@ class PeerDecoder:
         position, memory = state
         y, memory = self.encoder(vectors + self.model.positions.at(position), memory)
         return self.model.output(y), (position + 1, memory)
+
+
+def peer_options(config: TransformerConfig) -> dict[str, Any]:
+    """Returns the arguments of the peer's builders for a model of ours, but for the attention."""
+    return {
+        "n_layers": config.num_layers,
+        "n_heads": config.num_heads,
+        "query_dimensions": config.head_dim,
+        "value_dimensions": config.head_dim,
+        "feed_forward_dimensions": config.ffn_dim,
+        "activation": config.activation,
+        "dropout": 0.0,
+    }
 
 
 def peer_weights(transformer: Transformer) -> dict[str, Tensor]:

@@ -15,7 +15,7 @@ import linattn_core
 from benchmarks.cases import peers
 from benchmarks.cases.attention import FAST_TRANSFORMERS, LINEAR_CPU, SDPA
 from benchmarks.cases.models import MODEL, Task
-from benchmarks.cases.peer_decoder import peer_weights
+from benchmarks.cases.peer_decoder import peer_options, peer_weights
 from benchmarks.measure import oracle
 from benchmarks.measure.cases import Case, Make, Method, NotMeasured, Settings, registry
 from benchmarks.measure.results import Target
@@ -122,16 +122,8 @@ def _fast_transformers(settings: Settings, ours: Transformer) -> nn.Module:
     builders, masking = (
         peers.load(f"fast_transformers.{name}", settings) for name in ("builders", "masking")
     )
-    config = ours.config
     encoder: nn.Module = builders.TransformerEncoderBuilder.from_kwargs(
-        attention_type="causal-linear",
-        n_layers=config.num_layers,
-        n_heads=config.num_heads,
-        query_dimensions=config.head_dim,
-        value_dimensions=config.head_dim,
-        feed_forward_dimensions=config.ffn_dim,
-        activation=config.activation,
-        dropout=0.0,
+        attention_type="causal-linear", **peer_options(ours.config)
     ).get()
     encoder.load_state_dict(peer_weights(ours))
     return _Causal(encoder, partial(_run_fast_transformers, masking))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
@@ -30,8 +31,8 @@ class Plan:
     """What is drawn, checked.
 
     Attributes:
-        prompt: of every sequence that is drawn.
-        samples: sequences of each row that is prefilled, which stand side by side in `prompt`.
+        prompt: what is prefilled.
+        samples: sequences that are drawn from each of its rows.
         stop: (S,) tokens that end a sequence.
         begin: makes the predictor.
     """
@@ -43,11 +44,16 @@ class Plan:
     begin: Begin
     progress: bool
 
+    @cached_property
+    def sequences(self) -> Prompt:
+        """The beginning of every sequence that is drawn, those of one prompt side by side."""
+        return self.prompt.repeated(self.samples)
+
     def predictor(self) -> Predictor:
-        """What predicts each row of `prompt`: prompts are prefilled once and then forked."""
-        predictor = self.begin(self.prompt.every(self.samples))
+        """What predicts each of the `sequences`: prompts are prefilled once and then forked."""
+        predictor = self.begin(self.prompt)
         if self.samples > 1:
-            rows = torch.arange(self.prompt.batch // self.samples, device=self.prompt.tokens.device)
+            rows = torch.arange(self.prompt.batch, device=self.prompt.tokens.device)
             predictor.keep(rows.repeat_interleave(self.samples))
         return predictor
 
@@ -62,7 +68,7 @@ def draw(plan: Plan) -> Iterator[Tensor]:
     if steps == 0:
         return
     predictor = plan.predictor()
-    stopping = None if stop is None else Stopping(stop, plan.prompt)
+    stopping = None if stop is None else Stopping(stop, plan.sequences)
     check = NanCheck()
     for step in tqdm(range(steps), desc="generate", unit="step", disable=not plan.progress):
         parameters, token = predictor.draw(plan.sampling)
@@ -133,7 +139,7 @@ class Drawing:
         at_least("num_samples", num_samples, 1)
         prompt = checked_prompt(source, batch, prefix, prefix_lengths, length)
         begin = self.predictor(method, decoder, prompt.steps)
-        return Plan(prompt.repeated(num_samples), num_samples, sampling, ends, begin, progress)
+        return Plan(prompt, num_samples, sampling, ends, begin, progress)
 
     @arguments_of(_plan)
     def generate(self, *arguments: Any, **options: Any) -> Tensor:
@@ -184,7 +190,7 @@ class Drawing:
         are packed again when the model has changed.
         """
         plan = self._plan(*arguments, **options)
-        return plan.prompt.completed(list(draw(plan)))
+        return plan.sequences.completed(list(draw(plan)))
 
     @arguments_of(_plan)
     def stream(self, *arguments: Any, **options: Any) -> Iterator[Tensor]:
@@ -207,4 +213,4 @@ class Drawing:
         """
         plan = self._plan(*arguments, **options)
         # Copied outside inference mode, because autograd refuses tensors made inside.
-        return (plan.prompt.visible(step, token) for step, token in enumerate(draw(plan)))
+        return (plan.sequences.visible(step, token) for step, token in enumerate(draw(plan)))

@@ -55,11 +55,6 @@ class Prompt:
         lengths = None if self.lengths is None else self.lengths.repeat_interleave(times, 0)
         return replace(self, tokens=self.tokens.repeat_interleave(times, 0), lengths=lengths)
 
-    def every(self, times: int) -> Prompt:
-        """The prompt that was `repeated` so many times."""
-        lengths = None if self.lengths is None else self.lengths[::times]
-        return replace(self, tokens=self.tokens[::times], lengths=lengths)
-
     @property
     def steps(self) -> int:
         """Tokens to draw for the row with the shortest prefix."""
