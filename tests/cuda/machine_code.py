@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import re
 import shutil
 import subprocess
 import sysconfig
@@ -15,6 +14,7 @@ from types import ModuleType
 import pytest
 
 import linattn_cuda._native as native
+from linattn_cuda.device import Code
 
 
 @functools.cache
@@ -26,8 +26,8 @@ def cuda_module() -> ModuleType:
 
 
 def architectures() -> list[str]:
-    """Those that the module was built for: ["75", "80", ...]."""
-    return re.findall(r"\d+", cuda_module().built_with.split(" sm ")[1])
+    """Those that the module has machine code for: ["75", "80", ...]."""
+    return Code.read(cuda_module().built_with).machine
 
 
 def dump(*options: str) -> Iterator[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -61,18 +63,33 @@ def test_what_is_missing_is_said(
     monkeypatch.setattr(device, "_native", SimpleNamespace(built_with=built_with))
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: torch_built)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(device, "unbuilt", device.unbuilt.__wrapped__)
     missing = device.unusable.__wrapped__()
+    monkeypatch.setattr(backend, "unbuilt", device.unbuilt)
     monkeypatch.setattr(backend, "unusable", lambda: missing)
 
-    for call in (CALL, STEP):
-        assert CudaBackend().refuses(call) == missing
     assert missing is not None
     assert re.search(says, missing)
     assert CudaBackend().unusable() == missing
+    assert CudaBackend().refuses_device(torch.device("cuda")) == missing
+
+
+def test_calls_on_the_cpu_do_not_start_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that has started CUDA cannot be forked, as data loaders do."""
+
+    def started() -> str:
+        raise AssertionError("the driver was asked")
+
+    monkeypatch.setattr(backend, "unbuilt", lambda: None)
+    monkeypatch.setattr(backend, "unusable", started)
+    monkeypatch.setattr(torch.cuda, "is_available", started)
+
+    for call in (CALL, STEP):
+        assert "these are on cpu" in str(CudaBackend().refuses(call))
 
 
 def test_tensors_elsewhere_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backend, "unusable", lambda: None)
+    monkeypatch.setattr(backend, "unbuilt", lambda: None)
 
     for call in (CALL, STEP):
         assert CudaBackend().refuses(call) == (
@@ -142,16 +159,25 @@ def test_a_state_that_rows_share_is_not_updated_in_place(emulation: object) -> N
         linear_attention_step(x, x, x, state, inplace=True, backend=WALKING)
 
 
+ALL = "nvcc 13.0 for sm 75, 80, 90, 100, 120, PTX 120"
+
+
 @pytest.mark.parametrize(
     ("capability", "built_with", "runs"),
     [
-        ((9, 0), "nvcc 13.0 for sm 75, 80, 90, 100, 120", True),
-        ((8, 9), "nvcc 13.0 for sm 75, 80, 90, 100, 120", True),
-        ((10, 3), "nvcc 13.0 for sm 75, 80, 90, 100, 120", True),
-        ((12, 1), "nvcc 13.0 for sm 75, 80, 90, 100, 120", True),
-        ((11, 0), "nvcc 13.0 for sm 75, 80, 90, 100, 120", False),
-        ((8, 0), "nvcc 13.0 for sm 90", False),
-        ((8, 0), "nvcc 13.0 for sm native", True),
+        ((9, 0), ALL, True),
+        ((8, 9), ALL, True),
+        ((10, 3), ALL, True),
+        ((12, 1), ALL, True),
+        ((13, 0), ALL, True),
+        ((11, 0), ALL, False),
+        ((8, 0), "nvcc 13.0 for sm 90, PTX 90", False),
+        ((10, 0), "nvcc 13.0 for sm 90, PTX 90", True),
+        ((10, 0), "nvcc 13.0 for sm 90", False),
+        ((9, 0), "nvcc 13.0 for sm 90a", True),
+        ((10, 3), "nvcc 13.0 for sm 100a", False),
+        ((10, 3), "nvcc 13.0 for sm 100f", True),
+        ((12, 0), "nvcc 13.0 for sm PTX 90", True),
     ],
 )
 def test_gpus_that_nothing_was_built_for_are_refused(
@@ -160,3 +186,29 @@ def test_gpus_that_nothing_was_built_for_are_refused(
     reason = device.without_code(H100._replace(capability=capability), built_with)
     assert (reason is None) == runs
     assert reason is None or "build linattn-cuda with CUDAARCHS=native there" in reason
+
+
+@pytest.mark.parametrize(
+    ("switch", "precision"),
+    [
+        ("torch.backends.cuda.matmul.fp32_precision = 'tf32'", "high"),
+        ("torch.backends.cuda.matmul.allow_tf32 = True", "high"),
+        ("torch.set_float32_matmul_precision('high')", "high"),
+        ("pass", "highest"),
+    ],
+)
+def test_every_switch_of_torch_sets_the_precision(switch: str, precision: str) -> None:
+    """A process each, as torch's switches cannot be mixed."""
+    program = f"""
+import torch
+from types import SimpleNamespace
+{switch}
+from linattn_cuda.backend import CudaBackend
+backend = CudaBackend()
+backend.native = SimpleNamespace(Precision=SimpleNamespace(high="high", highest="highest"))
+print(backend._precision())
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert ended.stdout.strip() == precision, ended.stderr

@@ -84,3 +84,29 @@ def test_an_nvcc_that_compiles_nothing_is_not_called_absent(tmp_path: Path) -> N
 
     assert ended.returncode != 0
     assert "was found and compiles nothing here" in " ".join(ended.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("architectures", "code"),
+    [
+        ("75-real;90-real;120", "75, 90, 120, PTX 120"),
+        ("90-real", "90"),
+        ("90a-real;100-virtual", "90a, PTX 100"),
+        ("native", "86"),
+        ("all-major", "75, 90, PTX 90"),
+    ],
+)
+def test_what_was_built_is_recorded(architectures: str, code: str, tmp_path: Path) -> None:
+    script = tmp_path / "script.cmake"
+    script.write_text(f"""
+include("{SOURCE}/architectures.cmake")
+set(CMAKE_CUDA_ARCHITECTURES_NATIVE 86-real)  # as CMake finds them with its compiler
+set(CMAKE_CUDA_ARCHITECTURES_ALL_MAJOR 75 90)
+code_of("{architectures}" CODE)
+message("${{CODE}}")
+""")
+    ended = subprocess.run(
+        [program("cmake"), "-P", str(script)], capture_output=True, text=True, check=True
+    )
+
+    assert ended.stderr.strip() == code

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 
 from linattn_cuda import _native
-from linattn_cuda.device import Gpu, gpu_at, unusable, without_code
+from linattn_cuda.device import Gpu, gpu_at, unbuilt, unusable, without_code
 from linattn_cuda.kernel_backend import KernelBackend
 
 
@@ -27,11 +27,13 @@ class CudaBackend(KernelBackend):
         return unusable()
 
     def refuses_device(self, device: torch.device) -> str | None:
-        """Anything but memory of a GPU, and a machine without one."""
-        reason = unusable()
-        if reason is None and device.type != "cuda":
+        """Anything but memory of a GPU, and a GPU that nothing was built for."""
+        reason = unbuilt()
+        if reason is not None:
+            return reason
+        if device.type != "cuda":
             return f"it runs on CUDA tensors and these are on {device}; move them to a GPU."
-        return reason or without_code(self.gpu(device), _native.built_with)
+        return unusable() or without_code(self.gpu(device), _native.built_with)
 
     def gpu(self, device: torch.device) -> Gpu:
         """What the GPU offers; asked for once."""

@@ -31,8 +31,11 @@ class Gpu(NamedTuple):
 
 
 @functools.cache
-def unusable() -> str | None:
-    """Why nothing can run in this process, as a sentence; None if a GPU is at hand."""
+def unbuilt() -> str | None:
+    """Why nothing can run in this process, as far as that can be told without starting CUDA.
+
+    A process that has started CUDA cannot be forked, so calls on CPU tensors ask for no more.
+    """
     if not _native.built_with:
         return (
             "linattn-cuda was built without its CUDA kernels: no working nvcc was found, or "
@@ -44,6 +47,15 @@ def unusable() -> str | None:
             f"torch {torch.__version__} was built without CUDA and has no tensors on a GPU; "
             "install a torch that is built for CUDA."
         )
+    return None
+
+
+@functools.cache
+def unusable() -> str | None:
+    """Why nothing can run in this process, as a sentence; None if a GPU is at hand."""
+    reason = unbuilt()
+    if reason is not None:
+        return reason
     if not torch.cuda.is_available():
         return "torch finds no GPU, or no driver for it; see whether `nvidia-smi` lists one."
     try:
@@ -61,17 +73,50 @@ def gpu_at(index: int) -> Gpu:
     return Gpu(name, (major, minor), multiprocessors, shared_bytes)
 
 
-def without_code(gpu: Gpu, built_with: str) -> str | None:
-    """Why the module holds nothing that the GPU can run; None if it does.
+class Code(NamedTuple):
+    """What a module was compiled to.
 
-    Machine code runs on its own generation from its own minor version on, and what was built for
-    the latest is compiled by the driver for later ones.
+    Attributes:
+        machine: architectures with machine code, as "90". It runs on GPUs of the same major version
+            from its own minor version on; that of "90a", on 9.0 alone.
+        ptx: architectures with PTX, which the driver compiles for these GPUs and all later ones.
     """
-    named = re.findall(r"\d+", built_with.rpartition(" sm ")[2])
-    built = [divmod(int(x), 10) for x in named]
-    if not built or gpu.capability > max(built):
-        return None
-    if any(x[0] == gpu.capability[0] and x <= gpu.capability for x in built):
+
+    machine: list[str]
+    ptx: list[str]
+
+    @classmethod
+    def read(cls, built_with: str) -> Code:
+        """From what CMake wrote, as "nvcc 13.0.88 for sm 75, 90, PTX 120"."""
+        machine, _, ptx = built_with.rpartition(" sm ")[2].partition("PTX")
+        return cls(_architectures(machine), _architectures(ptx))
+
+    def runs_on(self, capability: tuple[int, int]) -> bool:
+        """Whether a GPU of that capability finds code here."""
+        return any(_runs_machine_code(x, capability) for x in self.machine) or any(
+            _capability(x) <= capability for x in self.ptx if x.isdigit()
+        )
+
+
+def _architectures(names: str) -> list[str]:
+    return re.findall(r"\d+[af]?", names)
+
+
+def _capability(architecture: str) -> tuple[int, int]:
+    major, minor = divmod(int(architecture.rstrip("af")), 10)
+    return major, minor
+
+
+def _runs_machine_code(architecture: str, capability: tuple[int, int]) -> bool:
+    built = _capability(architecture)
+    if architecture.endswith("a"):
+        return built == capability
+    return built[0] == capability[0] and built <= capability
+
+
+def without_code(gpu: Gpu, built_with: str) -> str | None:
+    """Why the module holds nothing that the GPU can run; None if it does."""
+    if Code.read(built_with).runs_on(gpu.capability):
         return None
     return (
         f"{gpu.name} has compute capability {gpu.capability[0]}.{gpu.capability[1]} and the "

@@ -197,13 +197,16 @@ class KernelBackend(ABC):
         return best
 
     def _precision(self) -> Any:
-        """How products of float32 numbers are computed, as torch's own matrix products are told to.
+        """How products of float32 numbers are computed, as torch's own on CUDA are told to.
 
-        "highest" (torch's default) keeps float32's accuracy; "high" and "medium" keep 16 bits of
-        each number, by `torch.set_float32_matmul_precision`. It is read at every call.
+        By default they keep float32's accuracy. Where TF32 is allowed, by
+        `torch.backends.cuda.matmul.fp32_precision = "tf32"` or any of the older switches
+        (`torch.set_float32_matmul_precision`, `allow_tf32`), they keep 16 bits of each number. It
+        is read at every call.
         """
-        highest = torch.get_float32_matmul_precision() == "highest"
-        return self.native.Precision.highest if highest else self.native.Precision.high
+        # The older switches' own getters raise once somebody has used this one.
+        allowed = torch.backends.cuda.matmul.fp32_precision == "tf32"
+        return self.native.Precision.high if allowed else self.native.Precision.highest
 
 
 def _workspace(nbytes: int, like: Tensor) -> Tensor | None:
