@@ -89,7 +89,9 @@ def test_a_call_that_rungs_take() -> None:
 
 
 def test_memory_that_is_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backend, "unusable", lambda: None)
+    """It starts no CUDA, after which a process could not be forked."""
+    monkeypatch.setattr(backend, "without_cupy", lambda: None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: pytest.fail("the driver was asked"))
 
     assert CupyBackend().refuses(call()) == (
         "it runs on CUDA tensors and these are on meta; move them to a GPU."
@@ -99,6 +101,7 @@ def test_memory_that_is_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def old_gpu(monkeypatch: pytest.MonkeyPatch) -> torch.device:
     """Of compute capability 7.5, with 64 KiB of shared memory a block."""
+    monkeypatch.setattr(backend, "without_cupy", lambda: None)
     monkeypatch.setattr(backend, "unusable", lambda: None)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))

@@ -45,11 +45,10 @@ class CupyBackend:
         """Whatever the rungs leave to the backend "cuda", and machines where nothing runs."""
         if isinstance(call, StepCall):
             return _NO_STEP
-        reason = unusable() or unsupported(call)
+        # In this order: a call on CPU tensors must not start CUDA.
+        reason = without_cupy() or unsupported(call) or _elsewhere(call.device) or unusable()
         if reason is not None:
             return reason
-        if call.device.type != "cuda":
-            return f"it runs on CUDA tensors and these are on {call.device}; move them to a GPU."
         rung = self._rung(call.value_dtype)
         return _inaccurate(rung, call) or _too_small(rung, call)
 
@@ -75,10 +74,25 @@ class CupyBackend:
 
 
 @functools.cache
-def unusable() -> str | None:
-    """Why nothing can run in this process, as a sentence; None if CuPy and a GPU are at hand."""
+def without_cupy() -> str | None:
+    """None if CuPy is installed, or what to do, as a sentence."""
     if find_spec("cupy") is None:
         return "CuPy is not installed: python -m pip install 'linattn-cuda[cupy]'."
+    return None
+
+
+def _elsewhere(device: torch.device) -> str | None:
+    if device.type == "cuda":
+        return None
+    return f"it runs on CUDA tensors and these are on {device}; move them to a GPU."
+
+
+@functools.cache
+def unusable() -> str | None:
+    """Why nothing can run in this process, as a sentence; None if CuPy and a GPU are at hand."""
+    reason = without_cupy()
+    if reason is not None:
+        return reason
     if not torch.cuda.is_available():
         return f"torch {torch.__version__} finds no GPU: its rungs can be compiled and not run."
     return None
