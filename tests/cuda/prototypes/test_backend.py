@@ -91,9 +91,10 @@ def test_a_call_that_rungs_take() -> None:
 def test_memory_that_is_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """It starts no CUDA, after which a process could not be forked."""
     monkeypatch.setattr(backend, "without_cupy", lambda: None)
+    elsewhere = call()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: pytest.fail("the driver was asked"))
 
-    assert CupyBackend().refuses(call()) == (
+    assert CupyBackend().refuses(elsewhere) == (
         "it runs on CUDA tensors and these are on meta; move them to a GPU."
     )
 
