@@ -6,17 +6,17 @@ namespace linattn::emulation {
 // As an atomic addition: it orders nothing.
 int next_ticket(int* counter) { return (*counter)++; }
 
-void announce(int* flag) {
-    release(flag);
-    *flag = 1;
+void announce(int* number, int value) {
+    release(number);
+    *number = value;
 }
 
-void await(const int* flag, Place place) {
-    if (*flag == 0) {
-        fail(place, "await was expected to find its flag set by a block that ran before, and block (%lld, %d) did not",
-             running->block_x, running->block_y);
+void await(const int* number, int value, Place place) {
+    if (*number < value) {
+        fail(place, "await was expected to find %d, written by a block that ran before, and block (%lld, %d) found %d",
+             value, running->block_x, running->block_y, *number);
     }
-    acquire(const_cast<int*>(flag));
+    acquire(const_cast<int*>(number));
 }
 
 }  // namespace linattn::emulation

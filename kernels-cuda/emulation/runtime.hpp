@@ -36,10 +36,10 @@ void check_shared(const void* address, int bytes, const char* function, Place pl
 void block_barrier(Place place);
 void warp_barrier(Place place);
 
-// Blocks run one after another: a flag that is not set by now never will be, and `await` raises.
+// Blocks run one after another: a number that is too low by now stays so, and `await` raises.
 int next_ticket(int* counter);
-void announce(int* flag);
-void await(const int* flag, Place place);
+void announce(int* number, int value);
+void await(const int* number, int value, Place place);
 
 // The collectives of a warp: each lane deposits its operands, the last one computes, each takes its result.
 struct Matrices {

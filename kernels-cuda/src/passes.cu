@@ -21,7 +21,7 @@ RelayMemory relay_memory(const Attention& call, void* memory) {
     RelayMemory relay{};
     const Int widest = call.dim > call.value_dim ? call.dim : call.value_dim;
     relay.states = static_cast<float*>(memory);
-    relay.count = call.sequences * call.heads * call.schedule.segments;
+    relay.heads = call.sequences * call.heads;
     relay.slices = widest / narrowest_slice + 1;
     relay.size = call.dim * call.value_dim + widest * relay.slices;
     return relay;
@@ -36,13 +36,13 @@ Status launch_relay(const Attention& call, const RelayMemory& memory, Product pr
     ends.matrix = memory.states;
     ends.vector = memory.states + call.dim * call.value_dim;
     ends.segment = ends.vector_segment = memory.size;
-    ends.head = ends.vector_head = call.schedule.segments * memory.size;
-    ends.sequence = ends.vector_sequence = call.heads * call.schedule.segments * memory.size;
+    ends.head = ends.vector_head = 2 * memory.size;
+    ends.sequence = ends.vector_sequence = call.heads * ends.head;
     ends.row = product.value.width;
     ends.column = 1;
     ends.vector_slice = product.column == Column::none ? 0 : product.key.width;
     product.relay.tickets = memory.counters();
-    product.relay.arrived = memory.counters() + 1;
+    product.relay.passed = memory.counters() + 1;
     return Launches()
         .then([&] { return clear(memory.counters(), memory.counter_bytes(), call.stream); })
         .then([&] { return launch_product(call, product); })

@@ -29,15 +29,16 @@ struct SegmentStates {
     StateView view() const;
 };
 
-// What the segments of a relay hand on: states, and the flags that say they are there. One product uses it at a time.
+// What the segments of a relay hand on: of each head two states in turn, and how many segments have handed on theirs.
+// Its size does not depend on the length. One product uses it at a time.
 struct RelayMemory {
     float* states;
-    Int count, size;  // states, and numbers of each with its vectors
-    Int slices;       // of the values, at most: each has flags of its own
+    Int heads, size;  // heads of all sequences, and numbers of a state with its vectors
+    Int slices;       // of the values, at most: each counts its own segments
 
-    int* counters() const { return reinterpret_cast<int*>(states + count * size); }
-    Int counter_bytes() const { return (count * slices + 1) * Int(sizeof(int)); }
-    Int bytes() const { return count * size * Int(sizeof(float)) + counter_bytes(); }
+    int* counters() const { return reinterpret_cast<int*>(states + 2 * heads * size); }
+    Int counter_bytes() const { return (heads * slices + 1) * Int(sizeof(int)); }
+    Int bytes() const { return 2 * heads * size * Int(sizeof(float)) + counter_bytes(); }
 };
 RelayMemory relay_memory(const Attention& call, void* memory);
 

@@ -21,7 +21,7 @@ from linattn_cuda.kernel_backend import Schedule
 from tests.contract.agreement import assert_agree, assert_within_budget
 from tests.contract.budgets import budget, error
 from tests.contract.cases import Case, by_definition, drawing, on_backend
-from tests.cuda.emulated import CUT, NAMES, RELAY, WALKING
+from tests.cuda.emulated import CUT, NAMES, RELAY, WALKING, EmulatedBackend
 
 pytestmark = pytest.mark.usefixtures("emulation")
 
@@ -257,3 +257,20 @@ def test_features_may_all_but_vanish(backend: str, dtype: torch.dtype) -> None:
     v = torch.tensor([[[[1.0], [2.0]]]]).to(dtype)
     out = linear_attention(q, q, v, is_causal=True, eps=0.0, backend=backend)
     torch.testing.assert_close(out, torch.tensor([[[[1.0], [1.5]]]]).to(dtype), rtol=1e-2, atol=0)
+
+
+@pytest.mark.parametrize("which", ["forward", "backward"])
+def test_a_relay_needs_memory_that_does_not_grow_with_the_length(
+    which: str, emulation: ModuleType
+) -> None:
+    """Beyond the number a query that every backward pass keeps."""
+
+    def needed(segments: int) -> int:
+        x = torch.zeros(1, 2, 512 * segments, 64)
+        call = AttentionCall(x, x, x, True)
+        backend = EmulatedBackend()
+        backend.schedule = Schedule(segments, relay=True)
+        nbytes = int(getattr(emulation, f"{which}_workspace")(backend._attention_fields(call)))
+        return nbytes - (4 * x[..., 0].numel() if which == "backward" else 0)
+
+    assert 2 * 2 * 64 * 64 * 4 < needed(2) == needed(40)

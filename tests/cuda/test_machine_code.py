@@ -46,6 +46,23 @@ def test_products_run_on_tensor_cores(architecture: int) -> None:
     assert {x for x in spilling if HALF.search(x)} == set()
 
 
+def test_a_relay_reads_a_whole_state_before_it_writes_one() -> None:
+    """Loads between two stores: 35 numbers a thread, where each waited for a store before."""
+    architecture = next((x for x in ("90", "80", "100") if x in architectures()), None)
+    if architecture is None:
+        pytest.skip(f"built for sm {', '.join(architectures())}")
+    loads, inside = [0], False
+    for line in dump("-sass", "-arch", f"sm_{architecture}"):
+        if "Function :" in line:
+            inside = "ProductShapeILi1ELi64ELi64E" in line
+        elif inside and re.search(r"\bLDG?\.", line):
+            loads[-1] += 1
+        elif inside and re.search(r"\bSTG?\.", line):
+            loads.append(0)
+
+    assert max(loads[1:]) >= 32
+
+
 def test_half_precision_spills_nothing_anywhere() -> None:
     """Neither on the stack nor in local memory, by the compiler's own account.
 

@@ -37,14 +37,14 @@ LINATTN_DEVICE u32 shared_address(const void* pointer) { return static_cast<u32>
 // The next number of a counter that all blocks share.
 LINATTN_DEVICE int next_ticket(int* counter) { return atomicAdd(counter, 1); }
 
-// A flag in global memory, from one block to another: what the one's threads wrote before a block barrier and `announce`
-// is there for the other's threads after `await` and a block barrier. One thread of each block calls these.
-LINATTN_DEVICE void announce(int* flag) {
+// A rising number in global memory, from one block to another: what the one's threads wrote before a block barrier and
+// `announce` is there for the other's threads after `await` and a block barrier. One thread of each block calls these.
+LINATTN_DEVICE void announce(int* number, int value) {
     __threadfence();
-    *static_cast<volatile int*>(flag) = 1;
+    *static_cast<volatile int*>(number) = value;
 }
-LINATTN_DEVICE void await(const int* flag) {
-    while (*static_cast<const volatile int*>(flag) == 0) {
+LINATTN_DEVICE void await(const int* number, int value) {
+    while (*static_cast<const volatile int*>(number) < value) {
     }
     __threadfence();
 }

@@ -26,15 +26,14 @@ public:
             index = ticket % blocks;
             turn = ticket / blocks;
         }
-        turn_ = static_cast<int>(turn);
-        index_ = index;
-        work_.segment = call.backwards && is_relay() ? call.segments - 1 - turn_ : turn_;
+        work_.segment = static_cast<int>(turn);
         work_.column = index % call.slices * E;
         work_.sequence = index / call.slices / call.heads;
         work_.place = place_of(call, work_.sequence, index / call.slices % call.heads);
         const Int positions = positions_to_walk();
         const Int per_segment = positions_of_segment(positions, call.segments);
-        first_ = clamp(per_segment * work_.segment, 0, positions);
+        const Int segment = call.backwards && is_relay() ? call.segments - 1 - turn : turn;
+        first_ = clamp(per_segment * segment, 0, positions);
         const Int end = clamp(first_ + per_segment, first_, positions);
         chunks_ = (end - first_ + C - 1) / C;
     }
@@ -102,20 +101,23 @@ private:
         if (sums && keeps && chunks_ > 0) this->add_vector();
     }
 
-    // Waits for the state before this segment, and writes the one after it.
+    // Waits for the state before this segment, and writes the one after it. Two places for states serve in turn: when a
+    // segment may read, all before it have.
     LINATTN_DEVICE void pass_state() {
         const Relay& relay = call_.relay;
-        const Int blocks = call_.sequences * call_.heads * call_.slices;
-        const bool is_first = turn_ == 0, is_last = turn_ + 1 == call_.segments;
-        Work before = work_;
+        int* const passed = relay.passed + work_.index(call_, E);
+        const int turn = work_.segment;
+        const bool is_first = turn == 0, is_last = turn + 1 == call_.segments;
+        Work before = work_, behind = work_;
+        before.segment = (turn + 1) % 2;
+        behind.segment = turn % 2;
         if (!is_first) {
-            before.segment = work_.segment + (call_.backwards ? 1 : -1);
-            if (thread_index() == 0) await(relay.arrived + (turn_ - 1) * blocks + index_);
+            if (thread_index() == 0) await(passed, turn);
             LINATTN_BLOCK_BARRIER();
         }
-        this->exchange_states(is_first ? call_.start : relay.ends, before, is_last ? call_.last : relay.ends);
+        this->exchange_states(is_first ? call_.start : relay.ends, before, is_last ? call_.last : relay.ends, behind);
         LINATTN_BLOCK_BARRIER();
-        if (thread_index() == 0 && !is_last) announce(relay.arrived + turn_ * blocks + index_);
+        if (thread_index() == 0 && !is_last) announce(passed, turn + 1);
     }
 
     LINATTN_DEVICE void copy(Int position, int set, bool reads, bool sums) {
@@ -169,8 +171,6 @@ private:
         memory_.values().write_eight(i, E, x);
     }
 
-    int turn_;            // of the segment, in the order of time
-    Int index_;           // of sequence, head and slice
     Int first_, chunks_;  // where the segment begins, and its length
 };
 

@@ -43,9 +43,9 @@ enum class Finish : int { plain = 0, divide = 1, derivative = 2 };
 
 // Segments that hand their states on within one launch: see ProductBlock.
 struct Relay {
-    StateView ends;  // the state after each segment; no matrix: segments begin with `start`
-    int* tickets;    // zero at first: the counter from which blocks draw tickets
-    int* arrived;    // zeros at first, one for each block: set when its state is written
+    StateView ends;  // the state after a segment, two in turn
+    int* tickets;    // zero at first: the counter from which blocks draw tickets; null: no relay
+    int* passed;     // zeros at first, one for each sequence, head and slice: segments whose state has been written
 };
 
 struct Product {
@@ -97,7 +97,12 @@ LINATTN_DEVICE Int positions_of_segment(Int positions, int segments) {
 struct Work {
     Place place;
     Int sequence, column;  // where the slice begins
-    int segment;
+    int segment;           // in a relay counted in the order in which states are handed on
+
+    // The number of its sequence, head and slice.
+    LINATTN_DEVICE Int index(const Product& call, int slice_width) const {
+        return (sequence * call.heads + place.head) * call.slices + column / slice_width;
+    }
 
     // Where the numbers of a state lie for this block; null where there are none.
     LINATTN_DEVICE float* matrix(const StateView& view) const {

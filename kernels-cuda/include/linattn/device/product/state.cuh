@@ -50,26 +50,38 @@ protected:
         for (int i = thread_index(); i < E; i += threads) write(at(to, i), memory_.state_vector()[i]);
     }
 
-    // The sums of a segment become the state that it begins with, `before`, and `behind` gets the state at its end.
-    LINATTN_DEVICE void exchange_states(const StateView& before, const Work& work_before, const StateView& behind) {
-        const Numbers from = numbers_of(before, work_before), to = numbers_of(behind, work_);
+    // The sums of a segment become the state that it begins with, `before`, and `behind` gets the state at its end. All
+    // is read before anything is written: for all that the compiler knows, the two may overlap, and a load would wait for
+    // the store before it.
+    LINATTN_DEVICE void exchange_states(const StateView& before, const Work& work_before, const StateView& behind,
+                                        const Work& work_behind) {
+        const Numbers from = numbers_of(before, work_before), to = numbers_of(behind, work_behind);
+        float first[row_tiles][tiles + 1][4];
+        LINATTN_UNROLL
+        for (int m = 0; m < row_tiles; ++m) {
+            LINATTN_UNROLL
+            for (int n = 0; n <= tiles; ++n) {
+                LINATTN_UNROLL
+                for (int i = 0; i < 4; ++i) first[m][n][i] = read(at(from, m, n, i));
+            }
+        }
         LINATTN_UNROLL
         for (int m = 0; m < row_tiles; ++m) {
             LINATTN_UNROLL
             for (int n = 0; n <= tiles; ++n) {
                 LINATTN_UNROLL
                 for (int i = 0; i < 4; ++i) {
-                    const float first = read(at(from, m, n, i));
-                    write(is_writer(behind, n) ? at(to, m, n, i) : nullptr, first + numbers_[m][n][i]);
-                    numbers_[m][n][i] = first;
+                    const float last = first[m][n][i] + numbers_[m][n][i];
+                    write(is_writer(behind, n) ? at(to, m, n, i) : nullptr, last);
+                    numbers_[m][n][i] = first[m][n][i];
                 }
             }
         }
         if (!has_vector()) return;
         for (int i = thread_index(); i < E; i += threads) {
-            const float first = read(at(from, i));
-            write(at(to, i), first + memory_.state_vector()[i]);
-            memory_.state_vector()[i] = first;
+            const float vector_before = read(at(from, i));
+            write(at(to, i), vector_before + memory_.state_vector()[i]);
+            memory_.state_vector()[i] = vector_before;
         }
     }
 
