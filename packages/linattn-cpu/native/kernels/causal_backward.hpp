@@ -73,9 +73,9 @@ public:
     void run(const Item& item, Range range) {
         const Item part = item.up_to(range.high);
         const GradientInputs<T> inputs(call_, part);
-        const OutRows grad_query = out_rows(call_.grad_query, call_, item, call_.queries, call_.dim, call_.query_dtype);
+        const OutRows grad_query = out_rows(call_.grad_query, query_row(call_, item), call_.dim, call_.query_dtype);
         const std::int64_t width = sums.s.rows, value_width = sums.s.width;
-        T* h = static_cast<T*>(call_.scratch) + first_row(call_, item, call_.queries);
+        T* h = static_cast<T*>(call_.scratch) + query_row(call_, item);
         transposed_.become_transpose_of(sums.s);
         state_.load_from(transposed_);
         for (std::int64_t first = range.low; first < range.high; first += kRun) {
@@ -129,11 +129,11 @@ public:
     void run(const Item& item, Range range) {
         const Item part = item.up_to(range.high);
         const GradientInputs<T> inputs(call_, part, Direction::backwards);
-        const OutRows grad_key = out_rows(call_.grad_key, call_, item, call_.keys, call_.dim, call_.query_dtype);
+        const OutRows grad_key = out_rows(call_.grad_key, key_row(call_, item), call_.dim, call_.query_dtype);
         const OutRows grad_value =
-            out_rows(call_.grad_value, call_, item, call_.keys, call_.value_dim, call_.value_dtype);
+            out_rows(call_.grad_value, key_row(call_, item), call_.value_dim, call_.value_dtype);
         const std::int64_t width = sums.s.rows, value_width = sums.s.width;
-        const T* h = static_cast<const T*>(call_.scratch) + first_row(call_, item, call_.queries);
+        const T* h = static_cast<const T*>(call_.scratch) + query_row(call_, item);
         transposed_.become_transpose_of(sums.s);
         state_.load_from(sums.s);
         columns_.load_from(transposed_);
@@ -173,11 +173,11 @@ private:
     T ones_[kRunRows];
 };
 
-template <class T>
+template <class T, class Pass>
 static void differentiate_queries(const AttentionBackward& call, std::int64_t parts) {
     const PieceSums<T> pieces(call, items_of(call), (parts - 1) * kPieces);
     if (parts > 1) sum_key_pieces<T>(call, parts, pieces);
-    share_parts<QueryGradient<T>>(call, parts, [&](const Item& item, std::int64_t part, auto& pass) {
+    share_parts<Pass>(call, parts, [&](const Item& item, std::int64_t part, auto& pass) {
         pass.sums.load_from(call.state, item.state);
         pieces.add(item.state, 0, part * kPieces, pass.sums);
         pass.run(item, part_of(item.queries, part, parts));
@@ -211,9 +211,14 @@ static void differentiate_keys_and_values(const AttentionBackward& call, std::in
 template <class T>
 static void causal_backward(const AttentionBackward& call) {
     const std::int64_t parts = parts_for(items_of(call), call.queries, call.threads);
-    differentiate_queries<T>(call, parts);
+    const bool grouped = groups_of(call) > 1;
     const bool narrow = call.dim <= kWidestSweep && call.value_dim <= kWidestSweep;
-    if (narrow) return differentiate_keys_and_values<T, KeyValueGradient<T>>(call, parts);
+    if (grouped) {
+        differentiate_queries<T, ChunkedQueryGradient<T>>(call, parts);
+    } else {
+        differentiate_queries<T, QueryGradient<T>>(call, parts);
+    }
+    if (narrow && !grouped) return differentiate_keys_and_values<T, KeyValueGradient<T>>(call, parts);
     differentiate_keys_and_values<T, ChunkedKeyValueGradient<T>>(call, parts);
 }
 

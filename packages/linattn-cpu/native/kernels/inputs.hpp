@@ -15,7 +15,7 @@ public:
         : direction_(direction == Direction::forwards ? 1 : -1),
           call_(call),
           item_(item),
-          query_(slice(call.query, item.batch, item.head, item.start, call.query_dtype)),
+          query_(slice(call.query, item.batch, item.query_head, item.start, call.query_dtype)),
           key_(slice(call.key, item.batch, item.head, item.start, call.query_dtype)),
           value_(slice(call.value, item.batch, item.head, item.start, call.value_dtype)) {}
 
@@ -35,7 +35,7 @@ public:
 protected:
     const int direction_;
     const Attention& call_;
-    const Item& item_;
+    const Item item_;
 
 private:
     const Rows query_, key_, value_;
@@ -47,9 +47,9 @@ class GradientInputs : public Inputs<T> {
 public:
     GradientInputs(const AttentionBackward& call, const Item& item, Direction direction = Direction::forwards)
         : Inputs<T>(call, item, direction),
-          grad_out_(slice(call.grad_out, item.batch, item.head, item.start, call.value_dtype)),
-          out_(contiguous_rows(call.out, first_row(call, item, call.queries), call.value_dim, call.value_dtype)),
-          normalizer_(static_cast<const T*>(call.normalizer) + first_row(call, item, call.queries)),
+          grad_out_(slice(call.grad_out, item.batch, item.query_head, item.start, call.value_dtype)),
+          out_(contiguous_rows(call.out, query_row(call, item), call.value_dim, call.value_dtype)),
+          normalizer_(static_cast<const T*>(call.normalizer) + query_row(call, item)),
           width_(padded<T>(call.value_dim)) {}
 
     // g = grad_out / n.

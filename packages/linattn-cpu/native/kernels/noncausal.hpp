@@ -43,10 +43,22 @@ public:
           out_(arena.take<T>(kBlock * sums.s.width)),
           partial_(arena.take<T>(kChunk * W<T>)) {}
 
+    // Each query head of the item.
     void run(const Item& item, Range range) {
+        for (std::int64_t group = 0; group < groups_of(call_); ++group) read(item.read_by(group), range);
+    }
+
+private:
+    const AttentionForward& call_;
+
+public:
+    const Sums<T> sums;
+
+private:
+    void read(const Item& item, Range range) {
         const Inputs<T> inputs(call_, item);
-        const OutRows out = out_rows(call_.out, call_, item, call_.queries, call_.value_dim, call_.value_dtype);
-        T* normalizer = static_cast<T*>(call_.normalizer) + first_row(call_, item, call_.queries);
+        const OutRows out = out_rows(call_.out, query_row(call_, item), call_.value_dim, call_.value_dtype);
+        T* normalizer = static_cast<T*>(call_.normalizer) + query_row(call_, item);
         for (std::int64_t first = range.low; first < range.high; first += kBlock) {
             const int count = rows_at(first, range.high, kBlock);
             const int size = static_cast<int>(round_up(count, kChunk));
@@ -58,22 +70,10 @@ public:
                 sum_rows<T>(partial_, n + group);
             }
             prefetch_to_write(out.at(first + kBlock), kBlock * out.width * bytes_of(out.dtype));
-            for (int i = 0; i < count; ++i) {
-                normalizer[first + i] = n[i] + static_cast<T>(call_.eps);
-                T* row = out_ + i * sums.s.width;
-                const T factor = reciprocal_for<T>(normalizer[first + i], row, sums.s.width);
-                store_row<T>(out.at(first + i), out.dtype, row, out.width, factor);
-            }
+            write_outputs<T>(call_, out, first, count, n, out_, normalizer);
         }
     }
 
-private:
-    const AttentionForward& call_;
-
-public:
-    const Sums<T> sums;
-
-private:
     T *const query_, *const out_, *const partial_;
 };
 
@@ -102,27 +102,11 @@ public:
           grad_query_(arena.take<T>(kBlock * sums.s.rows)),
           partial_(arena.take<T>(kChunk * W<T>)) {}
 
+    // Each query head of the item.
     void run(const Item& item, Range range, const Sums<T>& grad_sums) {
-        const GradientInputs<T> inputs(call_, item);
-        const OutRows to = out_rows(call_.grad_query, call_, item, call_.queries, call_.dim, call_.query_dtype);
         transposed_.become_transpose_of(sums.s);
-        for (std::int64_t first = range.low; first < range.high; first += kBlock) {
-            const int count = rows_at(first, range.high, kBlock);
-            const int size = static_cast<int>(round_up(count, kChunk));
-            T h[kBlock];
-            inputs.queries(first, size, query_);
-            inputs.gradients(first, size, gradient_);
-            inputs.normalizer_gradients(first, size, gradient_, out_, partial_, h);
-            multiply<T>(transposed_.times(gradient_, call_.value_dim), size, sums.s.rows, grad_query_, sums.s.rows);
-            for (int t = 0; t < count; ++t) {
-                for (std::int64_t d = 0; d < sums.s.rows; d += W<T>) {
-                    T* grad = grad_query_ + t * sums.s.rows + d;
-                    store<T>(grad, load<T>(grad) + h[t] * load<T>(sums.z + d));
-                }
-            }
-            store_gradients<T>(to, first, count, count, grad_query_, query_, call_.map);
-            adder_.add(grad_sums, query_, gradient_, size);
-            add_weighted_rows<T>(grad_sums, query_, h, count);
+        for (std::int64_t group = 0; group < groups_of(call_); ++group) {
+            differentiate(item.read_by(group), range, grad_sums);
         }
     }
 
@@ -133,6 +117,24 @@ public:
     const Sums<T> sums;
 
 private:
+    void differentiate(const Item& item, Range range, const Sums<T>& grad_sums) {
+        const GradientInputs<T> inputs(call_, item);
+        const OutRows to = out_rows(call_.grad_query, query_row(call_, item), call_.dim, call_.query_dtype);
+        for (std::int64_t first = range.low; first < range.high; first += kBlock) {
+            const int count = rows_at(first, range.high, kBlock);
+            const int size = static_cast<int>(round_up(count, kChunk));
+            T h[kBlock];
+            inputs.queries(first, size, query_);
+            inputs.gradients(first, size, gradient_);
+            inputs.normalizer_gradients(first, size, gradient_, out_, partial_, h);
+            multiply<T>(transposed_.times(gradient_, call_.value_dim), size, sums.s.rows, grad_query_, sums.s.rows);
+            add_outer<T>(h, sums.z, count, sums.s.rows, grad_query_);
+            store_gradients<T>(to, first, count, count, grad_query_, query_, call_.map);
+            adder_.add(grad_sums, query_, gradient_, size);
+            add_weighted_rows<T>(grad_sums, query_, h, count);
+        }
+    }
+
     const Adder<T> adder_;
     const Matrix<T> transposed_;
     T *const query_, *const gradient_, *const out_, *const grad_query_, *const partial_;
@@ -153,9 +155,9 @@ public:
 
     void run(const Item& item, Range range) {
         const Inputs<T> inputs(call_, item);
-        const OutRows grad_key = out_rows(call_.grad_key, call_, item, call_.keys, call_.dim, call_.query_dtype);
+        const OutRows grad_key = out_rows(call_.grad_key, key_row(call_, item), call_.dim, call_.query_dtype);
         const OutRows grad_value =
-            out_rows(call_.grad_value, call_, item, call_.keys, call_.value_dim, call_.value_dtype);
+            out_rows(call_.grad_value, key_row(call_, item), call_.value_dim, call_.value_dtype);
         transposed_.become_transpose_of(sums.s);
         for (std::int64_t first = range.low; first < range.high; first += kBlock) {
             const int count = rows_at(first, range.high, kBlock), exist = rows_at(first, item.keys, kBlock);

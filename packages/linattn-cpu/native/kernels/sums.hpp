@@ -33,6 +33,16 @@ static inline void add_weighted_rows(const Sums<T>& sums, const T* rows, const T
     }
 }
 
+// z += the sum of rows.
+template <class T>
+static inline void add_rows(const Sums<T>& sums, const T* rows, int count) {
+    for (std::int64_t d = 0; d < sums.s.rows; d += W<T>) {
+        Vec<T> sum{};
+        for (int t = 0; t < count; ++t) sum += load<T>(rows + t * sums.s.rows + d);
+        kahan_add<T>(sums.z + d, sums.z_compensation + d, sum);
+    }
+}
+
 // S += phi(k) v^T, z += phi(k) over a range of keys.
 template <class T>
 class KeySums {
@@ -40,8 +50,7 @@ public:
     KeySums(Arena& arena, const Attention& call)
         : adder_(arena, call.dim),
           key_(arena.take<T>(kBlock * padded<T>(call.dim))),
-          value_(arena.take<T>(kBlock * padded<T>(call.value_dim))),
-          key_sum_(arena.take<T>(padded<T>(call.dim))) {}
+          value_(arena.take<T>(kBlock * padded<T>(call.value_dim))) {}
 
     void add(const Attention& call, const Item& item, Range range, const Sums<T>& sums) const {
         const Inputs<T> inputs(call, item);
@@ -51,14 +60,13 @@ public:
             inputs.keys(first, size, key_);
             inputs.values(first, size, value_);
             adder_.add(sums, key_, value_, size);
-            sum_of_rows<T>(key_, size, sums.s.rows, key_sum_);
-            sums.add_to_z(key_sum_);
+            add_rows<T>(sums, key_, size);
         }
     }
 
 private:
     Adder<T> adder_;
-    T *key_, *value_, *key_sum_;
+    T *key_, *value_;
 };
 
 // dS += phi(q) g^T, dz += h phi(q) over a range of queries whose h stand in call.scratch.
@@ -70,9 +78,17 @@ public:
           query_(arena.take<T>(kBlock * padded<T>(call.dim))),
           gradient_(arena.take<T>(kBlock * padded<T>(call.value_dim))) {}
 
+    // Each query head of the item.
     void add(const AttentionBackward& call, const Item& item, Range range, const Sums<T>& sums) const {
+        for (std::int64_t group = 0; group < groups_of(call); ++group) {
+            add_head(call, item.read_by(group), range, sums);
+        }
+    }
+
+private:
+    void add_head(const AttentionBackward& call, const Item& item, Range range, const Sums<T>& sums) const {
         const GradientInputs<T> inputs(call, item);
-        const T* h = static_cast<const T*>(call.scratch) + first_row(call, item, call.queries);
+        const T* h = static_cast<const T*>(call.scratch) + query_row(call, item);
         for (std::int64_t first = range.low; first < range.high; first += kBlock) {
             const int count = rows_at(first, range.high, kBlock);
             const int size = static_cast<int>(round_up(count, kChunk));
@@ -83,7 +99,6 @@ public:
         }
     }
 
-private:
     Adder<T> adder_;
     T *query_, *gradient_;
 };

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -10,6 +12,7 @@ from linattn_core.decoding import DecoderDescription, NativeDecoder
 from linattn_core.masked import erased
 from linattn_core.native import (
     Fields,
+    address,
     addresses,
     check_own_memory,
     contiguous,
@@ -52,7 +55,7 @@ class CpuBackend:
     def refuses(self, call: AttentionCall | StepCall) -> str | None:
         """Anything but CPU memory, and what the kernels lack."""
         if call.query.is_cpu:
-            return unsupported(call)
+            return _lacking(call)
         return f"it runs on CPU tensors and these are on {call.device}; move them to the CPU."
 
     def attention(self, call: AttentionCall) -> Output:
@@ -68,15 +71,14 @@ class CpuBackend:
         state = None
         if call.return_state or not call.is_causal:
             state = LinearAttentionState.zeros(
-                call.num_sequences, call.heads, call.feature_dim, call.value_dim,
+                call.num_sequences, call.kv_heads, call.feature_dim, call.value_dim,
                 dtype=dtype, device=device,
             )  # fmt: skip
-        fields = _FIELDS.attention(call)
+        fields = _attention_fields(call)
         fields["initial"] = addresses(call.initial_state)
         fields["last"] = addresses(state)
         fields["out"] = out.data_ptr()
         fields["normalizer"] = normalizer.data_ptr()
-        fields["threads"] = torch.get_num_threads()
         _native.attention_forward(fields)
         return Output(out, normalizer, state)
 
@@ -92,7 +94,7 @@ class CpuBackend:
         out, normalizer = output.out.contiguous(), output.normalizer.contiguous()
         state = call.initial_state if call.is_causal else contiguous(output.state)
         gradients, scratch = new_gradients(call), torch.empty_like(normalizer)
-        fields = _FIELDS.attention(call)
+        fields = _attention_fields(call)
         fields["grad_out"] = strided(grad_out)
         fields["grad_last"] = addresses(grad_state)
         fields["state"] = addresses(state)
@@ -103,14 +105,21 @@ class CpuBackend:
         fields["grad_key"] = gradients.key.data_ptr()
         fields["grad_value"] = gradients.value.data_ptr()
         fields["grad_initial"] = addresses(gradients.initial_state)
-        fields["threads"] = torch.get_num_threads()
         _native.attention_backward(fields)
         return erased(gradients, mask)
 
     def step(self, call: StepCall) -> Tensor:
         check_own_memory(call.state)
-        out = call.value.new_empty(call.value.shape)
+        value, slots, decay = call.value, call.state_indices, call.log_decay
+        out = value.new_empty(call.batch, call.heads, call.value_dim)
+        # Named, because the kernel is handed addresses and these may be copies.
+        slots = None if slots is None else slots.to(torch.int64).contiguous()
+        decay = None if decay is None else decay.contiguous()
         fields = _FIELDS.step(call)
+        fields["kv_heads"] = call.kv_heads
+        fields["state_indices"] = address(slots)
+        fields["log_decay"] = address(decay)
+        fields["normalize"] = call.normalize
         fields["out"] = out.data_ptr()
         fields["threads"] = torch.get_num_threads()
         _native.step(fields)
@@ -124,3 +133,16 @@ class CpuBackend:
     def compile_decoder(self, description: DecoderDescription, weights: str) -> NativeDecoder:
         """See `linattn_core.protocols.DecoderBackend`."""
         return decoder.CpuDecoder(description, weights)
+
+
+def _attention_fields(call: AttentionCall) -> dict[str, Any]:
+    fields = _FIELDS.attention(call)
+    fields["kv_heads"] = call.kv_heads
+    fields["threads"] = torch.get_num_threads()
+    return fields
+
+
+def _lacking(call: AttentionCall | StepCall) -> str | None:
+    """Why the kernels refuse a call, as a sentence; None to accept it."""
+    grouped = isinstance(call, AttentionCall) and call.heads != call.kv_heads
+    return unsupported(call._replace(query=call.query[:, : call.kv_heads]) if grouped else call)
