@@ -39,18 +39,20 @@ struct Attention {
     FeatureMap map;
     double eps;
     bool causal;
+    bool normalize;  // false: the output is phi(q)^T S
     int threads;
 };
 
 struct AttentionForward : Attention {
-    State initial;     // causal only
+    State initial;     // what came before, or what the sums are added to
     State last;        // after the last key, or the sums over all keys
     void* out;         // (B, H, N, M), value_dtype
     void* normalizer;  // (B, H, N), accumulation dtype
 };
 
 struct AttentionBackward : Attention {
-    Tensor4 grad_out;  // (B, H, N, M), value_dtype
+    Tensor4 grad_out;             // (B, H, N, M), value_dtype
+    const void* grad_normalizer;  // (B, H, N), contiguous, accumulation dtype, or null
     State grad_last;   // of `last`
     State state;       // causal: `initial`; otherwise the sums over the keys
     const void* out;   // as the forward pass wrote them
@@ -58,7 +60,7 @@ struct AttentionBackward : Attention {
     void* grad_query;    // (B, H, N, D), query_dtype
     void* grad_key;      // (B, H_kv, L, D), query_dtype
     void* grad_value;    // (B, H_kv, L, M), value_dtype
-    State grad_initial;  // causal only
+    State grad_initial;
     void* scratch;       // (B, H, N) in the accumulation dtype, for whatever the kernel wants
 };
 

@@ -18,13 +18,17 @@ namespace {
 const FieldTable<Attention>& own_fields() {
     static const FieldTable<Attention> table{
         {"kv_heads", set<&Attention::kv_heads>},
+        {"normalize", set<&Attention::normalize>},
         {"threads", set<&Attention::threads>},
     };
     return table;
 }
 
 const FieldTable<AttentionBackward>& own_backward_fields() {
-    static const FieldTable<AttentionBackward> table{{"scratch", set<&AttentionBackward::scratch>}};
+    static const FieldTable<AttentionBackward> table{
+        {"grad_normalizer", set<&AttentionBackward::grad_normalizer>},
+        {"scratch", set<&AttentionBackward::scratch>},
+    };
     return table;
 }
 

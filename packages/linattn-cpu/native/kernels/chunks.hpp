@@ -115,13 +115,6 @@ LINATTN_INLINE OutRows out_rows(void* out, std::int64_t first, std::int64_t widt
     return {static_cast<char*>(out) + first * width * bytes_of(dtype), width, dtype};
 }
 
-// What a row of the numerator is multiplied by, once the normalizer phi(q) . z + eps is written: its inverse.
-template <class T>
-LINATTN_INLINE T output_factor(const Attention& call, T sum, T* row, std::int64_t width, T* normalizer) {
-    *normalizer = sum + static_cast<T>(call.eps);
-    return reciprocal_for<T>(*normalizer, row, width);
-}
-
 // Writes the outputs of positions first .. first + count, at most kBlock, from their numerators and phi(q) . z.
 template <class T>
 static inline void write_outputs(const Attention& call, const OutRows& to, std::int64_t first, int count, const T* sums,
@@ -129,9 +122,10 @@ static inline void write_outputs(const Attention& call, const OutRows& to, std::
     const std::int64_t width = padded<T>(to.width);
     T factors[kBlock];
     for (int i = 0; i < count; ++i) {
-        factors[i] = output_factor<T>(call, sums[i], rows + i * width, width, normalizer + first + i);
+        normalizer[first + i] = sums[i] + static_cast<T>(call.eps);
+        if (call.normalize) factors[i] = reciprocal_for<T>(normalizer[first + i], rows + i * width, width);
     }
-    store_rows<T>(to.at(first), to.dtype, rows, to.width, count, factors);
+    store_rows<T>(to.at(first), to.dtype, rows, to.width, count, call.normalize ? factors : nullptr);
 }
 
 LINATTN_END

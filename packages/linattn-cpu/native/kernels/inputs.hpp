@@ -50,24 +50,38 @@ public:
           grad_out_(slice(call.grad_out, item.batch, item.query_head, item.start, call.value_dtype)),
           out_(contiguous_rows(call.out, query_row(call, item), call.value_dim, call.value_dtype)),
           normalizer_(static_cast<const T*>(call.normalizer) + query_row(call, item)),
+          grad_normalizer_(call.grad_normalizer == nullptr
+                               ? nullptr
+                               : static_cast<const T*>(call.grad_normalizer) + query_row(call, item)),
           width_(padded<T>(call.value_dim)) {}
 
-    // g = grad_out / n.
+    // g = grad_out / n, or grad_out where nothing was divided.
     void gradients(std::int64_t first, int size, T* to) const {
         const int count = rows_at(first, this->item_.queries, size);
         load_rows<T>(grad_out_, first, count, size, size * this->direction_, this->call_.value_dim,
                      FeatureMap::identity, to);
-        for (int i = 0; i < count; ++i) {
+        for (int i = 0; i < count && this->call_.normalize; ++i) {
             T* row = to + i * width_;
             const T factor = reciprocal_for<T>(normalizer_[first + i], row, width_);
             for (std::int64_t m = 0; m < width_; m += W<T>) store<T>(row + m, load<T>(row + m) * factor);
         }
     }
 
-    // h = -g . out of `size` positions (at most kRunRows), the gradient of their normalizers.
-    // `out` (size, M) and `partial` (kChunk, W) are scratch.
+    // h = -g . out of `size` positions (at most kRunRows), the gradient of their normalizers, and what arrives for
+    // these. `out` (size, M) and `partial` (kChunk, W) are scratch.
     void normalizer_gradients(std::int64_t first, int size, const T* gradients, T* out, T* partial, T* to) const {
         const int count = rows_at(first, this->item_.queries, size);
+        if (this->call_.normalize) {
+            add_quotients(first, size, count, gradients, out, partial, to);
+        } else {
+            std::memset(to, 0, sizeof(T) * round_up(size, kChunk));
+        }
+        for (int i = 0; i < count && grad_normalizer_ != nullptr; ++i) to[i] += grad_normalizer_[first + i];
+    }
+
+private:
+    // What the division by the normalizers adds.
+    void add_quotients(std::int64_t first, int size, int count, const T* gradients, T* out, T* partial, T* to) const {
         load_rows<T>(out_, first, count, size, size * this->direction_, this->call_.value_dim, FeatureMap::identity,
                      out);
         for (int group = 0; group < size; group += kChunk) {
@@ -83,9 +97,8 @@ public:
         }
     }
 
-private:
     const Rows grad_out_, out_;
-    const T* normalizer_;
+    const T *normalizer_, *grad_normalizer_;
     const std::int64_t width_;
 };
 

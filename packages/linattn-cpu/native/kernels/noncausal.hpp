@@ -2,8 +2,8 @@
 //
 //   S = sum_j phi(k_j) v_j^T    z = sum_j phi(k_j)    out_i = phi(q_i)^T S / (phi(q_i) . z + eps)
 //
-// First the sums over the keys, then the queries; backwards first the queries and the gradient of
-// the sums, G and r, then the keys. No position waits for another within a half.
+// First the sums over the keys, which an initial state begins, then the queries; backwards first the queries and the
+// gradient of the sums, G and r, which is that of an initial state, then the keys. No position waits for another within a half.
 #pragma once
 
 #include "sums.hpp"
@@ -15,14 +15,14 @@ LINATTN_INLINE std::int64_t noncausal_parts(const Attention& call, std::int64_t 
     return parts_for(items_of(call), longest, call.threads);
 }
 
-// call.last = the sums over the keys.
+// call.last = call.initial and the sums over the keys.
 template <class T>
 static inline void sum_all_keys(const AttentionForward& call) {
     const std::int64_t parts = noncausal_parts(call, call.keys);
     const PieceSums<T> pieces(call, items_of(call), parts);
     share_parts<KeySums<T>>(call, parts, [&](const Item& item, std::int64_t part, auto& keys) {
         const Sums<T> sums = pieces.at(item.state, part);
-        sums.clear();
+        sums.load_from(part == 0 ? call.initial : State{}, item.state);
         keys.add(call, item, part_of(item.keys, part, parts), sums);
     });
     for (std::int64_t item = 0; item < items_of(call); ++item) {
@@ -202,6 +202,7 @@ static void noncausal_backward(const AttentionBackward& call) {
     share_parts<NonCausalKeyGradient<T>>(call, key_parts, [&](const Item& item, std::int64_t part, auto& pass) {
         pass.sums.load_from(call.grad_last, item.state);
         pieces.add(item.state, 0, query_parts, pass.sums);
+        if (part == 0) pass.sums.save_to(call.grad_initial, item.state);
         // Of a packed batch every position is a key; of a padded one, those past the length too.
         const std::int64_t rows = call.cu_seqlens != nullptr ? item.queries : call.keys;
         pass.run(item, part_of(rows, part, key_parts));

@@ -66,7 +66,7 @@ class CpuBackend:
             batch, heads, length, value.shape[3], dtype=value.dtype, device=device
         )  # separate sizes: torch reads them faster than a tuple
         normalizer = _NONE
-        if call.requires_grad:
+        if call.requires_grad or call.return_normalizer:
             normalizer = torch.empty(batch, heads, length, dtype=dtype, device=device)
         state = None
         if call.return_state or not call.is_causal:
@@ -88,14 +88,17 @@ class CpuBackend:
         output: Output,
         grad_out: Tensor,
         grad_state: LinearAttentionState | None,
+        grad_normalizer: Tensor | None = None,
     ) -> Gradients:
         # Named, because the kernel is handed addresses and these may be copies.
         mask, call, grad_state = call.attn_mask, readable(call), contiguous(grad_state)
         out, normalizer = output.out.contiguous(), output.normalizer.contiguous()
+        grad_normalizer = None if grad_normalizer is None else grad_normalizer.contiguous()
         state = call.initial_state if call.is_causal else contiguous(output.state)
         gradients, scratch = new_gradients(call), torch.empty_like(normalizer)
         fields = _attention_fields(call)
         fields["grad_out"] = strided(grad_out)
+        fields["grad_normalizer"] = address(grad_normalizer)
         fields["grad_last"] = addresses(grad_state)
         fields["state"] = addresses(state)
         fields["out"] = out.data_ptr()
@@ -138,11 +141,13 @@ class CpuBackend:
 def _attention_fields(call: AttentionCall) -> dict[str, Any]:
     fields = _FIELDS.attention(call)
     fields["kv_heads"] = call.kv_heads
+    fields["normalize"] = call.normalize
     fields["threads"] = torch.get_num_threads()
     return fields
 
 
 def _lacking(call: AttentionCall | StepCall) -> str | None:
     """Why the kernels refuse a call, as a sentence; None to accept it."""
-    grouped = isinstance(call, AttentionCall) and call.heads != call.kv_heads
-    return unsupported(call._replace(query=call.query[:, : call.kv_heads]) if grouped else call)
+    if isinstance(call, StepCall) or call.log_decay is None:
+        return None
+    return unsupported(call)
