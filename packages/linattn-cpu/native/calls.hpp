@@ -34,6 +34,7 @@ struct Attention {
     std::int64_t kv_heads;  // H_kv, of which H is a multiple: query head h reads key head h / (H / H_kv)
     const std::int64_t* key_lengths;  // (B), or null
     const std::int64_t* cu_seqlens;   // (sequences + 1), or null: then there are `batch` sequences
+    const void* log_decay;            // (B, H_kv, L), contiguous, accumulation dtype, at most 0, or null; causal only
     std::int64_t sequences;
     Dtype query_dtype, value_dtype;  // of query and key; of value, output and their gradients
     FeatureMap map;
@@ -61,6 +62,7 @@ struct AttentionBackward : Attention {
     void* grad_key;      // (B, H_kv, L, D), query_dtype
     void* grad_value;    // (B, H_kv, L, M), value_dtype
     State grad_initial;
+    void* grad_log_decay;  // (B, H_kv, L), accumulation dtype, or null where nothing decays
     void* scratch;       // (B, H, N) in the accumulation dtype, for whatever the kernel wants
 };
 

@@ -18,6 +18,7 @@ namespace {
 const FieldTable<Attention>& own_fields() {
     static const FieldTable<Attention> table{
         {"kv_heads", set<&Attention::kv_heads>},
+        {"log_decay", set<&Attention::log_decay>},
         {"normalize", set<&Attention::normalize>},
         {"threads", set<&Attention::threads>},
     };
@@ -27,6 +28,7 @@ const FieldTable<Attention>& own_fields() {
 const FieldTable<AttentionBackward>& own_backward_fields() {
     static const FieldTable<AttentionBackward> table{
         {"grad_normalizer", set<&AttentionBackward::grad_normalizer>},
+        {"grad_log_decay", set<&AttentionBackward::grad_log_decay>},
         {"scratch", set<&AttentionBackward::scratch>},
     };
     return table;

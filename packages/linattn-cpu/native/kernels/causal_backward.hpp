@@ -111,6 +111,8 @@ private:
 template <class T>
 class KeyValueGradient {
 public:
+    static constexpr bool kDecays = false;
+
     KeyValueGradient(Arena& arena, const AttentionBackward& call)
         : call_(call),
           sums(arena, call.dim, call.value_dim),
@@ -173,14 +175,16 @@ private:
     T ones_[kRunRows];
 };
 
+// Where the state decays, `ends` gets the sums after each part.
 template <class T, class Pass>
-static void differentiate_queries(const AttentionBackward& call, std::int64_t parts) {
+static void differentiate_queries(const AttentionBackward& call, std::int64_t parts, const PieceSums<T>& ends) {
     const PieceSums<T> pieces(call, items_of(call), (parts - 1) * kPieces);
     if (parts > 1) sum_key_pieces<T>(call, parts, pieces);
     share_parts<Pass>(call, parts, [&](const Item& item, std::int64_t part, auto& pass) {
         pass.sums.load_from(call.state, item.state);
         pieces.add(item.state, 0, part * kPieces, pass.sums);
         pass.run(item, part_of(item.queries, part, parts));
+        if (call.log_decay != nullptr) ends.put(item.state, part, pass.sums);
     });
 }
 
@@ -192,17 +196,21 @@ static inline void sum_query_pieces(const AttentionBackward& call, std::int64_t 
         const Sums<T> sums = pieces.at(item.state, piece);
         sums.clear();
         const Range part = part_of(item.queries, 1 + piece / kPieces, parts);
-        queries.add(call, item, piece_of(part, piece % kPieces), sums);
+        pieces.set_decay(item.state, piece, queries.add(call, item, piece_of(part, piece % kPieces), sums));
     });
 }
 
 template <class T, class Pass>
-static void differentiate_keys_and_values(const AttentionBackward& call, std::int64_t parts) {
+static void differentiate_keys_and_values(const AttentionBackward& call, std::int64_t parts,
+                                          [[maybe_unused]] const PieceSums<T>& ends) {
     const PieceSums<T> pieces(call, items_of(call), (parts - 1) * kPieces);
     if (parts > 1) sum_query_pieces<T>(call, parts, pieces);
     share_parts<Pass>(call, parts, [&](const Item& item, std::int64_t part, auto& pass) {
         pass.sums.load_from(call.grad_last, item.state);
-        pieces.add(item.state, part * kPieces, (parts - 1) * kPieces, pass.sums);
+        pieces.add(item.state, part * kPieces, (parts - 1) * kPieces, pass.sums, Direction::backwards);
+        if constexpr (Pass::kDecays) {
+            if (call.log_decay != nullptr) pass.crossing = pass.sums.product(ends.at(item.state, part));
+        }
         pass.run(item, part_of(item.queries, part, parts));
         if (part == 0) pass.sums.save_to(call.grad_initial, item.state);
     });
@@ -211,15 +219,15 @@ static void differentiate_keys_and_values(const AttentionBackward& call, std::in
 template <class T>
 static void causal_backward(const AttentionBackward& call) {
     const std::int64_t parts = parts_for(items_of(call), call.queries, call.threads);
-    const bool grouped = groups_of(call) > 1;
-    const bool narrow = call.dim <= kWidestSweep && call.value_dim <= kWidestSweep;
-    if (grouped) {
-        differentiate_queries<T, ChunkedQueryGradient<T>>(call, parts);
+    const bool chunks = in_chunks(call), narrow = call.dim <= kWidestSweep && call.value_dim <= kWidestSweep;
+    const PieceSums<T> ends(call, items_of(call), call.log_decay == nullptr ? 0 : parts);
+    if (chunks) {
+        differentiate_queries<T, ChunkedQueryGradient<T>>(call, parts, ends);
     } else {
-        differentiate_queries<T, QueryGradient<T>>(call, parts);
+        differentiate_queries<T, QueryGradient<T>>(call, parts, ends);
     }
-    if (narrow && !grouped) return differentiate_keys_and_values<T, KeyValueGradient<T>>(call, parts);
-    differentiate_keys_and_values<T, ChunkedKeyValueGradient<T>>(call, parts);
+    if (narrow && !chunks) return differentiate_keys_and_values<T, KeyValueGradient<T>>(call, parts, ends);
+    differentiate_keys_and_values<T, ChunkedKeyValueGradient<T>>(call, parts, ends);
 }
 
 LINATTN_END

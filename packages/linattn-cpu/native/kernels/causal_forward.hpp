@@ -99,8 +99,9 @@ static inline void sum_key_pieces(const Attention& call, std::int64_t parts, con
     const std::int64_t summed = (parts - 1) * kPieces;
     share_parts<KeySums<T>>(call, summed, [&](const Item& item, std::int64_t piece, auto& keys) {
         const Sums<T> sums = pieces.at(item.state, piece);
+        const Range part = part_of(item.queries, piece / kPieces, parts);
         sums.clear();
-        keys.add(call, item, piece_of(part_of(item.queries, piece / kPieces, parts), piece % kPieces), sums);
+        pieces.set_decay(item.state, piece, keys.add(call, item, piece_of(part, piece % kPieces), sums));
     });
 }
 
@@ -117,11 +118,10 @@ static void causal_forward_by(const AttentionForward& call) {
     });
 }
 
-// Sweeps read each position once; where several query heads do, the products of chunks pay.
 template <class T>
 static void causal_forward(const AttentionForward& call) {
-    if (groups_of(call) == 1) return causal_forward_by<T, CausalForward<T>>(call);
-    causal_forward_by<T, ChunkedForward<T>>(call);
+    if (in_chunks(call)) return causal_forward_by<T, ChunkedForward<T>>(call);
+    causal_forward_by<T, CausalForward<T>>(call);
 }
 
 LINATTN_END

@@ -1,7 +1,7 @@
-// Causal attention chunk by chunk, where several query heads read one state.
+// Causal attention chunk by chunk, where several query heads read one state or the state decays.
 //
 // Within a chunk every query meets every key by a triangle of scores; what came before is read from S and z.
-// The keys are added once for all query heads.
+// The keys are added once for all query heads. Decay multiplies the scores, what is read and what is left.
 #pragma once
 
 #include "sums.hpp"
@@ -15,6 +15,7 @@ public:
     ChunkedForward(Arena& arena, const AttentionForward& call)
         : call_(call),
           sums(arena, call.dim, call.value_dim),
+          decay_(arena, call),
           width_(sums.s.rows),
           value_width_(sums.s.width),
           query_(arena.take<T>(kChunk * width_)),
@@ -32,11 +33,13 @@ public:
         for (std::int64_t first = range.low; first < range.high; first += kChunk) {
             inputs.keys(first, kChunk, key_);
             inputs.values(first, kChunk, value_);
+            decay_.load_from(inputs, first);
             transpose<T>(key_, kChunk, width_, width_, key_columns_, kChunk);
             const int count = rows_at(first, range.high, kChunk);
             for (std::int64_t group = 0; group < groups_of(call_); ++group) read(part.read_by(group), first, count);
-            sums.s.add(key_columns_, value_, kChunk);
-            add_rows<T>(sums, key_, kChunk);
+            if (decay_) scale_columns<T>(decay_.to_end(), width_, key_columns_);
+            sums.s.add(key_columns_, value_, kChunk, decay_.across());
+            add_weighted_rows<T>(sums, key_, decay_.to_end(), kChunk, decay_.across());
         }
     }
 
@@ -51,6 +54,8 @@ private:
     void read(const Item& item, std::int64_t first, int count) {
         Inputs<T>(call_, item).queries(first, kChunk, query_);
         scores<T>(query_, width_, key_columns_, call_.dim, Triangle::lower, scores_);
+        decay_.within(scores_);
+        if (decay_) scale_rows<T>(decay_.from_start(), kChunk, width_, query_);
         T n[kChunk];
         partial_products<T>(query_, sums.z, width_, partial_);
         add_partial_sums<T>(scores_, partial_);
@@ -62,6 +67,7 @@ private:
                          static_cast<T*>(call_.normalizer) + row);
     }
 
+    const ChunkDecay<T> decay_;
     const std::int64_t width_, value_width_;
     T *const query_, *const key_, *const key_columns_, *const value_, *const scores_, *const out_, *const partial_;
 };

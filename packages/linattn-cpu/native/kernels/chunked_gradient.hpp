@@ -3,18 +3,28 @@
 // of the state, chunks three and their scores, which pays where the state is wide.
 #pragma once
 
+#include <limits>
+
 #include "chunked_query_gradient.hpp"
 
 LINATTN_BEGIN
 
 // From the end of the sequence to its beginning. The queries of all heads that read the item lie one after the other,
 // kChunk of each.
+//
+// The gradient to the decay of position m is the sum of what passes m: of the products of weights and their gradients
+// for j < m <= i in the chunk; of what queries at i >= m read from before it (`ChunkedQueryGradient` has put that
+// where the gradient goes); of what keys at j < m write for after it; and of what passes the whole chunk. The latter
+// is what crosses its end but for what its keys write, unless hardly anything of the state is left.
 template <class T>
 class ChunkedKeyValueGradient {
 public:
+    static constexpr bool kDecays = true;
+
     ChunkedKeyValueGradient(Arena& arena, const AttentionBackward& call)
         : call_(call),
           sums(arena, call.dim, call.value_dim),
+          decay_(arena, call),
           width_(sums.s.rows),
           value_width_(sums.s.width),
           rows_(kChunk * groups_of(call)),
@@ -24,6 +34,7 @@ public:
           value_columns_(arena.take<T>(kChunk * value_width_)),
           gradient_(arena.take<T>(rows_ * value_width_)),
           h_(arena.take<T>(rows_)),
+          weights_(arena.take<T>(rows_ * kChunk)),
           scores_(arena.take<T>(rows_ * kChunk)),
           columns_(arena.take<T>(kChunk * width_)),
           inside_(arena.take<T>(kChunk * width_)),
@@ -41,9 +52,10 @@ public:
             differentiate_values();
             store_value_gradients<T>(grad_value, first, count, exist, grad_);
             differentiate_keys();
+            if (decay_) finish_decay(item, first, count, exist);
             store_gradients<T>(grad_key, first, count, exist, grad_, key_, call_.map);
-            sums.s.add(query_columns_, gradient_, rows_);
-            add_weighted_rows<T>(sums, query_, h_, rows_);
+            sums.s.add(query_columns_, gradient_, rows_, decay_.across());
+            add_weighted_rows<T>(sums, query_, h_, rows_, decay_.across());
         }
     }
 
@@ -51,7 +63,8 @@ private:
     const AttentionBackward& call_;
 
 public:
-    const Sums<T> sums;  // G and r
+    const Sums<T> sums;   // G and r
+    double crossing = 0;  // the sum of S and z times G and r, where the pass begins
 
 private:
     void read(const Item& item, std::int64_t first, int count) {
@@ -68,6 +81,7 @@ private:
         const Inputs<T> inputs(call_, item, Direction::backwards);
         inputs.keys(first, kChunk, key_);
         inputs.values(first, kChunk, grad_);
+        decay_.load_from(inputs, first);
         transpose<T>(query_, rows_, width_, width_, query_columns_, rows_);
         transpose<T>(grad_, kChunk, value_width_, value_width_, value_columns_, kChunk);
     }
@@ -75,10 +89,17 @@ private:
     // grad v = G^T phi(k).
     void differentiate_values() {
         for (std::int64_t row = 0; row < rows_; row += kChunk) {
-            scores<T>(key_, width_, query_columns_ + row, call_.dim, Triangle::upper, scores_ + row, rows_);
+            scores<T>(key_, width_, query_columns_ + row, call_.dim, Triangle::upper, weights_ + row, rows_);
+            decay_.within_keys(weights_ + row, rows_);
+        }
+        const T* key = key_;
+        if (decay_) {
+            std::memcpy(inside_, key_, sizeof(T) * kChunk * width_);
+            scale_rows<T>(decay_.to_end(), kChunk, width_, inside_);
+            key = inside_;
         }
         const Triangle triangle = rows_ == kChunk ? Triangle::upper : Triangle::full;
-        multiply_both<T>(sums.s.times(key_, call_.dim), {scores_, rows_, 1, gradient_, value_width_, rows_}, triangle,
+        multiply_both<T>(sums.s.times(key, call_.dim), {weights_, rows_, 1, gradient_, value_width_, rows_}, triangle,
                          kChunk, value_width_, grad_, value_width_);
     }
 
@@ -90,10 +111,18 @@ private:
                       at);
             add_to_lower<T>(at, h_ + row);
         }
+        if (decay_) decay_scores();
         multiply<T>({sums.s.sum, value_width_, 1, value_columns_, kChunk, call_.value_dim}, width_, kChunk, columns_,
                     kChunk);
         transpose<T>(columns_, width_, kChunk, kChunk, grad_, width_);
         multiply<T>({scores_, 1, kChunk, query_, width_, rows_}, kChunk, width_, inside_, width_);
+        if (decay_) {
+            std::memset(writes_, 0, sizeof writes_);
+            scale_rows<T>(decay_.to_end(), kChunk, width_, grad_);
+            add_outer<T>(decay_.to_end(), sums.z, kChunk, width_, grad_);
+            add_row_products<T>(key_, grad_, width_, writes_);
+            return add_into<T>(inside_, kChunk * width_, grad_);
+        }
         for (int t = 0; t < kChunk; ++t) {
             for (std::int64_t d = 0; d < width_; d += W<T>) {
                 const std::int64_t at = t * width_ + d;
@@ -102,9 +131,42 @@ private:
         }
     }
 
+    // Decays the gradients of the weights, once `passing_` has what passes each position within the chunk.
+    void decay_scores() {
+        T products[kChunk * kChunk] = {}, weights[kChunk * kChunk];
+        for (std::int64_t row = 0; row < rows_; row += kChunk) {
+            T* at = scores_ + row * kChunk;
+            transpose<T>(weights_ + row, kChunk, kChunk, rows_, weights, kChunk);
+            multiply_into<T>(at, kChunk * kChunk, weights);
+            add_into<T>(weights, kChunk * kChunk, products);
+            decay_.within(at);
+        }
+        sum_passing<T>(products, passing_);
+    }
+
+    // Writes the decay's gradient, and has what is added to G and r decay.
+    void finish_decay(const Item& item, std::int64_t first, int count, int exist) {
+        T* to = static_cast<T*>(call_.grad_log_decay) + key_row(call_, item) + first;
+        double written[kChunk + 1] = {}, read = 0;
+        for (int j = 0; j < kChunk; ++j) written[j + 1] = written[j] + writes_[j];
+        const bool forgets = decay_.across() < std::numeric_limits<T>::epsilon();
+        const double through = forgets ? 0 : crossing - written[kChunk];
+        for (int m = count - 1; m >= 0; --m) {
+            read += to[m];
+            to[m] = m < exist ? static_cast<T>(passing_[m] + read + written[m] + through) : T(0);
+        }
+        crossing = through + read;
+        for (std::int64_t row = 0; row < rows_; row += kChunk) {
+            scale_rows<T>(decay_.from_start(), kChunk, value_width_, gradient_ + row * value_width_);
+            multiply_into<T>(decay_.from_start(), kChunk, h_ + row);
+        }
+    }
+
+    const ChunkDecay<T> decay_;
     const std::int64_t width_, value_width_, rows_;
     T *const query_, *const query_columns_, *const key_, *const value_columns_, *const gradient_, *const h_,
-        *const scores_, *const columns_, *const inside_, *const grad_;
+        *const weights_, *const scores_, *const columns_, *const inside_, *const grad_;
+    T writes_[kChunk], passing_[kChunk];
 };
 
 LINATTN_END

@@ -1,4 +1,5 @@
-// grad q chunk by chunk, where several query heads read one state, and h; see causal_backward.hpp.
+// grad q and h chunk by chunk, where several query heads read one state or the state decays; see causal_backward.hpp.
+// Of the decay's gradient, what queries read from before their chunk; the rest is known once G is.
 #pragma once
 
 #include "sums.hpp"
@@ -24,6 +25,7 @@ public:
         : call_(call),
           sums(arena, call.dim, call.value_dim),
           transposed_(arena, call.value_dim, call.dim),
+          decay_(arena, call),
           width_(sums.s.rows),
           value_width_(sums.s.width),
           query_(arena.take<T>(kChunk * width_)),
@@ -34,6 +36,8 @@ public:
           out_(arena.take<T>(kChunk * value_width_)),
           scores_(arena.take<T>(kChunk * kChunk)),
           grad_(arena.take<T>(kChunk * width_)),
+          inside_(arena.take<T>(kChunk * width_)),
+          reads_(arena.take<T>(kChunk)),
           partial_(arena.take<T>(kChunk * W<T>)) {}
 
     void run(const Item& item, Range range) {
@@ -43,14 +47,22 @@ public:
         for (std::int64_t first = range.low; first < range.high; first += kChunk) {
             inputs.keys(first, kChunk, key_);
             inputs.values(first, kChunk, value_);
+            decay_.load_from(inputs, first);
             transpose<T>(value_, kChunk, value_width_, value_width_, value_columns_, kChunk);
             const int count = rows_at(first, range.high, kChunk);
+            std::memset(reads_, 0, sizeof(T) * kChunk);
             for (std::int64_t group = 0; group < groups_of(call_); ++group) {
                 differentiate(part.read_by(group), first, count);
             }
-            transposed_.add(value_columns_, key_, kChunk);
-            add_rows<T>(sums, key_, kChunk);
+            if (decay_) {
+                T* reads = static_cast<T*>(call_.grad_log_decay) + key_row(call_, item) + first;
+                std::memcpy(reads, reads_, sizeof(T) * count);
+                scale_rows<T>(decay_.to_end(), kChunk, width_, key_);
+            }
+            transposed_.add(value_columns_, key_, kChunk, decay_.across());
+            add_rows<T>(sums, key_, kChunk, decay_.across());
         }
+        if (decay_) sums.s.become_transpose_of(transposed_);
     }
 
 private:
@@ -71,17 +83,24 @@ private:
         std::memcpy(static_cast<T*>(call_.scratch) + row + first, h, sizeof(T) * count);
         scores<T>(gradient_, value_width_, value_columns_, call_.value_dim, Triangle::lower, scores_);
         add_to_lower<T>(scores_, h);
-        multiply_both<T>(transposed_.times(gradient_, call_.value_dim), {scores_, kChunk, 1, key_, width_, kChunk},
-                         Triangle::lower, kChunk, width_, grad_, width_);
+        decay_.within(scores_);
+        multiply<T>(transposed_.times(gradient_, call_.value_dim), kChunk, width_, grad_, width_);
         add_outer<T>(h, sums.z, kChunk, width_, grad_);
+        if (decay_) {
+            scale_rows<T>(decay_.from_start(), kChunk, width_, grad_);
+            add_row_products<T>(query_, grad_, width_, reads_);
+        }
+        multiply<T>({scores_, kChunk, 1, key_, width_, kChunk}, kChunk, width_, inside_, width_);
+        add_into<T>(inside_, kChunk * width_, grad_);
         store_gradients<T>(out_rows(call_.grad_query, row, call_.dim, call_.query_dtype), first, count, count, grad_,
                            query_, call_.map);
     }
 
     const Matrix<T> transposed_;  // S^T
+    const ChunkDecay<T> decay_;
     const std::int64_t width_, value_width_;
     T *const query_, *const key_, *const value_, *const value_columns_, *const gradient_, *const out_, *const scores_,
-        *const grad_, *const partial_;
+        *const grad_, *const inside_, *const reads_, *const partial_;
 };
 
 LINATTN_END

@@ -82,6 +82,22 @@ LINATTN_LOOP void add_partial_sums(const T* rows, T* partial) {
     }
 }
 
+// sums[i] += the product of rows i of a and b, (kChunk, width) both.
+template <class T>
+LINATTN_LOOP void add_row_products(const T* a, const T* b, std::int64_t width, T* sums) {
+    for (int i = 0; i < kChunk; ++i) {
+        Vec<T> products{};
+        for (std::int64_t d = i * width; d < (i + 1) * width; d += W<T>) products += load<T>(a + d) * load<T>(b + d);
+        sums[i] += sum<T>(products);
+    }
+}
+
+// to += x, of `count` numbers, a multiple of a vector.
+template <class T>
+LINATTN_LOOP void add_into(const T* x, std::int64_t count, T* to) {
+    for (std::int64_t i = 0; i < count; i += W<T>) store<T>(to + i, load<T>(to + i) + load<T>(x + i));
+}
+
 // Row i of `count` rows += factors[i] x.
 template <class T>
 LINATTN_LOOP void add_outer(const T* factors, const T* x, int count, std::int64_t width, T* rows) {

@@ -17,7 +17,8 @@ public:
           item_(item),
           query_(slice(call.query, item.batch, item.query_head, item.start, call.query_dtype)),
           key_(slice(call.key, item.batch, item.head, item.start, call.query_dtype)),
-          value_(slice(call.value, item.batch, item.head, item.start, call.value_dtype)) {}
+          value_(slice(call.value, item.batch, item.head, item.start, call.value_dtype)),
+          log_decay_(static_cast<const T*>(call.log_decay)) {}
 
     // `size` rows from position `first` on; those that do not exist are zero.
     void queries(std::int64_t first, int size, T* to) const {
@@ -31,6 +32,12 @@ public:
         load_rows<T>(value_, first, rows_at(first, item_.keys, size), size, size * direction_, call_.value_dim,
                      FeatureMap::identity, to);
     }
+    // Logarithms of the decay, 0 where there is no key.
+    void log_decays(std::int64_t first, int size, T* to) const {
+        const int count = rows_at(first, item_.keys, size);
+        std::memset(to, 0, sizeof(T) * size);
+        std::memcpy(to, log_decay_ + key_row(call_, item_) + first, sizeof(T) * count);
+    }
 
 protected:
     const int direction_;
@@ -39,6 +46,7 @@ protected:
 
 private:
     const Rows query_, key_, value_;
+    const T* const log_decay_;
 };
 
 // The backward pass reads the upstream gradient, the output and the normalizer too.

@@ -79,6 +79,9 @@ LINATTN_INLINE std::int64_t parts_for(std::int64_t items, std::int64_t longest, 
     return parts > 1 ? parts : 1;
 }
 
+// Whether a causal call goes chunk by chunk: sweeps read each position once and do not decay.
+LINATTN_INLINE bool in_chunks(const Attention& call) { return groups_of(call) > 1 || call.log_decay != nullptr; }
+
 LINATTN_INLINE std::int64_t items_of(const Attention& call) { return call.sequences * call.kv_heads; }
 
 // Calls work(index, scratch) for every index below `count`, each on one of up to `threads` threads,

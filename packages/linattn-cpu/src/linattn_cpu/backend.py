@@ -19,7 +19,6 @@ from linattn_core.native import (
     new_gradients,
     readable,
     strided,
-    unsupported,
     written_in_place,
 )
 from linattn_core.state import LinearAttentionState, accumulation_dtype
@@ -30,7 +29,7 @@ _NONE = torch.empty(0, device="cpu")  # its address is null
 
 
 class CpuBackend:
-    """Runs calls on CPU tensors, except those that `linattn_core.native.unsupported` names.
+    """Runs every call on CPU tensors.
 
     Feature map, sums and normalizer are one pass over the sequence; the backward pass computes
     again what it needs, and keeps one number a position.
@@ -53,9 +52,11 @@ class CpuBackend:
         return None
 
     def refuses(self, call: AttentionCall | StepCall) -> str | None:
-        """Anything but CPU memory, and what the kernels lack."""
+        """Anything but CPU memory, and decay beside a mask."""
         if call.query.is_cpu:
-            return _lacking(call)
+            if isinstance(call, AttentionCall) and None not in (call.log_decay, call.attn_mask):
+                return 'its kernels take no log_decay beside attn_mask; pass backend="reference".'
+            return None
         return f"it runs on CPU tensors and these are on {call.device}; move them to the CPU."
 
     def attention(self, call: AttentionCall) -> Output:
@@ -108,6 +109,7 @@ class CpuBackend:
         fields["grad_key"] = gradients.key.data_ptr()
         fields["grad_value"] = gradients.value.data_ptr()
         fields["grad_initial"] = addresses(gradients.initial_state)
+        fields["grad_log_decay"] = address(gradients.log_decay)
         _native.attention_backward(fields)
         return erased(gradients, mask)
 
@@ -141,13 +143,7 @@ class CpuBackend:
 def _attention_fields(call: AttentionCall) -> dict[str, Any]:
     fields = _FIELDS.attention(call)
     fields["kv_heads"] = call.kv_heads
+    fields["log_decay"] = address(call.log_decay)
     fields["normalize"] = call.normalize
     fields["threads"] = torch.get_num_threads()
     return fields
-
-
-def _lacking(call: AttentionCall | StepCall) -> str | None:
-    """Why the kernels refuse a call, as a sentence; None to accept it."""
-    if isinstance(call, StepCall) or call.log_decay is None:
-        return None
-    return unsupported(call)
