@@ -33,6 +33,7 @@ struct Attention {
     std::int64_t batch, heads, queries, keys, dim, value_dim;
     std::int64_t kv_heads;  // H_kv, of which H is a multiple: query head h reads key head h / (H / H_kv)
     const std::int64_t* key_lengths;  // (B), or null
+    const std::uint8_t* mask;         // (B, L), contiguous, 0 where a key does not exist, or null
     const std::int64_t* cu_seqlens;   // (sequences + 1), or null: then there are `batch` sequences
     const void* log_decay;            // (B, H_kv, L), contiguous, accumulation dtype, at most 0, or null; causal only
     std::int64_t sequences;

@@ -18,6 +18,7 @@ namespace {
 const FieldTable<Attention>& own_fields() {
     static const FieldTable<Attention> table{
         {"kv_heads", set<&Attention::kv_heads>},
+        {"mask", set<&Attention::mask>},
         {"log_decay", set<&Attention::log_decay>},
         {"normalize", set<&Attention::normalize>},
         {"threads", set<&Attention::threads>},

@@ -90,7 +90,7 @@ public:
             // grad = S g + h z.
             state_.run({gradient_, value_, value_width, key_, grad_query_, width}, size);
             add_sums<T>({key_, ones_, normalizer_gradients, width, 1}, size, sums, grad_query_);
-            store_gradients<T>(grad_query, first, count, count, grad_query_, query_, call_.map);
+            store_gradients<T>(grad_query, first, count, grad_query_, query_, call_.map);
         }
     }
 
@@ -99,6 +99,7 @@ private:
 
 public:
     const Sums<T> sums;
+    const Checkpoints<T>* checkpoints = nullptr;  // read where the state decays, which sweeps do not do
 
 private:
     const Matrix<T> transposed_;
@@ -111,8 +112,6 @@ private:
 template <class T>
 class KeyValueGradient {
 public:
-    static constexpr bool kDecays = false;
-
     KeyValueGradient(Arena& arena, const AttentionBackward& call)
         : call_(call),
           sums(arena, call.dim, call.value_dim),
@@ -142,7 +141,7 @@ public:
         const std::int64_t runs = (range.high - range.low + kRun - 1) / kRun;
         for (std::int64_t index = runs - 1; index >= 0; --index) {
             const std::int64_t first = range.low + index * kRun;
-            const int count = rows_at(first, range.high, kRun), exist = rows_at(first, item.keys, kRun);
+            const int count = rows_at(first, range.high, kRun);
             const int size = sweeps_for(count), last = size - 1;
             T normalizer_gradients[kRunRows] = {};
             std::memcpy(normalizer_gradients, h + first, sizeof(T) * count);
@@ -152,12 +151,14 @@ public:
             inputs.gradients(first, size, gradient_);
             // grad v = G^T phi(k).
             state_.run(SweepRows<T>{key_, query_, width, gradient_, grad_value_, value_width}.backwards(size), size);
-            store_value_gradients<T>(grad_value, first, count, exist, grad_value_);
+            inputs.erase_absent(first, count, value_width, grad_value_);
+            store_rows<T>(grad_value.at(first), grad_value.dtype, grad_value_, grad_value.width, count);
             // grad phi(k) = G v + r.
             columns_.run(SweepRows<T>{value_, gradient_, value_width, query_, grad_key_, width}.backwards(size), size);
             add_sums<T>({query_ + last * width, normalizer_gradients + last, ones_ + last, -width, -1}, size, sums,
                         grad_key_ + last * width);
-            store_gradients<T>(grad_key, first, count, exist, grad_key_, key_, call_.map);
+            inputs.erase_absent(first, count, width, grad_key_);
+            store_gradients<T>(grad_key, first, count, grad_key_, key_, call_.map);
         }
         state_.save_to(sums.s);
     }
@@ -167,6 +168,7 @@ private:
 
 public:
     const Sums<T> sums;  // G and r
+    const Checkpoints<T>* checkpoints = nullptr;  // read where the state decays, which sweeps do not do
 
 private:
     const Matrix<T> transposed_;
@@ -175,16 +177,16 @@ private:
     T ones_[kRunRows];
 };
 
-// Where the state decays, `ends` gets the sums after each part.
 template <class T, class Pass>
-static void differentiate_queries(const AttentionBackward& call, std::int64_t parts, const PieceSums<T>& ends) {
+static void differentiate_queries(const AttentionBackward& call, std::int64_t parts,
+                                  const Checkpoints<T>& checkpoints) {
     const PieceSums<T> pieces(call, items_of(call), (parts - 1) * kPieces);
     if (parts > 1) sum_key_pieces<T>(call, parts, pieces);
     share_parts<Pass>(call, parts, [&](const Item& item, std::int64_t part, auto& pass) {
         pass.sums.load_from(call.state, item.state);
         pieces.add(item.state, 0, part * kPieces, pass.sums);
+        pass.checkpoints = &checkpoints;
         pass.run(item, part_of(item.queries, part, parts));
-        if (call.log_decay != nullptr) ends.put(item.state, part, pass.sums);
     });
 }
 
@@ -202,15 +204,13 @@ static inline void sum_query_pieces(const AttentionBackward& call, std::int64_t 
 
 template <class T, class Pass>
 static void differentiate_keys_and_values(const AttentionBackward& call, std::int64_t parts,
-                                          [[maybe_unused]] const PieceSums<T>& ends) {
+                                          const Checkpoints<T>& checkpoints) {
     const PieceSums<T> pieces(call, items_of(call), (parts - 1) * kPieces);
     if (parts > 1) sum_query_pieces<T>(call, parts, pieces);
     share_parts<Pass>(call, parts, [&](const Item& item, std::int64_t part, auto& pass) {
         pass.sums.load_from(call.grad_last, item.state);
         pieces.add(item.state, part * kPieces, (parts - 1) * kPieces, pass.sums, Direction::backwards);
-        if constexpr (Pass::kDecays) {
-            if (call.log_decay != nullptr) pass.crossing = pass.sums.product(ends.at(item.state, part));
-        }
+        pass.checkpoints = &checkpoints;
         pass.run(item, part_of(item.queries, part, parts));
         if (part == 0) pass.sums.save_to(call.grad_initial, item.state);
     });
@@ -220,14 +220,14 @@ template <class T>
 static void causal_backward(const AttentionBackward& call) {
     const std::int64_t parts = parts_for(items_of(call), call.queries, call.threads);
     const bool chunks = in_chunks(call), narrow = call.dim <= kWidestSweep && call.value_dim <= kWidestSweep;
-    const PieceSums<T> ends(call, items_of(call), call.log_decay == nullptr ? 0 : parts);
+    const Checkpoints<T> checkpoints(call);
     if (chunks) {
-        differentiate_queries<T, ChunkedQueryGradient<T>>(call, parts, ends);
+        differentiate_queries<T, ChunkedQueryGradient<T>>(call, parts, checkpoints);
     } else {
-        differentiate_queries<T, QueryGradient<T>>(call, parts, ends);
+        differentiate_queries<T, QueryGradient<T>>(call, parts, checkpoints);
     }
-    if (narrow && !chunks) return differentiate_keys_and_values<T, KeyValueGradient<T>>(call, parts, ends);
-    differentiate_keys_and_values<T, ChunkedKeyValueGradient<T>>(call, parts, ends);
+    if (narrow && !chunks) return differentiate_keys_and_values<T, KeyValueGradient<T>>(call, parts, checkpoints);
+    differentiate_keys_and_values<T, ChunkedKeyValueGradient<T>>(call, parts, checkpoints);
 }
 
 LINATTN_END

@@ -15,12 +15,11 @@ LINATTN_BEGIN
 // The gradient to the decay of position m is the sum of what passes m: of the products of weights and their gradients
 // for j < m <= i in the chunk; of what queries at i >= m read from before it (`ChunkedQueryGradient` has put that
 // where the gradient goes); of what keys at j < m write for after it; and of what passes the whole chunk. The latter
-// is what crosses its end but for what its keys write, unless hardly anything of the state is left.
+// is what crosses its end but for what its keys write, unless hardly anything of the state is left; every kBlock
+// positions it is computed anew.
 template <class T>
 class ChunkedKeyValueGradient {
 public:
-    static constexpr bool kDecays = true;
-
     ChunkedKeyValueGradient(Arena& arena, const AttentionBackward& call)
         : call_(call),
           sums(arena, call.dim, call.value_dim),
@@ -44,16 +43,22 @@ public:
         const OutRows grad_key = out_rows(call_.grad_key, key_row(call_, item), call_.dim, call_.query_dtype);
         const OutRows grad_value =
             out_rows(call_.grad_value, key_row(call_, item), call_.value_dim, call_.value_dtype);
+        const Inputs<T> inputs(call_, item, Direction::backwards);
         const std::int64_t chunks = (range.high - range.low + kChunk - 1) / kChunk;
         for (std::int64_t chunk = chunks - 1; chunk >= 0; --chunk) {
             const std::int64_t first = range.low + chunk * kChunk;
-            const int count = rows_at(first, range.high, kChunk), exist = rows_at(first, item.keys, kChunk);
-            read(item, first, count);
+            const int count = rows_at(first, range.high, kChunk);
+            read(inputs, item, first, count);
             differentiate_values();
-            store_value_gradients<T>(grad_value, first, count, exist, grad_);
+            inputs.erase_absent(first, count, value_width_, grad_);
+            store_rows<T>(grad_value.at(first), grad_value.dtype, grad_, grad_value.width, count);
             differentiate_keys();
-            if (decay_) finish_decay(item, first, count, exist);
-            store_gradients<T>(grad_key, first, count, exist, grad_, key_, call_.map);
+            if (decay_) {
+                if (ends_block(first, range)) crossing_ = sums.product(checkpoints->at(call_, item, first + count));
+                finish_decay(inputs, item, first, count);
+            }
+            inputs.erase_absent(first, count, width_, grad_);
+            store_gradients<T>(grad_key, first, count, grad_, key_, call_.map);
             sums.s.add(query_columns_, gradient_, rows_, decay_.across());
             add_weighted_rows<T>(sums, query_, h_, rows_, decay_.across());
         }
@@ -63,11 +68,11 @@ private:
     const AttentionBackward& call_;
 
 public:
-    const Sums<T> sums;   // G and r
-    double crossing = 0;  // the sum of S and z times G and r, where the pass begins
+    const Sums<T> sums;  // G and r
+    const Checkpoints<T>* checkpoints = nullptr;
 
 private:
-    void read(const Item& item, std::int64_t first, int count) {
+    void read(const Inputs<T>& keys, const Item& item, std::int64_t first, int count) {
         for (std::int64_t group = 0; group < groups_of(call_); ++group) {
             const Item one = item.read_by(group);
             const GradientInputs<T> inputs(call_, one, Direction::backwards);
@@ -78,10 +83,9 @@ private:
             std::memcpy(h_ + row, static_cast<const T*>(call_.scratch) + query_row(call_, one) + first,
                         sizeof(T) * count);
         }
-        const Inputs<T> inputs(call_, item, Direction::backwards);
-        inputs.keys(first, kChunk, key_);
-        inputs.values(first, kChunk, grad_);
-        decay_.load_from(inputs, first);
+        keys.keys(first, kChunk, key_);
+        keys.values(first, kChunk, grad_);
+        decay_.load_from(keys, first);
         transpose<T>(query_, rows_, width_, width_, query_columns_, rows_);
         transpose<T>(grad_, kChunk, value_width_, value_width_, value_columns_, kChunk);
     }
@@ -145,17 +149,18 @@ private:
     }
 
     // Writes the decay's gradient, and has what is added to G and r decay.
-    void finish_decay(const Item& item, std::int64_t first, int count, int exist) {
+    void finish_decay(const Inputs<T>& inputs, const Item& item, std::int64_t first, int count) {
         T* to = static_cast<T*>(call_.grad_log_decay) + key_row(call_, item) + first;
         double written[kChunk + 1] = {}, read = 0;
         for (int j = 0; j < kChunk; ++j) written[j + 1] = written[j] + writes_[j];
         const bool forgets = decay_.across() < std::numeric_limits<T>::epsilon();
-        const double through = forgets ? 0 : crossing - written[kChunk];
+        const double through = forgets ? 0 : crossing_ - written[kChunk];
         for (int m = count - 1; m >= 0; --m) {
             read += to[m];
-            to[m] = m < exist ? static_cast<T>(passing_[m] + read + written[m] + through) : T(0);
+            to[m] = static_cast<T>(passing_[m] + read + written[m] + through);
         }
-        crossing = through + read;
+        inputs.erase_absent(first, count, 1, to);
+        crossing_ = through + read;
         for (std::int64_t row = 0; row < rows_; row += kChunk) {
             scale_rows<T>(decay_.from_start(), kChunk, value_width_, gradient_ + row * value_width_);
             multiply_into<T>(decay_.from_start(), kChunk, h_ + row);
@@ -167,6 +172,7 @@ private:
     T *const query_, *const query_columns_, *const key_, *const value_columns_, *const gradient_, *const h_,
         *const weights_, *const scores_, *const columns_, *const inside_, *const grad_;
     T writes_[kChunk], passing_[kChunk];
+    double crossing_ = 0;  // the sum of S and z times G and r at the end of the chunk
 };
 
 LINATTN_END

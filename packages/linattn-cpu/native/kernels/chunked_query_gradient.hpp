@@ -61,8 +61,8 @@ public:
             }
             transposed_.add(value_columns_, key_, kChunk, decay_.across());
             add_rows<T>(sums, key_, kChunk, decay_.across());
+            if (decay_ && ends_block(first, range)) keep(item, first + count);
         }
-        if (decay_) sums.s.become_transpose_of(transposed_);
     }
 
 private:
@@ -70,8 +70,15 @@ private:
 
 public:
     const Sums<T> sums;
+    const Checkpoints<T>* checkpoints = nullptr;
 
 private:
+    void keep(const Item& item, std::int64_t end) const {
+        T* to = checkpoints->at(call_, item, end);
+        transpose<T>(transposed_.sum, transposed_.rows, transposed_.width, transposed_.width, to, value_width_);
+        std::memcpy(to + width_ * value_width_, sums.z, sizeof(T) * width_);
+    }
+
     // grad = S g + h z of one query head.
     void differentiate(const Item& item, std::int64_t first, int count) {
         const GradientInputs<T> inputs(call_, item);
@@ -92,7 +99,7 @@ private:
         }
         multiply<T>({scores_, kChunk, 1, key_, width_, kChunk}, kChunk, width_, inside_, width_);
         add_into<T>(inside_, kChunk * width_, grad_);
-        store_gradients<T>(out_rows(call_.grad_query, row, call_.dim, call_.query_dtype), first, count, count, grad_,
+        store_gradients<T>(out_rows(call_.grad_query, row, call_.dim, call_.query_dtype), first, count, grad_,
                            query_, call_.map);
     }
 

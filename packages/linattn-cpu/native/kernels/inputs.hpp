@@ -1,4 +1,4 @@
-// The rows of one item in scratch: mapped and padded, zero where there is no key.
+// The rows of one item in scratch: mapped and padded, zero where there is no key, whatever lies there.
 #pragma once
 
 #include "chunks.hpp"
@@ -18,7 +18,8 @@ public:
           query_(slice(call.query, item.batch, item.query_head, item.start, call.query_dtype)),
           key_(slice(call.key, item.batch, item.head, item.start, call.query_dtype)),
           value_(slice(call.value, item.batch, item.head, item.start, call.value_dtype)),
-          log_decay_(static_cast<const T*>(call.log_decay)) {}
+          log_decay_(static_cast<const T*>(call.log_decay)),
+          mask_(call.mask == nullptr ? nullptr : call.mask + item.batch * call.keys + item.start) {}
 
     // `size` rows from position `first` on; those that do not exist are zero.
     void queries(std::int64_t first, int size, T* to) const {
@@ -27,16 +28,26 @@ public:
     }
     void keys(std::int64_t first, int size, T* to) const {
         load_rows<T>(key_, first, rows_at(first, item_.keys, size), size, size * direction_, call_.dim, call_.map, to);
+        if (mask_ != nullptr) erase_absent(first, size, padded<T>(call_.dim), to);
     }
     void values(std::int64_t first, int size, T* to) const {
         load_rows<T>(value_, first, rows_at(first, item_.keys, size), size, size * direction_, call_.value_dim,
                      FeatureMap::identity, to);
+        if (mask_ != nullptr) erase_absent(first, size, padded<T>(call_.value_dim), to);
     }
     // Logarithms of the decay, 0 where there is no key.
     void log_decays(std::int64_t first, int size, T* to) const {
-        const int count = rows_at(first, item_.keys, size);
-        std::memset(to, 0, sizeof(T) * size);
-        std::memcpy(to, log_decay_ + key_row(call_, item_) + first, sizeof(T) * count);
+        std::memcpy(to, log_decay_ + key_row(call_, item_) + first, sizeof(T) * rows_at(first, item_.keys, size));
+        erase_absent(first, size, 1, to);
+    }
+
+    // Zeroes those of `size` rows from position `first` on whose key does not exist; they may hold NaN.
+    void erase_absent(std::int64_t first, int size, std::int64_t width, T* rows) const {
+        const int exist = rows_at(first, item_.keys, size);
+        std::memset(rows + exist * width, 0, sizeof(T) * (size - exist) * width);
+        for (int t = 0; t < exist && mask_ != nullptr; ++t) {
+            if (mask_[first + t] == 0) std::memset(rows + t * width, 0, sizeof(T) * width);
+        }
     }
 
 protected:
@@ -47,6 +58,7 @@ protected:
 private:
     const Rows query_, key_, value_;
     const T* const log_decay_;
+    const std::uint8_t* const mask_;
 };
 
 // The backward pass reads the upstream gradient, the output and the normalizer too.
@@ -118,22 +130,14 @@ LINATTN_LOOP void multiply_slopes(int count, std::int64_t width, T* gradients, c
     }
 }
 
-// Writes `count` rows of gradients, and of those only the first `exist`: the others are zero.
+// Writes `count` rows of gradients of q or k, with the derivative of the map at phi multiplied in.
 template <class T>
-static inline void store_value_gradients(const OutRows& to, std::int64_t first, int count, int exist, T* gradients) {
-    const std::int64_t width = padded<T>(to.width);
-    if (exist < count) std::memset(gradients + exist * width, 0, sizeof(T) * (count - exist) * width);
-    store_rows<T>(to.at(first), to.dtype, gradients, to.width, count);
-}
-
-// The same for rows of q or k, with the derivative of the map at phi multiplied in.
-template <class T>
-static inline void store_gradients(const OutRows& to, std::int64_t first, int count, int exist, T* gradients,
-                                   const T* phi, FeatureMap map) {
+static inline void store_gradients(const OutRows& to, std::int64_t first, int count, T* gradients, const T* phi,
+                                   FeatureMap map) {
     const std::int64_t width = padded<T>(to.width);
     if (map == FeatureMap::relu) multiply_slopes<T, 1>(count, width, gradients, phi);
     if (map == FeatureMap::elu) multiply_slopes<T, 2>(count, width, gradients, phi);
-    store_value_gradients<T>(to, first, count, exist, gradients);
+    store_rows<T>(to.at(first), to.dtype, gradients, to.width, count);
 }
 
 LINATTN_END

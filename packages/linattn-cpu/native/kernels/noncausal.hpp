@@ -129,7 +129,7 @@ private:
             inputs.normalizer_gradients(first, size, gradient_, out_, partial_, h);
             multiply<T>(transposed_.times(gradient_, call_.value_dim), size, sums.s.rows, grad_query_, sums.s.rows);
             add_outer<T>(h, sums.z, count, sums.s.rows, grad_query_);
-            store_gradients<T>(to, first, count, count, grad_query_, query_, call_.map);
+            store_gradients<T>(to, first, count, grad_query_, query_, call_.map);
             adder_.add(grad_sums, query_, gradient_, size);
             add_weighted_rows<T>(grad_sums, query_, h, count);
         }
@@ -160,12 +160,13 @@ public:
             out_rows(call_.grad_value, key_row(call_, item), call_.value_dim, call_.value_dtype);
         transposed_.become_transpose_of(sums.s);
         for (std::int64_t first = range.low; first < range.high; first += kBlock) {
-            const int count = rows_at(first, range.high, kBlock), exist = rows_at(first, item.keys, kBlock);
+            const int count = rows_at(first, range.high, kBlock);
             const int size = static_cast<int>(round_up(count, kChunk));
             inputs.keys(first, size, key_);
             inputs.values(first, size, value_);
             multiply<T>(sums.s.times(key_, call_.dim), size, sums.s.width, grad_value_, sums.s.width);
-            store_value_gradients<T>(grad_value, first, count, exist, grad_value_);
+            inputs.erase_absent(first, count, sums.s.width, grad_value_);
+            store_rows<T>(grad_value.at(first), grad_value.dtype, grad_value_, grad_value.width, count);
             multiply<T>(transposed_.times(value_, call_.value_dim), size, sums.s.rows, grad_key_, sums.s.rows);
             for (int t = 0; t < count; ++t) {
                 for (std::int64_t d = 0; d < sums.s.rows; d += W<T>) {
@@ -173,7 +174,8 @@ public:
                     store<T>(grad, load<T>(grad) + load<T>(sums.z + d));
                 }
             }
-            store_gradients<T>(grad_key, first, count, exist, grad_key_, key_, call_.map);
+            inputs.erase_absent(first, count, sums.s.rows, grad_key_);
+            store_gradients<T>(grad_key, first, count, grad_key_, key_, call_.map);
         }
     }
 

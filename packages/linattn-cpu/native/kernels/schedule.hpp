@@ -39,16 +39,23 @@ struct Item {
     }
 };
 
+// How many of `keys` keys are left without those at the end that a mask takes away.
+LINATTN_INLINE std::int64_t last_key(const Attention& call, std::int64_t batch, std::int64_t start, std::int64_t keys) {
+    const std::uint8_t* mask = call.mask == nullptr ? nullptr : call.mask + batch * call.keys + start;
+    while (mask != nullptr && keys > 0 && mask[keys - 1] == 0) --keys;
+    return keys;
+}
+
 LINATTN_INLINE Item item_of(const Attention& call, std::int64_t index) {
     const std::int64_t sequence = index / call.kv_heads, head = index % call.kv_heads;
     const std::int64_t query_head = head * groups_of(call);
     if (call.cu_seqlens != nullptr) {
         const std::int64_t start = call.cu_seqlens[sequence];
         const std::int64_t length = call.cu_seqlens[sequence + 1] - start;
-        return {head, query_head, 0, start, length, length, index};
+        return {head, query_head, 0, start, length, last_key(call, 0, start, length), index};
     }
     const std::int64_t keys = call.key_lengths == nullptr ? call.keys : call.key_lengths[sequence];
-    return {head, query_head, sequence, 0, call.queries, keys, index};
+    return {head, query_head, sequence, 0, call.queries, last_key(call, sequence, 0, keys), index};
 }
 
 // The item's first row in a contiguous (B, H, N), and in a (B, H_kv, L).

@@ -76,15 +76,15 @@ struct Sums {
         }
     }
 
-    // The sum over all numbers of both, each times the other's.
-    double product(const Sums& other) const {
+    // The sum over all numbers, each times that of another S and, behind it, z.
+    double product(const T* other) const {
         double total = 0;
         for (std::int64_t r = 0; r < s.rows; ++r) {
             Vec<T> products{};
             for (std::int64_t at = r * s.width; at < (r + 1) * s.width; at += W<T>) {
-                products += load<T>(s.sum + at) * load<T>(other.s.sum + at);
+                products += load<T>(s.sum + at) * load<T>(other + at);
             }
-            total += sum<T>(products) + z[r] * other.z[r];
+            total += sum<T>(products) + z[r] * other[s.rows * s.width + r];
         }
         return total;
     }

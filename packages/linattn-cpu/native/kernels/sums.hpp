@@ -172,12 +172,6 @@ public:
         return Sums<T>(arena, call_.dim, call_.value_dim);
     }
 
-    void put(std::int64_t item, std::int64_t piece, const Sums<T>& sums) const {
-        const Sums<T> to = at(item, piece);
-        to.clear();
-        to.add(sums);
-    }
-
     // Tells how far the state decays over a piece: by exp(decay).
     void set_decay(std::int64_t item, std::int64_t piece, double decay) const {
         if (call_.log_decay != nullptr) decay_of(item, piece) = decay;
@@ -211,6 +205,42 @@ private:
     const std::int64_t pieces_, bytes_;
     const Scratch scratch_, decays_;
 };
+
+// S and z at the end of every kBlock positions, from the pass forwards to that backwards. Only the gradient to the decay
+// reads them: N D M / kBlock numbers a head.
+template <class T>
+class Checkpoints {
+public:
+    explicit Checkpoints(const Attention& call)
+        : packed_(call.cu_seqlens != nullptr),
+          kv_heads_(call.kv_heads),
+          blocks_(call.queries / kBlock + 1),
+          numbers_(padded<T>(call.dim) * (padded<T>(call.value_dim) + 1)),
+          scratch_(call.log_decay == nullptr ? 0 : sizeof(T) * numbers_ * kv_heads_ * per_head(call)) {}
+
+    // Those after position `end` of an item: S (D, M) and behind it z (D), padded.
+    T* at(const Attention& call, const Item& item, std::int64_t end) const {
+        const std::int64_t sequence = item.state / kv_heads_;
+        const std::int64_t first = packed_ ? item.start / kBlock + sequence : sequence * blocks_;
+        const std::int64_t slot = item.head * per_head(call) + first + (end - 1) / kBlock;
+        return static_cast<T*>(scratch_.get()) + slot * numbers_;
+    }
+
+private:
+    // Sequences have at most one block more than their length fills.
+    std::int64_t per_head(const Attention& call) const {
+        return packed_ ? call.queries / kBlock + call.sequences : call.sequences * blocks_;
+    }
+
+    const bool packed_;
+    const std::int64_t kv_heads_, blocks_, numbers_;
+    const Scratch scratch_;
+};
+
+// Whether a chunk ends a block of its sequence, or the range.
+LINATTN_INLINE bool ends_block(std::int64_t first, Range range) {
+    return (first + kChunk) % kBlock == 0 || first + kChunk >= range.high;
+}
 
 // Every part of a sequence is summed in two pieces: with two parts, of which only one has to be
 // summed beforehand, that makes work for both threads.

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from linattn_core.calls import AttentionCall, Gradients, Output, StepCall
 from linattn_core.decoding import DecoderDescription, NativeDecoder
-from linattn_core.masked import erased
 from linattn_core.native import (
     Fields,
     address,
@@ -52,15 +51,13 @@ class CpuBackend:
         return None
 
     def refuses(self, call: AttentionCall | StepCall) -> str | None:
-        """Anything but CPU memory, and decay beside a mask."""
+        """Anything but CPU memory."""
         if call.query.is_cpu:
-            if isinstance(call, AttentionCall) and None not in (call.log_decay, call.attn_mask):
-                return 'its kernels take no log_decay beside attn_mask; pass backend="reference".'
             return None
         return f"it runs on CPU tensors and these are on {call.device}; move them to the CPU."
 
     def attention(self, call: AttentionCall) -> Output:
-        call = readable(call)
+        call = readable(call, masks=True)
         (batch, heads, length, _), value = call.query.shape, call.value
         dtype, device = accumulation_dtype(value.dtype), value.device
         out = torch.empty(
@@ -92,7 +89,7 @@ class CpuBackend:
         grad_normalizer: Tensor | None = None,
     ) -> Gradients:
         # Named, because the kernel is handed addresses and these may be copies.
-        mask, call, grad_state = call.attn_mask, readable(call), contiguous(grad_state)
+        call, grad_state = readable(call, masks=True), contiguous(grad_state)
         out, normalizer = output.out.contiguous(), output.normalizer.contiguous()
         grad_normalizer = None if grad_normalizer is None else grad_normalizer.contiguous()
         state = call.initial_state if call.is_causal else contiguous(output.state)
@@ -111,7 +108,7 @@ class CpuBackend:
         fields["grad_initial"] = addresses(gradients.initial_state)
         fields["grad_log_decay"] = address(gradients.log_decay)
         _native.attention_backward(fields)
-        return erased(gradients, mask)
+        return gradients
 
     def step(self, call: StepCall) -> Tensor:
         check_own_memory(call.state)
@@ -143,6 +140,7 @@ class CpuBackend:
 def _attention_fields(call: AttentionCall) -> dict[str, Any]:
     fields = _FIELDS.attention(call)
     fields["kv_heads"] = call.kv_heads
+    fields["mask"] = address(call.attn_mask)
     fields["log_decay"] = address(call.log_decay)
     fields["normalize"] = call.normalize
     fields["threads"] = torch.get_num_threads()
