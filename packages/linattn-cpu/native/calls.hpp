@@ -19,7 +19,7 @@ struct Tensor4 {
     std::int64_t batch, head, position, dim;
 };
 
-// S (sequences, heads, D, M) and z (sequences, heads, D), contiguous, in the accumulation dtype;
+// S (sequences, H_kv, D, M) and z (sequences, H_kv, D), contiguous, in the accumulation dtype;
 // null where there is no state.
 struct State {
     void* s;
@@ -29,50 +29,65 @@ struct State {
 // One call of linear_attention. Queries, keys, values and the gradient of the output have any
 // strides; everything that is written is contiguous.
 struct Attention {
-    Tensor4 query, key, value;  // (B, H, N, D), (B, H, L, D), (B, H, L, M)
+    Tensor4 query, key, value;  // (B, H, N, D), (B, H_kv, L, D), (B, H_kv, L, M)
     std::int64_t batch, heads, queries, keys, dim, value_dim;
+    std::int64_t kv_heads;  // H_kv, of which H is a multiple: query head h reads key head h / (H / H_kv)
     const std::int64_t* key_lengths;  // (B), or null
+    const std::uint8_t* mask;         // (B, L), contiguous, 0 where a key does not exist, or null
     const std::int64_t* cu_seqlens;   // (sequences + 1), or null: then there are `batch` sequences
+    const void* log_decay;            // (B, H_kv, L), contiguous, accumulation dtype, at most 0, or null; causal only
     std::int64_t sequences;
     Dtype query_dtype, value_dtype;  // of query and key; of value, output and their gradients
     FeatureMap map;
     double eps;
     bool causal;
+    bool normalize;  // false: the output is phi(q)^T S
     int threads;
 };
 
 struct AttentionForward : Attention {
-    State initial;     // causal only
+    State initial;     // what came before, or what the sums are added to
     State last;        // after the last key, or the sums over all keys
     void* out;         // (B, H, N, M), value_dtype
     void* normalizer;  // (B, H, N), accumulation dtype
 };
 
 struct AttentionBackward : Attention {
-    Tensor4 grad_out;  // (B, H, N, M), value_dtype
+    Tensor4 grad_out;             // (B, H, N, M), value_dtype
+    const void* grad_normalizer;  // (B, H, N), contiguous, accumulation dtype, or null
     State grad_last;   // of `last`
     State state;       // causal: `initial`; otherwise the sums over the keys
     const void* out;   // as the forward pass wrote them
     const void* normalizer;
     void* grad_query;    // (B, H, N, D), query_dtype
-    void* grad_key;      // (B, H, L, D), query_dtype
-    void* grad_value;    // (B, H, L, M), value_dtype
-    State grad_initial;  // causal only
+    void* grad_key;      // (B, H_kv, L, D), query_dtype
+    void* grad_value;    // (B, H_kv, L, M), value_dtype
+    State grad_initial;
+    void* grad_log_decay;  // (B, H_kv, L), accumulation dtype, or null where nothing decays
     void* scratch;       // (B, H, N) in the accumulation dtype, for whatever the kernel wants
 };
 
-// One decoding step: s += phi(k) v^T, z += phi(k), out = phi(q)^T s / (phi(q)^T z + eps).
-// The tensors have no length: their `position` stride means nothing. The state has any strides.
+// One decoding step: s += phi(k) v^T, z += phi(k), out = phi(q)^T s / (phi(q)^T z + eps), once s and z are multiplied
+// by exp(log_decay). The tensors have no length: their `position` stride means nothing. The state has any strides.
 struct Step {
-    Tensor4 query, key, value;  // (B, H, D), (B, H, D), (B, H, M)
-    Tensor4 s, z;               // s: `position` is the stride of D and `dim` that of M
-    void* out;                  // (B, H, M), contiguous, value_dtype
-    std::int64_t batch, heads, dim, value_dim;
+    Tensor4 query, key, value;          // (B, H, D), (B, H_kv, D), (B, H_kv, M)
+    Tensor4 s, z;                       // s: `position` is the stride of D and `dim` that of M
+    const std::int64_t* state_indices;  // (B), the slot of each row in s and z, or -1 for an empty row; null: its number
+    const void* log_decay;              // (B, H_kv), accumulation dtype, or null
+    void* out;                          // (B, H, M), contiguous, value_dtype
+    std::int64_t batch, heads, kv_heads, dim, value_dim;
     Dtype query_dtype, value_dtype;
     FeatureMap map;
     double eps;
+    bool normalize;  // false: out = phi(q)^T s
     int threads;
 };
+
+// Query heads that read one key/value head.
+template <class Call>
+constexpr std::int64_t groups_of(const Call& call) {
+    return call.kv_heads == 0 ? 1 : call.heads / call.kv_heads;
+}
 
 // Of the compiled decoder; see decoder.hpp.
 enum class WeightFormat : int;

@@ -16,32 +16,52 @@ namespace {
 
 // What the shared tables do not have.
 const FieldTable<Attention>& own_fields() {
-    static const FieldTable<Attention> table{{"threads", set<&Attention::threads>}};
+    static const FieldTable<Attention> table{
+        {"kv_heads", set<&Attention::kv_heads>},
+        {"mask", set<&Attention::mask>},
+        {"log_decay", set<&Attention::log_decay>},
+        {"normalize", set<&Attention::normalize>},
+        {"threads", set<&Attention::threads>},
+    };
     return table;
 }
 
 const FieldTable<AttentionBackward>& own_backward_fields() {
-    static const FieldTable<AttentionBackward> table{{"scratch", set<&AttentionBackward::scratch>}};
+    static const FieldTable<AttentionBackward> table{
+        {"grad_normalizer", set<&AttentionBackward::grad_normalizer>},
+        {"grad_log_decay", set<&AttentionBackward::grad_log_decay>},
+        {"scratch", set<&AttentionBackward::scratch>},
+    };
     return table;
 }
 
 const FieldTable<Step>& own_step_fields() {
-    static const FieldTable<Step> table{{"threads", set<&Step::threads>}};
+    static const FieldTable<Step> table{
+        {"kv_heads", set<&Step::kv_heads>},
+        {"state_indices", set<&Step::state_indices>},
+        {"log_decay", set<&Step::log_decay>},
+        {"normalize", set<&Step::normalize>},
+        {"threads", set<&Step::threads>},
+    };
     return table;
 }
 
-std::int64_t bytes(const Attention& call, std::int64_t length, std::int64_t dim, Dtype dtype) {
-    return call.batch * call.heads * length * dim * bytes_of(dtype);
+std::int64_t query_bytes(const Attention& call, std::int64_t dim, Dtype dtype) {
+    return call.batch * call.heads * call.queries * dim * bytes_of(dtype);
+}
+
+std::int64_t key_bytes(const Attention& call, std::int64_t dim, Dtype dtype) {
+    return call.batch * call.kv_heads * call.keys * dim * bytes_of(dtype);
 }
 
 void attention_forward(const py::dict& fields) {
     auto call = filled<AttentionForward>(fields, attention_fields(), forward_fields(), own_fields());
     const py::gil_scoped_release unlocked;
     // Kernels write the normalizer; a call without gradients has no tensor for it.
-    const std::int64_t widest = call.normalizer != nullptr ? 0 : bytes(call, call.queries, 1, Dtype::float64);
+    const std::int64_t widest = call.normalizer != nullptr ? 0 : query_bytes(call, 1, Dtype::float64);
     const Scratch normalizer(widest);
     if (call.normalizer == nullptr) call.normalizer = normalizer.get();
-    expect_writes(call.out, bytes(call, call.queries, call.value_dim, call.value_dtype));
+    expect_writes(call.out, query_bytes(call, call.value_dim, call.value_dtype));
     live_kernels().attention_forward(call);
 }
 
@@ -49,9 +69,9 @@ void attention_backward(const py::dict& fields) {
     const auto call =
         filled<AttentionBackward>(fields, attention_fields(), backward_fields(), own_fields(), own_backward_fields());
     const py::gil_scoped_release unlocked;
-    expect_writes(call.grad_query, bytes(call, call.queries, call.dim, call.query_dtype));
-    expect_writes(call.grad_key, bytes(call, call.keys, call.dim, call.query_dtype));
-    expect_writes(call.grad_value, bytes(call, call.keys, call.value_dim, call.value_dtype));
+    expect_writes(call.grad_query, query_bytes(call, call.dim, call.query_dtype));
+    expect_writes(call.grad_key, key_bytes(call, call.dim, call.query_dtype));
+    expect_writes(call.grad_value, key_bytes(call, call.value_dim, call.value_dtype));
     live_kernels().attention_backward(call);
 }
 

@@ -103,11 +103,11 @@ def _step_extras(call: Any) -> str | None:
     return None if call.state_indices is None else "take no state_indices"
 
 
-def readable(call: AttentionCall) -> AttentionCall:
+def readable(call: AttentionCall, *, masks: bool = False) -> AttentionCall:
     """The call as native code reads it: states contiguous, lengths so too and int64 beside them.
 
-    A mask is gone: masked keys have features and values of zero; `masked.erased` zeroes their
-    gradients.
+    A mask and a decay are contiguous. Without `masks`, for kernels that read none, a mask is gone:
+    masked keys have features and values of zero; `masked.erased` zeroes their gradients.
 
     What was copied for that lives as long as the returned call, which the caller keeps while native
     code reads.
@@ -115,8 +115,11 @@ def readable(call: AttentionCall) -> AttentionCall:
     Raises:
         ValueError: lengths on the CPU while a CUDA graph is captured.
     """
-    if call.attn_mask is not None:
-        call = without_mask(call)
+    mask, decay = call.attn_mask, call.log_decay
+    if mask is not None:
+        call = call._replace(attn_mask=mask.contiguous()) if masks else without_mask(call)
+    if decay is not None:
+        call = call._replace(log_decay=decay.contiguous())
     if call.initial_state is None and call.key_lengths is None and call.cu_seqlens is None:
         return call
     return call._replace(
@@ -149,7 +152,10 @@ def new_gradients(call: AttentionCall) -> Gradients:
     initial = call.initial_state
     if initial is not None:
         initial = LinearAttentionState(torch.empty_like(initial.s), torch.empty_like(initial.z))
-    return Gradients(query, key, value, initial)
+    decay = call.log_decay
+    if decay is not None:
+        decay = torch.empty_like(decay, memory_format=torch.contiguous_format)
+    return Gradients(query, key, value, initial, decay)
 
 
 def new_state(call: AttentionCall, dtype: torch.dtype) -> LinearAttentionState | None:
@@ -159,7 +165,7 @@ def new_state(call: AttentionCall, dtype: torch.dtype) -> LinearAttentionState |
     """
     if call.is_causal and not call.return_state:
         return None
-    shape = (call.num_sequences, call.heads, call.feature_dim)
+    shape = (call.num_sequences, call.kv_heads, call.feature_dim)
     return LinearAttentionState(
         call.value.new_empty(*shape, call.value_dim, dtype=dtype),
         call.value.new_empty(shape, dtype=dtype),

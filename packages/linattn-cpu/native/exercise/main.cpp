@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <string>
 #include <thread>
+#include <tuple>
 
 #include "exercise/decoding.hpp"
 #include "exercise/definition.hpp"
@@ -22,7 +23,9 @@ struct Case {
     AttentionBackward backward{};
     AttentionForward forward{};
     std::vector<Tensor> tensors;  // query, key, value, grad_out, then what is written
+    std::vector<Tensor> decays;   // log_decay and its gradient, (B, H_kv, L, 1)
     std::vector<std::int64_t> lengths, bounds;
+    std::vector<std::uint8_t> mask;
     std::vector<char> sums_s, sums_z, normalizer, scratch;
     double tolerance;
 
@@ -34,7 +37,9 @@ struct Case {
         call.causal = between(random, 0, 1) == 1;
         const bool packed = between(random, 0, 3) == 0;
         call.batch = packed ? 1 : between(random, 1, 2);
-        call.heads = between(random, 1, 3);
+        call.kv_heads = between(random, 1, 2);
+        call.heads = call.kv_heads * between(random, 1, 3);
+        call.normalize = between(random, 0, 3) > 0;
         call.queries = between(random, 0, longest);
         call.keys = call.causal || packed ? call.queries : between(random, 0, longest);
         call.dim = between(random, 1, 37);
@@ -52,6 +57,8 @@ struct Case {
             for (std::int64_t b = 0; b < call.batch; ++b) lengths.push_back(between(random, 0, call.keys));
             call.key_lengths = lengths.data();
         }
+        for (std::int64_t i = 0; i < call.batch * call.keys; ++i) mask.push_back(between(random, 0, 3) > 0);
+        if (between(random, 0, 1) == 1) call.mask = mask.data();
         make_tensors(random, call, dtype);
     }
 
@@ -67,9 +74,13 @@ struct Case {
             const std::int64_t start = packed ? bounds[sequence] : 0;
             const std::int64_t queries = packed ? bounds[sequence + 1] - start : call.queries;
             const std::int64_t keys = packed ? queries : lengths.empty() ? call.keys : lengths[sequence];
-            for (std::int64_t h = 0; h < call.heads; ++h) {
-                check_head(kernels, Head{call, tensors[0], tensors[1], tensors[2], packed ? 0 : sequence, h, start,
-                                         queries, keys});
+            for (std::int64_t kv_head = 0; kv_head < call.kv_heads; ++kv_head) {
+                std::vector<Head> group;
+                for (std::int64_t g = 0; g < groups_of(call); ++g) {
+                    group.emplace_back(call, tensors[0], tensors[1], tensors[2], packed ? 0 : sequence,
+                                       kv_head * groups_of(call) + g, start, queries, keys);
+                }
+                check_group(kernels, group);
             }
         }
     }
@@ -77,17 +88,18 @@ struct Case {
 private:
     void make_tensors(Random& random, Attention& call, Dtype dtype) {
         const bool length_first = between(random, 0, 1) == 1;
-        const std::int64_t b = call.batch, h = call.heads, n = call.queries, l = call.keys, d = call.dim,
-                           m = call.value_dim;
+        const std::int64_t b = call.batch, h = call.heads, kv = call.kv_heads, n = call.queries, l = call.keys,
+                           d = call.dim, m = call.value_dim;
         tensors.reserve(8);
-        for (const auto& [length, dim] : {std::pair{n, d}, {l, d}, {l, m}, {n, m}}) {
-            tensors.push_back(Tensor::normal(random, b, h, length, dim, dtype, length_first));
+        for (const auto& [heads, length, dim] : {std::tuple{h, n, d}, {kv, l, d}, {kv, l, m}, {h, n, m}}) {
+            tensors.push_back(Tensor::normal(random, b, heads, length, dim, dtype, length_first));
         }
-        for (const auto& [length, dim] : {std::pair{n, m}, {n, d}, {l, d}, {l, m}}) {
-            tensors.emplace_back(b, h, length, dim, dtype);
+        for (const auto& [heads, length, dim] : {std::tuple{h, n, m}, {h, n, d}, {kv, l, d}, {kv, l, m}}) {
+            tensors.emplace_back(b, heads, length, dim, dtype);
         }
+        make_decay(random, call, dtype == Dtype::float64 ? Dtype::float64 : Dtype::float32);
         const std::size_t wide = dtype == Dtype::float64 ? 8 : 4;
-        const auto states = static_cast<std::size_t>(call.sequences * h);
+        const auto states = static_cast<std::size_t>(call.sequences * kv);
         sums_s.resize(states * static_cast<std::size_t>(d * m) * wide);
         sums_z.resize(states * static_cast<std::size_t>(d) * wide);
         normalizer.resize(static_cast<std::size_t>(b * h * n) * wide);
@@ -108,6 +120,25 @@ private:
         backward.grad_query = tensors[5].data();
         backward.grad_key = tensors[6].data();
         backward.grad_value = tensors[7].data();
+        if (call.log_decay != nullptr) backward.grad_log_decay = decays[1].data();
+    }
+
+    void make_decay(Random& random, Attention& call, Dtype dtype) {
+        if (!call.causal || between(random, 0, 1) == 0) return;
+        for (int i = 0; i < 2; ++i) decays.emplace_back(call.batch, call.kv_heads, call.keys, 1, dtype);
+        std::exponential_distribution<double> draw(2);
+        for (std::int64_t i = 0; i < decays[0].size(); ++i) decays[0].set(i, -draw(random));
+        call.log_decay = decays[0].data();
+    }
+
+    // A sample of the gradients of keys and values, each of which is a sum over the queries that read them.
+    void check_group(const Kernels& kernels, const std::vector<Head>& group) const {
+        for (const Head& head : group) check_head(kernels, head);
+        for (std::int64_t j = 0; j < group[0].keys; j += 11) {
+            check_key_gradient(kernels, group, j);
+            check_value_gradient(kernels, group, j);
+            if (!decays.empty()) check_decay_gradient(kernels, group, j);
+        }
     }
 
     void check_head(const Kernels& kernels, const Head& head) const {
@@ -116,44 +147,61 @@ private:
                 compare(kernels, "an output", written(4, head, i, m), head.outs[i][m]);
             }
         }
-        // A sample of the gradients, each of which is a sum over the other side.
         for (std::int64_t i = 0; i < head.queries; i += 7) check_query_gradient(kernels, head, i);
-        for (std::int64_t j = 0; j < head.keys; j += 11) {
-            check_key_gradient(kernels, head, j);
-            check_value_gradient(kernels, head, j);
-        }
     }
 
     double written(std::size_t tensor, const Head& head, std::int64_t position, std::int64_t dim) const {
         return tensors[tensor].at(head.batch, head.head, head.start + position, dim);
+    }
+    double written_key(std::size_t tensor, const Head& head, std::int64_t position, std::int64_t dim) const {
+        return tensors[tensor].at(head.batch, head.kv_head, head.start + position, dim);
     }
 
     void check_query_gradient(const Kernels& kernels, const Head& head, std::int64_t i) const {
         for (std::int64_t d = 0; d < head.call.dim; ++d) {
             double sum = 0;
             for (std::int64_t j = 0; j < head.keys; ++j) {
-                sum += head.score_gradient(i, j, tensors[3]) * phi(head.call.map, head.k(j, d));
+                sum += head.score_gradient(i, j, tensors[3]) * head.left(i, j) * phi(head.call.map, head.k(j, d));
             }
             compare(kernels, "a query gradient", written(5, head, i, d), sum * slope(head.call.map, head.q(i, d)));
         }
     }
 
-    void check_key_gradient(const Kernels& kernels, const Head& head, std::int64_t j) const {
-        for (std::int64_t d = 0; d < head.call.dim; ++d) {
+    void check_key_gradient(const Kernels& kernels, const std::vector<Head>& group, std::int64_t j) const {
+        const FeatureMap map = forward.map;
+        for (std::int64_t d = 0; d < forward.dim; ++d) {
             double sum = 0;
-            for (std::int64_t i = 0; i < head.queries; ++i) {
-                sum += head.score_gradient(i, j, tensors[3]) * phi(head.call.map, head.q(i, d));
+            for (const Head& head : group) {
+                for (std::int64_t i = 0; i < head.queries; ++i) {
+                    sum += head.score_gradient(i, j, tensors[3]) * head.left(i, j) * phi(map, head.q(i, d));
+                }
             }
-            compare(kernels, "a key gradient", written(6, head, j, d), sum * slope(head.call.map, head.k(j, d)));
+            compare(kernels, "a key gradient", written_key(6, group[0], j, d), sum * slope(map, group[0].k(j, d)));
         }
     }
 
-    void check_value_gradient(const Kernels& kernels, const Head& head, std::int64_t j) const {
-        for (std::int64_t m = 0; m < head.call.value_dim; ++m) {
+    void check_value_gradient(const Kernels& kernels, const std::vector<Head>& group, std::int64_t j) const {
+        for (std::int64_t m = 0; m < forward.value_dim; ++m) {
             double sum = 0;
-            for (std::int64_t i = 0; i < head.queries; ++i) sum += head.weight(i, j) * written(3, head, i, m);
-            compare(kernels, "a value gradient", written(7, head, j, m), sum);
+            for (const Head& head : group) {
+                for (std::int64_t i = 0; i < head.queries; ++i) sum += head.weight(i, j) * written(3, head, i, m);
+            }
+            compare(kernels, "a value gradient", written_key(7, group[0], j, m), sum);
         }
+    }
+
+    // What passes position m.
+    void check_decay_gradient(const Kernels& kernels, const std::vector<Head>& group, std::int64_t m) const {
+        double sum = 0;
+        for (const Head& head : group) {
+            for (std::int64_t i = m; i < head.queries && head.exists(m); ++i) {
+                for (std::int64_t j = 0; j < m; ++j) {
+                    sum += head.scores[i][j] * head.score_gradient(i, j, tensors[3]);
+                }
+            }
+        }
+        const Head& one = group[0];
+        compare(kernels, "a decay gradient", decays[1].at(one.batch, one.kv_head, one.start + m, 0), sum);
     }
 
     void compare(const Kernels& kernels, const std::string& what, double got, double expected) const {
@@ -171,19 +219,34 @@ void run_long(Random& random, const Kernels& kernels) {
     one.run(kernels);
 }
 
+// One key alone on empty slots: its value comes out for every query head that reads it; empty rows stay 0.
 void run_step(Random& random, const Kernels& kernels) {
-    const std::int64_t b = between(random, 1, 9), h = between(random, 1, 5), d = between(random, 1, 65),
-                       m = between(random, 1, 65);
+    const std::int64_t b = between(random, 1, 9), kv = between(random, 1, 3), groups = between(random, 1, 3),
+                       h = kv * groups, d = between(random, 1, 65), m = between(random, 1, 65);
     const Tensor q = Tensor::normal(random, b, h, 1, d, Dtype::float32, false);
-    const Tensor k = Tensor::normal(random, b, h, 1, d, Dtype::float32, false);
-    const Tensor v = Tensor::normal(random, b, h, 1, m, Dtype::float32, false);
-    const Tensor s(b, h, d, m, Dtype::float32), z(b, h, 1, d, Dtype::float32), out(b, h, 1, m, Dtype::float32);
-    Step call{q.view(), k.view(), v.view(),       s.view(),       z.view(),        out.data(), b, h,
-              d,        m,        Dtype::float32, Dtype::float32, FeatureMap::elu, 0.0,        3};
+    const Tensor k = Tensor::normal(random, b, kv, 1, d, Dtype::float32, false);
+    const Tensor v = Tensor::normal(random, b, kv, 1, m, Dtype::float32, false);
+    const Tensor s(b, kv, d, m, Dtype::float32), z(b, kv, 1, d, Dtype::float32), out(b, h, 1, m, Dtype::float32);
+    const Tensor decay(b, kv, 1, 1, Dtype::float32);
+    std::vector<std::int64_t> slots;
+    for (std::int64_t row = 0; row < b; ++row) slots.push_back(row % 3 == 2 ? -1 : b - 1 - row);
+    Step call{};
+    call.query = q.view(), call.key = k.view(), call.value = v.view(), call.s = s.view(), call.z = z.view();
+    call.out = out.data();
+    call.batch = b, call.heads = h, call.kv_heads = kv, call.dim = d, call.value_dim = m;
+    call.query_dtype = call.value_dtype = Dtype::float32;
+    call.map = FeatureMap::elu, call.normalize = true, call.threads = 3;
+    if (between(random, 0, 1) == 1) call.state_indices = slots.data();
+    if (between(random, 0, 1) == 1) call.log_decay = decay.data();
     kernels.step(call);
-    for (std::int64_t i = 0; i < out.size(); ++i) {
-        // One key alone: its value comes out.
-        if (std::fabs(out.get(i) - v.get(i)) > 1e-4) fail(kernels, "a step", out.get(i), v.get(i));
+    for (std::int64_t row = 0; row < b; ++row) {
+        const bool empty = call.state_indices != nullptr && slots[row] < 0;
+        for (std::int64_t head = 0; head < h; ++head) {
+            for (std::int64_t c = 0; c < m; ++c) {
+                const double got = out.at(row, head, 0, c), expected = empty ? 0 : v.at(row, head / groups, 0, c);
+                if (std::fabs(got - expected) > 1e-4) fail(kernels, "a step", got, expected);
+            }
+        }
     }
 }
 

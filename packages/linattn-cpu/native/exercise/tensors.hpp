@@ -65,7 +65,6 @@ public:
         return as_float(static_cast<std::uint32_t>(static_cast<std::uint16_t*>(data())[i]) << 16);
     }
 
-private:
     void set(std::int64_t i, double x) {
         const float single = static_cast<float>(x);
         std::uint32_t bits;
@@ -79,6 +78,7 @@ private:
         }
     }
 
+private:
     std::int64_t batch_, heads_, length_, dim_;
     Dtype dtype_;
     bool length_first_;

@@ -73,9 +73,9 @@ public:
     void run(const Item& item, Range range) {
         const Item part = item.up_to(range.high);
         const GradientInputs<T> inputs(call_, part);
-        const OutRows grad_query = out_rows(call_.grad_query, call_, item, call_.queries, call_.dim, call_.query_dtype);
+        const OutRows grad_query = out_rows(call_.grad_query, query_row(call_, item), call_.dim, call_.query_dtype);
         const std::int64_t width = sums.s.rows, value_width = sums.s.width;
-        T* h = static_cast<T*>(call_.scratch) + first_row(call_, item, call_.queries);
+        T* h = static_cast<T*>(call_.scratch) + query_row(call_, item);
         transposed_.become_transpose_of(sums.s);
         state_.load_from(transposed_);
         for (std::int64_t first = range.low; first < range.high; first += kRun) {
@@ -90,7 +90,7 @@ public:
             // grad = S g + h z.
             state_.run({gradient_, value_, value_width, key_, grad_query_, width}, size);
             add_sums<T>({key_, ones_, normalizer_gradients, width, 1}, size, sums, grad_query_);
-            store_gradients<T>(grad_query, first, count, count, grad_query_, query_, call_.map);
+            store_gradients<T>(grad_query, first, count, grad_query_, query_, call_.map);
         }
     }
 
@@ -99,6 +99,7 @@ private:
 
 public:
     const Sums<T> sums;
+    const Checkpoints<T>* checkpoints = nullptr;  // read where the state decays, which sweeps do not do
 
 private:
     const Matrix<T> transposed_;
@@ -129,18 +130,18 @@ public:
     void run(const Item& item, Range range) {
         const Item part = item.up_to(range.high);
         const GradientInputs<T> inputs(call_, part, Direction::backwards);
-        const OutRows grad_key = out_rows(call_.grad_key, call_, item, call_.keys, call_.dim, call_.query_dtype);
+        const OutRows grad_key = out_rows(call_.grad_key, key_row(call_, item), call_.dim, call_.query_dtype);
         const OutRows grad_value =
-            out_rows(call_.grad_value, call_, item, call_.keys, call_.value_dim, call_.value_dtype);
+            out_rows(call_.grad_value, key_row(call_, item), call_.value_dim, call_.value_dtype);
         const std::int64_t width = sums.s.rows, value_width = sums.s.width;
-        const T* h = static_cast<const T*>(call_.scratch) + first_row(call_, item, call_.queries);
+        const T* h = static_cast<const T*>(call_.scratch) + query_row(call_, item);
         transposed_.become_transpose_of(sums.s);
         state_.load_from(sums.s);
         columns_.load_from(transposed_);
         const std::int64_t runs = (range.high - range.low + kRun - 1) / kRun;
         for (std::int64_t index = runs - 1; index >= 0; --index) {
             const std::int64_t first = range.low + index * kRun;
-            const int count = rows_at(first, range.high, kRun), exist = rows_at(first, item.keys, kRun);
+            const int count = rows_at(first, range.high, kRun);
             const int size = sweeps_for(count), last = size - 1;
             T normalizer_gradients[kRunRows] = {};
             std::memcpy(normalizer_gradients, h + first, sizeof(T) * count);
@@ -150,12 +151,14 @@ public:
             inputs.gradients(first, size, gradient_);
             // grad v = G^T phi(k).
             state_.run(SweepRows<T>{key_, query_, width, gradient_, grad_value_, value_width}.backwards(size), size);
-            store_value_gradients<T>(grad_value, first, count, exist, grad_value_);
+            inputs.erase_absent(first, count, value_width, grad_value_);
+            store_rows<T>(grad_value.at(first), grad_value.dtype, grad_value_, grad_value.width, count);
             // grad phi(k) = G v + r.
             columns_.run(SweepRows<T>{value_, gradient_, value_width, query_, grad_key_, width}.backwards(size), size);
             add_sums<T>({query_ + last * width, normalizer_gradients + last, ones_ + last, -width, -1}, size, sums,
                         grad_key_ + last * width);
-            store_gradients<T>(grad_key, first, count, exist, grad_key_, key_, call_.map);
+            inputs.erase_absent(first, count, width, grad_key_);
+            store_gradients<T>(grad_key, first, count, grad_key_, key_, call_.map);
         }
         state_.save_to(sums.s);
     }
@@ -165,6 +168,7 @@ private:
 
 public:
     const Sums<T> sums;  // G and r
+    const Checkpoints<T>* checkpoints = nullptr;  // read where the state decays, which sweeps do not do
 
 private:
     const Matrix<T> transposed_;
@@ -173,13 +177,15 @@ private:
     T ones_[kRunRows];
 };
 
-template <class T>
-static void differentiate_queries(const AttentionBackward& call, std::int64_t parts) {
+template <class T, class Pass>
+static void differentiate_queries(const AttentionBackward& call, std::int64_t parts,
+                                  const Checkpoints<T>& checkpoints) {
     const PieceSums<T> pieces(call, items_of(call), (parts - 1) * kPieces);
     if (parts > 1) sum_key_pieces<T>(call, parts, pieces);
-    share_parts<QueryGradient<T>>(call, parts, [&](const Item& item, std::int64_t part, auto& pass) {
+    share_parts<Pass>(call, parts, [&](const Item& item, std::int64_t part, auto& pass) {
         pass.sums.load_from(call.state, item.state);
         pieces.add(item.state, 0, part * kPieces, pass.sums);
+        pass.checkpoints = &checkpoints;
         pass.run(item, part_of(item.queries, part, parts));
     });
 }
@@ -192,17 +198,19 @@ static inline void sum_query_pieces(const AttentionBackward& call, std::int64_t 
         const Sums<T> sums = pieces.at(item.state, piece);
         sums.clear();
         const Range part = part_of(item.queries, 1 + piece / kPieces, parts);
-        queries.add(call, item, piece_of(part, piece % kPieces), sums);
+        pieces.set_decay(item.state, piece, queries.add(call, item, piece_of(part, piece % kPieces), sums));
     });
 }
 
 template <class T, class Pass>
-static void differentiate_keys_and_values(const AttentionBackward& call, std::int64_t parts) {
+static void differentiate_keys_and_values(const AttentionBackward& call, std::int64_t parts,
+                                          const Checkpoints<T>& checkpoints) {
     const PieceSums<T> pieces(call, items_of(call), (parts - 1) * kPieces);
     if (parts > 1) sum_query_pieces<T>(call, parts, pieces);
     share_parts<Pass>(call, parts, [&](const Item& item, std::int64_t part, auto& pass) {
         pass.sums.load_from(call.grad_last, item.state);
-        pieces.add(item.state, part * kPieces, (parts - 1) * kPieces, pass.sums);
+        pieces.add(item.state, part * kPieces, (parts - 1) * kPieces, pass.sums, Direction::backwards);
+        pass.checkpoints = &checkpoints;
         pass.run(item, part_of(item.queries, part, parts));
         if (part == 0) pass.sums.save_to(call.grad_initial, item.state);
     });
@@ -211,10 +219,15 @@ static void differentiate_keys_and_values(const AttentionBackward& call, std::in
 template <class T>
 static void causal_backward(const AttentionBackward& call) {
     const std::int64_t parts = parts_for(items_of(call), call.queries, call.threads);
-    differentiate_queries<T>(call, parts);
-    const bool narrow = call.dim <= kWidestSweep && call.value_dim <= kWidestSweep;
-    if (narrow) return differentiate_keys_and_values<T, KeyValueGradient<T>>(call, parts);
-    differentiate_keys_and_values<T, ChunkedKeyValueGradient<T>>(call, parts);
+    const bool chunks = in_chunks(call), narrow = call.dim <= kWidestSweep && call.value_dim <= kWidestSweep;
+    const Checkpoints<T> checkpoints(call);
+    if (chunks) {
+        differentiate_queries<T, ChunkedQueryGradient<T>>(call, parts, checkpoints);
+    } else {
+        differentiate_queries<T, QueryGradient<T>>(call, parts, checkpoints);
+    }
+    if (narrow && !chunks) return differentiate_keys_and_values<T, KeyValueGradient<T>>(call, parts, checkpoints);
+    differentiate_keys_and_values<T, ChunkedKeyValueGradient<T>>(call, parts, checkpoints);
 }
 
 LINATTN_END

@@ -7,7 +7,7 @@
 // written but the output and the normalizer.
 #pragma once
 
-#include "sums.hpp"
+#include "chunked_forward.hpp"
 #include "sweep.hpp"
 
 LINATTN_BEGIN
@@ -50,8 +50,8 @@ public:
     void run(const Item& item, Range range) {
         const Item part = item.up_to(range.high);
         const Inputs<T> inputs(call_, part);
-        const OutRows out = out_rows(call_.out, call_, item, call_.queries, call_.value_dim, call_.value_dtype);
-        T* normalizer = static_cast<T*>(call_.normalizer) + first_row(call_, item, call_.queries);
+        const OutRows out = out_rows(call_.out, query_row(call_, item), call_.value_dim, call_.value_dtype);
+        T* normalizer = static_cast<T*>(call_.normalizer) + query_row(call_, item);
         state_.load_from(sums.s);
         for (std::int64_t first = range.low; first < range.high; first += kRun) {
             const int count = rows_at(first, range.high, kRun), size = sweeps_for(count);
@@ -60,7 +60,7 @@ public:
             inputs.values(first, size, value_);
             state_.run({query_, key_, sums.s.rows, value_, out_, sums.s.width}, size);
             add_keys(size);
-            write(out, first, count, normalizer + first);
+            write(out, first, count, normalizer);
         }
         state_.save_to(sums.s);
     }
@@ -83,14 +83,10 @@ private:
 
     // Divides by n_i = phi(q_i) . z_i + eps.
     void write(const OutRows& to, std::int64_t first, int count, T* normalizer) {
-        T n[kRunRows], factors[kRun];
+        T n[kRunRows];
         for (int group = 0; group < count; group += kChunk) sum_rows<T>(partial_ + group * W<T>, n + group);
-        for (int i = 0; i < count; ++i) {
-            normalizer[i] = n[i] + static_cast<T>(call_.eps);
-            factors[i] = reciprocal_for<T>(normalizer[i], out_ + i * sums.s.width, sums.s.width);
-        }
         prefetch_to_write(to.at(first + kRun), kRun * to.width * bytes_of(to.dtype));
-        store_rows<T>(to.at(first), to.dtype, out_, to.width, count, factors);
+        write_outputs<T>(call_, to, first, count, n, out_, normalizer);
     }
 
     const Panels<T> state_;
@@ -103,22 +99,29 @@ static inline void sum_key_pieces(const Attention& call, std::int64_t parts, con
     const std::int64_t summed = (parts - 1) * kPieces;
     share_parts<KeySums<T>>(call, summed, [&](const Item& item, std::int64_t piece, auto& keys) {
         const Sums<T> sums = pieces.at(item.state, piece);
+        const Range part = part_of(item.queries, piece / kPieces, parts);
         sums.clear();
-        keys.add(call, item, piece_of(part_of(item.queries, piece / kPieces, parts), piece % kPieces), sums);
+        pieces.set_decay(item.state, piece, keys.add(call, item, piece_of(part, piece % kPieces), sums));
     });
 }
 
-template <class T>
-static void causal_forward(const AttentionForward& call) {
+template <class T, class Pass>
+static void causal_forward_by(const AttentionForward& call) {
     const std::int64_t items = items_of(call), parts = parts_for(items, call.queries, call.threads);
     const PieceSums<T> pieces(call, items, (parts - 1) * kPieces);
     if (parts > 1) sum_key_pieces<T>(call, parts, pieces);
-    share_parts<CausalForward<T>>(call, parts, [&](const Item& item, std::int64_t part, auto& pass) {
+    share_parts<Pass>(call, parts, [&](const Item& item, std::int64_t part, auto& pass) {
         pass.sums.load_from(call.initial, item.state);
         pieces.add(item.state, 0, part * kPieces, pass.sums);
         pass.run(item, part_of(item.queries, part, parts));
         if (part == parts - 1) pass.sums.save_to(call.last, item.state);
     });
+}
+
+template <class T>
+static void causal_forward(const AttentionForward& call) {
+    if (in_chunks(call)) return causal_forward_by<T, ChunkedForward<T>>(call);
+    causal_forward_by<T, CausalForward<T>>(call);
 }
 
 LINATTN_END

@@ -1,52 +1,66 @@
-// grad k and grad v of wide heads, chunk by chunk: within a chunk every key meets every query by a triangle
-// of scores. The sweeps of `KeyValueGradient` take four products for each number of the state, chunks
-// three and their scores, which pays where the state is wide.
+// grad k and grad v of wide heads, and of those that several query heads read, chunk by chunk: within a chunk every
+// key meets every query by a triangle of scores. The sweeps of `KeyValueGradient` take four products for each number
+// of the state, chunks three and their scores, which pays where the state is wide.
 #pragma once
 
-#include "sums.hpp"
+#include <limits>
+
+#include "chunked_query_gradient.hpp"
 
 LINATTN_BEGIN
 
-// From the end of the sequence to its beginning.
+// From the end of the sequence to its beginning. The queries of all heads that read the item lie one after the other,
+// kChunk of each.
+//
+// The gradient to the decay of position m is the sum of what passes m: of the products of weights and their gradients
+// for j < m <= i in the chunk; of what queries at i >= m read from before it (`ChunkedQueryGradient` has put that
+// where the gradient goes); of what keys at j < m write for after it; and of what passes the whole chunk. The latter
+// is what crosses its end but for what its keys write, unless hardly anything of the state is left; every kBlock
+// positions it is computed anew.
 template <class T>
 class ChunkedKeyValueGradient {
 public:
     ChunkedKeyValueGradient(Arena& arena, const AttentionBackward& call)
         : call_(call),
           sums(arena, call.dim, call.value_dim),
+          decay_(arena, call),
           width_(sums.s.rows),
           value_width_(sums.s.width),
-          query_(arena.take<T>(kChunk * width_)),
-          query_columns_(arena.take<T>(kChunk * width_)),
+          rows_(kChunk * groups_of(call)),
+          query_(arena.take<T>(rows_ * width_)),
+          query_columns_(arena.take<T>(rows_ * width_)),
           key_(arena.take<T>(kChunk * width_)),
           value_columns_(arena.take<T>(kChunk * value_width_)),
-          gradient_(arena.take<T>(kChunk * value_width_)),
-          scores_(arena.take<T>(kChunk * kChunk)),
-          grad_columns_(arena.take<T>(kChunk * width_)),
+          gradient_(arena.take<T>(rows_ * value_width_)),
+          h_(arena.take<T>(rows_)),
+          weights_(arena.take<T>(rows_ * kChunk)),
+          scores_(arena.take<T>(rows_ * kChunk)),
+          columns_(arena.take<T>(kChunk * width_)),
+          inside_(arena.take<T>(kChunk * width_)),
           grad_(arena.take<T>(kChunk * (width_ > value_width_ ? width_ : value_width_))) {}
 
     void run(const Item& item, Range range) {
-        const GradientInputs<T> inputs(call_, item, Direction::backwards);
-        const OutRows grad_key = out_rows(call_.grad_key, call_, item, call_.keys, call_.dim, call_.query_dtype);
+        const OutRows grad_key = out_rows(call_.grad_key, key_row(call_, item), call_.dim, call_.query_dtype);
         const OutRows grad_value =
-            out_rows(call_.grad_value, call_, item, call_.keys, call_.value_dim, call_.value_dtype);
-        const T* h = static_cast<const T*>(call_.scratch) + first_row(call_, item, call_.queries);
+            out_rows(call_.grad_value, key_row(call_, item), call_.value_dim, call_.value_dtype);
+        const Inputs<T> inputs(call_, item, Direction::backwards);
         const std::int64_t chunks = (range.high - range.low + kChunk - 1) / kChunk;
         for (std::int64_t chunk = chunks - 1; chunk >= 0; --chunk) {
             const std::int64_t first = range.low + chunk * kChunk;
-            const int count = rows_at(first, range.high, kChunk), exist = rows_at(first, item.keys, kChunk);
-            inputs.queries(first, kChunk, query_);
-            inputs.keys(first, kChunk, key_);
-            inputs.values(first, kChunk, grad_);
-            inputs.gradients(first, kChunk, gradient_);
-            transpose<T>(query_, kChunk, width_, width_, query_columns_, kChunk);
-            transpose<T>(grad_, kChunk, value_width_, value_width_, value_columns_, kChunk);
+            const int count = rows_at(first, range.high, kChunk);
+            read(inputs, item, first, count);
             differentiate_values();
-            store_value_gradients<T>(grad_value, first, count, exist, grad_);
+            inputs.erase_absent(first, count, value_width_, grad_);
+            store_rows<T>(grad_value.at(first), grad_value.dtype, grad_, grad_value.width, count);
             differentiate_keys();
-            add_normalizer(h + first, count);
-            store_gradients<T>(grad_key, first, count, exist, grad_, key_, call_.map);
-            sums.s.add(query_columns_, gradient_, kChunk);
+            if (decay_) {
+                if (ends_block(first, range)) crossing_ = sums.product(checkpoints->at(call_, item, first + count));
+                finish_decay(inputs, item, first, count);
+            }
+            inputs.erase_absent(first, count, width_, grad_);
+            store_gradients<T>(grad_key, first, count, grad_, key_, call_.map);
+            sums.s.add(query_columns_, gradient_, rows_, decay_.across());
+            add_weighted_rows<T>(sums, query_, h_, rows_, decay_.across());
         }
     }
 
@@ -55,42 +69,110 @@ private:
 
 public:
     const Sums<T> sums;  // G and r
+    const Checkpoints<T>* checkpoints = nullptr;
 
 private:
+    void read(const Inputs<T>& keys, const Item& item, std::int64_t first, int count) {
+        for (std::int64_t group = 0; group < groups_of(call_); ++group) {
+            const Item one = item.read_by(group);
+            const GradientInputs<T> inputs(call_, one, Direction::backwards);
+            const std::int64_t row = group * kChunk;
+            inputs.queries(first, kChunk, query_ + row * width_);
+            inputs.gradients(first, kChunk, gradient_ + row * value_width_);
+            std::memset(h_ + row, 0, sizeof(T) * kChunk);
+            std::memcpy(h_ + row, static_cast<const T*>(call_.scratch) + query_row(call_, one) + first,
+                        sizeof(T) * count);
+        }
+        keys.keys(first, kChunk, key_);
+        keys.values(first, kChunk, grad_);
+        decay_.load_from(keys, first);
+        transpose<T>(query_, rows_, width_, width_, query_columns_, rows_);
+        transpose<T>(grad_, kChunk, value_width_, value_width_, value_columns_, kChunk);
+    }
+
     // grad v = G^T phi(k).
     void differentiate_values() {
-        scores<T>(key_, width_, query_columns_, call_.dim, Triangle::upper, scores_);
-        multiply_both<T>(sums.s.times(key_, call_.dim), {scores_, kChunk, 1, gradient_, value_width_, kChunk},
-                         Triangle::upper, kChunk, value_width_, grad_, value_width_);
+        for (std::int64_t row = 0; row < rows_; row += kChunk) {
+            scores<T>(key_, width_, query_columns_ + row, call_.dim, Triangle::upper, weights_ + row, rows_);
+            decay_.within_keys(weights_ + row, rows_);
+        }
+        const T* key = key_;
+        if (decay_) {
+            std::memcpy(inside_, key_, sizeof(T) * kChunk * width_);
+            scale_rows<T>(decay_.to_end(), kChunk, width_, inside_);
+            key = inside_;
+        }
+        const Triangle triangle = rows_ == kChunk ? Triangle::upper : Triangle::full;
+        multiply_both<T>(sums.s.times(key, call_.dim), {weights_, rows_, 1, gradient_, value_width_, rows_}, triangle,
+                         kChunk, value_width_, grad_, value_width_);
     }
 
-    // grad phi(k) = G v, position by column, because the rows of G lie in memory and not its columns.
+    // grad phi(k) = G v + r. The first by columns, because the rows of G lie in memory and not its columns.
     void differentiate_keys() {
-        scores<T>(gradient_, value_width_, value_columns_, call_.value_dim, Triangle::lower, scores_);
-        multiply_both<T>({sums.s.sum, value_width_, 1, value_columns_, kChunk, call_.value_dim},
-                         {query_columns_, kChunk, 1, scores_, kChunk, kChunk}, Triangle::full, width_, kChunk,
-                         grad_columns_, kChunk);
-        transpose<T>(grad_columns_, width_, kChunk, kChunk, grad_, width_);
-    }
-
-    // grad += r, the sum from each position to the end.
-    void add_normalizer(const T* h, int count) {
-        for (std::int64_t d = 0; d < width_; d += W<T>) {
-            const Vec<T> after = load<T>(sums.z + d);
-            Vec<T> inside{};
-            for (int t = count - 1; t >= 0; --t) {
-                inside += h[t] * load<T>(query_ + t * width_ + d);
-                T* grad = grad_ + t * width_ + d;
-                store<T>(grad, load<T>(grad) + (after + inside));
+        for (std::int64_t row = 0; row < rows_; row += kChunk) {
+            T* at = scores_ + row * kChunk;
+            scores<T>(gradient_ + row * value_width_, value_width_, value_columns_, call_.value_dim, Triangle::lower,
+                      at);
+            add_to_lower<T>(at, h_ + row);
+        }
+        if (decay_) decay_scores();
+        multiply<T>({sums.s.sum, value_width_, 1, value_columns_, kChunk, call_.value_dim}, width_, kChunk, columns_,
+                    kChunk);
+        transpose<T>(columns_, width_, kChunk, kChunk, grad_, width_);
+        multiply<T>({scores_, 1, kChunk, query_, width_, rows_}, kChunk, width_, inside_, width_);
+        if (decay_) {
+            std::memset(writes_, 0, sizeof writes_);
+            scale_rows<T>(decay_.to_end(), kChunk, width_, grad_);
+            add_outer<T>(decay_.to_end(), sums.z, kChunk, width_, grad_);
+            add_row_products<T>(key_, grad_, width_, writes_);
+            return add_into<T>(inside_, kChunk * width_, grad_);
+        }
+        for (int t = 0; t < kChunk; ++t) {
+            for (std::int64_t d = 0; d < width_; d += W<T>) {
+                const std::int64_t at = t * width_ + d;
+                store<T>(grad_ + at, load<T>(grad_ + at) + load<T>(sums.z + d) + load<T>(inside_ + at));
             }
-            kahan_add<T>(sums.z + d, sums.z_compensation + d, inside);
         }
     }
 
-    const std::int64_t width_, value_width_;
-    T *const query_, *const query_columns_, *const key_, *const value_columns_,
-                                                             *const gradient_, *const scores_, *const grad_columns_,
-                                                                                                   *const grad_;
+    // Decays the gradients of the weights, once `passing_` has what passes each position within the chunk.
+    void decay_scores() {
+        T products[kChunk * kChunk] = {}, weights[kChunk * kChunk];
+        for (std::int64_t row = 0; row < rows_; row += kChunk) {
+            T* at = scores_ + row * kChunk;
+            transpose<T>(weights_ + row, kChunk, kChunk, rows_, weights, kChunk);
+            multiply_into<T>(at, kChunk * kChunk, weights);
+            add_into<T>(weights, kChunk * kChunk, products);
+            decay_.within(at);
+        }
+        sum_passing<T>(products, passing_);
+    }
+
+    // Writes the decay's gradient, and has what is added to G and r decay.
+    void finish_decay(const Inputs<T>& inputs, const Item& item, std::int64_t first, int count) {
+        T* to = static_cast<T*>(call_.grad_log_decay) + key_row(call_, item) + first;
+        double written[kChunk + 1] = {}, read = 0;
+        for (int j = 0; j < kChunk; ++j) written[j + 1] = written[j] + writes_[j];
+        const bool forgets = decay_.across() < std::numeric_limits<T>::epsilon();
+        const double through = forgets ? 0 : crossing_ - written[kChunk];
+        for (int m = count - 1; m >= 0; --m) {
+            read += to[m];
+            to[m] = static_cast<T>(passing_[m] + read + written[m] + through);
+        }
+        inputs.erase_absent(first, count, 1, to);
+        crossing_ = through + read;
+        for (std::int64_t row = 0; row < rows_; row += kChunk) {
+            scale_rows<T>(decay_.from_start(), kChunk, value_width_, gradient_ + row * value_width_);
+            multiply_into<T>(decay_.from_start(), kChunk, h_ + row);
+        }
+    }
+
+    const ChunkDecay<T> decay_;
+    const std::int64_t width_, value_width_, rows_;
+    T *const query_, *const query_columns_, *const key_, *const value_columns_, *const gradient_, *const h_,
+        *const weights_, *const scores_, *const columns_, *const inside_, *const grad_;
+    T writes_[kChunk], passing_[kChunk];
+    double crossing_ = 0;  // the sum of S and z times G and r at the end of the chunk
 };
 
 LINATTN_END

@@ -26,18 +26,20 @@ LINATTN_INLINE Vec<T> lane_numbers() {
     return lanes;
 }
 
-// out (kChunk, kChunk) = a b, with zeros above (lower) or below (upper) the diagonal.
+// out (kChunk, kChunk) = a b, with zeros above (lower) or below (upper) the diagonal. Rows of b and of out are `step`
+// numbers apart.
 template <class E, class T = SumOf<E>>
-LINATTN_LOOP void scores(const E* a, std::int64_t a_width, const E* b, std::int64_t depth, Triangle triangle, T* out) {
+LINATTN_LOOP void scores(const E* a, std::int64_t a_width, const E* b, std::int64_t depth, Triangle triangle, T* out,
+                         std::int64_t step = kChunk) {
     for (int row = 0; row < kChunk; row += kTileRows) {
         for (int column = 0; column < kChunk; column += W<T>) {
             Vec<T> sums[kTileRows][1] = {};
-            add_product<E, kTileRows, 1>(sums, a + row * a_width, a_width, 1, b + column, kChunk, depth);
+            add_product<E, kTileRows, 1>(sums, a + row * a_width, a_width, 1, b + column, step, depth);
             const Vec<T> lanes = lane_numbers<T>() + T(column - row);
 #pragma GCC unroll 8
             for (int i = 0; i < kTileRows; ++i) {
                 const auto inside = triangle == Triangle::lower ? lanes <= T(i) : lanes >= T(i);
-                store<T>(out + (row + i) * kChunk + column, inside ? sums[i][0] : Vec<T>{});
+                store<T>(out + (row + i) * step + column, inside ? sums[i][0] : Vec<T>{});
             }
         }
     }
@@ -70,13 +72,39 @@ LINATTN_LOOP void partial_products(const T* rows, const T* x, std::int64_t width
     }
 }
 
-// sums (width) = the sum of the rows.
+// partial[i] (W) += the lanes of row i of (kChunk, kChunk), so that `sum_rows` adds them all up.
 template <class T>
-LINATTN_LOOP void sum_of_rows(const T* rows, int count, std::int64_t width, T* sums) {
-    for (std::int64_t d = 0; d < width; d += W<T>) {
-        Vec<T> sum{};
-        for (int t = 0; t < count; ++t) sum += load<T>(rows + t * width + d);
-        store<T>(sums + d, sum);
+LINATTN_LOOP void add_partial_sums(const T* rows, T* partial) {
+    for (int i = 0; i < kChunk; ++i) {
+        Vec<T> sum = load<T>(partial + i * W<T>);
+        for (int column = 0; column < kChunk; column += W<T>) sum += load<T>(rows + i * kChunk + column);
+        store<T>(partial + i * W<T>, sum);
+    }
+}
+
+// sums[i] += the product of rows i of a and b, (kChunk, width) both.
+template <class T>
+LINATTN_LOOP void add_row_products(const T* a, const T* b, std::int64_t width, T* sums) {
+    for (int i = 0; i < kChunk; ++i) {
+        Vec<T> products{};
+        for (std::int64_t d = i * width; d < (i + 1) * width; d += W<T>) products += load<T>(a + d) * load<T>(b + d);
+        sums[i] += sum<T>(products);
+    }
+}
+
+// to += x, of `count` numbers, a multiple of a vector.
+template <class T>
+LINATTN_LOOP void add_into(const T* x, std::int64_t count, T* to) {
+    for (std::int64_t i = 0; i < count; i += W<T>) store<T>(to + i, load<T>(to + i) + load<T>(x + i));
+}
+
+// Row i of `count` rows += factors[i] x.
+template <class T>
+LINATTN_LOOP void add_outer(const T* factors, const T* x, int count, std::int64_t width, T* rows) {
+    for (int i = 0; i < count; ++i, rows += width) {
+        for (std::int64_t d = 0; d < width; d += W<T>) {
+            store<T>(rows + d, load<T>(rows + d) + factors[i] * load<T>(x + d));
+        }
     }
 }
 
@@ -89,7 +117,7 @@ static inline T reciprocal_for(T divisor, T* row, std::int64_t width) {
     return T(1);
 }
 
-// `count` rows of a contiguous tensor.
+// Rows of a contiguous tensor.
 struct OutRows {
     char* data;
     std::int64_t width;
@@ -98,10 +126,22 @@ struct OutRows {
     void* at(std::int64_t row) const { return data + row * width * bytes_of(dtype); }
 };
 
-// The rows of an item in a contiguous (batch, heads, length, width).
-LINATTN_INLINE OutRows out_rows(void* out, const Attention& call, const Item& item, std::int64_t length,
-                                std::int64_t width, Dtype dtype) {
-    return {static_cast<char*>(out) + first_row(call, item, length) * width * bytes_of(dtype), width, dtype};
+// The rows of a contiguous tensor from `first` on.
+LINATTN_INLINE OutRows out_rows(void* out, std::int64_t first, std::int64_t width, Dtype dtype) {
+    return {static_cast<char*>(out) + first * width * bytes_of(dtype), width, dtype};
+}
+
+// Writes the outputs of positions first .. first + count, at most kBlock, from their numerators and phi(q) . z.
+template <class T>
+static inline void write_outputs(const Attention& call, const OutRows& to, std::int64_t first, int count, const T* sums,
+                                 T* rows, T* normalizer) {
+    const std::int64_t width = padded<T>(to.width);
+    T factors[kBlock];
+    for (int i = 0; i < count; ++i) {
+        normalizer[first + i] = sums[i] + static_cast<T>(call.eps);
+        if (call.normalize) factors[i] = reciprocal_for<T>(normalizer[first + i], rows + i * width, width);
+    }
+    store_rows<T>(to.at(first), to.dtype, rows, to.width, count, call.normalize ? factors : nullptr);
 }
 
 LINATTN_END

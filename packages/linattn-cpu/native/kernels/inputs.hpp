@@ -1,4 +1,4 @@
-// The rows of one item in scratch: mapped and padded, zero where there is no key.
+// The rows of one item in scratch: mapped and padded, zero where there is no key, whatever lies there.
 #pragma once
 
 #include "chunks.hpp"
@@ -15,9 +15,11 @@ public:
         : direction_(direction == Direction::forwards ? 1 : -1),
           call_(call),
           item_(item),
-          query_(slice(call.query, item.batch, item.head, item.start, call.query_dtype)),
+          query_(slice(call.query, item.batch, item.query_head, item.start, call.query_dtype)),
           key_(slice(call.key, item.batch, item.head, item.start, call.query_dtype)),
-          value_(slice(call.value, item.batch, item.head, item.start, call.value_dtype)) {}
+          value_(slice(call.value, item.batch, item.head, item.start, call.value_dtype)),
+          log_decay_(static_cast<const T*>(call.log_decay)),
+          mask_(call.mask == nullptr ? nullptr : call.mask + item.batch * call.keys + item.start) {}
 
     // `size` rows from position `first` on; those that do not exist are zero.
     void queries(std::int64_t first, int size, T* to) const {
@@ -26,19 +28,37 @@ public:
     }
     void keys(std::int64_t first, int size, T* to) const {
         load_rows<T>(key_, first, rows_at(first, item_.keys, size), size, size * direction_, call_.dim, call_.map, to);
+        if (mask_ != nullptr) erase_absent(first, size, padded<T>(call_.dim), to);
     }
     void values(std::int64_t first, int size, T* to) const {
         load_rows<T>(value_, first, rows_at(first, item_.keys, size), size, size * direction_, call_.value_dim,
                      FeatureMap::identity, to);
+        if (mask_ != nullptr) erase_absent(first, size, padded<T>(call_.value_dim), to);
+    }
+    // Logarithms of the decay, 0 where there is no key.
+    void log_decays(std::int64_t first, int size, T* to) const {
+        std::memcpy(to, log_decay_ + key_row(call_, item_) + first, sizeof(T) * rows_at(first, item_.keys, size));
+        erase_absent(first, size, 1, to);
+    }
+
+    // Zeroes those of `size` rows from position `first` on whose key does not exist; they may hold NaN.
+    void erase_absent(std::int64_t first, int size, std::int64_t width, T* rows) const {
+        const int exist = rows_at(first, item_.keys, size);
+        std::memset(rows + exist * width, 0, sizeof(T) * (size - exist) * width);
+        for (int t = 0; t < exist && mask_ != nullptr; ++t) {
+            if (mask_[first + t] == 0) std::memset(rows + t * width, 0, sizeof(T) * width);
+        }
     }
 
 protected:
     const int direction_;
     const Attention& call_;
-    const Item& item_;
+    const Item item_;
 
 private:
     const Rows query_, key_, value_;
+    const T* const log_decay_;
+    const std::uint8_t* const mask_;
 };
 
 // The backward pass reads the upstream gradient, the output and the normalizer too.
@@ -47,27 +67,41 @@ class GradientInputs : public Inputs<T> {
 public:
     GradientInputs(const AttentionBackward& call, const Item& item, Direction direction = Direction::forwards)
         : Inputs<T>(call, item, direction),
-          grad_out_(slice(call.grad_out, item.batch, item.head, item.start, call.value_dtype)),
-          out_(contiguous_rows(call.out, first_row(call, item, call.queries), call.value_dim, call.value_dtype)),
-          normalizer_(static_cast<const T*>(call.normalizer) + first_row(call, item, call.queries)),
+          grad_out_(slice(call.grad_out, item.batch, item.query_head, item.start, call.value_dtype)),
+          out_(contiguous_rows(call.out, query_row(call, item), call.value_dim, call.value_dtype)),
+          normalizer_(static_cast<const T*>(call.normalizer) + query_row(call, item)),
+          grad_normalizer_(call.grad_normalizer == nullptr
+                               ? nullptr
+                               : static_cast<const T*>(call.grad_normalizer) + query_row(call, item)),
           width_(padded<T>(call.value_dim)) {}
 
-    // g = grad_out / n.
+    // g = grad_out / n, or grad_out where nothing was divided.
     void gradients(std::int64_t first, int size, T* to) const {
         const int count = rows_at(first, this->item_.queries, size);
         load_rows<T>(grad_out_, first, count, size, size * this->direction_, this->call_.value_dim,
                      FeatureMap::identity, to);
-        for (int i = 0; i < count; ++i) {
+        for (int i = 0; i < count && this->call_.normalize; ++i) {
             T* row = to + i * width_;
             const T factor = reciprocal_for<T>(normalizer_[first + i], row, width_);
             for (std::int64_t m = 0; m < width_; m += W<T>) store<T>(row + m, load<T>(row + m) * factor);
         }
     }
 
-    // h = -g . out of `size` positions (at most kRunRows), the gradient of their normalizers.
-    // `out` (size, M) and `partial` (kChunk, W) are scratch.
+    // h = -g . out of `size` positions (at most kRunRows), the gradient of their normalizers, and what arrives for
+    // these. `out` (size, M) and `partial` (kChunk, W) are scratch.
     void normalizer_gradients(std::int64_t first, int size, const T* gradients, T* out, T* partial, T* to) const {
         const int count = rows_at(first, this->item_.queries, size);
+        if (this->call_.normalize) {
+            add_quotients(first, size, count, gradients, out, partial, to);
+        } else {
+            std::memset(to, 0, sizeof(T) * round_up(size, kChunk));
+        }
+        for (int i = 0; i < count && grad_normalizer_ != nullptr; ++i) to[i] += grad_normalizer_[first + i];
+    }
+
+private:
+    // What the division by the normalizers adds.
+    void add_quotients(std::int64_t first, int size, int count, const T* gradients, T* out, T* partial, T* to) const {
         load_rows<T>(out_, first, count, size, size * this->direction_, this->call_.value_dim, FeatureMap::identity,
                      out);
         for (int group = 0; group < size; group += kChunk) {
@@ -83,9 +117,8 @@ public:
         }
     }
 
-private:
     const Rows grad_out_, out_;
-    const T* normalizer_;
+    const T *normalizer_, *grad_normalizer_;
     const std::int64_t width_;
 };
 
@@ -97,22 +130,14 @@ LINATTN_LOOP void multiply_slopes(int count, std::int64_t width, T* gradients, c
     }
 }
 
-// Writes `count` rows of gradients, and of those only the first `exist`: the others are zero.
+// Writes `count` rows of gradients of q or k, with the derivative of the map at phi multiplied in.
 template <class T>
-static inline void store_value_gradients(const OutRows& to, std::int64_t first, int count, int exist, T* gradients) {
-    const std::int64_t width = padded<T>(to.width);
-    if (exist < count) std::memset(gradients + exist * width, 0, sizeof(T) * (count - exist) * width);
-    store_rows<T>(to.at(first), to.dtype, gradients, to.width, count);
-}
-
-// The same for rows of q or k, with the derivative of the map at phi multiplied in.
-template <class T>
-static inline void store_gradients(const OutRows& to, std::int64_t first, int count, int exist, T* gradients,
-                                   const T* phi, FeatureMap map) {
+static inline void store_gradients(const OutRows& to, std::int64_t first, int count, T* gradients, const T* phi,
+                                   FeatureMap map) {
     const std::int64_t width = padded<T>(to.width);
     if (map == FeatureMap::relu) multiply_slopes<T, 1>(count, width, gradients, phi);
     if (map == FeatureMap::elu) multiply_slopes<T, 2>(count, width, gradients, phi);
-    store_value_gradients<T>(to, first, count, exist, gradients);
+    store_rows<T>(to.at(first), to.dtype, gradients, to.width, count);
 }
 
 LINATTN_END

@@ -2,8 +2,8 @@
 //
 //   S = sum_j phi(k_j) v_j^T    z = sum_j phi(k_j)    out_i = phi(q_i)^T S / (phi(q_i) . z + eps)
 //
-// First the sums over the keys, then the queries; backwards first the queries and the gradient of
-// the sums, G and r, then the keys. No position waits for another within a half.
+// First the sums over the keys, which an initial state begins, then the queries; backwards first the queries and the
+// gradient of the sums, G and r, which is that of an initial state, then the keys. No position waits for another within a half.
 #pragma once
 
 #include "sums.hpp"
@@ -15,14 +15,14 @@ LINATTN_INLINE std::int64_t noncausal_parts(const Attention& call, std::int64_t 
     return parts_for(items_of(call), longest, call.threads);
 }
 
-// call.last = the sums over the keys.
+// call.last = call.initial and the sums over the keys.
 template <class T>
 static inline void sum_all_keys(const AttentionForward& call) {
     const std::int64_t parts = noncausal_parts(call, call.keys);
     const PieceSums<T> pieces(call, items_of(call), parts);
     share_parts<KeySums<T>>(call, parts, [&](const Item& item, std::int64_t part, auto& keys) {
         const Sums<T> sums = pieces.at(item.state, part);
-        sums.clear();
+        sums.load_from(part == 0 ? call.initial : State{}, item.state);
         keys.add(call, item, part_of(item.keys, part, parts), sums);
     });
     for (std::int64_t item = 0; item < items_of(call); ++item) {
@@ -43,10 +43,22 @@ public:
           out_(arena.take<T>(kBlock * sums.s.width)),
           partial_(arena.take<T>(kChunk * W<T>)) {}
 
+    // Each query head of the item.
     void run(const Item& item, Range range) {
+        for (std::int64_t group = 0; group < groups_of(call_); ++group) read(item.read_by(group), range);
+    }
+
+private:
+    const AttentionForward& call_;
+
+public:
+    const Sums<T> sums;
+
+private:
+    void read(const Item& item, Range range) {
         const Inputs<T> inputs(call_, item);
-        const OutRows out = out_rows(call_.out, call_, item, call_.queries, call_.value_dim, call_.value_dtype);
-        T* normalizer = static_cast<T*>(call_.normalizer) + first_row(call_, item, call_.queries);
+        const OutRows out = out_rows(call_.out, query_row(call_, item), call_.value_dim, call_.value_dtype);
+        T* normalizer = static_cast<T*>(call_.normalizer) + query_row(call_, item);
         for (std::int64_t first = range.low; first < range.high; first += kBlock) {
             const int count = rows_at(first, range.high, kBlock);
             const int size = static_cast<int>(round_up(count, kChunk));
@@ -58,22 +70,10 @@ public:
                 sum_rows<T>(partial_, n + group);
             }
             prefetch_to_write(out.at(first + kBlock), kBlock * out.width * bytes_of(out.dtype));
-            for (int i = 0; i < count; ++i) {
-                normalizer[first + i] = n[i] + static_cast<T>(call_.eps);
-                T* row = out_ + i * sums.s.width;
-                const T factor = reciprocal_for<T>(normalizer[first + i], row, sums.s.width);
-                store_row<T>(out.at(first + i), out.dtype, row, out.width, factor);
-            }
+            write_outputs<T>(call_, out, first, count, n, out_, normalizer);
         }
     }
 
-private:
-    const AttentionForward& call_;
-
-public:
-    const Sums<T> sums;
-
-private:
     T *const query_, *const out_, *const partial_;
 };
 
@@ -102,27 +102,11 @@ public:
           grad_query_(arena.take<T>(kBlock * sums.s.rows)),
           partial_(arena.take<T>(kChunk * W<T>)) {}
 
+    // Each query head of the item.
     void run(const Item& item, Range range, const Sums<T>& grad_sums) {
-        const GradientInputs<T> inputs(call_, item);
-        const OutRows to = out_rows(call_.grad_query, call_, item, call_.queries, call_.dim, call_.query_dtype);
         transposed_.become_transpose_of(sums.s);
-        for (std::int64_t first = range.low; first < range.high; first += kBlock) {
-            const int count = rows_at(first, range.high, kBlock);
-            const int size = static_cast<int>(round_up(count, kChunk));
-            T h[kBlock];
-            inputs.queries(first, size, query_);
-            inputs.gradients(first, size, gradient_);
-            inputs.normalizer_gradients(first, size, gradient_, out_, partial_, h);
-            multiply<T>(transposed_.times(gradient_, call_.value_dim), size, sums.s.rows, grad_query_, sums.s.rows);
-            for (int t = 0; t < count; ++t) {
-                for (std::int64_t d = 0; d < sums.s.rows; d += W<T>) {
-                    T* grad = grad_query_ + t * sums.s.rows + d;
-                    store<T>(grad, load<T>(grad) + h[t] * load<T>(sums.z + d));
-                }
-            }
-            store_gradients<T>(to, first, count, count, grad_query_, query_, call_.map);
-            adder_.add(grad_sums, query_, gradient_, size);
-            add_weighted_rows<T>(grad_sums, query_, h, count);
+        for (std::int64_t group = 0; group < groups_of(call_); ++group) {
+            differentiate(item.read_by(group), range, grad_sums);
         }
     }
 
@@ -133,6 +117,24 @@ public:
     const Sums<T> sums;
 
 private:
+    void differentiate(const Item& item, Range range, const Sums<T>& grad_sums) {
+        const GradientInputs<T> inputs(call_, item);
+        const OutRows to = out_rows(call_.grad_query, query_row(call_, item), call_.dim, call_.query_dtype);
+        for (std::int64_t first = range.low; first < range.high; first += kBlock) {
+            const int count = rows_at(first, range.high, kBlock);
+            const int size = static_cast<int>(round_up(count, kChunk));
+            T h[kBlock];
+            inputs.queries(first, size, query_);
+            inputs.gradients(first, size, gradient_);
+            inputs.normalizer_gradients(first, size, gradient_, out_, partial_, h);
+            multiply<T>(transposed_.times(gradient_, call_.value_dim), size, sums.s.rows, grad_query_, sums.s.rows);
+            add_outer<T>(h, sums.z, count, sums.s.rows, grad_query_);
+            store_gradients<T>(to, first, count, grad_query_, query_, call_.map);
+            adder_.add(grad_sums, query_, gradient_, size);
+            add_weighted_rows<T>(grad_sums, query_, h, count);
+        }
+    }
+
     const Adder<T> adder_;
     const Matrix<T> transposed_;
     T *const query_, *const gradient_, *const out_, *const grad_query_, *const partial_;
@@ -153,17 +155,18 @@ public:
 
     void run(const Item& item, Range range) {
         const Inputs<T> inputs(call_, item);
-        const OutRows grad_key = out_rows(call_.grad_key, call_, item, call_.keys, call_.dim, call_.query_dtype);
+        const OutRows grad_key = out_rows(call_.grad_key, key_row(call_, item), call_.dim, call_.query_dtype);
         const OutRows grad_value =
-            out_rows(call_.grad_value, call_, item, call_.keys, call_.value_dim, call_.value_dtype);
+            out_rows(call_.grad_value, key_row(call_, item), call_.value_dim, call_.value_dtype);
         transposed_.become_transpose_of(sums.s);
         for (std::int64_t first = range.low; first < range.high; first += kBlock) {
-            const int count = rows_at(first, range.high, kBlock), exist = rows_at(first, item.keys, kBlock);
+            const int count = rows_at(first, range.high, kBlock);
             const int size = static_cast<int>(round_up(count, kChunk));
             inputs.keys(first, size, key_);
             inputs.values(first, size, value_);
             multiply<T>(sums.s.times(key_, call_.dim), size, sums.s.width, grad_value_, sums.s.width);
-            store_value_gradients<T>(grad_value, first, count, exist, grad_value_);
+            inputs.erase_absent(first, count, sums.s.width, grad_value_);
+            store_rows<T>(grad_value.at(first), grad_value.dtype, grad_value_, grad_value.width, count);
             multiply<T>(transposed_.times(value_, call_.value_dim), size, sums.s.rows, grad_key_, sums.s.rows);
             for (int t = 0; t < count; ++t) {
                 for (std::int64_t d = 0; d < sums.s.rows; d += W<T>) {
@@ -171,7 +174,8 @@ public:
                     store<T>(grad, load<T>(grad) + load<T>(sums.z + d));
                 }
             }
-            store_gradients<T>(grad_key, first, count, exist, grad_key_, key_, call_.map);
+            inputs.erase_absent(first, count, sums.s.rows, grad_key_);
+            store_gradients<T>(grad_key, first, count, grad_key_, key_, call_.map);
         }
     }
 
@@ -200,6 +204,7 @@ static void noncausal_backward(const AttentionBackward& call) {
     share_parts<NonCausalKeyGradient<T>>(call, key_parts, [&](const Item& item, std::int64_t part, auto& pass) {
         pass.sums.load_from(call.grad_last, item.state);
         pieces.add(item.state, 0, query_parts, pass.sums);
+        if (part == 0) pass.sums.save_to(call.grad_initial, item.state);
         // Of a packed batch every position is a key; of a padded one, those past the length too.
         const std::int64_t rows = call.cu_seqlens != nullptr ? item.queries : call.keys;
         pass.run(item, part_of(rows, part, key_parts));

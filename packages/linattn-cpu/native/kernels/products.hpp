@@ -62,10 +62,13 @@ LINATTN_INLINE void store_tile(const Vec<T> (&sums)[R][C], T* out, std::int64_t 
 }
 
 // sum += x by Kahan's summation: `compensation` is what earlier additions rounded away. Plain sums
-// over a sequence a hundred times as long would be a digit less accurate.
-template <class T>
-LINATTN_INLINE void kahan_add(T* sum, T* compensation, Vec<T> x) {
-    const Vec<T> before = load<T>(sum), wanted = x + load<T>(compensation), after = before + wanted;
+// over a sequence a hundred times as long would be a digit less accurate. Of earlier additions, `left` is left
+// if the sum `Decays`.
+template <class T, bool Decays = false>
+LINATTN_INLINE void kahan_add(T* sum, T* compensation, Vec<T> x, [[maybe_unused]] T left = T(1)) {
+    Vec<T> before = load<T>(sum), rest = load<T>(compensation);
+    if constexpr (Decays) before *= left, rest *= left;
+    const Vec<T> wanted = x + rest, after = before + wanted;
     store<T>(sum, after);
     store<T>(compensation, wanted - (after - before));
 }
@@ -89,9 +92,9 @@ static inline void multiply(const Product<E>& x, std::int64_t rows, std::int64_t
     if (column < columns) multiply_columns<E, 1>(x, rows, column, out, out_row);
 }
 
-template <class E, int C, class T = SumOf<E>>
+template <class E, int C, bool Decays, class T = SumOf<E>>
 LINATTN_LOOP void accumulate_columns(const Product<E>& x, std::int64_t rows, std::int64_t column, T* out,
-                                     T* compensation, std::int64_t out_row) {
+                                     T* compensation, std::int64_t out_row, T left) {
     for (std::int64_t r = 0; r < rows; r += kTileRows) {
         Vec<T> sums[kTileRows][C] = {};
         const std::int64_t tile = r * out_row + column;
@@ -101,21 +104,21 @@ LINATTN_LOOP void accumulate_columns(const Product<E>& x, std::int64_t rows, std
 #pragma GCC unroll 4
             for (int c = 0; c < C; ++c) {
                 const std::int64_t at = tile + i * out_row + c * W<T>;
-                kahan_add<T>(out + at, compensation + at, sums[i][c]);
+                kahan_add<T, Decays>(out + at, compensation + at, sums[i][c], left);
             }
         }
     }
 }
 
-// out += a b.
-template <class E, class T = SumOf<E>>
+// out = left out + a b.
+template <class E, bool Decays, class T = SumOf<E>>
 static inline void accumulate(const Product<E>& x, std::int64_t rows, std::int64_t columns, T* out, T* compensation,
-                              std::int64_t out_row) {
+                              std::int64_t out_row, T left) {
     std::int64_t column = 0;
     for (; column + 2 * W<T> <= columns; column += 2 * W<T>) {
-        accumulate_columns<E, 2>(x, rows, column, out, compensation, out_row);
+        accumulate_columns<E, 2, Decays>(x, rows, column, out, compensation, out_row, left);
     }
-    if (column < columns) accumulate_columns<E, 1>(x, rows, column, out, compensation, out_row);
+    if (column < columns) accumulate_columns<E, 1, Decays>(x, rows, column, out, compensation, out_row, left);
 }
 
 template <class E, int C, class T = SumOf<E>>

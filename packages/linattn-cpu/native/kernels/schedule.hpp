@@ -16,9 +16,9 @@ inline constexpr int kBlock = 64;
 // A part of a sequence shorter than this is not worth a thread of its own.
 inline constexpr std::int64_t kShortestPart = 256;
 
-// One head of one sequence, or positions first .. last of it.
+// One key/value head of one sequence, or positions first .. last of it, with one of the query heads that read it.
 struct Item {
-    std::int64_t head, batch;
+    std::int64_t head, query_head, batch;
     std::int64_t start;          // where the sequence begins along the length
     std::int64_t queries, keys;  // positions, and keys that exist
     std::int64_t state;          // its number among all (sequence, head)
@@ -30,22 +30,40 @@ struct Item {
         item.keys = keys < position ? keys : position;
         return item;
     }
+
+    // The item with query head `group` of those that read it.
+    Item read_by(std::int64_t group) const {
+        Item item = *this;
+        item.query_head += group;
+        return item;
+    }
 };
 
+// How many of `keys` keys are left without those at the end that a mask takes away.
+LINATTN_INLINE std::int64_t last_key(const Attention& call, std::int64_t batch, std::int64_t start, std::int64_t keys) {
+    const std::uint8_t* mask = call.mask == nullptr ? nullptr : call.mask + batch * call.keys + start;
+    while (mask != nullptr && keys > 0 && mask[keys - 1] == 0) --keys;
+    return keys;
+}
+
 LINATTN_INLINE Item item_of(const Attention& call, std::int64_t index) {
-    const std::int64_t sequence = index / call.heads, head = index % call.heads;
+    const std::int64_t sequence = index / call.kv_heads, head = index % call.kv_heads;
+    const std::int64_t query_head = head * groups_of(call);
     if (call.cu_seqlens != nullptr) {
         const std::int64_t start = call.cu_seqlens[sequence];
         const std::int64_t length = call.cu_seqlens[sequence + 1] - start;
-        return {head, 0, start, length, length, index};
+        return {head, query_head, 0, start, length, last_key(call, 0, start, length), index};
     }
     const std::int64_t keys = call.key_lengths == nullptr ? call.keys : call.key_lengths[sequence];
-    return {head, sequence, 0, call.queries, keys, index};
+    return {head, query_head, sequence, 0, call.queries, last_key(call, sequence, 0, keys), index};
 }
 
-// The item's first row in a contiguous (batch, heads, length).
-LINATTN_INLINE std::int64_t first_row(const Attention& call, const Item& item, std::int64_t length) {
-    return (item.batch * call.heads + item.head) * length + item.start;
+// The item's first row in a contiguous (B, H, N), and in a (B, H_kv, L).
+LINATTN_INLINE std::int64_t query_row(const Attention& call, const Item& item) {
+    return (item.batch * call.heads + item.query_head) * call.queries + item.start;
+}
+LINATTN_INLINE std::int64_t key_row(const Attention& call, const Item& item) {
+    return (item.batch * call.kv_heads + item.head) * call.keys + item.start;
 }
 
 // Positions low .. high of a length.
@@ -68,7 +86,10 @@ LINATTN_INLINE std::int64_t parts_for(std::int64_t items, std::int64_t longest, 
     return parts > 1 ? parts : 1;
 }
 
-LINATTN_INLINE std::int64_t items_of(const Attention& call) { return call.sequences * call.heads; }
+// Whether a causal call goes chunk by chunk: sweeps read each position once and do not decay.
+LINATTN_INLINE bool in_chunks(const Attention& call) { return groups_of(call) > 1 || call.log_decay != nullptr; }
+
+LINATTN_INLINE std::int64_t items_of(const Attention& call) { return call.sequences * call.kv_heads; }
 
 // Calls work(index, scratch) for every index below `count`, each on one of up to `threads` threads,
 // with that thread's own `bytes` of scratch. A free thread takes the next index; the result

@@ -22,14 +22,20 @@ struct Matrix {
         std::memset(compensation, 0, sizeof(T) * rows * width);
     }
 
-    // sum += a^T b, given a by columns: a (rows, depth), b (depth, width).
-    void add(const T* a, const T* b, std::int64_t depth) const {
-        accumulate<T>({a, depth, 1, b, width, depth}, rows, width, sum, compensation, width);
+    // sum = left sum + a^T b, given a by columns: a (rows, depth), b (depth, width).
+    void add(const T* a, const T* b, std::int64_t depth, T left = T(1)) const {
+        const Product<T> product{a, depth, 1, b, width, depth};
+        if (left == T(1)) {
+            accumulate<T, false>(product, rows, width, sum, compensation, width, left);
+        } else {
+            accumulate<T, true>(product, rows, width, sum, compensation, width, left);
+        }
     }
 
-    void add(const Matrix& other) const {
+    // sum = left sum + other.
+    void add(const Matrix& other, T left = T(1)) const {
         for (std::int64_t i = 0; i < rows * width; i += W<T>) {
-            kahan_add<T>(sum + i, compensation + i, load<T>(other.sum + i));
+            kahan_add<T, true>(sum + i, compensation + i, load<T>(other.sum + i), left);
         }
     }
 
@@ -62,14 +68,25 @@ struct Sums {
         std::memset(z_compensation, 0, sizeof(T) * s.rows);
     }
 
-    // Adds x (padded) to z.
-    void add_to_z(const T* x) const {
-        for (std::int64_t d = 0; d < s.rows; d += W<T>) kahan_add<T>(z + d, z_compensation + d, load<T>(x + d));
+    // Adds other sums to what is left of these.
+    void add(const Sums& other, T left = T(1)) const {
+        s.add(other.s, left);
+        for (std::int64_t d = 0; d < s.rows; d += W<T>) {
+            kahan_add<T, true>(z + d, z_compensation + d, load<T>(other.z + d), left);
+        }
     }
 
-    void add(const Sums& other) const {
-        s.add(other.s);
-        add_to_z(other.z);
+    // The sum over all numbers, each times that of another S and, behind it, z.
+    double product(const T* other) const {
+        double total = 0;
+        for (std::int64_t r = 0; r < s.rows; ++r) {
+            Vec<T> products{};
+            for (std::int64_t at = r * s.width; at < (r + 1) * s.width; at += W<T>) {
+                products += load<T>(s.sum + at) * load<T>(other + at);
+            }
+            total += sum<T>(products) + z[r] * other[s.rows * s.width + r];
+        }
+        return total;
     }
 
     // The caller's state number `index`, or zeros where there is none.

@@ -20,73 +20,102 @@ public:
           value_(arena.take<T>(value_width_)),
           out_(arena.take<T>(value_width_)) {}
 
+    // One key/value head of one row, and all query heads that read it.
     void run(std::int64_t batch, std::int64_t head) {
-        load_rows<T>(slice(call_.query, batch, head, 0, call_.query_dtype), 0, 1, 1, 0, call_.dim, call_.map, query_);
+        const std::int64_t slot = call_.state_indices == nullptr ? batch : call_.state_indices[batch];
+        const std::int64_t groups = groups_of(call_), query_head = head * groups;
+        if (slot < 0) {
+            const std::int64_t row = call_.value_dim * bytes_of(call_.value_dtype);
+            std::memset(out_row(batch, query_head), 0, row * groups);
+            return;
+        }
         load_rows<T>(slice(call_.key, batch, head, 0, call_.query_dtype), 0, 1, 1, 0, call_.dim, call_.map, key_);
         load_rows<T>(slice(call_.value, batch, head, 0, call_.value_dtype), 0, 1, 1, 0, call_.value_dim,
                      FeatureMap::identity, value_);
-        std::memset(out_, 0, sizeof(T) * value_width_);
-        T* s = static_cast<T*>(call_.s.data) + batch * call_.s.batch + head * call_.s.head;
-        if (call_.s.dim == 1) {
-            update_rows(s);
+        s_ = static_cast<T*>(call_.s.data) + slot * call_.s.batch + head * call_.s.head;
+        z_ = static_cast<T*>(call_.z.data) + slot * call_.z.batch + head * call_.z.head;
+        if (call_.log_decay == nullptr) {
+            read<true, false>(batch, query_head);
         } else {
-            update_strided(s);
+            const T* decay = static_cast<const T*>(call_.log_decay);
+            left_ = static_cast<T>(__builtin_exp(decay[batch * call_.kv_heads + head]));
+            read<true, true>(batch, query_head);
         }
-        write(batch, head);
+        for (std::int64_t group = 1; group < groups; ++group) read<false, false>(batch, query_head + group);
     }
 
 private:
-    void update_rows(T* s) {
+    // One query head, on the state that has the key already or, if `Adds`, adds it on the way.
+    template <bool Adds, bool Decays>
+    void read(std::int64_t batch, std::int64_t head) {
+        load_rows<T>(slice(call_.query, batch, head, 0, call_.query_dtype), 0, 1, 1, 0, call_.dim, call_.map, query_);
+        std::memset(out_, 0, sizeof(T) * value_width_);
+        if (call_.s.dim == 1) {
+            read_rows<Adds, Decays>();
+        } else {
+            for (std::int64_t c = 0; c < call_.value_dim; ++c) read_column<Adds, Decays>(c);
+        }
+        T normalizer = T(0);
+        for (std::int64_t d = 0; d < call_.dim; ++d) {
+            normalizer += query_[d] * updated<Adds, Decays>(z_ + d * call_.z.dim, key_[d]);
+        }
+        normalizer += static_cast<T>(call_.eps);
+        const T factor = call_.normalize ? reciprocal_for<T>(normalizer, out_, value_width_) : T(1);
+        store_row<T>(out_row(batch, head), call_.value_dtype, out_, call_.value_dim, factor);
+    }
+
+    template <bool Adds, bool Decays>
+    void read_rows() {
         const std::int64_t m = call_.value_dim, whole = m / W<T> * W<T>;
         for (std::int64_t c = 0; c < whole; c += W<T>) {
             const Vec<T> v = load<T>(value_ + c);
             Vec<T> sum{};
             for (std::int64_t d = 0; d < call_.dim; ++d) {
-                T* at = s + d * call_.s.position + c;
-                const Vec<T> updated = load<T>(at) + key_[d] * v;
-                store<T>(at, updated);
-                sum += query_[d] * updated;
+                T* at = s_ + d * call_.s.position + c;
+                Vec<T> now = load<T>(at);
+                if constexpr (Decays) now *= left_;
+                if constexpr (Adds) {
+                    now += key_[d] * v;
+                    store<T>(at, now);
+                }
+                sum += query_[d] * now;
             }
             store<T>(out_ + c, sum);
         }
-        for (std::int64_t c = whole; c < m; ++c) update_column(s + c, c);
+        for (std::int64_t c = whole; c < m; ++c) read_column<Adds, Decays>(c);
     }
 
-    void update_strided(T* s) {
-        for (std::int64_t c = 0; c < call_.value_dim; ++c) update_column(s + c * call_.s.dim, c);
-    }
-
-    void update_column(T* s, std::int64_t c) {
-        for (std::int64_t d = 0; d < call_.dim; ++d) {
-            T* at = s + d * call_.s.position;
-            *at += key_[d] * value_[c];
-            out_[c] += query_[d] * *at;
+    template <bool Adds, bool Decays>
+    void read_column(std::int64_t c) {
+        T* at = s_ + c * call_.s.dim;
+        for (std::int64_t d = 0; d < call_.dim; ++d, at += call_.s.position) {
+            out_[c] += query_[d] * updated<Adds, Decays>(at, key_[d] * value_[c]);
         }
     }
 
-    void write(std::int64_t batch, std::int64_t head) {
-        T* z = static_cast<T*>(call_.z.data) + batch * call_.z.batch + head * call_.z.head;
-        T normalizer = T(0);
-        for (std::int64_t d = 0; d < call_.dim; ++d) {
-            T* at = z + d * call_.z.dim;
-            *at += key_[d];
-            normalizer += query_[d] * *at;
-        }
-        normalizer += static_cast<T>(call_.eps);
-        const T factor = reciprocal_for<T>(normalizer, out_, value_width_);
-        char* to = static_cast<char*>(call_.out) +
-                   (batch * call_.heads + head) * call_.value_dim * bytes_of(call_.value_dtype);
-        store_row<T>(to, call_.value_dtype, out_, call_.value_dim, factor);
+    // A number of the state, once it has decayed and `x` is added.
+    template <bool Adds, bool Decays>
+    T updated(T* at, T x) const {
+        if constexpr (Decays) *at *= left_;
+        if constexpr (Adds) *at += x;
+        return *at;
+    }
+
+    char* out_row(std::int64_t batch, std::int64_t head) const {
+        const std::int64_t row = (batch * call_.heads + head) * call_.value_dim;
+        return static_cast<char*>(call_.out) + row * bytes_of(call_.value_dtype);
     }
 
     const Step& call_;
     const std::int64_t width_, value_width_;
     T *const query_, *const key_, *const value_, *const out_;
+    T *s_ = nullptr, *z_ = nullptr;
+    T left_ = T(1);
 };
 
 template <class T>
 static void step_all(const Step& call) {
-    const std::int64_t items = call.batch * call.heads;
+    const std::int64_t items = call.batch * call.kv_heads;
     const std::int64_t state = items * call.dim * call.value_dim;
     // A head is too little to be drawn on its own, so threads draw several.
     const std::int64_t together = (items + 4 * call.threads - 1) / (4 * call.threads);
@@ -96,7 +125,7 @@ static void step_all(const Step& call) {
     const std::int64_t groups = (items + group - 1) / group;
     share_passes<StepPass<T>>(groups, alone ? 1 : call.threads, call, [&](std::int64_t index, auto& pass) {
         const std::int64_t end = (index + 1) * group < items ? (index + 1) * group : items;
-        for (std::int64_t i = index * group; i < end; ++i) pass.run(i / call.heads, i % call.heads);
+        for (std::int64_t i = index * group; i < end; ++i) pass.run(i / call.kv_heads, i % call.kv_heads);
     });
 }
 

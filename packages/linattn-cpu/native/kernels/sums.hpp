@@ -2,7 +2,7 @@
 // part starts from, and both halves of non-causal attention.
 #pragma once
 
-#include "inputs.hpp"
+#include "decay.hpp"
 #include "state.hpp"
 
 LINATTN_BEGIN
@@ -23,45 +23,91 @@ private:
     T* columns_;
 };
 
-// z += the sum of weights[t] rows[t].
+// z = left z + the sum of weights[t] rows[t].
 template <class T>
-static inline void add_weighted_rows(const Sums<T>& sums, const T* rows, const T* weights, int count) {
+static inline void add_weighted_rows(const Sums<T>& sums, const T* rows, const T* weights, int count, T left = T(1)) {
     for (std::int64_t d = 0; d < sums.s.rows; d += W<T>) {
         Vec<T> sum{};
         for (int t = 0; t < count; ++t) sum += weights[t] * load<T>(rows + t * sums.s.rows + d);
-        kahan_add<T>(sums.z + d, sums.z_compensation + d, sum);
+        kahan_add<T, true>(sums.z + d, sums.z_compensation + d, sum, left);
     }
 }
 
-// S += phi(k) v^T, z += phi(k) over a range of keys.
+// z = left z + the sum of rows.
+template <class T>
+static inline void add_rows(const Sums<T>& sums, const T* rows, int count, T left = T(1)) {
+    for (std::int64_t d = 0; d < sums.s.rows; d += W<T>) {
+        Vec<T> sum{};
+        for (int t = 0; t < count; ++t) sum += load<T>(rows + t * sums.s.rows + d);
+        kahan_add<T, true>(sums.z + d, sums.z_compensation + d, sum, left);
+    }
+}
+
+// S += phi(k) v^T, z += phi(k) over a range of keys, each as the end of the range has it.
 template <class T>
 class KeySums {
 public:
     KeySums(Arena& arena, const Attention& call)
         : adder_(arena, call.dim),
           key_(arena.take<T>(kBlock * padded<T>(call.dim))),
-          value_(arena.take<T>(kBlock * padded<T>(call.value_dim))),
-          key_sum_(arena.take<T>(padded<T>(call.dim))) {}
+          value_(arena.take<T>(kBlock * padded<T>(call.value_dim))) {}
 
-    void add(const Attention& call, const Item& item, Range range, const Sums<T>& sums) const {
+    // Returns the sum of the range's decay.
+    double add(const Attention& call, const Item& item, Range range, const Sums<T>& sums) const {
+        if (call.log_decay != nullptr) return add_decaying(call, item, range, sums);
         const Inputs<T> inputs(call, item);
         if (range.high > item.keys) range.high = item.keys;
         for (std::int64_t first = range.low; first < range.high; first += kBlock) {
-            const int size = static_cast<int>(round_up(rows_at(first, range.high, kBlock), kChunk));
-            inputs.keys(first, size, key_);
-            inputs.values(first, size, value_);
+            const int size = load_block(inputs, first, range.high);
             adder_.add(sums, key_, value_, size);
-            sum_of_rows<T>(key_, size, sums.s.rows, key_sum_);
-            sums.add_to_z(key_sum_);
+            add_rows<T>(sums, key_, size);
         }
+        return 0;
     }
 
 private:
+    // From the last block to the first, so that a sum of logarithms says what is left of a block.
+    double add_decaying(const Attention& call, const Item& item, Range range, const Sums<T>& sums) const {
+        const Inputs<T> inputs(call, item, Direction::backwards);
+        double later = 0;
+        if (range.high > item.keys) range.high = item.keys;
+        for (std::int64_t blocks = (range.high - range.low + kBlock - 1) / kBlock; blocks > 0; --blocks) {
+            const std::int64_t first = range.low + (blocks - 1) * kBlock;
+            const int size = load_block(inputs, first, range.high);
+            T left[kBlock] = {};
+            inputs.log_decays(first, rows_at(first, range.high, kBlock), left);
+            later = logs_to_end(left, later);
+            exponentiate<T>(kBlock, left);
+            scale_rows<T>(left, size, sums.s.rows, key_);
+            adder_.add(sums, key_, value_, size);
+            add_rows<T>(sums, key_, size);
+        }
+        return later;
+    }
+
+    // g[j] = the sum of g past j and of what comes `later`, of kBlock positions; returns the sum of all.
+    static double logs_to_end(T* g, double later) {
+        for (int j = kBlock - 1; j >= 0; --j) {
+            const T own = g[j];
+            g[j] = static_cast<T>(later);
+            later += own;
+        }
+        return later;
+    }
+
+    int load_block(const Inputs<T>& inputs, std::int64_t first, std::int64_t end) const {
+        const int size = static_cast<int>(round_up(rows_at(first, end, kBlock), kChunk));
+        inputs.keys(first, size, key_);
+        inputs.values(first, size, value_);
+        return size;
+    }
+
     Adder<T> adder_;
-    T *key_, *value_, *key_sum_;
+    T *key_, *value_;
 };
 
-// dS += phi(q) g^T, dz += h phi(q) over a range of queries whose h stand in call.scratch.
+// dS += phi(q) g^T, dz += h phi(q) over a range of queries whose h stand in call.scratch, each as what comes before the
+// range has it.
 template <class T>
 class QuerySums {
 public:
@@ -70,20 +116,42 @@ public:
           query_(arena.take<T>(kBlock * padded<T>(call.dim))),
           gradient_(arena.take<T>(kBlock * padded<T>(call.value_dim))) {}
 
-    void add(const AttentionBackward& call, const Item& item, Range range, const Sums<T>& sums) const {
+    // Each query head of the item. Returns the sum of the range's decay.
+    double add(const AttentionBackward& call, const Item& item, Range range, const Sums<T>& sums) const {
+        double decay = 0;
+        for (std::int64_t group = 0; group < groups_of(call); ++group) {
+            decay = add_head(call, item.read_by(group), range, sums);
+        }
+        return decay;
+    }
+
+private:
+    double add_head(const AttentionBackward& call, const Item& item, Range range, const Sums<T>& sums) const {
         const GradientInputs<T> inputs(call, item);
-        const T* h = static_cast<const T*>(call.scratch) + first_row(call, item, call.queries);
+        const T* h = static_cast<const T*>(call.scratch) + query_row(call, item);
+        double earlier = 0;
         for (std::int64_t first = range.low; first < range.high; first += kBlock) {
             const int count = rows_at(first, range.high, kBlock);
             const int size = static_cast<int>(round_up(count, kChunk));
             inputs.queries(first, size, query_);
             inputs.gradients(first, size, gradient_);
+            if (call.log_decay != nullptr) earlier = decay_from_start(inputs, first, size, earlier, sums.s.rows);
             adder_.add(sums, query_, gradient_, size);
             add_weighted_rows<T>(sums, query_, h + first, count);
         }
+        return earlier;
     }
 
-private:
+    double decay_from_start(const Inputs<T>& inputs, std::int64_t first, int size, double earlier,
+                            std::int64_t width) const {
+        T left[kBlock];
+        inputs.log_decays(first, size, left);
+        earlier = accumulate_logs<T>(left, size, earlier);
+        exponentiate<T>(size, left);
+        scale_rows<T>(left, size, width, query_);
+        return earlier;
+    }
+
     Adder<T> adder_;
     T *query_, *gradient_;
 };
@@ -93,19 +161,40 @@ template <class T>
 class PieceSums {
 public:
     PieceSums(const Attention& call, std::int64_t items, std::int64_t pieces)
-        : call_(call), pieces_(pieces), bytes_(bytes_for(call)), scratch_(bytes_ * items * pieces) {}
+        : call_(call),
+          pieces_(pieces),
+          bytes_(bytes_for(call)),
+          scratch_(bytes_ * items * pieces),
+          decays_(call.log_decay == nullptr ? 0 : sizeof(double) * items * pieces) {}
 
     Sums<T> at(std::int64_t item, std::int64_t piece) const {
         Arena arena(static_cast<char*>(scratch_.get()) + bytes_ * (item * pieces_ + piece));
         return Sums<T>(arena, call_.dim, call_.value_dim);
     }
 
-    // Adds the pieces low .. high of an item.
-    void add(std::int64_t item, std::int64_t low, std::int64_t high, const Sums<T>& to) const {
-        for (std::int64_t piece = low; piece < high; ++piece) to.add(at(item, piece));
+    // Tells how far the state decays over a piece: by exp(decay).
+    void set_decay(std::int64_t item, std::int64_t piece, double decay) const {
+        if (call_.log_decay != nullptr) decay_of(item, piece) = decay;
+    }
+
+    // Adds the pieces low .. high of an item, in the order of a pass that meets them so.
+    void add(std::int64_t item, std::int64_t low, std::int64_t high, const Sums<T>& to,
+             Direction direction = Direction::forwards) const {
+        for (std::int64_t i = 0; i < high - low; ++i) {
+            const std::int64_t piece = direction == Direction::forwards ? low + i : high - 1 - i;
+            to.add(at(item, piece), left_after(item, piece));
+        }
     }
 
 private:
+    double& decay_of(std::int64_t item, std::int64_t piece) const {
+        return static_cast<double*>(decays_.get())[item * pieces_ + piece];
+    }
+
+    T left_after(std::int64_t item, std::int64_t piece) const {
+        return call_.log_decay == nullptr ? T(1) : static_cast<T>(__builtin_exp(decay_of(item, piece)));
+    }
+
     static std::int64_t bytes_for(const Attention& call) {
         Arena arena(nullptr);
         const Sums<T> sums(arena, call.dim, call.value_dim);
@@ -114,8 +203,44 @@ private:
 
     const Attention& call_;
     const std::int64_t pieces_, bytes_;
+    const Scratch scratch_, decays_;
+};
+
+// S and z at the end of every kBlock positions, from the pass forwards to that backwards. Only the gradient to the decay
+// reads them: N D M / kBlock numbers a head.
+template <class T>
+class Checkpoints {
+public:
+    explicit Checkpoints(const Attention& call)
+        : packed_(call.cu_seqlens != nullptr),
+          kv_heads_(call.kv_heads),
+          blocks_(call.queries / kBlock + 1),
+          numbers_(padded<T>(call.dim) * (padded<T>(call.value_dim) + 1)),
+          scratch_(call.log_decay == nullptr ? 0 : sizeof(T) * numbers_ * kv_heads_ * per_head(call)) {}
+
+    // Those after position `end` of an item: S (D, M) and behind it z (D), padded.
+    T* at(const Attention& call, const Item& item, std::int64_t end) const {
+        const std::int64_t sequence = item.state / kv_heads_;
+        const std::int64_t first = packed_ ? item.start / kBlock + sequence : sequence * blocks_;
+        const std::int64_t slot = item.head * per_head(call) + first + (end - 1) / kBlock;
+        return static_cast<T*>(scratch_.get()) + slot * numbers_;
+    }
+
+private:
+    // Sequences have at most one block more than their length fills.
+    std::int64_t per_head(const Attention& call) const {
+        return packed_ ? call.queries / kBlock + call.sequences : call.sequences * blocks_;
+    }
+
+    const bool packed_;
+    const std::int64_t kv_heads_, blocks_, numbers_;
     const Scratch scratch_;
 };
+
+// Whether a chunk ends a block of its sequence, or the range.
+LINATTN_INLINE bool ends_block(std::int64_t first, Range range) {
+    return (first + kChunk) % kBlock == 0 || first + kChunk >= range.high;
+}
 
 // Every part of a sequence is summed in two pieces: with two parts, of which only one has to be
 // summed beforehand, that makes work for both threads.

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from linattn_core.calls import AttentionCall, Gradients, Output, StepCall
 from linattn_core.decoding import DecoderDescription, NativeDecoder
-from linattn_core.masked import erased
 from linattn_core.native import (
     Fields,
+    address,
     addresses,
     check_own_memory,
     contiguous,
     new_gradients,
     readable,
     strided,
-    unsupported,
     written_in_place,
 )
 from linattn_core.state import LinearAttentionState, accumulation_dtype
@@ -27,7 +28,7 @@ _NONE = torch.empty(0, device="cpu")  # its address is null
 
 
 class CpuBackend:
-    """Runs calls on CPU tensors, except those that `linattn_core.native.unsupported` names.
+    """Runs every call on CPU tensors.
 
     Feature map, sums and normalizer are one pass over the sequence; the backward pass computes
     again what it needs, and keeps one number a position.
@@ -50,33 +51,32 @@ class CpuBackend:
         return None
 
     def refuses(self, call: AttentionCall | StepCall) -> str | None:
-        """Anything but CPU memory, and what the kernels lack."""
+        """Anything but CPU memory."""
         if call.query.is_cpu:
-            return unsupported(call)
+            return None
         return f"it runs on CPU tensors and these are on {call.device}; move them to the CPU."
 
     def attention(self, call: AttentionCall) -> Output:
-        call = readable(call)
+        call = readable(call, masks=True)
         (batch, heads, length, _), value = call.query.shape, call.value
         dtype, device = accumulation_dtype(value.dtype), value.device
         out = torch.empty(
             batch, heads, length, value.shape[3], dtype=value.dtype, device=device
         )  # separate sizes: torch reads them faster than a tuple
         normalizer = _NONE
-        if call.requires_grad:
+        if call.requires_grad or call.return_normalizer:
             normalizer = torch.empty(batch, heads, length, dtype=dtype, device=device)
         state = None
         if call.return_state or not call.is_causal:
             state = LinearAttentionState.zeros(
-                call.num_sequences, call.heads, call.feature_dim, call.value_dim,
+                call.num_sequences, call.kv_heads, call.feature_dim, call.value_dim,
                 dtype=dtype, device=device,
             )  # fmt: skip
-        fields = _FIELDS.attention(call)
+        fields = _attention_fields(call)
         fields["initial"] = addresses(call.initial_state)
         fields["last"] = addresses(state)
         fields["out"] = out.data_ptr()
         fields["normalizer"] = normalizer.data_ptr()
-        fields["threads"] = torch.get_num_threads()
         _native.attention_forward(fields)
         return Output(out, normalizer, state)
 
@@ -86,14 +86,17 @@ class CpuBackend:
         output: Output,
         grad_out: Tensor,
         grad_state: LinearAttentionState | None,
+        grad_normalizer: Tensor | None = None,
     ) -> Gradients:
         # Named, because the kernel is handed addresses and these may be copies.
-        mask, call, grad_state = call.attn_mask, readable(call), contiguous(grad_state)
+        call, grad_state = readable(call, masks=True), contiguous(grad_state)
         out, normalizer = output.out.contiguous(), output.normalizer.contiguous()
+        grad_normalizer = None if grad_normalizer is None else grad_normalizer.contiguous()
         state = call.initial_state if call.is_causal else contiguous(output.state)
         gradients, scratch = new_gradients(call), torch.empty_like(normalizer)
-        fields = _FIELDS.attention(call)
+        fields = _attention_fields(call)
         fields["grad_out"] = strided(grad_out)
+        fields["grad_normalizer"] = address(grad_normalizer)
         fields["grad_last"] = addresses(grad_state)
         fields["state"] = addresses(state)
         fields["out"] = out.data_ptr()
@@ -103,14 +106,22 @@ class CpuBackend:
         fields["grad_key"] = gradients.key.data_ptr()
         fields["grad_value"] = gradients.value.data_ptr()
         fields["grad_initial"] = addresses(gradients.initial_state)
-        fields["threads"] = torch.get_num_threads()
+        fields["grad_log_decay"] = address(gradients.log_decay)
         _native.attention_backward(fields)
-        return erased(gradients, mask)
+        return gradients
 
     def step(self, call: StepCall) -> Tensor:
         check_own_memory(call.state)
-        out = call.value.new_empty(call.value.shape)
+        value, slots, decay = call.value, call.state_indices, call.log_decay
+        out = value.new_empty(call.batch, call.heads, call.value_dim)
+        # Named, because the kernel is handed addresses and these may be copies.
+        slots = None if slots is None else slots.to(torch.int64).contiguous()
+        decay = None if decay is None else decay.contiguous()
         fields = _FIELDS.step(call)
+        fields["kv_heads"] = call.kv_heads
+        fields["state_indices"] = address(slots)
+        fields["log_decay"] = address(decay)
+        fields["normalize"] = call.normalize
         fields["out"] = out.data_ptr()
         fields["threads"] = torch.get_num_threads()
         _native.step(fields)
@@ -124,3 +135,13 @@ class CpuBackend:
     def compile_decoder(self, description: DecoderDescription, weights: str) -> NativeDecoder:
         """See `linattn_core.protocols.DecoderBackend`."""
         return decoder.CpuDecoder(description, weights)
+
+
+def _attention_fields(call: AttentionCall) -> dict[str, Any]:
+    fields = _FIELDS.attention(call)
+    fields["kv_heads"] = call.kv_heads
+    fields["mask"] = address(call.attn_mask)
+    fields["log_decay"] = address(call.log_decay)
+    fields["normalize"] = call.normalize
+    fields["threads"] = torch.get_num_threads()
+    return fields

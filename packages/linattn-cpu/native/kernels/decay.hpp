@@ -1,0 +1,114 @@
+// How much of earlier positions is left. With g_m the logarithms of the decay, at most 0 each, all factors are exp of
+// sums of them, never of differences: none exceeds 1.
+#pragma once
+
+#include "inputs.hpp"
+
+LINATTN_BEGIN
+
+// Row i of `count` rows *= factors[i].
+template <class T>
+LINATTN_LOOP void scale_rows(const T* factors, int count, std::int64_t width, T* rows) {
+    for (int i = 0; i < count; ++i, rows += width) {
+        for (std::int64_t d = 0; d < width; d += W<T>) store<T>(rows + d, load<T>(rows + d) * factors[i]);
+    }
+}
+
+// x *= y, of `count` numbers, a multiple of a vector.
+template <class T>
+LINATTN_INLINE void multiply_into(const T* y, std::int64_t count, T* x) {
+    for (std::int64_t i = 0; i < count; i += W<T>) store<T>(x + i, load<T>(x + i) * load<T>(y + i));
+}
+
+// Every row of (rows, kChunk) *= factors (kChunk).
+template <class T>
+LINATTN_LOOP void scale_columns(const T* factors, std::int64_t rows, T* columns) {
+    for (std::int64_t r = 0; r < rows; ++r) multiply_into<T>(factors, kChunk, columns + r * kChunk);
+}
+
+// x[i] = the sum of x up to and with i, for x (count); returns the last.
+template <class T>
+LINATTN_INLINE double accumulate_logs(T* x, int count, double sum = 0) {
+    for (int i = 0; i < count; ++i) x[i] = static_cast<T>(sum += x[i]);
+    return sum;
+}
+
+// x = exp(x) for x <= 0, of `count` numbers, a multiple of a vector.
+template <class T>
+LINATTN_LOOP void exponentiate(std::int64_t count, T* x) {
+    for (std::int64_t i = 0; i < count; i += W<T>) store<T>(x + i, exp_of_negative(load<T>(x + i)));
+}
+
+// What passes each position m of a chunk: the sum of x_ij over j < m <= i, for x (kChunk, kChunk).
+template <class T>
+LINATTN_LOOP void sum_passing(const T* x, T* passing) {
+    T below[kChunk] = {};  // of each j the sum over i >= m
+    for (int m = kChunk - 1; m >= 0; --m) {
+        Vec<T> sums{};
+        for (int column = 0; column < kChunk; column += W<T>) {
+            const Vec<T> now = load<T>(below + column) + load<T>(x + m * kChunk + column);
+            store<T>(below + column, now);
+            sums += lane_numbers<T>() + T(column) < T(m) ? now : Vec<T>{};
+        }
+        passing[m] = sum<T>(sums);
+    }
+}
+
+// The factors of one chunk. Where nothing decays they are 1, and nothing is multiplied.
+template <class T>
+class ChunkDecay {
+public:
+    ChunkDecay(Arena& arena, const Attention& call)
+        : decays_(call.log_decay != nullptr),
+          between_(arena.take<T>(kChunk * kChunk)),
+          later_(arena.take<T>(kChunk * kChunk)),
+          from_start_(arena.take<T>(kChunk)) {
+        for (int i = 0; i < kChunk * kChunk && !decays_ && !arena.counts(); ++i) between_[i] = T(1);
+    }
+
+    explicit operator bool() const { return decays_; }
+    // exp of the sum of g up to and with each position: what it sees of the state before the chunk.
+    const T* from_start() const { return from_start_; }
+    // exp of the sum of g past each position: what the end of the chunk has of it.
+    const T* to_end() const { return between_ + (kChunk - 1) * kChunk; }
+    // What is left of the state before the chunk at its end.
+    T across() const { return decays_ ? from_start_[kChunk - 1] : T(1); }
+
+    void load_from(const Inputs<T>& inputs, std::int64_t first) const {
+        if (!decays_) return;
+        inputs.log_decays(first, kChunk, from_start_);
+        sum_between();
+        accumulate_logs<T>(from_start_, kChunk);
+        exponentiate<T>(kChunk * kChunk, between_);
+        exponentiate<T>(kChunk, from_start_);
+        transpose<T>(between_, kChunk, kChunk, kChunk, later_, kChunk);
+    }
+
+    // Scores (kChunk, kChunk) of query i, by rows, and key j *= exp of the sum of g over j < m <= i.
+    void within(T* scores) const {
+        if (decays_) multiply_into<T>(between_, kChunk * kChunk, scores);
+    }
+    // The same where rows are keys, `step` numbers apart.
+    void within_keys(T* scores, std::int64_t step) const {
+        for (int j = 0; j < kChunk && decays_; ++j) multiply_into<T>(later_ + j * kChunk, kChunk, scores + j * step);
+    }
+
+private:
+    // Row i: the sums of g over j < m <= i; 0 for j >= i.
+    void sum_between() const {
+        std::memset(between_, 0, sizeof(T) * kChunk);
+        for (int i = 1; i < kChunk; ++i) {
+            for (int column = 0; column < kChunk; column += W<T>) {
+                const Vec<T> lanes = lane_numbers<T>() + T(column);
+                T* at = between_ + i * kChunk + column;
+                const Vec<T> sums = load<T>(at - kChunk) + from_start_[i];
+                store<T>(at, lanes < T(i) ? sums : Vec<T>{});
+            }
+        }
+    }
+
+    const bool decays_;
+    T *const between_, *const later_, *const from_start_;
+};
+
+LINATTN_END
