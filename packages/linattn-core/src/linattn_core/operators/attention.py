@@ -114,7 +114,7 @@ def attention(
             return _wanted(call, out, state, normalizer)
         if direct.takes(call):
             return direct.differentiable(call, backend)
-    if torch.onnx.is_in_onnx_export():
+    if exported.is_exporting():
         return _wanted(call, *exported.attention(call))
     arguments = (*_FLAT.pack(call), backend)
     if is_transformed():

@@ -6,6 +6,7 @@ are as wide as in the kernels.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from linattn_core import pointwise
@@ -13,6 +14,13 @@ from linattn_core.calls import AttentionCall, StepCall
 from linattn_core.errors import expected
 from linattn_core.reference import chunked
 from linattn_core.state import LinearAttentionState, accumulation_dtype
+
+
+# Dynamo would take torch's answer to be False always.
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def is_exporting() -> bool:
+    """Whether `torch.onnx.export` traces the call."""
+    return torch.onnx.is_in_onnx_export()
 
 
 def attention(call: AttentionCall) -> tuple[Tensor, LinearAttentionState, Tensor]:

@@ -119,7 +119,7 @@ _in_place = register("step_", _SCHEMA_IN_PLACE, _step_, _shape)
 
 def step(call: StepCall, backend: str) -> tuple[Tensor, LinearAttentionState]:
     """The output (B, H, M) and the new state; that of the call stays as it was."""
-    if torch.onnx.is_in_onnx_export():
+    if exported.is_exporting():
         return exported.step(call)
     if is_transformed():
         out, s, z = _transformed(*_FLAT.pack(call), backend)
@@ -136,6 +136,6 @@ def step_(call: StepCall, backend: str) -> Tensor:
     if is_unobserved(_FLAT.tensors(call)):
         _check_numbers(call)
         return registry.select(backend, call).step(call)
-    if torch.onnx.is_in_onnx_export():
+    if exported.is_exporting():
         exported.refuse_in_place()
     return cast(Tensor, _in_place(*_FLAT.pack(call), backend))
