@@ -87,22 +87,19 @@ class Call:
 
     def program(self, backend: str) -> str:
         """Code that repeats the call; to be run in the root of the repository."""
-        lines = ["from tests.contract.judging import complaints", *self._assignments()]
-        return "\n".join([*lines, f"print(complaints(call, {backend!r}) or 'within budget')"])
 
-    def _assignments(self) -> list[str]:
         def table(sources: dict[str, str]) -> str:
             return "".join(f"        {name!r}: {x!r},\n" for name, x in sources.items())
 
-        poison = f"float('{self.poison}')"
-        return [
-            "from tests.contract.random_calls import Call",
-            "",
-            f"call = Call(\n    {self.kind!r},",
-            f"    {{\n{table(self.tensors)}    }},",
-            f"    {{\n{table(self.options)}    }},",
-            f"    {poison},\n)",
-        ]
+        return (
+            "from tests.contract.judging import complaints\n"
+            "from tests.contract.random_calls import Call\n\n"
+            f"call = Call(\n    {self.kind!r},\n"
+            f"    {{\n{table(self.tensors)}    }},\n"
+            f"    {{\n{table(self.options)}    }},\n"
+            f"    float('{self.poison}'),\n)\n"
+            f"print(complaints(call, {backend!r}) or 'within budget')\n"
+        )
 
 
 class Drawing:
@@ -120,9 +117,14 @@ class Drawing:
         self.batch = 1 if self.packed else self._of(1, 1, 2, 3, 5)
         self.groups, self.kv_heads = self._of(1, 1, 1, 2, 3), self._of(1, 2, 3)
         self.length = 1 if self.stepping else self._of(*LENGTHS)
+        inner = sorted(self._of(*range(self.length + 1)) for _ in range(self._of(0, 1, 3)))
+        self.bounds = [0, *inner, self.length]
         self.queries = self.length
         if not (self.causal or self.packed) and self._often(0.5):
             self.queries = self._of(*LENGTHS)
+        # Without eps, what is too small for a dtype leaves 0 / 0.
+        self.without_eps = self.map == "elu" and self._often(0.1)
+        self.scales = SCALES[:3] if self.without_eps else SCALES
         self.dim = self._of(*(DIMS if self.inside else DIMS[:8]))
         self.value_dim = self._of(*DIMS)
 
@@ -165,7 +167,8 @@ class Drawing:
             self.batch, self.kv_heads, self.length, self.value_dim, scale
         )
         if self.stepping or self._often(0.4):
-            shape = (self._sequences, self.kv_heads, feature_dim)
+            sequences = len(self.bounds) - 1 if self.packed else self.batch
+            shape = (sequences, self.kv_heads, feature_dim)
             tensors["s"] = self._laid(*shape, self.value_dim, f".to(torch.{self.sums})")
             tensors["z"] = self._laid(*shape, 1, f".abs().to(torch.{self.sums})") + "[..., 0]"
         if self.causal and self._often(0.35):
@@ -177,7 +180,7 @@ class Drawing:
         if not self.inside:
             return f".abs().mul({self._of(1.0, 0.3, 0.01)}).to(torch.{self.dtype})"
         positive = ".abs()" if self.map == "identity" else ""
-        return f"{positive}.mul({self._of(*SCALES)}).to(torch.{self.dtype})"
+        return f"{positive}.mul({self._of(*self.scales)}).to(torch.{self.dtype})"
 
     def _decay(self) -> str:
         shape = (self.kv_heads,)
@@ -195,8 +198,8 @@ class Drawing:
             options["feature_map"] = f"mapping({self.map!r}, {self.dim})"
         if self.groups > 1 or self._often(0.1):
             options["enable_gqa"] = "True"
-        if self._often(0.2):
-            options["eps"] = self._of("0.0", "1e-3", "1.0")
+        if self.without_eps or self._often(0.1):
+            options["eps"] = "0.0" if self.without_eps else self._of("1e-3", "1.0")
         if self._often(0.15) and self.map != "favor":
             options["normalize"] = "False"
         if self.stepping:
@@ -210,8 +213,7 @@ class Drawing:
         masks, length = {}, self.length
         kind = self._of("int32", "int64")
         if self.packed:
-            inner = sorted(self._of(*range(length + 1)) for _ in range(self._bounds))
-            masks["cu_seqlens"] = f"torch.tensor([0, {', '.join(map(str, [*inner, length]))}]"
+            masks["cu_seqlens"] = f"torch.tensor({self.bounds}"
         elif self._often(0.25):
             lengths = [self._of(0, length, self._of(*range(length + 1))) for _ in range(self.batch)]
             masks["key_lengths"] = f"torch.tensor({lengths}"
@@ -219,3 +221,13 @@ class Drawing:
         if self._often(0.3):
             masks["attn_mask"] = self._mask()
         return masks
+
+    def _mask(self) -> str:
+        """True takes part: anywhere, on one side, the same in all rows, or nowhere."""
+        batch, length = self.batch, self.length
+        shape = self._of(f"{batch}, {length}", f"{batch}, {length}", f"1, {length}")
+        mask = f"places({self._seed()}, {self._of(0.0, 0.5, 0.9, 1.0)}, {shape})"
+        if self._often(0.4):
+            side, cut = self._of("<", ">="), self._of(*range(length + 1))
+            mask = f"(torch.arange({length}) {side} {cut}).expand({batch}, -1)"
+        return f"{mask}[:, None, None]" if self._often(0.3) else mask
