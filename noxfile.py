@@ -127,8 +127,15 @@ def compat(session: nox.Session, torch: str) -> None:
     pins = Path("constraints.txt").read_text().splitlines()
     unpinned.write_text("\n".join(line for line in pins if not line.startswith("torch==")))
     session.install(
-        "-c", str(unpinned), torch, *BUILD_BACKENDS,
-        "numpy", "pytest", "pytest-xdist", "hypothesis", "tqdm",
+        "-c",
+        str(unpinned),
+        torch,
+        *BUILD_BACKENDS,
+        "numpy",
+        "pytest",
+        "pytest-xdist",
+        "hypothesis",
+        "tqdm",
     )
     folders = ("packages/linattn-core", "packages/linattn-cpu")
     editable = (argument for folder in folders for argument in ("-e", folder))

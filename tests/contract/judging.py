@@ -89,7 +89,9 @@ def by_form(
     """What a form of the definition gives in a dtype; a step is a sequence of one."""
     causal = {**options, "is_causal": True} if "is_causal" not in options else options
     # A map that computes in float32 goes with a state in float32.
-    wide = accumulation_dtype(dtype) if isinstance(options.get("feature_map"), FeatureMap) else dtype
+    wide = (
+        accumulation_dtype(dtype) if isinstance(options.get("feature_map"), FeatureMap) else dtype
+    )
     cast = {name: x.to(wide if name in ("s", "z") else dtype) for name, x in tensors.items()}
     return _evaluated(call, form, cast, causal)
 
@@ -97,7 +99,9 @@ def by_form(
 def _evaluated(call: Call, attend: Any, tensors: Results, options: dict[str, Any]) -> Results:
     """Results by name, with gradients where the kind of call has any."""
     if call.kind in ("gradients", "step"):
-        return evaluate(attend, {n: x.detach().requires_grad_() for n, x in tensors.items()}, options)
+        return evaluate(
+            attend, {n: x.detach().requires_grad_() for n, x in tensors.items()}, options
+        )
     tensors = {name: x.detach() for name, x in tensors.items()}
     options = {**options, "return_state": call.kind == "slots"}
     if "log_decay" in tensors:

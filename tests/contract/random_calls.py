@@ -49,7 +49,8 @@ def places(seed: int, share: float, *shape: int) -> Tensor:
 
 def mapping(name: str, head_dim: int) -> FeatureMap:
     """A map that is not applied inside kernels; a random one is the same in every call."""
-    seeded = {"generator": torch.Generator("cpu").manual_seed(0)} if name in ("favor", "rff") else {}
+    random_map = name in ("favor", "rff")
+    seeded = {"generator": torch.Generator("cpu").manual_seed(0)} if random_map else {}
     return get_feature_map(name, head_dim, **seeded).to(torch.get_default_device())
 
 
@@ -163,9 +164,7 @@ class Drawing:
             "key": self._laid(self.batch, self.kv_heads, self.length, self.dim, self._features()),
         }
         scale = f".mul({self._of(*SCALES)}).to(torch.{self.dtype})"
-        tensors["value"] = self._laid(
-            self.batch, self.kv_heads, self.length, self.value_dim, scale
-        )
+        tensors["value"] = self._laid(self.batch, self.kv_heads, self.length, self.value_dim, scale)
         if self.stepping or self._often(0.4):
             sequences = len(self.bounds) - 1 if self.packed else self.batch
             shape = (sequences, self.kv_heads, feature_dim)

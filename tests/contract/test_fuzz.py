@@ -75,4 +75,3 @@ def test_a_refusal_is_counted_with_its_arguments() -> None:
     assert not tally.accepted
     assert "0 + 1" in tally.table(["reference"])
     assert "not today" in next(iter(tally.reasons))
-

@@ -15,7 +15,8 @@ def call(indices: list[int], slots: int = 4) -> StepCall:
     b = len(indices)
     pool = LinearAttentionState(torch.rand(slots, 2, 3, 5), torch.rand(slots, 2, 3))
     tensors = torch.randn(b, 2, 3), torch.randn(b, 2, 3), torch.randn(b, 2, 5)
-    return StepCall(*tensors, pool, state_indices=torch.tensor(indices), log_decay=-torch.ones(b, 2))
+    numbers = torch.tensor(indices)
+    return StepCall(*tensors, pool, state_indices=numbers, log_decay=-torch.ones(b, 2))
 
 
 def test_the_recorded_step_serves_other_slots() -> None:
@@ -26,9 +27,7 @@ def test_the_recorded_step_serves_other_slots() -> None:
     def run(*tensors: torch.Tensor) -> torch.Tensor:
         q, k, v, decay, indices, s, z = tensors
         return step(
-            StepCall(
-                q, k, v, LinearAttentionState(s, z), state_indices=indices, log_decay=decay
-            )
+            StepCall(q, k, v, LinearAttentionState(s, z), state_indices=indices, log_decay=decay)
         )
 
     example = first.state.clone()

@@ -36,7 +36,9 @@ def attention(call: AttentionCall) -> tuple[Tensor, LinearAttentionState, Tensor
         raise _refusal("sequences that are not packed", "cu_seqlens", advice)
     options = call._replace(return_state=True, return_normalizer=True)._asdict()
     del options["requires_grad"]
-    wide = {x: options[x].to(accumulation_dtype(call.value_dtype)) for x in ("query", "key", "value")}
+    wide = {
+        x: options[x].to(accumulation_dtype(call.value_dtype)) for x in ("query", "key", "value")
+    }
     out, normalizer, state = chunked(**{**options, **wide})
     return out.to(call.value_dtype), state, normalizer + call.eps
 

@@ -7,7 +7,6 @@ from torch import Tensor
 
 from linattn_core import pointwise
 from linattn_core.calls import StepCall
-from linattn_core.state import LinearAttentionState
 
 # torch shares elementwise work among threads from this many elements on. Below it, products and
 # their sum cost less than a matrix product, which wakes the threads however small it is.
