@@ -69,7 +69,7 @@ class Tally:
         return "\n".join(rows)
 
 
-def run(calls: int, seed: int, backends: Sequence[str], most: int = 10) -> Tally:
+def run(calls: int, seed: int, backends: Sequence[str], most: int = 20) -> Tally:
     """Makes calls of so many seeds on each backend, until `most` have failed."""
     tally = Tally()
     for number in tqdm(range(seed, seed + calls), unit="call", disable=None):

@@ -163,7 +163,7 @@ class Drawing:
             "query": self._laid(self.batch, heads, self.queries, self.dim, self._features()),
             "key": self._laid(self.batch, self.kv_heads, self.length, self.dim, self._features()),
         }
-        scale = f".mul({self._of(*SCALES)}).to(torch.{self.dtype})"
+        scale = f".mul({self._of(*self._value_scales())}).to(torch.{self.dtype})"
         tensors["value"] = self._laid(self.batch, self.kv_heads, self.length, self.value_dim, scale)
         if self.stepping or self._often(0.4):
             sequences = len(self.bounds) - 1 if self.packed else self.batch
@@ -173,6 +173,12 @@ class Drawing:
         if self.causal and self._often(0.35):
             tensors["log_decay"] = self._decay()
         return tensors
+
+    def _value_scales(self) -> tuple[float, ...]:
+        """Where float16 is exact to eps, also as the gradient of a map that computes in it."""
+        if self.dtype != "float16":
+            return SCALES
+        return (1.0, 1.0, 0.0, 0.1, 30.0, *((1e4,) if self.inside else ()))
 
     def _features(self) -> str:
         """What queries and keys are of numbers: as large as the map bears, no denominator 0."""

@@ -43,8 +43,9 @@ def _noncausal(x: Features) -> Sums:
     s, z = x.state
     s = s + (x.key.mT.to(x.value.dtype) @ x.value).to(s.dtype)
     z = z + x.key.sum(-2).to(z.dtype)
-    query = x.query.to(s.dtype)
-    return Sums(query @ s, query @ z[..., None], LinearAttentionState(s, z))
+    # Of two dtypes where a map of half-precision keys computes in float32.
+    read = x.query.to(s.dtype) @ s, x.query.to(z.dtype) @ z[..., None]
+    return Sums(*read, LinearAttentionState(s, z))
 
 
 def _causal(x: Features, chunk_size: int) -> Sums:
