@@ -12,9 +12,9 @@ from linattn_core.calls import StepCall
 from linattn_core.checks import check_decay, check_slot_indices
 from linattn_core.operators import exported
 from linattn_core.operators.library import Flat, register
-from linattn_core.operators.transforms import transformable
+from linattn_core.operators.transforms import refuse_in_place, transformable
 from linattn_core.state import LinearAttentionState
-from linattn_core.torch_private import is_transformed, is_unobserved
+from linattn_core.torch_private import is_mapped, is_transformed, is_unobserved
 
 _FLAT = Flat(StepCall)
 _SCHEMA = f"({_FLAT.schema}, str backend) -> (Tensor out, Tensor s, Tensor z)"
@@ -138,4 +138,6 @@ def step_(call: StepCall, backend: str) -> Tensor:
         return registry.select(backend, call).step(call)
     if exported.is_exporting():
         exported.refuse_in_place()
+    if is_mapped(_FLAT.tensors(call)):
+        refuse_in_place()
     return cast(Tensor, _in_place(*_FLAT.pack(call), backend))
