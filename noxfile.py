@@ -64,6 +64,7 @@ TEST_TOOLS = (
     "pytest", "pytest-xdist", "hypothesis", "import-linter", "grimp", "nox",
     "nvidia-cuda-cuobjdump", "nvidia-cuda-nvdisasm",  # read the machine code of the CUDA kernels
     "cupy-cuda13x", "nvidia-cuda-nvrtc",  # compile the prototypes
+    "onnxruntime", "onnxscript",  # run what torch.onnx.export makes
 )  # fmt: skip
 # What a wheel has to pass: the contract's short form, every instruction set, compiled decoders.
 WHEEL_TESTS = (
@@ -112,6 +113,13 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session
+def fuzz(session: nox.Session) -> None:
+    """Make 20,000 random calls of every live backend beside the oracle; see `-- --help`."""
+    install_packages(session, "hypothesis", "pytest", "tqdm", cuda="AUTO")
+    session.run("python", "-m", "tests.contract.fuzz", *session.posargs)
+
+
+@nox.session
 @nox.parametrize("torch", [f"torch=={OLDEST_TORCH}.*", "torch"], ids=["oldest", "newest"])
 def compat(session: nox.Session, torch: str) -> None:
     """Run the contract suite with the oldest torch that is promised and the newest there is."""
@@ -119,7 +127,15 @@ def compat(session: nox.Session, torch: str) -> None:
     pins = Path("constraints.txt").read_text().splitlines()
     unpinned.write_text("\n".join(line for line in pins if not line.startswith("torch==")))
     session.install(
-        "-c", str(unpinned), torch, *BUILD_BACKENDS, "numpy", "pytest", "pytest-xdist", "hypothesis"
+        "-c",
+        str(unpinned),
+        torch,
+        *BUILD_BACKENDS,
+        "numpy",
+        "pytest",
+        "pytest-xdist",
+        "hypothesis",
+        "tqdm",
     )
     folders = ("packages/linattn-core", "packages/linattn-cpu")
     editable = (argument for folder in folders for argument in ("-e", folder))

@@ -128,6 +128,8 @@ DIFFERENTIATED = [
     SMALL.with_(log_decay="heads", initial_state=True),
     SMALL.with_(log_decay="positions", mask="gaps", initial_state=True),
     SMALL.with_(log_decay="positions", batch=1, cu_seqlens=(0, 1, 4)),
+    SMALL.with_(kv_heads=1, log_decay="positions", initial_state=True, mask="left"),
+    SMALL.with_(kv_heads=1, batch=1, cu_seqlens=(0, 1, 4), initial_state=True, is_causal=False),
     SMALL.with_(normalize=False, log_decay="positions"),
     SMALL.with_(return_normalizer=True),
     SMALL.with_(return_normalizer=True, normalize=False, is_causal=False),

@@ -248,7 +248,8 @@ def test_steps_equal_the_whole(groups: int, per_head: bool, normalize: bool, bac
     assert_all_agree(evaluate(by_steps, tensors, {}), whole)
 
 
-def test_step_gradients(backend: str) -> None:
+@pytest.mark.parametrize("normalize", [True, False])
+def test_step_gradients(normalize: bool, backend: str) -> None:
     dtype = widest(backend)
     if dtype != torch.float64:
         pytest.skip("rounding drowns finite differences")
@@ -258,7 +259,7 @@ def test_step_gradients(backend: str) -> None:
     def attend(q, k, v, s, z, decay):
         out, state = linear_attention_step(
             q - 0.5, k - 0.5, v, LinearAttentionState(s, z), log_decay=-decay - 0.1,
-            enable_gqa=True, backend=backend,
+            enable_gqa=True, normalize=normalize, backend=backend,
         )  # fmt: skip
         return out, *state
 
@@ -308,6 +309,15 @@ def test_explain_takes_the_arguments_of_the_call() -> None:
         state_indices=torch.tensor([3]), inplace=True, enable_gqa=True, log_decay=-torch.ones(2),
     )  # fmt: skip
     assert step["reference"] == "accepts"
+
+
+@pytest.mark.parametrize("stepping", [False, True])
+def test_explain_names_an_argument_that_the_call_does_not_have(stepping: bool) -> None:
+    q = torch.randn(1, 2, 5, 3)
+    rows = (q[:, :, 0],) * 3 if stepping else (q, q, q)
+    state = LinearAttentionState.zeros(1, 2, 3, 3) if stepping else None
+    with pytest.raises(TypeError, match="got 'log_deca'; did you mean 'log_decay'"):
+        explain(*rows, state, log_deca=None)
 
 
 @pytest.mark.parametrize("options", [{"normalize": False}, {"return_normalizer": True}], ids=str)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -101,3 +102,23 @@ def test_what_transforms_cannot_do_is_said(backend: str) -> None:
         NotImplementedError, match=r"first derivatives, got a second one; .*chunked"
     ):
         torch.func.grad(lambda x: torch.func.grad(attend)(x, k, v).sum())(q)
+
+
+def test_a_step_in_place_is_not_mapped(backend: str) -> None:
+    q, k, v = (x[:, :, 0] for x in inputs(backend))
+
+    def step(x: Tensor) -> Tensor:
+        state = LinearAttentionState.zeros(3, 2, 4, 3, dtype=q.dtype)
+        return linear_attention_step(x, k, v, state, inplace=True, backend=backend)[0]
+
+    with pytest.raises(ValueError, match="vmap: expected a step that returns its state"):
+        torch.func.vmap(step)(torch.stack((q, q)))
+
+
+@pytest.mark.parametrize("transform", [torch.func.jacfwd, torch.func.hessian])
+def test_forward_mode_over_a_transform_is_refused(transform: Any, backend: str) -> None:
+    """Also where a reverse-mode transform hides the tangents."""
+    q, k, v = inputs(backend)
+    attend = attending(backend, is_causal=True)
+    with pytest.raises(NotImplementedError, match="reverse mode only, got a forward-mode one"):
+        transform(lambda x: attend(x, k, v))(q)

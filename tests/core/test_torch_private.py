@@ -17,7 +17,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import linattn_core
 from linattn_core import LinearAttentionState, linear_attention
-from linattn_core.torch_private import in_forward_mode, is_unobserved, outside_every_mode
+from linattn_core.torch_private import (
+    in_forward_mode,
+    is_mapped,
+    is_unobserved,
+    outside_every_mode,
+)
 
 PRIVATE = re.compile(r"\b(torch(\.\w+)*|pytree|forward_ad)\._(?!_)|from torch.* import _")
 
@@ -106,6 +111,20 @@ def test_what_transforms_a_function_is_noticed() -> None:
     torch.jit.trace(function, torch.ones(2), check_trace=False)
     make_fx(function)(torch.ones(2))
     assert seen == [False] * 4
+
+
+def test_a_mapped_tensor_is_noticed() -> None:
+    """Without is_mapped, a step in place under vmap would fail in the dispatcher's words."""
+    seen = []
+    constant = torch.ones(2)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        seen.append((is_mapped([None, x]), is_mapped([constant])))
+        return x.sum()
+
+    torch.func.vmap(function)(torch.ones(2, 2))
+    torch.func.grad(function)(torch.ones(2))
+    assert seen == [(True, False), (False, False)]
 
 
 class Subclass(torch.Tensor):

@@ -129,7 +129,8 @@ def _wide_decay(decay: Tensor, value: Tensor, *shapes: tuple[int, ...]) -> Tenso
     _check_tensor("log_decay", decay)
     if not decay.is_floating_point():
         raise TypeError(expected("log_decay", "floating point", decay.dtype, "convert it"))
-    if tuple(decay.shape) not in shapes:
+    # Shapes of other lengths are not compared: that would compare a batch with a number of heads.
+    if tuple(decay.shape) not in [x for x in shapes if len(x) == decay.dim()]:
         wanted = " or ".join(f"{x}" for x in shapes)
         raise ValueError(expected("log_decay", f"shape {wanted}", f"shape {tuple(decay.shape)}"))
     if decay.device != value.device:

@@ -211,10 +211,15 @@ def check_options(eps: float, backend: str, **flags: bool) -> None:
         raise TypeError(expected("eps", "a number", _kind(eps)))
     if not 0 <= eps < math.inf:
         raise ValueError(expected("eps", "0 or more, finite", eps))
-    if not isinstance(backend, str):
-        advice = "pass 'auto' for the fastest"
-        raise TypeError(expected("backend", "a name", _kind(backend), advice))
+    check_backend_name(backend)
     check_flags(**flags)
+
+
+def check_backend_name(name: str) -> None:
+    """Checks that it is text; whether a backend has it is checked where backends are known."""
+    if not isinstance(name, str):
+        advice = "pass 'auto' for the fastest"
+        raise TypeError(expected("backend", "a name", _kind(name), advice))
 
 
 def check_decay(decay: Tensor) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from linattn_core import registry
+from linattn_core.checks import check_backend_name
 
 #: What `backend="auto"` stands for: "auto", or the name given to the latest open `use_backend`.
 current = "auto"
@@ -32,7 +33,9 @@ def use_backend(name: str) -> Iterator[None]:
 
     Raises:
         ValueError: no backend of that name is live.
+        TypeError: no name.
     """
+    check_backend_name(name)
     if name != "auto":
         registry.named(name)
     own = [name]

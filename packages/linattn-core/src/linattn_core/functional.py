@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from typing import Any, Literal, overload
 
 import torch
@@ -17,7 +19,7 @@ from linattn_core.arguments import (
     returned,
 )
 from linattn_core.calls import AttentionCall, StepCall
-from linattn_core.errors import expected
+from linattn_core.errors import expected, near, shown
 from linattn_core.feature_maps.base import FeatureMap
 from linattn_core.mapping import (
     check_bare_sums,
@@ -26,6 +28,7 @@ from linattn_core.mapping import (
     map_features,
     without_padding,
 )
+from linattn_core.operators import transforms
 from linattn_core.registry import answers
 from linattn_core.state import LinearAttentionState
 from linattn_core.torch_private import in_forward_mode
@@ -293,7 +296,11 @@ def explain(
 
     Returns:
         {name: answer}, in the order in which "auto" asks.
+
+    Raises:
+        ValueError, TypeError: what the call raises whatever the backend.
     """
+    _check_options_known(linear_attention if state is None else linear_attention_step, options)
     tensors, name = (query, key, value), left_for_kernels(feature_map)
     enable_gqa = options.pop("enable_gqa", False)
     if state is not None:
@@ -302,6 +309,14 @@ def explain(
         return answers(_ready_step(step, feature_map, backend, inplace, enable_gqa))
     call = AttentionCall(*tensors, feature_map=name, **options)
     return answers(_ready(call, feature_map, backend, enable_gqa))
+
+
+def _check_options_known(call: Callable[..., Any], options: dict[str, Any]) -> None:
+    for name in options:
+        known = list(inspect.signature(call).parameters)
+        if name not in known:
+            what = f"an argument of {call.__name__}"
+            raise TypeError(expected("explain", what, shown(name), near(name, known)))
 
 
 def _ready(
@@ -370,11 +385,4 @@ def _refuse_tangents(call: AttentionCall | StepCall, state: LinearAttentionState
         return
     tensors = (call.query, call.key, call.value, call.log_decay, *(state or ()))
     if any(x is not None and forward_ad.unpack_dual(x).tangent is not None for x in tensors):
-        raise NotImplementedError(
-            expected(
-                "linear attention",
-                "derivatives in reverse mode only",
-                "a forward-mode one (a jvp)",
-                "differentiate linattn_core.reference.chunked, or use torch.autograd.grad",
-            )
-        )
+        transforms.refuse_forward_mode()

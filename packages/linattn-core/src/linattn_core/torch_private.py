@@ -79,6 +79,13 @@ def is_transformed() -> bool:
     )
 
 
+def is_mapped(tensors: Iterable[Tensor | None]) -> bool:
+    """Whether `torch.func.vmap` maps over one of the tensors; not asked while a compiler traces."""
+    if torch.compiler.is_compiling():
+        return False
+    return any(x is not None and torch._C._functorch.is_batchedtensor(x) for x in tensors)
+
+
 _KINDS = (Tensor, torch.nn.Parameter)
 _AUTOGRAD = torch._C.DispatchKey.AutogradFunctionality
 _THREAD = frozenset({"BackendSelect", "ADInplaceOrView"})

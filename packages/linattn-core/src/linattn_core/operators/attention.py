@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from linattn_core.calls import AttentionCall, Gradients, Output
-from linattn_core.operators import direct
+from linattn_core.operators import direct, exported
 from linattn_core.operators.attention_backward import attention_backward
 from linattn_core.operators.library import Flat, joined, pair, parted, register, results
 from linattn_core.operators.transforms import transformable
@@ -114,6 +114,8 @@ def attention(
             return _wanted(call, out, state, normalizer)
         if direct.takes(call):
             return direct.differentiable(call, backend)
+    if exported.is_exporting():
+        return _wanted(call, *exported.attention(call))
     arguments = (*_FLAT.pack(call), backend)
     if is_transformed():
         out, s, z, normalizer = _transformed(*arguments)

@@ -10,10 +10,11 @@ from torch import Tensor
 from linattn_core import pointwise, registry
 from linattn_core.calls import StepCall
 from linattn_core.checks import check_decay, check_slot_indices
+from linattn_core.operators import exported
 from linattn_core.operators.library import Flat, register
-from linattn_core.operators.transforms import transformable
+from linattn_core.operators.transforms import refuse_in_place, transformable
 from linattn_core.state import LinearAttentionState
-from linattn_core.torch_private import is_transformed, is_unobserved
+from linattn_core.torch_private import is_mapped, is_transformed, is_unobserved
 
 _FLAT = Flat(StepCall)
 _SCHEMA = f"({_FLAT.schema}, str backend) -> (Tensor out, Tensor s, Tensor z)"
@@ -118,6 +119,8 @@ _in_place = register("step_", _SCHEMA_IN_PLACE, _step_, _shape)
 
 def step(call: StepCall, backend: str) -> tuple[Tensor, LinearAttentionState]:
     """The output (B, H, M) and the new state; that of the call stays as it was."""
+    if exported.is_exporting():
+        return exported.step(call)
     if is_transformed():
         out, s, z = _transformed(*_FLAT.pack(call), backend)
         return out, LinearAttentionState(s, z)
@@ -133,4 +136,8 @@ def step_(call: StepCall, backend: str) -> Tensor:
     if is_unobserved(_FLAT.tensors(call)):
         _check_numbers(call)
         return registry.select(backend, call).step(call)
+    if exported.is_exporting():
+        exported.refuse_in_place()
+    if is_mapped(_FLAT.tensors(call)):
+        refuse_in_place()
     return cast(Tensor, _in_place(*_FLAT.pack(call), backend))

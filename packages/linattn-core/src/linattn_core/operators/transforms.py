@@ -6,7 +6,7 @@ torch's own way to register an operator's gradient has no form that these transf
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import torch
 from torch import Tensor
@@ -36,7 +36,10 @@ def transformable(
         results = apply(*(_joined(x, dim, info.batch_size) for x, dim in pairs))
         return tuple(_parted(x, info.batch_size) for x in results), (0,) * len(results)
 
-    methods = {"forward": kernel, "setup_context": context, "backward": backward, "vmap": rule}
+    methods = {
+        "forward": kernel, "setup_context": context, "backward": backward, "vmap": rule,
+        "jvp": refuse_forward_mode,
+    }  # fmt: skip
     members = {name: staticmethod(method) for name, method in methods.items()}
     made = cast(Any, type("Transformable", (torch.autograd.Function,), members))
     apply: Callable[..., Any] = made.apply
@@ -52,6 +55,34 @@ def refuse_second_derivatives(ctx: Any, *_: Tensor) -> tuple[Tensor, ...]:
             "a second one",
             "differentiate linattn_core.reference.chunked, or use torch.autograd.grad",
         )
+    )
+
+
+def refuse_forward_mode(*_: Any) -> NoReturn:
+    """The forward-mode derivative of an operator.
+
+    Raises:
+        NotImplementedError: always.
+    """
+    raise NotImplementedError(
+        expected(
+            "linear attention",
+            "derivatives in reverse mode only",
+            "a forward-mode one (a jvp)",
+            "differentiate linattn_core.reference.chunked, or use torch.autograd.grad",
+        )
+    )
+
+
+def refuse_in_place() -> NoReturn:
+    """A step in place, as the states of mapped calls lie in no one memory.
+
+    Raises:
+        ValueError: always.
+    """
+    advice = "pass inplace=False and use the returned state"
+    raise ValueError(
+        expected("torch.func", "a step that returns its state", "inplace=True", advice)
     )
 
 

@@ -43,22 +43,23 @@ def _noncausal(x: Features) -> Sums:
     s, z = x.state
     s = s + (x.key.mT.to(x.value.dtype) @ x.value).to(s.dtype)
     z = z + x.key.sum(-2).to(z.dtype)
-    query = x.query.to(s.dtype)
-    return Sums(query @ s, query @ z[..., None], LinearAttentionState(s, z))
+    # Of two dtypes where a map of half-precision keys computes in float32.
+    read = x.query.to(s.dtype) @ s, x.query.to(z.dtype) @ z[..., None]
+    return Sums(*read, LinearAttentionState(s, z))
 
 
 def _causal(x: Features, chunk_size: int) -> Sums:
     q, k, v = (_into_chunks(y, chunk_size) for y in x[:3])
     weights = (q @ k.mT).tril()  # (B, H, chunks, C, C)
-    across = None
+    passing = None
     if x.decay is not None:
         g = _into_chunks(x.decay[..., None], chunk_size)[..., 0]  # (B, H, chunks, C)
         weights = weights * decay.between(g)
         q, k = q * decay.from_start(g), k * decay.to_end(g)
-        across = decay.across(g)  # (B, H, chunks, 1)
+        passing = g.sum(-1)  # (B, H, chunks)
     s, z = x.state
-    s_before, s = _before((k.mT.to(v.dtype) @ v).to(s.dtype), s, across)  # (B, H, chunks, F, M)
-    z_before, z = _before(k.sum(-2).to(z.dtype), z, across)  # (B, H, chunks, F)
+    s_before, s = _before((k.mT.to(v.dtype) @ v).to(s.dtype), s, passing)  # (B, H, chunks, F, M)
+    z_before, z = _before(k.sum(-2).to(z.dtype), z, passing)  # (B, H, chunks, F)
     numerator = weights.to(v.dtype) @ v + q.to(s.dtype) @ s_before
     normalizer = weights.sum(-1, keepdim=True) + q.to(z.dtype) @ z_before[..., None]
     numerator, normalizer = (
@@ -70,16 +71,30 @@ def _causal(x: Features, chunk_size: int) -> Sums:
 def _into_chunks(x: Tensor, size: int) -> Tensor:
     """(B, H, N, D) -> (B, H, chunks, size, D), zeros behind the end."""
     batch, heads, length, dim = x.shape
-    padded = pad(x, (0, 0, 0, -length % size))
-    return padded.reshape(batch, heads, -(-length // size), size, dim)
+    chunks = (length + size - 1) // size  # of no negative number: ONNX rounds those towards zero
+    padded = pad(x, (0, 0, 0, chunks * size - length))
+    return padded.reshape(batch, heads, chunks, size, dim)
 
 
-def _before(local: Tensor, start: Tensor, across: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Sums before each chunk, and after the last, from each chunk's own sum (dimension 2)."""
-    if across is None:
+def _before(local: Tensor, start: Tensor, passing: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Sums before each chunk, and after the last, from each chunk's own sum (dimension 2).
+
+    `passing` is the logarithm of what is left of an earlier state after each chunk, (B, H, chunks).
+    """
+    if passing is None:
         running = torch.cat((start.unsqueeze(2), local), 2).cumsum(2)
         return running[:, :, :-1], running[:, :, -1]
-    sums, left = [start], across.view(*across.shape[:3], *(1 for _ in local.shape[3:]))
+    if torch.compiler.is_exporting():
+        return _before_at_once(local, start, passing)
+    left = passing.exp().view(*passing.shape, *(1 for _ in local.shape[3:]))
+    sums = [start]
     for i in range(local.shape[2]):
         sums.append(sums[-1] * left[:, :, i] + local[:, :, i])
     return torch.stack(sums, 2)[:, :, :-1], sums[-1]
+
+
+def _before_at_once(local: Tensor, start: Tensor, passing: Tensor) -> tuple[Tensor, Tensor]:
+    """The same without a loop, for graphs of any length: a matrix of decays between chunks."""
+    alone = torch.cat((start.unsqueeze(2), local), 2).flatten(3)  # (B, H, 1 + chunks, F M)
+    sums = (decay.between(pad(passing, (1, 0))).tril() @ alone).unflatten(3, local.shape[3:])
+    return sums[:, :, :-1], sums[:, :, -1]

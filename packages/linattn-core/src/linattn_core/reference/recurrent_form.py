@@ -35,8 +35,8 @@ def recurrent(
 
 def _read(query: Tensor, state: LinearAttentionState) -> tuple[Tensor, Tensor]:
     """phi(q)^T s and phi(q)^T z for queries (B, H, n, F)."""
-    query = query.to(state.s.dtype)
-    return query @ state.s, query @ state.z[..., None]
+    s, z = state  # of two dtypes where a map of half-precision keys computes in float32
+    return query.to(s.dtype) @ s, query.to(z.dtype) @ z[..., None]
 
 
 def _attend(x: Features) -> Sums:

@@ -7,7 +7,6 @@ from torch import Tensor
 
 from linattn_core import pointwise
 from linattn_core.calls import StepCall
-from linattn_core.state import LinearAttentionState
 
 # torch shares elementwise work among threads from this many elements on. Below it, products and
 # their sum cost less than a matrix product, which wakes the threads however small it is.
@@ -54,24 +53,30 @@ def _read(q: Tensor, s: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _on_slots(call: StepCall, indices: Tensor) -> Tensor:
-    """The step of the rows that are not empty, on copies of their slots, which are put back."""
-    rows = (indices >= 0).nonzero()[:, 0]
-    slots = indices.index_select(0, rows)
-    state = call.state.index_select(slots)
+    """The step on copies of the slots, which are put back. Reads no number, so graphs capture it.
+
+    An empty row repeats the first that is not: two rows then write one slot, the same numbers.
+    """
+    if not call.batch or not call.state.z.shape[0]:
+        return call.value.new_zeros(*call.query.shape[:2], call.value_dim)
+    present = indices >= 0
+    rows = torch.arange(call.batch, device=indices.device)
+    rows = torch.where(present, rows, present.int().argmax())
+    slots = indices.index_select(0, rows).long()
+    before = call.state.index_select(slots.clamp(min=0))  # no row may have one
+    taken = _rows(call, rows)._replace(state=before.clone())
+    out = step(taken)
+    for pool, new, old in zip(call.state, taken.state, before, strict=True):
+        used = (slots >= 0).view(-1, *(1 for _ in new.shape[1:]))
+        pool.index_copy_(0, slots.clamp(min=0), torch.where(used, new, old))
+    return out.masked_fill(~present[:, None, None], 0)
+
+
+def _rows(call: StepCall, rows: Tensor) -> StepCall:
+    """Some rows of a call that has no slots."""
     query, key, value = (x.index_select(0, rows) for x in call[:3])
     decay = None if call.log_decay is None else call.log_decay.index_select(0, rows)
-    taken = call._replace(
-        query=query, key=key, value=value, state=state, log_decay=decay, state_indices=None
-    )
-    out = call.value.new_zeros(*call.query.shape[:2], call.value_dim)
-    out.index_copy_(0, rows, step(taken))
-    _put(state, slots.long(), call.state)
-    return out
-
-
-def _put(source: LinearAttentionState, slots: Tensor, target: LinearAttentionState) -> None:
-    target.s.index_copy_(0, slots, source.s)
-    target.z.index_copy_(0, slots, source.z)
+    return call._replace(query=query, key=key, value=value, log_decay=decay, state_indices=None)
 
 
 def _features(query: Tensor, key: Tensor, phi: str, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

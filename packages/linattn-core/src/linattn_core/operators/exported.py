@@ -1,0 +1,72 @@
+"""The operators in plain torch operations, for graphs that other runtimes run (ONNX).
+
+Nothing here depends on numbers, and lengths may be symbols: a graph of any batch and length. Sums
+are as wide as in the kernels.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from linattn_core import pointwise
+from linattn_core.calls import AttentionCall, StepCall
+from linattn_core.errors import expected
+from linattn_core.reference import chunked
+from linattn_core.state import LinearAttentionState, accumulation_dtype
+
+
+# Dynamo would take torch's answer to be False always.
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def is_exporting() -> bool:
+    """Whether `torch.onnx.export` traces the call."""
+    return torch.onnx.is_in_onnx_export()
+
+
+def attention(call: AttentionCall) -> tuple[Tensor, LinearAttentionState, Tensor]:
+    """Output, state and normalizer with eps, as `linattn::attention` gives them.
+
+    Raises:
+        ValueError: packed sequences.
+
+    Cost: that of `reference.chunked`; with a decay another O((N / C)^2 F M) a head.
+    """
+    if call.cu_seqlens is not None:
+        advice = "pass padded sequences with attn_mask or key_lengths"
+        raise _refusal("sequences that are not packed", "cu_seqlens", advice)
+    options = call._replace(return_state=True, return_normalizer=True)._asdict()
+    del options["requires_grad"]
+    wide = {
+        x: options[x].to(accumulation_dtype(call.value_dtype)) for x in ("query", "key", "value")
+    }
+    out, normalizer, state = chunked(**{**options, **wide})
+    return out.to(call.value_dtype), state, normalizer + call.eps
+
+
+def step(call: StepCall) -> tuple[Tensor, LinearAttentionState]:
+    """Output and new state (equations 18 to 20); that of the call stays as it was."""
+    query, key, value = (x.to(call.state.s.dtype) for x in call[:3])
+    q, k = pointwise.apply(call.feature_map, query), pointwise.apply(call.feature_map, key)
+    s, z = call.state
+    if call.log_decay is not None:
+        left = call.log_decay.exp()[..., None]  # (B, H_kv, 1)
+        s, z = left[..., None] * s, left * z
+    s, z = s + k[..., None] * value[..., None, :], z + k
+    q = q.unflatten(1, (call.kv_heads, call.groups))  # (B, H_kv, G, F)
+    out = (q @ s).flatten(1, 2)
+    if call.normalize:
+        out = out / ((q @ z[..., None]).flatten(1, 2) + call.eps)
+    return out.to(call.value_dtype), LinearAttentionState(s, z)
+
+
+def refuse_in_place() -> None:
+    """Refuses a step that updates a state: an exported graph has no memory of its own.
+
+    Raises:
+        ValueError: always.
+    """
+    raise _refusal("inplace=False", "inplace=True", "feed the returned state back")
+
+
+def _refusal(wanted: str, got: str, advice: str) -> ValueError:
+    return ValueError(expected("torch.onnx.export", wanted, got, advice))

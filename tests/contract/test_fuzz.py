@@ -1,0 +1,77 @@
+"""A short form of `nox -s fuzz`, and that it finds what is wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from linattn_core.calls import AttentionCall, Output, StepCall
+from linattn_core.torch_kernels.backend import ReferenceBackend
+
+from .fuzz import Tally, run
+from .random_calls import Drawing
+
+# Emulated GPUs take seconds a call.
+CALLS = {"emulated": 5, "emulated-segments": 5, "emulated-relay": 5}
+
+
+def test_random_calls_are_within_their_budget(backend: str) -> None:
+    tally = run(CALLS.get(backend, 150), 0, [backend])
+    assert not tally.failures, tally.failures[0]
+    assert tally.accepted[backend, "all"]
+
+
+def test_the_reference_refuses_nothing() -> None:
+    """And every argument is drawn often enough."""
+    tally = Tally()
+    for seed in range(60):
+        tally.accepted.update(("reference", x) for x in Drawing(seed).call().arguments)
+    assert min(tally.accepted.values()) >= 2
+    drawn = {argument for _, argument in tally.accepted}
+    options = {
+        "attn_mask", "key_lengths", "cu_seqlens", "initial_state", "log_decay", "enable_gqa",
+        "normalize", "return_normalizer", "eps", "is_causal",
+    }  # fmt: skip
+    assert options <= drawn
+    assert not run(40, 0, ["reference"]).refused
+
+
+def wrong_output(self: ReferenceBackend, call: AttentionCall) -> Output:
+    result = correct_attention(self, call)
+    return result._replace(out=result.out * 1.001)
+
+
+def wrong_state(self: ReferenceBackend, call: StepCall) -> torch.Tensor:
+    out = correct_step(self, call)
+    call.state.z.mul_(1.001)
+    return out
+
+
+correct_attention, correct_step = ReferenceBackend.attention, ReferenceBackend.step
+
+
+@pytest.mark.parametrize(
+    ("method", "wrong"), [("attention", wrong_output), ("step", wrong_state)], ids=lambda x: str(x)
+)
+def test_a_wrong_backend_is_found_and_the_call_printed(
+    method: str, wrong: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ReferenceBackend, method, wrong)
+    tally = run(60, 0, ["reference"], most=1)
+    assert len(tally.failures) == 1
+    capsys.readouterr()
+    exec(tally.failures[0], {})
+    assert "off by" in capsys.readouterr().out
+
+
+def test_a_refusal_is_counted_with_its_arguments() -> None:
+    tally = Tally()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ReferenceBackend, "refuses", lambda *_: "not today.")
+        tally.judge(0, "reference")
+    assert tally.refused["reference", "all"] == 1
+    assert not tally.accepted
+    assert "0 + 1" in tally.table(["reference"])
+    assert "not today" in next(iter(tally.reasons))
