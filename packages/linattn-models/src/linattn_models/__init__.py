@@ -5,6 +5,7 @@ Linear, Softmax, Lsh         the configurations of their attention
 Transformer                  vectors in, vectors out: forward, prefill, step
 AutoregressiveTransformer    tokens in, a distribution over the next one out: loss, generate
 Categorical, MixtureOfLogistics     the distributions
+LinearAttention              a layer in the place of torch.nn.MultiheadAttention
 lsh_attention                Reformer's attention, that of "lsh" models
 CTCTransformer, CTCTransformerConfig    a recognizer of speech: log-probabilities over phones
 CTCBiLSTM, CTCBiLSTMConfig   its recurrent baseline
@@ -19,7 +20,14 @@ save, load, read_config      one folder: config.json and model.safetensors
 """
 
 from linattn_core.decoding import CannotCompile
-from linattn_models.attention import Linear, Lsh, Softmax, draw_rotations, lsh_attention
+from linattn_models.attention import (
+    Linear,
+    LinearAttention,
+    Lsh,
+    Softmax,
+    draw_rotations,
+    lsh_attention,
+)
 from linattn_models.autoregressive import AutoregressiveTransformer
 from linattn_models.config import TransformerConfig
 from linattn_models.ctc import (
@@ -63,6 +71,7 @@ __all__ = [
     "Hypothesis",
     "KeyValueCache",
     "Linear",
+    "LinearAttention",
     "Lsh",
     "MixtureOfLogistics",
     "NGram",

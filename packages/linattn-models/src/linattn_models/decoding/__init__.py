@@ -17,7 +17,7 @@ model        the protocols by which all of this knows a model
 from linattn_models.decoding.compile import compile_decoder
 from linattn_models.decoding.generate import DECODERS, Generation, choose_decoder, choose_method
 from linattn_models.decoding.native import CompiledDecoder, CompiledTransformer, FusedPredictor
-from linattn_models.decoding.prompts import Prompt, check_length
+from linattn_models.decoding.prompts import Prompt, check_length, default_length
 from linattn_models.decoding.sampling import Sampling
 
 __all__ = [
@@ -32,4 +32,5 @@ __all__ = [
     "choose_decoder",
     "choose_method",
     "compile_decoder",
+    "default_length",
 ]
