@@ -54,27 +54,29 @@ class Projections(nn.Module):
         Taken apart before heads and positions change places, so that one copy puts the gradients
         together again.
         """
-        by_head: Tensor = self.qkv(x).unflatten(-1, (-1, self.head_dim))  # (B, N, H + 2 H_kv, D)
+        by_head = self._by_head(self.qkv(x))  # (B, N, H + 2 H_kv, D)
         return tuple(part.transpose(1, 2) for part in by_head.split(self.heads, dim=2))
 
     def project_next(self, x: Tensor) -> tuple[Tensor, ...]:
         """The same for one position: (B, E) -> (B, H or H_kv, D) each."""
-        by_head: Tensor = self.qkv(x).view(x.shape[0], -1, self.head_dim)
-        return tuple(by_head.split(self.heads, dim=1))
+        return tuple(self._by_head(self.qkv(x)).split(self.heads, dim=1))
 
     def project_one(self, x: Tensor, index: int) -> Tensor:
         """One projection of x (B, N, E) alone, the queries at index 0: (B, heads, N, D)."""
         start = sum(self.heads[:index]) * self.head_dim
         rows = slice(start, start + self.heads[index] * self.head_dim)
         bias = None if self.qkv.bias is None else self.qkv.bias[rows]
-        projected = F.linear(x, self.qkv.weight[rows], bias)
-        by_head: Tensor = projected.unflatten(-1, (-1, self.head_dim))
-        return by_head.transpose(1, 2)
+        return self._by_head(F.linear(x, self.qkv.weight[rows], bias)).transpose(1, 2)
 
     def join(self, heads: Tensor) -> Tensor:
         """(B, H, N, D) -> (B, N, E)."""
         joined: Tensor = self.out(heads.transpose(1, 2).flatten(2))
         return joined
+
+    def _by_head(self, x: Tensor) -> Tensor:
+        """(..., heads D) -> (..., heads, D)."""
+        by_head: Tensor = x.unflatten(-1, (x.shape[-1] // self.head_dim, self.head_dim))
+        return by_head
 
 
 def checked_kv_heads(num_heads: int, num_kv_heads: int | None) -> int:

@@ -114,8 +114,9 @@ class Run:
     def state(self) -> DecodingState:
         """The state after the last tokens, once all are drawn and if the plan keeps it."""
         final = cast(DecodingState, self._final)
-        cached = any(isinstance(layer, KeyValueCache) for layer in final.layers)
-        room = final.max_length if cached else self.plan.source.longest
+        room = self.plan.source.longest
+        if any(isinstance(layer, KeyValueCache) for layer in final.layers):
+            room = max(final.max_length or 0, self.plan.source.max_length or 0)
         # Copied outside inference mode, because autograd refuses tensors made inside.
         return final.with_room(room).clone()
 
