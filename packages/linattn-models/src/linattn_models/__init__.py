@@ -15,6 +15,7 @@ BeamSearch                   the latter, fed frame by frame
 ctc_align                    the frames of each phone
 NGram                        a language model over phones; ARPA files
 compile_decoder              a model's weights packed, a whole step one native call or CUDA graph
+Hypotheses                   what beam_search returns
 DecodingState, KeyValueCache        the state between two steps
 save, load, read_config      one folder: config.json and model.safetensors
 """
@@ -45,7 +46,12 @@ from linattn_models.ctc import (
     ctc_greedy,
     ctc_loss,
 )
-from linattn_models.decoding import CompiledDecoder, CompiledTransformer, compile_decoder
+from linattn_models.decoding import (
+    CompiledDecoder,
+    CompiledTransformer,
+    Hypotheses,
+    compile_decoder,
+)
 from linattn_models.heads import Categorical, Head, MixtureOfLogistics, head_from_dict
 from linattn_models.serialization import load, read_config, save
 from linattn_models.state import DecodingState, KeyValueCache
@@ -68,6 +74,7 @@ __all__ = [
     "CompiledTransformer",
     "DecodingState",
     "Head",
+    "Hypotheses",
     "Hypothesis",
     "KeyValueCache",
     "Linear",

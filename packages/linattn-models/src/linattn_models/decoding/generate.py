@@ -9,6 +9,7 @@ import torch
 
 from linattn_core.decoding import CannotCompile
 from linattn_core.errors import expected
+from linattn_models.decoding.beams import Searching
 from linattn_models.decoding.drawing import METHODS, Drawing
 from linattn_models.decoding.model import TokenModel
 from linattn_models.decoding.native import CompiledDecoder, FusedPredictor
@@ -23,8 +24,8 @@ DECODERS = ("auto", "eager", "compiled")
 _FEWEST_STEPS = 16
 
 
-class Generation(Drawing):
-    """Gives a `TokenModel` the methods `generate` and `stream`."""
+class Generation(Drawing, Searching):
+    """Gives a `TokenModel` the methods `generate`, `stream` and `beam_search`."""
 
     def predictor(self, method: str, decoder: str | CompiledDecoder, prompt: Prompt) -> Begin:
         """Makes the predictor; see `Drawing`."""

@@ -13,6 +13,7 @@ from linattn_core import LinearAttentionState
 from linattn_core.decoding import Draw, NativeDecoder
 from linattn_core.errors import expected
 from linattn_models.config import TransformerConfig
+from linattn_models.decoding.beams import Searching
 from linattn_models.decoding.drawing import Drawing
 from linattn_models.decoding.model import TokenModel
 from linattn_models.decoding.predictors import Begin, prefilled, within_room
@@ -122,7 +123,7 @@ class CompiledTransformer(_Compiled):
             raise TypeError(expected("x", f"float32 on {self.device}", got, "convert it by .to()"))
 
 
-class CompiledDecoder(_Compiled, Drawing):
+class CompiledDecoder(_Compiled, Drawing, Searching):
     """The decoding interface of an `AutoregressiveTransformer`, each call one native call.
 
     States are those of the model: either takes over from the other at any position. Later changes
