@@ -22,22 +22,34 @@ attentions = st.one_of(
         feature_map=st.sampled_from(feature_map_names()),
         eps=st.floats(0, 1),
         feature_map_options=st.dictionaries(st.text(), counts | st.floats(allow_nan=False)),
+        decay=st.sampled_from([None, "fixed", "learned"]),
     ),
     st.builds(Softmax),
     st.builds(Lsh, rounds=counts, buckets=counts.map(lambda half: 2 * half), chunk=counts),
 )
-configs = st.builds(
+plain_configs = st.builds(
     TransformerConfig,
     num_layers=counts,
     num_heads=counts,
     head_dim=counts,
     ffn_dim=counts,
     attention=attentions,
-    is_causal=st.booleans(),
+    is_causal=st.just(True),
     activation=st.sampled_from(["gelu", "relu"]),
     norm=st.sampled_from(["pre", "post"]),
     dropout=st.floats(0, 1, exclude_max=True),
 )
+grouped_configs = st.builds(
+    TransformerConfig,
+    num_layers=counts,
+    num_heads=st.just(12),
+    head_dim=counts,
+    ffn_dim=counts,
+    attention=st.sampled_from(["linear", "softmax"]),
+    num_kv_heads=st.sampled_from([None, 1, 2, 3, 4, 6, 12]),
+    causal_block=counts,
+)
+configs = plain_configs | grouped_configs
 
 
 @given(configs)
@@ -178,3 +190,24 @@ def test_unknown_and_missing_keys_are_named() -> None:
 def test_text_that_is_no_configuration_is_refused(text: str, said: str) -> None:
     with pytest.raises(ValueError, match=f"expected {said}"):
         TransformerConfig.from_json(text)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"num_kv_heads": 3}, "num_kv_heads: expected a divisor of num_heads 2, got 3"),
+        ({"num_kv_heads": True}, "expected a divisor of num_heads 2, got True"),
+        ({"causal_block": 0}, "causal_block: expected an integer of at least 1, got 0"),
+        ({"causal_block": 2, "is_causal": False}, "causal_block: expected is_causal=True"),
+        ({"decay": "fixed", "is_causal": False}, "decay: expected is_causal=True and causal_bl"),
+        ({"decay": "fixed", "causal_block": 2}, "got is_causal=True, causal_block=2"),
+        ({"decay": "slow"}, "decay: expected a known name, got 'slow'"),
+        ({"attention": "lsh-4", "causal_block": 2}, "LSH attention: expected neither groups"),
+        ({"attention": "lsh-4", "num_kv_heads": 1}, "LSH attention: expected neither groups"),
+    ],
+)
+def test_refuses_groups_blocks_and_decays_that_cannot_be_built(
+    fields: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)):
+        tiny_config(**fields)

@@ -21,19 +21,45 @@ def test_sinusoids_are_the_formula(embed_dim: int) -> None:
             assert table[p, j].item() == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["learned", "sinusoidal"])
-def test_one_position_and_each_rows_own_are_rows_of_the_whole(kind: str) -> None:
-    positions = Positions(kind, 9, 6, std=0.5)
-    whole = positions(9)
-    assert torch.equal(positions.at(4), whole[4])
-    assert torch.equal(positions.at(torch.tensor([3, 8])), whole[[3, 8]])
+KINDS = [("learned", 9), ("sinusoidal", 9), ("sinusoidal", None), ("sinusoidal", 4), ("none", None)]
+
+
+@pytest.mark.parametrize(("kind", "max_length"), KINDS)
+def test_one_position_and_each_rows_own_are_rows_of_the_whole(
+    kind: str, max_length: int | None
+) -> None:
+    positions = Positions(kind, max_length, 6, std=0.5)
+    zeros = torch.zeros(2, 9, 6)
+    whole = positions(zeros)[0]
+    if kind == "sinusoidal":
+        torch.testing.assert_close(whole, sinusoids(9, 6) * 0.5 * math.sqrt(2))
+    assert torch.equal(positions.at(zeros[:, 0], 5)[1], whole[5])
+    each = torch.tensor([3, 8])
+    assert torch.equal(positions.at(zeros[:, 0], each), whole[each])
+    assert torch.equal(positions(zeros[:, :4], 2)[0], whole[2:6])
+    from_each = positions(zeros[:, :3], torch.tensor([5, 1]))
+    assert torch.equal(from_each, torch.stack([whole[5:8], whole[1:4]]))
+    assert torch.equal(positions.rows(9, zeros)[:9], whole)
     assert len(list(positions.parameters())) == (kind == "learned")
 
 
 @pytest.mark.parametrize("kind", ["learned", "sinusoidal"])
 def test_entries_have_the_asked_root_mean_square(kind: str) -> None:
-    rms = Positions(kind, 500, 64, std=0.5)(500).square().mean().sqrt().item()
+    positions = Positions(kind, 500, 64, std=0.5)
+    rms = positions(torch.zeros(1, 500, 64)).square().mean().sqrt().item()
     assert rms == pytest.approx(0.5, rel=0.02)
+
+
+def test_computed_rows_have_the_dtype_of_what_they_are_added_to() -> None:
+    positions = Positions("sinusoidal", 4, 6, std=1.0).bfloat16()
+    assert positions(torch.zeros(1, 9, 6, dtype=torch.bfloat16)).dtype == torch.bfloat16
+    assert positions.limit is None
+
+
+def test_a_learned_table_ends() -> None:
+    assert Positions("learned", 4, 2, std=1.0).limit == 4
+    with pytest.raises(ValueError, match="max_length: expected a number of positions, got None"):
+        Positions("learned", None, 2, std=1.0)
 
 
 def test_unknown_kinds_are_refused() -> None:

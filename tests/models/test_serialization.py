@@ -27,7 +27,7 @@ from linattn_models import (
 from linattn_models.attention import Attention
 from linattn_models.block import Block
 from linattn_models.serialization import Model
-from tests.models.tiny import random_tokens, tiny_model, tiny_transformer
+from tests.models.tiny import random_tokens, tiny_config, tiny_model, tiny_transformer
 
 
 def models() -> list[Model]:
@@ -38,10 +38,15 @@ def models() -> list[Model]:
         tiny_transformer(
             feature_map="favor", feature_map_options={"num_features": 6}, is_causal=False
         ),
+        tiny_model(positions="none", num_kv_heads=1, decay="fixed"),
+        tiny_model(decay="learned"),
+        tiny_model("softmax", num_kv_heads=1),
+        AutoregressiveTransformer(tiny_config(), 7, None, "sinusoidal").double().eval(),
+        tiny_transformer("softmax", causal_block=3),
     ]
 
 
-@pytest.mark.parametrize("index", range(4))
+@pytest.mark.parametrize("index", range(9))
 def test_round_trips(index: int, tmp_path: Path) -> None:
     model = models()[index]
     save(model, tmp_path / "a" / "model")
@@ -351,3 +356,17 @@ def test_saving_through_a_link_replaces_what_it_points_to(tmp_path: Path) -> Non
     assert (tmp_path / "link").is_symlink()
     assert torch.equal(load(tmp_path / "folder").norm.bias, changed.norm.bias)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "link"]
+
+
+def test_configurations_that_came_before_groups_and_decays_load(tmp_path: Path) -> None:
+    model = tiny_model(positions="sinusoidal")
+    save(model, tmp_path / "model")
+    path = tmp_path / "model" / "config.json"
+    config = json.loads(path.read_text())
+    for name in ("num_kv_heads", "causal_block"):
+        del config["transformer"][name]
+    del config["transformer"]["attention"]["decay"]
+    path.write_text(json.dumps(config))
+    loaded = load(tmp_path / "model")
+    assert loaded.to_dict() == model.to_dict()
+    assert "positions.table" in load_file(tmp_path / "model" / "model.safetensors")

@@ -5,6 +5,7 @@ Linear, Softmax, Lsh         the configurations of their attention
 Transformer                  vectors in, vectors out: forward, prefill, step
 AutoregressiveTransformer    tokens in, a distribution over the next one out: loss, generate
 Categorical, MixtureOfLogistics     the distributions
+LinearAttention              a layer in the place of torch.nn.MultiheadAttention
 lsh_attention                Reformer's attention, that of "lsh" models
 CTCTransformer, CTCTransformerConfig    a recognizer of speech: log-probabilities over phones
 CTCBiLSTM, CTCBiLSTMConfig   its recurrent baseline
@@ -14,12 +15,20 @@ BeamSearch                   the latter, fed frame by frame
 ctc_align                    the frames of each phone
 NGram                        a language model over phones; ARPA files
 compile_decoder              a model's weights packed, a whole step one native call or CUDA graph
+Hypotheses                   what beam_search returns
 DecodingState, KeyValueCache        the state between two steps
 save, load, read_config      one folder: config.json and model.safetensors
 """
 
 from linattn_core.decoding import CannotCompile
-from linattn_models.attention import Linear, Lsh, Softmax, draw_rotations, lsh_attention
+from linattn_models.attention import (
+    Linear,
+    LinearAttention,
+    Lsh,
+    Softmax,
+    draw_rotations,
+    lsh_attention,
+)
 from linattn_models.autoregressive import AutoregressiveTransformer
 from linattn_models.config import TransformerConfig
 from linattn_models.ctc import (
@@ -37,7 +46,12 @@ from linattn_models.ctc import (
     ctc_greedy,
     ctc_loss,
 )
-from linattn_models.decoding import CompiledDecoder, CompiledTransformer, compile_decoder
+from linattn_models.decoding import (
+    CompiledDecoder,
+    CompiledTransformer,
+    Hypotheses,
+    compile_decoder,
+)
 from linattn_models.heads import Categorical, Head, MixtureOfLogistics, head_from_dict
 from linattn_models.serialization import load, read_config, save
 from linattn_models.state import DecodingState, KeyValueCache
@@ -60,9 +74,11 @@ __all__ = [
     "CompiledTransformer",
     "DecodingState",
     "Head",
+    "Hypotheses",
     "Hypothesis",
     "KeyValueCache",
     "Linear",
+    "LinearAttention",
     "Lsh",
     "MixtureOfLogistics",
     "NGram",

@@ -9,21 +9,31 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from linattn_core.decoding import DecoderDescription, TokenCoding
+from linattn_core.decoding import CannotCompile, DecoderDescription, TokenCoding
 from linattn_core.errors import expected
 from linattn_models import description
-from linattn_models.attention import Attention
+from linattn_models.attention import Attention, Softmax
 from linattn_models.config import TransformerConfig
 from linattn_models.decoding import Generation
 from linattn_models.heads import Categorical, Head, MixtureOfLogistics, head_from_dict
 from linattn_models.heads.base import Drawn, check_sequences, check_step_shape, check_tokens
 from linattn_models.positions import Positions
-from linattn_models.state import DecodingState, check_positions, room_for
+from linattn_models.state import (
+    DecodingState,
+    check_end,
+    check_positions,
+    known_parameters,
+    less_one,
+    room_for,
+)
 from linattn_models.transformer import Transformer
 from linattn_models.validation import at_least, exact_keys, lengths_within
 
 # Standard deviation of the initial vectors: small, so that the first updates can turn them.
 _STD = 0.02
+# Rows of the table of a compiled decoder whose model has no length of its own.
+DEFAULT_POSITIONS = 4096
+_MOST_POSITIONS = 1 << 17
 
 
 class AutoregressiveTransformer(Generation, nn.Module):
@@ -36,25 +46,31 @@ class AutoregressiveTransformer(Generation, nn.Module):
     Args:
         config: the layers; must be causal.
         head: the distribution of a token, or an int for `Categorical(head)`.
-        max_length: the most tokens in a sequence.
-        positions: "learned" or "sinusoidal".
+        max_length: tokens of a sequence. With learned positions, which need it, the most; else
+            the default of `generate` (and of softmax's cache) alone, and there is no longest
+            sequence. None for no default.
+        positions: "learned", "sinusoidal" or "none".
 
     Raises:
-        ValueError: a configuration that is not causal, a length below 1, unknown positions.
+        ValueError: a configuration that is not causal or whose blocks see themselves whole, a
+            length below 1, learned positions without a length, unknown positions.
     """
 
     def __init__(
         self,
         config: TransformerConfig,
         head: Head | int,
-        max_length: int,
+        max_length: int | None = None,
         positions: str = "learned",
     ) -> None:
         super().__init__()
+        advice = "its outputs would see the tokens that they predict"
         if not config.is_causal:
-            advice = "its outputs would see the tokens that they predict"
             raise ValueError(expected("is_causal", True, False, advice))
-        at_least("max_length", max_length, 1)
+        if config.causal_block > 1:
+            raise ValueError(expected("causal_block", 1, config.causal_block, advice))
+        if max_length is not None:
+            at_least("max_length", max_length, 1)
         self.head: Head = Categorical(head) if isinstance(head, int) else head
         self.max_length = max_length
         self.position_kind = positions
@@ -80,7 +96,7 @@ class AutoregressiveTransformer(Generation, nn.Module):
         """The head's parameters for every token, each from the tokens before it.
 
         Args:
-            tokens: (B, N) int64, or (B, N, 3); 1 <= N <= max_length.
+            tokens: (B, N) int64, or (B, N, 3); N from 1 to `longest`.
 
         Returns:
             (B, N, P).
@@ -88,7 +104,7 @@ class AutoregressiveTransformer(Generation, nn.Module):
         Raises:
             ValueError, TypeError: another shape, dtype, length or value.
         """
-        check_sequences(self.head, tokens, 1, self.max_length)
+        check_sequences(self.head, tokens, 1, self.longest)
         vectors = self._enter(tokens[:, :-1])
         return cast(Tensor, self.output(self.transformer(vectors)))
 
@@ -137,39 +153,50 @@ class AutoregressiveTransformer(Generation, nn.Module):
         """The head's parameters for the token after each prompt, by running all its tokens.
 
         Args:
-            tokens: (B, N) int64, or (B, N, 3); 0 <= N < max_length; padded on the right with any
+            tokens: (B, N) int64, or (B, N, 3); N below `longest`; padded on the right with any
                 tokens in range.
             lengths: (B,) int, each prompt's own length in 0..N; all N by default.
 
         Returns:
             (B, P).
         """
-        check_sequences(self.head, tokens, 0, self.max_length - 1)
+        check_sequences(self.head, tokens, 0, less_one(self.longest))
         inputs = self._inputs(tokens, lengths)
         return self._last(self.transformer(self._enter(tokens), inputs), inputs)
 
     def prefill(
-        self, tokens: Tensor, lengths: Tensor | None = None, *, max_length: int | None = None
+        self,
+        tokens: Tensor,
+        lengths: Tensor | None = None,
+        state: DecodingState | None = None,
+        *,
+        max_length: int | None = None,
     ) -> tuple[Tensor, DecodingState]:
         """The parameters for the token after each prompt, and the state to step on from.
 
         Args:
-            tokens: (B, N) int64, or (B, N, 3); 0 <= N < max_length; padded on the right with any
+            tokens: (B, N) int64, or (B, N, 3); N below `longest`; padded on the right with any
                 tokens in range.
             lengths: (B,) int, each prompt's own length in 0..N; all N by default.
-            max_length: the positions to make room for, by default the model's.
+            state: from `prefill`, `step` or `generate`: the tokens go on from there. Under
+                `torch.no_grad` a softmax cache is written in place.
+            max_length: the positions to make room for, by default the state's, or the model's.
 
         Returns:
-            (B, P) and the state, whose position is `lengths` + 1: the start vector counts.
+            (B, P) and the state, whose position is `lengths` + 1 (the start vector counts), or with
+            a state `lengths` more.
 
         Raises:
-            ValueError, TypeError: another shape, dtype, length or value.
+            ValueError, TypeError: another shape, dtype, length or value, or a state of another
+                model, dtype or device.
         """
-        room = room_for(max_length, self.max_length)
-        check_sequences(self.head, tokens, 0, room - 1)
+        if state is not None:
+            return self._extend(tokens, lengths, state, max_length)
+        room = self._room(max_length)
+        check_sequences(self.head, tokens, 0, less_one(room))
         inputs = self._inputs(tokens, lengths)
         y, state = self.transformer.prefill(self._enter(tokens), inputs, max_length=room)
-        return self._last(y, inputs), state
+        return self._predicted(self._last(y, inputs), state)
 
     def step(self, token: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
         """The parameters for the token after `token`.
@@ -189,10 +216,15 @@ class AutoregressiveTransformer(Generation, nn.Module):
         """
         check_step_shape(self.head, token)
         check_tokens(self.head, token)
-        check_positions(state.cursor, self.max_length)
-        vectors = self._embed(token) + self.positions.at(state.cursor.position)  # (B, E)
+        check_positions(state.cursor, self.longest)
+        vectors = self.positions.at(self._embed(token), state.cursor.position)  # (B, E)
         y, state = self.transformer.step(vectors, state)
-        return cast(Tensor, self.output(y)), state
+        return self._predicted(cast(Tensor, self.output(y)), state)
+
+    @property
+    def longest(self) -> int | None:
+        """The most tokens in a sequence; None where sequences have no end."""
+        return self.positions.limit
 
     @property
     def device(self) -> torch.device:
@@ -204,8 +236,12 @@ class AutoregressiveTransformer(Generation, nn.Module):
         """Whether the attention has a state to step from; LSH has none."""
         return not cast(Attention, self.config.attention).cannot_step
 
-    def describe(self) -> DecoderDescription:
+    def describe(self, positions: int | None = None) -> DecoderDescription:
         """The model for a backend that compiles whole steps of tokens.
+
+        Args:
+            positions: the fewest that the decoder steps through, where the model has no longest
+                sequence.
 
         Raises:
             CannotCompile: as for `Transformer.describe`.
@@ -217,7 +253,7 @@ class AutoregressiveTransformer(Generation, nn.Module):
         coding = TokenCoding(
             embeddings=tuple(description.embedding(table) for table in self.embeddings),
             start=description.numbers(self.start, "the start vector"),
-            positions=description.numbers(self.positions.table, "the table of positions"),
+            positions=description.numbers(self._table(positions), "the table of positions"),
             output=description.affine(self.output),
             sampler=cast(Drawn, self.head).sampler() if known else None,
         )
@@ -259,7 +295,51 @@ class AutoregressiveTransformer(Generation, nn.Module):
         """The inputs of positions 0..N: start and tokens, each plus its position's vector."""
         start = self.start.expand(tokens.shape[0], 1, -1)
         vectors = torch.cat([start, self._embed(tokens)], 1)  # (B, N + 1, E)
-        return vectors + cast(Tensor, self.positions(vectors.shape[1]))
+        return cast(Tensor, self.positions(vectors))
+
+    def _extend(
+        self,
+        tokens: Tensor,
+        lengths: Tensor | None,
+        state: DecodingState,
+        max_length: int | None,
+    ) -> tuple[Tensor, DecodingState]:
+        """`prefill` from a state."""
+        self.transformer.check_state(state)
+        check_sequences(self.head, tokens, 0, None)
+        if lengths is not None:
+            lengths_within("lengths", lengths, *tokens.shape[:2])
+            lengths = lengths.to(tokens.device, torch.int64)
+        check_end(state.cursor.after(tokens.shape[1], lengths), self.longest)
+        before = known_parameters(state, tokens.shape[1], lengths)
+        if tokens.shape[1] == 0:
+            room = state.max_length if max_length is None else max_length
+            return cast(Tensor, before), state.with_room(room)
+        x = self.positions(self._embed(tokens), state.cursor.position)  # (B, N, E)
+        y, state = self.transformer.prefill(x, lengths, state, max_length=max_length)
+        parameters = self._last(y, lengths)
+        if before is not None and lengths is not None:
+            parameters = torch.where((lengths > 0).unsqueeze(1), parameters, before)
+        return self._predicted(parameters, state)
+
+    def _predicted(self, parameters: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
+        return parameters, replace(state, parameters=parameters)
+
+    def _room(self, max_length: int | None) -> int | None:
+        """The positions to make room for: asked for, the most, or softmax's default."""
+        if max_length is None and self.longest is None:
+            is_cached = isinstance(self.config.attention, Softmax)
+            return self.max_length if is_cached else None
+        return room_for(max_length, self.longest)
+
+    def _table(self, positions: int | None) -> Tensor:
+        """The rows that a compiled decoder reads."""
+        least = positions or self.max_length or DEFAULT_POSITIONS
+        if least > _MOST_POSITIONS and self.position_kind == "sinusoidal":
+            wanted = f"at most {_MOST_POSITIONS:,}, rows of a table"
+            advice = "decode eagerly, or build the model with positions='none'"
+            raise CannotCompile(expected("compiled positions", wanted, least, advice))
+        return self.positions.rows(least, self.start)
 
     def _inputs(self, tokens: Tensor, lengths: Tensor | None) -> Tensor | None:
         """The inputs (B,) of prompts of these lengths: the start vector counts."""

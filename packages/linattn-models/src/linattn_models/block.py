@@ -30,7 +30,12 @@ class Block(nn.Module):
         super().__init__()
         attention = cast(Attention, config.attention)
         self.mixer: Mixer = build_mixer(
-            attention, config.num_heads, config.head_dim, config.is_causal
+            attention,
+            config.num_heads,
+            config.head_dim,
+            is_causal=config.is_causal,
+            num_kv_heads=config.num_kv_heads,
+            causal_block=config.causal_block,
         )
         self.norm1 = nn.LayerNorm(config.embed_dim)
         self.norm2 = nn.LayerNorm(config.embed_dim)
@@ -47,10 +52,16 @@ class Block(nn.Module):
         return self._output(x, attended, self.dropout if self.training else 0.0)
 
     def prefill(
-        self, x: Tensor, lengths: Tensor | None, max_length: int | None
+        self,
+        x: Tensor,
+        lengths: Tensor | None,
+        max_length: int | None,
+        state: LayerState | None,
+        cursor: Cursor,
     ) -> tuple[Tensor, LayerState]:
-        """As `forward` without dropout, and the state after each row's own length."""
-        attended, state = self.mixer.prefill(self._attention_input(x), lengths, max_length)
+        """As `forward` without dropout, from a state or None, and each row's state after it."""
+        inputs = self._attention_input(x)
+        attended, state = self.mixer.prefill(inputs, lengths, max_length, state, cursor)
         return self._output(x, attended), state
 
     def step(self, x: Tensor, state: LayerState, cursor: Cursor) -> tuple[Tensor, LayerState]:
@@ -87,8 +98,8 @@ class Block(nn.Module):
         }
 
     def _initialize(self, config: TransformerConfig) -> None:
-        compared = (self.mixer.projections - 1) * config.embed_dim  # all but the values
-        spread_queries_and_keys(self.mixer.qkv.weight[:compared], self.mixer.spread)
+        compared = self.mixer.qkv.weight[: self.mixer.num_compared]
+        spread_queries_and_keys(compared, self.mixer.spread)
         if self.norm_first:
             bound_residual_stream((self.mixer.out, self.contract), 2 * config.num_layers)
 

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
-from linattn_models.attention.config import Attention, Linear, attention_config
+from linattn_core.errors import expected
+from linattn_models.attention.config import Attention, Linear, Lsh, attention_config
+from linattn_models.attention.projections import checked_kv_heads
 from linattn_models.conversion import config_from_format_1
 from linattn_models.validation import (
     at_least,
@@ -39,6 +41,10 @@ class TransformerConfig:
         norm: "pre" normalizes the inputs of attention and feed-forward network, "post" the
             residual sums (the paper's layout); both end with one more LayerNorm.
         dropout: probability at which `forward` drops outputs of sub-layers, in training mode.
+        num_kv_heads: heads of keys and values, a divisor of `num_heads`; each serves a group of
+            query heads, and states shrink with it. None for `num_heads`.
+        causal_block: causal positions see their own block of so many whole, and all before it; 1
+            for plain causality. Such a model is prefilled by whole blocks and does not step.
     """
 
     num_layers: int
@@ -50,6 +56,8 @@ class TransformerConfig:
     activation: str = "gelu"
     norm: str = "pre"
     dropout: float = 0.0
+    num_kv_heads: int | None = None
+    causal_block: int = 1
 
     def __post_init__(self) -> None:
         for name in ("num_layers", "num_heads", "head_dim", "ffn_dim"):
@@ -59,11 +67,32 @@ class TransformerConfig:
         one_of("activation", self.activation, ACTIVATIONS)
         one_of("norm", self.norm, NORMS)
         in_range("dropout", self.dropout, 0.0, 1.0)
+        checked_kv_heads(self.num_heads, self.num_kv_heads)
+        at_least("causal_block", self.causal_block, 1)
+        self._check_combinations(cast(Attention, self.attention))
 
     @property
     def embed_dim(self) -> int:
         """E, the width of the residual stream."""
         return self.num_heads * self.head_dim
+
+    def _check_combinations(self, attention: Attention) -> None:
+        blocks = self.causal_block > 1
+        if blocks and not self.is_causal:
+            wanted, advice = "is_causal=True", "without causality every position sees all"
+            raise ValueError(expected("causal_block", wanted, "is_causal=False", advice))
+        decays = isinstance(attention, Linear) and attention.decay is not None
+        if decays and (blocks or not self.is_causal):
+            wanted = "is_causal=True and causal_block=1"
+            got = f"is_causal={self.is_causal}, causal_block={self.causal_block}"
+            advice = "without an order of positions nothing decays"
+            raise ValueError(expected("decay", wanted, got, advice))
+        if isinstance(attention, Lsh) and (
+            blocks or self.num_kv_heads not in (None, self.num_heads)
+        ):
+            got = f"num_kv_heads={self.num_kv_heads}, causal_block={self.causal_block}"
+            advice = "its queries are its keys; use linear or softmax attention"
+            raise ValueError(expected("LSH attention", "neither groups nor blocks", got, advice))
 
     def with_attention(self, attention: Attention | str) -> TransformerConfig:
         """The same layers with another attention."""

@@ -3,47 +3,101 @@
 from __future__ import annotations
 
 import math
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
+from linattn_core.errors import expected
 from linattn_models.validation import one_of
 
-POSITIONS = ("learned", "sinusoidal")
+POSITIONS = ("learned", "sinusoidal", "none")
+# The fewest rows of a table that is made for a compiled decoder.
+_FEWEST_ROWS = 1024
 
 
 class Positions(nn.Module):
-    """A table with one vector a position.
+    """One vector for each position.
 
     Args:
-        kind: "learned" (a parameter) or "sinusoidal" (fixed; saved with the model, too).
-        max_length: rows of the table.
+        kind: "learned" (a table, which ends), "sinusoidal" (fixed, for any position) or "none".
+        max_length: rows of the table; with "sinusoidal" they are saved with the model, and rows
+            beyond them are computed. None for no table.
         embed_dim: E.
         std: root mean square of the entries at the start.
 
     Raises:
-        ValueError: an unknown kind.
+        ValueError: an unknown kind, or "learned" without a length.
     """
 
-    table: Tensor  # (max_length, E)
+    table: Tensor | None  # (max_length, E)
 
-    def __init__(self, kind: str, max_length: int, embed_dim: int, std: float) -> None:
+    def __init__(self, kind: str, max_length: int | None, embed_dim: int, std: float) -> None:
         super().__init__()
         one_of("positions", kind, POSITIONS)
-        if kind == "learned":
+        if kind == "learned" and max_length is None:
+            advice = "a learned table ends; 'sinusoidal' and 'none' do not"
+            raise ValueError(expected("max_length", "a number of positions", None, advice))
+        self.kind = kind
+        self.embed_dim = embed_dim
+        # Entries of sines and cosines have a root mean square of sqrt(1/2).
+        self.scale = std * math.sqrt(2)
+        self._computed: Tensor | None = None
+        if kind == "learned" and max_length is not None:
             self.table = nn.Parameter(torch.randn(max_length, embed_dim) * std)
+        elif kind == "sinusoidal" and max_length is not None:
+            self.register_buffer("table", sinusoids(max_length, embed_dim) * self.scale)
         else:
-            # Entries of sines and cosines have a root mean square of sqrt(1/2).
-            table = sinusoids(max_length, embed_dim) * (std * math.sqrt(2))
-            self.register_buffer("table", table)
+            self.register_buffer("table", None)
 
-    def forward(self, length: int) -> Tensor:
-        """The vectors of the first `length` positions: (length, E)."""
-        return self.table[:length]
+    @property
+    def limit(self) -> int | None:
+        """The number of positions; None where they do not end."""
+        return len(cast(Tensor, self.table)) if self.kind == "learned" else None
 
-    def at(self, position: int | Tensor) -> Tensor:
-        """The vector of one position, (E,), or of each row's own, (B, E)."""
-        return self.table[position]
+    def forward(self, vectors: Tensor, start: int | Tensor = 0) -> Tensor:
+        """The vectors (B, N, E) plus those of their positions, which begin at `start`.
+
+        Args:
+            start: of all rows, or (B,) of each.
+        """
+        if self.kind == "none":
+            return vectors
+        end = start + vectors.shape[1]
+        if isinstance(start, int) and self.table is not None and end <= len(self.table):
+            return vectors + self.table[start:end]
+        first = torch.as_tensor(start, device=vectors.device).unsqueeze(-1)
+        places = first + torch.arange(vectors.shape[1], device=vectors.device)
+        if self.kind == "learned":  # positions past the end are padding
+            places = places.clamp(max=len(cast(Tensor, self.table)) - 1)
+        return vectors + self._rows(places, vectors)
+
+    def at(self, vectors: Tensor, position: int | Tensor) -> Tensor:
+        """The vectors (B, E) plus that of one position, or of each row's own (B,)."""
+        if self.kind == "none":
+            return vectors
+        if isinstance(position, int) and self.table is not None and position < len(self.table):
+            return vectors + self.table[position]
+        return vectors + self._rows(torch.as_tensor(position, device=vectors.device), vectors)
+
+    def rows(self, least: int, like: Tensor) -> Tensor:
+        """A table of `least` rows or more, for a decoder that reads one; kept for the next call."""
+        if self.table is not None and (self.kind == "learned" or len(self.table) >= least):
+            return self.table
+        least = least if self.kind == "sinusoidal" else _FEWEST_ROWS  # rows of zeros serve any
+        computed = self._computed
+        if computed is None or len(computed) < least or computed.device != like.device:
+            count = 1 << (max(least, _FEWEST_ROWS) - 1).bit_length()  # few sizes, for a cache
+            computed = self._computed = self._rows(torch.arange(count, device=like.device), like)
+        return computed
+
+    def _rows(self, places: Tensor, like: Tensor) -> Tensor:
+        """The vectors of any positions (...), of `like`'s dtype: (..., E)."""
+        if self.kind == "none":
+            return like.new_zeros(*places.shape, self.embed_dim)
+        if self.kind == "learned":
+            return cast(Tensor, self.table)[places]
+        return (sinusoids_at(places, self.embed_dim) * self.scale).to(like.dtype)
 
 
 def sinusoids(max_length: int, embed_dim: int) -> Tensor:
@@ -54,8 +108,12 @@ def sinusoids(max_length: int, embed_dim: int) -> Tensor:
     Returns:
         (max_length, E) float32.
     """
-    position = torch.arange(max_length, dtype=torch.float64).unsqueeze(1)
-    exponent = torch.arange(0, embed_dim, 2, dtype=torch.float64) / embed_dim
-    angle = position / 10000.0**exponent  # (max_length, ceil(E / 2))
-    table = torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)
-    return table[:, :embed_dim].float()
+    return sinusoids_at(torch.arange(max_length), embed_dim)
+
+
+def sinusoids_at(positions: Tensor, embed_dim: int) -> Tensor:
+    """The rows of `sinusoids` at these positions (...): (..., E) float32."""
+    exponent = torch.arange(0, embed_dim, 2, dtype=torch.float64, device=positions.device)
+    angle = positions.double().unsqueeze(-1) / 10000.0 ** (exponent / embed_dim)
+    waves = torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(-2)  # (..., E or E + 1)
+    return waves[..., :embed_dim].float()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -14,7 +15,7 @@ from linattn_models import description
 from linattn_models.attention import Linear
 from linattn_models.block import Block
 from linattn_models.config import TransformerConfig
-from linattn_models.state import Cursor, DecodingState, check_prompts
+from linattn_models.state import START, DecodingState, check_prompts, shape_of
 from linattn_models.validation import (
     at_least,
     check_vector_sequences,
@@ -93,38 +94,56 @@ class Transformer(nn.Module):
             )
             for block in self.blocks
         )
-        return DecodingState(layers, Cursor(0, 0), max_length)
+        return DecodingState(layers, START, max_length)
 
     def prefill(
-        self, x: Tensor, lengths: Tensor | None = None, *, max_length: int | None = None
+        self,
+        x: Tensor,
+        lengths: Tensor | None = None,
+        state: DecodingState | None = None,
+        *,
+        max_length: int | None = None,
     ) -> tuple[Tensor, DecodingState]:
         """Whole prompts at once, and the state that each prompt alone would leave.
 
         Args:
             x: (B, N, E), prompts padded on the right.
             lengths: (B,) int, each prompt's own length in 0..N; all N by default.
-            max_length: positions to allocate; softmax needs it, linear does not.
+            state: what came before, from `prefill` or `step`; the first position by default. Under
+                `torch.no_grad` a softmax cache is written in place. With `causal_block`, whole
+                blocks came before.
+            max_length: positions to allocate; softmax needs it, linear does not. By default those
+                of `state`.
 
         Returns:
             (B, N, E) outputs, which mean nothing past a row's length, and the state, whose position
-            is `lengths`.
+            is `lengths` more.
 
         Raises:
-            ValueError: a model that is not causal, lengths out of 0..N, N past `max_length`.
+            ValueError: a model that is not causal, lengths out of 0..N, positions past
+                `max_length`, or a state that does not fit.
         """
         self._check_causal("prefill")
         check_vector_sequences(x, self.config.embed_dim)
         batch, length = x.shape[:2]
-        check_prompts(length, max_length)
         if lengths is not None:
             shortest, _ = lengths_within("lengths", lengths, batch, length)
             lengths = None if shortest == length else lengths.to(x.device)
-        cursor = Cursor.after(length, lengths)
+        if state is None:
+            check_prompts(length, max_length)
+            before = DecodingState((), START, max_length)
+        else:
+            before = self._continued(state, batch, max_length)
+        known = before.layers or [None] * len(self.blocks)
+        after = replace(before, cursor=before.cursor.after(length, lengths), parameters=None)
+        after.check_room()
         layers = []
-        for block in self.blocks:
-            x, layer = cast(Block, block).prefill(x, lengths, max_length)
+        for block, past in zip(self.blocks, known, strict=True):
+            x, layer = cast(Block, block).prefill(
+                x, lengths, before.max_length, past, before.cursor
+            )
             layers.append(layer)
-        return cast(Tensor, self.norm(x)), DecodingState(tuple(layers), cursor, max_length)
+        return cast(Tensor, self.norm(x)), replace(after, layers=tuple(layers))
 
     def step(self, x: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
         """One position more for each sequence.
@@ -138,12 +157,15 @@ class Transformer(nn.Module):
             (B, E) outputs at that position, and the next state.
 
         Raises:
-            ValueError: no room for one more, or a model that is not causal.
+            ValueError: no room for one more, a model that is not causal or whose `causal_block`
+                is above 1.
 
         Cost: for linear attention the same at every position, for softmax O(position).
         """
         self._check_causal("step")
+        self._check_single("step")
         check_vectors(x, self.config.embed_dim)
+        self._check_layers(state)
         state.check_step(x.shape[0])
         cursor = state.cursor
         layers = []
@@ -161,9 +183,11 @@ class Transformer(nn.Module):
                 a layer that was replaced or has hooks, a dtype other than float32.
         """
         config = self.config
-        if not isinstance(config.attention, Linear) or not config.is_causal:
+        causal = config.is_causal and config.causal_block == 1
+        if not isinstance(config.attention, Linear) or not causal:
             wanted = "causal linear attention, which has a state of fixed size"
             got = f"'{config.attention}' with is_causal={config.is_causal}"
+            got += f", causal_block={config.causal_block}" if config.is_causal else ""
             raise CannotCompile(expected("a compiled model", wanted, got, "decode eagerly"))
         description.require(self, Transformer)
         blocks = [cast(Block, block) for block in self.blocks]
@@ -189,6 +213,47 @@ class Transformer(nn.Module):
         """
         values = exact_keys("the description of a Transformer", values, ["transformer"])
         return cls(TransformerConfig.from_dict(values["transformer"]))
+
+    def check_state(self, state: DecodingState) -> None:
+        """Refuses a state of another model, dtype or device.
+
+        Raises:
+            ValueError: with what was expected and what came.
+            TypeError: no DecodingState.
+        """
+        self._check_layers(state)
+        wanted, got = shape_of(self.initial_state(1, max_length=1)), shape_of(state)
+        for index, (own, other) in enumerate(zip(wanted, got, strict=True)):
+            if own != other:
+                what, advice = f"layer {index} of the state", "pass a state of this model"
+                raise ValueError(expected(what, own, other, advice))
+
+    def _check_layers(self, state: DecodingState) -> None:
+        if not isinstance(state, DecodingState):
+            raise TypeError(expected("state", "a DecodingState", f"a {type(state).__name__}"))
+        if len(state.layers) != len(self.blocks):
+            got, advice = f"{len(state.layers)} layers", "pass a state of this model"
+            raise ValueError(expected("state", f"{len(self.blocks)} layers", got, advice))
+
+    def _continued(self, state: DecodingState, batch: int, max_length: int | None) -> DecodingState:
+        """A state to go on from, with the room asked for."""
+        self.check_state(state)
+        if state.batch != batch:
+            wanted, got = f"sequences for the prompts' {batch} rows", state.batch
+            raise ValueError(expected("state", wanted, got))
+        block = self.config.causal_block
+        if block > 1 and bool((state.cursor.rows(batch) % block != 0).any()):
+            advice = "the block after it would not see its own beginning; prefill whole blocks"
+            wanted = f"a position that is a multiple of causal_block {block}"
+            raise ValueError(expected("state", wanted, state.position, advice))
+        return state if max_length is None else state.with_room(max_length)
+
+    def _check_single(self, what: str) -> None:
+        if self.config.causal_block > 1:
+            raise ValueError(
+                f"A transformer with causal_block={self.config.causal_block} cannot {what}: "
+                "a position sees its block whole, so call prefill(x, state=state) on whole blocks."
+            )
 
     def _check_causal(self, what: str) -> None:
         if not self.config.is_causal:

@@ -1,9 +1,12 @@
-"""The attentions that a transformer is built with, and their configurations."""
+"""The attentions that a transformer is built with, their configurations, and a layer alone."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from linattn_models.attention.base import Mixer
 from linattn_models.attention.config import Attention, Linear, Lsh, Softmax, attention_config
+from linattn_models.attention.layer import LinearAttention
 from linattn_models.attention.linear import LinearMixer
 from linattn_models.attention.lsh import LshMixer, draw_rotations, lsh_attention
 from linattn_models.attention.softmax import SoftmaxMixer
@@ -15,14 +18,15 @@ _MIXERS: dict[type[Attention], type[Mixer]] = {
 }
 
 
-def build_mixer(attention: Attention, num_heads: int, head_dim: int, is_causal: bool) -> Mixer:
-    """The attention layer of a configuration."""
-    return _MIXERS[type(attention)](attention, num_heads, head_dim, is_causal)
+def build_mixer(attention: Attention, num_heads: int, head_dim: int, **settings: Any) -> Mixer:
+    """The attention layer of a configuration; the settings are those of `Mixer`."""
+    return _MIXERS[type(attention)](attention, num_heads, head_dim, **settings)
 
 
 __all__ = [
     "Attention",
     "Linear",
+    "LinearAttention",
     "LinearMixer",
     "Lsh",
     "LshMixer",

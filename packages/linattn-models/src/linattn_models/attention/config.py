@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from linattn_core import feature_map_names
 from linattn_core.errors import LONGEST, expected, near, shown
+from linattn_models.attention.decay import DECAYS
 from linattn_models.validation import at_least, from_fields, hash_buckets, in_range, one_of
 
 Options = tuple[tuple[str, Any], ...]
@@ -42,6 +43,8 @@ class Linear(_Kind):
         eps: added to the denominator.
         feature_map_options: the map's own options, a mapping or pairs, such as
             {"num_features": 64}; stored as sorted pairs.
+        decay: how a head forgets: None for not at all; "fixed" by a factor of its own, as in
+            RetNet; "learned", which starts there. Causal attention only.
     """
 
     kind = "linear"
@@ -49,10 +52,13 @@ class Linear(_Kind):
     feature_map: str = "elu"
     eps: float = 1e-6
     feature_map_options: Mapping[str, Any] | Options = ()
+    decay: str | None = None
 
     def __post_init__(self) -> None:
         one_of("feature_map", self.feature_map, feature_map_names())
         in_range("eps", self.eps, 0.0, math.inf)
+        if self.decay is not None:
+            one_of("decay", self.decay, DECAYS)
         object.__setattr__(self, "feature_map_options", _sorted_pairs(self.feature_map_options))
 
     def to_dict(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from linattn_core import (
+    FeatureMap,
     LinearAttentionState,
     get_feature_map,
     linear_attention,
@@ -18,41 +19,92 @@ from linattn_core.errors import expected
 from linattn_models import description
 from linattn_models.attention.base import Mixer
 from linattn_models.attention.config import Linear
+from linattn_models.attention.decay import Decay
+from linattn_models.attention.projections import Projections
 from linattn_models.state import Cursor, LayerState
 
 
-class LinearMixer(Mixer):
-    """Heads attend by phi(q)^T S / (phi(q)^T z + eps) (equations 4 to 12, 16 to 20 of the paper).
-
-    The feature map is a submodule, so that random or learned features are saved with the model.
+class LinearHeads(Projections):
+    """Heads that attend by phi(q)^T S / (phi(q)^T z + eps).
 
     Attributes:
+        feature_map: a submodule, so that random or learned features are saved with the model.
+        decay: what a head forgets by, or None.
+        eps: added to the denominator.
+        spread: standard deviation of queries and keys at the start, for normalized inputs.
         backend: what runs the operator, "auto" or one of `linattn_core.backends()`. It may be set
             at any time and is not saved with the model. A model that names one steps eagerly.
     """
 
-    def __init__(self, attention: Linear, num_heads: int, head_dim: int, is_causal: bool) -> None:
-        super().__init__(attention, num_heads, head_dim, is_causal)
-        options = dict(attention.feature_map_options)
-        self.feature_map = get_feature_map(attention.feature_map, head_dim, **options)
-        self.eps = attention.eps
+    feature_map: FeatureMap
+    decay: Decay | None
+    eps: float
+    backend: str
+
+    def add_features(
+        self, feature_map: str | FeatureMap, options: Any, decay: str | None, eps: float
+    ) -> None:
+        """Makes the feature map and the decay; called once, after the projections are made."""
+        self.feature_map = get_feature_map(feature_map, self.head_dim, **dict(options))
+        self.decay = None if decay is None else Decay(decay, self.num_kv_heads)
+        self.eps = eps
         self.backend = "auto"
-        if self.feature_map.pointwise is not None:
-            self.spread = 2.0  # inputs on both sides of the bend at 0
+        # Inputs on both sides of the bend at 0.
+        self.spread = 1.0 if self.feature_map.pointwise is None else 2.0
+
+    def zero_state(
+        self, batch: int, device: torch.device, dtype: torch.dtype
+    ) -> LinearAttentionState:
+        """S = 0 and z = 0, for any length."""
+        features = self.feature_map.feature_dim(self.head_dim)
+        return LinearAttentionState.zeros(
+            batch, self.num_kv_heads, features, self.head_dim, dtype=dtype, device=device
+        )
+
+    def settings(self) -> dict[str, Any]:
+        """The settings that every call of the operator and of its step has."""
+        return {
+            "feature_map": self.feature_map,
+            "log_decay": None if self.decay is None else self.decay(),
+            "enable_gqa": self.num_kv_heads != self.num_heads,
+            "eps": self.eps,
+            "backend": self.backend,
+        }
+
+    def step_heads(
+        self, query: Tensor, key: Tensor, value: Tensor, state: LinearAttentionState
+    ) -> tuple[Tensor, LinearAttentionState]:
+        """One position, (B, H, D) -> (B, H, D); updates the state in place without gradients."""
+        inplace = not torch.is_grad_enabled()
+        return linear_attention_step(query, key, value, state, inplace=inplace, **self.settings())
+
+
+class LinearMixer(LinearHeads, Mixer):
+    """Heads attend by phi(q)^T S / (phi(q)^T z + eps) (equations 4 to 12, 16 to 20 of the paper).
+
+    With `causal_block`, each block of positions is one call that is not causal, and goes on from
+    the sums over all blocks before it.
+    """
+
+    def __init__(
+        self, attention: Linear, num_heads: int, head_dim: int, is_causal: bool, **settings: Any
+    ) -> None:
+        Mixer.__init__(self, attention, num_heads, head_dim, is_causal, **settings)
+        options = attention.feature_map_options
+        self.add_features(attention.feature_map, options, attention.decay, attention.eps)
 
     def initial_state(
         self, batch: int, max_length: int | None, device: torch.device, dtype: torch.dtype
     ) -> LayerState:
         """S = 0 and z = 0, for any length."""
-        features = self.feature_map.feature_dim(self.head_dim)
-        return LinearAttentionState.zeros(
-            batch, self.num_heads, features, self.head_dim, dtype=dtype, device=device
-        )
+        return self.zero_state(batch, device, dtype)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, lengths: Tensor | None) -> Tensor:
-        """(B, H, N, D) three times -> (B, H, N, D) in O(N)."""
+        """(B, H, N, D) and two of (B, H_kv, N, D) -> (B, H, N, D) in O(N)."""
+        if self.causal_block > 1:
+            return self._attend_blocks(query, key, value, lengths, None)[0]
         out: Tensor = linear_attention(
-            query, key, value, is_causal=self.is_causal, key_lengths=lengths, **self._settings()
+            query, key, value, is_causal=self.is_causal, key_lengths=lengths, **self.settings()
         )
         return out
 
@@ -63,20 +115,20 @@ class LinearMixer(Mixer):
         value: Tensor,
         lengths: Tensor | None,
         max_length: int | None,
+        state: LayerState | None,
+        cursor: Cursor,
     ) -> tuple[Tensor, LayerState]:
-        """As `attend`, and the sums over each row's own keys."""
-        settings = self._settings()
-        return linear_attention(
-            query, key, value, is_causal=True, key_lengths=lengths, return_state=True, **settings
-        )
+        """As `attend`, from a state or None, and the sums over each row's own keys too."""
+        sums = cast(LinearAttentionState | None, state)
+        if self.causal_block > 1:
+            return self._attend_blocks(query, key, value, lengths, sums)
+        return self._attend_from(query, key, value, lengths, sums)
 
     def attend_next(
         self, query: Tensor, key: Tensor, value: Tensor, state: LayerState, cursor: Cursor
     ) -> tuple[Tensor, LayerState]:
         """Adds one key to the sums and reads them: the same cost at every position."""
-        sums = cast(LinearAttentionState, state)
-        inplace = not torch.is_grad_enabled()
-        return linear_attention_step(query, key, value, sums, inplace=inplace, **self._settings())
+        return self.step_heads(query, key, value, cast(LinearAttentionState, state))
 
     def describe(self) -> tuple[Affine, Affine]:
         """The projections in and out, for a backend that compiles whole steps."""
@@ -88,7 +140,45 @@ class LinearMixer(Mixer):
             wanted = "one of each number alone: 'elu', 'relu' or 'identity'"
             kind = type(self.feature_map).__name__
             raise CannotCompile(expected("the feature map", wanted, kind, "decode eagerly"))
+        if self.decay is not None:
+            advice = "a compiled step forgets nothing, so decode eagerly"
+            raise CannotCompile(expected("a compiled layer", "no decay", "one", advice))
+        self._check_groups()
         return description.affine(self.qkv), description.affine(self.out)
 
-    def _settings(self) -> dict[str, Any]:
-        return {"feature_map": self.feature_map, "eps": self.eps, "backend": self.backend}
+    def _attend_from(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        lengths: Tensor | None,
+        state: LinearAttentionState | None,
+    ) -> tuple[Tensor, LinearAttentionState]:
+        return linear_attention(
+            query,
+            key,
+            value,
+            is_causal=self.causal_block == 1,
+            key_lengths=lengths,
+            initial_state=state,
+            return_state=True,
+            **self.settings(),
+        )
+
+    def _attend_blocks(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        lengths: Tensor | None,
+        state: LinearAttentionState | None,
+    ) -> tuple[Tensor, LinearAttentionState]:
+        outputs = []
+        blocks = (x.split(self.causal_block, dim=2) for x in (query, key, value))
+        for index, block in enumerate(zip(*blocks, strict=True)):
+            size = block[1].shape[2]
+            start = index * self.causal_block
+            own = None if lengths is None else (lengths - start).clamp(0, size)
+            out, state = self._attend_from(block[0], block[1], block[2], own, state)
+            outputs.append(out)
+        return torch.cat(outputs, dim=2), cast(LinearAttentionState, state)

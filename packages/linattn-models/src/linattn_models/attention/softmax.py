@@ -28,23 +28,27 @@ class SoftmaxMixer(Mixer):
             advice = "a softmax cache is allocated for the longest sequence"
             raise ValueError(expected("max_length", "a number of positions", None, advice))
         return KeyValueCache.zeros(
-            batch, self.num_heads, max_length, self.head_dim, dtype=dtype, device=device
+            batch, self.num_kv_heads, max_length, self.head_dim, dtype=dtype, device=device
         )
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, lengths: Tensor | None) -> Tensor:
-        """(B, H, N, D) three times -> (B, H, N, D) in O(N^2).
+        """(B, H, N, D) and two of (B, H_kv, N, D) -> (B, H, N, D) in O(N^2).
 
         Causal: a row's padding comes after all its real queries, so the causal mask hides it and
         the lengths are not needed; outputs at padded positions mean nothing.
         """
-        if self.is_causal or lengths is None:
-            return F.scaled_dot_product_attention(query, key, value, is_causal=self.is_causal)
+        blocks = self.causal_block > 1
+        if not blocks and (self.is_causal or lengths is None):
+            return self._softmax(query, key, value, is_causal=self.is_causal)
+        length = key.shape[2]
+        slots = torch.arange(length, device=key.device)
+        if lengths is None:
+            lengths = slots.new_full((1,), length)
         # A row without any key would be 0 / 0: it attends to key 0, and its output becomes 0.
-        slots = torch.arange(key.shape[2], device=key.device)
-        visible = slots < lengths.clamp(min=1).unsqueeze(1)  # (B, N)
-        heads = F.scaled_dot_product_attention(
-            query, key, value, attn_mask=visible.unsqueeze(1).unsqueeze(1)
-        )
+        visible = (slots < lengths.clamp(min=1).unsqueeze(1)).unsqueeze(1)  # (B, 1, N)
+        if blocks:
+            visible = visible & (slots < self._sight(slots).unsqueeze(1))  # (B, N, N)
+        heads = self._softmax(query, key, value, attn_mask=visible.unsqueeze(1))
         return heads * (lengths > 0).view(-1, 1, 1, 1)
 
     def attend_and_keep(
@@ -54,18 +58,22 @@ class SoftmaxMixer(Mixer):
         value: Tensor,
         lengths: Tensor | None,
         max_length: int | None,
+        state: LayerState | None,
+        cursor: Cursor,
     ) -> tuple[Tensor, LayerState]:
-        """As `attend`, and a cache whose first N positions hold these keys and values.
+        """As `attend`, from a cache or None, and a cache with these keys and values too.
 
-        Positions past a row's length hold its padding until steps overwrite them; the cursor masks
-        them.
+        Positions past a row's length hold what steps overwrite; the cursor masks them.
         """
+        if state is not None:
+            return self._attend_cache(query, key, value, lengths, state, cursor)
         length = key.shape[2]
         cache = self.initial_state(key.shape[0], max_length, key.device, key.dtype)
         keys, values = cast(KeyValueCache, cache)
         keys[:, :, :length] = key
         values[:, :, :length] = value
-        return self.attend(query, key, value, None), KeyValueCache(keys, values)
+        known = lengths if self.causal_block > 1 else None
+        return self.attend(query, key, value, known), KeyValueCache(keys, values)
 
     def attend_next(
         self, query: Tensor, key: Tensor, value: Tensor, state: LayerState, cursor: Cursor
@@ -74,18 +82,59 @@ class SoftmaxMixer(Mixer):
 
         With gradients on, the cache is copied first, because autograd needs each step's own.
         """
-        cache = cast(KeyValueCache, state)
-        if torch.is_grad_enabled():
-            cache = cache.clone()
+        cache = _writable(state)
         _write(cache, key, value, cursor.position)
         written = cursor.furthest + 1
-        heads = F.scaled_dot_product_attention(
+        heads = self._softmax(
             query.unsqueeze(2),  # (B, H, 1, D)
             cache.keys[:, :, :written],
             cache.values[:, :, :written],
             attn_mask=cursor.visible,
         )
         return heads.squeeze(2), cache
+
+    def _attend_cache(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        lengths: Tensor | None,
+        state: LayerState,
+        cursor: Cursor,
+    ) -> tuple[Tensor, LayerState]:
+        """Writes several keys and values behind a cache's own and attends to both."""
+        cache = _writable(state)
+        batch, _, length, _ = key.shape
+        new = torch.arange(length, device=key.device)
+        start = torch.as_tensor(cursor.position, device=key.device).expand(batch)
+        positions = start.unsqueeze(1) + new  # (B, N)
+        sizes = new.new_full((batch,), length) if lengths is None else lengths
+        _write_all(cache, key, value, positions, new < sizes.unsqueeze(1))
+        written = min(cursor.furthest + length, cache.keys.shape[2])
+        slots = torch.arange(written, device=key.device)
+        sight = torch.minimum(self._sight(positions), (start + sizes).unsqueeze(1))  # (B, N)
+        visible = slots < sight.clamp(min=1).unsqueeze(2)  # (B, N, written)
+        heads = self._softmax(
+            query,
+            cache.keys[:, :, :written],
+            cache.values[:, :, :written],
+            attn_mask=visible.unsqueeze(1),
+        )
+        return heads, cache
+
+    def _softmax(self, query: Tensor, key: Tensor, value: Tensor, **how: object) -> Tensor:
+        grouped = self.num_kv_heads != self.num_heads
+        return F.scaled_dot_product_attention(query, key, value, enable_gqa=grouped, **how)  # type: ignore[arg-type]
+
+    def _sight(self, positions: Tensor) -> Tensor:
+        """The number of positions that each sees: up to the end of its own block."""
+        return (positions // self.causal_block + 1) * self.causal_block
+
+
+def _writable(state: LayerState) -> KeyValueCache:
+    """The cache to write, a copy where autograd needs what it holds now."""
+    cache = cast(KeyValueCache, state)
+    return cache.clone() if torch.is_grad_enabled() else cache
 
 
 def _write(cache: KeyValueCache, key: Tensor, value: Tensor, position: int | Tensor) -> None:
@@ -96,3 +145,13 @@ def _write(cache: KeyValueCache, key: Tensor, value: Tensor, position: int | Ten
     rows = torch.arange(key.shape[0], device=key.device)
     cache.keys.transpose(1, 2).index_put_((rows, position), key)
     cache.values.transpose(1, 2).index_put_((rows, position), value)
+
+
+def _write_all(
+    cache: KeyValueCache, key: Tensor, value: Tensor, positions: Tensor, real: Tensor
+) -> None:
+    """Writes (B, H_kv, N, D) at positions (B, N), those that are real alone."""
+    rows, columns = real.nonzero(as_tuple=True)
+    places = rows, positions[rows, columns]
+    for memory, new in ((cache.keys, key), (cache.values, value)):
+        memory.transpose(1, 2).index_put_(places, new.transpose(1, 2)[rows, columns])

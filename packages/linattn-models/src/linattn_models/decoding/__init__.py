@@ -5,6 +5,7 @@ packed       a cache of compiled decoders, packed again when their models have c
 compile      `compile_decoder`: a native decoder on the CPU, recorded steps on a GPU
 native       a compiled decoder with the interface of the model; draws fused into steps
 drawing      the arguments of `generate`, and the loop over tokens
+beams        `beam_search`: the likeliest sequences
 predictors   the next token by a step from a state, or by a run of all tokens
 prompts      prefixes, of different lengths too, and the sequences that grow from them
 sampling     temperature, generator, and the refusal of NaN
@@ -14,10 +15,11 @@ torch_step   the step that is recorded
 model        the protocols by which all of this knows a model
 """
 
+from linattn_models.decoding.beams import Hypotheses
 from linattn_models.decoding.compile import compile_decoder
 from linattn_models.decoding.generate import DECODERS, Generation, choose_decoder, choose_method
 from linattn_models.decoding.native import CompiledDecoder, CompiledTransformer, FusedPredictor
-from linattn_models.decoding.prompts import Prompt, check_length
+from linattn_models.decoding.prompts import Prompt, check_length, default_length
 from linattn_models.decoding.sampling import Sampling
 
 __all__ = [
@@ -26,10 +28,12 @@ __all__ = [
     "CompiledTransformer",
     "FusedPredictor",
     "Generation",
+    "Hypotheses",
     "Prompt",
     "Sampling",
     "check_length",
     "choose_decoder",
     "choose_method",
     "compile_decoder",
+    "default_length",
 ]

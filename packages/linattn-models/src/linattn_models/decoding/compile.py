@@ -12,19 +12,22 @@ from linattn_models.decoding.model import DescribedModel, TokenModel, VectorMode
 from linattn_models.decoding.native import CompiledDecoder, CompiledTransformer
 from linattn_models.decoding.recording import CudaGraphRecorder, Recorder
 from linattn_models.heads.base import Drawn
-from linattn_models.validation import one_of
+from linattn_models.validation import at_least, one_of
 
 
 @overload
 def compile_decoder(
-    model: TokenModel, weights: str = ..., backend: str = ...
+    model: TokenModel, weights: str = ..., backend: str = ..., max_length: int | None = ...
 ) -> CompiledDecoder: ...
 @overload
 def compile_decoder(
     model: VectorModel, weights: str = ..., backend: str = ...
 ) -> CompiledTransformer: ...
 def compile_decoder(
-    model: DescribedModel, weights: str = "float32", backend: str = "auto"
+    model: DescribedModel,
+    weights: str = "float32",
+    backend: str = "auto",
+    max_length: int | None = None,
 ) -> CompiledDecoder | CompiledTransformer:
     """Packs a model's weights for decoding; a whole step is then one native call or CUDA graph.
 
@@ -42,6 +45,9 @@ def compile_decoder(
             the head in float32; a CPU backend documents what else it rounds.
         backend: on the CPU one that compiles decoders, or "auto" for the fastest that takes this
             one; on a GPU what runs the attention, as for `linear_attention`.
+        max_length: the positions to compile for, where a model with sinusoidal positions has no
+            longest sequence; by default its `max_length`, or 4,096. Without positions there is no
+            end.
 
     Returns:
         A decoder with the model's `prefill`, `step`, `generate` and `stream`.
@@ -57,7 +63,14 @@ def compile_decoder(
     if not callable(getattr(model, "describe", None)):
         wanted = "an AutoregressiveTransformer or a Transformer"
         raise TypeError(expected("model", wanted, f"a {type(model).__name__}"))
-    return compile_described(model, model.describe(), weights, backend)
+    if max_length is None:
+        return compile_described(model, model.describe(), weights, backend)
+    at_least("max_length", max_length, 1)
+    if not hasattr(model, "head"):
+        advice = "a decoder of vectors has no positions"
+        raise ValueError(expected("max_length", "a model of tokens", "one of vectors", advice))
+    description = cast(TokenModel, model).describe(max_length)
+    return compile_described(model, description, weights, backend)
 
 
 def compile_described(
@@ -87,7 +100,8 @@ def compile_described(
         native = GraphDecoder(description, weights, backend, choose, recorder)
     if tokens is None:
         return CompiledTransformer(model.config, weights, native, description.device)
-    return CompiledDecoder(cast(TokenModel, model), weights, native, draws_inside=draws_inside)
+    model = cast(TokenModel, model)
+    return CompiledDecoder(model, weights, native, tokens.positions, draws_inside=draws_inside)
 
 
 def _compile(backend: str, description: DecoderDescription, weights: str) -> NativeDecoder:

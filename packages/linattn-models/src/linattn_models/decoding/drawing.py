@@ -12,15 +12,19 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from linattn_core.errors import expected
 from linattn_models.decoding.filters import Filters
 from linattn_models.decoding.model import Drawable
 from linattn_models.decoding.predictors import Begin, Predictor
 from linattn_models.decoding.prompts import Prompt, Tokens, checked_prompt
 from linattn_models.decoding.sampling import NanCheck, Sampling
-from linattn_models.decoding.stopping import Stopping, checked_stop_tokens
+from linattn_models.decoding.stopping import Ends, Stopping, checked_stop_tokens
+from linattn_models.state import DecodingState, KeyValueCache
 from linattn_models.validation import at_least
 
 METHODS = ("auto", "stateful", "rerun")
+# Tokens of a stream that nobody ends: centuries.
+ENDLESS = 1 << 48
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -31,18 +35,27 @@ class Plan:
     """What is drawn, checked.
 
     Attributes:
+        source: of the tokens.
         prompt: what is prefilled.
         samples: sequences that are drawn from each of its rows.
         stop: (S,) tokens that end a sequence.
         begin: makes the predictor.
     """
 
+    source: Drawable
     prompt: Prompt
     samples: int
     sampling: Sampling
     stop: Tensor | None
     begin: Begin
     progress: bool
+
+    def stopping(self) -> Stopping | None:
+        """What ends sequences one by one; None where all end together and leave no state."""
+        if self.stop is None and not self.prompt.keeps_state:
+            return None
+        none = self.prompt.tokens.new_empty(0)
+        return Stopping(none if self.stop is None else self.stop, self.sequences)
 
     @cached_property
     def sequences(self) -> Prompt:
@@ -58,32 +71,54 @@ class Plan:
         return predictor
 
 
-@torch.inference_mode()
-def draw(plan: Plan) -> Iterator[Tensor]:
-    """The tokens (B,) or (B, 3) of each step, those of complete rows among them.
+class Run:
+    """One generation: iterating draws the tokens (B,) or (B, 3) of each step.
 
-    Rows that have drawn a stop token give -1 from then on, and when none goes on the steps end.
+    Those of complete rows are among them. Rows that have drawn a stop token give -1 from then on,
+    and when none goes on the steps end.
     """
-    steps, stop = plan.prompt.steps, plan.stop
-    if steps == 0:
-        return
-    predictor = plan.predictor()
-    stopping = None if stop is None else Stopping(stop, plan.sequences)
-    check = NanCheck()
-    for step in tqdm(range(steps), desc="generate", unit="step", disable=not plan.progress):
-        parameters, token = predictor.draw(plan.sampling)
-        check.add(parameters)
-        yield token if stopping is None else stopping.spread(token)
-        if stopping is not None:
-            if not stopping.end(token, step):
-                break
-            kept = stopping.drop()
-            if kept is not None:
-                predictor.keep(kept)
-                token = token[kept]
-        if step + 1 < steps:
-            predictor.take(token)
-    check.finish()
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self._final: DecodingState | None = None
+
+    @torch.inference_mode()
+    def __iter__(self) -> Iterator[Tensor]:
+        plan, steps = self.plan, self.plan.prompt.steps
+        if steps == 0:
+            return
+        predictor = plan.predictor()
+        stopping = plan.stopping()
+        ends = Ends(plan.sequences) if plan.prompt.keeps_state else None
+        check = NanCheck()
+        for step in tqdm(range(steps), desc="generate", unit="step", disable=not plan.progress):
+            parameters, token = predictor.draw(plan.sampling)
+            check.add(parameters)
+            yield token if stopping is None else stopping.spread(token)
+            if stopping is not None:
+                goes_on = stopping.end(token, step)
+                if ends is not None and predictor.state is not None:
+                    ends.add(stopping, token, predictor.state)
+                if not goes_on:
+                    break
+                kept = stopping.drop()
+                if kept is not None:
+                    predictor.keep(kept)
+                    token = token[kept]
+            if step + 1 < steps:
+                predictor.take(token)
+        check.finish()
+        if ends is not None:
+            self._final = ends.state(predictor.read)
+
+    def state(self) -> DecodingState:
+        """The state after the last tokens, once all are drawn and if the plan keeps it."""
+        final = cast(DecodingState, self._final)
+        room = self.plan.source.longest
+        if any(isinstance(layer, KeyValueCache) for layer in final.layers):
+            room = max(final.max_length or 0, self.plan.source.max_length or 0)
+        # Copied outside inference mode, because autograd refuses tensors made inside.
+        return final.with_room(room).clone()
 
 
 def arguments_of(other: Callable[P, Any]) -> Callable[[Callable[..., R]], Callable[P, R]]:
@@ -104,8 +139,8 @@ def arguments_of(other: Callable[P, Any]) -> Callable[[Callable[..., R]], Callab
 class Drawing:
     """Gives a `Drawable` with a `predictor` the methods `generate` and `stream`."""
 
-    def predictor(self, method: str, decoder: Any, steps: int) -> Begin:
-        """Makes the predictor of so many steps by this method and decoder.
+    def predictor(self, method: str, decoder: Any, prompt: Prompt) -> Begin:
+        """Makes the predictor that continues a prompt by this method and decoder.
 
         Raises:
             ValueError: a method or decoder that is unknown or does not fit, or a model in training
@@ -120,6 +155,8 @@ class Drawing:
         prefix: Tokens | None = None,
         prefix_lengths: Tensor | None = None,
         length: int | None = None,
+        state: DecodingState | None = None,
+        return_state: bool = False,
         num_samples: int = 1,
         temperature: float = 1.0,
         top_k: int | None = None,
@@ -137,12 +174,12 @@ class Drawing:
         sampling.check(source)
         ends = checked_stop_tokens(stop_tokens, source.head, source.device)
         at_least("num_samples", num_samples, 1)
-        prompt = checked_prompt(source, batch, prefix, prefix_lengths, length)
-        begin = self.predictor(method, decoder, prompt.steps)
-        return Plan(prompt, num_samples, sampling, ends, begin, progress)
+        prompt = checked_prompt(source, batch, prefix, prefix_lengths, length, state, return_state)
+        begin = self.predictor(method, decoder, prompt)
+        return Plan(source, prompt, num_samples, sampling, ends, begin, progress)
 
     @arguments_of(_plan)
-    def generate(self, *arguments: Any, **options: Any) -> Tensor:
+    def generate(self, *arguments: Any, **options: Any) -> Any:
         """Sequences of `length` tokens: the given prefixes, continued by tokens that are drawn.
 
         Args:
@@ -153,7 +190,12 @@ class Drawing:
             prefix_lengths: (B,) int in 0..P, when rows have prefixes of different lengths; tokens
                 past a row's length are ignored. Prompts are prefilled side by side, and each row
                 goes on from its own position as it would alone.
-            length: tokens in a complete sequence, prefix included; by default `max_length`.
+            length: tokens in a complete sequence, prefix included, and those that `state` has read
+                not; by default `max_length`, less the positions that `state` has taken.
+            state: goes on from there, each row with its row of the prefix if there is one: from
+                `prefill`, `step` or `generate`. It stays as it is.
+            return_state: also return the state after the last token of each sequence, from which
+                `generate`, `prefill` and `step` go on. It takes one position more.
             num_samples: sequences drawn from each prefix, which is prefilled once; they stand side
                 by side in the result.
             temperature: 1 draws from the model, less sharpens, 0 is greedy; see the head's
@@ -179,7 +221,8 @@ class Drawing:
 
         Returns:
             (B * num_samples, length) or (B * num_samples, length, 3) int64. With `stop_tokens`,
-            sequences end with their stop token; -1 fills them up to the longest.
+            sequences end with their stop token; -1 fills them up to the longest. With
+            `return_state` that and a `DecodingState`.
 
         Raises:
             ValueError, TypeError: arguments that cannot be right, before anything is drawn; or
@@ -189,8 +232,9 @@ class Drawing:
         The weights packed for "auto" and "compiled" stay in memory as long as the model does, and
         are packed again when the model has changed.
         """
-        plan = self._plan(*arguments, **options)
-        return plan.sequences.completed(list(draw(plan)))
+        run = Run(self._plan(*arguments, **options))
+        tokens = run.plan.sequences.completed(list(run))
+        return (tokens, run.state()) if run.plan.prompt.keeps_state else tokens
 
     @arguments_of(_plan)
     def stream(self, *arguments: Any, **options: Any) -> Iterator[Tensor]:
@@ -201,7 +245,8 @@ class Drawing:
         stop token.
 
         Args:
-            arguments, options: as for `generate`.
+            arguments, options: as for `generate`, but `return_state`. Without a length, a model
+                that has no `max_length` goes on for ever, at a fixed cost a token.
 
         Yields:
             (B,) or (B, 3) int64, length - min(prefix_lengths) times, or until all rows have
@@ -211,6 +256,11 @@ class Drawing:
             ValueError, TypeError: as for `generate`, at the call and not at the first token; on
                 the CPU, outputs that are NaN at their token.
         """
+        if options.get("return_state"):
+            advice = "call generate, or prefill the tokens that came"
+            raise ValueError(expected("return_state", "False in a stream", True, advice))
+        if options.get("length") is None and cast(Drawable, self).max_length is None:
+            options["length"] = ENDLESS
         plan = self._plan(*arguments, **options)
         # Copied outside inference mode, because autograd refuses tensors made inside.
-        return (plan.sequences.visible(step, token) for step, token in enumerate(draw(plan)))
+        return (plan.sequences.visible(step, token) for step, token in enumerate(Run(plan)))

@@ -9,11 +9,14 @@ import torch
 
 from linattn_core.decoding import CannotCompile
 from linattn_core.errors import expected
+from linattn_models.decoding.beams import Searching
 from linattn_models.decoding.drawing import METHODS, Drawing
 from linattn_models.decoding.model import TokenModel
 from linattn_models.decoding.native import CompiledDecoder, FusedPredictor
 from linattn_models.decoding.packed import packed_decoder
 from linattn_models.decoding.predictors import Begin, RerunPredictor, StatefulPredictor
+from linattn_models.decoding.prompts import Prompt
+from linattn_models.state import Cursor, check_end
 from linattn_models.validation import one_of
 
 DECODERS = ("auto", "eager", "compiled")
@@ -21,17 +24,19 @@ DECODERS = ("auto", "eager", "compiled")
 _FEWEST_STEPS = 16
 
 
-class Generation(Drawing):
-    """Gives a `TokenModel` the methods `generate` and `stream`."""
+class Generation(Drawing, Searching):
+    """Gives a `TokenModel` the methods `generate`, `stream` and `beam_search`."""
 
-    def predictor(self, method: str, decoder: str | CompiledDecoder, steps: int) -> Begin:
+    def predictor(self, method: str, decoder: str | CompiledDecoder, prompt: Prompt) -> Begin:
         """Makes the predictor; see `Drawing`."""
         model = cast(TokenModel, self)
         method = choose_method(model, method)
         _check_no_dropout(model)
-        compiled = choose_decoder(model, method, decoder, steps)
+        if method == "rerun":
+            prompt.check_stateless()
+        compiled = choose_decoder(model, method, decoder, prompt.steps, prompt.positions)
         if compiled is not None:
-            return partial(FusedPredictor, compiled)
+            return partial(FusedPredictor, compiled, reader=model)
         return partial(RerunPredictor if method == "rerun" else StatefulPredictor, model)
 
 
@@ -48,12 +53,17 @@ def choose_method(model: TokenModel, method: str) -> str:
 
 
 def choose_decoder(
-    model: TokenModel, method: str, decoder: str | CompiledDecoder, steps: int
+    model: TokenModel,
+    method: str,
+    decoder: str | CompiledDecoder,
+    steps: int,
+    positions: int | None = None,
 ) -> CompiledDecoder | None:
     """The compiled decoder that `generate` steps by, or None where the model itself predicts.
 
     Args:
         method: "stateful" or "rerun".
+        positions: that the sequences take, by default those of the model.
 
     Raises:
         ValueError: a name that is unknown, "compiled" where no backend compiles the model, a
@@ -66,12 +76,13 @@ def choose_decoder(
         return None
     if isinstance(decoder, CompiledDecoder):
         decoder.check_decodes(model)
+        check_end(Cursor(0, positions or 0), decoder.longest)
         return decoder
     one_of("decoder", decoder, DECODERS)
     if decoder == "eager" or (decoder == "auto" and not _worth_packing(model, steps)):
         return None
     try:
-        return packed_decoder(model)
+        return packed_decoder(model, positions)
     except CannotCompile:
         if decoder == "compiled":
             raise

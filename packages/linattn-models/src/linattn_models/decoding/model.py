@@ -39,11 +39,15 @@ class Drawable(Protocol):
 
     Attributes:
         head: the distribution of a token.
-        max_length: the most tokens of a sequence.
+        max_length: tokens of a sequence by default, or None.
     """
 
     head: Head
-    max_length: int
+    max_length: int | None
+
+    @property
+    def longest(self) -> int | None:
+        """The most tokens of a sequence; None where sequences have no end."""
 
     @property
     def device(self) -> torch.device:
@@ -64,9 +68,17 @@ class TokenModel(Drawable, DescribedModel, Protocol):
         """Whether `prefill` and `step` work; if not, only `predict_next` does."""
 
     def prefill(
-        self, tokens: Tensor, lengths: Tensor | None = None, *, max_length: int | None = None
+        self,
+        tokens: Tensor,
+        lengths: Tensor | None = None,
+        state: DecodingState | None = None,
+        *,
+        max_length: int | None = None,
     ) -> tuple[Tensor, DecodingState]:
         """(B, N) -> the parameters (B, P) for the token after each prompt, and the state."""
+
+    def describe(self, positions: int | None = None) -> DecoderDescription:
+        """As `DescribedModel.describe`; with the fewest positions to step through."""
 
     def step(self, token: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
         """(B,) -> the parameters (B, P) for the next token, and the next state."""

@@ -13,9 +13,10 @@ from linattn_core import LinearAttentionState
 from linattn_core.decoding import Draw, NativeDecoder
 from linattn_core.errors import expected
 from linattn_models.config import TransformerConfig
+from linattn_models.decoding.beams import Searching
 from linattn_models.decoding.drawing import Drawing
 from linattn_models.decoding.model import TokenModel
-from linattn_models.decoding.predictors import Begin, within_room
+from linattn_models.decoding.predictors import Begin, prefilled, within_room
 from linattn_models.decoding.prompts import Prompt
 from linattn_models.decoding.sampling import Sampling
 from linattn_models.heads.base import (
@@ -26,10 +27,14 @@ from linattn_models.heads.base import (
     fill,
 )
 from linattn_models.state import (
+    START,
     Cursor,
     DecodingState,
+    check_end,
     check_positions,
     check_prompts,
+    known_parameters,
+    less_one,
     room_for,
     zero_states,
 )
@@ -88,7 +93,7 @@ class CompiledTransformer(_Compiled):
         at_least("batch", batch, 1)
         if max_length is not None:
             at_least("max_length", max_length, 1)
-        return DecodingState(self._zeros(batch), Cursor(0, 0), max_length)
+        return DecodingState(self._zeros(batch), START, max_length)
 
     def prefill(
         self, x: Tensor, lengths: Tensor | None = None, *, max_length: int | None = None
@@ -101,7 +106,7 @@ class CompiledTransformer(_Compiled):
         if lengths is not None:
             lengths_within("lengths", lengths, batch, length)
             lengths = lengths.to(self.device, torch.int64)
-        state = DecodingState(self._zeros(batch), Cursor.after(length, lengths), max_length)
+        state = DecodingState(self._zeros(batch), START.after(length, lengths), max_length)
         return self.native.prefill(x.detach(), lengths, _layers(state)), state
 
     def step(self, x: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
@@ -118,7 +123,7 @@ class CompiledTransformer(_Compiled):
             raise TypeError(expected("x", f"float32 on {self.device}", got, "convert it by .to()"))
 
 
-class CompiledDecoder(_Compiled, Drawing):
+class CompiledDecoder(_Compiled, Drawing, Searching):
     """The decoding interface of an `AutoregressiveTransformer`, each call one native call.
 
     States are those of the model: either takes over from the other at any position. Later changes
@@ -126,48 +131,74 @@ class CompiledDecoder(_Compiled, Drawing):
 
     Attributes:
         head, max_length: of the model.
+        longest: the most tokens of a sequence: the model's, or the rows of the packed table of
+            positions; None for a model without positions.
     """
 
     def __init__(
-        self, model: TokenModel, weights: str, native: NativeDecoder, *, draws_inside: bool
+        self,
+        model: TokenModel,
+        weights: str,
+        native: NativeDecoder,
+        positions: Tensor,
+        *,
+        draws_inside: bool,
     ) -> None:
         super().__init__(model.config, weights, native, model.device)
         self.head = model.head
         self.max_length = model.max_length
+        self._rows = len(positions)
+        # Any row serves every position of a model without positions.
+        self._anywhere = model.longest is None and not positions.any()
+        self.longest: int | None = None if self._anywhere else self._rows
         self._drawn = cast(Drawn, model.head) if draws_inside else None
 
     def prefill(
         self,
         tokens: Tensor,
         lengths: Tensor | None = None,
+        state: DecodingState | None = None,
         *,
         max_length: int | None = None,
         owner: object | None = None,
     ) -> tuple[Tensor, DecodingState]:
-        """As `AutoregressiveTransformer.prefill`.
+        """As `AutoregressiveTransformer.prefill`; tokens behind a state are stepped through.
 
         Args:
             owner: for whom the decoder reserves states that it steps fastest, if it has such. Only
                 the owner may keep them, and a step of them may overwrite the parameters that the
                 step before returned.
         """
-        room = room_for(max_length, self.max_length)
+        room = room_for(max_length, self.longest)
         self._check_device(tokens)
-        check_sequences(self.head, tokens, 0, room - 1)
+        if state is not None:
+            return self._extend(tokens, lengths, state.clone(), room)
+        check_sequences(self.head, tokens, 0, less_one(room))
         batch, length = tokens.shape[:2]
+        if length >= self._rows:
+            first = self._rows - 1
+            own, more = (None, None) if lengths is None else _cut(lengths, first)
+            _, state = self.prefill(tokens[:, :first], own, max_length=room, owner=owner)
+            return self._extend(tokens[:, first:], more, state, room)
         if lengths is not None:
             lengths_within("lengths", lengths, batch, length)
             lengths = lengths.to(self.device, torch.int64) + 1  # the start vector counts
+        states = self.empty_states(batch, owner)
+        state = DecodingState(states, START.after(length + 1, lengths), room)
+        return _predicted(self.native.prefill(tokens, lengths, states), state)
+
+    def empty_states(
+        self, batch: int, owner: object | None = None
+    ) -> tuple[LinearAttentionState, ...]:
+        """The states of `batch` rows, reserved for an owner where that makes steps faster."""
         states = None if owner is None else self.native.reserve(batch, owner)
-        states = states or self._zeros(batch)
-        state = DecodingState(states, Cursor.after(length + 1, lengths), room)
-        return self.native.prefill(tokens, lengths, states), state
+        return states or self._zeros(batch)
 
     def step(self, token: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
         """As `AutoregressiveTransformer.step`, the state updated in place in any case."""
         self._check_step(token, state)
-        parameters, _ = self.native.step(token, state.position, _layers(state), None)
-        return parameters, _advanced(state)
+        parameters, _ = self.native.step(token, self._place(state), _layers(state), None)
+        return _predicted(parameters, _advanced(state))
 
     def step_and_sample(
         self,
@@ -196,16 +227,21 @@ class CompiledDecoder(_Compiled, Drawing):
             drawn = self.head.sample(parameters, temperature=temperature, generator=generator)
             return parameters, drawn, state
         draw = self._draw(self._drawn, state, temperature, generator)
-        parameters, next_token = self.native.step(token, state.position, _layers(state), draw)
-        return parameters, cast(Tensor, next_token), _advanced(state)
+        parameters, next_token = self.native.step(token, self._place(state), _layers(state), draw)
+        _, state = _predicted(parameters, _advanced(state))
+        return parameters, cast(Tensor, next_token), state
 
-    def predictor(self, method: str, decoder: str | CompiledDecoder, steps: int) -> Begin:
+    def predictor(self, method: str, decoder: str | CompiledDecoder, prompt: Prompt) -> Begin:
         """Makes the predictor that steps by this decoder; see `Drawing`."""
         if method not in ("auto", "stateful") or decoder not in ("auto", self):
             got = f"method={method!r} with decoder={decoder!r}"
             advice = "a compiled decoder draws by its own steps, so call the model's generate"
             raise ValueError(expected("generate", "a compiled decoder's 'auto'", got, advice))
         return partial(FusedPredictor, self)
+
+    def reads(self, tokens: Tensor) -> bool:
+        """Whether prompts (B, N) are read at once, and not step by step."""
+        return tokens.shape[1] < self._rows
 
     def check_decodes(self, model: TokenModel) -> None:
         """Refuses a model that differs in shape from the one that this was compiled from."""
@@ -215,6 +251,30 @@ class CompiledDecoder(_Compiled, Drawing):
                 advice = "compile this model, or call the decoder's own generate"
                 wanted = f"one compiled from a model with {name} {other}"
                 raise ValueError(expected("decoder", wanted, own, advice))
+
+    def _extend(
+        self, tokens: Tensor, lengths: Tensor | None, state: DecodingState, room: int | None
+    ) -> tuple[Tensor, DecodingState]:
+        """Steps through tokens; the state is updated in place."""
+        check_sequences(self.head, tokens, 0, None)
+        _layers(state)
+        if lengths is not None:
+            lengths_within("lengths", lengths, *tokens.shape[:2])
+            lengths = lengths.to(self.device, torch.int64)
+        check_end(state.cursor.after(tokens.shape[1], lengths), room)
+        known_parameters(state, tokens.shape[1], lengths)
+        state = state.with_room(room)
+        for column, token in enumerate(tokens.unbind(1)):
+            rows = None if lengths is None else (lengths > column).nonzero().squeeze(1)
+            if rows is None or len(rows) == len(token):
+                _, state = self.step(token, state)
+            elif len(rows):
+                state = _with_rows(state, rows, self.step(token[rows], state.index_select(rows))[1])
+        return cast(Tensor, state.parameters), state
+
+    def _place(self, state: DecodingState) -> int | Tensor:
+        """The row of the table of positions that a step reads."""
+        return 0 if self._anywhere else state.position
 
     def _draw(
         self,
@@ -238,19 +298,27 @@ class CompiledDecoder(_Compiled, Drawing):
     def _check_step(self, token: Tensor, state: DecodingState) -> None:
         self._check_device(token)
         check_step_shape(self.head, token)
-        check_positions(state.cursor, self.max_length)
+        check_positions(state.cursor, self.longest)
         state.check_step(token.shape[0])
 
 
 class FusedPredictor:
     """Each token costs one call of a decoder, made when the draw is asked for."""
 
-    def __init__(self, decoder: CompiledDecoder, prompt: Prompt) -> None:
+    state: DecodingState
+
+    def __init__(
+        self, decoder: CompiledDecoder, prompt: Prompt, reader: TokenModel | None = None
+    ) -> None:
         self.decoder = decoder
         tokens, lengths = prompt.known
-        self.parameters, self.state = decoder.prefill(
-            tokens, lengths, max_length=prompt.length, owner=self
-        )
+        if prompt.state is None and (reader is None or decoder.reads(tokens)):
+            self.parameters, self.state = decoder.prefill(
+                tokens, lengths, max_length=prompt.positions, owner=self
+            )
+        else:
+            self.parameters, state = prefilled(cast(TokenModel, reader or decoder), prompt)
+            self.state = self._reserved(state)
         self.taken: Tensor | None = None
 
     def draw(self, sampling: Sampling) -> tuple[Tensor, Tensor]:
@@ -275,6 +343,39 @@ class FusedPredictor:
     def keep(self, rows: Tensor) -> None:
         """Forks and drops states."""
         self.parameters, self.state = self.parameters[rows], self.state.index_select(rows)
+
+    def read(self, token: Tensor, state: DecodingState) -> DecodingState:
+        """One step."""
+        return self.decoder.step(token, state)[1]
+
+    def _reserved(self, state: DecodingState) -> DecodingState:
+        """The state where the decoder steps it fastest."""
+        layers = self.decoder.empty_states(state.batch, self)
+        for own, other in zip(layers, _layers(state), strict=True):
+            own.s.copy_(other.s)
+            own.z.copy_(other.z)
+        return replace(state, layers=layers)
+
+
+def _predicted(parameters: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
+    return parameters, replace(state, parameters=parameters)
+
+
+def _cut(lengths: Tensor, first: int) -> tuple[Tensor, Tensor]:
+    """The lengths within the first so many tokens, and beyond them."""
+    return lengths.clamp(max=first), (lengths - first).clamp(min=0)
+
+
+def _with_rows(state: DecodingState, rows: Tensor, other: DecodingState) -> DecodingState:
+    """The state with some rows, in place, as another has them."""
+    for own, new in zip(_layers(state), _layers(other), strict=True):
+        own.s.index_copy_(0, rows, new.s)
+        own.z.index_copy_(0, rows, new.z)
+    position = state.cursor.rows(state.batch, rows.device).clone()
+    position[rows] = other.cursor.rows(len(rows), rows.device)
+    parameters = cast(Tensor, state.parameters).clone()
+    parameters[rows] = cast(Tensor, other.parameters)
+    return replace(state, cursor=Cursor.at(position), parameters=parameters)
 
 
 def _layers(state: DecodingState) -> tuple[LinearAttentionState, ...]:

@@ -35,8 +35,8 @@ _cache: weakref.WeakKeyDictionary[TokenModel, _Packed] = weakref.WeakKeyDictiona
 _lock = threading.Lock()
 
 
-def packed_decoder(model: TokenModel) -> CompiledDecoder:
-    """The float32 decoder of the model as it is now.
+def packed_decoder(model: TokenModel, positions: int | None = None) -> CompiledDecoder:
+    """The float32 decoder of the model as it is now, for so many positions at least.
 
     Raises:
         CannotCompile: as for `compile_decoder`.
@@ -44,7 +44,7 @@ def packed_decoder(model: TokenModel) -> CompiledDecoder:
     Cost: the weights are packed where a weight, a layer, a setting or the head has changed since
     the last call; otherwise they are read once, about as long as one step takes.
     """
-    description = model.describe()
+    description = model.describe(positions)
     with _lock:
         signature = _signature(model, description)
         packed = _cache.pop(model, None)

@@ -21,6 +21,10 @@ class Predictor(Protocol):
     Rows that are complete go on at their last position, and what is drawn for them is dropped.
     """
 
+    @property
+    def state(self) -> DecodingState | None:
+        """Of all rows, before the token that was drawn last; None without one."""
+
     def draw(self, sampling: Sampling) -> tuple[Tensor, Tensor]:
         """The parameters (B, P) and tokens (B,) or (B, 3) drawn from them, not yet taken."""
 
@@ -30,6 +34,9 @@ class Predictor(Protocol):
     def keep(self, rows: Tensor) -> None:
         """Goes on with the rows (any number, repeats allowed) alone, after a draw or none."""
 
+    def read(self, token: Tensor, state: DecodingState) -> DecodingState:
+        """The state after one token more of each row."""
+
 
 # Makes the predictor that continues a prompt.
 Begin = Callable[[Prompt], Predictor]
@@ -38,10 +45,11 @@ Begin = Callable[[Prompt], Predictor]
 class StatefulPredictor:
     """An RNN: each token costs one step from the state."""
 
+    state: DecodingState
+
     def __init__(self, model: TokenModel, prompt: Prompt) -> None:
         self.model = model
-        tokens, lengths = prompt.known
-        self.parameters, self.state = model.prefill(tokens, lengths, max_length=prompt.length)
+        self.parameters, self.state = prefilled(model, prompt)
 
     def draw(self, sampling: Sampling) -> tuple[Tensor, Tensor]:
         """From the parameters after the last token taken."""
@@ -55,9 +63,15 @@ class StatefulPredictor:
         """Forks and drops states."""
         self.parameters, self.state = self.parameters[rows], self.state.index_select(rows)
 
+    def read(self, token: Tensor, state: DecodingState) -> DecodingState:
+        """One step."""
+        return self.model.step(token, state)[1]
+
 
 class RerunPredictor:
     """No state: each token costs a run of all tokens so far (the paper's plain "softmax")."""
+
+    state = None
 
     def __init__(self, model: TokenModel, prompt: Prompt) -> None:
         self.model = model
@@ -83,6 +97,17 @@ class RerunPredictor:
         """Forks and drops sequences."""
         self.tokens = self.tokens[rows]
         self.lengths = None if self.lengths is None else self.lengths[rows]
+
+    def read(self, token: Tensor, state: DecodingState) -> DecodingState:
+        """There is no state; plans refuse to ask for one."""
+        raise NotImplementedError
+
+
+def prefilled(model: TokenModel, prompt: Prompt) -> tuple[Tensor, DecodingState]:
+    """The parameters after what is known of a prompt, and a state that belongs to nobody else."""
+    tokens, lengths = prompt.known
+    before = None if prompt.state is None else prompt.state.detach().clone()
+    return model.prefill(tokens, lengths, before, max_length=prompt.positions)
 
 
 def within_room(state: DecodingState) -> DecodingState:

@@ -13,7 +13,8 @@ from torch.nn.utils.rnn import pad_sequence
 from linattn_core.errors import expected, shown
 from linattn_models.decoding.model import Drawable
 from linattn_models.heads.base import check_tokens, token_shape
-from linattn_models.validation import at_least, lengths_within
+from linattn_models.state import DecodingState
+from linattn_models.validation import at_least, boolean, lengths_within
 
 # (B, P) or (B, P, 3) tokens; an array of them; or the tokens of each sequence.
 Tokens = Tensor | Sequence[Any]
@@ -31,12 +32,16 @@ class Prompt:
         lengths: (B,) int64, each row's own length; None when all are P.
         length: tokens of a complete sequence.
         shortest: the smallest of the lengths.
+        state: what came before the tokens, of B rows; not counted in the lengths.
+        keeps_state: whether the state after the last token is wanted, which takes a position more.
     """
 
     tokens: Tensor
     lengths: Tensor | None
     length: int
     shortest: int
+    state: DecodingState | None = None
+    keeps_state: bool = False
 
     @classmethod
     def of(cls, tokens: Tensor, length: int) -> Prompt:
@@ -54,6 +59,19 @@ class Prompt:
             return self
         lengths = None if self.lengths is None else self.lengths.repeat_interleave(times, 0)
         return replace(self, tokens=self.tokens.repeat_interleave(times, 0), lengths=lengths)
+
+    @property
+    def positions(self) -> int:
+        """The positions that the longest sequence takes: the start vector counts."""
+        before = 0 if self.state is None else self.state.cursor.furthest
+        return before + self.length + self.keeps_state
+
+    def check_stateless(self) -> None:
+        """Refuses a state to begin from or to keep, for methods without one."""
+        if self.state is not None or self.keeps_state:
+            advice = "pass method='stateful', or leave out state and return_state"
+            got = "method 'rerun', which runs all tokens again"
+            raise ValueError(expected("a state", "a model that steps", got, advice))
 
     @property
     def steps(self) -> int:
@@ -107,14 +125,38 @@ def checked_prompt(
     prefix: Tokens | None,
     prefix_lengths: Tensor | None,
     length: int | None,
+    state: DecodingState | None = None,
+    keeps_state: bool = False,
 ) -> Prompt:
     """The prompt of the arguments of `generate`.
 
     Raises:
         ValueError, TypeError: arguments that cannot be right.
     """
-    length = model.max_length if length is None else length
-    check_length(model, length)
+    if state is not None and not isinstance(state, DecodingState):
+        raise TypeError(expected("state", "a DecodingState", f"a {type(state).__name__}"))
+    boolean("return_state", keeps_state)
+    before = 0 if state is None else state.cursor.furthest
+    length = default_length(model, length, before)
+    check_length(model, length, before, keeps_state)
+    if state is not None:
+        batch = state.batch if batch is None else batch
+        if batch != state.batch:
+            raise ValueError(expected("state", f"{batch} sequences", state.batch))
+    prompt = _prompt(model, batch, prefix, prefix_lengths, length)
+    if keeps_state and not prompt.steps:
+        wanted = "more tokens than the prefixes have with return_state"
+        raise ValueError(expected("length", wanted, length, "prefill returns the state of prompts"))
+    return replace(prompt, state=state, keeps_state=keeps_state)
+
+
+def _prompt(
+    model: Drawable,
+    batch: int | None,
+    prefix: Tokens | None,
+    prefix_lengths: Tensor | None,
+    length: int,
+) -> Prompt:
     if not (prefix is None or isinstance(prefix, Tensor)):
         prefix, prefix_lengths = as_tensors(prefix, prefix_lengths, model.device)
     prefix = _checked_prefix(model, batch, prefix, prefix_lengths, length)
@@ -163,12 +205,34 @@ def _as_tokens(row: Any, device: torch.device) -> Tensor:
     return tokens.long()
 
 
-def check_length(model: Drawable, length: int) -> None:
+def default_length(model: Drawable, length: int | None, before: int = 0) -> int:
+    """The length, by default the model's less the positions that a state has taken.
+
+    Raises:
+        ValueError: a model without a default.
+    """
+    if length is not None:
+        return length
+    if model.max_length is None:
+        advice = "the model has no max_length, so pass length"
+        raise ValueError(expected("length", "a number of tokens", None, advice))
+    return model.max_length - before
+
+
+def check_length(
+    model: Drawable, length: int | None, before: int = 0, keeps_state: bool = False
+) -> None:
     """Refuses lengths that the model has no positions for."""
     at_least("length", length, 1)
-    if length > model.max_length:
-        wanted = f"at most the model's {model.max_length} positions"
-        raise ValueError(expected("length", wanted, length))
+    longest = model.longest
+    if longest is None or length is None:
+        return
+    if length + before + keeps_state > longest:
+        wanted = f"at most the model's {longest} positions"
+        got = f"{length}"
+        got += f" after the {before} of the state" if before else ""
+        got += ", and one more for the state that is returned" if keeps_state else ""
+        raise ValueError(expected("length", wanted, got))
 
 
 def _checked_prefix(

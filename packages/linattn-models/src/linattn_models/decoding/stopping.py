@@ -1,8 +1,8 @@
-"""Stop tokens: which sequences go on."""
+"""Which sequences go on, and the states of those that have ended."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -10,6 +10,7 @@ from torch import Tensor
 from linattn_core.errors import expected, shown
 from linattn_models.decoding.prompts import Prompt
 from linattn_models.heads import Head
+from linattn_models.state import DecodingState
 
 # Rows that have ended are dropped from a batch once they are this share of it, since dropping
 # copies the states.
@@ -24,25 +25,34 @@ class Stopping:
     Args:
         tokens: (S,) int64, each ends a row.
         prompt: of all B rows.
+
+    Attributes:
+        held: the rows that the predictor holds, of the batch.
+        ended: of those held, the ones that ended at the last step.
     """
 
     def __init__(self, tokens: Tensor, prompt: Prompt) -> None:
         self._tokens = tokens
         self._batch = batch = prompt.batch
         self._steps = prompt.steps_of_rows
-        self._held = torch.arange(batch, device=tokens.device)  # by the predictor, of the batch
+        self.held = torch.arange(batch, device=tokens.device)  # by the predictor, of the batch
         self._going = torch.ones(batch, dtype=torch.bool, device=tokens.device)  # of those held
+        self.ended = self.held[:0]
 
     def spread(self, drawn: Tensor) -> Tensor:
-        """The tokens of the held rows as (B,), -1 in rows that had ended before."""
-        spread = drawn.new_full((self._batch,), -1)
-        spread[self._held] = drawn.masked_fill(~self._going, -1)
+        """The tokens of the held rows as (B,) or (B, 3), -1 in rows that had ended before."""
+        spread = drawn.new_full((self._batch, *drawn.shape[1:]), -1)
+        ended = ~self._going.view(-1, *[1] * (drawn.ndim - 1))
+        spread[self.held] = drawn.masked_fill(ended, -1)
         return spread
 
     def end(self, drawn: Tensor, step: int) -> bool:
         """Marks rows that drew a stop token at this step or are complete; whether any goes on."""
-        self._going &= ~torch.isin(drawn, self._tokens)
-        self._going &= self._steps[self._held] > step + 1
+        before = self._going.clone()
+        if len(self._tokens):
+            self._going &= ~torch.isin(drawn, self._tokens)
+        self._going &= self._steps[self.held] > step + 1
+        self.ended = (before & ~self._going).nonzero().squeeze(1)
         return bool(self._going.any())
 
     def drop(self) -> Tensor | None:
@@ -50,8 +60,48 @@ class Stopping:
         kept = self._going.nonzero().squeeze(1)
         if len(kept) > (1 - _WORTH_DROPPING) * len(self._going):
             return None
-        self._held, self._going = self._held[kept], self._going[kept]
+        self.held, self._going = self.held[kept], self._going[kept]
         return kept
+
+
+class Ends:
+    """The state of each sequence when it ends, for `return_state`.
+
+    A state is taken before the last token is read; all last tokens are read in one step at the end.
+
+    Args:
+        prompt: of all B rows.
+    """
+
+    def __init__(self, prompt: Prompt) -> None:
+        self._prompt = prompt
+        self._rows: list[Tensor] = []
+        self._tokens: list[Tensor] = []
+        self._states: list[DecodingState] = []
+
+    def add(self, stopping: Stopping, drawn: Tensor, state: DecodingState) -> None:
+        """Takes the rows that ended at this step."""
+        ended = stopping.ended
+        if len(ended):
+            rows = stopping.held[ended]
+            self._rows.append(rows)
+            self._tokens.append(self._last(rows, drawn[ended]))
+            self._states.append(state.index_select(ended))
+
+    def state(self, read: Callable[[Tensor, DecodingState], DecodingState]) -> DecodingState:
+        """The state (B rows, in order) after the last tokens, which `read` adds to a state."""
+        order = torch.cat(self._rows).argsort()
+        after = read(torch.cat(self._tokens), DecodingState.cat(self._states))
+        return after.index_select(order)
+
+    def _last(self, rows: Tensor, drawn: Tensor) -> Tensor:
+        """The last token of rows: drawn, or the prefix's where that was complete before."""
+        prompt = self._prompt
+        complete = prompt.steps_of_rows[rows] == 0
+        if not bool(complete.any()):
+            return drawn
+        own = prompt.tokens[rows, prompt.length - 1]
+        return torch.where(complete.view(-1, *[1] * (own.ndim - 1)), own, drawn)
 
 
 def checked_stop_tokens(

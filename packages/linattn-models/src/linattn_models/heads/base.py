@@ -163,11 +163,13 @@ def check_tokens(head: Head, tokens: Tensor, leading: tuple[int, ...] | None = N
         raise ValueError(expected("tokens", wanted, f"{low} to {high}", advice))
 
 
-def check_sequences(head: Head, tokens: Tensor, shortest: int, longest: int) -> None:
+def check_sequences(head: Head, tokens: Tensor, shortest: int, longest: int | None) -> None:
     """Refuses what is not (B, N) int64 tokens, or (B, N, 3), with N from shortest to longest."""
     _check_shape(head, "tokens", tokens, "batch", "length")
-    if not shortest <= tokens.shape[1] <= longest:
-        raise ValueError(expected("tokens", f"length {shortest} to {longest}", tokens.shape[1]))
+    length = tokens.shape[1]
+    if length < shortest or (longest is not None and length > longest):
+        wanted = f"length {shortest}" + (" or more" if longest is None else f" to {longest}")
+        raise ValueError(expected("tokens", wanted, length))
     check_tokens(head, tokens)
 
 

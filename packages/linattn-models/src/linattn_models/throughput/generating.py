@@ -22,6 +22,7 @@ from linattn_models.decoding import (
     check_length,
     choose_decoder,
     choose_method,
+    default_length,
 )
 from linattn_models.heads.base import token_shape
 from linattn_models.state import Cursor
@@ -84,9 +85,10 @@ def generation_throughput(
         raise TypeError(expected("model", wanted, got, advice))
     at_least("batch", batch, 1)
     method = choose_method(model, method)
-    length = model.max_length if length is None else length
+    length = default_length(model, length)
     check_length(model, length)
-    decoder = choose_decoder(model, method, decoder, length) or "eager"  # packed once, not timed
+    chosen = choose_decoder(model, method, decoder, length, length)  # packed once, not timed
+    decoder = chosen or "eager"
     generator = torch.Generator(model.device).manual_seed(seed)
     generation = _Generation(model, batch, length, method, decoder, generator)
     if steps is None:

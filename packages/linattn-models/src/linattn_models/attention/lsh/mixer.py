@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -22,8 +24,10 @@ class LshMixer(Mixer):
     projections = 2
     rotations: Tensor  # (rounds, H, D, buckets / 2)
 
-    def __init__(self, attention: Lsh, num_heads: int, head_dim: int, is_causal: bool) -> None:
-        super().__init__(attention, num_heads, head_dim, is_causal)
+    def __init__(
+        self, attention: Lsh, num_heads: int, head_dim: int, is_causal: bool, **settings: Any
+    ) -> None:
+        super().__init__(attention, num_heads, head_dim, is_causal, **settings)
         self.chunk = attention.chunk
         rotations = draw_rotations(attention.rounds, num_heads, head_dim, attention.buckets)
         self.register_buffer("rotations", rotations)

@@ -1,0 +1,43 @@
+"""How fast a head forgets: the logarithm of a factor for each head."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from linattn_models.validation import one_of
+
+DECAYS = ("fixed", "learned")
+
+
+class Decay(nn.Module):
+    """The log_decay of linear attention, one number a head, the same at every position.
+
+        exp(log_decay[h]) = 1 - 2^(-5 - h)
+
+    as in RetNet (arXiv 2307.08621); "learned" begins there, and its factors stay between 0 and 1.
+
+    Args:
+        kind: "fixed" or "learned".
+        heads: H_kv.
+
+    Raises:
+        ValueError: another kind.
+    """
+
+    logits: Tensor  # (H_kv,), of the factors
+
+    def __init__(self, kind: str, heads: int) -> None:
+        super().__init__()
+        one_of("decay", kind, DECAYS)
+        logits = (2.0 ** (5.0 + torch.arange(heads, dtype=torch.float64)) - 1.0).log().float()
+        if kind == "learned":
+            self.logits = nn.Parameter(logits)
+        else:
+            self.register_buffer("logits", logits)
+
+    def forward(self) -> Tensor:
+        """(H_kv,) log_decay, below 0, at least float32."""
+        wide = self.logits if self.logits.dtype == torch.float64 else self.logits.float()
+        return F.logsigmoid(wide)

@@ -1,0 +1,172 @@
+"""A layer of linear attention in the place of torch.nn.MultiheadAttention."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from linattn_core import FeatureMap, LinearAttentionState, linear_attention
+from linattn_core.errors import expected
+from linattn_models.attention.linear import LinearHeads
+from linattn_models.attention.projections import checked_kv_heads
+from linattn_models.initialization import spread_queries_and_keys
+from linattn_models.validation import at_least, check_vectors, in_range
+
+
+class LinearAttention(LinearHeads):
+    """Multi-head linear attention, batch first: (B, N, E) -> (B, N, E) in O(N).
+
+        out_i = phi(q_i)^T S_i / (phi(q_i)^T z_i + eps)        (equations 4 to 12 of the paper)
+
+    Unlike `torch.nn.MultiheadAttention` it returns the output alone, since no weights are formed;
+    masks hide keys and are True where a key takes part (as for `scaled_dot_product_attention`).
+
+    Args:
+        embed_dim: E.
+        num_heads: H, heads of queries.
+        num_kv_heads: H_kv, heads of keys and values, a divisor of H; each serves H / H_kv query
+            heads. H by default.
+        head_dim: D; by default E / H.
+        feature_map: phi, a name that `linattn_core.feature_map_names` lists, or a `FeatureMap`. The
+            layer owns it: its random or learned features are saved and trained with the layer.
+        bias: whether the two projections have biases.
+        eps: added to the denominator.
+        decay: None; "fixed", each head forgets by a factor of its own, as in RetNet; or
+            "learned". A layer with a decay is causal only.
+        feature_map_options: of a feature map by name, such as {"num_features": 64}.
+
+    Attributes:
+        qkv: torch.nn.Linear, queries, keys and values one after the other: (H + 2 H_kv) D outputs.
+        out: torch.nn.Linear, H D inputs.
+        backend: what runs the operator, "auto" by default.
+
+    Raises:
+        ValueError: sizes that do not fit, an unknown feature map or decay, a negative eps.
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        *,
+        num_kv_heads: int | None = None,
+        head_dim: int | None = None,
+        feature_map: str | FeatureMap = "elu",
+        bias: bool = True,
+        eps: float = 1e-6,
+        decay: str | None = None,
+        feature_map_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        at_least("embed_dim", embed_dim, 1)
+        at_least("num_heads", num_heads, 1)
+        in_range("eps", eps, 0.0, float("inf"))
+        kv_heads = checked_kv_heads(num_heads, num_kv_heads)
+        dim = _head_dim(embed_dim, num_heads, head_dim)
+        super().__init__(embed_dim, (num_heads, kv_heads, kv_heads), dim, bias)
+        self.embed_dim = embed_dim
+        self.add_features(feature_map, feature_map_options or {}, decay, eps)
+        spread_queries_and_keys(self.qkv.weight[: self.num_compared], self.spread)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        *,
+        is_causal: bool = False,
+        attn_mask: Tensor | None = None,
+        key_lengths: Tensor | None = None,
+        state: LinearAttentionState | None = None,
+        return_state: bool = False,
+    ) -> Tensor | tuple[Tensor, LinearAttentionState]:
+        """All positions at once.
+
+        Args:
+            query: (B, N, E).
+            key: (B, L, E), the query by default (self-attention). L = 0 with a state reads it.
+            value: (B, L, E), the key by default.
+            is_causal: query i sees keys 0 to i; N must equal L.
+            attn_mask: bool, (B, L) or broadcastable to (B, 1, 1, L); True takes part. A key that
+                takes no part does not exist.
+            key_lengths: (B,) int; the same for keys at or past the length.
+            state: what came before; not causal: sums to add to, such as those of a memory.
+            return_state: also return the state after the last key (not causal: the sums).
+
+        Returns:
+            (B, N, E), or that and a `LinearAttentionState` of H_kv heads.
+
+        Raises:
+            ValueError, TypeError: shapes, dtypes, masks or a state that cannot be right.
+        """
+        heads = linear_attention(
+            *self._projected(query, key, value),
+            is_causal=is_causal,
+            attn_mask=attn_mask,
+            key_lengths=key_lengths,
+            initial_state=state,
+            return_state=return_state,  # type: ignore[call-overload]
+            **self.settings(),
+        )
+        if not return_state:
+            return self.join(heads)
+        return self.join(heads[0]), heads[1]
+
+    def initial_state(self, batch: int) -> LinearAttentionState:
+        """The state before the first position, on the device and for the dtype of the weights."""
+        at_least("batch", batch, 1)
+        return self.zero_state(batch, self.out.weight.device, self.out.weight.dtype)
+
+    def step(self, x: Tensor, state: LinearAttentionState) -> tuple[Tensor, LinearAttentionState]:
+        """One position of causal self-attention (equations 16 to 20 of the paper).
+
+        Args:
+            x: (B, E).
+            state: from `initial_state`, a causal `forward` or `step`; updated in place under
+                `torch.no_grad`, left as it was with gradients on.
+
+        Returns:
+            (B, E) and the next state.
+
+        Raises:
+            ValueError, TypeError: another shape, or a state that does not fit.
+
+        Cost: the same at every position.
+        """
+        check_vectors(x, self.embed_dim)
+        query, key, value = self.project_next(x)
+        heads, state = self.step_heads(query, key, value, state)
+        return self.out(heads.flatten(1)), state
+
+    def extra_repr(self) -> str:
+        """The sizes, for `repr`."""
+        groups = f", num_kv_heads={self.num_kv_heads}"
+        return f"{self.embed_dim}, {self.num_heads}{groups}, head_dim={self.head_dim}"
+
+    def _projected(
+        self, query: Tensor, key: Tensor | None, value: Tensor | None
+    ) -> tuple[Tensor, ...]:
+        if key is None and value is not None:
+            advice = "pass both, or the query alone for self-attention"
+            raise ValueError(expected("value", "a key beside it", "none", advice))
+        for name, x in (("query", query), ("key", key), ("value", value)):
+            if x is not None and (x.ndim != 3 or x.shape[2] != self.embed_dim):
+                shape = f"shape (batch, length, {self.embed_dim})"
+                raise ValueError(expected(name, shape, tuple(x.shape)))
+        if (key is None or key is query) and (value is None or value is query):
+            return self.project(query)
+        key = query if key is None else key
+        value = key if value is None else value
+        return tuple(self.project_one(x, index) for index, x in enumerate((query, key, value)))
+
+
+def _head_dim(embed_dim: int, num_heads: int, head_dim: int | None) -> int:
+    if head_dim is not None:
+        at_least("head_dim", head_dim, 1)
+        return head_dim
+    if embed_dim % num_heads:
+        advice = "pass head_dim"
+        wanted = f"a multiple of num_heads {num_heads}"
+        raise ValueError(expected("embed_dim", wanted, embed_dim, advice))
+    return embed_dim // num_heads

@@ -1,0 +1,92 @@
+"""The linear layers around heads that attend: queries, keys and values in, their outputs joined."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from linattn_core.errors import expected
+
+
+class Projections(nn.Module):
+    """One linear layer from x to all heads, and one from the heads' outputs back.
+
+    Args:
+        embed_dim: E.
+        heads: of each projection: queries H, keys H_kv, values H_kv; fewer where two are one.
+        head_dim: D.
+        bias: of both layers.
+
+    Attributes:
+        qkv: (B, N, E) to all heads, one projection after the other.
+        out: (B, N, H D) to (B, N, E).
+    """
+
+    def __init__(
+        self, embed_dim: int, heads: Sequence[int], head_dim: int, bias: bool = True
+    ) -> None:
+        super().__init__()
+        self.heads = tuple(heads)
+        self.head_dim = head_dim
+        self.qkv = nn.Linear(embed_dim, sum(self.heads) * head_dim, bias=bias)
+        self.out = nn.Linear(self.num_heads * head_dim, embed_dim, bias=bias)
+
+    @property
+    def num_heads(self) -> int:
+        """H, heads of queries."""
+        return self.heads[0]
+
+    @property
+    def num_kv_heads(self) -> int:
+        """H_kv, heads of keys and values."""
+        return self.heads[-1]
+
+    @property
+    def num_compared(self) -> int:
+        """Outputs of `qkv` that are queries or keys; those after them are values."""
+        return sum(self.heads[:-1]) * self.head_dim
+
+    def project(self, x: Tensor) -> tuple[Tensor, ...]:
+        """The projections of x (B, N, E), (B, H or H_kv, N, D) each, as views.
+
+        Taken apart before heads and positions change places, so that one copy puts the gradients
+        together again.
+        """
+        by_head = self._by_head(self.qkv(x))  # (B, N, H + 2 H_kv, D)
+        return tuple(part.transpose(1, 2) for part in by_head.split(self.heads, dim=2))
+
+    def project_next(self, x: Tensor) -> tuple[Tensor, ...]:
+        """The same for one position: (B, E) -> (B, H or H_kv, D) each."""
+        return tuple(self._by_head(self.qkv(x)).split(self.heads, dim=1))
+
+    def project_one(self, x: Tensor, index: int) -> Tensor:
+        """One projection of x (B, N, E) alone, the queries at index 0: (B, heads, N, D)."""
+        start = sum(self.heads[:index]) * self.head_dim
+        rows = slice(start, start + self.heads[index] * self.head_dim)
+        bias = None if self.qkv.bias is None else self.qkv.bias[rows]
+        return self._by_head(F.linear(x, self.qkv.weight[rows], bias)).transpose(1, 2)
+
+    def join(self, heads: Tensor) -> Tensor:
+        """(B, H, N, D) -> (B, N, E)."""
+        joined: Tensor = self.out(heads.transpose(1, 2).flatten(2))
+        return joined
+
+    def _by_head(self, x: Tensor) -> Tensor:
+        """(..., heads D) -> (..., heads, D)."""
+        by_head: Tensor = x.unflatten(-1, (x.shape[-1] // self.head_dim, self.head_dim))
+        return by_head
+
+
+def checked_kv_heads(num_heads: int, num_kv_heads: int | None) -> int:
+    """H_kv, by default H.
+
+    Raises:
+        ValueError: a number that does not divide H.
+    """
+    kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+    is_integer = isinstance(kv_heads, int) and not isinstance(kv_heads, bool)
+    if not is_integer or kv_heads < 1 or num_heads % kv_heads:
+        raise ValueError(expected("num_kv_heads", f"a divisor of num_heads {num_heads}", kv_heads))
+    return kv_heads

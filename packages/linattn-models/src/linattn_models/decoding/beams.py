@@ -1,0 +1,187 @@
+"""`beam_search`: the likeliest sequences, kept side by side and forked by `index_select`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from linattn_core.errors import expected
+from linattn_models.decoding.model import Drawable
+from linattn_models.decoding.predictors import Begin, Predictor
+from linattn_models.decoding.prompts import Prompt, Tokens, checked_prompt
+from linattn_models.decoding.sampling import NanCheck, Sampling
+from linattn_models.decoding.stopping import checked_stop_tokens
+from linattn_models.heads import Categorical
+from linattn_models.heads.base import at_least_single
+from linattn_models.state import DecodingState
+from linattn_models.validation import at_least, in_range
+
+
+class Hypotheses(NamedTuple):
+    """What a beam search found, the best first.
+
+    Attributes:
+        tokens: (B, K, N) int64, prefixes included; -1 after the end of a hypothesis.
+        scores: (B, K), the log-probability in nats of the tokens behind the prefix, divided by
+            their number to the power of `length_penalty`.
+    """
+
+    tokens: Tensor
+    scores: Tensor
+
+
+class Searching:
+    """Gives a `Drawable` with a `predictor` the method `beam_search`."""
+
+    def predictor(self, method: str, decoder: Any, prompt: Prompt) -> Begin:
+        """Makes the predictor that continues a prompt; see `Drawing`."""
+        raise NotImplementedError
+
+    def beam_search(
+        self,
+        batch: int | None = None,
+        *,
+        num_beams: int,
+        prefix: Tokens | None = None,
+        prefix_lengths: Tensor | None = None,
+        length: int | None = None,
+        state: DecodingState | None = None,
+        stop_tokens: int | Sequence[int] | None = None,
+        length_penalty: float = 0.0,
+        method: str = "auto",
+        decoder: Any = "auto",
+    ) -> Hypotheses:
+        """The likeliest continuations of each prefix that a beam of fixed width finds.
+
+        At each position every hypothesis is continued by every token, and the `num_beams` best of
+        each sequence are kept. One that has ended stays among them as it is. Nothing is random.
+
+        Args:
+            num_beams: K, at most the vocabulary. 1 is greedy.
+            length_penalty: a sum of log-probabilities is compared after division by its number of
+                tokens to this power: 0 compares sums, 1 means; more favors longer ones.
+            batch, prefix, prefix_lengths, length, state, stop_tokens, method, decoder: as for
+                `generate`.
+
+        Returns:
+            Tokens (B, K, N) and scores (B, K), best first.
+
+        Raises:
+            ValueError, TypeError: as for `generate`; a head that is not `Categorical`; a number of
+                beams or a penalty out of range.
+
+        Cost: that of generating B * K sequences, and a copy of their states at each position.
+        """
+        source = cast(Drawable, self)
+        _check_beams(source, num_beams)
+        in_range("length_penalty", length_penalty, 0.0, float("inf"))
+        stop = checked_stop_tokens(stop_tokens, source.head, source.device)
+        prompt = checked_prompt(source, batch, prefix, prefix_lengths, length, state)
+        begin = self.predictor(method, decoder, prompt)
+        tokens, scores = _search(begin, prompt, num_beams, stop, length_penalty)
+        # Copied outside inference mode, because autograd refuses tensors made inside.
+        return Hypotheses(tokens.clone(), scores.clone())
+
+
+@torch.inference_mode()
+def _search(
+    begin: Begin, prompt: Prompt, width: int, stop: Tensor | None, penalty: float
+) -> Hypotheses:
+    beam = _Beam(prompt, width, stop, penalty)
+    if prompt.steps:
+        predictor = begin(prompt)
+        predictor.keep(beam.first_rows)
+        check = NanCheck()
+        for step in range(prompt.steps):
+            if not beam.extend(predictor, check) or step + 1 == prompt.steps:
+                break
+            predictor.take(beam.last)
+        check.finish()
+    tokens = prompt.repeated(width).completed(list(beam.drawn.flatten(0, 1).unbind(1)))
+    return Hypotheses(tokens.unflatten(0, (-1, width)), beam.ranks())
+
+
+class _Beam:
+    """The hypotheses (B, K) of all sequences.
+
+    Attributes:
+        drawn: (B, K, n) tokens so far, -1 after the end.
+    """
+
+    def __init__(self, prompt: Prompt, width: int, stop: Tensor | None, penalty: float) -> None:
+        batch, device = prompt.batch, prompt.tokens.device
+        self.drawn = torch.empty(batch, width, 0, dtype=torch.int64, device=device)
+        self._sums = torch.full((batch, width), -torch.inf, device=device)
+        self._sums[:, 0] = 0.0  # one beginning of each sequence, so that none is counted twice
+        self._counts = torch.zeros(batch, width, dtype=torch.int64, device=device)
+        self._stop = torch.empty(0, dtype=torch.int64, device=device) if stop is None else stop
+        self._steps = prompt.steps_of_rows.unsqueeze(1)  # (B, 1)
+        self._ended = (self._steps == 0).expand(batch, width).clone()
+        self._penalty = penalty
+
+    @property
+    def first_rows(self) -> Tensor:
+        """(B K,) the sequence of each hypothesis."""
+        batch, width = self._sums.shape
+        return torch.arange(batch, device=self._sums.device).repeat_interleave(width)
+
+    @property
+    def last(self) -> Tensor:
+        """(B K,) the last token of each; any for those that have ended."""
+        return self.drawn[:, :, -1].flatten().clamp(min=0)
+
+    def ranks(self) -> Tensor:
+        """(B, K) what hypotheses are compared by."""
+        return self._sums / self._counts.clamp(min=1) ** self._penalty
+
+    def extend(self, predictor: Predictor, check: NanCheck) -> bool:
+        """Continues every hypothesis, keeps the best; whether any goes on."""
+        parameters, _ = predictor.draw(Sampling(0.0))
+        check.add(parameters)
+        batch, width = self._sums.shape
+        log_probs = at_least_single(parameters).log_softmax(-1).view(batch, width, -1)
+        best, token = self._best(log_probs)  # (B, K) each
+        self._sums, self._counts = self._sums_of(log_probs, best, token)
+        going = ~self._ended.gather(1, best)
+        shown = token.masked_fill(~going, -1)
+        before = self.drawn.gather(1, best.unsqueeze(2).expand(-1, -1, self.drawn.shape[2]))
+        self.drawn = torch.cat([before, shown.unsqueeze(2)], 2)
+        complete = self.drawn.shape[2] >= self._steps
+        self._ended = ~going | torch.isin(token, self._stop) | complete
+        if bool(self._ended.all()):
+            return False
+        offsets = torch.arange(batch, device=best.device).unsqueeze(1) * width
+        predictor.keep((best + offsets).flatten())
+        return True
+
+    def _best(self, log_probs: Tensor) -> tuple[Tensor, Tensor]:
+        """The hypotheses to continue and their tokens; an ended one continues once, as it is."""
+        width, vocabulary = log_probs.shape[1:]
+        counts = (self._counts + 1).unsqueeze(2)
+        ranks = (self._sums.unsqueeze(2) + log_probs) / counts**self._penalty
+        ended = self._ended.unsqueeze(2)
+        stays = torch.full_like(ranks, -torch.inf)
+        stays[:, :, 0] = self.ranks()
+        flat = torch.where(ended, stays, ranks).flatten(1)
+        index = flat.topk(width, dim=1).indices
+        return index // vocabulary, index % vocabulary
+
+    def _sums_of(self, log_probs: Tensor, best: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
+        rows = torch.arange(len(best), device=best.device).unsqueeze(1)
+        going = ~self._ended.gather(1, best)
+        added = torch.where(going, log_probs[rows, best, token], 0.0)
+        return self._sums.gather(1, best) + added, self._counts.gather(1, best) + going
+
+
+def _check_beams(source: Drawable, num_beams: int) -> None:
+    if not isinstance(source.head, Categorical):
+        got = f"a {type(source.head).__name__}"
+        advice = "call generate, which draws from any head"
+        raise ValueError(expected("the head", "a Categorical to search", got, advice))
+    at_least("num_beams", num_beams, 1)
+    if num_beams > source.head.levels:
+        wanted = f"at most the vocabulary, {source.head.levels}"
+        raise ValueError(expected("num_beams", wanted, num_beams))

@@ -1,0 +1,36 @@
+"""The state between two steps of decoding.
+
+decoding_state   all layers of a model, their positions, and what comes next
+cache            a layer: sums, or the keys and values of softmax
+cursor           the position of each row
+files            a state on disk
+checks           positions that there is room for
+"""
+
+from linattn_models.state.cache import KeyValueCache, LayerState, zero_states
+from linattn_models.state.checks import (
+    check_end,
+    check_positions,
+    check_prompts,
+    known_parameters,
+    less_one,
+    room_for,
+)
+from linattn_models.state.cursor import START, Cursor
+from linattn_models.state.decoding_state import DecodingState, shape_of
+
+__all__ = [
+    "START",
+    "Cursor",
+    "DecodingState",
+    "KeyValueCache",
+    "LayerState",
+    "check_end",
+    "check_positions",
+    "check_prompts",
+    "known_parameters",
+    "less_one",
+    "room_for",
+    "shape_of",
+    "zero_states",
+]

@@ -1,0 +1,99 @@
+"""What a layer keeps between two steps of decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from linattn_core import LinearAttentionState
+
+
+class KeyValueCache(NamedTuple):
+    """The keys and values of one softmax layer, allocated for the longest sequence.
+
+    Attributes:
+        keys: (B, H, max_length, D); positions not yet written hold zeros.
+        values: (B, H, max_length, M).
+    """
+
+    keys: Tensor
+    values: Tensor
+
+    @classmethod
+    def zeros(
+        cls,
+        batch: int,
+        heads: int,
+        max_length: int,
+        head_dim: int,
+        *,
+        dtype: torch.dtype,
+        device: torch.device | str | None = None,
+    ) -> KeyValueCache:
+        """The cache before the first key, for `max_length` positions."""
+        keys = torch.zeros(batch, heads, max_length, head_dim, dtype=dtype, device=device)
+        return cls(keys, torch.zeros_like(keys))
+
+    @classmethod
+    def cat(cls, caches: Sequence[KeyValueCache]) -> KeyValueCache:
+        """One cache with the sequences of all, in order, for the longest that any has room for."""
+        room = max(cache.max_length for cache in caches)
+        parts = [cache.with_room(room) for cache in caches]
+        return cls(torch.cat([x.keys for x in parts]), torch.cat([x.values for x in parts]))
+
+    def split(self, sizes: int | Sequence[int]) -> list[KeyValueCache]:
+        """The cache in parts of so many sequences each, views; as `torch.split`."""
+        parts = zip(self.keys.split(sizes), self.values.split(sizes), strict=True)
+        return [KeyValueCache(keys, values) for keys, values in parts]
+
+    def with_room(self, max_length: int) -> KeyValueCache:
+        """The cache with so many positions, itself where it has them; new ones hold zeros."""
+        more = max_length - self.max_length
+        if more == 0:
+            return self
+        return KeyValueCache(*(F.pad(x, (0, 0, 0, more)) for x in self))
+
+    @property
+    def max_length(self) -> int:
+        """The positions that there is room for."""
+        return self.keys.shape[2]
+
+    def index_select(self, indices: Tensor) -> KeyValueCache:
+        """The caches of the sequences `indices`, as a copy."""
+        indices = indices.to(self.keys.device)
+        return KeyValueCache(*(x.index_select(0, indices) for x in self))
+
+    def clone(self) -> KeyValueCache:
+        """A copy that shares no memory with this cache."""
+        return KeyValueCache(*(x.clone() for x in self))
+
+    def detach(self) -> KeyValueCache:
+        """The same memory, detached from autograd."""
+        return KeyValueCache(*(x.detach() for x in self))
+
+    def to(self, *args: Any, **kwargs: Any) -> KeyValueCache:
+        """The cache moved or cast as by `torch.Tensor.to`."""
+        return KeyValueCache(*(x.to(*args, **kwargs) for x in self))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes allocated: they grow with `max_length`, unlike those of a linear state."""
+        return self.keys.nbytes + self.values.nbytes
+
+
+LayerState = LinearAttentionState | KeyValueCache
+
+
+def zero_states(
+    layers: int, batch: int, heads: int, head_dim: int, device: torch.device
+) -> tuple[LinearAttentionState, ...]:
+    """The states of linear attention before the first position, in float32, one a layer."""
+    shape = (batch, heads, head_dim, head_dim)
+    return tuple(
+        LinearAttentionState.zeros(*shape, dtype=torch.float32, device=device)
+        for _ in range(layers)
+    )

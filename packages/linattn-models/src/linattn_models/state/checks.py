@@ -1,0 +1,65 @@
+"""What positions a prompt and a step may take."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from linattn_core.errors import expected
+from linattn_models.state.cursor import Cursor
+from linattn_models.state.decoding_state import DecodingState
+from linattn_models.validation import at_least
+
+
+def check_prompts(length: int, max_length: int | None) -> None:
+    """Refuses prompts that take more than `max_length` positions."""
+    if max_length is not None and length > max_length:
+        wanted = f"at most max_length {max_length} positions"
+        advice = "shorten the prompts or raise max_length"
+        raise ValueError(expected("prompts", wanted, length, advice))
+
+
+def check_positions(cursor: Cursor, positions: int | None) -> None:
+    """Refuses a step past the last position of the model; None where they do not end."""
+    if positions is not None and cursor.furthest >= positions:
+        wanted = f"a position below {positions}, the model's number of positions"
+        advice = "build the model with a larger max_length"
+        raise ValueError(expected("a step", wanted, f"position {cursor.furthest}", advice))
+
+
+def check_end(cursor: Cursor, positions: int | None) -> None:
+    """Refuses prompts that end past the last position of the model."""
+    if positions is not None and cursor.furthest > positions:
+        wanted = f"at most the model's {positions} positions"
+        advice = "shorten the prompts or build the model with a larger max_length"
+        raise ValueError(expected("prompts and what came before", wanted, cursor.furthest, advice))
+
+
+def known_parameters(state: DecodingState, length: int, lengths: Tensor | None) -> Tensor | None:
+    """The parameters (B, P) that rows without new tokens keep; None where every row has some.
+
+    Raises:
+        ValueError: there are such rows, and the state knows no parameters.
+    """
+    if length and (lengths is None or bool((lengths > 0).all())):
+        return None
+    if state.parameters is None:
+        wanted = "one that a model of tokens returned"
+        advice = "pass at least one token for each sequence"
+        raise ValueError(expected("a state without new tokens", wanted, "another", advice))
+    return state.parameters
+
+
+def less_one(positions: int | None) -> int | None:
+    """One position less; None where they do not end."""
+    return None if positions is None else positions - 1
+
+
+def room_for(max_length: int | None, positions: int | None) -> int | None:
+    """The positions to allocate, by default all of the model's."""
+    if max_length is None:
+        return positions
+    at_least("max_length", max_length, 1)
+    if positions is not None and max_length > positions:
+        wanted = f"at most the model's {positions} positions"
+        raise ValueError(expected("max_length", wanted, max_length))
+    return max_length

@@ -1,0 +1,70 @@
+"""Where each row of a batch is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """The position of each row's next input.
+
+    Attributes:
+        position: one int for all rows, or (B,) int64 when rows are at different positions.
+        furthest: the largest position, an int, so that reading it waits for no device.
+    """
+
+    position: int | Tensor
+    furthest: int
+
+    @classmethod
+    def at(cls, positions: Tensor) -> Cursor:
+        """The cursor for (B,) positions: a plain int where all are equal."""
+        if positions.numel() == 0:
+            return cls(0, 0)
+        low, high = (int(bound) for bound in positions.aminmax())
+        return cls(high if low == high else positions.long(), high)
+
+    def after(self, length: int, lengths: Tensor | None) -> Cursor:
+        """The cursor after (B,) lengths more, all `length` by default."""
+        if lengths is None:
+            return Cursor(self.position + length, self.furthest + length)
+        return Cursor.at(self.position + lengths)
+
+    def rows(self, batch: int, device: torch.device | None = None) -> Tensor:
+        """(B,) int64, each row's position."""
+        return torch.as_tensor(self.position, dtype=torch.int64, device=device).expand(batch)
+
+    def advanced(self) -> Cursor:
+        """The cursor one position later."""
+        return Cursor(self.position + 1, self.furthest + 1)
+
+    def index_select(self, indices: Tensor) -> Cursor:
+        """The cursor of the rows `indices`."""
+        if isinstance(self.position, int):
+            return self
+        return Cursor.at(self.position.index_select(0, indices.to(self.position.device)))
+
+    def to(self, device: torch.device) -> Cursor:
+        """The cursor with its position, where that is a tensor, on `device`."""
+        if isinstance(self.position, int):
+            return self
+        return Cursor(self.position.to(device), self.furthest)
+
+    @cached_property
+    def visible(self) -> Tensor | None:
+        """(B, 1, 1, furthest + 1) bool, the cached positions that each row sees; None for all.
+
+        Cached, because every layer of a step reads it.
+        """
+        if isinstance(self.position, int):
+            return None
+        slots = torch.arange(self.furthest + 1, device=self.position.device)
+        return (slots <= self.position.unsqueeze(1)).unsqueeze(1).unsqueeze(1)
+
+
+START = Cursor(0, 0)

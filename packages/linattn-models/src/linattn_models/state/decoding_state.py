@@ -1,0 +1,226 @@
+"""The state of a transformer between two steps of decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from linattn_core.errors import expected
+from linattn_models.state.cache import KeyValueCache, LayerState
+from linattn_models.state.cursor import Cursor
+from linattn_models.state.files import read_state_file, write_state_file
+from linattn_models.validation import at_least
+
+
+@dataclass(frozen=True)
+class DecodingState:
+    """The state of a batch of sequences: `step` takes it and returns the next.
+
+    Under `torch.no_grad` a step updates the tensors of its argument in place, so `clone()` a state
+    that is needed again. With gradients on, the argument stays as it was.
+
+    Attributes:
+        layers: for each layer a `LinearAttentionState` (of fixed size) or a `KeyValueCache`.
+        cursor: the positions of the next inputs.
+        max_length: the most positions; None without a bound.
+        parameters: (B, P), of the distribution of the next token; None for a model of vectors.
+    """
+
+    layers: tuple[LayerState, ...]
+    cursor: Cursor
+    max_length: int | None = None
+    parameters: Tensor | None = None
+
+    @property
+    def batch(self) -> int:
+        """B, the number of sequences."""
+        return self.layers[0][0].shape[0]
+
+    @property
+    def position(self) -> int | Tensor:
+        """Inputs seen so far: an int, or (B,) int64 when rows differ."""
+        return self.cursor.position
+
+    def check_step(self, rows: int) -> None:
+        """Refuses a step of another number of sequences, or past the last position.
+
+        Raises:
+            ValueError: with both numbers.
+        """
+        if rows != self.batch:
+            wanted = f"rows for the state's {self.batch} sequences"
+            raise ValueError(expected("a step", wanted, f"inputs for {rows}"))
+        if self.max_length is not None and self.cursor.furthest >= self.max_length:
+            got = f"room for {self.max_length} positions and all are taken"
+            advice = "start with a larger max_length"
+            raise ValueError(expected("the state of a step", "a free position", got, advice))
+
+    def check_room(self) -> None:
+        """Refuses a cursor past the last position.
+
+        Raises:
+            ValueError: with both numbers.
+        """
+        if self.max_length is not None and self.cursor.furthest > self.max_length:
+            wanted = f"at most max_length {self.max_length} positions"
+            advice = "shorten the prompts or raise max_length"
+            raise ValueError(expected("prompts", wanted, self.cursor.furthest, advice))
+
+    def index_select(self, indices: Tensor) -> DecodingState:
+        """The states of the rows `indices`, as a copy: repeats fork a row, omissions drop it.
+
+        Args:
+            indices: (new batch,) int64 or int32 rows.
+        """
+        indices = indices.to(self.device)
+        parameters = None if self.parameters is None else self.parameters.index_select(0, indices)
+        layers = tuple(layer.index_select(indices) for layer in self.layers)
+        cursor = self.cursor.index_select(indices)
+        return replace(self, layers=layers, cursor=cursor, parameters=parameters)
+
+    @classmethod
+    def cat(cls, states: Sequence[DecodingState]) -> DecodingState:
+        """One state with the sequences of all `states`, in order; their positions may differ.
+
+        Caches get the room of the largest.
+
+        Raises:
+            ValueError: no states, or states of different models, dtypes or devices.
+        """
+        _check_alike(states)
+        layers = tuple(
+            type(parts[0]).cat(parts)
+            for parts in zip(*(state.layers for state in states), strict=True)
+        )
+        rows = [state.cursor.rows(state.batch, state.device) for state in states]
+        rooms = [state.max_length for state in states]
+        room = None if None in rooms else max(cast(list[int], rooms))
+        known = [state.parameters for state in states if state.parameters is not None]
+        parameters = torch.cat(known) if len(known) == len(states) else None
+        return cls(layers, Cursor.at(torch.cat(rows)), room, parameters)
+
+    def split(self, sizes: int | Sequence[int]) -> list[DecodingState]:
+        """The state in parts of so many sequences each, in order: the inverse of `cat`.
+
+        Args:
+            sizes: as for `torch.split`: sequences in every part (fewer in the last), or in each.
+
+        Returns:
+            Views of this state's memory, which follow updates in place.
+        """
+        rows = self.cursor.rows(self.batch, self.device).split(sizes)
+        layers = zip(*(layer.split(sizes) for layer in self.layers), strict=True)
+        known = self.parameters
+        parameters = [None] * len(rows) if known is None else known.split(sizes)
+        return [
+            DecodingState(part, Cursor.at(positions), self.max_length, predicted)
+            for part, positions, predicted in zip(layers, rows, parameters, strict=True)
+        ]
+
+    def with_room(self, max_length: int | None) -> DecodingState:
+        """The state for sequences of at most so many positions; caches are copied to that size.
+
+        Raises:
+            ValueError: fewer positions than are taken, or None for a cache.
+        """
+        caches = any(isinstance(layer, KeyValueCache) for layer in self.layers)
+        if max_length is None and caches:
+            advice = "a softmax cache is allocated for the longest sequence"
+            raise ValueError(expected("max_length", "a number of positions", None, advice))
+        if max_length is not None:
+            at_least("max_length", max_length, max(1, self.cursor.furthest))
+        layers = tuple(_with_room(layer, max_length) for layer in self.layers)
+        return replace(self, layers=layers, max_length=max_length)
+
+    def save(self, file: str | Path) -> None:
+        """Writes the state into one safetensors file, whole or not at all.
+
+        Raises:
+            OSError: it cannot be written there.
+        """
+        write_state_file(Path(file), self._tensors(), self.max_length)
+
+    @classmethod
+    def load(cls, file: str | Path, device: torch.device | str | None = None) -> DecodingState:
+        """The state that `save` wrote, on the CPU or on `device`; nothing is unpickled.
+
+        Raises:
+            FileNotFoundError: no such file.
+            ValueError: a file that is damaged, or that holds something else.
+        """
+        content = read_state_file(Path(file))
+        state = cls(content.layers, Cursor.at(content.position), content.max_length)
+        state = replace(state, parameters=content.parameters)
+        return state if device is None else state.to(device)
+
+    def _tensors(self) -> dict[str, Tensor]:
+        tensors = {"position": self.cursor.rows(self.batch)}
+        if self.parameters is not None:
+            tensors["parameters"] = self.parameters
+        for index, layer in enumerate(self.layers):
+            for name, x in zip(layer._fields, layer, strict=True):
+                tensors[f"layers.{index}.{name}"] = x
+        return tensors
+
+    def clone(self) -> DecodingState:
+        """A copy that shares no memory with this state."""
+        return self._mapped(lambda layer: layer.clone(), Tensor.clone)
+
+    def detach(self) -> DecodingState:
+        """The same memory, detached from autograd."""
+        return self._mapped(lambda layer: layer.detach(), Tensor.detach)
+
+    def to(self, *args: Any, **kwargs: Any) -> DecodingState:
+        """The state moved or cast as by `torch.Tensor.to`; positions are moved, never cast."""
+        moved = self._mapped(lambda x: x.to(*args, **kwargs), lambda x: x.to(*args, **kwargs))
+        return replace(moved, cursor=self.cursor.to(moved.device))
+
+    @property
+    def device(self) -> torch.device:
+        """Where the state is."""
+        return self.layers[0][0].device
+
+    def _mapped(
+        self, layer: Callable[[LayerState], LayerState], tensor: Callable[[Tensor], Tensor]
+    ) -> DecodingState:
+        parameters = None if self.parameters is None else tensor(self.parameters)
+        return replace(self, layers=tuple(map(layer, self.layers)), parameters=parameters)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all layers for the whole batch."""
+        return sum(layer.nbytes for layer in self.layers)
+
+
+def shape_of(state: DecodingState) -> list[tuple[object, ...]]:
+    """What two states of one model have in common, but for the batch and the room of caches."""
+    return [
+        (type(layer).__name__, layer[0].dtype, layer[0].device, _sizes(layer))
+        for layer in state.layers
+    ]
+
+
+def _sizes(layer: LayerState) -> tuple[int, ...]:
+    shape = tuple(layer[0].shape)
+    return (shape[1], shape[3]) if isinstance(layer, KeyValueCache) else shape[1:]
+
+
+def _check_alike(states: Sequence[DecodingState]) -> None:
+    if not states:
+        raise ValueError(expected("states", "at least one DecodingState", "none"))
+    first = shape_of(states[0])
+    for state in states[1:]:
+        if shape_of(state) != first:
+            advice = "only states of one model, dtype and device are joined"
+            raise ValueError(expected("states", first, shape_of(state), advice))
+
+
+def _with_room(layer: LayerState, max_length: int | None) -> LayerState:
+    if isinstance(layer, KeyValueCache) and max_length is not None:
+        return layer.with_room(max_length)
+    return layer

@@ -1,0 +1,128 @@
+"""A decoding state on disk: one safetensors file; nothing is unpickled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from linattn_core import LinearAttentionState
+from linattn_core.errors import expected, shown
+from linattn_models.files import replace_file
+from linattn_models.state.cache import KeyValueCache, LayerState
+
+FORMAT = "linattn decoding state"
+VERSION = "1"
+_WHOLE = "a whole file that DecodingState.save wrote"
+
+
+class StateContent(NamedTuple):
+    """What a file holds.
+
+    Attributes:
+        layers: of the state.
+        position: (B,) int64.
+        max_length: the most positions, or None.
+        parameters: (B, P), or None.
+    """
+
+    layers: tuple[LayerState, ...]
+    position: Tensor
+    max_length: int | None
+    parameters: Tensor | None
+
+
+def write_state_file(file: Path, tensors: Mapping[str, Tensor], max_length: int | None) -> None:
+    """Writes the tensors, named as `read_state_file` reads them."""
+    room = "" if max_length is None else str(max_length)
+    metadata = {"format": FORMAT, "version": VERSION, "max_length": room}
+    whole = {name: x.detach().cpu().contiguous() for name, x in tensors.items()}
+    replace_file(file, save(whole, metadata))
+
+
+def read_state_file(file: Path) -> StateContent:
+    """The content of a file, once it is known to be whole.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: a file that is damaged, or that holds something else.
+    """
+    if not file.is_file():
+        raise FileNotFoundError(f"{file} does not exist; expected {_WHOLE}.")
+    tensors, metadata = _read(file)
+    if metadata.get("format") != FORMAT:
+        raise _refused(file, "another kind of file")
+    if metadata.get("version") != VERSION:
+        got = f"version {shown(metadata.get('version'))}"
+        raise ValueError(expected(str(file), f"version {VERSION}", got, "update linattn-models"))
+    position, parameters = tensors.pop("position", None), tensors.pop("parameters", None)
+    layers = _layers(file, tensors)
+    max_length = _max_length(file, metadata.get("max_length", ""), layers)
+    if position is None or position.dtype != torch.int64:
+        raise _refused(file, "one without positions")
+    for what, x in (("position", position), ("parameters", parameters)):
+        _check_rows(file, what, x, layers[0][0].shape[0], 1 if what == "position" else 2)
+    low, high = (int(bound) for bound in position.aminmax())
+    if low < 0 or (max_length is not None and high > max_length):
+        raise _refused(file, f"positions {low} to {high} with room for {max_length}")
+    return StateContent(layers, position, max_length, parameters)
+
+
+def _read(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    try:
+        with safe_open(file, framework="pt") as content:
+            # In memory that torch aligned.
+            tensors = {name: content.get_tensor(name).clone() for name in content.keys()}  # noqa: SIM118
+            return tensors, content.metadata() or {}
+    except SafetensorError as error:
+        raise _refused(file, str(error)) from None
+
+
+def _layers(file: Path, tensors: dict[str, Tensor]) -> tuple[LayerState, ...]:
+    layers: list[LayerState] = []
+    while tensors:
+        prefix = f"layers.{len(layers)}."
+        own = {name: tensors.pop(name) for name in list(tensors) if name.startswith(prefix)}
+        layers.append(_layer(file, {name.removeprefix(prefix): x for name, x in own.items()}))
+    if not layers or len({layer[0].shape[0] for layer in layers}) > 1:
+        raise _refused(file, "no layers, or layers of different batches")
+    return tuple(layers)
+
+
+def _layer(file: Path, tensors: dict[str, Tensor]) -> LayerState:
+    if any(not x.is_floating_point() or x.numel() == 0 for x in tensors.values()):
+        raise _refused(file, "a layer without numbers")
+    if tensors.keys() == {"s", "z"}:
+        sums = LinearAttentionState(**tensors)
+        if sums.s.ndim == 4 and sums.z.shape == sums.s.shape[:3] and sums.s.dtype == sums.z.dtype:
+            return sums
+    elif tensors.keys() == {"keys", "values"}:
+        cache = KeyValueCache(**tensors)
+        if cache.keys.ndim == 4 and cache.keys.shape == cache.values.shape:
+            return cache
+    shapes = {name: tuple(x.shape) for name, x in tensors.items()}
+    raise _refused(file, f"a layer of {shapes}")
+
+
+def _max_length(file: Path, text: str, layers: tuple[LayerState, ...]) -> int | None:
+    if text and not (text.isdecimal() and len(text) < 19):
+        raise _refused(file, f"max_length {shown(text)}")
+    max_length = int(text) if text else None
+    for layer in layers:
+        if isinstance(layer, KeyValueCache) and layer.max_length != max_length:
+            raise _refused(file, f"a cache of {layer.max_length} positions for {max_length}")
+    return max_length
+
+
+def _check_rows(file: Path, what: str, x: Tensor | None, batch: int, dims: int) -> None:
+    if x is not None and (x.ndim != dims or x.shape[0] != batch):
+        raise _refused(file, f"{what} of shape {tuple(x.shape)} for {batch} sequences")
+
+
+def _refused(file: Path, got: str) -> ValueError:
+    return ValueError(expected(str(file), _WHOLE, got))

@@ -1,0 +1,132 @@
+"""Grouped heads, decay and block-causal attention in a transformer are what they say."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from linattn_models import AutoregressiveTransformer, Transformer, compile_decoder
+from tests.models.tiny import ATTENTIONS, tiny_config, tiny_transformer
+
+
+def vectors(*shape: int) -> Tensor:
+    return torch.randn(*shape, 8, dtype=torch.float64)
+
+
+def with_all_heads(model: Transformer, **fields: Any) -> Transformer:
+    """The same function without groups: each key and value head stands once for every query."""
+    config = model.config
+    whole = Transformer(tiny_config(config.attention, **fields)).double().eval()
+    state = model.state_dict()
+    heads, groups = config.num_heads, config.num_heads // (config.num_kv_heads or 1)
+    for name, x in state.items():
+        if "mixer.qkv" in name:
+            by_head = x.unflatten(0, (-1, config.head_dim))
+            query, rest = by_head[:heads], by_head[heads:]
+            state[name] = torch.cat([query, rest.repeat_interleave(groups, 0)]).flatten(0, 1)
+    whole.load_state_dict(state)
+    return whole
+
+
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_grouped_heads_share_keys_and_values(attention: str, is_causal: bool) -> None:
+    model = tiny_transformer(attention, num_kv_heads=1, is_causal=is_causal)
+    x = vectors(2, 6)
+    torch.testing.assert_close(model(x), with_all_heads(model, is_causal=is_causal)(x))
+    if is_causal:
+        sizes = [
+            tiny_transformer(attention, num_kv_heads=n).initial_state(1, max_length=8).nbytes
+            for n in (1, 2)
+        ]
+        assert 2 * sizes[0] == sizes[1]
+
+
+def masked(model: Transformer, x: Tensor, lengths: list[int] | None = None) -> Tensor:
+    """The block-causal model by its definition: each position by a pass over what it sees."""
+    block, outputs = model.config.causal_block, []
+    plain = Transformer(tiny_config(model.config.attention, is_causal=False)).double().eval()
+    plain.load_state_dict(model.state_dict())
+    for row in range(len(x)):
+        length = x.shape[1] if lengths is None else lengths[row]
+        hidden = x[row : row + 1, :length]
+        for layer in plain.blocks:
+            ends = [min((i // block + 1) * block, length) for i in range(length)]
+            hidden = torch.cat(
+                [layer(hidden[:, :end])[:, i : i + 1] for i, end in enumerate(ends)], 1
+            )
+        outputs.append(plain.norm(hidden)[0])
+    return pad_sequence(outputs, batch_first=True)
+
+
+@given(
+    attention=st.sampled_from(ATTENTIONS),
+    block=st.integers(2, 5),
+    length=st.integers(1, 9),
+)
+def test_a_block_sees_itself_and_all_before(attention: str, block: int, length: int) -> None:
+    model = tiny_transformer(attention, causal_block=block)
+    x = vectors(2, length)
+    torch.testing.assert_close(model(x), masked(model, x))
+
+
+def test_padding_in_a_block_is_as_if_it_were_not_there(attention: str) -> None:
+    model = tiny_transformer(attention, causal_block=3)
+    x, lengths = vectors(3, 8), [8, 4, 1]
+    outputs, expected = model(x, torch.tensor(lengths)), masked(model, x, lengths)
+    prefilled, _ = model.prefill(x, torch.tensor(lengths), max_length=8)
+    for row, length in enumerate(lengths):
+        torch.testing.assert_close(outputs[row, :length], expected[row, :length])
+        torch.testing.assert_close(prefilled[row, :length], expected[row, :length])
+
+
+def test_blocks_go_on_from_a_state(attention: str) -> None:
+    model = tiny_transformer(attention, causal_block=3)
+    x = vectors(2, 11)
+    with torch.no_grad():
+        first, state = model.prefill(x[:, :3], max_length=11)
+        second, state = model.prefill(x[:, 3:9], state=state)
+        third, state = model.prefill(x[:, 9:], state=state)
+        torch.testing.assert_close(torch.cat([first, second, third], 1), model(x))
+    with pytest.raises(ValueError, match="a multiple of causal_block 3, got 11"):
+        model.prefill(x[:, :1], state=state)
+
+
+def test_gradients_of_blocks_are_those_of_the_definition(attention: str) -> None:
+    model = tiny_transformer(attention, causal_block=2)
+    x = vectors(1, 5).requires_grad_()
+    weights = torch.randn(1, 5, 8)
+    (actual,) = torch.autograd.grad((model(x) * weights).sum(), x)
+    (expected,) = torch.autograd.grad((masked(model, x) * weights).sum(), x)
+    torch.testing.assert_close(actual, expected)
+
+
+def test_blocks_do_not_step_compile_or_predict_tokens(attention: str) -> None:
+    model = tiny_transformer(attention, causal_block=2).float()
+    state = model.initial_state(1, max_length=4)
+    with pytest.raises(ValueError, match=re.escape("causal_block=2 cannot step: a position sees")):
+        model.step(vectors(1).float(), state)
+    with pytest.raises(ValueError, match="causal linear attention"):
+        compile_decoder(model)
+    with pytest.raises(ValueError, match="causal_block: expected 1, got 2; its outputs would see"):
+        AutoregressiveTransformer(model.config, 7, 9)
+
+
+def test_a_decay_forgets_and_steps_agree() -> None:
+    x = vectors(2, 9)
+    for decay in ("fixed", "learned"):
+        model = tiny_transformer(decay=decay)
+        plain = tiny_transformer()
+        plain.load_state_dict(model.state_dict(), strict=False)
+        assert not torch.allclose(model(x), plain(x))
+        with torch.no_grad():
+            state = model.initial_state(2)
+            for position in range(9):
+                y, state = model.step(x[:, position], state)
+                torch.testing.assert_close(y, model(x)[:, position])

@@ -1,0 +1,133 @@
+"""Beam search keeps the likeliest hypotheses, the same for every decoder."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from linattn_models import AutoregressiveTransformer, MixtureOfLogistics
+from tests.models.decoding.decoders import KINDS, Kind, long_model
+from tests.models.tiny import ATTENTIONS, random_tokens, tiny_config, tiny_model
+
+
+def spread_model(attention: str, vocabulary: int = 7) -> AutoregressiveTransformer:
+    model = tiny_model(attention, vocabulary)
+    torch.nn.init.normal_(model.output.weight, std=0.7)
+    return model
+
+
+def by_hand(
+    model: AutoregressiveTransformer,
+    prompt: list[int],
+    length: int,
+    width: int,
+    stop: set[int],
+    penalty: float,
+) -> list[tuple[float, list[int]]]:
+    """The same search over lists, every prefix run whole."""
+    beams: list[tuple[float, list[int], bool]] = [(0.0, [], False)]
+    for _ in range(length - len(prompt)):
+        grown = []
+        for total, drawn, ended in beams:
+            if ended:
+                grown.append((total, drawn, True))
+                continue
+            known = torch.tensor([prompt + drawn], dtype=torch.int64)
+            log_probs = model.predict_next(known)[0].log_softmax(-1)
+            grown += [
+                (total + float(x), [*drawn, token], token in stop)
+                for token, x in enumerate(log_probs.detach())
+            ]
+        beams = sorted(grown, key=lambda x: -x[0] / max(1, len(x[1])) ** penalty)[:width]
+    return [(total / max(1, len(drawn)) ** penalty, drawn) for total, drawn, _ in beams]
+
+
+@given(
+    attention=st.sampled_from(ATTENTIONS),
+    lengths=st.lists(st.integers(0, 5), min_size=1, max_size=3),
+    width=st.integers(1, 4),
+    stop=st.sets(st.integers(0, 6), max_size=2),
+    penalty=st.sampled_from([0.0, 1.0]),
+    method=st.sampled_from(["stateful", "rerun"]),
+)
+def test_is_the_search_by_hand(
+    attention: str, lengths: list[int], width: int, stop: set[int], penalty: float, method: str
+) -> None:
+    model = spread_model(attention)
+    prompts = [random_tokens(model, 1, length)[0].tolist() for length in lengths]
+    tokens, scores = model.beam_search(
+        prefix=prompts,
+        num_beams=width,
+        length=5,
+        stop_tokens=sorted(stop),
+        length_penalty=penalty,
+        method=method,
+    )
+    for row, prompt in enumerate(prompts):
+        expected = by_hand(model, prompt, 5, width, stop, penalty)
+        for beam, (score, drawn) in enumerate(expected):
+            assert [x for x in tokens[row, beam].tolist() if x >= 0] == prompt + drawn
+            assert scores[row, beam].item() == pytest.approx(score)
+
+
+def test_a_beam_of_all_sequences_finds_the_likeliest(attention: str) -> None:
+    model = spread_model(attention, vocabulary=4)
+    tokens, scores = model.beam_search(num_beams=4, length=2)
+    every = torch.tensor(list(itertools.product(range(4), repeat=2)))
+    totals = model.log_probs(every).sum(1)
+    assert torch.equal(tokens[0, 0], every[totals.argmax()])
+    torch.testing.assert_close(scores[0, 0], totals.max())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_decoder_finds_the_same(kind: str) -> None:
+    made = Kind(kind)
+    model = long_model().to(made.device)
+    torch.nn.init.normal_(model.output.weight, std=0.7)
+    prefix = made.tokens(model, 2, 3)
+    expected = model.beam_search(prefix=prefix, num_beams=3, length=12, decoder="eager")
+    decoder = made.decoder(model)
+    _, state = model.prefill(prefix)
+    for found in (
+        decoder.beam_search(prefix=prefix, num_beams=3, length=12),
+        model.beam_search(
+            prefix=prefix, num_beams=3, length=12, decoder="eager" if decoder is model else decoder
+        ),
+    ):
+        assert torch.equal(found.tokens, expected.tokens)
+        torch.testing.assert_close(found.scores, expected.scores, rtol=1e-4, atol=1e-5)
+    behind = decoder.beam_search(state=state, num_beams=3, length=9)
+    assert torch.equal(behind.tokens, expected.tokens[:, :, 3:])
+
+
+def test_one_beam_is_greedy(attention: str) -> None:
+    model = spread_model(attention)
+    greedy = model.generate(2, temperature=0.0)
+    assert torch.equal(model.beam_search(2, num_beams=1).tokens[:, 0], greedy)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"num_beams": 0}, "num_beams: expected an integer of at least 1, got 0"),
+        ({"num_beams": 8}, "num_beams: expected at most the vocabulary, 7, got 8"),
+        ({"num_beams": 2, "length_penalty": -1.0}, "length_penalty: expected a number of at"),
+        ({"num_beams": 2, "stop_tokens": 7}, "stop_tokens: expected tokens in 0..6, got 7"),
+        ({"num_beams": 2, "length": 10}, "length: expected at most the model's 9 positions"),
+    ],
+)
+def test_refuses_what_cannot_be_right(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)):
+        tiny_model().beam_search(**options)
+
+
+def test_heads_without_a_list_of_tokens_are_refused() -> None:
+    model = AutoregressiveTransformer(tiny_config(), MixtureOfLogistics(2, 1, 17), 9)
+    with pytest.raises(ValueError, match="expected a Categorical to search, got a MixtureOfLogis"):
+        model.beam_search(num_beams=2)

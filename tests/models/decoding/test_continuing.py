@@ -1,0 +1,290 @@
+"""A state goes on by several tokens at once, is joined, taken apart and kept on disk."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+from torch import Tensor
+
+from linattn_models import AutoregressiveTransformer, DecodingState, Linear, Transformer
+from linattn_models.attention import Attention
+from tests.models.tiny import ATTENTIONS, random_tokens, tiny_model, tiny_transformer
+
+ROOM = 12
+SHAPES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "grouped": {"num_kv_heads": 1},
+    "fixed decay": {"decay": "fixed"},
+    "learned decay": {"decay": "learned", "num_kv_heads": 1},
+    "trained map": {"feature_map": "hedgehog"},
+}
+
+
+def vectors(*shape: int) -> Tensor:
+    return torch.randn(*shape, 8, dtype=torch.float64)
+
+
+def same(one: DecodingState, other: DecodingState) -> None:
+    """Equal but for what lies past each row's position."""
+    assert torch.equal(torch.as_tensor(one.position), torch.as_tensor(other.position))
+    for mine, theirs in zip(one.layers, other.layers, strict=True):
+        for a, b in zip(mine, theirs, strict=True):
+            if hasattr(mine, "keys"):
+                for row, position in enumerate(one.cursor.rows(one.batch)):
+                    torch.testing.assert_close(a[row, :, :position], b[row, :, :position])
+            else:
+                torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_parts_are_the_whole(attention: str, shape: str) -> None:
+    fields = SHAPES[shape]
+    if attention == "softmax":
+        fields = {name: x for name, x in fields.items() if name == "num_kv_heads"}
+    model = tiny_transformer(attention, **fields)
+    x = vectors(2, 9)
+    with torch.no_grad():
+        whole = model(x)
+        y, state = model.prefill(x[:, :2], max_length=ROOM)
+        outputs = [y]
+        for start, end in ((2, 5), (5, 6), (6, 6), (6, 8)):
+            y, state = model.prefill(x[:, start:end], state=state)
+            outputs.append(y)
+        assert state.position == 8 and state.max_length == ROOM
+        torch.testing.assert_close(torch.cat(outputs, 1), whole[:, :8])
+        torch.testing.assert_close(model.step(x[:, 8], state)[0], whole[:, 8])
+
+
+@given(
+    attention=st.sampled_from(ATTENTIONS),
+    rows=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=4),
+)
+def test_ragged_rows_go_on_as_each_alone(attention: str, rows: list[tuple[int, int]]) -> None:
+    model = tiny_transformer(attention)
+    first, second = (torch.tensor(lengths) for lengths in zip(*rows, strict=True))
+    x, more = vectors(len(rows), 4), vectors(len(rows), 4)
+    with torch.no_grad():
+        _, state = model.prefill(x, first, max_length=ROOM)
+        y, state = model.prefill(more, second, state)
+        following = vectors(len(rows))
+        stepped, _ = model.step(following, state.clone())
+        for row, (own, new) in enumerate(rows):
+            alone = torch.cat([x[row, :own], more[row, :new], following[row : row + 1]])
+            whole = model(alone[None])[0]
+            torch.testing.assert_close(y[row, :new], whole[own : own + new])
+            torch.testing.assert_close(stepped[row], whole[-1])
+
+
+def test_gradients_flow_through_a_state_and_leave_it_alone(attention: str) -> None:
+    model = tiny_transformer(attention)
+    x = vectors(2, 6).requires_grad_()
+    weights = torch.randn(2, 6, 8)
+    y, state = model.prefill(x[:, :4], max_length=ROOM)
+    kept = state.clone()
+    z, _ = model.prefill(x[:, 4:], state=state)
+    same(state, kept)
+    (parts,) = torch.autograd.grad((torch.cat([y, z], 1) * weights).sum(), x)
+    (whole,) = torch.autograd.grad((model(x) * weights).sum(), x)
+    torch.testing.assert_close(parts, whole)
+
+
+@given(
+    attention=st.sampled_from(ATTENTIONS),
+    positions=st.sampled_from(["learned", "sinusoidal", "none"]),
+    first=st.lists(st.integers(0, 3), min_size=2, max_size=2),
+    second=st.lists(st.integers(0, 4), min_size=2, max_size=2),
+)
+def test_tokens_go_on_as_the_whole(
+    attention: str, positions: str, first: list[int], second: list[int]
+) -> None:
+    model = tiny_model(attention, positions=positions)
+    tokens = random_tokens(model, 2, 3), random_tokens(model, 2, 4)
+    with torch.no_grad():
+        _, state = model.prefill(tokens[0], torch.tensor(first), max_length=9)
+        parameters, state = model.prefill(tokens[1], torch.tensor(second), state)
+        for row in range(2):
+            alone = torch.cat([tokens[0][row, : first[row]], tokens[1][row, : second[row]]])
+            expected, own = model.prefill(alone[None])
+            torch.testing.assert_close(parameters[row], expected[0])
+            same(state.index_select(torch.tensor([row])), own)
+    assert state.parameters is parameters
+
+
+def test_cat_and_split_are_inverse(attention: str) -> None:
+    model = tiny_model(attention)
+    with torch.no_grad():
+        _, one = model.prefill(random_tokens(model, 2, 3), torch.tensor([3, 1]), max_length=6)
+        _, other = model.prefill(random_tokens(model, 1, 5), max_length=9)
+        joined = DecodingState.cat([one, other])
+        assert joined.batch == 3 and joined.max_length == 9
+        assert torch.equal(joined.cursor.rows(3), torch.tensor([4, 2, 6]))
+        for part, whole in zip(joined.split([2, 1]), (one, other), strict=True):
+            same(part, whole)
+            assert part.parameters is not None and whole.parameters is not None
+            assert torch.equal(part.parameters, whole.parameters)
+        token = random_tokens(model, 3, 1)[:, 0]
+        parameters, _ = model.step(token, joined.clone())
+        expected = torch.cat([model.step(token[:2], one)[0], model.step(token[2:], other)[0]])
+        torch.testing.assert_close(parameters, expected)
+        assert [part.batch for part in joined.split(2)] == [2, 1]
+
+
+def test_states_of_different_models_are_not_joined(attention: str) -> None:
+    _, one = tiny_transformer(attention).prefill(vectors(1, 2), max_length=4)
+    _, other = tiny_transformer(attention, num_layers=1).prefill(vectors(1, 2), max_length=4)
+    for states, said in (([], "at least one DecodingState"), ([one, other], "states of one model")):
+        with pytest.raises(ValueError, match=said):
+            DecodingState.cat(states)
+    with pytest.raises(ValueError, match="states of one model, dtype"):
+        DecodingState.cat([one, one.to(torch.float32)])
+
+
+@pytest.mark.parametrize("kind", [Transformer, AutoregressiveTransformer])
+def test_a_saved_state_goes_on_the_same(attention: str, kind: type, tmp_path: Path) -> None:
+    is_vectors = kind is Transformer
+    model: Any = tiny_transformer(attention) if is_vectors else tiny_model(attention)
+    inputs = vectors(3, 5) if is_vectors else random_tokens(model, 3, 5)
+    with torch.no_grad():
+        _, state = model.prefill(inputs, torch.tensor([5, 0, 2]), max_length=9)
+        state.save(tmp_path / "state.safetensors")
+        loaded = DecodingState.load(str(tmp_path / "state.safetensors"), device="cpu")
+        same(loaded, state)
+        assert loaded.max_length == state.max_length and loaded.nbytes == state.nbytes
+        assert (loaded.parameters is None) == is_vectors
+        first, _ = model.prefill(inputs[:, :2], state=loaded)
+        second, _ = model.prefill(inputs[:, :2], state=state)
+        assert torch.equal(first, second)
+    assert [file.name for file in tmp_path.iterdir()] == ["state.safetensors"]
+
+
+def damaged(path: Path, state: DecodingState, how: str) -> None:
+    if how == "cut":
+        path.write_bytes(path.read_bytes()[:-9])
+        return
+    metadata = {"format": "linattn decoding state", "version": "1", "max_length": "9"}
+    tensors = {name: x.clone() for name, x in state._tensors().items()}
+    first = next(name for name in tensors if name.startswith("layers.0."))
+    if how == "foreign":
+        metadata = {"format": "pt"}
+    elif how == "version":
+        metadata["version"] = "9"
+    elif how == "missing":
+        del tensors[first]
+    elif how == "shape":
+        tensors[first] = tensors[first][:, :1].clone()
+    elif how == "dtype":
+        tensors[first] = tensors[first].long()
+    elif how == "hole":
+        tensors = {name: x for name, x in tensors.items() if not name.startswith("layers.0.")}
+    elif how == "extra":
+        tensors["weight"] = torch.zeros(2)
+    elif how == "position":
+        tensors["position"] = torch.tensor([3, 10])
+    elif how == "rows":
+        tensors["position"] = torch.tensor([3])
+    elif how == "no position":
+        del tensors["position"]
+    elif how == "room":
+        metadata["max_length"] = "many"
+    save_file(tensors, path, metadata)
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("cut", "a whole file that DecodingState.save wrote, got"),
+        ("foreign", "got another kind of file"),
+        ("version", "expected version 1, got version '9'; update linattn-models"),
+        ("missing", "got a layer of {"),
+        ("shape", "got a layer of {"),
+        ("dtype", "a layer without numbers"),
+        ("hole", "got a layer of {}"),
+        ("extra", "got a layer of {}"),
+        ("position", "got positions 3 to 10 with room for 9"),
+        ("rows", "got position of shape (1,) for 2 sequences"),
+        ("no position", "got one without positions"),
+        ("room", "got max_length 'many'"),
+    ],
+)
+def test_damaged_and_foreign_files_are_refused(
+    attention: str, how: str, said: str, tmp_path: Path
+) -> None:
+    model = tiny_model(attention)
+    _, state = model.prefill(random_tokens(model, 2, 3), max_length=9)
+    path = tmp_path / "state"
+    state.detach().save(path)
+    damaged(path, state.detach(), how)
+    with pytest.raises(ValueError, match=re.escape(said)):
+        DecodingState.load(path)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="nothing does not exist; expected a whole file"):
+        DecodingState.load(tmp_path / "nothing")
+
+
+OTHERS: list[tuple[Attention | str, dict[str, Any]]] = [
+    ("softmax", {}),
+    (Linear("taylor"), {}),
+    ("linear", {"num_layers": 1}),
+    ("linear", {"num_kv_heads": 1}),
+    ("linear", {"num_heads": 4, "head_dim": 2}),
+]
+
+
+@pytest.mark.parametrize(("attention", "fields"), OTHERS)
+def test_a_state_of_another_model_is_refused(
+    attention: Attention | str, fields: dict[str, Any]
+) -> None:
+    model = tiny_model()
+    tokens = random_tokens(model, 2, 3)
+    _, state = tiny_model(attention, **fields).prefill(tokens)
+    with pytest.raises(ValueError, match=r"(state|layer 0 of the state): expected .*of this model"):
+        model.prefill(tokens, state=state)
+    with pytest.raises(ValueError, match=r"(state|layer 0 of the state): expected .*of this model"):
+        model.generate(state=state, length=1)
+
+
+def test_refuses_states_that_do_not_fit(attention: str) -> None:
+    model = tiny_model(attention)
+    tokens = random_tokens(model, 2, 3)
+    _, state = model.prefill(tokens)
+    for call, error, said in (
+        (lambda: model.prefill(tokens[:1], state=state), ValueError, "1 rows, got 2"),
+        (lambda: model.prefill(tokens, state=state.to(torch.float32)), ValueError, "float64"),
+        (lambda: model.prefill(tokens, state=(1, 2)), TypeError, "a DecodingState, got a tuple"),  # type: ignore[arg-type]
+        (lambda: model.prefill(random_tokens(model, 2, 6), state=state), ValueError, "9 pos"),
+        (
+            lambda: model.prefill(tokens, torch.tensor([1, 4]), state),
+            ValueError,
+            "0..3, got 1 to 4",
+        ),
+        (lambda: model.prefill(tokens, state=state, max_length=3), ValueError, "at least 4, got 3"),
+    ):
+        with pytest.raises(error, match=re.escape(said)):
+            call()
+    vectors_only, _ = tiny_transformer(attention), None
+    _, bare = vectors_only.prefill(vectors(2, 3), max_length=9)
+    with pytest.raises(ValueError, match="pass at least one token for each sequence"):
+        model.prefill(tokens[:, :0], state=bare)
+
+
+def test_more_room_is_made_for_a_state(attention: str) -> None:
+    model = tiny_model(attention, positions="sinusoidal")
+    tokens = random_tokens(model, 1, 14)
+    with torch.no_grad():
+        _, state = model.prefill(tokens[:, :4], max_length=5)
+        parameters, state = model.prefill(tokens[:, 4:], state=state, max_length=15)
+        torch.testing.assert_close(parameters, model(torch.cat([tokens, tokens[:, :1]], 1))[:, -1])
+    if attention == "linear":
+        assert state.with_room(None).max_length is None
+    else:
+        with pytest.raises(ValueError, match="a softmax cache is allocated"):
+            state.with_room(None)

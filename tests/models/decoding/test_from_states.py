@@ -1,0 +1,258 @@
+"""`generate` begins from a state and returns one, the same for every decoder."""
+
+from __future__ import annotations
+
+import re
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from linattn_models import (
+    AutoregressiveTransformer,
+    CannotCompile,
+    DecodingState,
+    MixtureOfLogistics,
+    compile_decoder,
+)
+from tests.models.decoding.decoders import KINDS, Kind, long_model
+from tests.models.tiny import ATTENTIONS, random_tokens, seeded, tiny_config, tiny_model
+
+
+def greedy(model: Any, **options: Any) -> Any:
+    return model.generate(temperature=0.0, **options)
+
+
+@given(
+    attention=st.sampled_from(ATTENTIONS),
+    lengths=st.lists(st.integers(0, 3), min_size=1, max_size=3),
+    cut=st.integers(4, 7),
+)
+def test_two_halves_are_the_whole(attention: str, lengths: list[int], cut: int) -> None:
+    model = tiny_model(attention)
+    prompts = [random_tokens(model, 1, length)[0].tolist() for length in lengths]
+    whole = greedy(model, prefix=prompts, length=8)
+    first, state = greedy(model, prefix=prompts, length=cut, return_state=True)
+    assert torch.equal(first, whole[:, :cut])
+    assert state.position == cut + 1  # the start vector counts
+    kept = state.clone()
+    rest = greedy(model, state=state, length=8 - cut)
+    assert torch.equal(rest, whole[:, cut:])
+    assert all(map(torch.equal, state.layers[0], kept.layers[0]))  # the state stays as it is
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("prefix", [0, 3])
+def test_every_decoder_goes_on_from_a_state(kind: str, prefix: int) -> None:
+    made = Kind(kind)
+    model = long_model().to(made.device)
+    decoder = made.decoder(model)
+    options: dict[str, Any] = {"decoder": decoder} if decoder is not model else {"decoder": "eager"}
+    tokens, more = made.tokens(model, 3, 4), made.tokens(model, 3, prefix)
+    whole = greedy(model, prefix=tokens, length=6, decoder="eager")
+    _, state = greedy(model, prefix=tokens, length=6, return_state=True, **options)
+    expected, after = greedy(
+        model, state=state, prefix=more, length=12, return_state=True, decoder="eager"
+    )
+    actual, ours = greedy(model, state=state, prefix=more, length=12, return_state=True, **options)
+    assert torch.equal(actual, expected)
+    for mine, theirs in zip(ours.layers, after.layers, strict=True):
+        torch.testing.assert_close(mine.s, theirs.s, rtol=1e-4, atol=1e-5)
+    alone = torch.cat([whole, more], 1)
+    assert torch.equal(greedy(model, prefix=alone, length=18, decoder="eager")[:, 6:], expected)
+    if decoder is not model:
+        assert torch.equal(greedy(decoder, state=state, prefix=more, length=12), expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_decoder_reads_ragged_tokens_behind_a_state(kind: str) -> None:
+    made = Kind(kind)
+    model = long_model().to(made.device)
+    tokens, more = made.tokens(model, 3, 4), made.tokens(model, 3, 5)
+    lengths = torch.tensor([5, 0, 2])
+    with torch.no_grad():
+        _, state = model.prefill(tokens, torch.tensor([2, 4, 0]))
+        expected, theirs = model.prefill(more, lengths, state)
+        actual, ours = made.decoder(model).prefill(more, lengths, state)
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+    for mine, other in zip(ours.layers, theirs.layers, strict=True):
+        torch.testing.assert_close(mine.s, other.s, rtol=1e-4, atol=1e-5)
+    assert torch.equal(ours.cursor.rows(3), theirs.cursor.rows(3))
+
+
+@given(
+    attention=st.sampled_from(ATTENTIONS),
+    stop=st.integers(0, 6),
+    lengths=st.lists(st.integers(0, 5), min_size=1, max_size=5),
+    samples=st.integers(1, 2),
+)
+def test_stopped_rows_leave_the_state_of_their_own_tokens(
+    attention: str, stop: int, lengths: list[int], samples: int
+) -> None:
+    model = tiny_model(attention)
+    prompts = [random_tokens(model, 1, length)[0].tolist() for length in lengths]
+    tokens, state = model.generate(
+        prefix=prompts,
+        length=6,
+        stop_tokens=stop,
+        num_samples=samples,
+        return_state=True,
+        generator=seeded(),
+    )
+    assert state.batch == len(tokens) == len(lengths) * samples
+    for row, known in enumerate(tokens):
+        own = known[known >= 0]
+        expected, _ = model.prefill(own[None])
+        torch.testing.assert_close(state.parameters[row], expected[0])
+        assert int(state.cursor.rows(len(tokens))[row]) == len(own) + 1
+
+
+def test_colors_leave_a_state_too() -> None:
+    model = tiny_model(head=MixtureOfLogistics(2, 3, 8))
+    whole = greedy(model, batch=2, length=7)
+    _, state = greedy(model, batch=2, length=4, return_state=True)
+    assert torch.equal(greedy(model, state=state, length=3), whole[:, 4:])
+
+
+def test_samples_are_forked_from_a_state_and_a_stream_goes_on(attention: str) -> None:
+    model = tiny_model(attention)
+    _, state = greedy(model, prefix=[[1], [2]], length=3, return_state=True)
+    four = model.generate(state=state, length=3, num_samples=2, generator=seeded())
+    assert four.shape == (4, 3)
+    streamed = model.stream(state=state, length=3, num_samples=2, generator=seeded())
+    assert torch.equal(torch.stack(list(streamed), 1), four)
+
+
+def test_a_state_goes_on_after_a_stay_on_disk(attention: str, tmp_path: Path) -> None:
+    model = tiny_model(attention)
+    _, state = greedy(model, prefix=[[1, 2]], length=4, return_state=True)
+    state.save(tmp_path / "state")
+    again = greedy(model, state=DecodingState.load(tmp_path / "state"), length=4)
+    assert torch.equal(again, greedy(model, state=state, length=4))
+
+
+def test_a_returned_state_can_be_differentiated_from(attention: str) -> None:
+    model = tiny_model(attention)
+    _, state = greedy(model, length=4, return_state=True)
+    parameters, _ = model.prefill(torch.tensor([[1, 2]]), state=state)
+    parameters.sum().backward()
+    assert model.output.weight.grad is not None
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({"return_state": 1}, ValueError, "return_state: expected True or False, got 1"),
+        ({"length": 9, "return_state": True}, ValueError, "one more for the state that is return"),
+        ({"length": 7, "from": True}, ValueError, "9 positions, got 7 after the 4 of the state"),
+        ({"batch": 3, "from": True}, ValueError, "state: expected 3 sequences, got 2"),
+        ({"prefix": [[1]], "from": True}, ValueError, "prefix: expected 2 rows, got 1"),
+        ({"method": "rerun", "from": True}, ValueError, "a model that steps, got method 'rerun'"),
+        ({"method": "rerun", "return_state": True, "length": 3}, ValueError, "method 'rerun'"),
+        ({"state": 3}, TypeError, "state: expected a DecodingState, got a int"),
+        ({"prefix": [[1, 2]], "length": 2, "return_state": True}, ValueError, "more tokens than"),
+    ],
+)
+def test_refuses_what_cannot_be_right(
+    attention: str, options: dict[str, Any], error: type[Exception], said: str
+) -> None:
+    model = tiny_model(attention)
+    if options.get("from"):
+        _, state = greedy(model, prefix=[[1], [2]], length=3, return_state=True)
+        options = {name: x for name, x in options.items() if name != "from"} | {"state": state}
+    with pytest.raises(error, match=re.escape(said)):
+        model.generate(**options)
+
+
+def test_a_stream_returns_no_state() -> None:
+    with pytest.raises(ValueError, match="return_state: expected False in a stream"):
+        tiny_model().stream(return_state=True)
+
+
+def endless(positions: str, **fields: Any) -> AutoregressiveTransformer:
+    model = AutoregressiveTransformer(tiny_config(**fields), 7, None, positions).double().eval()
+    torch.nn.init.normal_(model.output.weight, std=2.0)
+    return model
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "none"])
+@pytest.mark.parametrize("length", [1500, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_greedy_tokens_are_the_parallel_forms_however_far(positions: str, length: int) -> None:
+    model = endless(positions)
+    tokens, state = greedy(model, length=length, decoder="eager", return_state=True)
+    with torch.no_grad():
+        assert torch.equal(model(tokens).argmax(-1), tokens)
+    assert state.max_length is None and state.position == length + 1
+    assert state.nbytes == model.transformer.initial_state(1).nbytes
+
+
+@pytest.mark.parametrize("kind", KINDS[1:])
+@pytest.mark.parametrize("positions", ["sinusoidal", "none"])
+def test_compiled_decoders_go_on_without_an_end(kind: str, positions: str) -> None:
+    made = Kind(kind)
+    model = endless(positions).float().to(made.device)
+    prefix = made.tokens(model, 2, 3)
+    expected = greedy(model, prefix=prefix, length=40, decoder="eager")
+    assert torch.equal(greedy(made.decoder(model), prefix=prefix, length=40), expected)
+
+
+def test_a_prompt_longer_than_the_table_is_read_without_positions() -> None:
+    model = endless("none").float()
+    decoder = compile_decoder(model)
+    prompt = random_tokens(model, 1, 1100)
+    expected, theirs = model.prefill(prompt)
+    actual, ours = decoder.prefill(prompt)
+    torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-4)
+    assert ours.position == theirs.position and decoder.longest is None
+    assert torch.equal(
+        greedy(model, prefix=prompt, length=1120, decoder="compiled"),
+        greedy(model, prefix=prompt, length=1120, decoder="eager"),
+    )
+
+
+def test_sinusoidal_positions_are_compiled_up_to_a_length() -> None:
+    model = endless("sinusoidal").float()
+    assert compile_decoder(model).longest == 4096
+    decoder = compile_decoder(model, max_length=5000)
+    assert decoder.longest == 8192  # few sizes of tables
+    with pytest.raises(ValueError, match="expected at most the model's 8192 positions, got 8193"):
+        model.generate(length=8193, decoder=decoder)
+    with pytest.raises(
+        CannotCompile, match="expected at most 131,072, rows of a table, got 200000"
+    ):
+        next(model.stream(length=200_000, decoder="compiled"))
+    assert next(model.stream(length=200_000)).shape == (1,)  # "auto" steps eagerly
+    with pytest.raises(ValueError, match="max_length: expected a model of tokens, got one of vec"):
+        compile_decoder(model.transformer, max_length=5)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "none"])
+def test_a_stream_without_a_length_goes_on_for_ever(positions: str) -> None:
+    model = endless(positions)
+    assert len(list(islice(model.stream(2), 50))) == 50
+    with pytest.raises(ValueError, match="the model has no max_length, so pass length"):
+        model.generate(2)
+
+
+def test_max_length_limits_learned_positions_alone(attention: str) -> None:
+    for positions in ("sinusoidal", "none"):
+        model = tiny_model(attention, positions=positions)
+        assert model.longest is None
+        tokens = greedy(model, length=30)
+        assert torch.equal(model(tokens).argmax(-1), tokens)
+        assert greedy(model).shape == (1, 9)
+    assert tiny_model(attention).longest == 9
+    with pytest.raises(ValueError, match="max_length: expected a number of positions, got None"):
+        AutoregressiveTransformer(tiny_config(attention), 7)
+
+
+@pytest.mark.parametrize("fields", [{"num_kv_heads": 1}, {"decay": "fixed"}, {"decay": "learned"}])
+def test_compiled_decoders_refuse_groups_and_decays(fields: dict[str, Any]) -> None:
+    model = AutoregressiveTransformer(tiny_config(**fields), 7, 24).eval()
+    with pytest.raises(CannotCompile, match=r"a compiled layer: expected .* decode eagerly"):
+        model.generate(decoder="compiled")
+    assert torch.equal(greedy(model), greedy(model, decoder="eager"))
