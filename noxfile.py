@@ -59,7 +59,7 @@ FAULTS = {
 REPORTED = (1, 66)
 NATIVE_SUFFIXES = {".cpp", ".hpp", ".h", ".cu", ".cuh"}
 # The oldest torch that the packages promise to work with; tests/house compares it with theirs.
-OLDEST_TORCH = "2.8"
+OLDEST_TORCH = "2.9"
 TEST_TOOLS = (
     "pytest", "pytest-xdist", "hypothesis", "import-linter", "grimp", "nox",
     "nvidia-cuda-cuobjdump", "nvidia-cuda-nvdisasm",  # read the machine code of the CUDA kernels

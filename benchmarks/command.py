@@ -11,11 +11,12 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from benchmarks.isolated import Measure, isolated, isolated_limits, measured
+from benchmarks.isolated import Measure, isolated, isolated_limits
 from benchmarks.measure.cases import Case, Registry, Settings, registry
 from benchmarks.measure.machine import describe_machine, measure_limits
 from benchmarks.measure.processes import HOUR
 from benchmarks.measure.results import NOT_CORRECT, RAISED, CaseResult, MethodResult
+from benchmarks.measure.runner import measured
 from benchmarks.report.document import QUICK, Document, Run, read, to_markdown, write
 from linattn_core.errors import expected
 
@@ -114,7 +115,7 @@ def _check(options: argparse.Namespace) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default: cpu")
-    parser.add_argument("--only", metavar="PART", help="cases whose name contains this")
+    parser.add_argument("--only", default="", metavar="PART", help="cases whose name contains this")
     parser.add_argument("--list", action="store_true", help="name the cases and stop")
     parser.add_argument("--peers", action="store_true", help="measure other libraries too")
     parser.add_argument("--quick", action="store_true", help=QUICK)

@@ -10,24 +10,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+import linattn_models
 from benchmarks.cases import peers
 from benchmarks.cases.decoder_checks import check_compiled, check_rerun, check_steps
 from benchmarks.cases.models import WEIGHT_BYTES, Task
 from benchmarks.cases.peer_decoder import PeerDecoder
 from benchmarks.measure.cases import Method, NotMeasured, Settings
 from benchmarks.measure.timer import stopwatch
-from linattn_models import (
-    AutoregressiveTransformer,
-    CannotCompile,
-    CompiledDecoder,
-    compile_decoder,
-    generation_throughput,
-)
+from linattn_models import AutoregressiveTransformer, CompiledDecoder
 from linattn_models.state import Cursor
 
 LINEAR = "linear (eager)"
 STATEFUL_SOFTMAX, RERUN_SOFTMAX = "stateful softmax", "softmax rerunning the prefix"
-
 Check = Callable[[], str | None]
 
 
@@ -37,11 +31,7 @@ def compiled_name(weights: str) -> str:
 
 
 def stateful(
-    attention: str,
-    task: Task,
-    *,
-    dtype: torch.dtype = torch.float32,
-    positions: int | None = None,
+    attention: str, task: Task, *, dtype: torch.dtype = torch.float32, positions: int | None = None
 ) -> Method:
     """Generates whole images as an RNN: from sums for linear, from a cache for softmax.
 
@@ -51,38 +41,43 @@ def stateful(
         positions: how many are timed, the others being interpolated; None times whole images.
     """
     model = task.model(attention, dtype)
-    made = _generating(model, partial(check_steps, model), task, positions, decoder="eager")
-    return made if attention == "linear" else _unlimited(made)
+    check = partial(check_steps, model)
+    made = _generating(model, check, task, decoder="eager", steps=positions)
+    limits = _limits(task, task.length) if attention == "linear" else {}
+    return dataclasses.replace(made, **limits)
 
 
 def compiled(weights: str, task: Task) -> Method:
     """Generates whole images by a compiled decoder, whose packing of the weights is not timed."""
     model, decoder = _compiled(weights, task)
     check = partial(check_compiled, model, decoder, task.batch)
-    made = _generating(model, check, task, None, decoder=decoder)
-    return dataclasses.replace(made, traffic=task.traffic(weights) * task.length)
+    made = _generating(model, check, task, decoder=decoder)
+    return dataclasses.replace(made, **_limits(task, task.length, weights))
 
 
 def rerunning(task: Task, positions: int) -> Method:
     """Runs the whole prefix for each pixel; timed at some positions and interpolated."""
     model = task.model("softmax")
-    return _unlimited(
-        _generating(model, partial(check_rerun, model), task, positions, method="rerun")
-    )
+    return _generating(model, partial(check_rerun, model), task, method="rerun", steps=positions)
 
 
 def peer(task: Task, settings: Settings) -> Method:
     """The peer's recurrent model with the same weights, embedding, head and sampling."""
     decoder = _peer(task, settings)
     run = partial(decoder.generate, task.batch, torch.Generator().manual_seed(0))
-    return _images(partial(check_steps, decoder), partial(stopwatch("cpu"), run), task)
+    return Method(
+        partial(check_steps, decoder),
+        measure=partial(stopwatch("cpu"), run),
+        units=task.batch,
+        **_limits(task, task.length),
+    )
 
 
 def eager_step(attention: str, task: Task, position: int) -> Method:
     """One step and one draw at `position`, again and again; the numbers held do not matter."""
     model = task.model(attention)
     made = _step(model, model, _state_at(position, model, task), task)
-    return made if attention == "linear" else _unlimited(made)
+    return dataclasses.replace(made, **(_limits(task) if attention == "linear" else {}))
 
 
 def peer_step(task: Task, settings: Settings) -> Method:
@@ -90,7 +85,8 @@ def peer_step(task: Task, settings: Settings) -> Method:
     decoder = _peer(task, settings)
     with torch.inference_mode():
         _, (_, memory) = decoder.prefill(torch.empty(task.batch, 0))
-    return _step(decoder, decoder.model, (task.length // 2, memory), task)
+    made = _step(decoder, decoder.model, (task.length // 2, memory), task)
+    return dataclasses.replace(made, **_limits(task))
 
 
 def compiled_step(weights: str, task: Task) -> Method:
@@ -98,12 +94,9 @@ def compiled_step(weights: str, task: Task) -> Method:
     model, decoder = _compiled(weights, task)
     state = _state_at(task.length // 2, model, task)
     generator, token = _seeded_token(model, task)
-    return Method(
-        partial(check_compiled, model, decoder, task.batch),
-        partial(decoder.step_and_sample, token, state, generator=generator),
-        operations=task.operations,
-        traffic=task.traffic(weights),
-    )
+    run = partial(decoder.step_and_sample, token, state, generator=generator)
+    check = partial(check_compiled, model, decoder, task.batch)
+    return Method(check, run, **_limits(task, weights=weights))
 
 
 def reading(weights: str, task: Task) -> Method:
@@ -118,31 +111,20 @@ def reading(weights: str, task: Task) -> Method:
 
 
 def _generating(
-    model: AutoregressiveTransformer, check: Check, task: Task, steps: int | None, **options: Any
+    model: AutoregressiveTransformer, check: Check, task: Task, **options: Any
 ) -> Method:
     def measure() -> float:
-        timed = generation_throughput(model, batch=task.batch, steps=steps, **options)
+        timed = linattn_models.generation_throughput(model, batch=task.batch, **options)
         return task.batch * timed.seconds_per_sample
 
-    return dataclasses.replace(_images(check, measure, task), estimated=steps is not None)
-
-
-def _images(check: Check, measure: Callable[[], float], task: Task) -> Method:
-    return Method(
-        check,
-        measure=measure,
-        units=task.batch,
-        operations=task.operations * task.length,
-        traffic=task.traffic() * task.length,
-    )
+    estimated = options.get("steps") is not None
+    return Method(check, measure=measure, units=task.batch, estimated=estimated)
 
 
 def _step(
-    decoder: AutoregressiveTransformer | PeerDecoder,
-    model: AutoregressiveTransformer,
-    state: Any,
-    task: Task,
-) -> Method:
+    decoder: AutoregressiveTransformer | PeerDecoder, model: AutoregressiveTransformer,
+    state: Any, task: Task,
+) -> Method:  # fmt: skip
     generator, token = _seeded_token(model, task)
 
     @torch.inference_mode()
@@ -150,20 +132,19 @@ def _step(
         parameters, _ = decoder.step(token, state)
         return model.head.sample(parameters, generator=generator)
 
-    check = partial(check_steps, decoder)
-    return Method(check, step, operations=task.operations, traffic=task.traffic())
+    return Method(partial(check_steps, decoder), step)
 
 
-def _unlimited(made: Method) -> Method:
-    """Softmax is held against no limit: its work grows with the position."""
-    return dataclasses.replace(made, operations=0, traffic=0)
+def _limits(task: Task, steps: int = 1, weights: str = "float32") -> dict[str, Any]:
+    """The least work of so many steps. Softmax has none: its work grows with the position."""
+    return {"operations": steps * task.operations, "traffic": steps * task.traffic(weights)}
 
 
 def _compiled(weights: str, task: Task) -> tuple[AutoregressiveTransformer, CompiledDecoder]:
     model = task.model()
     try:
-        return model, compile_decoder(model, weights)
-    except CannotCompile as reason:
+        return model, linattn_models.compile_decoder(model, weights)
+    except linattn_models.CannotCompile as reason:
         raise NotMeasured(str(reason)) from None
 
 

@@ -1,35 +1,39 @@
-"""Single steps of the paper's MNIST model with random weights, eagerly and compiled."""
+"""The paper's MNIST model with random weights: single steps, and whole images."""
 
 from __future__ import annotations
 
+import dataclasses
 from functools import partial
+from typing import Any
 
-from benchmarks.cases.decoders import (
-    LINEAR,
-    STATEFUL_SOFTMAX,
-    compiled_name,
-    compiled_step,
-    eager_step,
-    peer_step,
-    reading,
-)
+import torch
+
+from benchmarks.cases import decoders
+from benchmarks.cases.decoders import LINEAR, RERUN_SOFTMAX, STATEFUL_SOFTMAX, compiled_name
 from benchmarks.cases.models import MODEL, WEIGHT_BYTES, Task
 from benchmarks.cases.peers import FAST_TRANSFORMERS
-from benchmarks.measure.cases import Case, Make, Settings, registry
+from benchmarks.measure.cases import Case, Make, Method, Settings, registry
 from benchmarks.measure.results import Target
+from linattn_models import generation_throughput
+from linattn_models.throughput import best_batch
 
-LARGE_BATCH = 100
-ATTENTIONS = {LINEAR: "linear", STATEFUL_SOFTMAX: "softmax"}
+BATCH, MANY = 100, 10_000
 FLOAT32, BFLOAT16, INT8 = (compiled_name(weights) for weights in WEIGHT_BYTES)
 READING = {weights: f"reading the weights ({weights})" for weights in WEIGHT_BYTES}
 FIRST, LAST = "first step", "784th step"
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+GRAPHS = {weights: f"linear (CUDA graph, {weights})" for weights in DTYPES}
+BEST_SOFTMAX = {dtype: f"{STATEFUL_SOFTMAX}, best batch ({dtype})" for dtype in DTYPES}
+SAMPLED = 6  # positions of an image that are timed where whole images would take long
+SMALLEST_SEARCHED, LARGEST_SEARCHED, QUICK_SEARCHED = 32, 2**15, 4
+IMAGES_PER_SECOND, OVER_SOFTMAX, ONE_IMAGE_SECONDS = 5_000, 50, 0.2
 
 
-def _steps(asked: Task, settings: Settings) -> dict[str, Make]:
+def _growing(asked: Task, settings: Settings) -> dict[str, Make]:
     task = asked.sized(settings)
     return {
-        f"{name}, {ordinal}": partial(eager_step, attention, task, position)
-        for name, attention in ATTENTIONS.items()
+        f"{name}, {ordinal}": partial(decoders.eager_step, attention, task, position)
+        for name, attention in ((LINEAR, "linear"), (STATEFUL_SOFTMAX, "softmax"))
         for ordinal, position in ((FIRST, 0), (LAST, task.length - 1))
     }
 
@@ -37,11 +41,28 @@ def _steps(asked: Task, settings: Settings) -> dict[str, Make]:
 def _compiled(asked: Task, settings: Settings) -> dict[str, Make]:
     task = asked.sized(settings)
     return {
-        **{compiled_name(weights): partial(compiled_step, weights, task) for weights in READING},
-        **{name: partial(reading, weights, task) for weights, name in READING.items()},
-        LINEAR: partial(eager_step, "linear", task, task.length // 2),
-        FAST_TRANSFORMERS: partial(peer_step, task, settings),
+        **{compiled_name(each): partial(decoders.compiled_step, each, task) for each in READING},
+        **{name: partial(decoders.reading, weights, task) for weights, name in READING.items()},
+        LINEAR: partial(decoders.eager_step, "linear", task, task.length // 2),
+        FAST_TRANSFORMERS: partial(decoders.peer_step, task, settings),
     }
+
+
+def _steps(name: str, task: Task, *promised: Target) -> tuple[Case, Case]:
+    first, last = (f"{LINEAR}, {ordinal}" for ordinal in (FIRST, LAST))
+    growth = Target(f"{LINEAR}: the {LAST} over the first", last, first, at_most=1.1)
+    return (
+        Case(
+            f"decoding/steps/{name}",
+            f"The last step costs what the first did: batch {task.batch}, {MODEL}.",
+            setup=partial(_growing, task), targets=(growth,), unit="step", seconds=10,
+        ),
+        Case(
+            f"decoding/compiled-steps/{name}",
+            f"A whole step and its draw in one call: batch {task.batch}, {MODEL}.",
+            setup=partial(_compiled, task), targets=promised, unit="step",
+        ),
+    )  # fmt: skip
 
 
 def _over_reading(weights: str, at_most: float) -> Target:
@@ -50,33 +71,83 @@ def _over_reading(weights: str, at_most: float) -> Target:
     return Target(shows, name, READING[weights], at_most=at_most)
 
 
-def _seconds(name: str, at_most: float) -> Target:
-    return Target(f"{name}: a step of {LARGE_BATCH} images", name, at_most=at_most)
+def _on_cpu(asked: Task, positions: int, settings: Settings) -> dict[str, Make]:
+    task = asked.sized(settings)
+    return {
+        **{compiled_name(each): partial(decoders.compiled, each, task) for each in WEIGHT_BYTES},
+        LINEAR: partial(decoders.stateful, "linear", task),
+        FAST_TRANSFORMERS: partial(decoders.peer, task, settings),
+        STATEFUL_SOFTMAX: partial(decoders.stateful, "softmax", task),
+        RERUN_SOFTMAX: partial(decoders.rerunning, task, positions),
+    }
 
 
-_GROWTH = Target(
-    f"{LINEAR}: the {LAST} over the first", f"{LINEAR}, {LAST}", f"{LINEAR}, {FIRST}", at_most=1.1
-)
-_PROMISED = {
-    "one-image": (
-        _over_reading("float32", 1.12), _over_reading("bfloat16", 1.15), _over_reading("int8", 1.6),
+def _on_gpu(asked: Task, settings: Settings) -> dict[str, Make]:
+    task = asked.sized(settings)
+    eager = partial(decoders.stateful, task=task, positions=min(SAMPLED, task.length))
+    softmax: dict[str, Make] = {STATEFUL_SOFTMAX: partial(eager, "softmax")}
+    if asked.batch == MANY:
+        softmax = {n: partial(_best_softmax, d, task, settings) for d, n in BEST_SOFTMAX.items()}
+    graphs = {name: partial(decoders.compiled, each, task) for each, name in GRAPHS.items()}
+    return {**graphs, LINEAR: partial(eager, "linear"), **softmax}
+
+
+def _best_softmax(dtype: str, task: Task, settings: Settings) -> Method:
+    """Softmax with its cache at the batch that gives the most images a second."""
+    model = task.model("softmax", DTYPES[dtype])
+    most = QUICK_SEARCHED if settings.quick else LARGEST_SEARCHED
+    best = best_batch(
+        lambda batch: generation_throughput(model, batch=batch, decoder="eager", steps=SAMPLED),
+        torch.device(task.device), smallest=min(SMALLEST_SEARCHED, most), largest=most,
+    ).batch  # fmt: skip
+    task = dataclasses.replace(task, batch=best)
+    made = decoders.stateful("softmax", task, dtype=DTYPES[dtype], positions=SAMPLED)
+    return dataclasses.replace(made, note=f"batch {best:,}")
+
+
+def _images(name: str, task: Task, *targets: Target, positions: int = 0, **fields: Any) -> Case:
+    """On a GPU unless the positions at which rerunning is timed are given."""
+    if positions:
+        fields["setup"] = partial(_on_cpu, task, positions)
+    else:
+        fields |= {"setup": partial(_on_gpu, task), "device": "cuda", "rounds": (2, 10)}
+    shows = f"Whole images from start to end, {task.batch:,} at once: {MODEL}."
+    return Case(f"generation/images/{name}", shows, targets=targets, unit="image", **fields)
+
+
+_BEST = GRAPHS["bfloat16"]
+_RATE = f"{_BEST}: an image, {IMAGES_PER_SECOND:,} a second"
+faster = Target.faster
+registry.add(
+    *_steps(
+        "one-image", Task(1), _over_reading("float32", 1.12), _over_reading("bfloat16", 1.15),
+        _over_reading("int8", 1.6),
     ),
-    f"batch-{LARGE_BATCH}": (
-        _seconds(FLOAT32, 7e-3), _seconds(BFLOAT16, 3.5e-3),
-        Target.faster(FLOAT32, FAST_TRANSFORMERS, 2), Target.faster(BFLOAT16, FAST_TRANSFORMERS, 4),
+    *_steps(
+        f"batch-{BATCH}", Task(BATCH),
+        Target(f"{FLOAT32}: a step of {BATCH} images", FLOAT32, at_most=7e-3),
+        Target(f"{BFLOAT16}: a step of {BATCH} images", BFLOAT16, at_most=3.5e-3),
+        faster(FLOAT32, FAST_TRANSFORMERS, 2), faster(BFLOAT16, FAST_TRANSFORMERS, 4),
     ),
-}  # fmt: skip
-_TASKS = {"one-image": Task(1), f"batch-{LARGE_BATCH}": Task(LARGE_BATCH)}
-for _name, _task in _TASKS.items():
-    registry.add(
-        Case(
-            f"decoding/steps/{_name}",
-            f"The last step costs what the first did: batch {_task.batch}, {MODEL}.",
-            setup=partial(_steps, _task), targets=(_GROWTH,), unit="step", seconds=10,
-        ),
-        Case(
-            f"decoding/compiled-steps/{_name}",
-            f"A whole step and its draw in one call: batch {_task.batch}, {MODEL}.",
-            setup=partial(_compiled, _task), targets=_PROMISED[_name], unit="step",
-        ),
-    )  # fmt: skip
+    _images(
+        "one-image", Task(1), faster(FLOAT32, FAST_TRANSFORMERS, 4.5),
+        faster(BFLOAT16, FAST_TRANSFORMERS, 8), faster(INT8, FAST_TRANSFORMERS, 11),
+        faster(FLOAT32, STATEFUL_SOFTMAX, 3), faster(LINEAR, FAST_TRANSFORMERS, 1.6),
+        faster(LINEAR, RERUN_SOFTMAX, 20), positions=16, seconds=75,
+    ),
+    _images(
+        f"batch-{BATCH}", Task(BATCH), faster(FLOAT32, STATEFUL_SOFTMAX, 8),
+        faster(LINEAR, STATEFUL_SOFTMAX, 3.5), faster(LINEAR, RERUN_SOFTMAX, 60),
+        positions=6, seconds=300, rounds=(3, 5),
+    ),
+    _images(
+        "one-image", Task(1),
+        *(Target(f"{g}: one image", g, at_most=ONE_IMAGE_SECONDS) for g in GRAPHS.values()),
+        seconds=8,
+    ),
+    _images(f"batch-{BATCH}", Task(BATCH), seconds=6),
+    _images(
+        f"batch-{MANY}", Task(MANY), Target(_RATE, _BEST, at_most=1 / IMAGES_PER_SECOND),
+        *(faster(_BEST, softmax, OVER_SOFTMAX) for softmax in BEST_SOFTMAX.values()), seconds=25,
+    ),
+)  # fmt: skip

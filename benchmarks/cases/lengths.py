@@ -6,7 +6,6 @@ from which length on linear attention wins, by width and number of heads.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -19,7 +18,7 @@ from benchmarks.cases.attention import (
     SDPA,
 )
 from benchmarks.cases.methods import attention_case
-from benchmarks.cases.operator import FASTER_THAN_PEER, GPU, faster_on_gpu
+from benchmarks.cases.operator import GPU
 from benchmarks.cases.peers import FAST_TRANSFORMERS, FLASH_LINEAR_ATTENTION
 from benchmarks.cases.problem import HEADS, POSITIONS, Problem, many_heads
 from benchmarks.measure.cases import Case, registry
@@ -36,7 +35,7 @@ LSH_FASTER_AT, LSH_FASTER = 16_384, 3  # than softmax, so that LSH is a serious 
 SAMPLE_SECONDS = 0.3  # methods differ by orders of magnitude: the short ones are timed often
 # To reach on a GPU from this length on: the share of the copy bandwidth, forward and both.
 SHARE_FROM, FORWARD_SHARE, SHARE = 2_048, 0.7, 0.5
-FASTER_THAN_SOFTMAX_FROM, ALMOST = 1_024, 1 / 1.1
+FASTER_THAN_SOFTMAX_FROM, ALMOST, FASTER_THAN_PEER = 1_024, 1 / 1.1, 10
 CROSSOVER_WIDTHS, CROSSOVER_HEADS = (32, 64, 128), (1, 8, 64)
 CROSSOVER_LENGTHS = (64, 128, 256, 512, 1_024, 2_048, 4_096)
 CROSSOVER_SECONDS = 4.0  # of a call: a slower one is known to lose
@@ -86,10 +85,11 @@ def _gpu_targets(problem: Problem) -> Iterator[Target]:
         shows = f"{LINEAR_CUDA}: share of the copy bandwidth"
         least = SHARE if problem.backward else FORWARD_SHARE
         yield Target(shows, LINEAR_CUDA, at_least=least, figure="copy")
-    yield faster_on_gpu(FLASH_LINEAR_ATTENTION, 1)
-    yield faster_on_gpu(FAST_TRANSFORMERS, FASTER_THAN_PEER)
+    yield Target.faster(LINEAR_CUDA, FLASH_LINEAR_ATTENTION, 1)
+    yield Target.faster(LINEAR_CUDA, FAST_TRANSFORMERS, FASTER_THAN_PEER)
     if not problem.backward:
-        yield faster_on_gpu(SDPA, 1 if problem.length >= FASTER_THAN_SOFTMAX_FROM else ALMOST)
+        softmax = 1 if problem.length >= FASTER_THAN_SOFTMAX_FROM else ALMOST
+        yield Target.faster(LINEAR_CUDA, SDPA, softmax)
 
 
 def _crossover(problem: Problem) -> Case:
@@ -108,9 +108,7 @@ def _crossover(problem: Problem) -> Case:
 
 
 registry.add(*map(_on_cpu, LENGTHS))
-for _backward in (False, True):
-    _problems = (dataclasses.replace(many_heads(n), backward=_backward) for n in LENGTHS)
-    registry.add(*map(_on_gpu, _problems))
+registry.add(*(_on_gpu(many_heads(n, backward=each)) for each in (False, True) for n in LENGTHS))
 registry.add(
     *(
         _crossover(Problem(length, heads=heads, width=width, backward=True))

@@ -13,7 +13,7 @@ from benchmarks.cases.attention import MATERIALIZED, Operator, build
 from benchmarks.cases.peers import FAST_TRANSFORMERS
 from benchmarks.cases.problem import Problem
 from benchmarks.measure.cases import Case, Make, Method, NotMeasured, Settings
-from benchmarks.measure.processes import peak_apart
+from benchmarks.measure.processes import apart
 from linattn_models.throughput import available_memory, peak_memory
 
 GIB = 2**30
@@ -65,9 +65,8 @@ def attention_case(
 def _check_memory(needed: float, device: str) -> None:
     free = available_memory(torch.device(device))
     if needed > SHARE_OF_FREE * free:
-        raise NotMeasured(
-            f"does not fit: needs about {needed / GIB:.3g} GiB, {free / GIB:.3g} GiB are free"
-        )
+        sizes = f"needs about {needed / GIB:.3g} GiB, {free / GIB:.3g} GiB are free"
+        raise NotMeasured(f"does not fit: {sizes}")
 
 
 def _check_time(title: str, units: float, most_seconds: float, settings: Settings) -> None:
@@ -106,14 +105,10 @@ def method(name: str, problem: Problem, settings: Settings, *, peaks: bool = Fal
     made = method_of(build(name, problem, settings), problem)
     peak = None
     if settings.device == "cuda":
-        peak = partial(_peak_on_gpu, made.run)
+        peak = partial(_peak, "cuda", made.run)
     elif peaks and not settings.quick:
-        peak = partial(process_peak, name, problem, settings)
+        peak = partial(apart, peak_of_call, name, problem, settings, threads=settings.threads)
     return dataclasses.replace(made, peak=peak, note=note)
-
-
-def _peak_on_gpu(run: Callable[[], object]) -> float:
-    return peak_memory(torch.device("cuda"), run)[1]
 
 
 def method_of(operator: Operator, problem: Problem) -> Method:
@@ -126,20 +121,6 @@ def method_of(operator: Operator, problem: Problem) -> Method:
         operations=problem.operations if operator.linear else 0,
         traffic=problem.traffic if operator.linear else 0,
     )
-
-
-def _on_threads(call: Callable[[], Result], threads: int | None) -> Callable[[], Result]:
-    """The call with so many threads of torch, which are set back after it."""
-
-    def called() -> Result:
-        before = torch.get_num_threads()
-        torch.set_num_threads(threads or before)
-        try:
-            return call()
-        finally:
-            torch.set_num_threads(before)
-
-    return call if threads is None else called
 
 
 def call_on(
@@ -156,22 +137,40 @@ def call_on(
 
     def forward_and_backward() -> object:
         out = operator.call(*tensors)
-        return torch.autograd.grad(
-            out, tensors, torch.ones_like(out) if upstream is None else upstream
-        )
+        gradient = torch.ones_like(out) if upstream is None else upstream
+        return torch.autograd.grad(out, tensors, gradient)
 
     return forward_and_backward
 
 
-def make_call(name: str, problem: Problem, settings: Settings) -> Callable[[], object]:
-    """Allocates the inputs and returns the call to measure; runs in the child process."""
+def peak_of_call(name: str, problem: Problem, settings: Settings) -> float:
+    """Returns the bytes that one call holds above its inputs, its outputs included.
+
+    A tiny call before it starts libraries and thread pools, whose memory is not the operator's.
+    """
+    tiny = dataclasses.replace(problem, batch=1, length=min(WARMING_LENGTH, problem.length))
+    _made_call(name, tiny, settings)()
+    return _peak("cpu", _made_call(name, problem, settings))
+
+
+def _made_call(name: str, problem: Problem, settings: Settings) -> Callable[[], object]:
     operator = build(name, problem, settings)
     return call_on(operator, operator.tensors(problem))
 
 
-def process_peak(name: str, problem: Problem, settings: Settings) -> float:
-    """Returns the bytes that one call holds above its inputs, in a process of its own."""
-    tiny = dataclasses.replace(problem, batch=1, length=min(WARMING_LENGTH, problem.length))
-    return peak_apart(
-        make_call, (name, problem, settings), tiny=(name, tiny, settings), threads=settings.threads
-    )
+def _peak(device: str, call: Callable[[], object]) -> float:
+    return peak_memory(torch.device(device), call)[1]
+
+
+def _on_threads(call: Callable[[], Result], threads: int | None) -> Callable[[], Result]:
+    """The call with so many threads of torch, which are set back after it."""
+
+    def called() -> Result:
+        before = torch.get_num_threads()
+        torch.set_num_threads(threads or before)
+        try:
+            return call()
+        finally:
+            torch.set_num_threads(before)
+
+    return call if threads is None else called

@@ -1,4 +1,4 @@
-"""The operator alone, on either device: its rivals, its threads, few heads, widths, dtypes."""
+"""The operator alone: beside its rivals, on one thread and two, in bfloat16, with few heads."""
 
 from __future__ import annotations
 
@@ -11,33 +11,31 @@ import torch
 
 from benchmarks.cases.attention import LINEAR, LINEAR_CPU, LINEAR_CUDA, SDPA
 from benchmarks.cases.methods import attention_case
-from benchmarks.cases.peers import FAST_TRANSFORMERS, FLASH_LINEAR_ATTENTION
-from benchmarks.cases.problem import HEADS, WIDTH, Problem, many_heads, passes
+from benchmarks.cases.peers import FAST_TRANSFORMERS
+from benchmarks.cases.problem import HEADS, Problem, many_heads, passes
 from benchmarks.measure.cases import Case, registry
 from benchmarks.measure.machine import FAST_BFLOAT16, cpu_flags
 from benchmarks.measure.results import Target
 
 MIB = 2**20
 LONG, USUAL, SHORT = 65_536, 16_384, 512
-USUAL_ON_GPU, FEW_HEADS, WIDTHS = 4_096, 8, (32, 128)
 RIVALS = (LINEAR_CPU, LINEAR, FAST_TRANSFORMERS, SDPA)
 ONE_THREAD, TWO_THREADS = f"{LINEAR_CPU}, one thread", f"{LINEAR_CPU}, two threads"
 BFLOAT16 = f"{LINEAR_CPU}, bfloat16"
-FASTER_THAN_PEER, RATE_OF_FEW_HEADS = 10, 0.6
+FEW_HEADS, RATE_OF_FEW_HEADS = 8, 0.6
 GPU: dict[str, Any] = {"device": "cuda", "seconds": 1.5, "rounds": (3, 20)}
 
 faster = partial(Target.faster, LINEAR_CPU)
-faster_on_gpu = partial(Target.faster, LINEAR_CUDA)
 
 
 def rivals(
     what: str, problem: Problem, names: Sequence[str], *targets: Target, **fields: Any
 ) -> Case:
     """Operators side by side on one problem."""
+    causal = "Causal" if problem.causal else "Not causal"
     return attention_case(
         f"operator/{what}/{problem.slug}",
-        f"{'Causal' if problem.causal else 'Not causal'} attention, {problem.passes}, {problem}: "
-        f"{', '.join(names)}.",
+        f"{causal} attention, {problem.passes}, {problem}: {', '.join(names)}.",
         {name: (name, problem) for name in names},
         targets=targets,
         **fields,
@@ -56,14 +54,14 @@ def peaks(linear_cpu: int, linear: int) -> tuple[Target, ...]:
 def one_head(problem: Problem) -> Case:
     """One thread and two on a single sequence with one head."""
     problems = {
-        ONE_THREAD: dataclasses.replace(problem, threads=1),
-        TWO_THREADS: dataclasses.replace(problem, threads=2),
+        name: (LINEAR_CPU, dataclasses.replace(problem, threads=threads))
+        for threads, name in enumerate((ONE_THREAD, TWO_THREADS), 1)
     }
+    shows = f"One head, {problem.passes}, causal, {problem}: the sequence itself is shared among "
     return attention_case(
         f"operator/one-head/{problem.slug}",
-        f"One head, {problem.passes}, causal, {problem}: the sequence itself is shared among "
-        "threads.",
-        {name: (LINEAR_CPU, each) for name, each in problems.items()},
+        f"{shows}threads.",
+        problems,
         targets=(Target.faster(TWO_THREADS, ONE_THREAD, 1.8),),
         seconds=10,
     )
@@ -85,44 +83,24 @@ def bfloat16(problem: Problem) -> Case:
 def few_heads(backward: bool) -> Case:
     """One long sequence on a GPU, with many heads and with few."""
     counts = (HEADS, FEW_HEADS, 1)
-    names = [f"{LINEAR_CUDA}, {heads} head{'s' if heads > 1 else ''}" for heads in counts]
-    problems = [dataclasses.replace(many_heads(LONG, n), backward=backward) for n in counts]
+    problems = {
+        f"{LINEAR_CUDA}, {n} head{'s' if n > 1 else ''}": many_heads(LONG, n, backward=backward)
+        for n in counts
+    }
+    many, few, one = problems
     shows = f"rate of {FEW_HEADS} heads over that of {HEADS}"
     return attention_case(
-        f"operator/few-heads/{problems[0].slug}",
-        f"One sequence of N={LONG:,}, {problems[0].passes}, with few heads and with many.",
-        {name: (LINEAR_CUDA, each) for name, each in zip(names, problems, strict=True)},
+        f"operator/few-heads/{problems[one].slug}",
+        f"One sequence of N={LONG:,}, {problems[one].passes}, with few heads and with many.",
+        {name: (LINEAR_CUDA, problem) for name, problem in problems.items()},
         units=lambda problem: problem.heads * problem.length,
-        targets=(Target(shows, names[0], names[1], at_least=RATE_OF_FEW_HEADS),),
+        targets=(Target(shows, many, few, at_least=RATE_OF_FEW_HEADS),),
         unit="position and head",
         **GPU,
     )
 
 
-def _on_gpu(backward: bool) -> list[Case]:
-    usual = dataclasses.replace(many_heads(USUAL_ON_GPU), backward=backward)
-    widths = [
-        rivals(
-            f"width-{width}",
-            dataclasses.replace(usual, width=width, heads=HEADS * WIDTH // width),
-            (LINEAR_CUDA, FLASH_LINEAR_ATTENTION, LINEAR, SDPA),
-            faster_on_gpu(FLASH_LINEAR_ATTENTION, 1),
-            **GPU,
-        )
-        for width in WIDTHS
-    ]
-    full, half = (dataclasses.replace(usual, dtype=x) for x in (torch.float32, torch.float16))
-    names, peer = (LINEAR_CUDA, FAST_TRANSFORMERS, LINEAR, SDPA), FASTER_THAN_PEER
-    return [
-        few_heads(backward),
-        *widths,
-        rivals("float32", full, names, faster_on_gpu(FAST_TRANSFORMERS, peer), **GPU),
-        rivals("float16", half, (LINEAR_CUDA, LINEAR, SDPA), **GPU),
-    ]
-
-
 FORWARD, BOTH = passes(Problem(USUAL))
-NOT_CAUSAL = dataclasses.replace(BOTH, causal=False)
 _SHARE = Target(f"{LINEAR_CPU}: share of the GEMM rate", LINEAR_CPU, at_least=0.7, figure="gemm")
 _OF_TORCH = Target.faster(LINEAR, FAST_TRANSFORMERS, 2)
 registry.add(
@@ -140,11 +118,10 @@ registry.add(
         faster(LINEAR, 4.5), faster(SDPA, 4.6), seconds=10,
     ),
     rivals(
-        "rivals-not-causal", NOT_CAUSAL, RIVALS[:3], faster(FAST_TRANSFORMERS, 4),
-        faster(LINEAR, 4),
+        "rivals-not-causal", dataclasses.replace(BOTH, causal=False), RIVALS[:3],
+        faster(FAST_TRANSFORMERS, 4), faster(LINEAR, 4),
     ),
     *map(one_head, passes(Problem(LONG, heads=1))),
     bfloat16(FORWARD),
-    *_on_gpu(backward=False),
-    *_on_gpu(backward=True),
+    *map(few_heads, (False, True)),
 )  # fmt: skip

@@ -8,8 +8,8 @@ import torch
 
 from benchmarks.measure.cases import Settings
 
-QUICK_LENGTH, QUICK_BATCH, QUICK_HEADS, QUICK_WIDTH = 64, 2, 2, 8
-POSITIONS, HEADS, WIDTH = 65_536, 64, 64  # of a GPU's problems
+QUICK = {"length": 64, "batch": 2, "heads": 2, "width": 8}  # the largest of a quick run
+POSITIONS, HEADS = 65_536, 64  # of a GPU's problems
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,21 +66,16 @@ class Problem:
 
     def sized(self, settings: Settings) -> Problem:
         """The problem on the device of the run, and tiny in a quick one."""
-        problem = dataclasses.replace(self, device=settings.device)
-        if not settings.quick:
-            return problem
+        smaller = {name: min(getattr(self, name), most) for name, most in QUICK.items()}
         return dataclasses.replace(
-            problem,
-            length=min(self.length, QUICK_LENGTH),
-            batch=min(self.batch, QUICK_BATCH),
-            heads=min(self.heads, QUICK_HEADS),
-            width=QUICK_WIDTH,
+            self, device=settings.device, **(smaller if settings.quick else {})
         )
 
 
-def many_heads(length: int, heads: int = HEADS, width: int = WIDTH) -> Problem:
+def many_heads(length: int, heads: int = HEADS, *, backward: bool = False) -> Problem:
     """A GPU's problem with as many positions at every length: the batch is what they leave."""
-    return Problem(length, POSITIONS // length, heads, width, dtype=torch.bfloat16)
+    batch, dtype = POSITIONS // length, torch.bfloat16
+    return Problem(length, batch, heads, backward=backward, dtype=dtype)
 
 
 def passes(problem: Problem) -> tuple[Problem, Problem]:

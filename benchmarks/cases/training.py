@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import types
-from collections.abc import Callable
-from functools import partial
 from typing import cast
 
 import torch
@@ -22,7 +20,6 @@ from benchmarks.measure.results import Target
 from linattn_models import AutoregressiveTransformer, Transformer
 from linattn_models.attention import LinearMixer
 
-TORCH = "softmax torch.nn"
 BATCH = 4
 LEARNING_RATE = 1e-4
 PRODUCTS = 3  # of a matrix in a step: forward, and the gradients of inputs and weights
@@ -32,15 +29,12 @@ COMPARED = ("start", "embeddings.0.weight", "positions.table", "output.weight")
 
 
 def setup(settings: Settings) -> dict[str, Make]:
-    """The model with each attention; the peers have our weights."""
+    """The model with each attention; the peer has our weights."""
     task = Task(BATCH).sized(settings)
     return {
         LINEAR_CPU: lambda: _step(_with_cpu_kernels(task), task),
         SDPA: lambda: _step(trained("softmax", task), task),
-        FAST_TRANSFORMERS: lambda: _peer_step(
-            "linear", partial(_fast_transformers, settings), task
-        ),
-        TORCH: lambda: _peer_step("softmax", _torch_encoder, task),
+        FAST_TRANSFORMERS: lambda: _peer_step(task, settings),
     }
 
 
@@ -74,10 +68,18 @@ def _with_cpu_kernels(task: Task) -> AutoregressiveTransformer:
     return model
 
 
-def _peer_step(attention: str, encoder: Callable[[Transformer], nn.Module], task: Task) -> Method:
-    ours = trained(attention, task)
+def _peer_step(task: Task, settings: Settings) -> Method:
+    """The peer's encoder with our weights, inside our embeddings and output."""
+    builders, masking = (
+        peers.load(f"fast_transformers.{name}", settings) for name in ("builders", "masking")
+    )
+    ours = trained("linear", task)
+    encoder = builders.TransformerEncoderBuilder.from_kwargs(
+        attention_type="causal-linear", **peer_options(ours.config)
+    ).get()
+    encoder.load_state_dict(peer_weights(ours.transformer))
     model = copy.deepcopy(ours)
-    model.transformer = cast(Transformer, encoder(ours.transformer))
+    model.transformer = cast(Transformer, _Causal(encoder, masking))
     return _step(model, task, ours)
 
 
@@ -108,64 +110,15 @@ def _loss_and_gradients(model: AutoregressiveTransformer, tokens: Tensor) -> tup
 
 
 class _Causal(nn.Module):
-    """An encoder that is told at every call that it is causal."""
+    """The peer's encoder, which is told at every call that it is causal."""
 
-    def __init__(self, encoder: nn.Module, run: Callable[[nn.Module, Tensor], Tensor]) -> None:
+    def __init__(self, encoder: nn.Module, masking: types.ModuleType) -> None:
         super().__init__()
-        self.encoder, self.run = encoder, run
+        self.encoder, self.masking = encoder, masking
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.run(self.encoder, x)
-
-
-def _fast_transformers(settings: Settings, ours: Transformer) -> nn.Module:
-    builders, masking = (
-        peers.load(f"fast_transformers.{name}", settings) for name in ("builders", "masking")
-    )
-    encoder: nn.Module = builders.TransformerEncoderBuilder.from_kwargs(
-        attention_type="causal-linear", **peer_options(ours.config)
-    ).get()
-    encoder.load_state_dict(peer_weights(ours))
-    return _Causal(encoder, partial(_run_fast_transformers, masking))
-
-
-def _run_fast_transformers(masking: types.ModuleType, encoder: nn.Module, x: Tensor) -> Tensor:
-    out: Tensor = encoder(x, attn_mask=masking.TriangularCausalMask(x.shape[1]))
-    return out
-
-
-def _torch_encoder(ours: Transformer) -> nn.Module:
-    config = ours.config
-    layer = nn.TransformerEncoderLayer(
-        config.embed_dim, config.num_heads, config.ffn_dim, dropout=0.0,
-        activation=config.activation, batch_first=True, norm_first=config.norm == "pre",
-    )  # fmt: skip
-    encoder = nn.TransformerEncoder(
-        layer, config.num_layers, nn.LayerNorm(config.embed_dim), enable_nested_tensor=False
-    )
-    encoder.load_state_dict(_torch_weights(ours))
-    return _Causal(encoder, _run_torch)
-
-
-def _run_torch(encoder: nn.Module, x: Tensor) -> Tensor:
-    mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
-    out: Tensor = encoder(x, mask=mask, is_causal=True)
-    return out
-
-
-def _torch_weights(ours: Transformer) -> dict[str, Tensor]:
-    """Our weights by torch's names."""
-    renamed = {
-        "blocks": "layers", "mixer.qkv.weight": "self_attn.in_proj_weight",
-        "mixer.qkv.bias": "self_attn.in_proj_bias", "mixer.out": "self_attn.out_proj",
-        "expand": "linear1", "contract": "linear2",
-    }  # fmt: skip
-    weights = {}
-    for name, weight in ours.state_dict().items():
-        for old, new in renamed.items():
-            name = name.replace(old, new)
-        weights[name] = weight
-    return weights
+        out: Tensor = self.encoder(x, attn_mask=self.masking.TriangularCausalMask(x.shape[1]))
+        return out
 
 
 registry.add(
@@ -183,7 +136,6 @@ registry.add(
             ),
             Target.faster(LINEAR_CPU, FAST_TRANSFORMERS, 1),
             Target.faster(LINEAR_CPU, SDPA, 1),
-            Target.faster(LINEAR_CPU, TORCH, 1),
         ),
         unit="step",
         seconds=60,

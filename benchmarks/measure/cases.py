@@ -24,7 +24,6 @@ class Settings:
         quick: tiny sizes that only show that a case runs; its numbers mean nothing.
         peers: measure other libraries too, where they are installed.
         threads: threads that torch may use, in every process.
-        device: where the tensors are.
         earlier: the results of the case's series so far.
     """
 
@@ -46,10 +45,8 @@ class Method:
         measure: takes the measurement itself and returns it, in place of timing `run`.
         peak: measures the largest memory that one call holds above its inputs, in bytes, once.
         units: how many of the case's units (positions, steps, images) one call does.
-        operations: the least operations that the algorithm needs for one call.
-        traffic: the least bytes that one call has to read and write, wherever they are.
-        estimated: the figure is extrapolated from a sample of the work, and is marked so.
-        note: which of several ways was measured, in a word or two beside the name.
+        operations, traffic: the least operations and bytes that the algorithm needs for one call.
+        note: which of several ways was measured.
     """
 
     check: Callable[[], str | None]
@@ -65,8 +62,6 @@ class Method:
 
 Make = Callable[[], Method]
 """Allocates a method's inputs; raises NotMeasured where it cannot take part."""
-Setup = Callable[[Settings], Mapping[str, Make]]
-"""The methods by name; nothing is allocated before they are made."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,15 +69,14 @@ class Case(Description):
     """Methods measured side by side in one run, and what must come out.
 
     Args:
-        setup: names the methods.
-        targets: what must be reached.
+        setup: names the methods; nothing is allocated before they are made.
         seconds: time that the rounds may take; the least number of rounds is taken in any case.
         rounds: least and largest number of rounds.
         sample_seconds: time that the calls of a short method may take in a round.
         device: the device of whose runs it is part.
     """
 
-    setup: Setup = dataclasses.field(kw_only=True)
+    setup: Callable[[Settings], Mapping[str, Make]] = dataclasses.field(kw_only=True)
     targets: tuple[Target, ...] = ()
     seconds: float = 20.0
     rounds: tuple[int, int] = (3, 200)
@@ -99,8 +93,9 @@ class Case(Description):
 class Registry:
     """Cases by device and name, in the order in which they were added."""
 
-    def __init__(self) -> None:
+    def __init__(self, *cases: Case) -> None:
         self._cases: dict[tuple[str, str], Case] = {}
+        self.add(*cases)
 
     def add(self, *cases: Case) -> None:
         """Adds the cases; a name can be taken once for a device."""
@@ -112,19 +107,14 @@ class Registry:
     def __iter__(self) -> Iterator[Case]:
         return iter(self._cases.values())
 
-    def matching(self, pattern: str | None = None, device: str = "cpu") -> list[Case]:
-        """The device's cases whose name contains `pattern`, or all of them for None.
-
-        Raises:
-            ValueError: when no case matches.
-        """
+    def matching(self, part: str = "", device: str = "cpu") -> list[Case]:
+        """The device's cases whose name contains `part`; ValueError where none does."""
         cases = [case for case in self if case.device == device]
-        matches = [case for case in cases if pattern is None or pattern in case.name]
-        if not matches:
-            themes = ", ".join(dict.fromkeys(f"{case.theme}/" for case in cases))
-            advice = f"the themes on {device} are {themes} and --list names the cases"
-            raise ValueError(expected("--only", "part of a case's name", repr(pattern), advice))
-        return matches
+        if matches := [case for case in cases if part in case.name]:
+            return matches
+        themes = ", ".join(dict.fromkeys(f"{case.theme}/" for case in cases))
+        advice = f"the themes on {device} are {themes} and --list names the cases"
+        raise ValueError(expected("--only", "part of a case's name", repr(part), advice))
 
     def named(self, name: str, device: str) -> Case:
         """The device's case of exactly this name."""

@@ -79,26 +79,23 @@ def measure_limits(settings: Settings) -> Limits:
         count = min(count, largest_tensor(torch.device("cuda")))
     numbers = torch.randn(2, size, size, device=settings.device)
     source = torch.zeros(count // 4, device=settings.device)
-    calls: dict[str, Callable[[], object]] = {
-        "float32": partial(torch.matmul, *numbers),
-        "copy": partial(torch.zeros_like(source).copy_, source),
+    product = 2.0 * size**3
+    # What a call does of each limit's unit, and the call.
+    work: dict[str, tuple[float, Callable[[], object]]] = {
+        "gemm_float32": (product, partial(torch.matmul, *numbers)),
+        "copy_bandwidth": (2.0 * source.nbytes, partial(torch.zeros_like(source).copy_, source)),
     }
     if settings.device == "cuda" or FAST_BFLOAT16 & cpu_flags():
-        calls["bfloat16"] = partial(torch.matmul, *numbers.bfloat16())
-    fused = _fused_multiply_adds() if settings.device == "cpu" else None
-    if fused is not None:
-        calls["registers"] = partial(fused, settings.threads, FUSED_STEPS)
+        work["gemm_bfloat16"] = product, partial(torch.matmul, *numbers.bfloat16())
+    if settings.device == "cpu" and (fused := _fused_multiply_adds()) is not None:
+        call = partial(fused, settings.threads, FUSED_STEPS)
+        work["fma_float32"] = call(), call
     timed, seconds = stopwatch(settings.device), 0.1 if settings.quick else SECONDS
-    samplers = {name: partial(sample, call, timed, 0) for name, call in calls.items()}
+    samplers = {name: partial(sample, call, timed, 0) for name, (_, call) in work.items()}
     samples, _ = interleave(samplers, seconds=seconds, rounds=ROUNDS)
     # The best, not the median: a limit is what the machine can do when nothing disturbs it.
-    best = {name: min(values) for name, values in samples.items()}
-    return Limits(
-        gemm_float32=2 * size**3 / best["float32"],
-        gemm_bfloat16=2 * size**3 / best["bfloat16"] if "bfloat16" in best else None,
-        copy_bandwidth=2 * source.nbytes / best["copy"],
-        fma_float32=fused(settings.threads, FUSED_STEPS) / best["registers"] if fused else None,
-    )
+    rates = {name: amount / min(samples[name]) for name, (amount, _) in work.items()}
+    return Limits(**{"gemm_bfloat16": None, **rates})  # type: ignore[arg-type]
 
 
 def _fused_multiply_adds() -> Callable[[int, int], int] | None:

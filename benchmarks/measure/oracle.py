@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 ROWS = 16
 HEADS = 8
@@ -19,12 +20,12 @@ EPS = 1e-6
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 3e-2, torch.float16: 1e-2}
 
 
-def sampled_rows(length: int) -> torch.Tensor:
+def sampled_rows(length: int) -> Tensor:
     """Returns up to ROWS positions spread over the sequence, the first and the last among them."""
     return torch.linspace(0, length - 1, min(ROWS, length)).round().long()
 
 
-def sampled_heads(batch: int, heads: int, most: int = HEADS) -> tuple[torch.Tensor, torch.Tensor]:
+def sampled_heads(batch: int, heads: int, most: int = HEADS) -> tuple[Tensor, Tensor]:
     """Returns the batch and head indices of up to `most` heads, the first and the last among them.
 
     A GPU is timed with thousands of them, too many for the oracle to compute.
@@ -35,12 +36,8 @@ def sampled_heads(batch: int, heads: int, most: int = HEADS) -> tuple[torch.Tens
 
 
 def linear_rows(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    rows: torch.Tensor,
-    is_causal: bool = True,
-) -> torch.Tensor:
+    query: Tensor, key: Tensor, value: Tensor, rows: Tensor, is_causal: bool = True
+) -> Tensor:
     """Rows of linear attention with phi = elu + 1 (the paper's equations 8 and 9, or 4 and 5).
 
     Args:
@@ -53,27 +50,23 @@ def linear_rows(
     """
     scores = _elu_plus_one(query[:, :, rows]) @ _elu_plus_one(key).mT
     if is_causal:
-        scores = _causal(scores, rows, 0.0)
+        scores = scores.masked_fill(_later(scores, rows), 0)
     return scores @ value / (scores.sum(-1, keepdim=True) + EPS)
 
 
 def softmax_rows(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    rows: torch.Tensor,
-    is_causal: bool = True,
-) -> torch.Tensor:
+    query: Tensor, key: Tensor, value: Tensor, rows: Tensor, is_causal: bool = True
+) -> Tensor:
     """Rows of softmax attention (the paper's equation 2); as `linear_rows`."""
     scores = query[:, :, rows] @ key.mT / query.shape[-1] ** 0.5
     if is_causal:
-        scores = _causal(scores, rows, -torch.inf)
+        scores = scores.masked_fill(_later(scores, rows), -torch.inf)
     return F.softmax(scores, dim=-1) @ value
 
 
 def output_and_gradients(
-    call: Callable[..., torch.Tensor], tensors: Sequence[torch.Tensor]
-) -> tuple[torch.Tensor, ...]:
+    call: Callable[..., Tensor], tensors: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
     """Returns the call's output and the gradients of the tensors that want one.
 
     The upstream gradient is random, the same for outputs of one shape.
@@ -86,11 +79,7 @@ def output_and_gradients(
 
 
 def disagreement(
-    name: str,
-    actual: torch.Tensor,
-    exact: torch.Tensor,
-    tolerance: float | None = None,
-    stray: float = 0.0,
+    name: str, actual: Tensor, exact: Tensor, tolerance: float | None = None, stray: float = 0.0
 ) -> str | None:
     """Returns the sentence that says how a tensor differs from the oracle's, or None.
 
@@ -109,12 +98,11 @@ def disagreement(
     )
 
 
-def _elu_plus_one(x: torch.Tensor) -> torch.Tensor:
+def _elu_plus_one(x: Tensor) -> Tensor:
     return torch.where(x > 0, x + 1, x.clamp(max=0).exp())
 
 
-def _causal(scores: torch.Tensor, rows: torch.Tensor, masked: float) -> torch.Tensor:
-    """Scores (B, H, R, N) with the keys after each row's own position set to `masked`."""
-    rows = rows.to(scores.device)
-    later = torch.arange(scores.shape[-1], device=rows.device) > rows[:, None]  # (R, N)
-    return scores.masked_fill(later, masked)
+def _later(scores: Tensor, rows: Tensor) -> Tensor:
+    """True (R, N) for the keys after each row's own position."""
+    positions = torch.arange(scores.shape[-1], device=scores.device)
+    return positions > rows.to(scores.device)[:, None]

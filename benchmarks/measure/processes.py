@@ -14,7 +14,6 @@ import psutil
 import torch
 
 from benchmarks.measure.cases import NotMeasured
-from linattn_models.throughput import peak_memory
 
 HOUR = 3_600.0
 Result = TypeVar("Result")
@@ -55,38 +54,6 @@ def apart(
         raise NotMeasured(reason)
     answer: Result = result
     return answer
-
-
-def peak_apart(
-    make: Callable[..., Callable[[], object]],
-    arguments: tuple[object, ...],
-    *,
-    tiny: tuple[object, ...],
-    threads: int,
-) -> float:
-    """Returns the bytes by which one call raises the resident memory of a fresh process.
-
-    The process warms libraries and thread pools with a tiny call, allocates and fills the inputs,
-    and then makes the one call. What the call returns counts: it is alive at the peak.
-
-    Args:
-        make: a module-level function; `make(*arguments)` allocates and fills the inputs and
-            returns the call without arguments.
-        arguments, tiny: picklable arguments of `make` for the measured and for the warming call.
-
-    Raises:
-        NotMeasured: when the process died.
-    """
-    return apart(_peak, make, arguments, tiny, threads=threads)
-
-
-def _peak(
-    make: Callable[..., Callable[[], object]],
-    arguments: tuple[object, ...],
-    tiny: tuple[object, ...],
-) -> float:
-    make(*tiny)()
-    return peak_memory(torch.device("cpu"), make(*arguments))[1]
 
 
 def _answer(

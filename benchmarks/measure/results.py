@@ -45,11 +45,10 @@ class Target:
     Times are per unit of the case, so methods that do different amounts of work compare.
 
     Args:
-        shows: the figure in words.
         numerator, denominator: names of methods.
         at_least, at_most: the bound; one of them.
-        figure: what is compared: the time per unit, the share of a limit of the machine (its GEMM
-            rate, its copy bandwidth), or the peak memory in bytes.
+        figure: the time per unit, the share of the GEMM rate or of the copy bandwidth, or the peak
+            memory in bytes.
     """
 
     shows: str
@@ -90,7 +89,6 @@ class Description:
 
     Args:
         name: `theme/what`, matched by --only.
-        shows: one sentence for the report.
         unit: what times are per.
         series, at: cases that differ only in a size belong to one series, drawn as one table
             whose rows are the sizes `at`, beside the last method of each.
@@ -116,14 +114,12 @@ class MethodResult:
 
     Args:
         status: "measured", "not correct", or why it was not measured.
-        value: seconds per unit, median and quartiles; None unless measured.
-        rounds: how many it was taken in.
+        value: seconds per unit; None unless measured.
         units: how many of the case's units a call does.
         over_last: times as fast as the case's last method, round by round; of a series.
         share_of_gemm, share_of_copy: the algorithm's least operations and least bytes at the
             measured speed, over the machine's limit; None where it does not apply.
         peak: bytes that a call holds above its inputs, where the case measures them.
-        note: which of several ways was measured.
         detail: what the check said.
     """
 

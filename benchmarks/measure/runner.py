@@ -7,20 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
+from benchmarks.measure import results
 from benchmarks.measure.cases import Case, Make, Method, NotMeasured, Settings
 from benchmarks.measure.machine import Limits
-from benchmarks.measure.results import (
-    MEASURED,
-    NOT_CORRECT,
-    RAISED,
-    CaseResult,
-    MethodResult,
-    Spread,
-    Target,
-    TargetResult,
-    ratio,
-    spread,
-)
+from benchmarks.measure.results import RAISED, CaseResult, MethodResult, Spread, Target
 from benchmarks.measure.timer import interleave, sample, stopwatch
 from linattn_models.throughput import lacks_memory
 
@@ -29,6 +19,14 @@ REFUSED = "refuses this call"  # as linattn_core says it of a backend
 
 Result = TypeVar("Result")
 Samples = Mapping[str, Sequence[float]]
+
+
+def measured(case: Case, settings: Settings, limits: Limits) -> CaseResult:
+    """Returns the figures of a case; one that breaks leaves the others to run."""
+    try:
+        return run_case(case, settings, limits)
+    except Exception as error:  # noqa: BLE001 - one broken case must not end the others
+        return unmeasured(case, f"{RAISED} {_first_line(error)}")
 
 
 def run_case(case: Case, settings: Settings, limits: Limits) -> CaseResult:
@@ -43,7 +41,7 @@ def run_case(case: Case, settings: Settings, limits: Limits) -> CaseResult:
     rows |= {name: MethodResult(name, reason) for name, reason in refused.items()}
     rival = samples.get(list(makes)[-1]) if case.series is not None else None
     for name, taken in samples.items():
-        rows[name] = _measured(name, methods[name], taken, rival, limits, settings)
+        rows[name] = _result(name, methods[name], taken, rival, limits, settings.device)
     targets = tuple(_target(target, rows, samples, settings.quick) for target in case.targets)
     return CaseResult(case.description, tuple(rows[name] for name in makes), targets)
 
@@ -57,7 +55,7 @@ def unmeasured(case: Case, reason: str) -> CaseResult:
     return CaseResult(
         dataclasses.replace(case.description, series=None, at=None),
         tuple(MethodResult(name, reason) for name in dict.fromkeys(names)),
-        tuple(TargetResult(target) for target in case.targets),
+        tuple(map(results.TargetResult, case.targets)),
     )
 
 
@@ -68,16 +66,18 @@ def guarded(call: Callable[[], Result]) -> Result:
     except NotMeasured:
         raise
     except Exception as error:
-        words = f"{type(error).__name__}: {error}".splitlines()[0]
         if lacks_memory(error):
             raise NotMeasured("does not fit: no more memory could be allocated") from None
+        words = _first_line(error)
         refused = isinstance(error, ValueError) and REFUSED in words
         raise NotMeasured(words if refused else f"{RAISED} {words}") from error
 
 
-def _checked(
-    makes: Mapping[str, Make],
-) -> tuple[dict[str, Method], dict[str, MethodResult]]:
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def _checked(makes: Mapping[str, Make]) -> tuple[dict[str, Method], dict[str, MethodResult]]:
     """The methods that are right, and the rows of those that are not or are not here."""
     methods: dict[str, Method] = {}
     rows: dict[str, MethodResult] = {}
@@ -91,7 +91,7 @@ def _checked(
         if fault is None:
             methods[name] = made
         else:
-            rows[name] = MethodResult(name, NOT_CORRECT, detail=fault)
+            rows[name] = MethodResult(name, results.NOT_CORRECT, detail=fault)
         del made  # frees the inputs of a method that is wrong
     return methods, rows
 
@@ -100,36 +100,31 @@ def _timed(
     case: Case, methods: Mapping[str, Method], settings: Settings
 ) -> tuple[dict[str, list[float]], dict[str, str]]:
     """Samples per unit by method, one a round, and why others have none."""
-    seconds = 0 if settings.quick else case.sample_seconds
+    short = 0 if settings.quick else case.sample_seconds
+    seconds = QUICK_SECONDS if settings.quick else case.seconds
+    rounds = QUICK_ROUNDS if settings.quick else case.rounds
 
     def sampled(method: Method) -> float:
         if method.measure is not None:
             return method.measure() / method.units
-        return sample(method.run, stopwatch(settings.device), seconds) / method.units
+        return sample(method.run, stopwatch(settings.device), short) / method.units
 
-    return interleave(
-        {name: partial(guarded, partial(sampled, made)) for name, made in methods.items()},
-        seconds=QUICK_SECONDS if settings.quick else case.seconds,
-        rounds=QUICK_ROUNDS if settings.quick else case.rounds,
-    )
+    samplers = {name: partial(guarded, partial(sampled, made)) for name, made in methods.items()}
+    return interleave(samplers, seconds=seconds, rounds=rounds)
 
 
-def _measured(
-    name: str,
-    made: Method,
-    samples: Sequence[float],
-    rival: Sequence[float] | None,
-    limits: Limits,
-    settings: Settings,
-) -> MethodResult:
+def _result(
+    name: str, made: Method, samples: Sequence[float], rival: Sequence[float] | None,
+    limits: Limits, device: str,
+) -> MethodResult:  # fmt: skip
     return MethodResult(
         name,
-        MEASURED,
-        value=spread(samples),
+        results.MEASURED,
+        value=results.spread(samples),
         rounds=len(samples),
         units=made.units,
-        over_last=None if rival is None else ratio(rival, samples),
-        share_of_gemm=_share(made.operations / made.units, limits.gemm(settings.device), samples),
+        over_last=None if rival is None else results.ratio(rival, samples),
+        share_of_gemm=_share(made.operations / made.units, limits.gemm(device), samples),
         share_of_copy=_share(made.traffic / made.units, limits.copy_bandwidth, samples),
         peak=_peak(made),
         estimated=made.estimated,
@@ -145,22 +140,22 @@ def _peak(made: Method) -> float | None:
 
 
 def _share(work: float, rate: float | None, samples: Sequence[float]) -> Spread | None:
-    return spread([work / rate / each for each in samples]) if work and rate else None
+    return results.spread([work / rate / each for each in samples]) if work and rate else None
 
 
 def _target(
     target: Target, rows: Mapping[str, MethodResult], samples: Samples, quick: bool
-) -> TargetResult:
+) -> results.TargetResult:
     value = _figure(target, rows[target.numerator], samples)
     reached = None if value is None or quick else target.reached(value.median)
-    return TargetResult(target, value, reached)
+    return results.TargetResult(target, value, reached)
 
 
 def _figure(target: Target, row: MethodResult, samples: Samples) -> Spread | None:
     if target.denominator is not None:
         if not set(target.methods) <= set(samples):
             return None
-        return ratio(samples[target.numerator], samples[target.denominator])
-    peak = None if row.peak is None else spread([row.peak])
+        return results.ratio(samples[target.numerator], samples[target.denominator])
+    peak = None if row.peak is None else results.spread([row.peak])
     figures = {"gemm": row.share_of_gemm, "copy": row.share_of_copy, "peak": peak}
     return figures.get(target.figure, row.value)

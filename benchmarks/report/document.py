@@ -38,14 +38,16 @@ class Run:
 
     def __str__(self) -> str:
         machine, limits = self.machine, self.limits
-        bfloat16 = "none in bfloat16 (not measured: this processor has no instructions for it)"
+        rates = [f"GEMM {limits.gemm_float32 / 1e9:,.0f} GFLOP/s in float32"]
         if limits.gemm_bfloat16 is not None:
-            bfloat16 = f"{limits.gemm_bfloat16 / 1e9:,.0f} in bfloat16"
+            rates.append(f"GEMM {limits.gemm_bfloat16 / 1e9:,.0f} GFLOP/s in bfloat16")
+        if limits.fma_float32 is not None:
+            rates.append(f"multiply-adds in registers {limits.fma_float32 / 1e9:,.0f} GFLOP/s")
+        rates.append(f"copy {limits.copy_bandwidth / 1e9:,.1f} GB/s (read and written)")
         return (
             f"{machine.date}, commit {machine.commit}; {machine.hardware}, {machine.threads} "
-            f"threads used; {machine.software}; backends: {machine.backends}. Limits: GEMM "
-            f"{limits.gemm_float32 / 1e9:,.0f} GFLOP/s in float32 and {bfloat16}, copy "
-            f"{limits.copy_bandwidth / 1e9:,.1f} GB/s (read and written)."
+            f"threads used; {machine.software}; backends: {machine.backends}. Limits: "
+            f"{', '.join(rates)}."
         )
 
 

@@ -29,19 +29,12 @@ def _threads_as_they_were() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def _registry(*cases: Case) -> Registry:
-    registry = Registry()
-    for case in cases:
-        registry.add(case)
-    return registry
-
-
 def test_a_run_writes_a_folder_a_theme(
     make_case: MakeCase, twice_as_fast: Target, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     case = make_case({"slow": 4.0, "fast": 2.0}, targets=(twice_as_fast,))
     other = make_case({"a": 1.0}, name="other/case")
-    assert main([*QUICK, "--out", str(tmp_path)], _registry(case, other)) == 0
+    assert main([*QUICK, "--out", str(tmp_path)], Registry(case, other)) == 0
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["fixed", "other"]
     assert "times faster than slow" in (tmp_path / "fixed" / "results.md").read_text()
     ((run, result),) = read(tmp_path, "fixed", "cpu").entries
@@ -56,7 +49,7 @@ def test_a_quick_run_leaves_nothing_unless_a_folder_was_named(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
-    assert main(QUICK, _registry(make_case({"a": 1.0}))) == 0
+    assert main(QUICK, Registry(make_case({"a": 1.0}))) == 0
     assert list(tmp_path.iterdir()) == []
     assert "fixed/case" in capsys.readouterr().out
 
@@ -90,7 +83,7 @@ def test_a_case_that_breaks_leaves_the_others(
     def breaks(settings: Settings) -> dict[str, Callable[[], Method]]:
         raise KeyError("x")
 
-    cases = _registry(make_case({}, name="fixed/broken", setup=breaks), make_case({"a": 1.0}))
+    cases = Registry(make_case({}, name="fixed/broken", setup=breaks), make_case({"a": 1.0}))
     assert main([*QUICK, "--out", str(tmp_path)], cases) == 1
     broken, other = read(tmp_path, "fixed", "cpu").results
     assert [method.status for method in broken.methods] == ["raised KeyError: 'x'"]
@@ -104,7 +97,7 @@ def test_a_method_that_is_wrong_is_told_and_the_exit_code(
     wrong = Method(lambda: "off by one", measure=lambda: 1.0)
     made = {"wrong": lambda: wrong}
     case = make_case({}, setup=lambda settings: made)
-    assert main(QUICK, _registry(case)) == 1
+    assert main(QUICK, Registry(case)) == 1
     assert "fixed/case, wrong: not correct: off by one" in capsys.readouterr().err
 
 
@@ -117,7 +110,7 @@ def test_a_series_is_told_what_was_found_before(make_case: MakeCase) -> None:
 
     series = [make_case({}, name=f"a/{at}", series="s", at=at) for at in (1, 2)]
     others = [make_case({}, name="b"), make_case({}, name="c", series="t", at=1)]
-    assert main(QUICK, _registry(*series, *others), measure) == 0
+    assert main(QUICK, Registry(*series, *others), measure) == 0
     assert told == [[], ["a/1"], [], []]
 
 
@@ -125,14 +118,14 @@ def test_an_interrupted_run_keeps_what_it_has(make_case: MakeCase, tmp_path: Pat
     def stop(settings: Settings) -> dict[str, Callable[[], Method]]:
         raise KeyboardInterrupt
 
-    cases = _registry(make_case({"a": 1.0}), make_case({}, name="fixed/second", setup=stop))
+    cases = Registry(make_case({"a": 1.0}), make_case({}, name="fixed/second", setup=stop))
     with pytest.raises(KeyboardInterrupt):
         main([*QUICK, "--out", str(tmp_path)], cases)
     assert [r.case.name for r in read(tmp_path, "fixed", "cpu").results] == ["fixed/case"]
 
 
 def test_no_path_and_no_host_name_gets_into_a_result(make_case: MakeCase, tmp_path: Path) -> None:
-    main([*QUICK, "--out", str(tmp_path)], _registry(make_case({"a": 1.0})))
+    main([*QUICK, "--out", str(tmp_path)], Registry(make_case({"a": 1.0})))
     for path in (tmp_path / "fixed").iterdir():
         text = path.read_text()
         assert str(tmp_path) not in text
@@ -143,7 +136,7 @@ def test_no_path_and_no_host_name_gets_into_a_result(make_case: MakeCase, tmp_pa
 def test_list_names_the_cases_of_the_device(
     make_case: MakeCase, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cases = _registry(make_case({"a": 1.0}), make_case({}, name="g/p", device="cuda"))
+    cases = Registry(make_case({"a": 1.0}), make_case({}, name="g/p", device="cuda"))
     assert main(["--list"], cases) == 0
     assert capsys.readouterr().out == "fixed/case: A fixed case.\n"
     assert main(["--list", "--device", "cuda"], cases) == 0
@@ -162,7 +155,7 @@ def test_list_names_the_cases_of_the_device(
 def test_a_bad_call_is_one_sentence_and_exit_code_two(
     make_case: MakeCase, capsys: pytest.CaptureFixture[str], arguments: Arguments, sentence: str
 ) -> None:
-    assert main(arguments, _registry(make_case({"a": 1.0}))) == 2
+    assert main(arguments, Registry(make_case({"a": 1.0}))) == 2
     assert capsys.readouterr().err == sentence + "\n"
 
 

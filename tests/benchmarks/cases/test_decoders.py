@@ -117,7 +117,7 @@ def test_a_missing_compiler_is_a_reason(make: Any, monkeypatch: pytest.MonkeyPat
     def refuse(*_: object) -> object:
         raise CannotCompile("No backend compiles this decoder.")
 
-    monkeypatch.setattr(decoders, "compile_decoder", refuse)
+    monkeypatch.setattr(decoders.linattn_models, "compile_decoder", refuse)
     with pytest.raises(NotMeasured, match=r"No backend compiles this decoder\."):
         make("int8", TASK)
 
@@ -129,7 +129,7 @@ def test_what_is_said_to_be_eager_is(monkeypatch: pytest.MonkeyPatch) -> None:
         asked.append(given["decoder"])
         return Throughput(4.0, 0.25, [], 0, estimated=False, compiled=False)
 
-    monkeypatch.setattr(decoders, "generation_throughput", timed)
+    monkeypatch.setattr(decoders.linattn_models, "generation_throughput", timed)
     for attention in ("linear", "softmax"):
         method = decoders.stateful(attention, TASK)
         assert method.measure is not None
@@ -183,7 +183,7 @@ def test_a_call_makes_the_whole_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     def timed(model: AutoregressiveTransformer, **_: object) -> Throughput:
         return Throughput(4.0, 0.25, [], 0, estimated=False, compiled=False)
 
-    monkeypatch.setattr(decoders, "generation_throughput", timed)
+    monkeypatch.setattr(decoders.linattn_models, "generation_throughput", timed)
     made = [decoders.stateful("linear", TASK), decoders.rerunning(TASK, 4)]
     for method in made:
         assert method.measure is not None

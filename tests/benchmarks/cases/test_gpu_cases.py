@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 
-from benchmarks.cases import attention, generation, ladder
-from benchmarks.cases.attention import LINEAR, LINEAR_CUDA, MATERIALIZED, SDPA
+from benchmarks.cases import attention, decoding
+from benchmarks.cases.attention import LINEAR, MATERIALIZED, SDPA
 from benchmarks.cases.lengths import LENGTHS
 from benchmarks.cases.methods import method
 from benchmarks.cases.peers import FAST_TRANSFORMERS
 from benchmarks.cases.problem import many_heads
 from benchmarks.measure.cases import Method, NotMeasured, Settings, registry
-from linattn_core import linear_attention
 
 SETTINGS = Settings(quick=True, peers=True, device="cpu")
 
@@ -55,27 +52,6 @@ def test_a_missing_backend_is_a_reason_everywhere(monkeypatch: pytest.MonkeyPatc
             make()
 
 
-class _Rung:
-    def attention(self, q: Any, k: Any, v: Any, *, feature_map: str, eps: float) -> Any:
-        return linear_attention(q, k, v, is_causal=True, feature_map=feature_map, eps=eps)
-
-
-def test_prototypes_are_measured_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = SimpleNamespace(LADDER={"paper": _Rung(), "chunked": _Rung()})
-    monkeypatch.setattr(ladder.importlib, "import_module", lambda name: module)
-    makes = _makes("operator/ladder/bfloat16")
-    assert list(makes) == ["paper", "chunked", LINEAR_CUDA]
-    paper = makes["paper"]()
-    assert paper.check() is None
-    assert paper.peak is None
-
-
-def test_missing_prototypes_are_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ladder.importlib, "import_module", lambda name: SimpleNamespace())
-    with pytest.raises(NotMeasured, match="has no ladder here"):
-        _makes("operator/ladder/float32")[ladder.EVERY_RUNG]()
-
-
 @pytest.mark.parametrize("name", ["one-image", "batch-10000"])
 def test_decoders_are_right(name: str) -> None:
     for title, make in _makes(f"generation/images/{name}").items():
@@ -89,4 +65,4 @@ def test_decoders_are_right(name: str) -> None:
 
 def test_the_softmax_of_many_images_is_searched_in_both_dtypes() -> None:
     makes = _makes("generation/images/batch-10000")
-    assert set(generation.BEST_SOFTMAX.values()) <= set(makes)
+    assert set(decoding.BEST_SOFTMAX.values()) <= set(makes)

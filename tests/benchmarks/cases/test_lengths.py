@@ -40,7 +40,7 @@ def test_a_quick_run_measures_every_method(name: str, limits: Limits) -> None:
 def test_time_and_memory_are_those_of_a_sample(
     monkeypatch: pytest.MonkeyPatch, limits: Limits
 ) -> None:
-    monkeypatch.setattr(methods, "process_peak", lambda *_: 6.0)
+    monkeypatch.setattr(methods, "apart", lambda *_, **__: 6.0)
     problem = dataclasses.replace(SMALL, backward=True)
     case = attention_case(
         "a/case", "A.", {"a": (attention.SDPA, problem)}, units=lambda problem: problem.batch,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import operator
 import os
 import time
@@ -10,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from benchmarks.cases.methods import make_call
+from benchmarks.cases.attention import MATERIALIZED
+from benchmarks.cases.methods import peak_of_call
 from benchmarks.cases.problem import Problem
 from benchmarks.measure.cases import NotMeasured, Settings
-from benchmarks.measure.processes import apart, peak_apart
+from benchmarks.measure.processes import apart
 
 MIB = 2**20
 TOLERANCE = 2 * MIB  # the interpreter's own needs, and the kernel's counters per CPU
@@ -49,22 +49,16 @@ def test_a_process_that_hangs_is_stopped() -> None:
     assert time.monotonic() - started < 60
 
 
-def test_what_a_call_returns_counts_and_its_inputs_do_not() -> None:
-    half = b"x" * (32 * MIB)
-    arguments, tiny = (operator.add, half, half), (operator.add, b"", b"")
-    peak = peak_apart(functools.partial, arguments, tiny=tiny, threads=1)
-    assert peak == pytest.approx(64 * MIB, abs=TOLERANCE)
-
-
-def test_scratch_that_is_freed_before_the_call_returns_counts() -> None:
-    scratch = f"len(b'x' * {48 * MIB})"
-    peak = peak_apart(functools.partial, (eval, scratch), tiny=(eval, "0"), threads=1)
-    assert peak == pytest.approx(48 * MIB, abs=TOLERANCE)
-
-
 @pytest.mark.parametrize("backward", [False, True])
-def test_a_peak_counts_outputs_and_gradients(backward: bool) -> None:
-    call = make_call("softmax SDPA", Problem(32, backward=backward), Settings(threads=1))
-    result: Any = call()
-    tensors = result if backward else (result,)
-    assert [tuple(tensor.shape) for tensor in tensors] == [(1, 8, 32, 64)] * (3 if backward else 1)
+def test_a_peak_counts_what_a_call_returns_and_not_its_inputs(backward: bool) -> None:
+    problem = Problem(2**14, backward=backward)  # a tensor has 32 MiB
+    peak = apart(peak_of_call, "linear (torch)", problem, Settings(threads=1), threads=1)
+    tensor = problem.numbers * problem.dtype.itemsize
+    results = 4 if backward else 1  # the output, and with the backward pass three gradients
+    assert results * tensor - TOLERANCE <= peak < (results + 12) * tensor
+
+
+def test_a_peak_counts_scratch_that_is_freed_before_the_call_returns() -> None:
+    problem = Problem(2_048, heads=1, width=8)
+    peak = apart(peak_of_call, MATERIALIZED, problem, Settings(threads=1), threads=1)
+    assert peak >= problem.length**2 * problem.dtype.itemsize - TOLERANCE
