@@ -1,6 +1,9 @@
 """linattn in Hugging Face's transformers.
 
 register                     attn_implementation="linattn" in models that dispatch by name
+LinattnForCausalLM           our model with the interface of transformers' language models
+LinattnConfig                its configuration
+StateLayer                   what a cache holds: a state whose size does not grow
 
 All of it needs the extra `[transformers]`.
 """
@@ -15,10 +18,18 @@ if find_spec("transformers") is None:
         "pip install linattn-models[transformers]"
     )
 
+from transformers import AutoConfig, AutoModelForCausalLM, __version__
+
 from linattn_models.huggingface.version import check_version
 
-check_version()
+check_version(__version__)
 
+from linattn_models.huggingface.cache import StateLayer  # noqa: E402
+from linattn_models.huggingface.configuration import LinattnConfig  # noqa: E402
 from linattn_models.huggingface.interface import register  # noqa: E402
+from linattn_models.huggingface.model import LinattnForCausalLM  # noqa: E402
 
-__all__ = ["register"]
+AutoConfig.register(LinattnConfig.model_type, LinattnConfig, exist_ok=True)
+AutoModelForCausalLM.register(LinattnConfig, LinattnForCausalLM, exist_ok=True)
+
+__all__ = ["LinattnConfig", "LinattnForCausalLM", "StateLayer", "register"]

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import transformers
-
 from linattn_core.errors import expected
 
 OLDEST = (5, 23)
 
 
-def check_version() -> None:
+def check_version(version: str) -> None:
     """Refuses an older transformers.
+
+    Args:
+        version: its `__version__`.
 
     Raises:
         ImportError: with both versions.
     """
-    major, minor = (int(part) for part in transformers.__version__.split(".")[:2])
+    major, minor = (int(part) for part in version.split(".")[:2])
     if (major, minor) < OLDEST:
         wanted = f"version {OLDEST[0]}.{OLDEST[1]} or later"
         advice = "pip install --upgrade linattn-models[transformers]"
-        raise ImportError(expected("transformers", wanted, transformers.__version__, advice))
+        raise ImportError(expected("transformers", wanted, version, advice))
