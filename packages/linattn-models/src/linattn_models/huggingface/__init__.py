@@ -1,0 +1,51 @@
+"""linattn in Hugging Face's transformers.
+
+register                     attn_implementation="linattn" in models that dispatch by name
+LinattnForCausalLM           our model with the interface of transformers' language models
+LinattnConfig                its configuration
+convert                      a pretrained model's softmax replaced by learned feature maps
+transfer_attention           trains these maps, each layer against the softmax it replaces
+load_converted               a converted model that save_pretrained wrote
+ConvertedAttention           one of its layers
+StateLayer                   what a cache holds: a state whose size does not grow
+
+All of it needs the extra `[transformers]`.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+if find_spec("transformers") is None:
+    raise ImportError(
+        "linattn_models.huggingface needs transformers, which the extra [transformers] brings: "
+        "pip install linattn-models[transformers]"
+    )
+
+from transformers import AutoConfig, AutoModelForCausalLM, __version__
+
+from linattn_models.huggingface.version import check_version
+
+check_version(__version__)
+
+from linattn_models.huggingface.cache import StateLayer  # noqa: E402
+from linattn_models.huggingface.configuration import LinattnConfig  # noqa: E402
+from linattn_models.huggingface.conversion import convert, load_converted  # noqa: E402
+from linattn_models.huggingface.converted import ConvertedAttention  # noqa: E402
+from linattn_models.huggingface.interface import register  # noqa: E402
+from linattn_models.huggingface.model import LinattnForCausalLM  # noqa: E402
+from linattn_models.huggingface.transfer import transfer_attention  # noqa: E402
+
+AutoConfig.register(LinattnConfig.model_type, LinattnConfig, exist_ok=True)
+AutoModelForCausalLM.register(LinattnConfig, LinattnForCausalLM, exist_ok=True)
+
+__all__ = [
+    "ConvertedAttention",
+    "LinattnConfig",
+    "LinattnForCausalLM",
+    "StateLayer",
+    "convert",
+    "load_converted",
+    "register",
+    "transfer_attention",
+]

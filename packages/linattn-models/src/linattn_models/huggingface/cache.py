@@ -1,0 +1,111 @@
+"""A layer of transformers' caches that holds a state of fixed size in the place of keys."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+from linattn_core import LinearAttentionState
+from linattn_core.errors import expected
+from linattn_models.state import DecodingState
+
+
+class StateLayer(CacheLayerMixin):  # type: ignore[misc]
+    """The state after the tokens seen so far; `DynamicCache.layers` holds one a layer.
+
+    Beam search reorders it, several samples a prompt repeat it. Its bytes do not depend on the
+    number of tokens.
+
+    Attributes:
+        state: of one layer, or of a whole model of ours; None before the first token.
+        seen: tokens seen so far, padding included.
+    """
+
+    is_sliding = False
+    supports_early_init = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state: LinearAttentionState | DecodingState | None = None
+        self.seen = 0
+
+    def get_seq_length(self) -> int:
+        """Tokens seen so far, padding included."""
+        return self.seen
+
+    def get_max_length(self) -> int:
+        """-1: there is no longest sequence."""
+        return -1
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """The columns of a mask, and the first of them."""
+        return self.seen + query_length, 0
+
+    def reset(self) -> None:
+        """Back to before the first token."""
+        self.state, self.seen = None, 0
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Takes the rows `beam_idx`, (B,) int64, as beam search does."""
+        if self.state is not None:
+            self.state = self.state.index_select(beam_idx)
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Takes the rows `indices`, (new batch,) int64."""
+        self.reorder_cache(indices)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Forks each row so many times."""
+        if self.state is not None:
+            self.reorder_cache(torch.arange(_rows(self.state)).repeat_interleave(repeats))
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Refuses: tokens cannot be taken out of a sum.
+
+        Raises:
+            ValueError: for any number but 0.
+        """
+        if tokens_to_remove:
+            advice = "keep a copy of the state from before them"
+            got = f"{tokens_to_remove} tokens to remove"
+            raise ValueError(expected("a cache of states", "none", got, advice))
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> NoReturn:
+        """Refuses: see `update`."""
+        self.update()
+
+    def update(self, *tensors: Any, **options: Any) -> NoReturn:
+        """Refuses: a layer that keeps keys and values is not one of ours.
+
+        Raises:
+            ValueError: always.
+        """
+        wanted = "the states of a converted model, or of a LinattnForCausalLM"
+        advice = "give each model a cache of its own"
+        raise ValueError(expected("a cache of states", wanted, "keys and values", advice))
+
+
+def state_layer(cache: Cache, index: int) -> StateLayer:
+    """The state at this index of a cache, in the place of an empty layer of keys and values.
+
+    Raises:
+        ValueError: a cache that holds another model's keys already.
+    """
+    while len(cache.layers) <= index:
+        cache.layers.append(StateLayer())
+    layer = cache.layers[index]
+    if not isinstance(layer, StateLayer):
+        if int(layer.get_seq_length()):
+            wanted = "states of fixed size"
+            got = f"{layer.get_seq_length()} keys and values of another model"
+            advice = "start with a new DynamicCache()"
+            raise ValueError(expected("past_key_values", wanted, got, advice))
+        layer = cache.layers[index] = StateLayer()
+    return layer
+
+
+def _rows(state: LinearAttentionState | DecodingState) -> int:
+    return state.batch if isinstance(state, DecodingState) else state.s.shape[0]

@@ -1,0 +1,100 @@
+"""The configuration of our model in transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from transformers import PreTrainedConfig
+
+from linattn_core.errors import expected
+from linattn_models.autoregressive import AutoregressiveTransformer
+from linattn_models.config import TransformerConfig
+from linattn_models.heads import Categorical
+
+_SMALL = TransformerConfig(num_layers=4, num_heads=4, head_dim=64, ffn_dim=1024)
+
+
+class LinattnConfig(PreTrainedConfig):  # type: ignore[misc]
+    """What `LinattnForCausalLM` is built from: an `AutoregressiveTransformer` of a vocabulary.
+
+    Args:
+        transformer: the layers, a `TransformerConfig` or its `to_dict`; four small ones by default.
+        vocab_size: tokens.
+        max_position_embeddings: positions, one for each token and one for the start vector.
+        positions: as for `AutoregressiveTransformer`.
+        use_cache: whether a forward in evaluation mode returns its state.
+        **others: of every configuration of transformers, such as `eos_token_id`.
+
+    Raises:
+        ValueError: as for `TransformerConfig`.
+    """
+
+    model_type = "linattn"
+
+    def __init__(
+        self,
+        transformer: TransformerConfig | Mapping[str, Any] = _SMALL,
+        vocab_size: int = 256,
+        max_position_embeddings: int = 1024,
+        positions: str = "learned",
+        use_cache: bool = True,
+        **others: Any,
+    ) -> None:
+        if not isinstance(transformer, TransformerConfig):
+            transformer = TransformerConfig.from_dict(transformer)
+        self.transformer = transformer.to_dict()
+        self.vocab_size = vocab_size
+        self.max_position_embeddings = max_position_embeddings
+        self.positions = positions
+        self.use_cache = use_cache
+        super().__init__(**{"tie_word_embeddings": False, **others})
+
+    @classmethod
+    def from_linattn(cls, model: AutoregressiveTransformer, **others: Any) -> LinattnConfig:
+        """The configuration of a model of ours.
+
+        Args:
+            model: with a `Categorical` head.
+            **others: as for the class.
+
+        Raises:
+            ValueError: another head, whose outputs are no logits.
+        """
+        if not isinstance(model.head, Categorical):
+            got = f"a {type(model.head).__name__}"
+            advice = "transformers generates from logits: use this model's own generate"
+            raise ValueError(expected("the head", "a Categorical", got, advice))
+        described = model.to_dict()
+        return cls(
+            described["transformer"], model.head.vocabulary, described["max_length"],
+            described["positions"], **others,
+        )  # fmt: skip
+
+    def to_linattn(self) -> AutoregressiveTransformer:
+        """A model of ours with fresh weights.
+
+        Raises:
+            ValueError: a configuration that no model has.
+        """
+        return AutoregressiveTransformer(
+            TransformerConfig.from_dict(self.transformer), self.vocab_size,
+            self.max_position_embeddings, self.positions,
+        )  # fmt: skip
+
+    # Under the names by which transformers asks for them.
+
+    @property
+    def num_hidden_layers(self) -> int:
+        """Blocks of attention and feed-forward network."""
+        return cast(int, self.transformer["num_layers"])
+
+    @property
+    def num_attention_heads(self) -> int:
+        """Heads of attention in each block."""
+        return cast(int, self.transformer["num_heads"])
+
+    @property
+    def hidden_size(self) -> int:
+        """The width of the residual stream."""
+        return self.num_attention_heads * cast(int, self.transformer["head_dim"])

@@ -1,0 +1,125 @@
+"""Softmax attention in pretrained models replaced, layer by layer, by linear attention."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import transformers
+from torch import nn
+from transformers import AutoConfig, PreTrainedModel
+
+from linattn_core.errors import expected
+from linattn_models.huggingface.converted import NAME, ConvertedAttention
+
+Model = TypeVar("Model", bound=nn.Module)
+
+# Attributes of layers whose attention is more than softmax of scaled products, and what they are.
+_MORE_THAN_SOFTMAX = {
+    "attn_logit_softcapping": "it caps its scores",
+    "is_cross_attention": "its keys come from another sequence",
+    "sinks": "it has attention sinks",
+    "sliding_window": "it sees a sliding window alone",
+}
+
+
+def convert(model: Model, *, num_features: int | None = None) -> Model:
+    """Replaces every attention layer of a model, in place, by linear attention.
+
+    For models that dispatch attention by name, such as GPT-2, Llama with grouped heads, and BERT.
+    The weights stay; each layer gets a `ConvertedAttention` around it, whose feature maps start
+    untrained: train them by `transfer_attention`, then fine-tune the model, whole or with LoRA.
+    Causal models then generate from a state of fixed size.
+
+    Args:
+        model: a `PreTrainedModel`; pass a copy where the teacher is needed too.
+        num_features: F of each head's map, even; twice the head dim by default.
+
+    Returns:
+        The model. `save_pretrained` saves it, `load_converted` loads it.
+
+    Raises:
+        ValueError: a layer whose attention cannot be replaced (which, and why), or none at all.
+    """
+    layers = dict(_attention_layers(model))
+    if not layers:
+        wanted = "a model of transformers with layers that dispatch attention by name"
+        raise ValueError(expected("convert", wanted, f"a {type(model).__name__} without any"))
+    for name, attention in layers.items():
+        parent, _, child = name.rpartition(".")
+        replaced = ConvertedAttention(attention, num_features)
+        setattr(model.get_submodule(parent), child, replaced.train(attention.training))
+        cast(Any, attention.config)._attn_implementation = NAME
+    marked = cast(Any, model)
+    marked.config.linattn_features = num_features
+    marked._is_stateful = True  # no token can be taken back, so generation is not speculative
+    return model
+
+
+def load_converted(folder: str | Path, **options: Any) -> PreTrainedModel:
+    """The model that `save_pretrained` wrote after `convert`.
+
+    Args:
+        folder: with config.json and weights.
+        **options: of `from_pretrained`.
+
+    Raises:
+        ValueError: a folder of a model that was not converted.
+    """
+    config = AutoConfig.from_pretrained(folder)
+    if not hasattr(config, "linattn_features"):
+        advice = "load it by from_pretrained and convert it"
+        raise ValueError(expected(str(folder), "a converted model", "another one", advice))
+    cls = getattr(transformers, config.architectures[0])
+
+    def build(self: nn.Module, config: Any, *args: Any, **kwargs: Any) -> None:
+        cls.__init__(self, config, *args, **kwargs)
+        convert(self, num_features=config.linattn_features)
+
+    loader: Any = type(cls.__name__, (cls,), {"__init__": build, "__module__": cls.__module__})
+    return loader.from_pretrained(folder, **options)
+
+
+def _attention_layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The layers to replace, by name, each known to be replaceable.
+
+    Raises:
+        ValueError: the first that is not.
+    """
+    for name, module in model.named_modules():
+        if isinstance(module, ConvertedAttention):
+            raise _refusal(name, module, "it is converted already")
+        if _dispatches(module):
+            reason = _why_not(module)
+            if reason:
+                raise _refusal(name, module, reason)
+            yield name, module
+        elif type(module).__name__.endswith("Attention") and not any(
+            map(_dispatches, module.modules())
+        ):
+            raise _refusal(name, module, "it does not dispatch attention by name")
+
+
+def _dispatches(module: nn.Module) -> bool:
+    """Whether a layer looks its attention function up by name."""
+    return all(hasattr(module, name) for name in ("config", "is_causal", "scaling"))
+
+
+def _why_not(module: nn.Module) -> str:
+    """Why a layer cannot be replaced; empty where it can."""
+    for name, reason in _MORE_THAN_SOFTMAX.items():
+        value = getattr(module, name, getattr(module.config, name, None))
+        if value is not None and value is not False:
+            return reason
+    parameters = inspect.signature(module.forward).parameters
+    kinds = [parameter.kind for parameter in parameters.values()]
+    if inspect.Parameter.VAR_KEYWORD not in kinds or "past_key_values" not in parameters:
+        return "it passes no arguments on to its attention function"
+    return ""
+
+
+def _refusal(name: str, module: nn.Module, reason: str) -> ValueError:
+    got = f"a {type(module).__name__}"
+    return ValueError(expected(name, "an attention layer that can be replaced", got, reason))

@@ -1,0 +1,175 @@
+"""Linear attention under a name, for models that look their attention function up by name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
+
+from linattn_core import FeatureMap, linear_attention
+from linattn_core.errors import expected
+
+# Arguments by which models change the weights of softmax, and what each of them is.
+_OF_SOFTMAX = {
+    "cache": "a paged cache",
+    "cu_seq_lens_q": "packed sequences",
+    "position_bias": "a bias for each pair of positions",
+    "s_aux": "attention sinks",
+    "sliding_window": "a sliding window",
+    "softcap": "capped scores",
+}
+
+
+def register(
+    name: str = "linattn",
+    *,
+    feature_map: str | FeatureMap = "elu",
+    eps: float = 1e-6,
+    backend: str = "auto",
+) -> None:
+    """Makes `attn_implementation=name` compute `linear_attention` in models of transformers.
+
+    For models that dispatch attention by name, such as GPT-2, Llama and BERT: training, prefill,
+    and `generate(use_cache=False)`. Padding on either side is exact: a row gives the same outputs
+    and gradients as alone. Grouped heads are not expanded. The model's scale of the scores is
+    left out where it is 1 or 1 / sqrt(D), since linear attention has no scores.
+
+    Refused when the model runs, by a ValueError each: a cache, which would grow (`convert` and
+    `LinattnForCausalLM` generate from a state instead), dropout of attention weights, sliding
+    windows and other masks that differ between queries, packed sequences, other scales, biases,
+    caps and sinks. Under `torch.compile` pass an `attention_mask`: without one, transformers
+    takes every batch for packed.
+
+    Args:
+        name: what `attn_implementation` says; a name that is registered already is replaced.
+        feature_map, eps, backend: as for `linear_attention`; learned maps need `convert`.
+    """
+    function = partial(_attend, feature_map=feature_map, eps=eps, backend=backend)
+    register_function(name, function)
+
+
+def register_function(name: str, function: Callable[..., tuple[Tensor, None]]) -> None:
+    """Registers an attention function together with the mask that it reads."""
+    AttentionInterface.register(name, function)
+    AttentionMaskInterface.register(name, key_mask)
+
+
+def key_mask(
+    *,
+    q_length: int,
+    mask_function: Callable[..., Any] = causal_mask_function,
+    attention_mask: Tensor | None = None,
+    **sizes: Any,
+) -> Tensor | None:
+    """The mask that every layer of a forward gets: which keys take part, for all queries alike.
+
+    Args:
+        q_length: N, positions of this forward.
+        mask_function: which key a query may see; transformers' own causal or bidirectional one.
+        attention_mask: (B, L) bool, those of a state that came before included.
+
+    Returns:
+        (B, 1, 1, N) bool when causal, (B, 1, 1, L) when not, or None for all keys.
+
+    Raises:
+        ValueError: another mask function.
+    """
+    if mask_function not in (causal_mask_function, bidirectional_mask_function):
+        advice = "pass an attention_mask if sequences are not packed, or use softmax attention"
+        wanted = "keys hidden from all queries, and causality"
+        got = "one that differs between queries (a sliding window, packed sequences, an overlay)"
+        raise ValueError(expected("the mask of linear attention", wanted, got, advice))
+    if attention_mask is None:
+        return None
+    if mask_function is causal_mask_function:
+        attention_mask = attention_mask[:, -q_length:]
+    return attention_mask[:, None, None, :].bool()
+
+
+def sees_only_the_past(module: nn.Module, is_causal: bool | None) -> bool:
+    """Whether a layer is causal: what the call says, then the model, then the layer."""
+    if is_causal is not None:
+        return is_causal
+    config = getattr(module, "config", None)
+    if not getattr(config, "is_causal", True):
+        return False
+    return bool(getattr(module, "is_causal", True))
+
+
+def refuse_arguments_of_softmax(arguments: dict[str, Any]) -> None:
+    """Refuses what changes single weights, which linear attention never forms.
+
+    Raises:
+        ValueError: with the name of the argument.
+    """
+    for name, what in _OF_SOFTMAX.items():
+        if arguments.get(name) is not None:
+            advice = "use softmax attention in this model"
+            raise ValueError(expected(name, "none in linear attention", what, advice))
+    if arguments.get("output_attentions"):
+        advice = "linear attention forms no weights to return"
+        raise ValueError(expected("output_attentions", False, True, advice))
+
+
+def _attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    *,
+    feature_map: str | FeatureMap,
+    eps: float,
+    backend: str,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    """The function that `AttentionInterface` asks for.
+
+    Args:
+        module: the layer.
+        query, key, value: (B, H, N, D), (B, H_kv, L, D) and (B, H_kv, L, M).
+        attention_mask: from `key_mask`.
+        dropout, scaling, is_causal, others: the model's; see `register`.
+
+    Returns:
+        (B, N, H, M), and None in the place of weights.
+    """
+    refuse_arguments_of_softmax(others)
+    _refuse_dropout(dropout)
+    _refuse_scaling(scaling, query.shape[-1])
+    causal = sees_only_the_past(module, is_causal)
+    if causal and query.shape[2] != key.shape[2]:
+        wanted = f"no cache, so {query.shape[2]} keys for {query.shape[2]} queries"
+        advice = "pass use_cache=False, or convert(model) for a state of fixed size"
+        got = f"{key.shape[2]} keys"
+        raise ValueError(expected("causal linear attention", wanted, got, advice))
+    out = linear_attention(
+        query, key, value, is_causal=causal, feature_map=feature_map, attn_mask=attention_mask,
+        enable_gqa=query.shape[1] != key.shape[1], eps=eps, backend=backend,
+    )  # fmt: skip
+    return out.transpose(1, 2).contiguous(), None
+
+
+def _refuse_dropout(dropout: float) -> None:
+    if dropout:
+        advice = (
+            "set it to 0 in the model's config (attn_pdrop, attention_dropout or "
+            "attention_probs_dropout_prob), since linear attention forms no weights to drop"
+        )
+        raise ValueError(expected("dropout of attention weights", 0, f"{dropout:g}", advice))
+
+
+def _refuse_scaling(scaling: float | None, head_dim: int) -> None:
+    usual = head_dim**-0.5
+    if scaling not in (None, 1.0) and not math.isclose(scaling, usual, rel_tol=1e-6):
+        wanted = f"1 or 1 / sqrt(head_dim) = {usual:g}"
+        advice = "linear attention has no scores to scale: scale queries and keys in the model"
+        raise ValueError(expected("scaling", wanted, f"{scaling:g}", advice))

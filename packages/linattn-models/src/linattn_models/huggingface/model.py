@@ -1,0 +1,192 @@
+"""Our model as a model of transformers: saved, loaded and generated from as those are."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import DynamicCache, GenerationMixin, PreTrainedModel
+from transformers.cache_utils import Cache
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+from linattn_core.errors import expected
+from linattn_models.autoregressive import AutoregressiveTransformer
+from linattn_models.heads.base import check_sequences
+from linattn_models.huggingface.cache import StateLayer, state_layer
+from linattn_models.huggingface.configuration import LinattnConfig
+from linattn_models.huggingface.padding import Padding, check_left_padded, check_unpadded
+from linattn_models.state import DecodingState
+
+
+class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
+    """An `AutoregressiveTransformer` with the interface of transformers' language models.
+
+    `AutoModelForCausalLM` knows it, `generate` works from a state whose size does not grow, and
+    `model.model` is the model of ours itself: `save(model.model, folder)` writes it in our format,
+    `from_linattn(load(folder))` takes it back.
+
+    Args:
+        config: the sizes; weights are drawn as those of `AutoregressiveTransformer`.
+    """
+
+    config_class = LinattnConfig
+    base_model_prefix = "model"
+    main_input_name = "input_ids"
+    _is_stateful = True  # no token can be taken back, so generation is not speculative
+
+    def __init__(self, config: LinattnConfig) -> None:
+        super().__init__(config)
+        self.model = config.to_linattn()
+        self.post_init()
+
+    @classmethod
+    def from_linattn(cls, model: AutoregressiveTransformer, **config: Any) -> LinattnForCausalLM:
+        """The model of ours itself, not a copy, with the interface of transformers.
+
+        Args:
+            model: with a `Categorical` head.
+            **config: as for `LinattnConfig`, such as `eos_token_id`.
+
+        Raises:
+            ValueError: another head.
+        """
+        described = LinattnConfig.from_linattn(model, dtype=model.start.dtype, **config)
+        with torch.device("meta"):
+            wrapped = cls(described)
+        wrapped.model = model
+        return cast(LinattnForCausalLM, wrapped.train(model.training))
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | Tensor = 0,
+        return_dict: bool | None = None,
+    ) -> CausalLMOutputWithPast | tuple[Any, ...]:
+        """The logits of the token after each token.
+
+        Args:
+            input_ids: (B, N) int64; without a state before them at most max_position_embeddings
+                - 1, since the start vector takes a position. After a state, the new tokens alone.
+            attention_mask: (B, L), 0 for padding, which may stand anywhere: a row gives the same
+                logits as alone. L is N, or counts the tokens of the state too.
+            labels: (B, N) int64, the tokens themselves, -100 where they do not count; the loss is
+                the mean of -log p(labels[:, i + 1] | input_ids[:, :i + 1]).
+            past_key_values: a cache, updated in place; empty at first.
+            use_cache: return the state; by default as configured, in evaluation mode only. Such a
+                forward never drops out.
+            logits_to_keep: only so many last positions, or those of an index; 0 for all.
+            return_dict: False for a tuple.
+
+        Returns:
+            loss (with labels), logits (B, N, V) and past_key_values (with use_cache). Logits at
+            padded positions mean nothing.
+
+        Raises:
+            ValueError, TypeError: another shape, dtype, length or token; padding among tokens
+                that continue a state; a state of another model.
+
+        Cost: O(N) time; one token after a state costs the same at every position.
+        """
+        if use_cache is None:
+            use_cache = self.config.use_cache and not self.training
+        layer = None
+        if past_key_values is not None or use_cache:
+            past_key_values = DynamicCache() if past_key_values is None else past_key_values
+            layer = state_layer(past_key_values, 0)
+        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        if layer is None or layer.state is None:
+            hidden = self._begin(input_ids, attention_mask, layer)
+            logits = self.model.output(hidden[:, kept])
+        else:
+            check_unpadded(attention_mask, input_ids.shape[1])
+            logits = self._continue(input_ids, layer)[:, kept]
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(logits, labels, vocab_size=self.config.vocab_size)
+        cache = past_key_values if layer is not None else None
+        out = CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=cache)
+        return out.to_tuple() if return_dict is False else out
+
+    def prepare_inputs_for_generation(
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, **kwargs: Any
+    ) -> dict[str, Any]:
+        """What `generate` passes to `forward`.
+
+        Raises:
+            ValueError: padding on the right, after which no token can follow.
+        """
+        check_left_padded(attention_mask)
+        inputs = super().prepare_inputs_for_generation(
+            input_ids, attention_mask=attention_mask, **kwargs
+        )
+        inputs.pop("position_ids", None)  # a row's positions follow from its mask
+        return cast(dict[str, Any], inputs)
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The table of token vectors."""
+        return self.model.embeddings[0]
+
+    def get_output_embeddings(self) -> nn.Module:
+        """The projection to logits."""
+        return self.model.output
+
+    def resize_token_embeddings(self, *sizes: Any, **options: Any) -> Any:
+        """Refuses: build a model of the new vocabulary.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError(
+            "A LinattnForCausalLM cannot change its vocabulary; build one with another vocab_size "
+            "and copy the rows of its tables."
+        )
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """Nothing: the model of ours draws its weights when it is built."""
+
+    def _begin(self, ids: Tensor, mask: Tensor | None, layer: StateLayer | None) -> Tensor:
+        """The last layer's outputs (B, N, E) after each token of whole sequences."""
+        model = self.model
+        check_sequences(model.head, ids, 1, model.max_length - 1)
+        padding = Padding.of(mask, ids)
+        vectors = model._enter(padding.to_the_end(ids))
+        inputs = None if padding.lengths is None else padding.lengths + 1  # the start vector's too
+        if layer is None:
+            hidden = model.transformer(vectors, inputs)
+        else:
+            room = model.max_length
+            hidden, layer.state = model.transformer.prefill(vectors, inputs, max_length=room)
+            layer.seen = ids.shape[1]
+        return padding.back(hidden[:, 1:])
+
+    def _continue(self, ids: Tensor, layer: StateLayer) -> Tensor:
+        """The logits (B, N, V) after each token that follows a state."""
+        state = self._own(layer.state)
+        logits = []
+        for token in ids.unbind(1):
+            parameters, state = self.model.step(token, state)
+            logits.append(parameters)
+        layer.state, layer.seen = state, layer.seen + ids.shape[1]
+        return torch.stack(logits, 1)
+
+    def _own(self, state: object) -> DecodingState:
+        """The state, once it is known to be of a model of this one's sizes."""
+        shape = self.config.transformer
+        heads = shape.get("num_kv_heads") or shape["num_heads"]
+        wanted = [(heads, shape["head_dim"])] * shape["num_layers"]
+        if not isinstance(state, DecodingState) or _sizes(state) != wanted:
+            got = _sizes(state) if isinstance(state, DecodingState) else "that of one layer"
+            what = f"a state with heads and dims {wanted}"
+            advice = "continue with the model that it comes from"
+            raise ValueError(expected("past_key_values", what, got, advice))
+        return state
+
+
+def _sizes(state: DecodingState) -> list[tuple[int, int]]:
+    """The heads and the last dimension of each layer's state."""
+    return [(layer[0].shape[1], layer[0].shape[-1]) for layer in state.layers]

@@ -1,0 +1,81 @@
+"""Padding anywhere in a batch of tokens, brought to the end of each row and back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from linattn_core.errors import expected
+
+
+@dataclass(frozen=True)
+class Padding:
+    """Where the tokens of each row are.
+
+    Attributes:
+        lengths: (B,) int64, each row's tokens; None where there is no padding.
+        order: (B, N) int64, the columns of each row with its tokens first.
+    """
+
+    lengths: Tensor | None = None
+    order: Tensor | None = None
+
+    @classmethod
+    def of(cls, mask: Tensor | None, ids: Tensor) -> Padding:
+        """The padding that a mask (B, N) says, 0 for padding.
+
+        Raises:
+            ValueError: a mask of another shape than the tokens (B, N).
+        """
+        if mask is None:
+            return cls()
+        if mask.shape != ids.shape:
+            wanted = f"shape {tuple(ids.shape)} as input_ids"
+            raise ValueError(expected("attention_mask", wanted, tuple(mask.shape)))
+        taken = mask.to(ids.device).bool()
+        if taken.all():
+            return cls()
+        return cls(taken.sum(1), taken.logical_not().to(torch.uint8).argsort(dim=1, stable=True))
+
+    def to_the_end(self, ids: Tensor) -> Tensor:
+        """The tokens (B, N) with each row's padding last."""
+        return ids if self.order is None else ids.gather(1, self.order)
+
+    def back(self, vectors: Tensor) -> Tensor:
+        """The vectors (B, N, E) in the places that the tokens came from."""
+        if self.order is None:
+            return vectors
+        places = self.order.argsort(1)[..., None].expand_as(vectors)
+        return vectors.gather(1, places)
+
+
+def check_left_padded(mask: Tensor | None) -> None:
+    """Refuses prompts that end in padding: the next token would follow it.
+
+    Raises:
+        ValueError: with the first such row.
+    """
+    if mask is None or mask[:, -1].all():
+        return
+    row = int((mask[:, -1] == 0).nonzero()[0])
+    wanted = "padding on the left of prompts"
+    got = f"a mask that ends in padding in row {row}"
+    advice = "set tokenizer.padding_side = 'left'"
+    raise ValueError(expected("attention_mask of generate", wanted, got, advice))
+
+
+def check_unpadded(mask: Tensor | None, length: int) -> None:
+    """Refuses padding among the last `length` tokens, which continue a state.
+
+    Raises:
+        ValueError: a 0 there, or fewer columns.
+    """
+    if mask is None:
+        return
+    if mask.shape[1] < length or not mask[:, -length:].all():
+        wanted = f"1 for each of the {length} tokens that continue a state"
+        got = f"shape {tuple(mask.shape)} with padding there, or fewer columns"
+        advice = "continue rows of one length, or begin anew"
+        raise ValueError(expected("attention_mask", wanted, got, advice))

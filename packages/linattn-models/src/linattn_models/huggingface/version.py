@@ -1,0 +1,23 @@
+"""The oldest transformers whose interfaces of attention and masks are the ones used here."""
+
+from __future__ import annotations
+
+from linattn_core.errors import expected
+
+OLDEST = (5, 23)
+
+
+def check_version(version: str) -> None:
+    """Refuses an older transformers.
+
+    Args:
+        version: its `__version__`.
+
+    Raises:
+        ImportError: with both versions.
+    """
+    major, minor = (int(part) for part in version.split(".")[:2])
+    if (major, minor) < OLDEST:
+        wanted = f"version {OLDEST[0]}.{OLDEST[1]} or later"
+        advice = "pip install --upgrade linattn-models[transformers]"
+        raise ImportError(expected("transformers", wanted, version, advice))

@@ -1,0 +1,11 @@
+"""What all tests of the folder share."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No look at a hub that tests do not need."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")

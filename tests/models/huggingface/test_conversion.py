@@ -1,0 +1,244 @@
+"""convert: softmax replaced in GPT-2, Llama and BERT, and the maps that learn from it."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+pytest.importorskip("transformers", reason="needs the extra [transformers]")
+
+from transformers import DynamicCache, MistralConfig, MistralForCausalLM
+
+from linattn_core import linear_attention
+from linattn_models.huggingface import (
+    ConvertedAttention,
+    StateLayer,
+    convert,
+    load_converted,
+    transfer_attention,
+)
+from linattn_models.huggingface.converted import softmax_attention
+from tests.models.huggingface import tiny
+
+ROWS = [tiny.tokens(1, length, seed=length)[0] for length in (7, 3, 5)]
+LEFT = {name: x for name, x in tiny.padded(ROWS, "left").items() if name != "position_ids"}
+
+
+@pytest.fixture(params=tiny.MODELS)
+def kind(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+def converted(kind: str, **fields: Any) -> Any:
+    return convert(tiny.MODELS[kind](**fields))
+
+
+def layers(model: nn.Module) -> list[ConvertedAttention]:
+    return [module for module in model.modules() if isinstance(module, ConvertedAttention)]
+
+
+def batches(number: int) -> list[dict[str, Tensor]]:
+    """Padded on the left, on the right, and not at all."""
+    made = []
+    for seed in range(number):
+        rows = [tiny.tokens(1, length, seed=seed)[0] for length in (12, 9, 12)]
+        batch = tiny.padded(rows, ("left", "right")[seed % 2])
+        made.append({name: batch[name] for name in ("input_ids", "attention_mask")})
+    return made
+
+
+def test_every_layer_is_replaced_and_weights_stay(kind: str) -> None:
+    model = tiny.MODELS[kind]()
+    before = {name.rpartition(".")[2]: x for name, x in model.state_dict().items()}
+
+    assert convert(model) is model
+
+    assert len(layers(model)) == 2
+    after = {n.rpartition(".")[2]: x for n, x in model.state_dict().items()}
+    assert after.keys() - before.keys() == {"query_weight", "key_weight"}
+    assert all(torch.equal(after[name], x) for name, x in before.items())
+    kv_heads = 2 if kind == "llama" else 4
+    assert layers(model)[0].feature_map.key_weight.shape == (kv_heads, 4, 4)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_is_exact(kind: str, side: str) -> None:
+    model = converted(kind)
+    logits = model(**tiny.padded(ROWS, side)).logits
+
+    for row, x in zip(ROWS, logits, strict=True):
+        alone = model(row[None]).logits[0]
+        torch.testing.assert_close(x[tiny.real(row, 7, side)], alone, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", tiny.DECODERS)
+@pytest.mark.parametrize("options", [{}, {"num_beams": 3}])
+def test_generation_by_the_state_is_generation_without_one(
+    kind: str, options: dict[str, Any]
+) -> None:
+    model = converted(kind)
+    settings = {"max_new_tokens": 9, "do_sample": False, **options}
+
+    cached = model.generate(**LEFT, **settings)
+
+    assert cached.tolist() == model.generate(**LEFT, **settings, use_cache=False).tolist()
+    assert len({tuple(row.tolist()) for row in cached}) == 3
+
+
+@pytest.mark.parametrize("kind", tiny.DECODERS)
+def test_the_state_does_not_grow_and_tokens_may_come_in_pieces(kind: str) -> None:
+    model, cache = converted(kind), DynamicCache()
+    tokens = tiny.tokens(2, 20)
+    whole = model(tokens).logits
+    pieces, sizes = [], []
+    for piece in tokens.split([5, 1, 4, 1, 9], dim=1):
+        pieces.append(model(piece, past_key_values=cache, use_cache=True).logits)
+        sizes.append([layer.state.nbytes for layer in cache.layers])
+
+    torch.testing.assert_close(torch.cat(pieces, 1), whole, rtol=1e-9, atol=1e-9)
+    assert all(isinstance(layer, StateLayer) for layer in cache.layers)
+    assert cache.get_seq_length() == 20
+    assert all(size == sizes[0] for size in sizes)
+
+
+def test_the_teacher_is_the_model_itself(kind: str) -> None:
+    teacher = tiny.MODELS[kind]()
+    student = convert(copy.deepcopy(teacher))
+    batch = tiny.padded(ROWS, "left")
+    for layer in layers(student):
+        layer.teaching = True
+
+    logits = student(**batch).logits
+
+    for row, got, wanted in zip(ROWS, logits, teacher(**batch).logits, strict=True):
+        part = tiny.real(row, 7, "left")
+        torch.testing.assert_close(got[part], wanted[part], rtol=1e-8, atol=1e-8)
+
+
+def test_transfer_brings_each_layer_nearer_to_its_softmax(kind: str) -> None:
+    model = convert(tiny.MODELS[kind](), num_features=16).train()
+    frozen = {n: x.clone() for n, x in model.named_parameters() if "feature_map" not in n}
+
+    errors = transfer_attention(model, batches(2) * 30, learning_rate=3e-2)
+
+    print(kind, errors[::6])
+    assert sum(errors[-2:]) < 0.5 * sum(errors[:2])
+    parameters = dict(model.named_parameters())
+    assert all(torch.equal(parameters[name], x) for name, x in frozen.items())
+    assert all(x.requires_grad for x in parameters.values()) and model.training
+
+
+def test_the_error_is_that_of_the_definition() -> None:
+    model = converted("llama")
+    (layer, _) = layers(model)
+    tensors: dict[str, Tensor] = {}
+
+    def attend(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> Tensor:
+        tensors.update(query=query, key=key, value=value)
+        return ConvertedAttention.attend(layer, query, key, value, *others)
+
+    layer.attend = attend  # type: ignore[method-assign]
+    layer.teaching = True
+    model(tiny.tokens(2, 6))
+    query, key, value = (tensors[name] for name in ("query", "key", "value"))
+    linear = linear_attention(
+        query, key, value, is_causal=True, feature_map=layer.feature_map, enable_gqa=True
+    )
+    # Both sides hold the root of the scale already.
+    softmax = softmax_attention(query, key, value, None, True, 1.0)
+    wanted = (linear - softmax).square().sum() / softmax.square().sum()
+
+    torch.testing.assert_close(layer.error, wanted)
+
+
+@pytest.mark.parametrize("kind", tiny.DECODERS)
+def test_it_is_saved_and_loaded(kind: str, tmp_path: Path) -> None:
+    model = convert(tiny.MODELS[kind](), num_features=6)
+    transfer_attention(model, batches(2))
+    model.save_pretrained(tmp_path)
+
+    loaded = load_converted(tmp_path)
+
+    ids = tiny.tokens(2, 5)
+    torch.testing.assert_close(loaded(ids).logits, model(ids).logits, rtol=1e-5, atol=1e-5)
+    assert loaded.generate(ids, max_new_tokens=4).shape == (2, 9)
+
+
+# peft asks transformers by the older of two names.
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+def test_lora_trains_few_weights_and_merges() -> None:
+    peft = pytest.importorskip("peft", reason="LoRA needs peft")
+    model = converted("llama")
+    lora = peft.LoraConfig(r=2, lora_alpha=4, target_modules=["q_proj", "v_proj"])
+    adapted = peft.get_peft_model(model, lora)
+    optimizer = torch.optim.Adam((x for x in adapted.parameters() if x.requires_grad), 1e-2)
+    tokens = tiny.tokens(2, 8)
+    losses = []
+    for _ in range(15):
+        loss = adapted(input_ids=tokens, labels=tokens).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    adapted.eval()
+    wanted = adapted(input_ids=tokens).logits
+    merged = adapted.merge_and_unload()
+
+    assert losses[-1] < 0.9 * losses[0]
+    torch.testing.assert_close(merged(tokens).logits, wanted)
+    assert len(layers(merged)) == 2
+
+
+class TestRefusals:
+    def test_a_second_conversion(self) -> None:
+        with pytest.raises(ValueError, match=r"h\.0\.attn: .*; it is converted already"):
+            converted("gpt2") and convert(converted("gpt2"))
+
+    def test_cross_attention(self) -> None:
+        with pytest.raises(ValueError, match=r"h\.0\.crossattention: .* from another sequence"):
+            converted("gpt2", add_cross_attention=True)
+
+    def test_a_sliding_window(self) -> None:
+        config = MistralConfig(
+            vocab_size=tiny.VOCABULARY, hidden_size=16, intermediate_size=24, num_hidden_layers=1,
+            num_attention_heads=2, num_key_value_heads=1, sliding_window=3, head_dim=8,
+        )  # fmt: skip
+        with pytest.raises(ValueError, match=r"layers\.0\.self_attn: .* a sliding window alone"):
+            convert(MistralForCausalLM(config))
+
+    def test_a_layer_that_dispatches_nothing(self) -> None:
+        class OldAttention(nn.Linear):
+            pass
+
+        model = nn.Sequential(nn.Linear(2, 2), OldAttention(2, 2))
+        with pytest.raises(ValueError, match=r"1: .* got a OldAttention; it does not dispatch"):
+            convert(model)
+
+    def test_a_model_without_attention(self) -> None:
+        with pytest.raises(ValueError, match="got a Linear without any"):
+            convert(nn.Linear(2, 2))
+
+    def test_transfer_without_conversion(self) -> None:
+        with pytest.raises(ValueError, match="expected converted layers"):
+            transfer_attention(tiny.gpt2(), batches(1))
+
+    def test_a_folder_of_another_model(self, tmp_path: Path) -> None:
+        tiny.gpt2().save_pretrained(tmp_path)
+        with pytest.raises(ValueError, match="expected a converted model"):
+            load_converted(tmp_path)
+
+    def test_the_name_without_conversion(self) -> None:
+        model = tiny.gpt2()
+        model.set_attn_implementation("linattn-converted")
+        with pytest.raises(ValueError, match="expected a layer that convert"):
+            model(tiny.tokens(1, 3))
+
+    def test_generation_that_takes_tokens_back(self) -> None:
+        with pytest.raises(ValueError, match="not supported with stateful models"):
+            converted("gpt2").generate(tiny.tokens(1, 3), assistant_model=converted("gpt2"))

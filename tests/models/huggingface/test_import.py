@@ -1,0 +1,30 @@
+"""The extra that is missing, and a transformers that is too old."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import pytest
+
+pytest.importorskip("transformers", reason="needs the extra [transformers]")
+
+import linattn_models.huggingface
+from linattn_models.huggingface.version import check_version
+
+
+def test_a_missing_transformers_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(ImportError, match=r"pip install linattn-models\[transformers\]"):
+        importlib.reload(linattn_models.huggingface)
+
+
+@pytest.mark.parametrize("version", ["4.57.1", "5.22.0"])
+def test_an_old_transformers_is_refused(version: str) -> None:
+    with pytest.raises(ImportError, match=f"expected version 5.23 or later, got {version}"):
+        check_version(version)
+
+
+@pytest.mark.parametrize("version", ["5.23.0", "5.30.0.dev0", "6.0"])
+def test_a_newer_one_is_not(version: str) -> None:
+    check_version(version)

@@ -1,0 +1,193 @@
+"""attn_implementation="linattn" in models that dispatch attention by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+pytest.importorskip("transformers", reason="needs the extra [transformers]")
+
+from transformers import MistralConfig, MistralForCausalLM
+
+from linattn_core import linear_attention
+from linattn_core.reference import quadratic
+from linattn_models.huggingface import interface, register
+from tests.models.huggingface import tiny
+
+ROWS = [tiny.tokens(1, length, seed=length)[0] for length in (7, 3, 5)]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _registered() -> None:
+    register()
+
+
+@pytest.fixture(params=tiny.MODELS)
+def kind(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+def linear(kind: str, **fields: Any) -> Any:
+    model = tiny.MODELS[kind](**fields)
+    model.set_attn_implementation("linattn")
+    return model
+
+
+def logits_of_rows(model: Any, side: str) -> list[Tensor]:
+    """Each row's own logits, (length, V), out of a padded batch."""
+    logits = model(**tiny.padded(ROWS, side)).logits
+    longest = logits.shape[1]
+    return [x[tiny.real(row, longest, side)] for row, x in zip(ROWS, logits, strict=True)]
+
+
+def gradients(model: Any, logits: list[Tensor]) -> dict[str, Tensor]:
+    model.zero_grad()
+    sum(x.square().sum() for x in logits).backward()
+    return {n: x.grad.clone() for n, x in model.named_parameters() if x.grad is not None}
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_is_exact(kind: str, side: str) -> None:
+    model = linear(kind)
+    alone = [model(input_ids=row[None]).logits[0] for row in ROWS]
+    wanted = gradients(model, alone)
+
+    batched = logits_of_rows(model, side)
+    got = gradients(model, batched)
+
+    torch.testing.assert_close(batched, alone, rtol=1e-9, atol=1e-9)
+    assert wanted.keys() == got.keys()
+    for name, gradient in wanted.items():
+        torch.testing.assert_close(got[name], gradient, rtol=1e-8, atol=1e-8, msg=name)
+
+
+def test_every_layer_computes_the_definition(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[tuple[Tensor, Tensor, Tensor], Tensor]] = []
+
+    def recorded(*tensors: Tensor, **arguments: Any) -> Tensor:
+        out = linear_attention(*tensors, **arguments)
+        calls.append((tensors, out))
+        return out
+
+    monkeypatch.setattr(interface, "linear_attention", recorded)
+    linear(kind)(input_ids=tiny.tokens(2, 6))
+
+    assert len(calls) == 2
+    for (query, *others), out in calls:
+        groups = query.shape[1] // others[0].shape[1]
+        key, value = (x.repeat_interleave(groups, 1) for x in others)
+        wanted = quadratic(query, key, value, is_causal=kind != "bert")
+        torch.testing.assert_close(out, wanted, rtol=1e-9, atol=1e-9)
+
+
+def test_a_causal_model_that_is_told_not_to_be_sees_all() -> None:
+    model = linear("llama")
+    ids = tiny.tokens(1, 6)
+    model.config.is_causal = False
+
+    first = model(ids).logits[0, 0]
+    ids[0, -1] += 1
+    changed = model(ids).logits[0, 0]
+
+    assert not torch.allclose(first, changed)
+
+
+@pytest.mark.parametrize("kind", tiny.DECODERS)
+def test_it_trains(kind: str) -> None:
+    torch.manual_seed(0)
+    model = linear(kind).train()
+    batch = tiny.padded(ROWS, "left")
+    labels = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+    losses = []
+    for _ in range(20):
+        loss = model(**batch, labels=labels).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+
+    assert losses[-1] < losses[0] / 2
+
+
+@pytest.mark.parametrize("kind", tiny.DECODERS)
+def test_generation_without_a_cache_is_greedy(kind: str) -> None:
+    model = linear(kind)
+    batch = tiny.padded(ROWS, "left")
+    del batch["position_ids"]
+
+    out = model.generate(**batch, max_new_tokens=4, do_sample=False, use_cache=False)
+
+    for row, produced in zip(ROWS, out, strict=True):
+        text = row
+        for _ in range(4):
+            text = torch.cat([text, model(text[None]).logits[0, -1:].argmax(-1)])
+        assert produced[-len(text) :].tolist() == text.tolist()
+
+
+@pytest.mark.parametrize("kind", tiny.DECODERS)
+def test_a_cache_is_refused(kind: str) -> None:
+    with pytest.raises(ValueError, match="pass use_cache=False, or convert"):
+        linear(kind).generate(tiny.tokens(1, 4), max_new_tokens=4)
+
+
+def test_a_sliding_window_is_refused() -> None:
+    config = MistralConfig(
+        vocab_size=tiny.VOCABULARY, hidden_size=16, intermediate_size=24, num_hidden_layers=1,
+        num_attention_heads=2, num_key_value_heads=1, sliding_window=3, head_dim=8,
+    )  # fmt: skip
+    config._attn_implementation = "linattn"
+
+    with pytest.raises(ValueError, match="got one that differs between queries"):
+        MistralForCausalLM(config)(tiny.tokens(1, 6))
+
+
+def test_packed_sequences_are_refused() -> None:
+    positions = torch.tensor([[0, 1, 2, 0, 1, 2]])
+    with pytest.raises(ValueError, match="got one that differs between queries"):
+        linear("llama")(tiny.tokens(1, 6), position_ids=positions, use_cache=False)
+
+
+def test_a_mask_for_each_query_is_refused(kind: str) -> None:
+    mask = torch.ones(1, 1, 6, 6, dtype=torch.bool)
+    with pytest.raises(ValueError, match="attn_mask: expected"):
+        linear(kind)(tiny.tokens(1, 6), attention_mask=mask)
+
+
+@pytest.mark.parametrize(
+    ("kind", "field"),
+    [("gpt2", "attn_pdrop"), ("llama", "attention_dropout"),
+     ("bert", "attention_probs_dropout_prob")],
+)  # fmt: skip
+def test_dropout_of_weights_is_refused(kind: str, field: str) -> None:
+    model = linear(kind, **{field: 0.1})
+
+    model(tiny.tokens(1, 4))  # nothing is dropped in evaluation
+    with pytest.raises(ValueError, match=f"expected 0, got 0.1; .*{field}"):
+        model.train()(tiny.tokens(1, 4))
+
+
+def test_a_scale_that_softmax_alone_has_is_refused() -> None:
+    model = linear("gpt2", scale_attn_by_inverse_layer_idx=True)
+    with pytest.raises(ValueError, match=r"scaling: expected 1 or 1 / sqrt\(head_dim\) = 0.5"):
+        model(tiny.tokens(1, 4))
+
+
+def test_weights_cannot_be_returned() -> None:
+    with pytest.raises(ValueError, match="output_attentions"):
+        linear("llama")(tiny.tokens(1, 4), output_attentions=True)
+
+
+def test_a_name_and_a_feature_map_of_ones_own() -> None:
+    register("linattn-relu", feature_map="relu", eps=1e-3)
+    model = tiny.gpt2()
+    ids = tiny.tokens(1, 4)
+    model.set_attn_implementation("linattn-relu")
+    relu = model(ids).logits
+    model.set_attn_implementation("linattn")
+
+    assert not torch.allclose(relu, model(ids).logits)

@@ -1,0 +1,274 @@
+"""LinattnForCausalLM: transformers' generation is our own, token for token."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+pytest.importorskip("transformers", reason="needs the extra [transformers]")
+
+from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
+
+from linattn_models import AutoregressiveTransformer, MixtureOfLogistics, load, save
+from linattn_models.huggingface import LinattnConfig, LinattnForCausalLM, StateLayer
+from tests.models.huggingface.tiny import padded, real
+from tests.models.tiny import tiny_config
+
+VOCABULARY, ROOM = 5, 48
+ROWS = [torch.tensor(row) for row in ([1, 2, 3, 4, 0, 1], [3], [2, 2, 4])]
+LEFT = {name: x for name, x in padded(ROWS, "left").items() if name != "position_ids"}
+
+
+def ours(attention: str = "linear", **fields: Any) -> AutoregressiveTransformer:
+    """Weights large enough that each token depends on those before it."""
+    torch.manual_seed(1)
+    model = AutoregressiveTransformer(tiny_config(attention, **fields), VOCABULARY, ROOM)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.mul_(4)
+    return model.double().eval()
+
+
+def wrapped(attention: str = "linear", **fields: Any) -> LinattnForCausalLM:
+    return LinattnForCausalLM.from_linattn(ours(attention, **fields), pad_token_id=0)
+
+
+def continued(model: AutoregressiveTransformer, row: Tensor, new: int) -> list[int]:
+    """The row and so many tokens that our own greedy generation adds."""
+    tokens = model.generate(prefix=row[None], length=len(row) + new, temperature=0.0)
+    return tokens[0].tolist()
+
+
+@pytest.mark.parametrize("attention", ["linear", "softmax"])
+def test_greedy_generation_of_left_padded_prompts_is_our_own(attention: str) -> None:
+    model = wrapped(attention)
+
+    out = model.generate(**LEFT, max_new_tokens=12, do_sample=False)
+
+    for row, produced in zip(ROWS, out, strict=True):
+        assert produced[6 - len(row) :].tolist() == continued(model.model, row, 12)
+    assert len({tuple(row[6:].tolist()) for row in out}) > 1
+
+
+def test_sampled_generation_draws_from_our_own_probabilities() -> None:
+    model = wrapped()
+    prompt = torch.tensor([[1, 2], [3, 3]])
+    torch.manual_seed(5)
+    out = model.generate(prompt, max_new_tokens=8, do_sample=True, temperature=0.7, top_k=0)
+
+    torch.manual_seed(5)
+    tokens = prompt
+    with torch.no_grad():
+        logits, state = model.model.prefill(prompt)
+        for _ in range(8):
+            # The library draws in single precision.
+            token = (logits.float() / 0.7).softmax(-1).multinomial(1)
+            tokens = torch.cat([tokens, token], 1)
+            logits, state = model.model.step(token[:, 0], state)
+
+    assert out.tolist() == tokens.tolist()
+
+
+def test_wide_beams_find_the_likeliest_of_all_continuations() -> None:
+    model = wrapped()
+    endings = torch.tensor(list(product(range(VOCABULARY), repeat=3)))
+    beams = VOCABULARY**2
+
+    out = model.generate(**LEFT, max_new_tokens=3, num_beams=beams, do_sample=False)
+
+    for row, produced in zip(ROWS, out, strict=True):
+        whole = torch.cat([row.expand(len(endings), -1), endings], 1)
+        with torch.no_grad():
+            best = model.model.log_probs(whole)[:, len(row) :].sum(1).argmax()
+        assert produced[-3:].tolist() == endings[best].tolist()
+
+
+@pytest.mark.parametrize("options", [{"num_beams": 3}, {"num_beams": 4, "length_penalty": 0.0}])
+def test_beams_by_the_state_are_beams_without_one(options: dict[str, Any]) -> None:
+    model = wrapped()
+    settings = {"max_new_tokens": 10, "do_sample": False, **options}
+
+    cached = model.generate(**LEFT, **settings)
+
+    assert cached.tolist() == model.generate(**LEFT, **settings, use_cache=False).tolist()
+
+
+def test_several_samples_a_prompt() -> None:
+    torch.manual_seed(0)
+    out = wrapped().generate(**LEFT, max_new_tokens=9, do_sample=True, num_return_sequences=3)
+
+    assert out.shape == (9, 15)
+    assert torch.equal(out[:, :6], LEFT["input_ids"].repeat_interleave(3, 0))
+    assert len({tuple(row.tolist()) for row in out}) == 9
+
+
+def test_the_state_does_not_grow() -> None:
+    model, cache = wrapped(), DynamicCache()
+    out = model.generate(**LEFT, max_new_tokens=2, past_key_values=cache, do_sample=False)
+    (layer,) = cache.layers
+    assert isinstance(layer, StateLayer)
+    before = layer.state.nbytes
+    mask = torch.cat([LEFT["attention_mask"], torch.ones(3, 2, dtype=torch.int64)], 1)
+
+    out = model.generate(
+        out, attention_mask=mask, past_key_values=cache, max_new_tokens=30, do_sample=False
+    )
+
+    assert layer.state.nbytes == before
+    assert cache.get_seq_length() == 6 + 31  # the last token was drawn and not read
+    for row, produced in zip(ROWS, out, strict=True):
+        assert produced[6 - len(row) :].tolist() == continued(model.model, row, 32)
+
+
+@pytest.mark.parametrize("side", ["left", "right", "between"])
+def test_padding_is_exact(side: str) -> None:
+    model = wrapped()
+    outer = "right" if side == "between" else side
+    batch = padded(ROWS, outer)
+    ids, mask = batch["input_ids"], batch["attention_mask"]
+    places = [torch.arange(6)[real(row, 6, outer)] for row in ROWS]
+    if side == "between":
+        places[2] = torch.tensor([0, 3, 5])
+        ids[2] = torch.tensor([2, 0, 0, 2, 0, 4])
+        mask[2] = torch.tensor([1, 0, 0, 1, 0, 1])
+
+    logits = model(input_ids=ids, attention_mask=mask).logits
+    sum(x[p].square().sum() for x, p in zip(logits, places, strict=True)).backward()
+    got = {name: x.grad.clone() for name, x in model.named_parameters()}
+    model.zero_grad()
+    for row, x, place in zip(ROWS, logits, places, strict=True):
+        alone = model(row[None]).logits[0]
+        torch.testing.assert_close(x[place], alone, rtol=1e-9, atol=1e-9)
+        alone.square().sum().backward()
+
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(got[name], parameter.grad, rtol=1e-8, atol=1e-8, msg=name)
+
+
+def test_logits_and_loss_are_those_of_our_own_model() -> None:
+    model = wrapped().train()
+    tokens = torch.tensor([[1, 2, 3, 4], [4, 0, 0, 2]])
+
+    out = model(tokens, labels=tokens)
+
+    assert out.past_key_values is None  # in training no state is kept
+    torch.testing.assert_close(out.logits[:, :-1], model.model(tokens)[:, 1:])
+    wanted = -model.model.log_probs(tokens)[:, 1:].mean()
+    torch.testing.assert_close(out.loss.double(), wanted, rtol=1e-6, atol=1e-6)
+
+
+def test_tokens_may_come_in_pieces() -> None:
+    model = wrapped()
+    tokens = torch.tensor([[1, 2, 3, 4, 0, 2], [4, 0, 0, 2, 1, 1]])
+    whole = model(tokens).logits
+    first = model(tokens[:, :3], logits_to_keep=2)
+
+    second = model(tokens[:, 3:], past_key_values=first.past_key_values, return_dict=False)
+
+    torch.testing.assert_close(first.logits, whole[:, 1:3])
+    torch.testing.assert_close(second[0], whole[:, 3:])
+
+
+def test_it_is_saved_and_loaded_by_the_auto_classes(tmp_path: Path) -> None:
+    model = wrapped(feature_map="favor", feature_map_options={"num_features": 6})
+    tokens = torch.tensor([[1, 2, 3]])
+    model.save_pretrained(tmp_path)
+
+    assert isinstance(AutoConfig.from_pretrained(tmp_path), LinattnConfig)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
+
+    assert isinstance(loaded, LinattnForCausalLM)
+    assert loaded.config.pad_token_id == 0
+    assert torch.equal(loaded(tokens).logits, model(tokens).logits)
+
+
+def test_it_converts_to_our_folders_and_back(tmp_path: Path) -> None:
+    model = wrapped()
+    tokens = torch.tensor([[1, 2, 3]])
+    save(model.model, tmp_path / "ours")
+    back = LinattnForCausalLM.from_linattn(load(tmp_path / "ours"))
+    back.save_pretrained(tmp_path / "theirs")
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "theirs")
+    save(again.model, tmp_path / "again")
+
+    assert torch.equal(again(tokens).logits, model(tokens).logits)
+    weights = load(tmp_path / "again").state_dict()
+    assert all(torch.equal(weights[name], x) for name, x in model.model.state_dict().items())
+
+
+def test_a_new_model_has_the_weights_that_ours_are_drawn_with() -> None:
+    config = LinattnConfig(tiny_config(), VOCABULARY, ROOM)
+    torch.manual_seed(3)
+    new = LinattnForCausalLM(config)
+    torch.manual_seed(3)
+    wanted = AutoregressiveTransformer(tiny_config(), VOCABULARY, ROOM).state_dict()
+
+    assert all(torch.equal(wanted[name], x) for name, x in new.model.state_dict().items())
+
+
+class TestRefusals:
+    def test_right_padded_prompts(self) -> None:
+        right = padded(ROWS, "right")
+        with pytest.raises(ValueError, match="row 1; set tokenizer"):
+            wrapped().generate(
+                right["input_ids"], attention_mask=right["attention_mask"], max_new_tokens=2
+            )
+
+    def test_padding_after_a_state(self) -> None:
+        model, tokens = wrapped(), torch.tensor([[1, 2]])
+        cache = model(tokens).past_key_values
+        mask = torch.tensor([[1, 1, 0, 1]])
+        with pytest.raises(ValueError, match="1 for each of the 2 tokens that continue a state"):
+            model(tokens, attention_mask=mask, past_key_values=cache)
+
+    def test_a_mask_of_another_shape(self) -> None:
+        with pytest.raises(ValueError, match=r"expected shape \(1, 2\) as input_ids"):
+            wrapped()(torch.tensor([[1, 2]]), attention_mask=torch.ones(1, 3))
+
+    def test_a_state_of_another_model(self) -> None:
+        tokens = torch.tensor([[1, 2]])
+        cache = wrapped(num_heads=1, head_dim=8)(tokens).past_key_values
+        with pytest.raises(ValueError, match="continue with the model that it comes from"):
+            wrapped()(tokens, past_key_values=cache)
+
+    def test_keys_of_another_model(self) -> None:
+        cache = DynamicCache()
+        cache.update(torch.ones(1, 2, 3, 4), torch.ones(1, 2, 3, 4), 0)
+        with pytest.raises(ValueError, match="got 3 keys and values of another model"):
+            wrapped()(torch.tensor([[1, 2]]), past_key_values=cache)
+
+    def test_keys_in_a_cache_of_states(self) -> None:
+        cache = wrapped()(torch.tensor([[1, 2]])).past_key_values
+        with pytest.raises(ValueError, match="give each model a cache of its own"):
+            cache.update(torch.ones(1, 2, 3, 4), torch.ones(1, 2, 3, 4), 0)
+
+    def test_taking_tokens_back(self) -> None:
+        model = wrapped()
+        cache = model(torch.tensor([[1, 2]])).past_key_values
+        with pytest.raises(ValueError, match="expected none, got 1 tokens to remove"):
+            cache.crop(1)
+        with pytest.raises(ValueError, match="not supported with stateful models"):
+            model.generate(torch.tensor([[1, 2]]), assistant_model=wrapped())
+
+    def test_more_tokens_than_positions(self) -> None:
+        with pytest.raises(ValueError, match="expected length 1 to 47, got 48"):
+            wrapped()(torch.zeros(1, ROOM, dtype=torch.int64))
+
+    def test_a_head_without_logits(self) -> None:
+        model = AutoregressiveTransformer(tiny_config(), MixtureOfLogistics(2), ROOM)
+        with pytest.raises(ValueError, match="expected a Categorical, got a MixtureOfLogistics"):
+            LinattnForCausalLM.from_linattn(model)
+
+    def test_another_vocabulary(self) -> None:
+        with pytest.raises(NotImplementedError, match="build one with another vocab_size"):
+            wrapped().resize_token_embeddings(7)
+
+    def test_a_configuration_of_no_model(self) -> None:
+        with pytest.raises(ValueError, match="num_layers"):
+            LinattnConfig({"num_layers": 0, "num_heads": 2, "head_dim": 4, "ffn_dim": 8})

@@ -1,0 +1,84 @@
+"""Models of transformers small enough to run many times, with random weights, in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+)
+
+VOCABULARY = 17
+# What generation asks for: no token ends a sequence, and padding has a token of its own.
+_TOKENS = {"bos_token_id": 1, "eos_token_id": None, "pad_token_id": 0}
+
+
+def gpt2(**fields: Any) -> PreTrainedModel:
+    sizes = {"n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 64}
+    dropout = {"attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0}
+    config = GPT2Config(**{"vocab_size": VOCABULARY, **sizes, **dropout, **_TOKENS, **fields})
+    return _ready(GPT2LMHeadModel, config)
+
+
+def llama(**fields: Any) -> PreTrainedModel:
+    """Four heads of queries, two of keys."""
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2}
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "max_position_embeddings": 64}
+    config = LlamaConfig(**{"vocab_size": VOCABULARY, **heads, **sizes, **_TOKENS, **fields})
+    return _ready(LlamaForCausalLM, config)
+
+
+def bert(**fields: Any) -> PreTrainedModel:
+    heads = {"num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 24}
+    dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    sizes = {"hidden_size": 16, "max_position_embeddings": 64}
+    config = BertConfig(**{"vocab_size": VOCABULARY, **heads, **dropout, **sizes, **fields})
+    return _ready(BertForMaskedLM, config)
+
+
+MODELS = {"gpt2": gpt2, "llama": llama, "bert": bert}
+DECODERS = {"gpt2": gpt2, "llama": llama}
+
+
+def _ready(cls: type[PreTrainedModel], config: Any) -> PreTrainedModel:
+    """Float64 and larger weights than usual, so that what a layer sees shows in the outputs."""
+    torch.manual_seed(0)
+    model = cls._from_config(config, attn_implementation=config._attn_implementation)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.mul_(10)
+    return model.double().eval()
+
+
+def tokens(batch: int, length: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(1, VOCABULARY, (batch, length), generator=generator)
+
+
+def padded(rows: list[Tensor], side: str) -> dict[str, Tensor]:
+    """The rows (length,) in one batch: input_ids, attention_mask and position_ids."""
+    longest = max(len(row) for row in rows)
+    batch = {
+        name: torch.zeros(len(rows), longest, dtype=torch.int64)
+        for name in ("input_ids", "attention_mask", "position_ids")
+    }
+    for index, row in enumerate(rows):
+        part = real(row, longest, side)
+        batch["input_ids"][index, part] = row
+        batch["attention_mask"][index, part] = 1
+        batch["position_ids"][index, part] = torch.arange(len(row))
+    return batch
+
+
+def real(row: Tensor, longest: int, side: str) -> slice:
+    """The places of a row that hold its tokens."""
+    return slice(0, len(row)) if side == "right" else slice(longest - len(row), longest)
