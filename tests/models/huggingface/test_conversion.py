@@ -15,8 +15,11 @@ pytest.importorskip("transformers", reason="needs the extra [transformers]")
 from transformers import DynamicCache, MistralConfig, MistralForCausalLM
 
 from linattn_core import linear_attention
+from linattn_models import TransformerConfig
 from linattn_models.huggingface import (
     ConvertedAttention,
+    LinattnConfig,
+    LinattnForCausalLM,
     StateLayer,
     convert,
     load_converted,
@@ -125,10 +128,10 @@ def test_transfer_brings_each_layer_nearer_to_its_softmax(kind: str) -> None:
     model = convert(tiny.MODELS[kind](), num_features=16).train()
     frozen = {n: x.clone() for n, x in model.named_parameters() if "feature_map" not in n}
 
-    errors = transfer_attention(model, batches(2) * 30, learning_rate=3e-2)
+    errors = transfer_attention(model, batches(2) * 15, learning_rate=5e-2)
 
     print(kind, errors[::6])
-    assert sum(errors[-2:]) < 0.5 * sum(errors[:2])
+    assert sum(errors[-2:]) < 0.6 * sum(errors[:2])
     parameters = dict(model.named_parameters())
     assert all(torch.equal(parameters[name], x) for name, x in frozen.items())
     assert all(x.requires_grad for x in parameters.values()) and model.training
@@ -157,9 +160,9 @@ def test_the_error_is_that_of_the_definition() -> None:
     torch.testing.assert_close(layer.error, wanted)
 
 
-@pytest.mark.parametrize("kind", tiny.DECODERS)
-def test_it_is_saved_and_loaded(kind: str, tmp_path: Path) -> None:
-    model = convert(tiny.MODELS[kind](), num_features=6)
+@pytest.mark.parametrize(("kind", "features"), [("gpt2", 6), ("llama", None)])
+def test_it_is_saved_and_loaded(kind: str, features: int | None, tmp_path: Path) -> None:
+    model = convert(tiny.MODELS[kind](), num_features=features)
     transfer_attention(model, batches(2))
     model.save_pretrained(tmp_path)
 
@@ -242,3 +245,19 @@ class TestRefusals:
     def test_generation_that_takes_tokens_back(self) -> None:
         with pytest.raises(ValueError, match="not supported with stateful models"):
             converted("gpt2").generate(tiny.tokens(1, 3), assistant_model=converted("gpt2"))
+
+    def test_a_state_of_another_model(self) -> None:
+        ids = tiny.tokens(1, 3)
+        cache = converted("llama")(ids).past_key_values
+        with pytest.raises(ValueError, match="initial_state"):
+            converted("gpt2")(ids, past_key_values=cache)
+
+    def test_a_state_of_a_whole_model_and_the_other_way(self) -> None:
+        ids = tiny.tokens(1, 3)
+        shape = TransformerConfig(num_layers=1, num_heads=2, head_dim=4, ffn_dim=8)
+        whole = LinattnForCausalLM(LinattnConfig(shape, tiny.VOCABULARY, 16)).eval()
+        model = converted("gpt2")
+        with pytest.raises(ValueError, match="expected the state of one converted layer"):
+            model(ids, past_key_values=whole(ids).past_key_values)
+        with pytest.raises(ValueError, match="got that of one layer"):
+            whole(ids, past_key_values=model(ids).past_key_values)

@@ -53,7 +53,8 @@ def convert(model: Model, *, num_features: int | None = None) -> Model:
         setattr(model.get_submodule(parent), child, replaced.train(attention.training))
         cast(Any, attention.config)._attn_implementation = NAME
     marked = cast(Any, model)
-    marked.config.linattn_features = num_features
+    # A number always: transformers saves no fields that are None.
+    marked.config.linattn_features = 2 * replaced.feature_map.query_weight.shape[-1]
     marked._is_stateful = True  # no token can be taken back, so generation is not speculative
     return model
 

@@ -37,7 +37,7 @@ class ConvertedAttention(nn.Module):
 
     Attributes:
         teaching: compute softmax too, put it out, and set `error`; see `transfer_attention`.
-        error: |linear - softmax|^2 / |softmax|^2 over the heads' outputs of the last forward.
+        error: that of `transfer_attention` in the last forward, a scalar; None where not teaching.
     """
 
     def __init__(self, attention: nn.Module, num_features: int | None = None) -> None:
@@ -152,7 +152,7 @@ def _attend(
 
 
 def _relative_error(out: Tensor, wanted: Tensor, mask: Tensor | None) -> Tensor:
-    """|out - wanted|^2 / |wanted|^2 over the positions that are no padding."""
+    """sum (out - wanted)^2 / sum wanted^2 over the positions that are no padding."""
     real = 1 if mask is None else mask.transpose(2, 3)  # (B, 1, N, 1)
     return ((out - wanted).square() * real).sum() / (wanted.square() * real).sum()
 

@@ -22,8 +22,12 @@ def transfer_attention(
     """Trains the feature maps of a converted model, each layer against its own softmax.
 
     Each layer gets the inputs that the softmax model gives it, computes both attentions from the
-    same queries, keys and values, and lowers |linear - softmax|^2 / |softmax|^2 by Adam. All other
-    weights stay as they are, and so do dropout and the flags of gradients afterwards.
+    same queries, keys and values, and lowers by Adam
+
+        error = sum (linear - softmax)^2 / sum softmax^2
+
+    over the outputs of its heads. All other weights stay as they are, and so do dropout and the
+    flags of gradients afterwards.
 
     Args:
         model: from `convert`.
