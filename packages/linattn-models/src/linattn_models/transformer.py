@@ -16,7 +16,13 @@ from linattn_models import description
 from linattn_models.attention import Linear, LinearAttention
 from linattn_models.block import Block
 from linattn_models.config import TransformerConfig
-from linattn_models.state import START, DecodingState, check_prompts, shape_of
+from linattn_models.state import (
+    START,
+    DecodingState,
+    check_fits,
+    check_layers,
+    check_prompts,
+)
 from linattn_models.validation import (
     at_least,
     check_vector_sequences,
@@ -202,7 +208,7 @@ class Transformer(nn.Module):
         self._check_causal("step")
         self._check_single("step")
         check_vectors(x, self.config.embed_dim)
-        self._check_layers(state)
+        check_layers(state, len(self.blocks))
         state.check_step(x.shape[0])
         cursor = state.cursor
         layers = []
@@ -276,19 +282,7 @@ class Transformer(nn.Module):
             ValueError: with what was expected and what came.
             TypeError: no DecodingState.
         """
-        self._check_layers(state)
-        wanted, got = shape_of(self.initial_state(1, max_length=1)), shape_of(state)
-        for index, (own, other) in enumerate(zip(wanted, got, strict=True)):
-            if own != other:
-                what, advice = f"layer {index} of the state", "pass a state of this model"
-                raise ValueError(expected(what, own, other, advice))
-
-    def _check_layers(self, state: DecodingState) -> None:
-        if not isinstance(state, DecodingState):
-            raise TypeError(expected("state", "a DecodingState", f"a {type(state).__name__}"))
-        if len(state.layers) != len(self.blocks):
-            got, advice = f"{len(state.layers)} layers", "pass a state of this model"
-            raise ValueError(expected("state", f"{len(self.blocks)} layers", got, advice))
+        check_fits(state, self.initial_state(1, max_length=1))
 
     def _continued(self, state: DecodingState, batch: int, max_length: int | None) -> DecodingState:
         """A state to go on from, with the room asked for."""

@@ -31,6 +31,7 @@ from linattn_models.state import (
     Cursor,
     DecodingState,
     check_end,
+    check_fits,
     check_positions,
     known_parameters,
     less_one,
@@ -90,6 +91,10 @@ class CompiledDecoder(Compiled, Drawing, Searching):
         room = room_for(max_length, self.longest)
         self._check_device(tokens)
         if state is not None:
+            check_fits(state, DecodingState(self._zeros(1), START))
+            if state.batch != tokens.shape[0]:
+                wanted, got = f"sequences for the prompts' {tokens.shape[0]} rows", state.batch
+                raise ValueError(expected("state", wanted, got))
             return self._extend(tokens, lengths, state.clone(), room)
         check_sequences(self.head, tokens, 0, less_one(room))
         batch, length = tokens.shape[:2]
@@ -175,7 +180,6 @@ class CompiledDecoder(Compiled, Drawing, Searching):
     ) -> tuple[Tensor, DecodingState]:
         """Steps through tokens; the state is updated in place."""
         check_sequences(self.head, tokens, 0, None)
-        layers_of(state)
         if lengths is not None:
             lengths_within("lengths", lengths, *tokens.shape[:2])
             lengths = lengths.to(self.device, torch.int64)
