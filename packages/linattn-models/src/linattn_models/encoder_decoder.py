@@ -26,7 +26,7 @@ class EncoderDecoder(nn.Module):
         decoder: a causal configuration with `cross_attention=True`, of the same embed_dim.
 
     Attributes:
-        encoder, decoder: `Transformer`s.
+        encoder, decoder: each a `Transformer`.
 
     Raises:
         ValueError: configurations that do not fit.
