@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from linattn_models import Categorical, Head, MixtureOfLogistics
+from linattn_models.decoding import sampling
 from tests.models.decoding.decoders import HEAD_NAMES, HEADS, KINDS, Kind, long_model
 from tests.models.tiny import random_tokens, seeded, tiny_model
 
@@ -83,3 +85,25 @@ def test_tokens_drawn_from_nan_stay_in_range(head: Head) -> None:
 def test_equal_logits_are_drawn_evenly(head: Head) -> None:
     tokens = head.sample(torch.zeros(2000, head.num_parameters), generator=seeded())
     assert len(tokens.unique()) >= 7
+
+
+class OnAccelerator:
+    """Parameters whose reading would wait for a device."""
+
+    is_cpu = False
+
+    def __init__(self, largest: float) -> None:
+        self.largest = largest
+
+    def amax(self) -> torch.Tensor:
+        return torch.tensor(self.largest)
+
+
+def test_a_stream_without_an_end_is_checked_from_time_to_time() -> None:
+    check = sampling.NanCheck()
+    for _ in range(sampling._MOST_UNREAD + 3):
+        check.add(OnAccelerator(1.0))  # type: ignore[arg-type]
+    assert len(check._largest) == 3
+    check.add(OnAccelerator(math.nan))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=f"at step {sampling._MOST_UNREAD + 3}: "):
+        check.finish()

@@ -7,6 +7,7 @@ AutoregressiveTransformer    tokens in, a distribution over the next one out: lo
 Categorical, MixtureOfLogistics     the distributions
 LinearAttention              a layer in the place of torch.nn.MultiheadAttention
 lsh_attention                Reformer's attention, that of "lsh" models
+EncoderDecoder               two transformers, cross-attention by sums that are taken once
 CTCTransformer, CTCTransformerConfig    a recognizer of speech: log-probabilities over phones
 CTCBiLSTM, CTCBiLSTMConfig   its recurrent baseline
 ctc_loss, ctc_frames_needed  their loss, and the frames that a transcript needs
@@ -52,6 +53,7 @@ from linattn_models.decoding import (
     Hypotheses,
     compile_decoder,
 )
+from linattn_models.encoder_decoder import EncoderDecoder
 from linattn_models.heads import Categorical, Head, MixtureOfLogistics, head_from_dict
 from linattn_models.serialization import load, read_config, save
 from linattn_models.state import DecodingState, KeyValueCache
@@ -73,6 +75,7 @@ __all__ = [
     "CompiledDecoder",
     "CompiledTransformer",
     "DecodingState",
+    "EncoderDecoder",
     "Head",
     "Hypotheses",
     "Hypothesis",

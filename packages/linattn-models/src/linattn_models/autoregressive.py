@@ -69,10 +69,13 @@ class AutoregressiveTransformer(Generation, nn.Module):
             raise ValueError(expected("is_causal", True, False, advice))
         if config.causal_block > 1:
             raise ValueError(expected("causal_block", 1, config.causal_block, advice))
+        if config.cross_attention:
+            advice = "build an EncoderDecoder, which is given a source"
+            raise ValueError(expected("cross_attention", False, True, advice))
         if max_length is not None:
             at_least("max_length", max_length, 1)
         self.head: Head = Categorical(head) if isinstance(head, int) else head
-        self.max_length = max_length
+        self.max_length: Any = max_length  # int or None; who knows which needs no cast
         self.position_kind = positions
         embed_dim = config.embed_dim
         self.start = nn.Parameter(torch.randn(embed_dim) * _STD)

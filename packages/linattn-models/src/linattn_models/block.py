@@ -8,10 +8,18 @@ from typing import Any, cast
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from linattn_core import LinearAttentionState
 from linattn_core.decoding import CannotCompile, DecoderLayer
 from linattn_core.errors import expected
 from linattn_models import description
-from linattn_models.attention import Attention, LinearMixer, Mixer, build_mixer
+from linattn_models.attention import (
+    Attention,
+    Linear,
+    LinearAttention,
+    LinearMixer,
+    Mixer,
+    build_mixer,
+)
 from linattn_models.config import TransformerConfig
 from linattn_models.initialization import bound_residual_stream, spread_queries_and_keys
 from linattn_models.state import Cursor, LayerState
@@ -24,6 +32,9 @@ class Block(nn.Module):
 
     With norm "pre",     x = x + attention(norm1(x));     x = x + ffn(norm2(x));
     with norm "post",    x = norm1(x + attention(x));     x = norm2(x + ffn(x)).
+
+    Cross-attention, where there is some, stands between the two in the same way. It reads `memory`,
+    the sums that its own `sums` took.
     """
 
     def __init__(self, config: TransformerConfig) -> None:
@@ -44,12 +55,21 @@ class Block(nn.Module):
         self.activation = ACTIVATIONS[config.activation]
         self.norm_first = config.norm == "pre"
         self.dropout = config.dropout
+        self.cross: LinearAttention | None = None
+        if config.cross_attention:
+            self.cross = _cross_attention(config)
+            self.norm_cross = nn.LayerNorm(config.embed_dim)
         self._initialize(config)
 
-    def forward(self, x: Tensor, key_lengths: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        key_lengths: Tensor | None = None,
+        memory: LinearAttentionState | None = None,
+    ) -> Tensor:
         """(B, N, E) -> (B, N, E); only `forward` drops out, in training mode."""
         attended = self.mixer(self._attention_input(x), key_lengths)
-        return self._output(x, attended, self.dropout if self.training else 0.0)
+        return self._output(x, attended, memory, self.dropout if self.training else 0.0)
 
     def prefill(
         self,
@@ -58,20 +78,30 @@ class Block(nn.Module):
         max_length: int | None,
         state: LayerState | None,
         cursor: Cursor,
+        memory: LinearAttentionState | None = None,
     ) -> tuple[Tensor, LayerState]:
         """As `forward` without dropout, from a state or None, and each row's state after it."""
         inputs = self._attention_input(x)
         attended, state = self.mixer.prefill(inputs, lengths, max_length, state, cursor)
-        return self._output(x, attended), state
+        return self._output(x, attended, memory), state
 
-    def step(self, x: Tensor, state: LayerState, cursor: Cursor) -> tuple[Tensor, LayerState]:
+    def step(
+        self,
+        x: Tensor,
+        state: LayerState,
+        cursor: Cursor,
+        memory: LinearAttentionState | None = None,
+    ) -> tuple[Tensor, LayerState]:
         """(B, E) -> (B, E), and the next state."""
         attended, state = self.mixer.step(self._attention_input(x), state, cursor)
-        return self._output(x, attended), state
+        return self._output(x, attended, memory), state
 
     def describe(self) -> DecoderLayer:
         """The layer for a backend that compiles it; see `Transformer.describe`."""
         description.require(self, Block)
+        if self.cross is not None:
+            advice = "decode eagerly"
+            raise CannotCompile(expected("a compiled block", "no cross-attention", "one", advice))
         if self.activation not in ACTIVATIONS.values():
             wanted = "that of 'gelu' or 'relu'"
             raise CannotCompile(expected("the activation of a block", wanted, self.activation))
@@ -101,20 +131,60 @@ class Block(nn.Module):
         compared = self.mixer.qkv.weight[: self.mixer.num_compared]
         spread_queries_and_keys(compared, self.mixer.spread)
         if self.norm_first:
-            bound_residual_stream((self.mixer.out, self.contract), 2 * config.num_layers)
+            last = [self.mixer.out, self.contract]
+            last += [] if self.cross is None else [self.cross.out]
+            bound_residual_stream(last, len(last) * config.num_layers)
 
     def _attention_input(self, x: Tensor) -> Tensor:
         return self.norm1(x) if self.norm_first else x
 
-    def _output(self, x: Tensor, attended: Tensor, dropout: float = 0.0) -> Tensor:
+    def _output(
+        self,
+        x: Tensor,
+        attended: Tensor,
+        memory: LinearAttentionState | None,
+        dropout: float = 0.0,
+    ) -> Tensor:
         x = x + _dropped(attended, dropout)
+        if not self.norm_first:
+            x = self.norm1(x)
+        if self.cross is not None:
+            x = self._crossed(self.cross, x, memory, dropout)
         if self.norm_first:
             return x + _dropped(self._ffn(self.norm2(x)), dropout)
-        x = self.norm1(x)
         return cast(Tensor, self.norm2(x + _dropped(self._ffn(x), dropout)))
+
+    def _crossed(
+        self,
+        cross: LinearAttention,
+        x: Tensor,
+        memory: LinearAttentionState | None,
+        dropout: float,
+    ) -> Tensor:
+        """x (B, N, E), or (B, E) in a step, with what it reads from the memory."""
+        if memory is None:
+            wanted = "the sums that cross-attention reads"
+            raise ValueError(expected("memory", wanted, "none", "see Transformer.remember"))
+        inputs = self.norm_cross(x) if self.norm_first else x
+        whole = inputs.unsqueeze(1) if x.ndim == 2 else inputs
+        read = cross.read(whole, memory).view_as(x)
+        x = x + _dropped(read, dropout)
+        return x if self.norm_first else cast(Tensor, self.norm_cross(x))
 
     def _ffn(self, x: Tensor) -> Tensor:
         return cast(Tensor, self.contract(self.activation(self.expand(x))))
+
+
+def _cross_attention(config: TransformerConfig) -> LinearAttention:
+    attention = cast(Linear, config.attention)
+    return LinearAttention(
+        config.embed_dim,
+        config.num_heads,
+        num_kv_heads=config.num_kv_heads,
+        feature_map=attention.feature_map,
+        feature_map_options=dict(attention.feature_map_options),
+        eps=attention.eps,
+    )
 
 
 def _dropped(x: Tensor, probability: float) -> Tensor:

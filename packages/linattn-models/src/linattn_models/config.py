@@ -45,6 +45,8 @@ class TransformerConfig:
             query heads, and states shrink with it. None for `num_heads`.
         causal_block: causal positions see their own block of so many whole, and all before it; 1
             for plain causality. Such a model is prefilled by whole blocks and does not step.
+        cross_attention: whether each block also attends to a memory, by linear attention whose
+            sums over the memory are taken once; see `Transformer.remember`.
     """
 
     num_layers: int
@@ -58,6 +60,7 @@ class TransformerConfig:
     dropout: float = 0.0
     num_kv_heads: int | None = None
     causal_block: int = 1
+    cross_attention: bool = False
 
     def __post_init__(self) -> None:
         for name in ("num_layers", "num_heads", "head_dim", "ffn_dim"):
@@ -69,6 +72,7 @@ class TransformerConfig:
         in_range("dropout", self.dropout, 0.0, 1.0)
         checked_kv_heads(self.num_heads, self.num_kv_heads)
         at_least("causal_block", self.causal_block, 1)
+        boolean("cross_attention", self.cross_attention)
         self._check_combinations(cast(Attention, self.attention))
 
     @property
@@ -81,6 +85,9 @@ class TransformerConfig:
         if blocks and not self.is_causal:
             wanted, advice = "is_causal=True", "without causality every position sees all"
             raise ValueError(expected("causal_block", wanted, "is_causal=False", advice))
+        if self.cross_attention and not isinstance(attention, Linear):
+            advice = "only linear attention leaves sums of a memory"
+            raise ValueError(expected("cross_attention", "linear attention", attention, advice))
         decays = isinstance(attention, Linear) and attention.decay is not None
         if decays and (blocks or not self.is_causal):
             wanted = "is_causal=True and causal_block=1"

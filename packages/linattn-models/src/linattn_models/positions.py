@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +29,7 @@ class Positions(nn.Module):
         ValueError: an unknown kind, or "learned" without a length.
     """
 
-    table: Tensor | None  # (max_length, E)
+    table: Tensor  # (max_length, E); None where there is none
 
     def __init__(self, kind: str, max_length: int | None, embed_dim: int, std: float) -> None:
         super().__init__()
@@ -53,7 +52,7 @@ class Positions(nn.Module):
     @property
     def limit(self) -> int | None:
         """The number of positions; None where they do not end."""
-        return len(cast(Tensor, self.table)) if self.kind == "learned" else None
+        return len(self.table) if self.kind == "learned" else None
 
     def forward(self, vectors: Tensor, start: int | Tensor = 0) -> Tensor:
         """The vectors (B, N, E) plus those of their positions, which begin at `start`.
@@ -69,7 +68,7 @@ class Positions(nn.Module):
         first = torch.as_tensor(start, device=vectors.device).unsqueeze(-1)
         places = first + torch.arange(vectors.shape[1], device=vectors.device)
         if self.kind == "learned":  # positions past the end are padding
-            places = places.clamp(max=len(cast(Tensor, self.table)) - 1)
+            places = places.clamp(max=len(self.table) - 1)
         return vectors + self._rows(places, vectors)
 
     def at(self, vectors: Tensor, position: int | Tensor) -> Tensor:
@@ -96,7 +95,7 @@ class Positions(nn.Module):
         if self.kind == "none":
             return like.new_zeros(*places.shape, self.embed_dim)
         if self.kind == "learned":
-            return cast(Tensor, self.table)[places]
+            return self.table[places]
         return (sinusoids_at(places, self.embed_dim) * self.scale).to(like.dtype)
 
 

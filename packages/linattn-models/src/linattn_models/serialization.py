@@ -16,6 +16,7 @@ from linattn_core.errors import expected, near, shown
 from linattn_models.autoregressive import AutoregressiveTransformer
 from linattn_models.conversion import weights_from_format_1
 from linattn_models.ctc import CTCBiLSTM, CTCTransformer
+from linattn_models.encoder_decoder import EncoderDecoder
 from linattn_models.files import replaced_folder
 from linattn_models.transformer import Transformer
 from linattn_models.validation import json_object, one_of
@@ -24,11 +25,12 @@ CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 FORMAT_VERSION = 2
 
-Model = Transformer | AutoregressiveTransformer | CTCBiLSTM | CTCTransformer
+Model = Transformer | AutoregressiveTransformer | EncoderDecoder | CTCBiLSTM | CTCTransformer
 
 _OWN_KEYS = ("format_version", "model", "extra")  # what `save` adds to a model's `to_dict`
 _CLASSES: dict[str, type[Model]] = {
-    cls.__name__: cls for cls in (Transformer, AutoregressiveTransformer, CTCBiLSTM, CTCTransformer)
+    cls.__name__: cls
+    for cls in (Transformer, AutoregressiveTransformer, EncoderDecoder, CTCBiLSTM, CTCTransformer)
 }
 _OTHER = "was it saved from another configuration?"
 

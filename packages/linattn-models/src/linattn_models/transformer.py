@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from linattn_core import LinearAttentionState
 from linattn_core.decoding import CannotCompile, DecoderDescription
 from linattn_core.errors import expected
 from linattn_models import description
-from linattn_models.attention import Linear
+from linattn_models.attention import Linear, LinearAttention
 from linattn_models.block import Block
 from linattn_models.config import TransformerConfig
-from linattn_models.state import START, DecodingState, check_prompts, shape_of
+from linattn_models.state import (
+    START,
+    DecodingState,
+    check_fits,
+    check_layers,
+    check_prompts,
+)
 from linattn_models.validation import (
     at_least,
     check_vector_sequences,
@@ -23,6 +30,9 @@ from linattn_models.validation import (
     exact_keys,
     lengths_within,
 )
+
+# The sums of each block's cross-attention.
+Memory = tuple[LinearAttentionState, ...]
 
 
 class Transformer(nn.Module):
@@ -40,13 +50,16 @@ class Transformer(nn.Module):
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_layers))
         self.norm = nn.LayerNorm(config.embed_dim)
 
-    def forward(self, x: Tensor, key_lengths: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, key_lengths: Tensor | None = None, memory: Memory | None = None
+    ) -> Tensor:
         """All positions at once.
 
         Args:
             x: (B, N, E).
             key_lengths: (B,) int; positions at or past a row's length are padding, which no real
                 position sees. Outputs at padded positions mean nothing.
+            memory: from `remember`, for a model with cross-attention.
 
         Returns:
             (B, N, E), the dtype of `x`.
@@ -60,9 +73,33 @@ class Transformer(nn.Module):
         if key_lengths is not None:
             lengths_within("key_lengths", key_lengths, *x.shape[:2])
             key_lengths = key_lengths.to(x.device)
-        for block in self.blocks:
-            x = block(x, key_lengths)
+        for block, sums in zip(self.blocks, self._read(memory, x.shape[0]), strict=True):
+            x = block(x, key_lengths, sums)
         return cast(Tensor, self.norm(x))
+
+    def remember(self, memory: Tensor, key_lengths: Tensor | None = None) -> Memory:
+        """The sums of each block's cross-attention over a memory, taken once.
+
+        Args:
+            memory: (B, L, E), such as an encoder's outputs.
+            key_lengths: (B,) int in 0..L, each memory's own length; all L by default.
+
+        Returns:
+            For each block a `LinearAttentionState`, of a size that does not depend on L; they fork
+            by `index_select` as states do.
+
+        Raises:
+            ValueError: a model without cross-attention, another shape, lengths out of 0..L.
+        """
+        if not self.config.cross_attention:
+            wanted, got = "cross_attention=True in the configuration", "False"
+            raise ValueError(expected("a memory", wanted, got))
+        check_vector_sequences(memory, self.config.embed_dim)
+        if key_lengths is not None:
+            lengths_within("key_lengths", key_lengths, *memory.shape[:2])
+            key_lengths = key_lengths.to(memory.device)
+        layers = (cast(LinearAttention, cast(Block, block).cross) for block in self.blocks)
+        return tuple(layer.sums(memory, key_lengths) for layer in layers)
 
     def initial_state(
         self,
@@ -103,6 +140,7 @@ class Transformer(nn.Module):
         state: DecodingState | None = None,
         *,
         max_length: int | None = None,
+        memory: Memory | None = None,
     ) -> tuple[Tensor, DecodingState]:
         """Whole prompts at once, and the state that each prompt alone would leave.
 
@@ -114,6 +152,7 @@ class Transformer(nn.Module):
                 blocks came before.
             max_length: positions to allocate; softmax needs it, linear does not. By default those
                 of `state`.
+            memory: from `remember`, for a model with cross-attention.
 
         Returns:
             (B, N, E) outputs, which mean nothing past a row's length, and the state, whose position
@@ -138,20 +177,24 @@ class Transformer(nn.Module):
         after = replace(before, cursor=before.cursor.after(length, lengths), parameters=None)
         after.check_room()
         layers = []
-        for block, past in zip(self.blocks, known, strict=True):
+        read = self._read(memory, batch)
+        for block, past, sums in zip(self.blocks, known, read, strict=True):
             x, layer = cast(Block, block).prefill(
-                x, lengths, before.max_length, past, before.cursor
+                x, lengths, before.max_length, past, before.cursor, sums
             )
             layers.append(layer)
         return cast(Tensor, self.norm(x)), replace(after, layers=tuple(layers))
 
-    def step(self, x: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
+    def step(
+        self, x: Tensor, state: DecodingState, memory: Memory | None = None
+    ) -> tuple[Tensor, DecodingState]:
         """One position more for each sequence.
 
         Args:
             x: (B, E), the vectors at `state.position`.
             state: from `initial_state`, `prefill` or `step`; its tensors are updated in place
                 under `torch.no_grad`, and left as they were with gradients on.
+            memory: from `remember`, for a model with cross-attention; it stays as it is.
 
         Returns:
             (B, E) outputs at that position, and the next state.
@@ -165,12 +208,13 @@ class Transformer(nn.Module):
         self._check_causal("step")
         self._check_single("step")
         check_vectors(x, self.config.embed_dim)
-        self._check_layers(state)
+        check_layers(state, len(self.blocks))
         state.check_step(x.shape[0])
         cursor = state.cursor
         layers = []
-        for block, layer in zip(self.blocks, state.layers, strict=True):
-            x, layer = cast(Block, block).step(x, layer, cursor)
+        read = self._read(memory, x.shape[0])
+        for block, layer, sums in zip(self.blocks, state.layers, read, strict=True):
+            x, layer = cast(Block, block).step(x, layer, cursor, sums)
             layers.append(layer)
         state = DecodingState(tuple(layers), cursor.advanced(), state.max_length)
         return cast(Tensor, self.norm(x)), state
@@ -214,6 +258,23 @@ class Transformer(nn.Module):
         values = exact_keys("the description of a Transformer", values, ["transformer"])
         return cls(TransformerConfig.from_dict(values["transformer"]))
 
+    def _read(self, memory: Memory | None, batch: int) -> Sequence[LinearAttentionState | None]:
+        """The sums that each block reads; None where it reads none."""
+        layers = len(self.blocks)
+        if not self.config.cross_attention and memory is None:
+            return [None] * layers
+        if not self.config.cross_attention:
+            wanted, got = "none for a model without cross-attention", "one"
+            raise ValueError(expected("memory", wanted, got))
+        advice = "call remember(encoder outputs) once and pass what it returns"
+        if memory is None:
+            raise ValueError(expected("memory", f"the sums of {layers} blocks", "none", advice))
+        if len(memory) != layers or any(sums.s.shape[0] != batch for sums in memory):
+            wanted = f"the sums of {layers} blocks for {batch} sequences"
+            batches = [sums.s.shape[0] for sums in memory]
+            raise ValueError(expected("memory", wanted, f"sums for {batches} sequences", advice))
+        return memory
+
     def check_state(self, state: DecodingState) -> None:
         """Refuses a state of another model, dtype or device.
 
@@ -221,19 +282,7 @@ class Transformer(nn.Module):
             ValueError: with what was expected and what came.
             TypeError: no DecodingState.
         """
-        self._check_layers(state)
-        wanted, got = shape_of(self.initial_state(1, max_length=1)), shape_of(state)
-        for index, (own, other) in enumerate(zip(wanted, got, strict=True)):
-            if own != other:
-                what, advice = f"layer {index} of the state", "pass a state of this model"
-                raise ValueError(expected(what, own, other, advice))
-
-    def _check_layers(self, state: DecodingState) -> None:
-        if not isinstance(state, DecodingState):
-            raise TypeError(expected("state", "a DecodingState", f"a {type(state).__name__}"))
-        if len(state.layers) != len(self.blocks):
-            got, advice = f"{len(state.layers)} layers", "pass a state of this model"
-            raise ValueError(expected("state", f"{len(self.blocks)} layers", got, advice))
+        check_fits(state, self.initial_state(1, max_length=1))
 
     def _continued(self, state: DecodingState, batch: int, max_length: int | None) -> DecodingState:
         """A state to go on from, with the room asked for."""

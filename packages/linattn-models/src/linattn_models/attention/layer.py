@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor
 
@@ -112,6 +112,18 @@ class LinearAttention(LinearHeads):
         if not return_state:
             return self.join(heads)
         return self.join(heads[0]), heads[1]
+
+    def sums(self, memory: Tensor, key_lengths: Tensor | None = None) -> LinearAttentionState:
+        """The sums over a memory (B, L, E), which `read` needs in its place: taken once."""
+        _, sums = self(memory[:, :0], memory, key_lengths=key_lengths, return_state=True)
+        return cast(LinearAttentionState, sums)
+
+    def read(self, query: Tensor, sums: LinearAttentionState) -> Tensor:
+        """Cross-attention to a memory by its sums alone: (B, N, E) -> (B, N, E).
+
+        Cost: the same whatever the memory's length.
+        """
+        return cast(Tensor, self(query, query[:, :0], state=sums))
 
     def initial_state(self, batch: int) -> LinearAttentionState:
         """The state before the first position, on the device and for the dtype of the weights."""

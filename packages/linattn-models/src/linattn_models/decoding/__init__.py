@@ -4,6 +4,7 @@ generate     the mixin that gives models `generate` and `stream`; chooses the pr
 packed       a cache of compiled decoders, packed again when their models have changed
 compile      `compile_decoder`: a native decoder on the CPU, recorded steps on a GPU
 native       a compiled decoder with the interface of the model; draws fused into steps
+vectors      the same for a model of vectors
 drawing      the arguments of `generate`, and the loop over tokens
 beams        `beam_search`: the likeliest sequences
 predictors   the next token by a step from a state, or by a run of all tokens
@@ -18,9 +19,10 @@ model        the protocols by which all of this knows a model
 from linattn_models.decoding.beams import Hypotheses
 from linattn_models.decoding.compile import compile_decoder
 from linattn_models.decoding.generate import DECODERS, Generation, choose_decoder, choose_method
-from linattn_models.decoding.native import CompiledDecoder, CompiledTransformer, FusedPredictor
+from linattn_models.decoding.native import CompiledDecoder, FusedPredictor
 from linattn_models.decoding.prompts import Prompt, check_length, default_length
 from linattn_models.decoding.sampling import Sampling
+from linattn_models.decoding.vectors import CompiledTransformer
 
 __all__ = [
     "DECODERS",

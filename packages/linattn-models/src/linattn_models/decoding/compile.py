@@ -9,8 +9,9 @@ from linattn_core.decoding import WEIGHTS, CannotCompile, DecoderDescription, Na
 from linattn_core.errors import expected
 from linattn_models.decoding.graph import GraphDecoder
 from linattn_models.decoding.model import DescribedModel, TokenModel, VectorModel
-from linattn_models.decoding.native import CompiledDecoder, CompiledTransformer
+from linattn_models.decoding.native import CompiledDecoder
 from linattn_models.decoding.recording import CudaGraphRecorder, Recorder
+from linattn_models.decoding.vectors import CompiledTransformer
 from linattn_models.heads.base import Drawn
 from linattn_models.validation import at_least, one_of
 

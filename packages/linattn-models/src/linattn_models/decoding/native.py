@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import NoReturn, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -12,13 +12,13 @@ from torch import Tensor
 from linattn_core import LinearAttentionState
 from linattn_core.decoding import Draw, NativeDecoder
 from linattn_core.errors import expected
-from linattn_models.config import TransformerConfig
 from linattn_models.decoding.beams import Searching
 from linattn_models.decoding.drawing import Drawing
 from linattn_models.decoding.model import TokenModel
 from linattn_models.decoding.predictors import Begin, prefilled, within_room
 from linattn_models.decoding.prompts import Prompt
 from linattn_models.decoding.sampling import Sampling
+from linattn_models.decoding.vectors import Compiled, advanced, layers_of
 from linattn_models.heads.base import (
     Drawn,
     check_sequences,
@@ -31,99 +31,18 @@ from linattn_models.state import (
     Cursor,
     DecodingState,
     check_end,
+    check_fits,
     check_positions,
-    check_prompts,
     known_parameters,
     less_one,
     room_for,
-    zero_states,
 )
 from linattn_models.validation import (
-    at_least,
-    check_vector_sequences,
-    check_vectors,
     lengths_within,
 )
 
 
-class _Compiled:
-    """What decoders of tokens and of vectors share.
-
-    Attributes:
-        config: of the layers.
-        weights: the dtype of their matrices.
-        native: the packed weights and their steps; see `NativeDecoder`.
-    """
-
-    def __init__(
-        self, config: TransformerConfig, weights: str, native: NativeDecoder, device: torch.device
-    ) -> None:
-        self.config = config
-        self.weights = weights
-        self.native = native
-        self._device = device
-
-    @property
-    def device(self) -> torch.device:
-        """Where inputs, outputs and states are."""
-        return self._device
-
-    def __repr__(self) -> str:
-        packed = f"{self.weights} weights, {self.native.nbytes:,} bytes"
-        return f"{type(self).__name__}({packed}, {self.native.instruction_set})"
-
-    def __reduce__(self) -> NoReturn:
-        wanted, advice = "no copying or pickling", "save the model and compile it where it is used"
-        raise TypeError(expected(f"a {type(self).__name__}", wanted, "one of them", advice))
-
-    def _zeros(self, batch: int) -> tuple[LinearAttentionState, ...]:
-        config = self.config
-        heads, dim = config.num_heads, config.head_dim
-        return zero_states(config.num_layers, batch, heads, dim, self.device)
-
-
-class CompiledTransformer(_Compiled):
-    """The decoding interface of a `Transformer`: (B, E) -> (B, E), with the state updated in place.
-
-    Later changes of the model's weights do not reach it. Nothing that it returns has a gradient.
-    """
-
-    def initial_state(self, batch: int, *, max_length: int | None = None) -> DecodingState:
-        """The state before the first position, as the model's own."""
-        at_least("batch", batch, 1)
-        if max_length is not None:
-            at_least("max_length", max_length, 1)
-        return DecodingState(self._zeros(batch), START, max_length)
-
-    def prefill(
-        self, x: Tensor, lengths: Tensor | None = None, *, max_length: int | None = None
-    ) -> tuple[Tensor, DecodingState]:
-        """As `Transformer.prefill`."""
-        check_vector_sequences(x, self.config.embed_dim)
-        self._check_place(x)
-        batch, length = x.shape[:2]
-        check_prompts(length, max_length)
-        if lengths is not None:
-            lengths_within("lengths", lengths, batch, length)
-            lengths = lengths.to(self.device, torch.int64)
-        state = DecodingState(self._zeros(batch), START.after(length, lengths), max_length)
-        return self.native.prefill(x.detach(), lengths, _layers(state)), state
-
-    def step(self, x: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
-        """As `Transformer.step`, the state updated in place whether gradients are on or not."""
-        check_vectors(x, self.config.embed_dim)
-        self._check_place(x)
-        state.check_step(x.shape[0])
-        y, _ = self.native.step(x.detach(), state.position, _layers(state), None)
-        return y, _advanced(state)
-
-    def _check_place(self, x: Tensor) -> None:
-        if x.dtype != torch.float32 or x.device != self.device:
-            got = f"{x.dtype} on {x.device}"
-            raise TypeError(expected("x", f"float32 on {self.device}", got, "convert it by .to()"))
-
-
-class CompiledDecoder(_Compiled, Drawing, Searching):
+class CompiledDecoder(Compiled, Drawing, Searching):
     """The decoding interface of an `AutoregressiveTransformer`, each call one native call.
 
     States are those of the model: either takes over from the other at any position. Later changes
@@ -172,6 +91,10 @@ class CompiledDecoder(_Compiled, Drawing, Searching):
         room = room_for(max_length, self.longest)
         self._check_device(tokens)
         if state is not None:
+            check_fits(state, DecodingState(self._zeros(1), START))
+            if state.batch != tokens.shape[0]:
+                wanted, got = f"sequences for the prompts' {tokens.shape[0]} rows", state.batch
+                raise ValueError(expected("state", wanted, got))
             return self._extend(tokens, lengths, state.clone(), room)
         check_sequences(self.head, tokens, 0, less_one(room))
         batch, length = tokens.shape[:2]
@@ -197,8 +120,8 @@ class CompiledDecoder(_Compiled, Drawing, Searching):
     def step(self, token: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
         """As `AutoregressiveTransformer.step`, the state updated in place in any case."""
         self._check_step(token, state)
-        parameters, _ = self.native.step(token, self._place(state), _layers(state), None)
-        return _predicted(parameters, _advanced(state))
+        parameters, _ = self.native.step(token, self._place(state), layers_of(state), None)
+        return _predicted(parameters, advanced(state))
 
     def step_and_sample(
         self,
@@ -227,8 +150,8 @@ class CompiledDecoder(_Compiled, Drawing, Searching):
             drawn = self.head.sample(parameters, temperature=temperature, generator=generator)
             return parameters, drawn, state
         draw = self._draw(self._drawn, state, temperature, generator)
-        parameters, next_token = self.native.step(token, self._place(state), _layers(state), draw)
-        _, state = _predicted(parameters, _advanced(state))
+        parameters, next_token = self.native.step(token, self._place(state), layers_of(state), draw)
+        _, state = _predicted(parameters, advanced(state))
         return parameters, cast(Tensor, next_token), state
 
     def predictor(self, method: str, decoder: str | CompiledDecoder, prompt: Prompt) -> Begin:
@@ -257,7 +180,6 @@ class CompiledDecoder(_Compiled, Drawing, Searching):
     ) -> tuple[Tensor, DecodingState]:
         """Steps through tokens; the state is updated in place."""
         check_sequences(self.head, tokens, 0, None)
-        _layers(state)
         if lengths is not None:
             lengths_within("lengths", lengths, *tokens.shape[:2])
             lengths = lengths.to(self.device, torch.int64)
@@ -284,7 +206,7 @@ class CompiledDecoder(_Compiled, Drawing, Searching):
         generator: torch.Generator | None,
     ) -> Draw:
         """The head's random numbers, in the decoder's own tensors where it has some."""
-        draw = self.native.noise(_layers(state), temperature)
+        draw = self.native.noise(layers_of(state), temperature)
         if draw is None:
             like = state.layers[0][0]
             return head.noise((state.batch,), temperature, generator, like=like)
@@ -351,7 +273,7 @@ class FusedPredictor:
     def _reserved(self, state: DecodingState) -> DecodingState:
         """The state where the decoder steps it fastest."""
         layers = self.decoder.empty_states(state.batch, self)
-        for own, other in zip(layers, _layers(state), strict=True):
+        for own, other in zip(layers, layers_of(state), strict=True):
             own.s.copy_(other.s)
             own.z.copy_(other.z)
         return replace(state, layers=layers)
@@ -368,7 +290,7 @@ def _cut(lengths: Tensor, first: int) -> tuple[Tensor, Tensor]:
 
 def _with_rows(state: DecodingState, rows: Tensor, other: DecodingState) -> DecodingState:
     """The state with some rows, in place, as another has them."""
-    for own, new in zip(_layers(state), _layers(other), strict=True):
+    for own, new in zip(layers_of(state), layers_of(other), strict=True):
         own.s.index_copy_(0, rows, new.s)
         own.z.index_copy_(0, rows, new.z)
     position = state.cursor.rows(state.batch, rows.device).clone()
@@ -376,15 +298,3 @@ def _with_rows(state: DecodingState, rows: Tensor, other: DecodingState) -> Deco
     parameters = cast(Tensor, state.parameters).clone()
     parameters[rows] = cast(Tensor, other.parameters)
     return replace(state, cursor=Cursor.at(position), parameters=parameters)
-
-
-def _layers(state: DecodingState) -> tuple[LinearAttentionState, ...]:
-    for layer in state.layers:
-        if not isinstance(layer, LinearAttentionState):
-            wanted = "a LinearAttentionState to step from"
-            raise TypeError(expected("a layer's state", wanted, f"a {type(layer).__name__}"))
-    return cast(tuple[LinearAttentionState, ...], state.layers)
-
-
-def _advanced(state: DecodingState) -> DecodingState:
-    return replace(state, cursor=state.cursor.advanced())

@@ -14,6 +14,9 @@ from linattn_models.decoding.model import Drawable
 from linattn_models.heads import Categorical, Head
 from linattn_models.heads.base import at_least_single, checked_temperature
 
+# Steps on an accelerator after which they are checked: a stream may have no end.
+_MOST_UNREAD = 4096
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -61,13 +64,13 @@ class Sampling:
 class NanCheck:
     """Refuses parameters that are NaN and names the first such step.
 
-    On the CPU at once. On an accelerator when all steps are done: reading a number at each step
-    would wait for the device each time.
+    On the CPU at once. On an accelerator after many steps, or when all are done: reading a number
+    at each step would wait for the device each time.
     """
 
     def __init__(self) -> None:
         self._steps = 0
-        self._largest: list[Tensor] = []
+        self._largest: list[Tensor] = []  # of the last steps
 
     def add(self, parameters: Tensor) -> None:
         """Takes the parameters (B, P) of the next step."""
@@ -77,13 +80,17 @@ class NanCheck:
         elif math.isnan(largest):
             _refuse(self._steps)
         self._steps += 1
+        if len(self._largest) == _MOST_UNREAD:
+            self.finish()
 
     def finish(self) -> None:
         """Reads what was not read yet."""
         if self._largest:
-            for step, largest in enumerate(torch.stack(self._largest).tolist()):
+            first = self._steps - len(self._largest)
+            for step, largest in enumerate(torch.stack(self._largest).tolist(), first):
                 if math.isnan(largest):
                     _refuse(step)
+            self._largest.clear()
 
 
 def _refuse(step: int) -> None:

@@ -10,6 +10,8 @@ checks           positions that there is room for
 from linattn_models.state.cache import KeyValueCache, LayerState, zero_states
 from linattn_models.state.checks import (
     check_end,
+    check_fits,
+    check_layers,
     check_positions,
     check_prompts,
     known_parameters,
@@ -17,7 +19,7 @@ from linattn_models.state.checks import (
     room_for,
 )
 from linattn_models.state.cursor import START, Cursor
-from linattn_models.state.decoding_state import DecodingState, shape_of
+from linattn_models.state.decoding_state import DecodingState
 
 __all__ = [
     "START",
@@ -26,11 +28,12 @@ __all__ = [
     "KeyValueCache",
     "LayerState",
     "check_end",
+    "check_fits",
+    "check_layers",
     "check_positions",
     "check_prompts",
     "known_parameters",
     "less_one",
     "room_for",
-    "shape_of",
     "zero_states",
 ]

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from linattn_core.errors import expected
 from linattn_models.state.cursor import Cursor
-from linattn_models.state.decoding_state import DecodingState
+from linattn_models.state.decoding_state import DecodingState, shape_of
 from linattn_models.validation import at_least
 
 
@@ -47,6 +47,29 @@ def known_parameters(state: DecodingState, length: int, lengths: Tensor | None) 
         advice = "pass at least one token for each sequence"
         raise ValueError(expected("a state without new tokens", wanted, "another", advice))
     return state.parameters
+
+
+def check_layers(state: object, layers: int) -> None:
+    """Refuses what is no state, or one of another number of layers."""
+    if not isinstance(state, DecodingState):
+        raise TypeError(expected("state", "a DecodingState", f"a {type(state).__name__}"))
+    if len(state.layers) != layers:
+        got, advice = f"{len(state.layers)} layers", "pass a state of this model"
+        raise ValueError(expected("state", f"{layers} layers", got, advice))
+
+
+def check_fits(state: DecodingState, own: DecodingState) -> None:
+    """Refuses a state of another model, dtype or device than a model's own.
+
+    Raises:
+        ValueError: with what was expected and what came.
+        TypeError: no DecodingState.
+    """
+    check_layers(state, len(own.layers))
+    for index, (wanted, got) in enumerate(zip(shape_of(own), shape_of(state), strict=True)):
+        if wanted != got:
+            what, advice = f"layer {index} of the state", "pass a state of this model"
+            raise ValueError(expected(what, wanted, got, advice))
 
 
 def less_one(positions: int | None) -> int | None:

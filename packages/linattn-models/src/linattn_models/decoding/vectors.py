@@ -1,0 +1,116 @@
+"""What compiled decoders share, and the one of vectors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NoReturn, cast
+
+import torch
+from torch import Tensor
+
+from linattn_core import LinearAttentionState
+from linattn_core.decoding import NativeDecoder
+from linattn_core.errors import expected
+from linattn_models.config import TransformerConfig
+from linattn_models.state import START, DecodingState, check_prompts, zero_states
+from linattn_models.validation import (
+    at_least,
+    check_vector_sequences,
+    check_vectors,
+    lengths_within,
+)
+
+
+class Compiled:
+    """What decoders of tokens and of vectors share.
+
+    Attributes:
+        config: of the layers.
+        weights: the dtype of their matrices.
+        native: the packed weights and their steps; see `NativeDecoder`.
+    """
+
+    def __init__(
+        self, config: TransformerConfig, weights: str, native: NativeDecoder, device: torch.device
+    ) -> None:
+        self.config = config
+        self.weights = weights
+        self.native = native
+        self._device = device
+
+    @property
+    def device(self) -> torch.device:
+        """Where inputs, outputs and states are."""
+        return self._device
+
+    def __repr__(self) -> str:
+        packed = f"{self.weights} weights, {self.native.nbytes:,} bytes"
+        return f"{type(self).__name__}({packed}, {self.native.instruction_set})"
+
+    def __reduce__(self) -> NoReturn:
+        wanted, advice = "no copying or pickling", "save the model and compile it where it is used"
+        raise TypeError(expected(f"a {type(self).__name__}", wanted, "one of them", advice))
+
+    def _zeros(self, batch: int) -> tuple[LinearAttentionState, ...]:
+        config = self.config
+        heads, dim = config.num_heads, config.head_dim
+        return zero_states(config.num_layers, batch, heads, dim, self.device)
+
+
+class CompiledTransformer(Compiled):
+    """The decoding interface of a `Transformer`: (B, E) -> (B, E), with the state updated in place.
+
+    Later changes of the model's weights do not reach it. Nothing that it returns has a gradient.
+    """
+
+    def initial_state(self, batch: int, *, max_length: int | None = None) -> DecodingState:
+        """The state before the first position, as the model's own."""
+        at_least("batch", batch, 1)
+        if max_length is not None:
+            at_least("max_length", max_length, 1)
+        return DecodingState(self._zeros(batch), START, max_length)
+
+    def prefill(
+        self, x: Tensor, lengths: Tensor | None = None, *, max_length: int | None = None
+    ) -> tuple[Tensor, DecodingState]:
+        """As `Transformer.prefill`."""
+        check_vector_sequences(x, self.config.embed_dim)
+        self._check_place(x)
+        batch, length = x.shape[:2]
+        check_prompts(length, max_length)
+        if lengths is not None:
+            lengths_within("lengths", lengths, batch, length)
+            lengths = lengths.to(self.device, torch.int64)
+        state = DecodingState(self._zeros(batch), START.after(length, lengths), max_length)
+        return self.native.prefill(x.detach(), lengths, layers_of(state)), state
+
+    def step(self, x: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
+        """As `Transformer.step`, the state updated in place whether gradients are on or not."""
+        check_vectors(x, self.config.embed_dim)
+        self._check_place(x)
+        state.check_step(x.shape[0])
+        y, _ = self.native.step(x.detach(), state.position, layers_of(state), None)
+        return y, advanced(state)
+
+    def _check_place(self, x: Tensor) -> None:
+        if x.dtype != torch.float32 or x.device != self.device:
+            got = f"{x.dtype} on {x.device}"
+            raise TypeError(expected("x", f"float32 on {self.device}", got, "convert it by .to()"))
+
+
+def layers_of(state: DecodingState) -> tuple[LinearAttentionState, ...]:
+    """The layers of a state, all of which are sums.
+
+    Raises:
+        TypeError: a key/value cache.
+    """
+    for layer in state.layers:
+        if not isinstance(layer, LinearAttentionState):
+            wanted = "a LinearAttentionState to step from"
+            raise TypeError(expected("a layer's state", wanted, f"a {type(layer).__name__}"))
+    return cast(tuple[LinearAttentionState, ...], state.layers)
+
+
+def advanced(state: DecodingState) -> DecodingState:
+    """The state one position later, of the same memory."""
+    return replace(state, cursor=state.cursor.advanced())

@@ -1,0 +1,108 @@
+"""An encoder and a decoder that reads the encoder's outputs by sums that are taken once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from torch import Tensor, nn
+
+from linattn_core.errors import expected
+from linattn_models.config import TransformerConfig
+from linattn_models.state import DecodingState
+from linattn_models.transformer import Memory, Transformer
+from linattn_models.validation import exact_keys
+
+
+class EncoderDecoder(nn.Module):
+    """Vectors of a source and of a target in, vectors of the target out.
+
+    The encoder sees its whole source. Each block of the decoder attends to the target so far and,
+    by linear attention, to the encoder's outputs. Both are recurrent: a step costs the same
+    whatever the lengths of source and target, and neither is kept.
+
+    Args:
+        encoder: a configuration that is not causal.
+        decoder: a causal configuration with `cross_attention=True`, of the same embed_dim.
+
+    Attributes:
+        encoder, decoder: each a `Transformer`.
+
+    Raises:
+        ValueError: configurations that do not fit.
+    """
+
+    def __init__(self, encoder: TransformerConfig, decoder: TransformerConfig) -> None:
+        super().__init__()
+        if encoder.is_causal or encoder.cross_attention:
+            got = f"is_causal={encoder.is_causal}, cross_attention={encoder.cross_attention}"
+            wanted = "is_causal=False and cross_attention=False"
+            raise ValueError(expected("the encoder", wanted, got))
+        if not (decoder.is_causal and decoder.cross_attention):
+            got = f"is_causal={decoder.is_causal}, cross_attention={decoder.cross_attention}"
+            wanted = "is_causal=True and cross_attention=True"
+            raise ValueError(expected("the decoder", wanted, got))
+        if encoder.embed_dim != decoder.embed_dim:
+            wanted = f"the encoder's embed_dim {encoder.embed_dim}"
+            raise ValueError(expected("the decoder", wanted, decoder.embed_dim))
+        self.encoder = Transformer(encoder)
+        self.decoder = Transformer(decoder)
+
+    def forward(
+        self,
+        source: Tensor,
+        target: Tensor,
+        source_lengths: Tensor | None = None,
+        target_lengths: Tensor | None = None,
+    ) -> Tensor:
+        """All positions of the target at once.
+
+        Args:
+            source: (B, L, E).
+            target: (B, N, E); position i of the result sees targets 0 to i.
+            source_lengths, target_lengths: (B,) int; what lies beyond is padding.
+
+        Returns:
+            (B, N, E).
+
+        Raises:
+            ValueError: another shape, or lengths out of range.
+        """
+        memory = self.remember(source, source_lengths)
+        return cast(Tensor, self.decoder(target, target_lengths, memory))
+
+    def remember(self, source: Tensor, lengths: Tensor | None = None) -> Memory:
+        """What the decoder needs of a source (B, L, E): sums, for each block one state."""
+        return self.decoder.remember(self.encoder(source, lengths), lengths)
+
+    def prefill(
+        self,
+        target: Tensor,
+        memory: Memory,
+        lengths: Tensor | None = None,
+        state: DecodingState | None = None,
+        *,
+        max_length: int | None = None,
+    ) -> tuple[Tensor, DecodingState]:
+        """As `Transformer.prefill` of the decoder, which reads `memory`."""
+        return self.decoder.prefill(target, lengths, state, max_length=max_length, memory=memory)
+
+    def step(self, x: Tensor, state: DecodingState, memory: Memory) -> tuple[Tensor, DecodingState]:
+        """As `Transformer.step` of the decoder, which reads `memory`: (B, E) -> (B, E)."""
+        return self.decoder.step(x, state, memory)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The settings that rebuild the model without its weights, as JSON values."""
+        parts = {"encoder": self.encoder, "decoder": self.decoder}
+        return {name: part.config.to_dict() for name, part in parts.items()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> EncoderDecoder:
+        """A model with fresh weights of the shape that `to_dict` described.
+
+        Raises:
+            ValueError: a key that is unknown or missing, or a value out of range.
+        """
+        keys = ("encoder", "decoder")
+        values = exact_keys("the description of an EncoderDecoder", values, keys)
+        return cls(*(TransformerConfig.from_dict(values[key]) for key in keys))
