@@ -16,7 +16,7 @@ import torch
 
 from linattn_core.registry import named
 
-from .minimum import required
+from .minimum import COMPLETE, required
 from .places import device_of, differentiates, usable_backends
 
 # The CUDA kernels emulated, in each schedule: a block walks a sequence, several share it, or they
@@ -45,8 +45,8 @@ def pytest_runtest_call(item: pytest.Function) -> Generator[None]:
     """What a backend without gradients refuses is skipped, with its sentence.
 
     But for the minimum that each has to pass, or refusals could empty the suite. In modules of
-    arguments that a backend may lack (`MAY_REFUSE`) so are the refusals of every backend but the
-    reference.
+    arguments that a backend may lack (`MAY_REFUSE`) so are the refusals of every backend that is
+    not `COMPLETE`.
     """
     try:
         return (yield)
@@ -54,7 +54,7 @@ def pytest_runtest_call(item: pytest.Function) -> Generator[None]:
         name = getattr(item, "funcargs", {}).get("backend")
         if name is None or f"{name!r} refuses" not in str(error):
             raise
-        optional = getattr(item.module, "MAY_REFUSE", False) and name != "reference"
+        optional = getattr(item.module, "MAY_REFUSE", False) and name not in COMPLETE
         if differentiates(name) and not optional:
             raise
         if not optional and required(item.originalname, item.callspec.params):

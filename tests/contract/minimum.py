@@ -21,6 +21,9 @@ FORWARD_ONLY = frozenset(
     }
 )
 
+# These refuse no call on their device: what modules with `MAY_REFUSE` ask of them is not skipped.
+COMPLETE = frozenset({"reference", "cpu"})
+
 
 def required(name: str, parameters: Mapping[str, Any]) -> bool:
     """Whether a backend without gradients may not refuse what this test calls."""

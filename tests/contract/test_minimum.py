@@ -10,7 +10,7 @@ import pytest
 
 from . import conftest
 from .cases import Case
-from .minimum import FORWARD_ONLY, required
+from .minimum import COMPLETE, FORWARD_ONLY, required
 
 
 def test_every_name_is_a_test_of_the_suite() -> None:
@@ -38,13 +38,28 @@ def test_a_refusal_of_the_minimum_fails(
     name: str, outcome: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(conftest, "differentiates", lambda backend: False)
+    refuse("lazy", name, None, outcome)
+
+
+@pytest.mark.parametrize("name", [*sorted(COMPLETE), "lazy"])
+def test_a_complete_backend_may_refuse_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conftest, "differentiates", lambda backend: True)
+    optional = SimpleNamespace(MAY_REFUSE=True)
+    outcome = ValueError if name in COMPLETE else pytest.skip.Exception
+    refuse(name, "test_any_combination", optional, outcome)
+
+
+def refuse(
+    backend: str, test: str, module: SimpleNamespace | None, outcome: type[BaseException]
+) -> None:
+    """Runs a test whose call the backend refuses; the outcome is a failure or a skip."""
     item = SimpleNamespace(
-        funcargs={"backend": "lazy"},
-        originalname=name,
+        funcargs={"backend": backend},
+        originalname=test,
         callspec=SimpleNamespace(params={}),
-        module=None,
+        module=module,
     )
     running = conftest.pytest_runtest_call(item)
     next(running)
-    with pytest.raises(outcome, match="'lazy' refuses this call"):
-        running.throw(ValueError("backend 'lazy' refuses this call: it is tired."))
+    with pytest.raises(outcome, match=f"{backend!r} refuses this call"):
+        running.throw(ValueError(f"backend {backend!r} refuses this call: it is tired."))

@@ -47,6 +47,17 @@ for instruction_set in linattn_cpu.instruction_sets():
                     out = linear_attention(*leaves, is_causal=causal, backend="cpu")
                     torch.autograd.grad(out, leaves, g)
                 kind = torch.float64 if dtype == torch.float64 else torch.float32
+                few = [make(1, 1, n, d), make(1, 1, n, m)]  # of both query heads
+                mask = guarded(1, n, dtype=torch.bool, at_end=at_end)
+                mask[:, ::3] = False
+                decay = guarded(1, 1, n, dtype=kind, at_end=at_end).neg_()
+                for causal, extra in ((True, {"log_decay": decay}), (False, {})):
+                    leaves = [x.detach().requires_grad_() for x in (q, *few)]
+                    out = linear_attention(
+                        *leaves, is_causal=causal, attn_mask=mask, enable_gqa=True, backend="cpu",
+                        **extra,
+                    )
+                    torch.autograd.grad(out, leaves, g)
                 state = LinearAttentionState(
                     guarded(1, 2, d, m, dtype=kind, at_end=at_end),
                     guarded(1, 2, d, dtype=kind, at_end=at_end),

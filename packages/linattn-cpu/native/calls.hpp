@@ -31,7 +31,7 @@ struct State {
 struct Attention {
     Tensor4 query, key, value;  // (B, H, N, D), (B, H_kv, L, D), (B, H_kv, L, M)
     std::int64_t batch, heads, queries, keys, dim, value_dim;
-    std::int64_t kv_heads;  // H_kv, of which H is a multiple: query head h reads key head h / (H / H_kv)
+    std::int64_t kv_heads;            // H_kv: query head h reads key/value head h / (H / H_kv)
     const std::int64_t* key_lengths;  // (B), or null
     const std::uint8_t* mask;         // (B, L), contiguous, 0 where a key does not exist, or null
     const std::int64_t* cu_seqlens;   // (sequences + 1), or null: then there are `batch` sequences
@@ -55,26 +55,27 @@ struct AttentionForward : Attention {
 struct AttentionBackward : Attention {
     Tensor4 grad_out;             // (B, H, N, M), value_dtype
     const void* grad_normalizer;  // (B, H, N), contiguous, accumulation dtype, or null
-    State grad_last;   // of `last`
-    State state;       // causal: `initial`; otherwise the sums over the keys
-    const void* out;   // as the forward pass wrote them
+    State grad_last;              // of `last`
+    State state;                  // causal: `initial`; otherwise the sums over the keys
+    const void* out;              // as the forward pass wrote them
     const void* normalizer;
-    void* grad_query;    // (B, H, N, D), query_dtype
-    void* grad_key;      // (B, H_kv, L, D), query_dtype
-    void* grad_value;    // (B, H_kv, L, M), value_dtype
+    void* grad_query;  // (B, H, N, D), query_dtype
+    void* grad_key;    // (B, H_kv, L, D), query_dtype
+    void* grad_value;  // (B, H_kv, L, M), value_dtype
     State grad_initial;
     void* grad_log_decay;  // (B, H_kv, L), accumulation dtype, or null where nothing decays
-    void* scratch;       // (B, H, N) in the accumulation dtype, for whatever the kernel wants
+    void* scratch;         // (B, H, N) in the accumulation dtype, for whatever the kernel wants
 };
 
 // One decoding step: s += phi(k) v^T, z += phi(k), out = phi(q)^T s / (phi(q)^T z + eps), once s and z are multiplied
 // by exp(log_decay). The tensors have no length: their `position` stride means nothing. The state has any strides.
 struct Step {
-    Tensor4 query, key, value;          // (B, H, D), (B, H_kv, D), (B, H_kv, M)
-    Tensor4 s, z;                       // s: `position` is the stride of D and `dim` that of M
-    const std::int64_t* state_indices;  // (B), the slot of each row in s and z, or -1 for an empty row; null: its number
-    const void* log_decay;              // (B, H_kv), accumulation dtype, or null
-    void* out;                          // (B, H, M), contiguous, value_dtype
+    Tensor4 query, key, value;  // (B, H, D), (B, H_kv, D), (B, H_kv, M)
+    Tensor4 s, z;               // s: `position` is the stride of D and `dim` that of M
+    void* out;                  // (B, H, M), contiguous, value_dtype
+    const void* log_decay;      // (B, H_kv), accumulation dtype, or null
+    // (B), where in s and z each row works, -1 for an empty row, whose output is 0; null: row b works on b.
+    const std::int64_t* state_indices;
     std::int64_t batch, heads, kv_heads, dim, value_dim;
     Dtype query_dtype, value_dtype;
     FeatureMap map;

@@ -17,10 +17,8 @@ namespace {
 // What the shared tables do not have.
 const FieldTable<Attention>& own_fields() {
     static const FieldTable<Attention> table{
-        {"kv_heads", set<&Attention::kv_heads>},
-        {"mask", set<&Attention::mask>},
-        {"log_decay", set<&Attention::log_decay>},
-        {"normalize", set<&Attention::normalize>},
+        {"kv_heads", set<&Attention::kv_heads>},   {"mask", set<&Attention::mask>},
+        {"log_decay", set<&Attention::log_decay>}, {"normalize", set<&Attention::normalize>},
         {"threads", set<&Attention::threads>},
     };
     return table;
@@ -37,10 +35,8 @@ const FieldTable<AttentionBackward>& own_backward_fields() {
 
 const FieldTable<Step>& own_step_fields() {
     static const FieldTable<Step> table{
-        {"kv_heads", set<&Step::kv_heads>},
-        {"state_indices", set<&Step::state_indices>},
-        {"log_decay", set<&Step::log_decay>},
-        {"normalize", set<&Step::normalize>},
+        {"kv_heads", set<&Step::kv_heads>},   {"state_indices", set<&Step::state_indices>},
+        {"log_decay", set<&Step::log_decay>}, {"normalize", set<&Step::normalize>},
         {"threads", set<&Step::threads>},
     };
     return table;

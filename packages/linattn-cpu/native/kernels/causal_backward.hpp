@@ -131,8 +131,7 @@ public:
         const Item part = item.up_to(range.high);
         const GradientInputs<T> inputs(call_, part, Direction::backwards);
         const OutRows grad_key = out_rows(call_.grad_key, key_row(call_, item), call_.dim, call_.query_dtype);
-        const OutRows grad_value =
-            out_rows(call_.grad_value, key_row(call_, item), call_.value_dim, call_.value_dtype);
+        const OutRows grad_value = out_rows(call_.grad_value, key_row(call_, item), call_.value_dim, call_.value_dtype);
         const std::int64_t width = sums.s.rows, value_width = sums.s.width;
         const T* h = static_cast<const T*>(call_.scratch) + query_row(call_, item);
         transposed_.become_transpose_of(sums.s);
@@ -167,7 +166,7 @@ private:
     const AttentionBackward& call_;
 
 public:
-    const Sums<T> sums;  // G and r
+    const Sums<T> sums;                           // G and r
     const Checkpoints<T>* checkpoints = nullptr;  // read where the state decays, which sweeps do not do
 
 private:

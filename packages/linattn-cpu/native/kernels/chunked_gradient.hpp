@@ -41,8 +41,7 @@ public:
 
     void run(const Item& item, Range range) {
         const OutRows grad_key = out_rows(call_.grad_key, key_row(call_, item), call_.dim, call_.query_dtype);
-        const OutRows grad_value =
-            out_rows(call_.grad_value, key_row(call_, item), call_.value_dim, call_.value_dtype);
+        const OutRows grad_value = out_rows(call_.grad_value, key_row(call_, item), call_.value_dim, call_.value_dtype);
         const Inputs<T> inputs(call_, item, Direction::backwards);
         const std::int64_t chunks = (range.high - range.low + kChunk - 1) / kChunk;
         for (std::int64_t chunk = chunks - 1; chunk >= 0; --chunk) {
@@ -169,8 +168,12 @@ private:
 
     const ChunkDecay<T> decay_;
     const std::int64_t width_, value_width_, rows_;
-    T *const query_, *const query_columns_, *const key_, *const value_columns_, *const gradient_, *const h_,
-        *const weights_, *const scores_, *const columns_, *const inside_, *const grad_;
+    T *const query_, *const query_columns_, *const key_, *const value_columns_,
+                                                             *const gradient_, *const h_, *const weights_,
+                                                                                              *const scores_,
+                                                                                                  *const columns_,
+                                                                                                      *const inside_,
+                                                                                                          *const grad_;
     T writes_[kChunk], passing_[kChunk];
     double crossing_ = 0;  // the sum of S and z times G and r at the end of the chunk
 };

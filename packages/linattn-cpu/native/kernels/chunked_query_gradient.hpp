@@ -99,15 +99,19 @@ private:
         }
         multiply<T>({scores_, kChunk, 1, key_, width_, kChunk}, kChunk, width_, inside_, width_);
         add_into<T>(inside_, kChunk * width_, grad_);
-        store_gradients<T>(out_rows(call_.grad_query, row, call_.dim, call_.query_dtype), first, count, grad_,
-                           query_, call_.map);
+        store_gradients<T>(out_rows(call_.grad_query, row, call_.dim, call_.query_dtype), first, count, grad_, query_,
+                           call_.map);
     }
 
     const Matrix<T> transposed_;  // S^T
     const ChunkDecay<T> decay_;
     const std::int64_t width_, value_width_;
-    T *const query_, *const key_, *const value_, *const value_columns_, *const gradient_, *const out_, *const scores_,
-        *const grad_, *const inside_, *const reads_, *const partial_;
+    T *const query_, *const key_, *const value_, *const value_columns_,
+                                                     *const gradient_, *const out_, *const scores_,
+                                                                                        *const grad_,
+                                                                                            *const inside_,
+                                                                                                *const reads_,
+                                                                                                    *const partial_;
 };
 
 LINATTN_END

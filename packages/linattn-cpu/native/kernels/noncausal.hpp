@@ -156,8 +156,7 @@ public:
     void run(const Item& item, Range range) {
         const Inputs<T> inputs(call_, item);
         const OutRows grad_key = out_rows(call_.grad_key, key_row(call_, item), call_.dim, call_.query_dtype);
-        const OutRows grad_value =
-            out_rows(call_.grad_value, key_row(call_, item), call_.value_dim, call_.value_dtype);
+        const OutRows grad_value = out_rows(call_.grad_value, key_row(call_, item), call_.value_dim, call_.value_dtype);
         transposed_.become_transpose_of(sums.s);
         for (std::int64_t first = range.low; first < range.high; first += kBlock) {
             const int count = rows_at(first, range.high, kBlock);

@@ -7,8 +7,8 @@
 // folded into the total by Kahan's summation. So the error does not grow with the length, at no cost
 // where additions do not take the place of products.
 //
-// Not implemented: a decay would multiply total and rest in `sweep` before the key is added; grouped
-// heads would change `Inputs` and the schedule. linattn_core.masked has zeroed masked keys before.
+// One query reads each position, and nothing decays: calls with grouped heads or decay go chunk by chunk
+// (chunked_forward.hpp).
 #pragma once
 
 #include "inputs.hpp"

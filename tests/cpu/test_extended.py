@@ -1,0 +1,138 @@
+"""What is native alone in masks, groups, decay, states and bare sums: threads, builds, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
+from torch.testing import assert_close
+
+from linattn_core import LinearAttentionState, linear_attention, linear_attention_step
+from tests.contract.agreement import assert_within_budget
+from tests.contract.cases import Case, evaluate
+
+LONG = Case(batch=1, heads=1, queries=1_500, head_dim=9, value_dim=7)
+CUT = [
+    LONG.with_(heads=3, kv_heads=1, initial_state=True),
+    LONG.with_(heads=3, kv_heads=1, is_causal=False, initial_state=True),
+    LONG.with_(log_decay="positions", initial_state=True),
+    LONG.with_(log_decay="heads", heads=2, kv_heads=1, mask="gaps"),
+    LONG.with_(log_decay="resets", normalize=False),
+    LONG.with_(mask="gaps", is_causal=False, return_normalizer=True),
+    LONG.with_(log_decay="positions", cu_seqlens=(0, 64, 65, 1_000, 1_000, 1_500)),
+]
+# Wide heads, whose gradients go chunk by chunk without any of these, and chunks that are not full.
+BUILT = [
+    Case(heads=4, kv_heads=2, queries=75, head_dim=40, value_dim=33, mask="left"),
+    Case(log_decay="positions", queries=75, head_dim=17, value_dim=64, initial_state=True),
+    Case(is_causal=False, queries=75, mask="gaps", normalize=False, return_normalizer=True),
+    Case(queries=75, head_dim=64, value_dim=64, mask="gaps"),
+]
+
+
+@pytest.fixture(params=[1, 2, 5])
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    """Numbers of torch's threads: a sequence is cut into as many parts."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("case", CUT, ids=str)
+def test_a_sequence_cut_among_threads(case: Case, threads: int) -> None:
+    case = case.with_(dtype=torch.float64)
+    tensors, options = case.inputs(), case.options()
+    ours = evaluate(linear_attention, tensors, {**options, "backend": "cpu"})
+    theirs = evaluate(linear_attention, tensors, {**options, "backend": "reference"})
+    for name, x in theirs.items():
+        assert_close(ours[name], x, rtol=1e-9, atol=1e-9, msg=lambda m, name=name: f"{name}: {m}")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("case", BUILT, ids=str)
+def test_every_build(case: Case, dtype: torch.dtype, instruction_set: str) -> None:
+    assert_within_budget(case.with_(dtype=dtype), "cpu")
+
+
+@pytest.mark.parametrize("rate", [0.0, 1e-3, 0.1])
+def test_the_gradient_to_a_mild_decay_stays_exact(rate: float) -> None:
+    """It is carried from chunk to chunk; over 8,000 positions it errs no more than the others."""
+    case = Case(batch=1, heads=2, queries=8_000)
+    tensors = case.inputs()
+    tensors["log_decay"] = (-rate * torch.rand(1, 2, 8_000)).requires_grad_()
+    exact = evaluate(
+        linear_attention,
+        {name: x.detach().double().requires_grad_() for name, x in tensors.items()},
+        {"is_causal": True, "backend": "reference"},
+    )
+    errors = {}
+    for backend in ("cpu", "reference"):
+        got = evaluate(linear_attention, tensors, {"is_causal": True, "backend": backend})
+        difference = got["grad_log_decay"].double() - exact["grad_log_decay"]
+        errors[backend] = difference.abs().max().item()
+    slack = 16 * torch.finfo(torch.float32).eps * exact["grad_log_decay"].abs().max().item()
+    assert errors["cpu"] <= 2 * errors["reference"] + slack
+
+
+def allocated(call: Callable[[], object]) -> int:
+    """Bytes that torch allocates meanwhile, also those that it frees again."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as watched:
+        call()
+    sizes = [x.cpu_memory_usage for x in watched.events() if x.name == "[memory]"]
+    assert sizes
+    return sum(x for x in sizes if x > 0)
+
+
+def nbytes(*tensors: Tensor) -> int:
+    return sum(x.nbytes for x in tensors)
+
+
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_groups_are_not_expanded(is_causal: bool) -> None:
+    """Eight query heads read one: what is allocated has the size of the results."""
+    case = Case(batch=1, heads=8, kv_heads=1, queries=512, head_dim=32, value_dim=32)
+    leaves = [case.inputs()[x] for x in ("query", "key", "value")]
+    query, key, value = leaves
+    options = {"is_causal": is_causal, "enable_gqa": True, "backend": "cpu"}
+    out = linear_attention(*leaves, **options)
+    gradient = torch.ones_like(out)
+    results = nbytes(out, query, key, value) + 2 * out[..., 0].nbytes
+
+    took = allocated(
+        lambda: torch.autograd.grad(linear_attention(*leaves, **options), leaves, gradient)
+    )
+
+    assert took < results + nbytes(key, value)
+
+
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_masked_keys_are_not_copied(is_causal: bool) -> None:
+    case = Case(batch=1, queries=2_000, head_dim=32, value_dim=8, mask="gaps", is_causal=is_causal)
+    query, key, value = (case.inputs()[x].detach() for x in ("query", "key", "value"))
+
+    took = allocated(lambda: linear_attention(query, key, value, backend="cpu", **case.options()))
+
+    assert took < nbytes(value) + key.nbytes // 2
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (1, 0, 3, 2)], ids=str)
+def test_a_step_on_slots_of_any_strides(order: tuple[int, ...], instruction_set: str) -> None:
+    query, key, value = torch.randn(3, 6, 21), torch.randn(3, 2, 21), torch.randn(3, 2, 19)
+    options = {
+        "state_indices": torch.tensor([4, -1, 0]), "log_decay": -torch.rand(3, 2), "inplace": True,
+        "enable_gqa": True,
+    }  # fmt: skip
+    s, z = torch.rand(5, 2, 21, 19), torch.rand(5, 2, 21)
+    back = [order.index(i) for i in range(4)]
+    ours = LinearAttentionState(s.permute(order).contiguous().permute(back), z.clone())
+    theirs = LinearAttentionState(s.clone(), z.clone())
+
+    out, _ = linear_attention_step(query, key, value, ours, backend="cpu", **options)
+    expected, _ = linear_attention_step(query, key, value, theirs, backend="reference", **options)
+
+    for a, b in zip((out, *ours), (expected, *theirs), strict=True):
+        assert_close(a, b, rtol=1e-5, atol=1e-5)
