@@ -6,10 +6,10 @@ Fails if a call is beyond its budget. What backends refuse is counted, argument 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import nullcontext
 
 import torch
 from tqdm import tqdm
@@ -40,7 +40,7 @@ class Tally:
     def judge(self, seed: int, backend: str) -> None:
         """Makes one call, and counts it."""
         device = device_of(backend)
-        with nullcontext() if device in (None, "cpu") else torch.device(device):
+        with contextlib.nullcontext() if device in (None, "cpu") else torch.device(device):
             call = Drawing(seed).call()
             try:
                 wrong = complaints(call, backend)
@@ -70,13 +70,14 @@ class Tally:
 
 
 def run(calls: int, seed: int, backends: Sequence[str], most: int = 20) -> Tally:
-    """Makes calls of so many seeds on each backend, until `most` have failed."""
+    """Makes calls of so many seeds on each backend, until `most` have failed or at Ctrl-C."""
     tally = Tally()
-    for number in tqdm(range(seed, seed + calls), unit="call", disable=None):
-        for backend in backends:
-            tally.judge(number, backend)
-        if len(tally.failures) >= most:
-            break
+    with contextlib.suppress(KeyboardInterrupt):
+        for number in tqdm(range(seed, seed + calls), unit="call", mininterval=5):
+            for backend in backends:
+                tally.judge(number, backend)
+            if len(tally.failures) >= most:
+                break
     return tally
 
 

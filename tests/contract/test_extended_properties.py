@@ -213,6 +213,17 @@ def test_a_decay_of_minus_infinity_starts_anew(backend: str) -> None:
     assert not got["grad_s"].isnan().any() and not got["grad_log_decay"][:, :, 40].any()
 
 
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_without_eps_a_small_normalizer_keeps_its_digits(is_causal: bool, backend: str) -> None:
+    q, k, v = (1e-5 * x.detach().abs() for x in leaves(Case(queries=20)))
+    options = {"is_causal": is_causal, "feature_map": "identity", "return_normalizer": True}
+    _, normalizer = linear_attention(q, k, v, eps=0.0, backend=backend, **options)
+    exact = q.double() @ k.double().mT
+    exact = (exact.tril() if is_causal else exact).sum(-1)
+    assert exact.max() < 1e-7
+    assert_close(normalizer.double(), exact, rtol=1e-5, atol=0)
+
+
 def test_values_stay_within_what_was_seen(backend: str) -> None:
     """With decay the weights are a convex combination still: constants come out constant."""
     q, k, _ = (x.detach() for x in leaves(Case(queries=200)))

@@ -93,6 +93,8 @@ def test_use_backend_raises_the_refusal_and_is_over_afterwards(loopback) -> None
     linear_attention(*qkv(torch.float64))
     with pytest.raises(ValueError, match="did you mean 'loopback'"), use_backend("loopbak"):
         pass
+    with pytest.raises(TypeError, match="backend: expected a name"), use_backend(None):
+        pass
 
 
 def test_a_named_backend_that_refuses_says_why(loopback) -> None:

@@ -181,7 +181,8 @@ def linear_attention(
             have H_kv heads: nothing is expanded.
         normalize: False returns the numerator phi(Q_i)^T S_i alone.
         return_normalizer: also return phi(Q_i)^T z_i, without eps, so that other terms (a window
-            of softmax) can be joined to the sums. Its rounding is that of the sum with eps.
+            of softmax) can be joined to the sums. Its rounding is that of the sum with eps; pass
+            eps=0 where sums far below eps matter.
         eps: added to the denominator.
         backend: "auto" for the fastest that accepts the call, or the one that `use_backend` names;
             or a name from `backends()`.

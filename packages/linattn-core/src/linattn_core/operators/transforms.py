@@ -80,10 +80,8 @@ def refuse_in_place() -> NoReturn:
     Raises:
         ValueError: always.
     """
-    advice = "pass inplace=False and use the returned state"
-    raise ValueError(
-        expected("torch.func", "a step that returns its state", "inplace=True", advice)
-    )
+    wanted, advice = "a step that returns its state", "pass inplace=False"
+    raise ValueError(expected("vmap", wanted, "inplace=True", advice))
 
 
 def _check_whole(arguments: Sequence[Any], packed: int | None) -> None:
