@@ -16,7 +16,7 @@ import dataclasses
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
 
@@ -48,7 +48,7 @@ class Flags:
 
     preset: PresetName
     """smoke: seconds; laptop: minutes on two cores; paper: the paper's own numbers."""
-    recipe: tyro.conf.OmitArgPrefixes[Recipe]
+    recipe: Annotated[Recipe, tyro.conf.arg(name="")]
     out: Path | None = None
     """Folder for all of it; runs/copy_task/compare-PRESET if not given."""
     publish: Path | None = None

@@ -16,7 +16,7 @@ if __name__ == "__main__":
 
 import dataclasses
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -31,7 +31,7 @@ class Flags:
 
     preset: PresetName
     """smoke: seconds; laptop: minutes on two cores; paper: the paper's own numbers."""
-    recipe: tyro.conf.OmitArgPrefixes[Recipe]
+    recipe: Annotated[Recipe, tyro.conf.arg(name="")]
     dataset: Literal["copy"] = "copy"
     """The only one; its sequences are made as they are needed."""
     data_dir: Path | None = None

@@ -26,12 +26,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import torch
-import tyro
 from tqdm import tqdm
 
 from linattn_core.errors import expected
 from linattn_models.files import replace_file
-from linattn_models.training import plot_panels, require_at_least, run_script
+from linattn_models.training import parse_flags, plot_panels, require_at_least, run_script
 from speech.costs import benchmark_document, cost_panels
 from speech.measuring import Cost, Worker, costs, feature_speed, typical_lengths, where_it_runs
 from speech.models import APP
@@ -129,4 +128,4 @@ def as_json(
 
 
 if __name__ == "__main__":
-    run_script(lambda: main(tyro.cli(Flags, description=__doc__)))
+    run_script(lambda: main(parse_flags(Flags, description=__doc__)))

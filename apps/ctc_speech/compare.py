@@ -26,13 +26,11 @@ import math
 from pathlib import Path
 from typing import Any
 
-import tyro
-
 from linattn_core.errors import expected
 from linattn_models.files import replace_file
-from linattn_models.training import copy_records, require_at_least, run_script
+from linattn_models.training import copy_records, parse_flags, require_at_least, run_script
 from speech.comparison import Comparison, Variant, draw, results_of, variants
-from speech.corpora import BadInput, CorpusName, default_cache, load_corpus
+from speech.corpora import BadInput, CorpusFlags, CorpusName
 from speech.models import APP
 from speech.presets import ATTENTIONS, Attention, PresetName
 from speech.tables import comparison_document, comparison_table
@@ -41,26 +39,18 @@ MINUTES: dict[PresetName, float] = {"smoke": 0.02, "laptop": 40.0, "paper": 1_44
 FILES = ("results.md", "curves.png", "results.json", "timings.json")
 
 
-@dataclasses.dataclass(frozen=True)
-class Flags:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Flags(CorpusFlags):
     """Train every model within the same time, and compare."""
 
     preset: PresetName = "laptop"
     """smoke: seconds; laptop: for AN4 on one core; paper: the paper's own numbers."""
     corpus: CorpusName = "synthetic"
     """synthetic is made on this machine; the others are read from --data-dir."""
-    data_dir: Path | None = None
-    """Folder of the corpus, or with a subfolder of its name; synthetic needs none."""
-    lexicon: Path | None = None
-    """Pronunciations in CMUdict format, for a kaldi corpus whose text is words."""
-    run_commands: bool = False
-    """Run the commands in Kaldi's lists of files; only for lists that you trust."""
     bad_input: BadInput = "refuse"
     """Whether utterances that cannot be used end this, or are left out and counted."""
     utterances: int | None = None
     """Training utterances of the synthetic corpus; the preset's number if not given."""
-    cache: Path = dataclasses.field(default_factory=default_cache)
-    """Folder for features and synthesized speech."""
     attentions: tuple[Attention, ...] = ATTENTIONS
     """What is compared; lstm is the Bi-LSTM."""
     convolution: bool = False
@@ -150,18 +140,10 @@ def comparison_of(flags: Flags) -> Comparison:
     settings: dict[str, Any] = {"corpus": flags.corpus, "bad_input": flags.bad_input}
     recipe = Variant("linear").recipe(flags.preset, settings)
     settings["utterances"] = flags.utterances or recipe.utterances
-    corpus = load_corpus(
-        flags.corpus,
-        flags.data_dir,
-        cache=flags.cache,
-        lexicon=flags.lexicon,
-        bad_input=flags.bad_input,
-        run_commands=flags.run_commands,
-        utterances=settings["utterances"],
-    )
+    corpus = flags.read(flags.corpus, flags.bad_input, settings["utterances"])
     minutes = MINUTES[flags.preset] if flags.minutes is None else flags.minutes
     return Comparison(corpus, flags.preset, settings, flags.folder(), flags.cache, minutes)
 
 
 if __name__ == "__main__":
-    run_script(lambda: main(tyro.cli(Flags, description=__doc__)))
+    run_script(lambda: main(parse_flags(Flags, description=__doc__)))

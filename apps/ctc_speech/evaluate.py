@@ -17,41 +17,33 @@ if __name__ == "__main__":  # importing torch takes seconds, in which Ctrl-C is 
 import dataclasses
 import json
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import tyro
 
 from linattn_core.errors import expected
 from linattn_models.files import replace_file
-from linattn_models.training import require_at_least, run_script
-from speech.corpora import BadInput, Corpus, default_cache, load_corpus
+from linattn_models.training import parse_flags, require_at_least, run_script
+from speech.corpora import BadInput, Corpus, CorpusFlags
 from speech.decoding import Decoding, search
 from speech.measures import Errors, evaluated
 from speech.models import TrainedRun, load_run, run_recipe
 from speech.training import held_out_speech
 
 
-@dataclasses.dataclass(frozen=True)
-class Flags:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Flags(CorpusFlags):
     """Which run, on what, and how phones are found."""
 
     run: Path
     """Folder of the run that train.py made."""
-    decoding: tyro.conf.OmitArgPrefixes[Decoding]
+    decoding: Annotated[Decoding, tyro.conf.arg(name="")]
     split: Literal["dev", "test"] = "test"
     """Which utterances."""
     average: int = 1
     """How many of the newest checkpoints the weights are the mean of."""
-    data_dir: Path | None = None
-    """Folder of the run's corpus; synthetic needs none."""
-    lexicon: Path | None = None
-    """Pronunciations, for a kaldi corpus whose text is words."""
     bad_input: BadInput = "refuse"
     """Whether utterances that cannot be used end this, or are left out and counted."""
-    run_commands: bool = False
-    """Run the commands in Kaldi's lists of files; only for lists that you trust."""
-    cache: Path = dataclasses.field(default_factory=default_cache)
-    """Folder for features and synthesized speech."""
     out: Path | None = None
     """A JSON file for the numbers; none if not given."""
 
@@ -73,15 +65,7 @@ def main(flags: Flags) -> None:
 def run_errors(run: TrainedRun, flags: Flags) -> Errors:
     """The errors of a run on a split of its corpus."""
     recipe = run_recipe(run, flags.bad_input)
-    corpus = load_corpus(
-        recipe.corpus,
-        flags.data_dir,
-        cache=flags.cache,
-        lexicon=flags.lexicon,
-        bad_input=flags.bad_input,
-        run_commands=flags.run_commands,
-        utterances=recipe.utterances,
-    )
+    corpus = flags.read(recipe.corpus, flags.bad_input, recipe.utterances)
     require_inventory(run, corpus)
     transcripts = [corpus.classes(item.phones) for item in corpus.splits["train"]]
     found = search(flags.decoding, transcripts, run.inventory)
@@ -98,4 +82,4 @@ def require_inventory(run: TrainedRun, corpus: Corpus) -> None:
 
 
 if __name__ == "__main__":
-    run_script(lambda: main(tyro.cli(Flags, description=__doc__)))
+    run_script(lambda: main(parse_flags(Flags, description=__doc__)))

@@ -23,27 +23,19 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from linattn_core.errors import expected, near, shown
-from linattn_models.training import peek_flag, preset_flags, run_script
-from speech.corpora import CorpusName, default_cache, load_corpus
+from linattn_models.training import peek_flag, preset_flags, require_at_least, run_script
+from speech.corpora import CorpusFlags, CorpusName
 from speech.models import APP
 from speech.presets import PRESETS, Attention, PresetName, Recipe
 from speech.training import train_model
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Flags(Recipe):
+class Flags(CorpusFlags, Recipe):
     """The settings of a run."""
 
     preset: PresetName
     """smoke: seconds; laptop: AN4, 40 minutes of one core; paper: the paper's own numbers."""
-    data_dir: Path | None = None
-    """Folder of the corpus, or with a subfolder of its name; synthetic needs none."""
-    lexicon: Path | None = None
-    """Pronunciations in CMUdict format, for a kaldi corpus whose text is words."""
-    run_commands: bool = False
-    """Run the commands in Kaldi's lists of files; only for lists that you trust."""
-    cache: Path = dataclasses.field(default_factory=default_cache)
-    """Folder for features and synthesized speech."""
     out: Path | None = None
     """Run folder; runs/ctc_speech/CORPUS-ATTENTION-PRESET if not given."""
     resume: bool = False
@@ -63,15 +55,8 @@ def main() -> None:
         name: Flags(**vars(preset(chosen))) for name, preset in PRESETS.items()
     }
     flags = preset_flags(presets, "laptop", description=__doc__)
-    corpus = load_corpus(
-        flags.corpus,
-        flags.data_dir,
-        cache=flags.cache,
-        lexicon=flags.lexicon,
-        bad_input=flags.bad_input,
-        run_commands=flags.run_commands,
-        utterances=flags.utterances,
-    )
+    require_at_least(flags, {"batch_frames": 1, "max_frames": 1, "utterances": 1})
+    corpus = flags.read(flags.corpus, flags.bad_input, flags.utterances)
     out = flags.run_folder()
     report(train_model(corpus, flags, out, flags.cache, resume=flags.resume), out)
 

@@ -23,7 +23,7 @@ from pathlib import Path
 import tyro
 
 from linattn_core.errors import expected
-from linattn_models.training import require_at_least, run_script
+from linattn_models.training import parse_flags, require_at_least, run_script
 from speech.decoding import Decoding, search
 from speech.models import load_run
 from speech.pictures import write_picture
@@ -76,4 +76,4 @@ def main(flags: Flags) -> None:
 
 
 if __name__ == "__main__":
-    run_script(lambda: main(tyro.cli(Flags, description=__doc__)))
+    run_script(lambda: main(parse_flags(Flags, description=__doc__)))

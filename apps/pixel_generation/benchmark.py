@@ -27,13 +27,12 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import torch
-import tyro
 from tqdm import tqdm
 
 from linattn_core.errors import expected
 from linattn_models import AutoregressiveTransformer
 from linattn_models.files import replace_file
-from linattn_models.training import RunFolder, require_at_least, run_script
+from linattn_models.training import RunFolder, parse_flags, require_at_least, run_script
 from pixels.datasets import blank
 from pixels.measuring import outcome_of, where_it_runs
 from pixels.methods import MethodName, methods_named
@@ -147,4 +146,4 @@ def trained(
 
 
 if __name__ == "__main__":
-    run_script(lambda: main(tyro.cli(Flags, description=__doc__)))
+    run_script(lambda: main(parse_flags(Flags, description=__doc__)))

@@ -27,14 +27,13 @@ import math
 from pathlib import Path
 from typing import Literal, get_args
 
-import tyro
-
 from linattn_core.errors import expected
 from linattn_models.files import replace_file
 from linattn_models.training import (
     Panel,
     RunFolder,
     copy_records,
+    parse_flags,
     plot_panels,
     require_at_least,
     run_script,
@@ -151,4 +150,4 @@ def of_runs(flags: Flags) -> str:
 
 
 if __name__ == "__main__":
-    run_script(lambda: main(tyro.cli(Flags, description=__doc__)))
+    run_script(lambda: main(parse_flags(Flags, description=__doc__)))

@@ -22,11 +22,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import tyro
-
 from linattn_models import AutoregressiveTransformer
 from linattn_models.files import replace_file
-from linattn_models.training import RunFolder, require_at_least, run_script
+from linattn_models.training import RunFolder, parse_flags, require_at_least, run_script
 from pixels.datasets import Images, load
 from pixels.measuring import measure, where_it_runs
 from pixels.models import APP
@@ -129,4 +127,4 @@ def say(words: str) -> None:
 
 
 if __name__ == "__main__":
-    run_script(lambda: main(tyro.cli(Flags, description=__doc__)))
+    run_script(lambda: main(parse_flags(Flags, description=__doc__)))

@@ -22,10 +22,8 @@ import dataclasses
 import math
 from pathlib import Path
 
-import tyro
-
 from linattn_core.errors import expected
-from linattn_models.training import require_at_least, run_script
+from linattn_models.training import parse_flags, require_at_least, run_script
 from pixels.datasets import blank, load
 from pixels.models import load_run
 from pixels.pictures import affordable_samples, write_completions, write_samples
@@ -94,4 +92,4 @@ def require_numbers(flags: Flags) -> None:
 
 
 if __name__ == "__main__":
-    run_script(lambda: main(tyro.cli(Flags, description=__doc__)))
+    run_script(lambda: main(parse_flags(Flags, description=__doc__)))

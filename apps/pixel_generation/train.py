@@ -18,7 +18,13 @@ import dataclasses
 from pathlib import Path
 from typing import Any, Literal
 
-from linattn_models.training import is_main_process, peek_flag, preset_flags, run_script
+from linattn_models.training import (
+    is_main_process,
+    peek_flag,
+    preset_flags,
+    require_at_least,
+    run_script,
+)
 from pixels.datasets import load, require_dataset
 from pixels.models import APP
 from pixels.presets import PRESETS, Recipe
@@ -52,6 +58,7 @@ def main() -> None:
     dataset = require_dataset(peek_flag("dataset", "digits"))
     presets = {name: Flags(**vars(preset(dataset))) for name, preset in PRESETS.items()}
     flags = preset_flags(presets, "laptop", description=__doc__)
+    require_at_least(flags, {"validation_images": 1, "test_images": 1})
     images = load(flags.dataset, flags.data_dir, download=flags.download)
     out = flags.run_folder()
     _, summary = train_model(images, flags, out, resume=flags.resume)

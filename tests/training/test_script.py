@@ -6,7 +6,7 @@ import dataclasses
 import errno
 import warnings
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -14,6 +14,8 @@ import tyro
 
 from linattn_models.training import (
     TrainingFlags,
+    adamw_flags,
+    parse_flags,
     peek_flag,
     preset_flags,
     require_at_least,
@@ -35,8 +37,11 @@ PRESETS = {
 }
 
 
+DESCRIPTION = "Trains.\n\n    python it.py\n\n" + "And a sentence that goes on. " * 5
+
+
 def parsed(*args: str) -> Flags:
-    return preset_flags(PRESETS, "paper", description="Trains.\n\n    python it.py", args=args)
+    return preset_flags(PRESETS, "paper", description=DESCRIPTION, args=args)
 
 
 def test_flags_override_the_preset_that_is_named() -> None:
@@ -60,15 +65,56 @@ def test_help_shows_the_values_of_the_preset(capsys: pytest.CaptureFixture[str])
     assert end.value.code == 0
     text = capsys.readouterr().out
     assert "    python it.py\n" in text
-    assert "--preset smoke [-h]" in text
+    assert "[-h]" in text
     assert "default: 20" in text and "777" not in text
+    assert max(map(len, text.splitlines())) <= 80
+    assert "options\n" in text and not set(text) & set("╭│╰─") and "---" not in text
 
 
-def test_an_unknown_flag_ends_with_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        (("--stepz", "3"), "Unrecognized options: --stepz, 3; did you mean --steps?"),
+        (("--zebra",), "Unrecognized options: --zebra; --help lists the flags."),
+        (
+            ("--steps", "x"),
+            "Error parsing --steps: invalid literal for int() with base 10: 'x'; "
+            "--help lists the flags.",
+        ),
+        (
+            ("--schedule", "sinus"),
+            "invalid choice 'sinus' for argument '--schedule'. Expected one of ('constant', "
+            "'cosine', 'step', 'plateau'); --help lists the flags.",
+        ),
+    ],
+)
+def test_flags_that_do_not_parse_are_one_sentence_and_code_2(
+    capsys: pytest.CaptureFixture[str], args: tuple[str, ...], sentence: str
+) -> None:
     with pytest.raises(SystemExit) as end:
-        parsed("--stepz", "3")
+        parsed(*args)
     assert end.value.code == 2
-    assert "--stepz" in capsys.readouterr().err
+    assert capsys.readouterr() == ("", f"{sentence}\n")
+
+
+def test_a_flag_that_is_required_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        parse_flags(Flags, description="Trains.", args=["--preset", "smoke"])
+    assert end.value.code == 2
+    said = capsys.readouterr().err
+    assert "--steps" in said and said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [({"steps": 0}, "--steps: expected an integer"), ({"clip_norm": -1.0}, "--clip-norm: exp")],
+)
+def test_a_flag_that_is_out_of_range_is_named_as_it_is_written(
+    fields: dict[str, Any], words: str
+) -> None:
+    flags = dataclasses.replace(adamw_flags(steps=20, batch_size=2), **fields)
+    with pytest.raises(ValueError, match=words):
+        flags.config()
 
 
 def test_a_flag_is_known_before_parsing() -> None:

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Literal
+from typing import Annotated, Literal
 
 import tyro
 
 from linattn_core.errors import expected
 from linattn_models import Lsh, TransformerConfig
 from linattn_models.attention import attention_config
-from linattn_models.training import TrainingFlags
+from linattn_models.training import TrainingFlags, adamw_flags, require_at_least
 
 PresetName = Literal["smoke", "laptop", "paper"]
 Attention = Literal["linear", "softmax", "lsh-1", "lsh-4"]
@@ -27,7 +26,7 @@ Attention = Literal["linear", "softmax", "lsh-1", "lsh-4"]
 class Recipe:
     """The model, and the sequences that it learns to copy."""
 
-    training: tyro.conf.OmitArgPrefixes[TrainingFlags]
+    training: Annotated[TrainingFlags, tyro.conf.arg(name="")]
     max_length: int
     """Positions of a sequence, padding included; the longest copy is half of them, less one."""
     num_layers: int
@@ -45,12 +44,14 @@ class Recipe:
     def transformer(self, attention: Attention) -> TransformerConfig:
         """The layers, the same for every attention."""
         layers = attention_config(attention)
-        lsh = Lsh(buckets=self.lsh_buckets, chunk=self.lsh_chunk)  # checked for every attention
+        require_at_least(self, {"lsh_buckets": 1, "lsh_chunk": 1})  # for every attention
+        if self.lsh_buckets > 1 and self.lsh_buckets % 2:
+            raise ValueError(expected("--lsh-buckets", "1 or an even number", self.lsh_buckets))
         if isinstance(layers, Lsh):
             if self.lsh_chunk > self.max_length:
                 wanted = f"at most --max-length, {self.max_length}"
                 raise ValueError(expected("--lsh-chunk", wanted, self.lsh_chunk))
-            layers = replace(lsh, rounds=layers.rounds)
+            layers = replace(layers, buckets=self.lsh_buckets, chunk=self.lsh_chunk)
         return TransformerConfig(
             num_layers=self.num_layers,
             num_heads=self.num_heads,
@@ -61,16 +62,10 @@ class Recipe:
         )
 
 
-# What the presets that are not the paper's have in common.
-_ADAMW = partial(
-    TrainingFlags, optimizer="adamw", schedule="cosine", warmup_steps=None, clip_norm=1.0
-)
-
-
 def smoke() -> Recipe:
     """Twenty updates on copies of at most seven symbols."""
     return Recipe(
-        _ADAMW(
+        adamw_flags(
             steps=20,
             batch_size=16,
             learning_rate=1e-2,
@@ -96,7 +91,7 @@ def laptop() -> Recipe:
     it). Buckets and chunks of lsh are halved, so that a chunk still does not cover the sequence.
     """
     return Recipe(
-        _ADAMW(
+        adamw_flags(
             steps=2_300,
             batch_size=32,
             learning_rate=5e-3,

@@ -11,7 +11,7 @@ from copying.data import Duplications
 from copying.measures import copy_loss, copy_measures
 from copying.model import build_model
 from copying.presets import Attention, Recipe
-from linattn_models.training import RunFolder, is_main_process, train
+from linattn_models.training import RunFolder, is_main_process, require_at_least, train
 
 APP = "copy_task"
 DATASET = "copy"
@@ -27,6 +27,7 @@ def train_model(
 
     The seed decides the sequences and their order, the same for every attention.
     """
+    require_at_least(recipe, {"held_out": 1})
     config = recipe.training.config()
     held_out = Duplications(config.seed, "held-out", recipe.held_out, recipe.max_length)
     torch.manual_seed(config.seed)  # the weights at the start

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 import tyro
 
 from linattn_models import TransformerConfig
-from linattn_models.training import TrainingFlags
+from linattn_models.training import TrainingFlags, adamw_flags
 from speech.audio import Channels
 from speech.corpora import BadInput, CorpusName
 from speech.features import Normalization
@@ -98,13 +98,12 @@ def smoke(attention: Attention) -> Recipe:
         lstm_dim=16,
         speed_perturbation=False,
         utterances=64,
-        training=TrainingFlags(
+        training=adamw_flags(
             steps=10,
             batch_size=8,
             learning_rate=1e-3,
-            optimizer="adamw",
+            schedule="constant",
             warmup_steps=5,
-            clip_norm=1.0,
             log_every=5,
             eval_every=5,
             checkpoint_every=5,
@@ -114,16 +113,12 @@ def smoke(attention: Attention) -> Recipe:
 
 def laptop(attention: Attention) -> Recipe:
     """The paper's layers on frames four times as long, for AN4: 4 million parameters."""
-    training = TrainingFlags(
+    training = adamw_flags(
         steps=LAPTOP_STEPS[attention],
         batch_size=8,
         learning_rate=1.5e-3,
-        optimizer="adamw",
         betas=(0.9, 0.98),
-        schedule="cosine",
-        warmup_steps=None,
         weight_decay=0.01,
-        clip_norm=1.0,
         log_every=20,
         eval_every=200,
         checkpoint_every=200,

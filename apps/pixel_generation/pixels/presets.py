@@ -8,13 +8,12 @@ paper    what the paper trained (section 4.2); for a GPU and days
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Annotated, Literal
 
 import tyro
 
 from linattn_models import Categorical, MixtureOfLogistics, TransformerConfig
-from linattn_models.training import TrainingFlags
+from linattn_models.training import TrainingFlags, adamw_flags
 from pixels.datasets import DatasetName, Images
 from pixels.tokens import Layout
 
@@ -76,12 +75,6 @@ class Recipe:
         return Categorical(images.levels)
 
 
-# What the presets that are not the paper's have in common.
-_ADAMW = partial(
-    TrainingFlags, optimizer="adamw", schedule="cosine", warmup_steps=None, clip_norm=1.0
-)
-
-
 def smoke(dataset: DatasetName) -> Recipe:
     """Twenty updates of a model too small to be any good."""
     digits = dataset == "digits"
@@ -95,7 +88,7 @@ def smoke(dataset: DatasetName) -> Recipe:
         head="categorical" if digits else "logistics",
         validation_images=8,
         test_images=8,
-        training=_ADAMW(
+        training=adamw_flags(
             steps=20,
             batch_size=16 if digits else 2,
             learning_rate=1e-2,
@@ -128,7 +121,7 @@ def _laptop_digits() -> Recipe:
         ffn_dim=256,
         head="categorical",
         dropout=0.25,
-        training=_ADAMW(
+        training=adamw_flags(
             steps=1_500,
             batch_size=32,
             learning_rate=5e-3,
@@ -158,7 +151,7 @@ def _laptop_larger(dataset: DatasetName) -> Recipe:
         head="logistics" if color else "categorical",
         validation_images=64 if color else 256,
         test_images=128 if color else 512,
-        training=_ADAMW(
+        training=adamw_flags(
             steps=500 if color else 1_000,
             batch_size=4 if color else 8,
             learning_rate=1e-3 if color else 2e-3,

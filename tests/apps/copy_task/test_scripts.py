@@ -111,18 +111,28 @@ def compare_resumes(script: Script, folder: Path, where: list[object]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--steps", 0], "steps: expected an integer of at least 1, got 0"),
-        (["--seed", -1], "seed: expected an integer of at least 0, got -1"),
+        (["--steps", 0], "--steps: expected an integer of at least 1, got 0"),
+        (["--seed", -1], "--seed: expected an integer of at least 0, got -1"),
+        (["--held-out", 0], "--held-out: expected 1 or more, got 0"),
         (["--max-length", 3], "--max-length: expected 4 or more"),
         (["--num-heads", 0], "num_heads: expected an integer"),
         (["--resume"], "holds no run to resume"),
-        (["--lsh-buckets", 3], "buckets: expected 1 or an even number"),
+        (["--lsh-buckets", 3], "--lsh-buckets: expected 1 or an even number"),
         (
             ["--attention", "lsh-1", "--lsh-chunk", 17],
             "--lsh-chunk: expected at most --max-length, 16, got 17",
         ),
     ],
-    ids=["no steps", "seed", "no room", "no heads", "nothing to resume", "buckets", "chunk"],
+    ids=[
+        "no steps",
+        "seed",
+        "nothing held out",
+        "no room",
+        "no heads",
+        "nothing to resume",
+        "buckets",
+        "chunk",
+    ],
 )
 def test_bad_input_is_one_sentence_and_leaves_nothing(
     script: Script, tmp_path: Path, arguments: list[object], sentence: str

@@ -59,6 +59,8 @@ def test_transcribe(smoke_run: Path, tones: Path, tmp_path: Path, script: Script
         (["--attention", "lstmm"], "did you mean 'lstm'"),
         (["--corpus", "an5"], "--corpus: expected a known name, got 'an5'; did you mean 'an4'"),
         (["--corpus", "an4"], "--data-dir"),
+        (["--batch-frames", "0"], "--batch-frames: expected 1 or more, got 0"),
+        (["--utterances", "0"], "--utterances: expected 1 or more, got 0"),
         (["--corpus", "kaldi", "--data-dir", "/nowhere"], "wav.scp"),
     ],
 )

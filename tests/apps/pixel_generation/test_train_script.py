@@ -118,11 +118,21 @@ def test_real_images(script: Script, shared_data: Path, tmp_path: Path, dataset:
             "--data-dir: expected a folder",
         ),
         (["--dataset", "fashion-mnist", "--data-dir", "{tmp}"], "expected train-images-idx3-ubyte"),
-        (["--steps", "0"], "steps: expected"),
+        (["--steps", "0"], "--steps: expected"),
+        (["--test-images", "0"], "--test-images: expected 1 or more, got 0"),
         (["--num-heads", "0"], "num_heads: expected an integer"),
         (["--resume"], "holds no run to resume"),
     ],
-    ids=["no name", "no data", "no folder", "no file", "no steps", "no heads", "nothing to resume"],
+    ids=[
+        "no name",
+        "no data",
+        "no folder",
+        "no file",
+        "no steps",
+        "no images",
+        "no heads",
+        "nothing to resume",
+    ],
 )
 def test_bad_input_is_one_sentence_and_leaves_nothing(
     script: Script, tmp_path: Path, arguments: list[str], sentence: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 from typing import Literal
@@ -14,8 +15,8 @@ from speech.corpora.kaldi import load_kaldi
 from speech.corpora.synthetic import load_synthetic
 from speech.lexicon import read_lexicon
 
-__all__ = ["SPLITS", "BadInput", "Corpus", "CorpusName", "Split", "Utterance", "default_cache"]
-__all__ += ["load_corpus"]
+__all__ = ["SPLITS", "BadInput", "Corpus", "CorpusFlags", "CorpusName", "Split", "Utterance"]
+__all__ += ["default_cache", "load_corpus"]
 
 CorpusName = Literal["synthetic", "an4", "fsdd", "kaldi"]
 
@@ -24,6 +25,32 @@ def default_cache() -> Path:
     """Where features and synthesized speech are kept: the user's cache."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "linattn" / "speech"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CorpusFlags:
+    """Where scripts read a corpus from; the docstrings are the help of the flags."""
+
+    data_dir: Path | None = None
+    """Folder of the corpus, or with a subfolder of its name; synthetic needs none."""
+    lexicon: Path | None = None
+    """Pronunciations in CMUdict format, for a kaldi corpus whose text is words."""
+    run_commands: bool = False
+    """Run the commands in Kaldi's lists of files; only for lists that you trust."""
+    cache: Path = dataclasses.field(default_factory=default_cache)
+    """Folder for features and synthesized speech."""
+
+    def read(self, name: CorpusName, bad_input: BadInput, utterances: int) -> Corpus:
+        """The corpus; see `load_corpus`."""
+        return load_corpus(
+            name,
+            self.data_dir,
+            cache=self.cache,
+            lexicon=self.lexicon,
+            bad_input=bad_input,
+            run_commands=self.run_commands,
+            utterances=utterances,
+        )
 
 
 def load_corpus(

@@ -28,7 +28,7 @@ from linattn_models.training.compare import (  # noqa: E402
     updates_within,
     with_steps,
 )
-from linattn_models.training.config import TrainingConfig, TrainingFlags  # noqa: E402
+from linattn_models.training.config import TrainingConfig, TrainingFlags, adamw_flags  # noqa: E402
 from linattn_models.training.data import Order, TensorData, TrainingData  # noqa: E402
 from linattn_models.training.metrics import (  # noqa: E402
     Panel,
@@ -42,6 +42,7 @@ from linattn_models.training.run import train  # noqa: E402
 from linattn_models.training.run_folder import RunFolder  # noqa: E402
 from linattn_models.training.runtime import environment, is_main_process  # noqa: E402
 from linattn_models.training.script import (  # noqa: E402
+    parse_flags,
     peek_flag,
     preset_flags,
     require_at_least,
@@ -57,6 +58,7 @@ __all__ = [
     "TrainingConfig",
     "TrainingData",
     "TrainingFlags",
+    "adamw_flags",
     "average_weights",
     "copy_records",
     "environment",
@@ -65,6 +67,7 @@ __all__ = [
     "markdown_table",
     "measure_memory",
     "measure_updates",
+    "parse_flags",
     "peek_flag",
     "plot_panels",
     "points",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import math
@@ -82,8 +83,18 @@ class TrainingFlags:
     """Decides the weights at the start, the order of the examples and every random draw."""
 
     def config(self) -> TrainingConfig:
-        """The same values, checked."""
-        return TrainingConfig(**vars(self))
+        """The same values, checked; an error names the flag."""
+        try:
+            return TrainingConfig(**vars(self))
+        except ValueError as error:
+            field, _, rest = str(error).partition(":")
+            raise ValueError(f"--{field.replace('_', '-')}:{rest}") from None
+
+
+adamw_flags = functools.partial(
+    TrainingFlags, optimizer="adamw", schedule="cosine", warmup_steps=None, clip_norm=1.0
+)
+"""`TrainingFlags` with AdamW, a short warm-up, a cosine to 0 and clipped gradients."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import os
+import re
 import signal
 import sys
+import textwrap
 import threading
 import traceback
 import warnings
@@ -24,6 +27,8 @@ DEBUG_VARIABLE = "LINATTN_DEBUG"
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
 _STDERR = 2
+_WIDTH = 80
+_RULE = re.compile(r"^ *-{3,} *$", re.MULTILINE)
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 Flags = TypeVar("Flags")
@@ -52,10 +57,40 @@ def preset_flags(
     name = peek_flag("preset", default, arguments)
     if name not in presets:
         raise ValueError(expected("--preset", "a known name", shown(name), near(name, presets)))
-    choices = {f"--preset {preset}": (description, flags) for preset, flags in presets.items()}
-    return tyro.extras.overridable_config_cli(
-        choices, prog=sys.argv[0], args=[f"--preset {name}", *arguments]
-    )
+    flags = presets[name]
+    return parse_flags(type(flags), description=description, default=flags, args=arguments)
+
+
+def parse_flags(
+    kind: type[Flags],
+    *,
+    description: str | None,
+    default: Flags | None = None,
+    args: Sequence[str] | None = None,
+) -> Flags:
+    """The command line as a dataclass; the docstrings of its fields are their help.
+
+    Args:
+        kind: the dataclass, a flag for each of its fields.
+        description: what `--help` begins with.
+        default: the values of the flags that are not given, in place of the fields' own.
+        args: the command line without the program; None takes that of this process.
+
+    Raises:
+        SystemExit: 0 after `--help`; 2 after flags that do not parse, which is one sentence on
+            stderr.
+    """
+    given: dict[str, Any] = {} if default is None else {"default": default}
+    # Where stdout is no UTF-8 terminal, tyro draws lines of dashes in place of boxes.
+    said, fault = io.StringIO(), io.StringIO()
+    try:
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(fault):
+            return tyro.cli(kind, prog=sys.argv[0], description=description, args=args, **given)
+    except SystemExit:
+        print(_readable(said.getvalue()), end="")
+        if fault.getvalue():
+            print(_one_sentence(fault.getvalue()), file=sys.stderr)
+        raise
 
 
 def peek_flag(name: str, default: str, args: Sequence[str] | None = None) -> str:
@@ -130,6 +165,21 @@ class StopRequest:
         self.requested = True
         with contextlib.suppress(OSError):  # not print, which may be what was interrupted
             os.write(_STDERR, b"\nstopping after this step; once more stops at once\n")
+
+
+def _readable(text: str) -> str:
+    """The help without lines of dashes, its description wrapped."""
+    lines = (line.rstrip() for line in text.splitlines() if not _RULE.match(line))
+    wrapped = (line if line.startswith(" ") else textwrap.fill(line, _WIDTH) for line in lines)
+    return re.sub("\n{3,}", "\n\n", "".join(f"{line}\n" for line in wrapped))
+
+
+def _one_sentence(fault: str) -> str:
+    """What tyro says of flags that do not parse, without the help that it repeats."""
+    _, problem, *_ = *_RULE.split(fault), fault  # after the title
+    meant = re.search(r"Perhaps you meant:\s+(--[\w-]+)", fault)
+    advice = f"did you mean {meant[1]}?" if meant else "--help lists the flags."
+    return f"{' '.join(problem.split()).rstrip('.')}; {advice}"
 
 
 def _leave(error: BaseException, code: int, advice: str = "") -> NoReturn:
