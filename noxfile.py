@@ -65,6 +65,7 @@ TEST_TOOLS = (
     "nvidia-cuda-cuobjdump", "nvidia-cuda-nvdisasm",  # read the machine code of the CUDA kernels
     "cupy-cuda13x", "nvidia-cuda-nvrtc",  # compile the prototypes
     "onnxruntime", "onnxscript",  # run what torch.onnx.export makes
+    "transformers", "peft",
 )  # fmt: skip
 # What a wheel has to pass: the contract's short form, every instruction set, compiled decoders.
 WHEEL_TESTS = (
@@ -156,7 +157,9 @@ def demo(session: nox.Session) -> None:
 @nox.session
 def docs(session: nox.Session) -> None:
     """Build the site into build/docs/html: guides are executed, warnings are errors (Sphinx)."""
-    install_packages(session, "sphinx", "furo", "myst-nb", "latex2mathml", "matplotlib")
+    install_packages(
+        session, "sphinx", "furo", "myst-nb", "latex2mathml", "matplotlib", "transformers"
+    )
     session.run(
         "python", "-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet",
         "--doctree-dir", "build/docs/doctrees", *session.posargs, "docs", "build/docs/html",
