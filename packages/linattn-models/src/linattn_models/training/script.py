@@ -85,12 +85,15 @@ def parse_flags(
     said, fault = io.StringIO(), io.StringIO()
     try:
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(fault):
-            return tyro.cli(kind, prog=sys.argv[0], description=description, args=args, **given)
+            flags: Flags = tyro.cli(
+                kind, prog=sys.argv[0], description=description, args=args, **given
+            )
     except SystemExit:
         print(_readable(said.getvalue()), end="")
         if fault.getvalue():
             print(_one_sentence(fault.getvalue()), file=sys.stderr)
         raise
+    return flags
 
 
 def peek_flag(name: str, default: str, args: Sequence[str] | None = None) -> str:
