@@ -24,7 +24,7 @@ from tqdm import tqdm
 from benchmarks.measure.cases import Settings
 from benchmarks.measure.machine import measure_limits
 from linattn_core.errors import expected
-from linattn_models.training import markdown_table, run_script
+from linattn_models.training import figure, markdown_table, run_script
 from replication.claims import Claim, chosen
 from replication.claims.claim import NOT_RUN
 from replication.experiments import EXPERIMENTS, PresetName
@@ -101,11 +101,11 @@ def one(runs: Runs, name: str, *, again: bool) -> Measurement | str:
     folder, record = runs.of(experiment)
     if record is not None and record.sound and not again:
         return record
-    least = experiment.cost(runs.preset).seconds(runs.limits)
+    least = max(1.0, experiment.cost(runs.preset).seconds(runs.limits))
     shown = "{desc} {elapsed}, at least {total:.0f} s by its operations |{bar}|"
-    with tqdm(total=max(least, 1.0), desc=f"  {name}", position=1, leave=False,
+    with tqdm(total=least, desc=f"  {name}", position=1, leave=False,
               bar_format=shown) as part:  # fmt: skip
-        return runs.run(experiment, folder, lambda s: part.update(min(s, part.total - part.n)))
+        return runs.run(experiment, folder, lambda s: part.update(min(s, least - part.n)))
 
 
 def verdicts(claims: Sequence[Claim], records: dict[str, Measurement | str]) -> str:
@@ -113,15 +113,12 @@ def verdicts(claims: Sequence[Claim], records: dict[str, Measurement | str]) -> 
     rows = []
     for claim in claims:
         record = records[claim.experiment]
-        ran = isinstance(record, Measurement) and record.sound
-        verdict = claim.judge(record.figures, record.preset) if ran else NOT_RUN
-        rows.append([claim.name, claim.paper, _figure(claim, record) if ran else "-", verdict])
+        shown, verdict = "-", NOT_RUN
+        if isinstance(record, Measurement) and record.sound:
+            shown = figure(record.figures.get(claim.rule.figure))
+            verdict = claim.judge(record.figures, record.preset)
+        rows.append([claim.name, claim.paper, shown, verdict])
     return markdown_table(["claim", "paper", "here", "verdict"], rows)
-
-
-def _figure(claim: Claim, record: Measurement) -> str:
-    value = record.figures.get(claim.rule.figure)
-    return "-" if value is None else f"{value:.4g}"
 
 
 def publish(records: dict[str, Measurement | str]) -> None:

@@ -26,7 +26,7 @@ from linattn_models import (
     generation_throughput,
 )
 from linattn_models.training import require_at_least, run_script
-from replication.experiments.cost import MNIST
+from replication.experiments.cost import GRID_BATCHES, GRID_LENGTHS, GRID_SECONDS, MNIST
 from replication.machine import write_figures
 
 WAYS: dict[str, tuple[str, Literal["stateful", "rerun"], str]] = {
@@ -43,15 +43,15 @@ class Flags:
 
     out: Path
     """Folder for figures.json."""
-    lengths: tuple[int, ...] = (64, 256, 784, 1_568, 3_072)
+    lengths: tuple[int, ...] = GRID_LENGTHS
     """Tokens of a sequence."""
-    batches: tuple[int, ...] = (1, 8, 64, 256)
+    batches: tuple[int, ...] = GRID_BATCHES
     """Sequences side by side."""
     positions: int = 5
     """Positions timed of each sequence."""
     whole: bool = False
     """Time every position, where a state is kept."""
-    case_seconds: float = 120.0
+    case_seconds: float = GRID_SECONDS
     """The longest case that is tried."""
     threads: int | None = None
     """Threads of the CPU; torch's choice if not given."""

@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 Figures = Mapping[str, float]
 """What an experiment measured: figures by name, such as "linear/best/images-per-second"."""
 
 Verdict = Literal["confirmed", "confirmed in direction", "not confirmed", "not run"]
-CONFIRMED, IN_DIRECTION, NOT_CONFIRMED, NOT_RUN = (
-    "confirmed", "confirmed in direction", "not confirmed", "not run",
-)  # fmt: skip
+CONFIRMED: Final = "confirmed"
+IN_DIRECTION: Final = "confirmed in direction"
+NOT_CONFIRMED: Final = "not confirmed"
+NOT_RUN: Final = "not run"
 VERDICTS: tuple[Verdict, ...] = (CONFIRMED, IN_DIRECTION, NOT_CONFIRMED, NOT_RUN)
 RULES = {
     "ratio": (

@@ -50,7 +50,6 @@ def _bits(shape: str, method: str, table: int) -> Claim:
         paper=f"{paper[method]}",
         hardware=P40,
         same_scale=PAPER_ONLY,
-        note=f"compared with {rival}",
     )
 
 
@@ -68,7 +67,6 @@ def _speech(method: str, column: int) -> Claim:
         paper=f"{paper:,}",
         hardware="GPU, WSJ",
         same_scale=PAPER_ONLY if not column else ("laptop", "paper"),
-        note=f"compared with {rival}",
     )
 
 

@@ -6,8 +6,15 @@ from functools import partial
 from pathlib import Path
 
 from replication.experiments import cost, read
-from replication.experiments.cost import CIFAR10, MNIST, SMALL, SPEECH, Cost, Model
-from replication.experiments.experiment import KERNELS, MODELS, PRESETS, Experiment, PresetName
+from replication.experiments.cost import CIFAR10, MNIST, SPEECH, Cost, Model
+from replication.experiments.experiment import (
+    KERNELS,
+    MODELS,
+    PRESETS,
+    Experiment,
+    PresetName,
+    Read,
+)
 
 RESULTS = Path("docs") / "results"
 IMAGES, COPY, SPEECH_APP = "apps/pixel_generation", "apps/copy_task", "apps/ctc_speech"
@@ -15,6 +22,9 @@ ATTENTIONS = ("linear", "softmax", "lsh-1", "lsh-4")
 WAYS = ("linear", "stateful-softmax", "softmax", "lsh-1", "lsh-4")
 LENGTHS = tuple(2**n for n in range(9, 17))
 LARGEST = {"mnist": 512, "cifar10": 64}
+# Utterances that a model sees: of an average length in training, and while epochs are timed.
+SPOKEN = {"smoke": 80, "laptop": 6_000 * 8, "paper": 100_000 * 32}
+TIMED = {"smoke": 8, "laptop": 3 * (4 * 6 + 70), "paper": 5 * (4 * 6 + 70)}
 GPU = "run it on a machine with an NVIDIA GPU and a CUDA build of torch"
 
 
@@ -38,7 +48,7 @@ def _generation(shape: str, model: Model, positions: int, *, cuda: bool = False)
     largest = LARGEST[shape]
     laptop = script + (f" --positions {positions} --largest-batch {largest}" if not cuda else "")
     quick = "linear stateful-softmax" if cuda or shape == "cifar10" else " ".join(WAYS)
-    on_gpu = {"laptop": "cuda", "paper": "cuda"}
+    on_gpu: dict[PresetName, str] = {"laptop": "cuda", "paper": "cuda"}
     name = f"generation-{shape}" + "-cuda" * cuda
     reads = partial(read.beside_cpu, shape=shape) if cuda else read.generation
     return Experiment(
@@ -61,7 +71,7 @@ def _generation(shape: str, model: Model, positions: int, *, cuda: bool = False)
 
 
 def _bits(shape: str, positions: int, updates: int, batch: int, epochs: int, layers: int,
-          read_run: read.Read, published: Path | None) -> Experiment:  # fmt: skip
+          read_run: Read, published: Path | None) -> Experiment:  # fmt: skip
     script = f"{IMAGES}/compare.py --dataset"
     small, large = (Model(4, 4, 32, 512, positions), Model(layers, 8, 32, 1_024, positions))
 
@@ -73,11 +83,12 @@ def _bits(shape: str, positions: int, updates: int, batch: int, epochs: int, lay
         return _training_cost(small, updates * batch, batch)
 
     data = f"{{data}}/{shape}"
+    fewer = " --attentions linear softmax" if shape == "cifar10" else ""
     return Experiment(
         f"bits-{shape}",
         f"every attention trained on {shape}, for equal updates and equal time",
         {
-            "smoke": f"{script} digits --preset smoke --rounds 1 --out {{out}}",
+            "smoke": f"{script} digits --preset smoke --rounds 1 --out {{out}}{fewer}",
             "laptop": f"{script} {shape} --data-dir {data} --steps {updates} --out {{out}}",
             "paper": f"{script} {shape} --data-dir {data} --preset paper --out {{out}}",
         },
@@ -169,7 +180,11 @@ EXPERIMENTS = {
             read.speech,
             (MODELS, SPEECH_APP),
             lambda preset: sum(
-                (cost.SHORT_SPEECH.training(x, 6_000 * 8, 8) for x in ("linear", "softmax")), Cost()
+                (
+                    cost.SHORT_SPEECH.training(x, SPOKEN[preset], 8)
+                    for x in ("linear", "softmax", "lsh-4")
+                ),
+                Cost(),
             ),
             RESULTS / "speech",
             needs={"laptop": "speech/an4", "paper": "speech/wsj"},
@@ -190,7 +205,7 @@ EXPERIMENTS = {
             read.speech_epochs,
             (*KERNELS, MODELS, SPEECH_APP),
             lambda preset: sum(
-                (SPEECH.training(x, 3 * 4 * 6 + 3 * 70, 4) for x in ("linear", "softmax", "lsh-4")),
+                (SPEECH.training(x, TIMED[preset], 4) for x in ("linear", "softmax", "lsh-4")),
                 Cost(),
             ),
             RESULTS / "speech",
@@ -206,9 +221,8 @@ EXPERIMENTS = {
             },
             read.flat,
             (*KERNELS, MODELS, "replication/speedup.py"),
-            lambda preset: (
-                _generation_cost(MNIST, 64, 9, preset) + _generation_cost(SMALL, 64, 9, preset)
-            ),
+            # In the seconds that a case may take, two cores make some 1e13 operations.
+            lambda preset: cost.over_length_and_batch(MNIST, 5, 1e8 if preset == "smoke" else 1e13),
         ),
     )
 }

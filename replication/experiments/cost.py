@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from benchmarks.measure.machine import Limits
 
@@ -93,7 +93,7 @@ class Model:
             read = state if method == "linear" else state / 2
             traffic = n * (weights + 2 * batch * read)
             return Cost(share * batch * once, share * traffic, PROCESS + weights + batch * state)
-        reruns = sum(self.forward(attention, i + 1) for i in range(0, n, 16)) * min(16, n)
+        reruns = sum(self.forward(attention, i + 1) for i in range(n))
         hidden = FLOAT * batch * n * 4 * (self.width + self.ffn)
         return Cost(share * batch * reruns, share * n * weights, PROCESS + weights + hidden)
 
@@ -109,9 +109,23 @@ class Model:
 MNIST = Model(8, 8, 32, 1_024, 784)
 CIFAR10 = Model(16, 8, 32, 1_024, 3_072)
 COPY = {"laptop": Model(3, 8, 16, 256, 48), "paper": Model(4, 8, 32, 1_024, 128)}
-SMALL = Model(4, 4, 32, 512, 784)
 SPEECH = Model(9, 6, 32, 768, 800, causal=False)
 SHORT_SPEECH = Model(9, 6, 32, 768, 200, causal=False)
+
+
+GRID_LENGTHS, GRID_BATCHES = (64, 256, 784, 1_568, 3_072), (1, 8, 64, 256)
+GRID_SECONDS = 120.0  # of the longest case that is tried
+
+
+def over_length_and_batch(model: Model, positions: int, most: float) -> Cost:
+    """Every way, length and batch, but cases of more than `most` operations; twice each: warm."""
+    total = Cost()
+    for length in GRID_LENGTHS:
+        at = replace(model, positions=length)
+        for way in ("linear", "linear", "stateful-softmax", "softmax"):
+            cases = (at.generating(way, batch, positions) for batch in GRID_BATCHES)
+            total = sum((x + x for x in cases if x.operations <= most), total)
+    return total
 
 
 def attention_curves(lengths: tuple[int, ...], heads: int = 8, dim: int = 32) -> Cost:

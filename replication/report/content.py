@@ -97,7 +97,7 @@ def pictures(chosen: tables.Best) -> dict[str, str | None]:
         "time": plots.by_length(lengths, "time", 1e3, "milliseconds a sample"),
         "memory": plots.by_length(lengths, "memory", 2**-20, "peak memory a sample, MiB"),
         "copy": plots.learned(copies, "train", "loss", "nats a symbol", yscale="log"),
-        "mnist": plots.learned(long, "eval", "bits_per_dim", bits),
+        "mnist": plots.learned(long, "train", "loss", "nats a pixel, in training"),
         "attentions": plots.learned(updates, "eval", "bits_per_dim", bits),
         "speech": plots.learned(speech, "eval", "phoneme_error_rate", "phoneme error rate"),
     }

@@ -33,11 +33,12 @@ table { border-collapse: collapse; font-size: .86rem; }
 th, td { padding: .35rem .6rem; border-bottom: 1px solid var(--line); text-align: left;
   vertical-align: top; }
 th { background: var(--quiet); }
-td:first-child { min-width: 9rem; }
+td:first-child { min-width: 7rem; }
 td { overflow-wrap: normal; }
 pre { overflow-x: auto; background: var(--quiet); padding: .7rem; font-size: .82rem; }
 code { font-size: .9em; }
-figure { margin: 1.2rem 0; max-width: 40rem; background: #fff; padding: .4rem; }
+figure { margin: 1.2rem 0; max-width: 40rem; background: #fff; color: #222; padding: .4rem; }
+figcaption { font-size: .9rem; }
 figure svg, figure img { width: 100%; height: auto; display: block; }
 figure img { image-rendering: pixelated; }
 .yes, .partly, .no, .open { white-space: nowrap; font-weight: 600; }
@@ -53,7 +54,7 @@ def page(text: str, plots: Mapping[str, str], folder: Path) -> str:
         text: the report in Markdown, whose pictures are in `folder`.
         plots: SVG by name, for the pictures figures/NAME.svg.
     """
-    markdown = MarkdownIt("commonmark").enable("table")
+    markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
     markdown.add_render_rule("image", _picture(plots, folder))
     markdown.add_render_rule("table_open", _before('<div class="wide"><table>\n'))
     markdown.add_render_rule("table_close", _before("</table></div>\n"))

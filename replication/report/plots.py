@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -17,7 +18,7 @@ from replication.claims.generation import THROUGHPUT
 from replication.experiments.cost import MNIST, Model
 from replication.machine import ROOT
 
-STYLE = {
+STYLE: Any = {
     "svg.fonttype": "none",  # text stays text: small, and set in the page's font
     "svg.hashsalt": "linattn",
     "font.size": 11,

@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from benchmarks.measure.machine import Limits
-from linattn_models.training import figure, markdown_table
+from benchmarks.report.tables import table
+from linattn_models.training import figure
 from replication.claims import CLAIMS, Claim
 from replication.claims.claim import NOT_RUN, VERDICTS, Figures, Ratio
-from replication.claims.generation import ALONE, THROUGHPUT
+from replication.claims.generation import ALONE, THROUGHPUT, shown
 from replication.collect import Status
 from replication.experiments import EXPERIMENTS
 from replication.experiments.cost import MNIST
@@ -36,13 +37,15 @@ def tally(best: Best, status: Status) -> str:
         [words, str(counts[words]), str(counts[STALE + words]) if words != NOT_RUN else "-"]
         for words in VERDICTS
     ]
-    return markdown_table(["verdict", "claims", "by stale measurements"], rows)
+    return table(["verdict", "claims", "by stale measurements"], rows)
 
 
 def claims(chosen: Iterable[Claim], best: Best, status: Status) -> str:
     """A row for each claim: the paper's number and ours, both ratios, the verdict, the command."""
-    header = ["claim", "the paper", "here", "ratio, paper", "ratio, here", "verdict", "command"]
-    return markdown_table(header, [_row(claim, best, status) for claim in chosen])
+    names = ["claim", "the paper", "here", "ratio, paper", "ratio, here", "verdict", "command"]
+    columns = zip(names, *(_row(claim, best, status) for claim in chosen), strict=True)
+    header, *rows = zip(*(column for column in columns if any(column[1:])), strict=True)
+    return table(header, rows)
 
 
 def _row(claim: Claim, best: Best, status: Status) -> list[str]:
@@ -52,13 +55,13 @@ def _row(claim: Claim, best: Best, status: Status) -> list[str]:
     ratios = ["", ""]
     if isinstance(claim.rule, Ratio):
         over = figures.get(claim.rule.over)
-        ratios[0] = f"{claim.rule.paper / claim.rule.paper_over:.3g}"
-        ratios[1] = "-" if ours is None or over is None else f"{ours / over:.3g}"
+        ratios[0] = shown(claim.rule.paper / claim.rule.paper_over)
+        ratios[1] = "-" if ours is None or over is None else shown(ours / over)
     note = f" ({claim.note})" if claim.note else ""
     return [
         f"{claim.says}{note}",
         claim.paper,
-        "-" if ours is None else f"{ours:.3g} {claim.unit}",
+        "-" if ours is None else f"{shown(ours)} {claim.unit}",
         *ratios,
         verdict(claim, measurement, status),
         f"[{claim.experiment}](#{claim.experiment})",
@@ -83,7 +86,7 @@ def resources(best: Best, limits: Limits) -> str:
             "-" if spent is None else f"{spent.memory / 1e9:.1f}",
         ])  # fmt: skip
     header = ["experiment", "preset", "10^12 operations", "least time", "time taken", "least GB"]
-    return markdown_table([*header, "GB taken"], rows)
+    return table([*header, "GB taken"], rows)
 
 
 def _duration(seconds: float) -> str:
@@ -95,21 +98,35 @@ def _duration(seconds: float) -> str:
 
 def machines(best: Best, others: Sequence[Measurement], status: Status) -> str:
     """Where and by which code each verdict was measured, and what else is kept."""
+    known = [*best.values(), *others]
+    where = list(dict.fromkeys(map(_machine, known)))
     rows = [
         [
             each.experiment,
-            each.source or "`nox -s paper`",
+            f"{each.source or 'nox -s paper'}, {each.preset}",
             each.machine.date,
             f"`{each.machine.commit}`",
-            f"{each.machine.hardware}; {each.machine.threads} threads; "
-            f"{each.machine.software.split(', linattn')[0]}",
-            each.error or status.why(each) or "fresh",
-            "yes" if best.get(each.experiment) is each else "kept apart",
+            f"{where.index(_machine(each)) + 1}",
+            _state(each, status),
+            "yes" if best.get(each.experiment) is each else "no, kept apart",
         ]
-        for each in [*best.values(), *others]
+        for each in known
     ]
     header = ["experiment", "from", "date", "commit", "machine", "state", "verdicts rest on it"]
-    return markdown_table(header, rows)
+    listed = "\n".join(f"{number}. {words}" for number, words in enumerate(where, 1))
+    return f"{table(header, rows)}\n\nMachines:\n\n{listed}"
+
+
+def _state(measurement: Measurement, status: Status) -> str:
+    if measurement.error:
+        return "failed: `" + measurement.error.replace("`", "'") + "`"
+    return status.why(measurement) or "fresh"
+
+
+def _machine(measurement: Measurement) -> str:
+    machine = measurement.machine
+    versions = machine.software.partition(", linattn")[0]
+    return f"{machine.hardware}; {machine.threads} threads; {versions}"
 
 
 def speed_ups(best: Best) -> str:
@@ -126,11 +143,11 @@ def speed_ups(best: Best) -> str:
             rows.append([*start, "the paper, GPU", *_apart(*paper)])
             if measured is not None:
                 rows += [
-                    [*start, f"here, {shown}", *_apart(*gain)]
-                    for name, shown in _linears(measured.figures)
+                    [*start, f"here, {made}", *_apart(*gain)]
+                    for name, made in _linears(measured.figures)
                     if (gain := _gain(measured.figures, name, rival))
                 ]
-    return markdown_table(header, rows)
+    return table(header, rows)
 
 
 def _linears(figures: Figures) -> list[tuple[str, str]]:
@@ -154,8 +171,7 @@ def _paper_gain(shape: str, rival: str) -> tuple[float, float]:
 
 
 def _apart(alone: float, many: float) -> list[str]:
-    return [f"{value:,.3g}x" if value < 1000 else f"{value:,.0f}x"
-            for value in (alone, many / alone, many)]  # fmt: skip
+    return [f"{shown(value)}x" for value in (alone, many / alone, many)]
 
 
 def grid(figures: Figures) -> str:
@@ -173,7 +189,7 @@ def grid(figures: Figures) -> str:
               for t in (seconds["stateful-softmax"], seconds["softmax"]) for s in (ours, eager)),
         ])  # fmt: skip
     header = ["tokens", "batch", "s a sequence", "over softmax with a cache", "(in PyTorch)"]
-    return markdown_table([*header, "over softmax that reruns", "(in PyTorch)"], rows)
+    return table([*header, "over softmax that reruns", "(in PyTorch)"], rows)
 
 
 WAYS = ("linear", "linear-eager", "stateful-softmax", "softmax")
