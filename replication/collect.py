@@ -15,14 +15,12 @@ from benchmarks.measure.machine import Limits, Machine
 from benchmarks.report import document
 from replication.experiments import EXPERIMENTS, RESULTS, Experiment
 from replication.experiments.read import loaded
-from replication.machine import ROOT, date_of, key, this_machine, why_stale
+from replication.machine import DIRTY, ROOT, date_of, key, this_machine, why_stale
 from replication.measurement import Measurement, read
 
 FOLDER = ROOT / "docs" / "replication"
 THEMES = ("lengths", "decoding", "generation", "operator", "training")
 COLLECTED, STATUS = "collected.json", "status.json"
-# The files of applications that say where their figures were measured.
-RECORDS = ("benchmark.json", "timings.json", "linear/summary.json", "results.json")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,18 +58,17 @@ def _published(experiment: Experiment) -> Measurement | None:
     figures = experiment.read(folder)
     if not figures:
         return None
-    if experiment.published.name in (experiment.name, experiment.name.partition("-")[0]):
-        known = document.read(folder.parent, folder.name, "cpu").entries
-        machine = known[0][0].machine if known else _of_application(folder)
+    if experiment.record:
+        machine = _of_application(loaded(folder / experiment.record))
     else:
-        machine = _of_application(folder)
+        machine = document.read(folder.parent, folder.name, "cpu").entries[0][0].machine
     source = experiment.published.as_posix()
     return Measurement(experiment.name, "laptop", machine, figures, source=source)
 
 
-def _of_application(folder: Path) -> Machine:
+def _of_application(record: Mapping[str, Any]) -> Machine:
     """The machine by an application's own record, which names no processor."""
-    where = next(w for file in RECORDS if (w := _environment(loaded(folder / file))))
+    where = record.get("environment") or record["timing"]["environment"]
     return Machine(
         date=date_of(where["commit"]),
         commit=where["commit"][:12],
@@ -80,10 +77,6 @@ def _of_application(folder: Path) -> Machine:
         backends=", ".join(where.get("backends", [])),
         threads=where["threads"],
     )
-
-
-def _environment(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    return record.get("environment") or record.get("timing", {}).get("environment") or {}
 
 
 def stored(folder: Path = FOLDER) -> list[Measurement]:
@@ -99,7 +92,7 @@ def judged(measurements: Iterable[Measurement]) -> Status:
         for each in measurements
         if (reason := why_stale(each.machine.commit, EXPERIMENTS[each.experiment].sources))
     }
-    return Status(this_machine().commit, reasons)
+    return Status(this_machine().commit.removesuffix(DIRTY), reasons)
 
 
 def status(folder: Path = FOLDER) -> Status:

@@ -65,6 +65,7 @@ def _generation(shape: str, model: Model, positions: int, *, cuda: bool = False)
         (*KERNELS, MODELS, IMAGES),
         partial(_generation_cost, model, largest, positions),
         None if cuda else RESULTS / "generation" / shape,
+        record="benchmark.json",
         needs=on_gpu if cuda else {},
         missing=GPU if cuda else "",
     )
@@ -96,6 +97,7 @@ def _bits(shape: str, positions: int, updates: int, batch: int, epochs: int, lay
         (MODELS, IMAGES),
         costs,
         published,
+        record="timings.json",
         needs={"laptop": shape, "paper": shape},
         missing=f"give --download to compare.py, or put the published files of {shape} where "
         "LINATTN_DATA points",
@@ -156,6 +158,7 @@ EXPERIMENTS = {
                 32,
             ),
             RESULTS / "copy_task",
+            record="linear/summary.json",
         ),
         _generation("mnist", MNIST, 9),
         _generation("cifar10", CIFAR10, 5),
@@ -187,6 +190,7 @@ EXPERIMENTS = {
                 Cost(),
             ),
             RESULTS / "speech",
+            record="results.json",
             needs={"laptop": "speech/an4", "paper": "speech/wsj"},
             missing="WSJ needs a license of the LDC; AN4 is free, apps/ctc_speech/README.md says "
             "where it is",
@@ -209,6 +213,7 @@ EXPERIMENTS = {
                 Cost(),
             ),
             RESULTS / "speech",
+            record="benchmark.json",
         ),
         Experiment(
             "speedup",

@@ -30,7 +30,8 @@ class Experiment:
         commands: what follows `python`, for each preset; "{out}" is the folder of the run, "{data}"
             the folder of data sets.
         read: the figures that a run's folder holds; empty where there is none.
-        published: folders under docs/results that hold such a run of the preset laptop.
+        published: the folder under docs/results that may hold a run of the preset laptop.
+        record: the file there that names the environment; empty for a document of benchmarks.
         sources: what of this repository the figures depend on.
         cost: what the preset laptop or paper should cost.
         needs: what a machine must have, for each preset: "cuda", or a folder of data.
@@ -44,6 +45,7 @@ class Experiment:
     sources: tuple[str, ...]
     cost: Callable[[PresetName], Cost]
     published: Path | None = None
+    record: str = ""
     needs: Mapping[PresetName, str] = field(default_factory=dict)
     missing: str = ""
 
