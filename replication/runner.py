@@ -112,7 +112,7 @@ def watched(command: list[str], log: Path, tick: Tick) -> float:
         RuntimeError: it failed, with its last line.
     """
     with log.open("ab") as output:
-        process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output)
+        process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output, process_group=0)
     memory = 0.0
     try:
         while process.poll() is None:
@@ -120,8 +120,9 @@ def watched(command: list[str], log: Path, tick: Tick) -> float:
             time.sleep(SECONDS)
             tick(SECONDS)
     finally:
-        if process.poll() is None:  # interrupted: the command ends as by Ctrl-C, and can resume
-            process.send_signal(signal.SIGINT)
+        # Interrupted: the command ends as by Ctrl-C, which in a group of its own it did not see.
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGINT)
             process.wait()
     if process.returncode:
         lines = log.read_text(errors="replace").replace("\r", "\n").split("\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,32 @@ def test_an_interrupted_run_continues_in_its_folder(runs: Runs, quick: Experimen
     assert not begun.sound
     runs.run(quick, again, lambda seconds: None)
     assert (folder / "runs.txt").read_text() == "xx"
+
+
+def test_an_interruption_ends_the_command_and_leaves_a_record_of_it(
+    runs: Runs, quick: Experiment, tmp_path: Path
+) -> None:
+    script = tmp_path / "slow.py"
+    script.write_text(
+        "import pathlib, sys, time\n"
+        "try:\n    time.sleep(600)\n"
+        "except KeyboardInterrupt:\n    pathlib.Path(sys.argv[1], 'saved').touch()\n"
+    )
+    slow = dataclasses.replace(quick, commands={"smoke": f"{script} {{out}}"})
+    folder, _ = runs.of(slow)
+    started = time.monotonic()
+
+    def interrupt(seconds: float) -> None:
+        if time.monotonic() > started + 3:  # the command has begun to sleep
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        runs.run(slow, folder, interrupt)
+
+    assert (folder / "saved").exists()
+    _, record = runs.of(slow)
+    assert record is not None
+    assert not record.ended
 
 
 def test_another_machine_and_another_version_have_folders_of_their_own(
