@@ -34,7 +34,7 @@ COUNTED = (16, 64, 256, 784, 1_568, 3_072, 6_144)
 def svg(draw: Callable[[Axes], object]) -> str:
     """One panel, as wide as a phone can show it readably."""
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+        figure = Figure(figsize=(5.4, 3.9), layout="constrained")
         draw(figure.subplots())
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})

@@ -41,8 +41,8 @@ def tally(best: Best, status: Status) -> str:
 
 
 def claims(chosen: Iterable[Claim], best: Best, status: Status) -> str:
-    """A row for each claim: the paper's number and ours, both ratios, the verdict, the command."""
-    names = ["claim", "the paper", "here", "ratio, paper", "ratio, here", "verdict", "command"]
+    """A row for each claim: the verdict, the paper's number and ours, both ratios, the command."""
+    names = ["claim", "verdict", "the paper", "here", "ratio, paper", "ratio, here", "command"]
     columns = zip(names, *(_row(claim, best, status) for claim in chosen), strict=True)
     header, *rows = zip(*(column for column in columns if any(column[1:])), strict=True)
     return table(header, rows)
@@ -60,10 +60,10 @@ def _row(claim: Claim, best: Best, status: Status) -> list[str]:
     note = f" ({claim.note})" if claim.note else ""
     return [
         f"{claim.says}{note}",
+        verdict(claim, measurement, status),
         claim.paper,
         "-" if ours is None else f"{shown(ours)} {claim.unit}",
         *ratios,
-        verdict(claim, measurement, status),
         f"[{claim.experiment}](#{claim.experiment})",
     ]
 
