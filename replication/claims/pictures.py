@@ -13,7 +13,7 @@ def _grid(figure: int, method: str, shape: str, what: str) -> Claim:
         f"figure{figure}/{method}/{what}",
         f"figure {figure}",
         f"{method}: {what} of {shape}.",
-        f"bits-{shape}",
+        "mnist" if shape == "mnist" and method in ("linear", "softmax") else f"bits-{shape}",
         Bound(f"{method}/{what}-over-independent", high=BETTER),
         unit="bits/dim over those of independent pixels",
         paper="a picture",

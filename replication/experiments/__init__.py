@@ -25,6 +25,12 @@ LARGEST = {"mnist": 512, "cifar10": 64}
 # Utterances that a model sees: of an average length in training, and while epochs are timed.
 SPOKEN = {"smoke": 80, "laptop": 6_000 * 8, "paper": 100_000 * 32}
 TIMED = {"smoke": 8, "laptop": 3 * (4 * 6 + 70), "paper": 5 * (4 * 6 + 70)}
+# The model, the images that it sees, and the batch, where linear and softmax are trained longer.
+TRAINED = {
+    "smoke": (Model(2, 2, 8, 32, 64), 640, 16),
+    "laptop": (Model(4, 4, 32, 512, 784), 16_000, 8),
+    "paper": (MNIST, 250 * 55_000, 10),
+}
 GPU = "run it on a machine with an NVIDIA GPU and a CUDA build of torch"
 
 
@@ -164,7 +170,27 @@ EXPERIMENTS = {
         _generation("cifar10", CIFAR10, 5),
         _generation("mnist", MNIST, 9, cuda=True),
         _generation("cifar10", CIFAR10, 5, cuda=True),
-        _bits("mnist", 784, 120, 8, 250, 8, read.mnist, RESULTS / "attentions" / "mnist"),
+        Experiment(
+            "mnist",
+            "linear and softmax attention trained longer on MNIST",
+            {
+                "smoke": f"{IMAGES}/compare.py --preset smoke --rounds 1 "
+                "--attentions linear softmax --out {out}",
+                "laptop": f"{IMAGES}/compare.py --dataset mnist --data-dir {{data}}/mnist "
+                "--attentions linear softmax --steps 2000 --out {out}",
+                "paper": f"{IMAGES}/compare.py --dataset mnist --data-dir {{data}}/mnist "
+                "--attentions linear softmax --preset paper --out {out}",
+            },
+            read.longer,
+            (MODELS, IMAGES),
+            lambda preset: _training_cost(*TRAINED[preset]),
+            RESULTS / "mnist",
+            record="mnist-linear/summary.json",
+            needs={"laptop": "mnist", "paper": "mnist"},
+            missing="give --download to compare.py, or put the published files of mnist where "
+            "LINATTN_DATA points",
+        ),
+        _bits("mnist", 784, 120, 8, 250, 8, read.images, RESULTS / "attentions" / "mnist"),
         _bits("cifar10", 3_072, 100, 4, 100, 16, read.images, None),
         Experiment(
             "speech",

@@ -135,18 +135,18 @@ def images(folder: Path) -> Figures:
     return figures
 
 
-def mnist(folder: Path) -> Figures:
-    """Every attention's comparison, and beside it the longer runs of linear and softmax."""
-    figures = dict(images(folder))
-    longer = folder.parent.parent / "mnist"
+def longer(folder: Path) -> Figures:
+    """Linear and softmax attention after the same training, and what their models drew."""
+    figures: dict[str, float] = {}
     for name in ("linear", "softmax"):
-        run = longer / f"mnist-{name}"
-        if not (summary := loaded(run / "summary.json")):
+        places = (folder / f"mnist-{name}", folder / "updates" / name)
+        run = next((place for place in places if (place / "summary.json").exists()), None)
+        if run is None:
             continue
+        summary = loaded(run / "summary.json")
         metrics = summary["metrics"]
-        figures[f"{name}/long/bits"] = metrics["bits_per_dim"]
-        figures[f"{name}/long/updates"] = summary["steps"]
-        figures[f"{name}/long/train-seconds"] = summary["train_seconds"]
+        figures[f"{name}/bits"] = metrics["bits_per_dim"]
+        figures[f"{name}/updates"] = summary["steps"]
         share = metrics["bits_per_dim"] / metrics["independent_pixels_bits_per_dim"]
         figures |= {
             f"{name}/{picture}-over-independent": share

@@ -62,7 +62,7 @@ def _row(claim: Claim, best: Best, status: Status) -> list[str]:
         f"{claim.says}{note}",
         verdict(claim, measurement, status),
         claim.paper,
-        "-" if ours is None else f"{shown(ours)} {claim.unit}",
+        "-" if ours is None else f"{ours:,.4g} {claim.unit}",
         *ratios,
         f"[{claim.experiment}](#{claim.experiment})",
     ]
