@@ -67,6 +67,7 @@ TEST_TOOLS = (
     "onnxruntime", "onnxscript",  # run what torch.onnx.export makes
     "transformers", "peft",
 )  # fmt: skip
+REPORT_TOOLS = ("jinja2", "markdown-it-py")
 # What a wheel has to pass: the contract's short form, every instruction set, compiled decoders.
 WHEEL_TESTS = (
     "tests/contract/test_minimum.py", "tests/contract/test_oracle.py::test_within_budget",
@@ -98,18 +99,25 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def types(session: nox.Session) -> None:
-    """Check types (mypy): strictly in packages, plainly in apps, benchmarks and this file."""
+    """Check types (mypy): strictly in packages, plainly in the rest."""
     install_packages(
-        session, "mypy", "nox", "pytest", "types-tqdm", *app_requirements(), cuda="OFF"
+        session,
+        "mypy",
+        "nox",
+        "pytest",
+        "types-tqdm",
+        *app_requirements(),
+        *REPORT_TOOLS,
+        cuda="OFF",
     )
     session.run("mypy", "--strict", *(str(package.folder / "src") for package in PACKAGES))
-    session.run("mypy", "benchmarks", "apps", "noxfile.py")
+    session.run("mypy", "benchmarks", "replication", "apps", "noxfile.py")
 
 
 @nox.session
 def tests(session: nox.Session) -> None:
     """Run the tests on every core (pytest); `-- tests/core -k causal` runs some of them."""
-    install_packages(session, *TEST_TOOLS, *app_requirements(), cuda="AUTO")
+    install_packages(session, *TEST_TOOLS, *REPORT_TOOLS, *app_requirements(), cuda="AUTO")
     session.run("python", "-m", "pytest", "-n", str(os.cpu_count() or 1), *session.posargs)
 
 
@@ -152,6 +160,20 @@ def demo(session: nox.Session) -> None:
     """Train on handwritten digits, generate images as an RNN, print the table: the main job."""
     install_packages(session, *app_requirements())
     session.run("python", "apps/pixel_generation/demo.py", *session.posargs)
+
+
+@nox.session
+def paper(session: nox.Session) -> None:
+    """Run the paper's claims; `-- table1 --preset smoke` runs some of them, at some size."""
+    install_packages(session, *app_requirements())
+    session.run("python", "-m", "replication.paper", *session.posargs)
+
+
+@nox.session
+def report(session: nox.Session) -> None:
+    """Make docs/replication from what was measured: one page of HTML, and Markdown."""
+    install_packages(session, *REPORT_TOOLS)
+    session.run("python", "-m", "replication.report", *session.posargs)
 
 
 @nox.session

@@ -8,7 +8,9 @@ from collections.abc import Iterable, Mapping
 import grimp
 import pytest
 
-PACKAGES = ("linattn_core", "linattn_cpu", "linattn_cuda", "linattn_models", "benchmarks")
+PACKAGES = (
+    "linattn_core", "linattn_cpu", "linattn_cuda", "linattn_models", "benchmarks", "replication",
+)  # fmt: skip
 APPLICATIONS = ("copying", "pixels", "speech")
 
 

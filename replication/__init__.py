@@ -1,0 +1,1 @@
+"""The paper's claims, one record each; runs what they need, and reports what came out."""

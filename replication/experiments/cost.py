@@ -1,0 +1,147 @@
+"""What an experiment should cost, computed before it runs from operations and bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from benchmarks.measure.machine import Limits
+
+FLOAT = 4  # bytes
+PROCESS = 0.4e9  # bytes of a process that has imported torch
+TRAINING = 3  # forward, and twice as much backward
+GRADIENTS = 10 / 4  # linear attention: operations of both passes over those of the forward
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The least that an experiment needs.
+
+    Args:
+        operations: a multiply and an add are two.
+        traffic: bytes read and written.
+        memory: bytes at the highest.
+    """
+
+    operations: float = 0.0
+    traffic: float = 0.0
+    memory: float = PROCESS
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(
+            self.operations + other.operations,
+            self.traffic + other.traffic,
+            max(self.memory, other.memory),
+        )
+
+    def seconds(self, limits: Limits) -> float:
+        """At the machine's own rates: products at its GEMM rate, bytes at its bandwidth."""
+        return self.operations / limits.gemm_float32 + self.traffic / limits.copy_bandwidth
+
+
+@dataclass(frozen=True)
+class Model:
+    """The shape of a transformer, and what it costs.
+
+    Args:
+        positions: tokens of a sample.
+        causal: whether softmax sees half of the pairs.
+    """
+
+    layers: int
+    heads: int
+    head_dim: int
+    ffn: int
+    positions: int
+    causal: bool = True
+
+    @property
+    def width(self) -> int:
+        """The embedding's."""
+        return self.heads * self.head_dim
+
+    @property
+    def parameters(self) -> int:
+        """Of the layers' four projections and two feed-forward products."""
+        return self.layers * (4 * self.width**2 + 2 * self.width * self.ffn)
+
+    def forward(self, attention: str, positions: int | None = None) -> float:
+        """Operations of one sample: 4 D M a head and position linear, 4 N D softmax, by LSH 4
+        times two chunks of 32 a round."""
+        n = self.positions if positions is None else positions
+        seen = {"linear": self.head_dim, "softmax": n / 2 if self.causal else n}
+        keys = seen.get(attention, 64.0 * int(attention[4:] or 1) if attention[:3] == "lsh" else 0)
+        return n * (2 * self.parameters + 4 * keys * self.width * self.layers)
+
+    def training(self, attention: str, samples: float, batch: int) -> Cost:
+        """Updates that see so many samples in all."""
+        activations = 16 * batch * self.positions * (self.width + self.ffn / 4) * self.layers
+        updates = samples / batch
+        return Cost(
+            TRAINING * samples * self.forward(attention),
+            updates * 7 * FLOAT * self.parameters,  # weights, gradients, two moments, read and left
+            PROCESS + 4 * FLOAT * self.parameters + FLOAT * activations,
+        )
+
+    def generating(self, method: str, batch: int, steps: int | None = None) -> Cost:
+        """Images side by side: all positions, or `steps` of them spread over the image."""
+        n, share = self.positions, 1.0 if steps is None else steps / self.positions
+        state, weights = self.state(method), FLOAT * self.parameters
+        attention = {"stateful-softmax": "softmax"}.get(method, method)
+        once = self.forward(attention)
+        if method in ("linear", "stateful-softmax"):
+            # All of the weights and, on the average, all or half of the state for each position.
+            read = state if method == "linear" else state / 2
+            traffic = n * (weights + 2 * batch * read)
+            return Cost(share * batch * once, share * traffic, PROCESS + weights + batch * state)
+        reruns = sum(self.forward(attention, i + 1) for i in range(n))
+        hidden = FLOAT * batch * n * 4 * (self.width + self.ffn)
+        return Cost(share * batch * reruns, share * n * weights, PROCESS + weights + hidden)
+
+    def state(self, method: str) -> float:
+        """Bytes that an image carries from pixel to pixel: S and z, or keys and values."""
+        if method == "linear":
+            return FLOAT * self.layers * self.heads * self.head_dim * (self.head_dim + 1)
+        if method == "stateful-softmax":
+            return FLOAT * self.layers * 2 * self.positions * self.width
+        return 0.0
+
+
+MNIST = Model(8, 8, 32, 1_024, 784)
+CIFAR10 = Model(16, 8, 32, 1_024, 3_072)
+COPY = {"laptop": Model(3, 8, 16, 256, 48), "paper": Model(4, 8, 32, 1_024, 128)}
+SPEECH = Model(9, 6, 32, 768, 800, causal=False)
+SHORT_SPEECH = Model(9, 6, 32, 768, 200, causal=False)
+
+
+GRID_LENGTHS, GRID_BATCHES = (64, 256, 784, 1_568, 3_072), (1, 8, 64, 256)
+GRID_SECONDS = 120.0  # of the longest case that is tried
+
+
+def over_length_and_batch(model: Model, positions: int, most: float) -> Cost:
+    """Every way, length and batch, but cases of more than `most` operations; twice each: warm."""
+    total = Cost()
+    for length in GRID_LENGTHS:
+        at = replace(model, positions=length)
+        for way in ("linear", "linear", "stateful-softmax", "softmax"):
+            cases = (at.generating(way, batch, positions) for batch in GRID_BATCHES)
+            total = sum((x + x for x in cases if x.operations <= most), total)
+    return total
+
+
+def attention_curves(lengths: tuple[int, ...], heads: int = 8, dim: int = 32) -> Cost:
+    """Figure 1: forward and backward at each length, a warm-up and one round, SDPA beside.
+
+    Softmax holds N x N weights for each head, forward and backward.
+    """
+    head, total = heads * dim, Cost()
+    for n in lengths:
+        linear, lsh = GRADIENTS * 4 * n * dim * head, GRADIENTS * 4 * n * 64 * 13 * head
+        softmax = GRADIENTS * 4 * n * n / 2 * head
+        squares = 3 * FLOAT * heads * n * n
+        fits = squares < 20e9
+        total += Cost(
+            2 * (2 * linear + lsh + softmax * (1 + 2 * fits)),
+            2 * fits * 2 * squares,
+            PROCESS + squares * fits,
+        )
+    return total

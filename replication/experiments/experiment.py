@@ -1,0 +1,54 @@
+"""What an experiment is: a command for each preset, and what it leaves to read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from replication.claims.claim import Figures
+from replication.experiments.cost import Cost
+
+PresetName = Literal["smoke", "laptop", "paper"]
+PRESETS: tuple[PresetName, ...] = ("smoke", "laptop", "paper")
+Read = Callable[[Path], Figures]
+KERNELS = (
+    "packages/linattn-core/src", "packages/linattn-core/native", "packages/linattn-cpu/src",
+    "packages/linattn-cpu/native",
+)  # fmt: skip
+MODELS = "packages/linattn-models/src"
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A way to measure some claims.
+
+    Args:
+        name: that claims refer to.
+        shows: what it does, in a phrase.
+        commands: what follows `python`, for each preset; "{out}" is the folder of the run, "{data}"
+            the folder of data sets.
+        read: the figures that a run's folder holds; empty where there is none.
+        published: the folder under docs/results that may hold a run of the preset laptop.
+        record: the file there that names the environment; empty for a document of benchmarks.
+        sources: what of this repository the figures depend on.
+        cost: what the preset laptop or paper should cost.
+        needs: what a machine must have, for each preset: "cuda", or a folder of data.
+        missing: how to get what is needed.
+    """
+
+    name: str
+    shows: str
+    commands: Mapping[PresetName, str]
+    read: Read
+    sources: tuple[str, ...]
+    cost: Callable[[PresetName], Cost]
+    published: Path | None = None
+    record: str = ""
+    needs: Mapping[PresetName, str] = field(default_factory=dict)
+    missing: str = ""
+
+    def command(self, preset: PresetName) -> str:
+        """What a reader types."""
+        return f"python {self.commands[preset]}"

@@ -1,0 +1,99 @@
+"""What an experiment gave, on which machine and by which code: records in JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure.machine import Machine
+from benchmarks.measure.results import from_record, to_record
+from linattn_core.errors import expected
+from linattn_models.files import replace_file
+from replication.experiments.experiment import PresetName
+
+VERSION = 1  # of the records
+
+
+@dataclasses.dataclass(frozen=True)
+class Spent:
+    """What a run cost, beside what was computed before.
+
+    Args:
+        seconds, memory: measured; bytes are those of all its processes together, at the highest.
+        least_seconds, least_memory: by operations and bytes, at the rates of the machine.
+    """
+
+    seconds: float
+    memory: float
+    least_seconds: float
+    least_memory: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Measurement:
+    """One run of an experiment.
+
+    Args:
+        figures: by name; empty when it failed.
+        spent: None for a run that was not made by `nox -s paper`.
+        error: why it failed; None when it ended well.
+        ended: False while it runs, and after an interruption.
+        source: where the figures were read.
+    """
+
+    experiment: str
+    preset: PresetName
+    machine: Machine
+    figures: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    spent: Spent | None = None
+    error: str | None = None
+    ended: bool = True
+    source: str = ""
+
+    @property
+    def sound(self) -> bool:
+        """True where it ended well."""
+        return self.ended and self.error is None
+
+
+def to_json(measurements: Iterable[Measurement]) -> str:
+    """A line for each measurement."""
+    lines = (json.dumps(_record(each), separators=(",", ":")) for each in measurements)
+    return f'{{"version":{VERSION},"measurements":[\n' + ",\n".join(lines) + "\n]}\n"
+
+
+def _record(measurement: Measurement) -> Any:
+    figures = {name: to_record(float(value)) for name, value in measurement.figures.items()}
+    return {**to_record(dataclasses.replace(measurement, figures={})), "figures": figures}
+
+
+def write(file: Path, measurements: Iterable[Measurement]) -> None:
+    """Replaces a file of measurements."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(file, to_json(measurements).encode())
+
+
+def read(file: Path) -> list[Measurement]:
+    """The measurements of a file.
+
+    Raises:
+        ValueError: the file is none of ours, or of another version.
+    """
+    try:
+        record = json.loads(file.read_text(encoding="utf-8"))
+        version = record["version"]
+        if version == VERSION:
+            return [_measurement(each) for each in record["measurements"]]
+        got = f"version {version}"
+    except (ValueError, KeyError, TypeError) as error:
+        got = f"a fault in it ({type(error).__name__}: {error})"
+    wanted, advice = f"measurements of version {VERSION}", "move it away and measure again"
+    raise ValueError(expected(file.name, wanted, got, advice))
+
+
+def _measurement(record: dict[str, Any]) -> Measurement:
+    figures = record.pop("figures")
+    return dataclasses.replace(from_record(Measurement, record), figures=figures)

@@ -1,0 +1,136 @@
+"""Runs the paper's claims: python -m replication.paper [claim ...] [--preset smoke|laptop|paper].
+
+    nox -s paper -- --preset smoke              every claim's code, in minutes
+    nox -s paper -- table1 figure2              some of them, as two cores can
+    nox -s paper -- --preset laptop --publish   and keep the figures for the report
+
+A claim is a place in the paper, such as table5, or one of its numbers, such as
+table5/mnist/linear/cpu; --list names all. Claims that one experiment measures are run together.
+What has ended is not run again as long as its code is the same, so that the command that was
+interrupted continues when it is given again. A claim that fails is recorded with its error, the
+others go on, and the exit code is 1.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import tyro
+from tqdm import tqdm
+
+from benchmarks.measure.cases import Settings
+from benchmarks.measure.machine import measure_limits
+from linattn_core.errors import expected
+from linattn_models.training import figure, markdown_table, run_script
+from replication.claims import Claim, chosen
+from replication.claims.claim import NOT_RUN
+from replication.experiments import EXPERIMENTS, PresetName
+from replication.machine import ROOT, key, this_machine
+from replication.measurement import Measurement, read, write
+from replication.runner import Runs, lacking
+
+PUBLISHED = ROOT / "docs" / "replication"
+
+
+@dataclasses.dataclass(frozen=True)
+class Flags:
+    """Run claims of the paper."""
+
+    claims: tyro.conf.Positional[tuple[str, ...]] = ()
+    """Places or names of claims; all if none is given."""
+    preset: PresetName = "laptop"
+    """smoke: minutes, figures mean nothing; laptop: hours of two cores; paper: its own sizes."""
+    list: bool = False
+    """Name the claims and stop."""
+    again: bool = False
+    """Run also what has ended."""
+    publish: bool = False
+    """Keep the figures in docs/replication, where `nox -s report` finds them."""
+    out: Path = Path("runs/replication")
+    """Folder of the runs."""
+
+
+def main(flags: Flags) -> None:
+    """Runs what the claims need, and prints a verdict for each claim."""
+    claims = chosen(flags.claims)
+    if flags.list:
+        print("\n".join(f"{claim.name}: {claim.says}" for claim in claims))
+        return
+    if flags.publish and flags.preset == "smoke":
+        advice = "a smoke run's figures mean nothing"
+        raise ValueError(expected("--publish", "the preset laptop or paper", "smoke", advice))
+    records = run_all(flags, names_of(claims, everything=not flags.claims))
+    print(verdicts(claims, records))
+    if flags.publish:
+        publish(records)
+    failed = [record for record in records.values() if isinstance(record, Measurement)]
+    if any(record.error for record in failed):
+        sys.exit(1)
+
+
+def names_of(claims: Sequence[Claim], *, everything: bool) -> list[str]:
+    """The experiments that the claims need; without a choice, those that no claim needs too."""
+    needed = {claim.experiment for claim in claims}
+    return [name for name in EXPERIMENTS if everything or name in needed]
+
+
+def run_all(flags: Flags, names: Sequence[str]) -> dict[str, Measurement | str]:
+    """The record of each experiment, or why there is none: a bar for all, one for each."""
+    limits = measure_limits(Settings(quick=flags.preset == "smoke"))
+    runs = Runs(flags.out.absolute(), flags.preset, this_machine(), limits)
+    records: dict[str, Measurement | str] = {}
+    with tqdm(total=len(names), unit="experiment", position=0) as whole:
+        for name in names:
+            whole.set_description(name)
+            records[name] = reason = one(runs, name, again=flags.again)
+            error = reason if isinstance(reason, str) else reason.error
+            if error:
+                tqdm.write(f"{name}: {error}", file=sys.stderr)
+            whole.update()
+    return records
+
+
+def one(runs: Runs, name: str, *, again: bool) -> Measurement | str:
+    """Runs an experiment that has not ended yet."""
+    experiment = EXPERIMENTS[name]
+    if reason := lacking(experiment, runs.preset):
+        return f"not run: {reason}"
+    folder, record = runs.of(experiment)
+    if record is not None and record.sound and not again:
+        return record
+    least = max(1.0, experiment.cost(runs.preset).seconds(runs.limits))
+    shown = "{desc} {elapsed}, at least {total:.0f} s by its operations |{bar}|"
+    with tqdm(total=least, desc=f"  {name}", position=1, leave=False,
+              bar_format=shown) as part:  # fmt: skip
+        return runs.run(experiment, folder, lambda s: part.update(min(s, least - part.n)))
+
+
+def verdicts(claims: Sequence[Claim], records: dict[str, Measurement | str]) -> str:
+    """A row for each claim."""
+    rows = []
+    for claim in claims:
+        record = records[claim.experiment]
+        shown, verdict = "-", NOT_RUN
+        if isinstance(record, Measurement) and record.sound:
+            shown = figure(record.figures.get(claim.rule.figure))
+            verdict = claim.judge(record.figures, record.preset)
+        rows.append([claim.name, claim.paper, shown, verdict])
+    return markdown_table(["claim", "paper", "here", "verdict"], rows)
+
+
+def publish(records: dict[str, Measurement | str]) -> None:
+    """Keeps the figures beside those of other experiments on the same machine."""
+    ended = [each for each in records.values() if isinstance(each, Measurement) and each.ended]
+    for name in {key(record.machine) for record in ended}:
+        file = PUBLISHED / f"{name}.json"
+        kept = {each.experiment: each for each in (read(file) if file.exists() else [])}
+        kept |= {each.experiment: each for each in ended if key(each.machine) == name}
+        write(file, [kept[name] for name in EXPERIMENTS if name in kept])
+        print(f"kept: {file.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    run_script(lambda: main(tyro.cli(Flags, description=__doc__)))

@@ -1,0 +1,112 @@
+"""The registry of claims, and the rule that judges them."""
+
+from __future__ import annotations
+
+import pytest
+
+from replication.claims import CLAIMS, chosen
+from replication.claims.claim import (
+    CONFIRMED,
+    IN_DIRECTION,
+    NOT_CONFIRMED,
+    NOT_RUN,
+    Bound,
+    Claim,
+    Ratio,
+)
+from replication.claims.generation import ALONE, THROUGHPUT
+from replication.experiments import EXPERIMENTS
+
+PLACES = {
+    "abstract", "section3.2", "section3.3", "section3.4", "section4.2", "section4.3",
+    "figure1", "figure2", "figure3", "figure4", "figure6", "figure7", "figure8", "figure9",
+    "table1", "table2", "table3", "table4", "table5", "supplementC",
+}  # fmt: skip
+
+
+def test_each_claim_has_a_name_of_its_own_and_an_experiment() -> None:
+    names = [claim.name for claim in CLAIMS]
+
+    assert len(set(names)) == len(names)
+    assert {claim.experiment for claim in CLAIMS} <= EXPERIMENTS.keys()
+
+
+def test_every_place_of_the_paper_is_there() -> None:
+    assert {claim.name.split("/")[0] for claim in CLAIMS} == PLACES
+
+
+def test_the_tables_ratios_are_those_that_the_paper_prints() -> None:
+    gains = {shape: {m: v / x["softmax"] for m, v in x.items()} for shape, x in THROUGHPUT.items()}
+
+    assert round(gains["mnist"]["linear"]) == 317
+    assert int(gains["cifar10"]["linear"]) == 4_462
+    assert round(gains["mnist"]["stateful-softmax"], 1) == 16.8
+    assert round(gains["cifar10"]["stateful-softmax"]) == 80
+    alone = ALONE["cifar10"]
+    assert round(alone["softmax"][0] / alone["linear"][0], 1) == 191.8
+    assert round(alone["lsh-4"][0] / alone["linear"][0], 1) == 116.7
+    assert round(alone["softmax"][1] / alone["linear"][1], 1) == 4.9
+
+
+@pytest.mark.parametrize(
+    ("ours", "verdict"),
+    [
+        (317.0, CONFIRMED),
+        (260.0, CONFIRMED),  # within a factor of 1.25
+        (900.0, CONFIRMED),  # beyond it, on the side that is claimed
+        (200.0, IN_DIRECTION),
+        (1.04, NOT_CONFIRMED),  # noise
+        (0.5, NOT_CONFIRMED),
+    ],
+)
+def test_a_ratio_above_one(ours: float, verdict: str) -> None:
+    rule = Ratio("a", "b", 317.0, 1.0)
+
+    assert rule.judge({"a": ours, "b": 1.0}, same_scale=True) == verdict
+
+
+@pytest.mark.parametrize(
+    ("ours", "verdict"),
+    [(0.6, CONFIRMED), (0.2, CONFIRMED), (0.9, IN_DIRECTION), (0.98, NOT_CONFIRMED)],
+)
+def test_a_ratio_below_one(ours: float, verdict: str) -> None:
+    assert Ratio("a", "b", 0.6, 1.0).judge({"a": ours, "b": 1.0}, same_scale=True) == verdict
+
+
+def test_another_scale_confirms_a_direction_at_best() -> None:
+    rule = Ratio("a", "b", 2.0, 1.0)
+
+    assert rule.judge({"a": 2.0, "b": 1.0}, same_scale=False) == IN_DIRECTION
+    assert rule.judge({"a": 0.5, "b": 1.0}, same_scale=False) == NOT_CONFIRMED
+    assert Bound("a", high=1.0).judge({"a": 0.5}, same_scale=False) == IN_DIRECTION
+
+
+def test_without_a_figure_nothing_is_confirmed() -> None:
+    assert Ratio("a", "b", 2.0, 1.0).judge({"a": 2.0}, same_scale=True) == NOT_RUN
+    assert Bound("a", low=0.0).judge({}, same_scale=True) == NOT_RUN
+    assert all(claim.judge({}, "paper") == NOT_RUN for claim in CLAIMS)
+
+
+@pytest.mark.parametrize(("value", "verdict"), [(0.9, CONFIRMED), (1.2, NOT_CONFIRMED)])
+def test_a_bound(value: float, verdict: str) -> None:
+    claim = Claim("x/y", "x", "y", "equations", Bound("a", 0.9, 1.1))
+
+    assert claim.judge({"a": value}, "laptop") == verdict
+
+
+def test_a_place_chooses_its_claims() -> None:
+    assert {claim.name for claim in chosen(["table5/mnist", "abstract/4000x"])} == {
+        "abstract/4000x",
+        *(f"table5/mnist/{method}/{x}" for method in ALONE["mnist"] for x in ("cpu", "gpu")),
+    }
+    assert chosen([]) == list(CLAIMS)
+    assert "table1/linear/bits-per-dim" not in {claim.name for claim in chosen(["table2"])}
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [("tabel5", "table5"), ("table5/mnist/linear/cpi", "table5/mnist/linear/cpu")],
+)
+def test_an_unknown_claim_is_refused_with_near_names(name: str, advice: str) -> None:
+    with pytest.raises(ValueError, match=f"did you mean.*'{advice}'"):
+        chosen(["table1", name])

@@ -1,0 +1,196 @@
+"""Runs: recorded, resumed, kept apart; a failure costs only itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks.measure.machine import Limits, Machine
+from replication import paper
+from replication.experiments import EXPERIMENTS, Experiment
+from replication.measurement import Measurement, read, write
+from replication.runner import Runs, lacking, record_file
+
+
+@pytest.fixture
+def runs(tmp_path: Path, machine: Machine, limits: Limits) -> Runs:
+    return Runs(tmp_path / "runs", "smoke", machine, limits)
+
+
+@pytest.fixture
+def registered(
+    monkeypatch: pytest.MonkeyPatch, quick: Experiment, failing: Experiment, limits: Limits
+) -> None:
+    """The command knows these two experiments alone."""
+    monkeypatch.setattr(paper, "EXPERIMENTS", {"failing": failing, "equations": quick})
+    monkeypatch.setattr(paper, "measure_limits", lambda settings: limits)
+
+
+def test_a_run_leaves_its_figures_its_cost_and_its_machine(runs: Runs, quick: Experiment) -> None:
+    passed: list[float] = []
+    folder, before = runs.of(quick)
+
+    record = runs.run(quick, folder, passed.append)
+
+    assert before is None
+    assert record.sound
+    assert record.figures == {"positive": 2.0}
+    assert record.spent is not None
+    assert record.spent.least_seconds == 1.0
+    assert record.spent.seconds >= sum(passed) > 0
+    assert record.spent.memory > 0
+    assert record.machine.hardware == runs.machine.hardware
+    assert [each.figures for each in read(record_file(folder))] == [record.figures]
+
+
+def test_what_has_ended_is_not_run_again(runs: Runs, quick: Experiment) -> None:
+    folder, _ = runs.of(quick)
+    runs.run(quick, folder, lambda seconds: None)
+
+    again, record = runs.of(quick)
+
+    assert again == folder
+    assert record is not None
+    assert record.sound
+
+
+def test_an_interrupted_run_continues_in_its_folder(runs: Runs, quick: Experiment) -> None:
+    folder, _ = runs.of(quick)
+    record = runs.run(quick, folder, lambda seconds: None)
+    write(record_file(folder), [dataclasses.replace(record, figures={}, ended=False)])
+
+    again, begun = runs.of(quick)
+
+    assert again == folder
+    assert begun is not None
+    assert not begun.sound
+    runs.run(quick, again, lambda seconds: None)
+    assert (folder / "runs.txt").read_text() == "xx"
+
+
+def test_an_interruption_ends_the_command_and_leaves_a_record_of_it(
+    runs: Runs, quick: Experiment, tmp_path: Path
+) -> None:
+    script = tmp_path / "slow.py"
+    script.write_text(
+        "import pathlib, sys, time\n"
+        "try:\n    time.sleep(600)\n"
+        "except KeyboardInterrupt:\n    pathlib.Path(sys.argv[1], 'saved').touch()\n"
+    )
+    slow = dataclasses.replace(quick, commands={"smoke": f"{script} {{out}}"})
+    folder, _ = runs.of(slow)
+    started = time.monotonic()
+
+    def interrupt(seconds: float) -> None:
+        if time.monotonic() > started + 3:  # the command has begun to sleep
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        runs.run(slow, folder, interrupt)
+
+    assert (folder / "saved").exists()
+    _, record = runs.of(slow)
+    assert record is not None
+    assert not record.ended
+
+
+def test_another_machine_and_another_version_have_folders_of_their_own(
+    runs: Runs, quick: Experiment
+) -> None:
+    other = dataclasses.replace(runs.machine, hardware="another CPU, 2 cores")
+    newer = dataclasses.replace(runs.machine, software="torch 3.0.0")
+    folders = {
+        dataclasses.replace(runs, machine=each).of(quick)[0]
+        for each in (runs.machine, other, newer)
+    }
+
+    assert len(folders) == 3
+
+
+def test_a_failure_is_recorded_with_the_last_words(runs: Runs, failing: Experiment) -> None:
+    folder, _ = runs.of(failing)
+
+    record = runs.run(failing, folder, lambda seconds: None)
+
+    assert record.error == "RuntimeError: exit code 1: it is broken"
+    assert not record.sound
+
+
+def test_a_command_that_leaves_nothing_to_read_fails(runs: Runs, quick: Experiment) -> None:
+    nothing = dataclasses.replace(quick, read=lambda folder: {})
+
+    record = runs.run(nothing, runs.of(nothing)[0], lambda seconds: None)
+
+    assert record.error is not None
+    assert "expected figures, got none" in record.error
+
+
+@pytest.mark.usefixtures("registered")
+def test_the_others_go_on_and_the_exit_code_is_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claims = [c for c in paper.chosen([]) if c.name == "section3.2/positive"]
+    broken = dataclasses.replace(claims[0], name="x/broken", experiment="failing")
+    monkeypatch.setattr(paper, "chosen", lambda names: [broken, *claims])
+
+    with pytest.raises(SystemExit) as ended:
+        paper.main(paper.Flags(preset="smoke", out=tmp_path / "runs"))
+
+    out, err = capsys.readouterr()
+    assert ended.value.code == 1
+    assert "it is broken" in err
+    rows = {line.split("|")[1].strip(): line for line in out.splitlines() if "|" in line}
+    assert "confirmed" in rows["section3.2/positive"]
+    assert "not run" in rows["x/broken"]
+
+
+@pytest.mark.usefixtures("registered")
+def test_the_same_command_does_what_is_left(tmp_path: Path) -> None:
+    flags = paper.Flags(("section3.2/positive",), preset="smoke", out=tmp_path / "runs")
+
+    paper.main(flags)
+    paper.main(flags)
+    (counted,) = (tmp_path / "runs").rglob("runs.txt")
+    assert counted.read_text() == "x"
+
+    paper.main(dataclasses.replace(flags, again=True))
+    assert counted.read_text() == "xx"
+
+
+def test_smoke_figures_are_not_published() -> None:
+    with pytest.raises(ValueError, match="a smoke run's figures mean nothing"):
+        paper.main(paper.Flags(("section3.2",), preset="smoke", publish=True))
+
+
+def test_figures_are_published_by_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: Machine
+) -> None:
+    monkeypatch.setattr(paper, "PUBLISHED", tmp_path)
+    monkeypatch.setattr(paper, "ROOT", tmp_path)
+    other = dataclasses.replace(machine, hardware="another CPU")
+    paper.publish({"copy": Measurement("copy", "laptop", machine, {"a": 1.0})})
+    paper.publish({"copy": Measurement("copy", "laptop", other, {"a": 9.0})})
+    paper.publish({
+        "lengths": Measurement("lengths", "laptop", machine, {"b": 2.0}),
+        "speech": "not run: needs the data set speech/an4",
+    })  # fmt: skip
+
+    kept = [{x.experiment: x.figures for x in read(file)} for file in tmp_path.glob("*.json")]
+    assert {"copy": {"a": 9.0}} in kept
+    assert {"copy": {"a": 1.0}, "lengths": {"b": 2.0}} in kept
+
+
+def test_what_a_machine_lacks_is_said_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("LINATTN_DATA", str(tmp_path))
+    reason = lacking(EXPERIMENTS["bits-mnist"], "laptop")
+
+    assert reason is not None
+    assert reason.startswith("needs the data set mnist: ")
+    assert lacking(EXPERIMENTS["bits-mnist"], "smoke") is None
+    (tmp_path / "mnist").mkdir()
+    assert lacking(EXPERIMENTS["bits-mnist"], "laptop") is None
