@@ -55,7 +55,7 @@ class PeerDecoder:
 
     def _advance(self, vectors: Tensor, state: State) -> tuple[Tensor, State]:
         position, memory = state
-        y, memory = self.encoder(vectors + self.model.positions.at(position), memory)
+        y, memory = self.encoder(self.model.positions.at(vectors, position), memory)
         return self.model.output(y), (position + 1, memory)
 
 

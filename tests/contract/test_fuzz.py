@@ -53,7 +53,7 @@ correct_attention, correct_step = ReferenceBackend.attention, ReferenceBackend.s
 
 
 @pytest.mark.parametrize(
-    ("method", "wrong"), [("attention", wrong_output), ("step", wrong_state)], ids=lambda x: str(x)
+    ("method", "wrong"), [("attention", wrong_output), ("step", wrong_state)], ids=("call", "step")
 )
 def test_a_wrong_backend_is_found_and_the_call_printed(
     method: str, wrong: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
