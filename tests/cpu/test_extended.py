@@ -58,9 +58,36 @@ def test_every_build(case: Case, dtype: torch.dtype, instruction_set: str) -> No
     assert_within_budget(case.with_(dtype=dtype), "cpu")
 
 
+@pytest.mark.parametrize("length", [1, 20, 70])
+def test_a_key_that_outweighs_the_state_leaves_the_gradient_to_the_decay_exact(length: int) -> None:
+    """What passes is not the difference of what leaves a chunk and what its keys write."""
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(shape, dtype=torch.float64, generator=generator)
+
+    query, key, value = draw(1, 1, length, 4), draw(1, 1, length, 4), draw(1, 1, length, 3) * 1e6
+    state = LinearAttentionState(draw(1, 1, 4, 3), draw(1, 1, 4).abs())
+    gradient = torch.zeros(1, 1, length, 3)
+    gradient_of_s = draw(1, 1, 4, 3)
+
+    def decay_gradient(dtype: torch.dtype, backend: str) -> Tensor:
+        decay = torch.full((1, 1, length), -0.01, dtype=dtype, requires_grad=True)
+        out, last = linear_attention(
+            query.to(dtype), key.to(dtype), value.to(dtype), is_causal=True, normalize=False,
+            initial_state=state.to(dtype), log_decay=decay, return_state=True, backend=backend,
+        )  # fmt: skip
+        outputs, upstream = (out, last.s), (gradient.to(dtype), gradient_of_s.to(dtype))
+        return torch.autograd.grad(outputs, decay, upstream)[0][0, 0, 0]
+
+    exact = decay_gradient(torch.float64, "reference")  # of the state alone, which decays first
+    passing = decay_gradient(torch.float32, "cpu")
+    assert_close(passing.double(), exact, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("rate", [0.0, 1e-3, 0.1])
 def test_the_gradient_to_a_mild_decay_stays_exact(rate: float) -> None:
-    """It is carried from chunk to chunk; over 8,000 positions it errs no more than the others."""
+    """Over 8,000 positions it errs no more than the reference."""
     case = Case(batch=1, heads=2, queries=8_000)
     tensors = case.inputs()
     tensors["log_decay"] = (-rate * torch.rand(1, 2, 8_000)).requires_grad_()

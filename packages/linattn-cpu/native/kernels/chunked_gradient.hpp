@@ -3,8 +3,6 @@
 // of the state, chunks three and their scores, which pays where the state is wide.
 #pragma once
 
-#include <limits>
-
 #include "chunked_query_gradient.hpp"
 
 LINATTN_BEGIN
@@ -14,9 +12,8 @@ LINATTN_BEGIN
 //
 // The gradient to the decay of position m is the sum of what passes m: of the products of weights and their gradients
 // for j < m <= i in the chunk; of what queries at i >= m read from before it (`ChunkedQueryGradient` has put that
-// where the gradient goes); of what keys at j < m write for after it; and of what passes the whole chunk. The latter
-// is what crosses its end but for what its keys write, unless hardly anything of the state is left; every kBlock
-// positions it is computed anew.
+// where the gradient goes); of what keys at j < m write for after it; and of what passes the whole chunk, which is the
+// state before it times the sums after it. No term is a difference of large ones.
 template <class T>
 class ChunkedKeyValueGradient {
 public:
@@ -52,10 +49,7 @@ public:
             inputs.erase_absent(first, count, value_width_, grad_);
             store_rows<T>(grad_value.at(first), grad_value.dtype, grad_, grad_value.width, count);
             differentiate_keys();
-            if (decay_) {
-                if (ends_block(first, range)) crossing_ = sums.product(checkpoints->at(call_, item, first + count));
-                finish_decay(inputs, item, first, count);
-            }
+            if (decay_) finish_decay(inputs, item, first, count);
             inputs.erase_absent(first, count, width_, grad_);
             store_gradients<T>(grad_key, first, count, grad_, key_, call_.map);
             sums.s.add(query_columns_, gradient_, rows_, decay_.across());
@@ -152,14 +146,12 @@ private:
         T* to = static_cast<T*>(call_.grad_log_decay) + key_row(call_, item) + first;
         double written[kChunk + 1] = {}, read = 0;
         for (int j = 0; j < kChunk; ++j) written[j + 1] = written[j] + writes_[j];
-        const bool forgets = decay_.across() < std::numeric_limits<T>::epsilon();
-        const double through = forgets ? 0 : crossing_ - written[kChunk];
+        const double through = decay_.across() * sums.product(checkpoints->at(call_, item, first));
         for (int m = count - 1; m >= 0; --m) {
             read += to[m];
             to[m] = static_cast<T>(passing_[m] + read + written[m] + through);
         }
         inputs.erase_absent(first, count, 1, to);
-        crossing_ = through + read;
         for (std::int64_t row = 0; row < rows_; row += kChunk) {
             scale_rows<T>(decay_.from_start(), kChunk, value_width_, gradient_ + row * value_width_);
             multiply_into<T>(decay_.from_start(), kChunk, h_ + row);
@@ -175,7 +167,6 @@ private:
                                                                                                       *const inside_,
                                                                                                           *const grad_;
     T writes_[kChunk], passing_[kChunk];
-    double crossing_ = 0;  // the sum of S and z times G and r at the end of the chunk
 };
 
 LINATTN_END

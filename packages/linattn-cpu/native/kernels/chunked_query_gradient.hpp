@@ -48,6 +48,7 @@ public:
             inputs.keys(first, kChunk, key_);
             inputs.values(first, kChunk, value_);
             decay_.load_from(inputs, first);
+            if (decay_) keep(item, first);
             transpose<T>(value_, kChunk, value_width_, value_width_, value_columns_, kChunk);
             const int count = rows_at(first, range.high, kChunk);
             std::memset(reads_, 0, sizeof(T) * kChunk);
@@ -61,7 +62,6 @@ public:
             }
             transposed_.add(value_columns_, key_, kChunk, decay_.across());
             add_rows<T>(sums, key_, kChunk, decay_.across());
-            if (decay_ && ends_block(first, range)) keep(item, first + count);
         }
     }
 
@@ -73,8 +73,8 @@ public:
     const Checkpoints<T>* checkpoints = nullptr;
 
 private:
-    void keep(const Item& item, std::int64_t end) const {
-        T* to = checkpoints->at(call_, item, end);
+    void keep(const Item& item, std::int64_t first) const {
+        T* to = checkpoints->at(call_, item, first);
         transpose<T>(transposed_.sum, transposed_.rows, transposed_.width, transposed_.width, to, value_width_);
         std::memcpy(to + width_ * value_width_, sums.z, sizeof(T) * width_);
     }

@@ -206,41 +206,36 @@ private:
     const Scratch scratch_, decays_;
 };
 
-// S and z at the end of every kBlock positions, from the pass forwards to that backwards. Only the gradient to the decay
-// reads them: N D M / kBlock numbers a head.
+// S and z before every chunk, from the pass forwards to that backwards. Only the gradient to the decay reads them: N D M /
+// kChunk numbers a head.
 template <class T>
 class Checkpoints {
 public:
     explicit Checkpoints(const Attention& call)
         : packed_(call.cu_seqlens != nullptr),
           kv_heads_(call.kv_heads),
-          blocks_(call.queries / kBlock + 1),
+          chunks_(call.queries / kChunk + 1),
           numbers_(padded<T>(call.dim) * (padded<T>(call.value_dim) + 1)),
           scratch_(call.log_decay == nullptr ? 0 : sizeof(T) * numbers_ * kv_heads_ * per_head(call)) {}
 
-    // Those after position `end` of an item: S (D, M) and behind it z (D), padded.
-    T* at(const Attention& call, const Item& item, std::int64_t end) const {
+    // Those before position `first` of an item: S (D, M) and behind it z (D), padded.
+    T* at(const Attention& call, const Item& item, std::int64_t first) const {
         const std::int64_t sequence = item.state / kv_heads_;
-        const std::int64_t first = packed_ ? item.start / kBlock + sequence : sequence * blocks_;
-        const std::int64_t slot = item.head * per_head(call) + first + (end - 1) / kBlock;
+        const std::int64_t start = packed_ ? item.start / kChunk + sequence : sequence * chunks_;
+        const std::int64_t slot = item.head * per_head(call) + start + first / kChunk;
         return static_cast<T*>(scratch_.get()) + slot * numbers_;
     }
 
 private:
-    // Sequences have at most one block more than their length fills.
+    // Sequences have at most one chunk more than their length fills.
     std::int64_t per_head(const Attention& call) const {
-        return packed_ ? call.queries / kBlock + call.sequences : call.sequences * blocks_;
+        return packed_ ? call.queries / kChunk + call.sequences : call.sequences * chunks_;
     }
 
     const bool packed_;
-    const std::int64_t kv_heads_, blocks_, numbers_;
+    const std::int64_t kv_heads_, chunks_, numbers_;
     const Scratch scratch_;
 };
-
-// Whether a chunk ends a block of its sequence, or the range.
-LINATTN_INLINE bool ends_block(std::int64_t first, Range range) {
-    return (first + kChunk) % kBlock == 0 || first + kChunk >= range.high;
-}
 
 // Every part of a sequence is summed in two pieces: with two parts, of which only one has to be
 // summed beforehand, that makes work for both threads.
