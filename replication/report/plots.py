@@ -40,7 +40,8 @@ def svg(draw: Callable[[Axes], object]) -> str:
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     text = buffer.getvalue()
     text = text[text.index("<svg") :]
-    return re.sub(r' id="\w+_\d+"', "", text)  # of no use, and not unique beside other plots
+    text = re.sub(r' id="\w+_\d+"', "", text)  # of no use, and not unique beside other plots
+    return " ".join(text.split()) + "\n"
 
 
 def lines(
