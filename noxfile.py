@@ -118,7 +118,8 @@ def types(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Run the tests on every core (pytest); `-- tests/core -k causal` runs some of them."""
     install_packages(session, *TEST_TOOLS, *REPORT_TOOLS, *app_requirements(), cuda="AUTO")
-    session.run("python", "-m", "pytest", "-n", str(os.cpu_count() or 1), *session.posargs)
+    workers = ("-n", str(os.cpu_count() or 1), "--dist", "loadgroup")
+    session.run("python", "-m", "pytest", *workers, *session.posargs)
 
 
 @nox.session
@@ -135,17 +136,8 @@ def compat(session: nox.Session, torch: str) -> None:
     unpinned = Path(session.create_tmp(), "constraints.txt")
     pins = Path("constraints.txt").read_text().splitlines()
     unpinned.write_text("\n".join(line for line in pins if not line.startswith("torch==")))
-    session.install(
-        "-c",
-        str(unpinned),
-        torch,
-        *BUILD_BACKENDS,
-        "numpy",
-        "pytest",
-        "pytest-xdist",
-        "hypothesis",
-        "tqdm",
-    )
+    tools = ("numpy", "pytest", "pytest-xdist", "hypothesis", "tqdm")
+    session.install("-c", str(unpinned), torch, *BUILD_BACKENDS, *tools)
     folders = ("packages/linattn-core", "packages/linattn-cpu")
     editable = (argument for folder in folders for argument in ("-e", folder))
     session.install("-c", str(unpinned), "--no-build-isolation", *editable)
