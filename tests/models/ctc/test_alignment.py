@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linattn_models import ctc_align
-from linattn_models.ctc.alignment import Floats, labelling_log_probability
+from linattn_models.ctc.alignment import Floats, labeling_log_probability
 
 Path = tuple[int, ...]
 Labels = tuple[int, ...]
@@ -45,7 +45,7 @@ small = given(st.integers(1, 5), st.integers(2, 3), st.integers(0, 10**6))
 def test_the_sum_over_all_paths(length: int, classes: int, seed: int) -> None:
     frames = frames_of(length, classes, seed)
     for labels, paths in every_path(frames).items():
-        assert labelling_log_probability(frames, labels) == pytest.approx(total(paths), abs=1e-10)
+        assert labeling_log_probability(frames, labels) == pytest.approx(total(paths), abs=1e-10)
 
 
 @small
@@ -68,14 +68,14 @@ def test_phones_too_many_for_the_frames_are_refused() -> None:
     frames = frames_of(3, 3)
     assert [a.first for a in ctc_align(frames, [1, 2, 1])] == [0, 1, 2]
     for labels in ([1, 1, 2], [1, 2, 1, 2]):
-        assert labelling_log_probability(frames, labels) == -np.inf
+        assert labeling_log_probability(frames, labels) == -np.inf
         with pytest.raises(ValueError, match="phones: expected a path of 3 frames for"):
             ctc_align(frames, labels)
 
 
 def test_no_frames_say_nothing() -> None:
     frames = np.zeros((0, 3))
-    assert ctc_align(frames, []) == [] and labelling_log_probability(frames, []) == 0
+    assert ctc_align(frames, []) == [] and labeling_log_probability(frames, []) == 0
     with pytest.raises(ValueError, match="expected a path of 0 frames for 1 phones"):
         ctc_align(frames, [1])
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linattn_models import BeamSearch, NGram, ctc_align, ctc_beam_search, ctc_greedy
-from linattn_models.ctc.alignment import labelling_log_probability
+from linattn_models.ctc.alignment import labeling_log_probability
 from tests.models.ctc.test_alignment import every_path, frames_of, total
 
 LM = NGram.estimate([[1, 2], [2, 1, 1], [2]], ["a", "b"], order=2)
@@ -58,8 +58,8 @@ def test_never_worse_than_the_greedy_path(length: int, classes: int, beam: int, 
     frames = frames_of(length, classes, seed, sharpness=1.0)
     ((best,),) = ctc_beam_search(torch.from_numpy(frames)[None], beam=beam)
     (greedy,) = ctc_greedy(torch.from_numpy(frames)[None])
-    assert best.log_probability >= labelling_log_probability(frames, greedy)
-    assert best.log_probability == labelling_log_probability(frames, best.labels)
+    assert best.log_probability >= labeling_log_probability(frames, greedy)
+    assert best.log_probability == labeling_log_probability(frames, best.labels)
     assert list(best.phones) == ctc_align(frames, best.labels)
 
 

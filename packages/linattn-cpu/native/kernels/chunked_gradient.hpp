@@ -141,7 +141,7 @@ private:
         sum_passing<T>(products, passing_);
     }
 
-    // Writes the decay's gradient, and has what is added to G and r decay.
+    // Writes the decay's gradient, and applies the decay to what is added to G and r.
     void finish_decay(const Inputs<T>& inputs, const Item& item, std::int64_t first, int count) {
         T* to = static_cast<T*>(call_.grad_log_decay) + key_row(call_, item) + first;
         double written[kChunk + 1] = {}, read = 0;

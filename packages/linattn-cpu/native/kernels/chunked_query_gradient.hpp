@@ -1,5 +1,6 @@
 // grad q and h chunk by chunk, where several query heads read one state or the state decays; see causal_backward.hpp.
-// Of the decay's gradient, what queries read from before their chunk; the rest is known once G is.
+// Also writes the part of the decay's gradient that comes from queries reading the state before their chunk;
+// `ChunkedKeyValueGradient` adds the rest, which needs G.
 #pragma once
 
 #include "sums.hpp"

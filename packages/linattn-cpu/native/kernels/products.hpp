@@ -62,8 +62,8 @@ LINATTN_INLINE void store_tile(const Vec<T> (&sums)[R][C], T* out, std::int64_t 
 }
 
 // sum += x by Kahan's summation: `compensation` is what earlier additions rounded away. Plain sums
-// over a sequence a hundred times as long would be a digit less accurate. Of earlier additions, `left` is left
-// if the sum `Decays`.
+// over a sequence a hundred times as long would be a digit less accurate. If the sum
+// `Decays`, it is first multiplied by `left`.
 template <class T, bool Decays = false>
 LINATTN_INLINE void kahan_add(T* sum, T* compensation, Vec<T> x, [[maybe_unused]] T left = T(1)) {
     Vec<T> before = load<T>(sum), rest = load<T>(compensation);

@@ -206,8 +206,8 @@ private:
     const Scratch scratch_, decays_;
 };
 
-// S and z before every chunk, from the pass forwards to that backwards. Only the gradient to the decay reads them: N D M /
-// kChunk numbers a head.
+// S and z before every chunk, from the forward pass to the backward pass. Only the gradient to the decay reads them:
+// N D M / kChunk numbers per head.
 template <class T>
 class Checkpoints {
 public:

@@ -75,7 +75,7 @@ class AutoregressiveTransformer(Generation, nn.Module):
         if max_length is not None:
             at_least("max_length", max_length, 1)
         self.head: Head = Categorical(head) if isinstance(head, int) else head
-        self.max_length: Any = max_length  # int or None; who knows which needs no cast
+        self.max_length: Any = max_length  # int or None; Any spares callers a cast
         self.position_kind = positions
         embed_dim = config.embed_dim
         self.start = nn.Parameter(torch.randn(embed_dim) * _STD)

@@ -43,7 +43,7 @@ class TransformerConfig:
         dropout: probability at which `forward` drops outputs of sub-layers, in training mode.
         num_kv_heads: heads of keys and values, a divisor of `num_heads`; each serves a group of
             query heads, and states shrink with it. None for `num_heads`.
-        causal_block: causal positions see their own block of so many whole, and all before it; 1
+        causal_block: a position sees its whole block of this size, and all positions before it; 1
             for plain causality. Such a model is prefilled by whole blocks and does not step.
         cross_attention: whether each block also attends to a memory, by linear attention whose
             sums over the memory are taken once; see `Transformer.remember`.

@@ -16,7 +16,7 @@ from linattn_core.reference import chunked
 from linattn_core.state import LinearAttentionState, accumulation_dtype
 
 
-# Dynamo would take torch's answer to be False always.
+# Dynamo would assume that torch's answer is always False.
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def is_exporting() -> bool:
     """Whether `torch.onnx.export` traces the call."""

@@ -71,7 +71,7 @@ def _causal(x: Features, chunk_size: int) -> Sums:
 def _into_chunks(x: Tensor, size: int) -> Tensor:
     """(B, H, N, D) -> (B, H, chunks, size, D), zeros behind the end."""
     batch, heads, length, dim = x.shape
-    chunks = (length + size - 1) // size  # of no negative number: ONNX rounds those towards zero
+    chunks = (length + size - 1) // size  # not -(-n // size): ONNX rounds toward zero
     padded = pad(x, (0, 0, 0, chunks * size - length))
     return padded.reshape(batch, heads, chunks, size, dim)
 

@@ -55,7 +55,7 @@ def _read(q: Tensor, s: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
 def _on_slots(call: StepCall, indices: Tensor) -> Tensor:
     """The step on copies of the slots, which are put back. Reads no number, so graphs capture it.
 
-    An empty row repeats the first that is not: two rows then write one slot, the same numbers.
+    An empty row repeats the first row that has a slot: both write the same numbers to that slot.
     """
     if not call.batch or not call.state.z.shape[0]:
         return call.value.new_zeros(*call.query.shape[:2], call.value_dim)

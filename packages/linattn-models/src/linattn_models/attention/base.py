@@ -23,7 +23,7 @@ class Mixer(Projections):
         num_heads, head_dim: H and D; E = H D.
         is_causal: whether position i sees only positions up to i.
         num_kv_heads: H_kv, a divisor of H; None for H.
-        causal_block: causal positions see their own block of so many whole, and all before it.
+        causal_block: a position sees its whole block of this size, and all positions before it.
 
     Attributes:
         spread: standard deviation of queries and keys at the start, for normalized inputs.

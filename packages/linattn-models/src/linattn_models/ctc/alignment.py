@@ -1,4 +1,4 @@
-"""Which frames say which phone: the probability of a labelling, and its best alignment."""
+"""Which frames say which phone: the probability of a labeling, and its best alignment."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def ctc_align(log_probabilities: Tensor | Floats, phones: Sequence[int]) -> list
     return [_aligned(frames, phone, times) for phone, times in zip(phones, spans, strict=True)]
 
 
-def labelling_log_probability(frames: Floats, phones: Sequence[int]) -> float:
+def labeling_log_probability(frames: Floats, phones: Sequence[int]) -> float:
     """log p(phones | frames): the sum over all paths of (T, C) that give the phones.
 
     Cost: O(T S) time, O(S) memory.

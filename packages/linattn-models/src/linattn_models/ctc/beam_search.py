@@ -16,7 +16,7 @@ from linattn_models.ctc.alignment import (
     Floats,
     as_frames,
     ctc_align,
-    labelling_log_probability,
+    labeling_log_probability,
 )
 from linattn_models.ctc.labels import BLANK, check_classes, ctc_greedy
 from linattn_models.ctc.prefixes import LanguageModel, Prefixes
@@ -117,7 +117,7 @@ class BeamSearch:
         ]
 
     def _scored(self, frames: Floats, phones: list[int]) -> tuple[float, float, list[int]]:
-        log_probability = labelling_log_probability(frames, phones)
+        log_probability = labeling_log_probability(frames, phones)
         prior = self.prefixes.final_prior(self.prefixes.node(phones))
         return log_probability + prior, log_probability, phones
 

@@ -85,7 +85,7 @@ class Prefixes:
         return self._steps[state]
 
     def final_prior(self, node: int) -> float:
-        """What language model and bonus add to the score of the whole labelling."""
+        """What language model and bonus add to the score of the whole labeling."""
         return self.priors[node] + float(self.steps(node)[0])
 
     def node(self, phones: Sequence[int]) -> int:

@@ -190,8 +190,8 @@ class Drawing:
             prefix_lengths: (B,) int in 0..P, when rows have prefixes of different lengths; tokens
                 past a row's length are ignored. Prompts are prefilled side by side, and each row
                 goes on from its own position as it would alone.
-            length: tokens in a complete sequence, prefix included, and those that `state` has read
-                not; by default `max_length`, less the positions that `state` has taken.
+            length: tokens in a complete sequence, with the prefix, without the tokens that `state`
+                has read; by default `max_length`, less the positions that `state` has taken.
             state: goes on from there, each row with its row of the prefix if there is one: from
                 `prefill`, `step` or `generate`. It stays as it is.
             return_state: also return the state after the last token of each sequence, from which
@@ -246,7 +246,7 @@ class Drawing:
 
         Args:
             arguments, options: as for `generate`, but `return_state`. Without a length, a model
-                that has no `max_length` goes on for ever, at a fixed cost a token.
+                that has no `max_length` never stops, at a fixed cost per token.
 
         Yields:
             (B,) or (B, 3) int64, length - min(prefix_lengths) times, or until all rows have

@@ -29,14 +29,14 @@ class ConvertedAttention(nn.Module):
 
     with a W of its own for each head of queries and of keys (Zhang et al. 2024). Projections,
     positions and names of weights within `attention` stay as they are. Weights of attention are
-    never formed, so their dropout ends.
+    never formed, so dropout of them has no effect.
 
     Args:
         attention: a layer of transformers that dispatches by name.
         num_features: F, even; twice the head dim by default.
 
     Attributes:
-        teaching: compute softmax too, put it out, and set `error`; see `transfer_attention`.
+        teaching: also compute softmax, return it, and set `error`; see `transfer_attention`.
         error: that of `transfer_attention` in the last forward, a scalar; None where not teaching.
     """
 

@@ -43,7 +43,7 @@ def register(
     `LinattnForCausalLM` generate from a state instead), dropout of attention weights, sliding
     windows and other masks that differ between queries, packed sequences, other scales, biases,
     caps and sinks. Under `torch.compile` pass an `attention_mask`: without one, transformers
-    takes every batch for packed.
+    treats every batch as packed.
 
     Args:
         name: what `attn_implementation` says; a name that is registered already is replaced.

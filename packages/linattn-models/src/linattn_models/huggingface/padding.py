@@ -77,5 +77,5 @@ def check_unpadded(mask: Tensor | None, length: int) -> None:
     if mask.shape[1] < length or not mask[:, -length:].all():
         wanted = f"1 for each of the {length} tokens that continue a state"
         got = f"shape {tuple(mask.shape)} with padding there, or fewer columns"
-        advice = "continue rows of one length, or begin anew"
+        advice = "continue rows of one length, or start with a new cache"
         raise ValueError(expected("attention_mask", wanted, got, advice))
