@@ -65,6 +65,11 @@ REFUSED = [
         ValueError,
         "multiple of the 2 key/value heads, got 3",
     ),
+    (
+        {"query": torch.randn(2, 0, 5, 4), "enable_gqa": True},
+        ValueError,
+        "query heads in a multiple of the 3 key/value heads, got 0",
+    ),
     ({"enable_gqa": 1}, TypeError, "enable_gqa.*True or False, got 1"),
     ({"normalize": None}, TypeError, "normalize.*True or False, got None"),
     ({"return_normalizer": "no"}, TypeError, "return_normalizer.*True or False, got 'no'"),

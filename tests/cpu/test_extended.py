@@ -85,6 +85,24 @@ def test_a_key_that_outweighs_the_state_leaves_the_gradient_to_the_decay_exact(l
     assert_close(passing.double(), exact, rtol=1e-5, atol=1e-6)
 
 
+def test_a_slow_decay_does_not_drift() -> None:
+    """The rounding of one factor, the same at every chunk, would add up over the length."""
+    generator = torch.Generator().manual_seed(0)
+    tensors = [torch.randn(1, 1, 8_192, 8, generator=generator) for _ in range(3)]
+    decay = torch.full((1,), -(2.0**-12))
+
+    def outputs(dtype: torch.dtype, backend: str) -> Tensor:
+        out = linear_attention(
+            *(x.to(dtype) for x in tensors), is_causal=True, log_decay=decay.to(dtype),
+            normalize=False, backend=backend,
+        )  # fmt: skip
+        return out.double()
+
+    exact = outputs(torch.float64, "reference")
+    error = {x: (outputs(torch.float32, x) - exact).abs().max() for x in ("cpu", "reference")}
+    assert error["cpu"] <= error["reference"]
+
+
 @pytest.mark.parametrize("rate", [0.0, 1e-3, 0.1])
 def test_the_gradient_to_a_mild_decay_stays_exact(rate: float) -> None:
     """Over 8,000 positions it errs no more than the reference."""

@@ -256,3 +256,28 @@ def test_compiled_decoders_refuse_groups_and_decays(fields: dict[str, Any]) -> N
     with pytest.raises(CannotCompile, match=r"a compiled layer: expected .* decode eagerly"):
         model.generate(decoder="compiled")
     assert torch.equal(greedy(model), greedy(model, decoder="eager"))
+
+
+def test_the_default_length_leaves_room_for_the_state() -> None:
+    model = tiny_model("linear")
+
+    tokens, state = greedy(model, batch=1, return_state=True)
+
+    assert tokens.shape[1] == model.max_length - 1
+    assert state.cursor.position == model.max_length
+
+
+def test_a_state_beyond_max_length_asks_for_a_length() -> None:
+    model = AutoregressiveTransformer(tiny_config(), 5, 8, "none").eval()
+    _, state = greedy(model, batch=1, length=20, return_state=True)
+
+    with pytest.raises(ValueError, match="has taken max_length 8, got None; pass length"):
+        model.generate(state=state)
+
+
+def test_a_returned_state_can_be_differentiated_through() -> None:
+    model = tiny_model("softmax")
+    prompts = [[1, 2, 3], [1]]
+    _, state = greedy(model, prefix=prompts, length=6, stop_tokens=[2], return_state=True)
+
+    model.step(torch.tensor([1, 1]), state)[0].sum().backward()

@@ -261,3 +261,11 @@ class TestRefusals:
             model(ids, past_key_values=whole(ids).past_key_values)
         with pytest.raises(ValueError, match="got that of one layer"):
             whole(ids, past_key_values=model(ids).past_key_values)
+
+
+def test_another_attn_implementation_is_refused(kind: str) -> None:
+    model = converted(kind)
+    model.set_attn_implementation("sdpa")
+
+    with pytest.raises(ValueError, match="attn_implementation: expected 'linattn-converted', got 'sdpa'"):
+        model(**batches(1)[0])

@@ -272,3 +272,67 @@ class TestRefusals:
     def test_a_configuration_of_no_model(self) -> None:
         with pytest.raises(ValueError, match="num_layers"):
             LinattnConfig({"num_layers": 0, "num_heads": 2, "head_dim": 4, "ffn_dim": 8})
+
+
+@pytest.mark.parametrize("attention", ["linear", "softmax"])
+@pytest.mark.parametrize("positions", ["none", "sinusoidal"])
+@pytest.mark.parametrize("room", [None, 8])
+def test_generation_beyond_max_length_where_positions_have_no_end(
+    attention: str, positions: str, room: int | None
+) -> None:
+    model = AutoregressiveTransformer(tiny_config(attention), VOCABULARY, room, positions).eval()
+    prompt = torch.tensor([[1, 2, 3]])
+
+    out = LinattnForCausalLM.from_linattn(model, pad_token_id=0).generate(
+        prompt, max_new_tokens=20, do_sample=False
+    )
+
+    assert torch.equal(out, model.generate(prefix=prompt, length=23, temperature=0.0))
+
+
+@torch.no_grad()
+def test_a_refused_call_leaves_the_cache_as_it_was() -> None:
+    model = wrapped()
+    cache = model(LEFT["input_ids"][:1], use_cache=True).past_key_values
+    token = torch.tensor([[1]])
+
+    for refused in (torch.ones(1, ROOM, dtype=torch.int64), token + VOCABULARY, token[:, :0]):
+        with pytest.raises(ValueError, match="expected"):
+            model(refused, past_key_values=cache)
+
+    fresh = model(LEFT["input_ids"][:1], use_cache=True).past_key_values
+    found, wanted = (model(token, past_key_values=x).logits for x in (cache, fresh))
+    torch.testing.assert_close(found, wanted)
+
+
+def test_the_loss_of_padded_rows_is_that_of_the_tokens_alone() -> None:
+    model = wrapped()
+    lengths = [len(row) for row in ROWS if len(row) > 1]
+    rows = [row for row in ROWS if len(row) > 1]
+    losses = [model(row[None], labels=row[None]).loss for row in rows]
+    alone = sum(x * (n - 1) for x, n in zip(losses, lengths, strict=True)) / (sum(lengths) - 2)
+
+    for side in ("left", "right"):
+        batch = padded(rows, side)
+        ids, mask = batch["input_ids"], batch["attention_mask"]
+        labels = ids.masked_fill(mask == 0, -100)
+        loss = model(ids, attention_mask=mask, labels=labels).loss
+        torch.testing.assert_close(loss, alone)
+
+
+def test_half_precision_with_sinusoidal_positions(tmp_path: Path) -> None:
+    model = AutoregressiveTransformer(tiny_config(), VOCABULARY, 8, "sinusoidal")
+    LinattnForCausalLM.from_linattn(model).save_pretrained(tmp_path)
+
+    half = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
+
+    assert half(torch.tensor([[1, 2]])).logits.isfinite().all()
+
+
+def test_a_folder_without_some_weights_is_refused(tmp_path: Path) -> None:
+    wrapped().save_pretrained(tmp_path)
+
+    with pytest.raises(ValueError, match="expected all weights of its config, got none of"):
+        LinattnForCausalLM.from_pretrained(
+            tmp_path, max_position_embeddings=ROOM + 1, ignore_mismatched_sizes=True
+        )

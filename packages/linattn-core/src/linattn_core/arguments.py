@@ -166,7 +166,7 @@ def check_heads(query: Tensor, key: Tensor, value: Tensor, *, enable_gqa: bool) 
         got = f"{heads} and {kv_heads}"
         advice = "pass enable_gqa=True where groups of query heads share a key/value head"
         raise ValueError(expected("query and key", "the same number of heads", got, advice))
-    if not kv_heads or heads % kv_heads:
+    if not heads or not kv_heads or heads % kv_heads:
         wanted = f"query heads in a multiple of the {kv_heads} key/value heads"
         raise ValueError(expected("enable_gqa=True", wanted, heads))
 

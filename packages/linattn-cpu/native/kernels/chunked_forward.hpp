@@ -67,7 +67,7 @@ private:
                          static_cast<T*>(call_.normalizer) + row);
     }
 
-    const ChunkDecay<T> decay_;
+    ChunkDecay<T> decay_;
     const std::int64_t width_, value_width_;
     T *const query_, *const key_, *const key_columns_, *const value_, *const scores_, *const out_, *const partial_;
 };

@@ -146,7 +146,7 @@ private:
         T* to = static_cast<T*>(call_.grad_log_decay) + key_row(call_, item) + first;
         double written[kChunk + 1] = {}, read = 0;
         for (int j = 0; j < kChunk; ++j) written[j + 1] = written[j] + writes_[j];
-        const double through = decay_.across() * sums.product(checkpoints->at(call_, item, first));
+        const double through = decay_.across().factor * sums.product(checkpoints->at(call_, item, first));
         for (int m = count - 1; m >= 0; --m) {
             read += to[m];
             to[m] = static_cast<T>(passing_[m] + read + written[m] + through);
@@ -158,7 +158,7 @@ private:
         }
     }
 
-    const ChunkDecay<T> decay_;
+    ChunkDecay<T> decay_;
     const std::int64_t width_, value_width_, rows_;
     T *const query_, *const query_columns_, *const key_, *const value_columns_,
                                                              *const gradient_, *const h_, *const weights_,

@@ -105,7 +105,7 @@ private:
     }
 
     const Matrix<T> transposed_;  // S^T
-    const ChunkDecay<T> decay_;
+    ChunkDecay<T> decay_;
     const std::int64_t width_, value_width_;
     T *const query_, *const key_, *const value_, *const value_columns_,
                                                      *const gradient_, *const out_, *const scores_,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "inputs.hpp"
+#include "products.hpp"
 
 LINATTN_BEGIN
 
@@ -71,14 +72,14 @@ public:
     const T* from_start() const { return from_start_; }
     // exp of the sum of g past each position: what the end of the chunk has of it.
     const T* to_end() const { return between_ + (kChunk - 1) * kChunk; }
-    // What is left of the state before the chunk at its end.
-    T across() const { return decays_ ? from_start_[kChunk - 1] : T(1); }
+    // How far the state before the chunk decays up to its end.
+    const Decay<T>& across() const { return across_; }
 
-    void load_from(const Inputs<T>& inputs, std::int64_t first) const {
+    void load_from(const Inputs<T>& inputs, std::int64_t first) {
         if (!decays_) return;
         inputs.log_decays(first, kChunk, from_start_);
         sum_between();
-        accumulate_logs<T>(from_start_, kChunk);
+        across_ = Decay<T>::by(accumulate_logs<T>(from_start_, kChunk));
         exponentiate<T>(kChunk * kChunk, between_);
         exponentiate<T>(kChunk, from_start_);
         transpose<T>(between_, kChunk, kChunk, kChunk, later_, kChunk);
@@ -109,6 +110,7 @@ private:
 
     const bool decays_;
     T *const between_, *const later_, *const from_start_;
+    Decay<T> across_;
 };
 
 LINATTN_END

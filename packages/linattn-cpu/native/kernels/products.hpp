@@ -61,13 +61,31 @@ LINATTN_INLINE void store_tile(const Vec<T> (&sums)[R][C], T* out, std::int64_t 
     }
 }
 
+// How far a sum decays before more is added. A factor near 1 is applied as 1 plus what it loses: its own rounding would
+// repeat at every chunk with one sign, and grow with the length.
+template <class T>
+struct Decay {
+    T factor = T(1), scale = T(1), lost = T(0);  // factor = scale (1 + lost)
+
+    // By exp(log), for log <= 0.
+    static Decay by(double log) {
+        const T factor = static_cast<T>(__builtin_exp(log));
+        if (factor < T(0.5)) return {factor, factor, T(0)};
+        return {factor, T(1), static_cast<T>(__builtin_expm1(log))};
+    }
+    bool is_none() const { return scale == T(1) && lost == T(0); }
+};
+
 // sum += x by Kahan's summation: `compensation` is what earlier additions rounded away. Plain sums
-// over a sequence a hundred times as long would be a digit less accurate. If the sum
-// `Decays`, it is first multiplied by `left`.
+// over a sequence a hundred times as long would be a digit less accurate. If the sum `Decays`, it
+// does so first.
 template <class T, bool Decays = false>
-LINATTN_INLINE void kahan_add(T* sum, T* compensation, Vec<T> x, [[maybe_unused]] T left = T(1)) {
+LINATTN_INLINE void kahan_add(T* sum, T* compensation, Vec<T> x, [[maybe_unused]] const Decay<T>& decay = {}) {
     Vec<T> before = load<T>(sum), rest = load<T>(compensation);
-    if constexpr (Decays) before *= left, rest *= left;
+    if constexpr (Decays) {
+        before *= decay.scale;
+        rest = rest * decay.factor + before * decay.lost;
+    }
     const Vec<T> wanted = x + rest, after = before + wanted;
     store<T>(sum, after);
     store<T>(compensation, wanted - (after - before));
@@ -94,7 +112,7 @@ static inline void multiply(const Product<E>& x, std::int64_t rows, std::int64_t
 
 template <class E, int C, bool Decays, class T = SumOf<E>>
 LINATTN_LOOP void accumulate_columns(const Product<E>& x, std::int64_t rows, std::int64_t column, T* out,
-                                     T* compensation, std::int64_t out_row, T left) {
+                                     T* compensation, std::int64_t out_row, const Decay<T>& decay) {
     for (std::int64_t r = 0; r < rows; r += kTileRows) {
         Vec<T> sums[kTileRows][C] = {};
         const std::int64_t tile = r * out_row + column;
@@ -104,21 +122,21 @@ LINATTN_LOOP void accumulate_columns(const Product<E>& x, std::int64_t rows, std
 #pragma GCC unroll 4
             for (int c = 0; c < C; ++c) {
                 const std::int64_t at = tile + i * out_row + c * W<T>;
-                kahan_add<T, Decays>(out + at, compensation + at, sums[i][c], left);
+                kahan_add<T, Decays>(out + at, compensation + at, sums[i][c], decay);
             }
         }
     }
 }
 
-// out = left out + a b.
+// out = what is left of out + a b.
 template <class E, bool Decays, class T = SumOf<E>>
 static inline void accumulate(const Product<E>& x, std::int64_t rows, std::int64_t columns, T* out, T* compensation,
-                              std::int64_t out_row, T left) {
+                              std::int64_t out_row, const Decay<T>& decay) {
     std::int64_t column = 0;
     for (; column + 2 * W<T> <= columns; column += 2 * W<T>) {
-        accumulate_columns<E, 2, Decays>(x, rows, column, out, compensation, out_row, left);
+        accumulate_columns<E, 2, Decays>(x, rows, column, out, compensation, out_row, decay);
     }
-    if (column < columns) accumulate_columns<E, 1, Decays>(x, rows, column, out, compensation, out_row, left);
+    if (column < columns) accumulate_columns<E, 1, Decays>(x, rows, column, out, compensation, out_row, decay);
 }
 
 template <class E, int C, class T = SumOf<E>>

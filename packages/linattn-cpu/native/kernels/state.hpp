@@ -22,20 +22,20 @@ struct Matrix {
         std::memset(compensation, 0, sizeof(T) * rows * width);
     }
 
-    // sum = left sum + a^T b, given a by columns: a (rows, depth), b (depth, width).
-    void add(const T* a, const T* b, std::int64_t depth, T left = T(1)) const {
+    // Adds a^T b to what is left of the sum, given a by columns: a (rows, depth), b (depth, width).
+    void add(const T* a, const T* b, std::int64_t depth, const Decay<T>& decay = {}) const {
         const Product<T> product{a, depth, 1, b, width, depth};
-        if (left == T(1)) {
-            accumulate<T, false>(product, rows, width, sum, compensation, width, left);
+        if (decay.is_none()) {
+            accumulate<T, false>(product, rows, width, sum, compensation, width, decay);
         } else {
-            accumulate<T, true>(product, rows, width, sum, compensation, width, left);
+            accumulate<T, true>(product, rows, width, sum, compensation, width, decay);
         }
     }
 
-    // sum = left sum + other.
-    void add(const Matrix& other, T left = T(1)) const {
+    // Adds another sum to what is left of this one.
+    void add(const Matrix& other, const Decay<T>& decay = {}) const {
         for (std::int64_t i = 0; i < rows * width; i += W<T>) {
-            kahan_add<T, true>(sum + i, compensation + i, load<T>(other.sum + i), left);
+            kahan_add<T, true>(sum + i, compensation + i, load<T>(other.sum + i), decay);
         }
     }
 
@@ -69,10 +69,10 @@ struct Sums {
     }
 
     // Adds other sums to what is left of these.
-    void add(const Sums& other, T left = T(1)) const {
-        s.add(other.s, left);
+    void add(const Sums& other, const Decay<T>& decay = {}) const {
+        s.add(other.s, decay);
         for (std::int64_t d = 0; d < s.rows; d += W<T>) {
-            kahan_add<T, true>(z + d, z_compensation + d, load<T>(other.z + d), left);
+            kahan_add<T, true>(z + d, z_compensation + d, load<T>(other.z + d), decay);
         }
     }
 

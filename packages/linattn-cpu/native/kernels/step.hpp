@@ -38,7 +38,7 @@ public:
             read<true, false>(batch, query_head);
         } else {
             const T* decay = static_cast<const T*>(call_.log_decay);
-            left_ = static_cast<T>(__builtin_exp(decay[batch * call_.kv_heads + head]));
+            decay_ = Decay<T>::by(decay[batch * call_.kv_heads + head]);
             read<true, true>(batch, query_head);
         }
         for (std::int64_t group = 1; group < groups; ++group) read<false, false>(batch, query_head + group);
@@ -73,9 +73,10 @@ private:
             for (std::int64_t d = 0; d < call_.dim; ++d) {
                 T* at = s_ + d * call_.s.position + c;
                 Vec<T> now = load<T>(at);
-                if constexpr (Decays) now *= left_;
                 if constexpr (Adds) {
-                    now += key_[d] * v;
+                    Vec<T> more = key_[d] * v;
+                    if constexpr (Decays) now *= decay_.scale, more += now * decay_.lost;
+                    now += more;
                     store<T>(at, now);
                 }
                 sum += query_[d] * now;
@@ -96,7 +97,7 @@ private:
     // A number of the state, once it has decayed and `x` is added.
     template <bool Adds, bool Decays>
     T updated(T* at, T x) const {
-        if constexpr (Decays) *at *= left_;
+        if constexpr (Decays) *at *= decay_.scale, x += *at * decay_.lost;
         if constexpr (Adds) *at += x;
         return *at;
     }
@@ -110,7 +111,7 @@ private:
     const std::int64_t width_, value_width_;
     T *const query_, *const key_, *const value_, *const out_;
     T *s_ = nullptr, *z_ = nullptr;
-    T left_ = T(1);
+    Decay<T> decay_;
 };
 
 template <class T>

@@ -23,23 +23,24 @@ private:
     T* columns_;
 };
 
-// z = left z + the sum of weights[t] rows[t].
+// Adds the sum of weights[t] rows[t] to what is left of z.
 template <class T>
-static inline void add_weighted_rows(const Sums<T>& sums, const T* rows, const T* weights, int count, T left = T(1)) {
+static inline void add_weighted_rows(const Sums<T>& sums, const T* rows, const T* weights, int count,
+                                     const Decay<T>& decay = {}) {
     for (std::int64_t d = 0; d < sums.s.rows; d += W<T>) {
         Vec<T> sum{};
         for (int t = 0; t < count; ++t) sum += weights[t] * load<T>(rows + t * sums.s.rows + d);
-        kahan_add<T, true>(sums.z + d, sums.z_compensation + d, sum, left);
+        kahan_add<T, true>(sums.z + d, sums.z_compensation + d, sum, decay);
     }
 }
 
-// z = left z + the sum of rows.
+// Adds the sum of rows to what is left of z.
 template <class T>
-static inline void add_rows(const Sums<T>& sums, const T* rows, int count, T left = T(1)) {
+static inline void add_rows(const Sums<T>& sums, const T* rows, int count, const Decay<T>& decay = {}) {
     for (std::int64_t d = 0; d < sums.s.rows; d += W<T>) {
         Vec<T> sum{};
         for (int t = 0; t < count; ++t) sum += load<T>(rows + t * sums.s.rows + d);
-        kahan_add<T, true>(sums.z + d, sums.z_compensation + d, sum, left);
+        kahan_add<T, true>(sums.z + d, sums.z_compensation + d, sum, decay);
     }
 }
 
@@ -182,7 +183,7 @@ public:
              Direction direction = Direction::forwards) const {
         for (std::int64_t i = 0; i < high - low; ++i) {
             const std::int64_t piece = direction == Direction::forwards ? low + i : high - 1 - i;
-            to.add(at(item, piece), left_after(item, piece));
+            to.add(at(item, piece), decay_over(item, piece));
         }
     }
 
@@ -191,8 +192,8 @@ private:
         return static_cast<double*>(decays_.get())[item * pieces_ + piece];
     }
 
-    T left_after(std::int64_t item, std::int64_t piece) const {
-        return call_.log_decay == nullptr ? T(1) : static_cast<T>(__builtin_exp(decay_of(item, piece)));
+    Decay<T> decay_over(std::int64_t item, std::int64_t piece) const {
+        return call_.log_decay == nullptr ? Decay<T>{} : Decay<T>::by(decay_of(item, piece));
     }
 
     static std::int64_t bytes_for(const Attention& call) {
@@ -216,7 +217,10 @@ public:
           kv_heads_(call.kv_heads),
           chunks_(call.queries / kChunk + 1),
           numbers_(padded<T>(call.dim) * (padded<T>(call.value_dim) + 1)),
-          scratch_(call.log_decay == nullptr ? 0 : sizeof(T) * numbers_ * kv_heads_ * per_head(call)) {}
+          bytes_(call.log_decay == nullptr ? 0 : sizeof(T) * numbers_ * kv_heads_ * per_head(call)),
+          scratch_(bytes_) {
+        expect_writes(scratch_.get(), bytes_);
+    }
 
     // Those before position `first` of an item: S (D, M) and behind it z (D), padded.
     T* at(const Attention& call, const Item& item, std::int64_t first) const {
@@ -233,7 +237,7 @@ private:
     }
 
     const bool packed_;
-    const std::int64_t kv_heads_, chunks_, numbers_;
+    const std::int64_t kv_heads_, chunks_, numbers_, bytes_;
     const Scratch scratch_;
 };
 

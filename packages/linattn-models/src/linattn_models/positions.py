@@ -64,7 +64,7 @@ class Positions(nn.Module):
             return vectors
         end = start + vectors.shape[1]
         if isinstance(start, int) and self.table is not None and end <= len(self.table):
-            return vectors + self.table[start:end]
+            return vectors + self.table[start:end].to(vectors.dtype)
         first = torch.as_tensor(start, device=vectors.device).unsqueeze(-1)
         places = first + torch.arange(vectors.shape[1], device=vectors.device)
         if self.kind == "learned":  # positions past the end are padding
@@ -76,7 +76,7 @@ class Positions(nn.Module):
         if self.kind == "none":
             return vectors
         if isinstance(position, int) and self.table is not None and position < len(self.table):
-            return vectors + self.table[position]
+            return vectors + self.table[position].to(vectors.dtype)
         return vectors + self._rows(torch.as_tensor(position, device=vectors.device), vectors)
 
     def rows(self, least: int, like: Tensor) -> Tensor:

@@ -137,7 +137,7 @@ def checked_prompt(
         raise TypeError(expected("state", "a DecodingState", f"a {type(state).__name__}"))
     boolean("return_state", keeps_state)
     before = 0 if state is None else state.cursor.furthest
-    length = default_length(model, length, before)
+    length = default_length(model, length, before + (keeps_state and model.longest is not None))
     check_length(model, length, before, keeps_state)
     if state is not None:
         batch = state.batch if batch is None else batch
@@ -216,6 +216,9 @@ def default_length(model: Drawable, length: int | None, before: int = 0) -> int:
     if model.max_length is None:
         advice = "the model has no max_length, so pass length"
         raise ValueError(expected("length", "a number of tokens", None, advice))
+    if model.max_length <= before:
+        wanted = f"a number of tokens where a state has taken max_length {model.max_length}"
+        raise ValueError(expected("length", wanted, None, "pass length"))
     return model.max_length - before
 
 

@@ -36,7 +36,7 @@ class LinattnConfig(PreTrainedConfig):  # type: ignore[misc]
         self,
         transformer: TransformerConfig | Mapping[str, Any] = _SMALL,
         vocab_size: int = 256,
-        max_position_embeddings: int = 1024,
+        max_position_embeddings: int | None = 1024,
         positions: str = "learned",
         use_cache: bool = True,
         **others: Any,

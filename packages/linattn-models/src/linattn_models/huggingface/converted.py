@@ -52,6 +52,10 @@ class ConvertedAttention(nn.Module):
 
     def forward(self, *args: Any, past_key_values: Cache | None = None, **kwargs: Any) -> Any:
         """As the layer inside; a cache gets the state in the place of keys and values."""
+        named = cast(Any, self.attention.config)._attn_implementation
+        if named != NAME:
+            advice = "keep it: a converted layer computes no other attention"
+            raise ValueError(expected("attn_implementation", repr(NAME), repr(named), advice))
         layer = None
         if past_key_values is not None and not self.teaching:
             layer = state_layer(past_key_values, self.attention.layer_idx)  # type: ignore[arg-type]

@@ -11,12 +11,13 @@ from transformers.cache_utils import Cache
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from linattn_core.errors import expected
+from linattn_models.attention import Softmax
 from linattn_models.autoregressive import AutoregressiveTransformer
 from linattn_models.heads.base import check_sequences
 from linattn_models.huggingface.cache import StateLayer, state_layer
 from linattn_models.huggingface.configuration import LinattnConfig
 from linattn_models.huggingface.padding import Padding, check_left_padded, check_unpadded
-from linattn_models.state import DecodingState
+from linattn_models.state import DecodingState, check_end, less_one
 
 
 class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
@@ -38,6 +39,8 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
     def __init__(self, config: LinattnConfig) -> None:
         super().__init__(config)
         self.model = config.to_linattn()
+        for drawn in self.state_dict(keep_vars=True).values():
+            drawn._is_hf_initialized = not drawn.is_meta
         self.post_init()
 
     @classmethod
@@ -107,6 +110,7 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
             logits = self._continue(input_ids, layer)[:, kept]
         loss = None
         if labels is not None:
+            labels = _predicted(labels, attention_mask)
             loss = self.loss_function(logits, labels, vocab_size=self.config.vocab_size)
         cache = past_key_values if layer is not None else None
         out = CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=cache)
@@ -147,32 +151,58 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
         )
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Nothing: the model of ours draws its weights when it is built."""
+        """Refuses weights that a folder misses: the model of ours draws its own when it is built.
+
+        Raises:
+            ValueError: with the module and the names.
+        """
+        own = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
+        missing = [
+            name for name, x in own if not (x.is_meta or getattr(x, "_is_hf_initialized", False))
+        ]
+        if missing:
+            got = f"none of the right shape for {', '.join(missing)} of a {type(module).__name__}"
+            raise ValueError(expected("the folder", "all weights of its config", got))
 
     def _begin(self, ids: Tensor, mask: Tensor | None, layer: StateLayer | None) -> Tensor:
         """The last layer's outputs (B, N, E) after each token of whole sequences."""
         model = self.model
-        check_sequences(model.head, ids, 1, model.max_length - 1)
+        check_sequences(model.head, ids, 1, less_one(model.longest))
         padding = Padding.of(mask, ids)
         vectors = model._enter(padding.to_the_end(ids))
         inputs = None if padding.lengths is None else padding.lengths + 1  # the start vector's too
         if layer is None:
             hidden = model.transformer(vectors, inputs)
         else:
-            room = model.max_length
+            room = self._room(ids.shape[1] + 1)
             hidden, layer.state = model.transformer.prefill(vectors, inputs, max_length=room)
             layer.seen = ids.shape[1]
         return padding.back(hidden[:, 1:])
 
     def _continue(self, ids: Tensor, layer: StateLayer) -> Tensor:
         """The logits (B, N, V) after each token that follows a state."""
-        state = self._own(layer.state)
-        logits = []
-        for token in ids.unbind(1):
-            parameters, state = self.model.step(token, state)
-            logits.append(parameters)
-        layer.state, layer.seen = state, layer.seen + ids.shape[1]
-        return torch.stack(logits, 1)
+        model, state, length = self.model, self._own(layer.state), ids.shape[1]
+        check_sequences(model.head, ids, 1, None)
+        after = state.cursor.after(length, None)
+        check_end(after, model.longest)
+        if state.max_length is not None and after.furthest > state.max_length:
+            state = state.with_room(self._room(after.furthest))
+        if length == 1:
+            logits, state = model.step(ids[:, 0], state)
+            logits = logits.unsqueeze(1)
+        else:
+            vectors = model.positions(model._embed(ids), state.cursor.position)
+            hidden, state = model.transformer.prefill(vectors, None, state)
+            logits = model.output(hidden)
+        layer.state, layer.seen = state, layer.seen + length
+        return cast(Tensor, logits)
+
+    def _room(self, positions: int) -> int | None:
+        """The positions of a cache: the model's, or where they do not end so many, doubled."""
+        model = self.model
+        if model.longest is not None or not isinstance(model.config.attention, Softmax):
+            return model.longest
+        return max(model.max_length or 0, 1 << positions.bit_length())
 
     def _own(self, state: object) -> DecodingState:
         """The state, once it is known to be of a model of this one's sizes."""
@@ -185,6 +215,14 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
             advice = "continue with the model that it comes from"
             raise ValueError(expected("past_key_values", what, got, advice))
         return state
+
+
+def _predicted(labels: Tensor, mask: Tensor | None) -> Tensor:
+    """The labels (B, N), with -100 behind padding, whose logits mean nothing."""
+    if mask is None:
+        return labels
+    behind = mask[:, -labels.shape[1] :][:, :-1].to(labels.device) == 0
+    return torch.cat([labels[:, :1], labels[:, 1:].masked_fill(behind, -100)], 1)
 
 
 def _sizes(state: DecodingState) -> list[tuple[int, int]]:

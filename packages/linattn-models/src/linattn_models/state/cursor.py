@@ -49,6 +49,11 @@ class Cursor:
             return self
         return Cursor.at(self.position.index_select(0, indices.to(self.position.device)))
 
+    def clone(self) -> Cursor:
+        """A cursor that shares no memory with this one."""
+        position = self.position
+        return Cursor(position if isinstance(position, int) else position.clone(), self.furthest)
+
     def to(self, device: torch.device) -> Cursor:
         """The cursor with its position, where that is a tensor, on `device`."""
         if isinstance(self.position, int):

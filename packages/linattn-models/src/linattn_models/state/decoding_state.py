@@ -169,7 +169,8 @@ class DecodingState:
 
     def clone(self) -> DecodingState:
         """A copy that shares no memory with this state."""
-        return self._mapped(lambda layer: layer.clone(), Tensor.clone)
+        copied = self._mapped(lambda layer: layer.clone(), Tensor.clone)
+        return replace(copied, cursor=self.cursor.clone())
 
     def detach(self) -> DecodingState:
         """The same memory, detached from autograd."""
