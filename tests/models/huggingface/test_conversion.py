@@ -267,5 +267,7 @@ def test_another_attn_implementation_is_refused(kind: str) -> None:
     model = converted(kind)
     model.set_attn_implementation("sdpa")
 
-    with pytest.raises(ValueError, match="attn_implementation: expected 'linattn-converted', got 'sdpa'"):
+    with pytest.raises(
+        ValueError, match="attn_implementation: expected 'linattn-converted', got 'sdpa'"
+    ):
         model(**batches(1)[0])

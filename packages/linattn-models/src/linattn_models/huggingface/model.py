@@ -195,7 +195,7 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
             hidden, state = model.transformer.prefill(vectors, None, state)
             logits = model.output(hidden)
         layer.state, layer.seen = state, layer.seen + length
-        return cast(Tensor, logits)
+        return logits
 
     def _room(self, positions: int) -> int | None:
         """The positions of a cache: the model's, or where they do not end so many, doubled."""
