@@ -8,6 +8,7 @@ from pathlib import Path
 from replication.experiments import cost, read
 from replication.experiments.cost import CIFAR10, MNIST, SPEECH, Cost, Model
 from replication.experiments.experiment import (
+    CUDA,
     KERNELS,
     MODELS,
     PRESETS,
@@ -53,7 +54,8 @@ def _generation(shape: str, model: Model, positions: int, *, cuda: bool = False)
     script = f"{IMAGES}/benchmark.py --shape {shape} --out {{out}}"
     largest = LARGEST[shape]
     laptop = script + (f" --positions {positions} --largest-batch {largest}" if not cuda else "")
-    quick = "linear stateful-softmax" if cuda or shape == "cifar10" else " ".join(WAYS)
+    slow = " softmax lsh-1 lsh-4" * (not cuda and shape == "mnist")
+    quick = f"linear linear-eager stateful-softmax{slow}"
     on_gpu: dict[PresetName, str] = {"laptop": "cuda", "paper": "cuda"}
     name = f"generation-{shape}" + "-cuda" * cuda
     reads = partial(read.beside_cpu, shape=shape) if cuda else read.generation
@@ -68,12 +70,13 @@ def _generation(shape: str, model: Model, positions: int, *, cuda: bool = False)
             "paper": f"{script} --whole",
         },
         reads,
-        (*KERNELS, MODELS, IMAGES),
+        (*KERNELS, *CUDA, MODELS, IMAGES),
         partial(_generation_cost, model, largest, positions),
         None if cuda else RESULTS / "generation" / shape,
         record="benchmark.json",
         needs=on_gpu if cuda else {},
         missing=GPU if cuda else "",
+        on_cpu=("smoke",) if cuda else PRESETS,
     )
 
 
@@ -103,7 +106,7 @@ def _bits(shape: str, positions: int, updates: int, batch: int, epochs: int, lay
         (MODELS, IMAGES),
         costs,
         published,
-        record="timings.json",
+        record="results.json",
         needs={"laptop": shape, "paper": shape},
         missing=f"give --download to compare.py, or put the published files of {shape} where "
         "LINATTN_DATA points",
@@ -118,7 +121,7 @@ EXPERIMENTS = {
             "the equalities of sections 3.2 to 3.4 in float64, against the quadratic definition",
             dict.fromkeys(PRESETS, "-m replication.equations --out {out}"),
             read.flat,
-            (*KERNELS, MODELS, "replication/equations.py"),
+            (*KERNELS, *CUDA, MODELS, "replication/equations.py"),
             lambda preset: MNIST.generating("linear", 1),
         ),
         Experiment(
@@ -130,11 +133,12 @@ EXPERIMENTS = {
                 "paper": "-m benchmarks --device cuda --only lengths/ --out {out}/..",
             },
             read.lengths,
-            (*KERNELS, MODELS, "benchmarks"),
+            (*KERNELS, *CUDA, MODELS, "benchmarks"),
             lambda preset: cost.attention_curves((64, 128) if preset == "smoke" else LENGTHS),
             RESULTS / "lengths",
             needs={"paper": "cuda"},
             missing=GPU,
+            on_cpu=("smoke", "laptop"),
         ),
         Experiment(
             "decoding",
@@ -148,6 +152,7 @@ EXPERIMENTS = {
             (*KERNELS, MODELS, "benchmarks"),
             lambda preset: MNIST.generating("linear", 1, 60) + MNIST.generating("linear", 100, 60),
             RESULTS / "decoding",
+            on_cpu=PRESETS,
         ),
         Experiment(
             "copy",
@@ -164,7 +169,7 @@ EXPERIMENTS = {
                 32,
             ),
             RESULTS / "copy_task",
-            record="linear/summary.json",
+            record="*/summary.json",
         ),
         _generation("mnist", MNIST, 9),
         _generation("cifar10", CIFAR10, 5),
@@ -185,7 +190,7 @@ EXPERIMENTS = {
             (MODELS, IMAGES),
             lambda preset: _training_cost(*TRAINED[preset]),
             RESULTS / "mnist",
-            record="mnist-linear/summary.json",
+            record="mnist-*/summary.json",
             needs={"laptop": "mnist", "paper": "mnist"},
             missing="give --download to compare.py, or put the published files of mnist where "
             "LINATTN_DATA points",
@@ -254,6 +259,7 @@ EXPERIMENTS = {
             (*KERNELS, MODELS, "replication/speedup.py"),
             # In the seconds that a case may take, two cores make some 1e13 operations.
             lambda preset: cost.over_length_and_batch(MNIST, 5, 1e8 if preset == "smoke" else 1e13),
+            on_cpu=PRESETS,
         ),
     )
 }
