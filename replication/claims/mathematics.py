@@ -17,7 +17,7 @@ def _equality(name: str, where: str, says: str) -> Claim:
 def _growth(name: str, where: str, says: str, figure: str, low: float, high: float) -> Claim:
     return Claim(
         name, where, says, "lengths", Bound(figure, low, high),
-        unit="exponent of N", paper=f"{low:g} to {high:g}", hardware="any",
+        unit="exponent of N", paper=f"{(low + high) / 2:g}", hardware="any",
     )  # fmt: skip
 
 
