@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -74,98 +75,82 @@ def interval(low: float, high: float) -> str:
 
 
 @dataclass(frozen=True)
-class Ratio:
-    """A figure over another of the same run, beside the paper's two.
+class Rule:
+    """A figure, or its ratio to another of the same run, that has to lie within bounds.
+
+    Args:
+        figure: a name among an experiment's figures.
+        low, high: of what is confirmed, both included.
+        over: the figure that it is divided by; empty for none.
+        direction: of what is confirmed in direction; `low` to `high` if not given.
+        paper: the paper's ratio.
+    """
+
+    figure: str
+    low: float = -math.inf
+    high: float = math.inf
+    over: str = ""
+    direction: tuple[float, float] | None = None
+    paper: float | None = None
+
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """The figures that decide."""
+        return (self.figure, self.over) if self.over else (self.figure,)
+
+    @property
+    def words(self) -> str:
+        """The bounds as the report shows them."""
+        return "ratio " * bool(self.over) + interval(self.low, self.high)
+
+    def fault(self, figures: Figures) -> str:
+        """Why the figures cannot be compared; empty where they can, or are missing."""
+        least = ABOVE_ZERO if self.over else -sys.float_info.max
+        for name in self.figures:
+            if name in figures and not least <= figures[name] < math.inf:
+                return f"{name} is {figures[name]:g}"
+        return ""
+
+    def value(self, figures: Figures) -> float | None:
+        """What is judged; None where a figure is missing or faulty."""
+        if self.fault(figures) or any(name not in figures for name in self.figures):
+            return None
+        return figures[self.figure] / (figures[self.over] if self.over else 1.0)
+
+    def judge(self, figures: Figures, *, same_scale: bool) -> Verdict:
+        """The verdict; "not run" where a figure is missing."""
+        if any(name not in figures for name in self.figures):
+            return NOT_RUN
+        value = self.value(figures)
+        if value is None:
+            return NOT_CONFIRMED
+        if same_scale and self.low <= value <= self.high:
+            return CONFIRMED
+        low, high = self.direction or (self.low, self.high)
+        return IN_DIRECTION if low <= value <= high else NOT_CONFIRMED
+
+
+def ratio(
+    figure: str, over: str, paper: float, paper_over: float,
+    tolerance: float = 1.25, noise: float = 1.05,
+) -> Rule:  # fmt: skip
+    """The paper's number over a second one, which ours has to agree with.
 
     Args:
         figure, over: names among an experiment's figures.
         paper, paper_over: the paper's numbers.
         tolerance: a factor within which ratios agree.
         noise: a factor by which figures may differ and still be equal.
-        least: the paper's ratio is a bound to reach, without a tolerance: "more than", "up to".
     """
-
-    figure: str
-    over: str
-    paper: float
-    paper_over: float
-    tolerance: float = 1.25
-    noise: float = 1.05
-    least: bool = False
-
-    @property
-    def figures(self) -> tuple[str, ...]:
-        """The figures that decide."""
-        return self.figure, self.over
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """Of the ratios that are confirmed."""
-        ratio = self.paper / self.paper_over
-        return (ratio, math.inf) if self.least else (ratio / self.tolerance, ratio * self.tolerance)
-
-    @property
-    def words(self) -> str:
-        """The bounds as the report shows them."""
-        return interval(*self.bounds)
-
-    def fault(self, figures: Figures) -> str:
-        """Why the figures have no ratio; empty where they do."""
-        bad = (x for x in self.figures if x in figures and not 0 < figures[x] < math.inf)
-        return next((f"{name} is {figures[name]:g}" for name in bad), "")
-
-    def judge(self, figures: Figures, *, same_scale: bool) -> Verdict:
-        """The verdict; "not run" where a figure is missing."""
-        if any(name not in figures for name in self.figures):
-            return NOT_RUN
-        if self.fault(figures):
-            return NOT_CONFIRMED
-        (low, high), paper = self.bounds, self.paper / self.paper_over
-        ours = figures[self.figure] / figures[self.over]
-        agrees = low <= ours <= high
-        if same_scale and agrees:
-            return CONFIRMED
-        if paper == 1.0 and not self.least:
-            return IN_DIRECTION if agrees else NOT_CONFIRMED
-        beyond = ours > self.noise if paper >= 1.0 else ours < 1.0 / self.noise
-        return IN_DIRECTION if beyond else NOT_CONFIRMED
+    theirs = paper / paper_over
+    sides = {1: (noise, math.inf), -1: (0.0, 1.0 / noise), 0: None}
+    direction = sides[(theirs > 1) - (theirs < 1)]
+    return Rule(figure, theirs / tolerance, theirs * tolerance, over, direction, theirs)
 
 
-@dataclass(frozen=True)
-class Bound:
-    """A figure that has to lie within bounds.
-
-    Args:
-        figure: a name among an experiment's figures.
-        low, high: both included.
-    """
-
-    figure: str
-    low: float = -math.inf
-    high: float = math.inf
-
-    @property
-    def figures(self) -> tuple[str, ...]:
-        """The figures that decide."""
-        return (self.figure,)
-
-    @property
-    def words(self) -> str:
-        """The bounds as the report shows them."""
-        return interval(self.low, self.high)
-
-    def fault(self, figures: Figures) -> str:
-        """Why the figure cannot be compared; empty where it can."""
-        value = figures.get(self.figure, 0.0)
-        return "" if math.isfinite(value) else f"{self.figure} is {value:g}"
-
-    def judge(self, figures: Figures, *, same_scale: bool) -> Verdict:
-        """The verdict; "not run" where the figure is missing."""
-        if self.figure not in figures:
-            return NOT_RUN
-        if self.fault(figures) or not self.low <= figures[self.figure] <= self.high:
-            return NOT_CONFIRMED
-        return CONFIRMED if same_scale else IN_DIRECTION
+def at_least(figure: str, over: str, least: float, noise: float = 1.05) -> Rule:
+    """A ratio of "more than" or "up to" a number above 1: without a tolerance."""
+    return Rule(figure, least, over=over, direction=(noise, math.inf), paper=least)
 
 
 @dataclass(frozen=True)
@@ -177,7 +162,7 @@ class Every:
         words: all of them in a few words.
     """
 
-    rules: tuple[Bound, ...]
+    rules: tuple[Rule, ...]
     words: str
 
     @property
@@ -224,7 +209,7 @@ class Claim:
     where: str
     says: str
     experiment: str
-    rule: Ratio | Bound | Every
+    rule: Rule | Every
     unit: str = ""
     paper: str = ""
     hardware: str = ""
@@ -250,9 +235,9 @@ class Claim:
 
     def compiled(self, figures: Figures) -> float | None:
         """The rule's ratio with compiled steps of linear attention; None where there is none."""
-        if not isinstance(self.rule, Ratio):
+        if not isinstance(self.rule, Rule) or not self.rule.over:
             return None
         names = [COMPILED + x[7:] if x.startswith("linear/") else x for x in self.rule.figures]
-        if tuple(names) == self.rule.figures or any(figures.get(x, 0.0) <= 0 for x in names):
+        if tuple(names) == self.rule.figures:
             return None
-        return figures[names[0]] / figures[names[1]]
+        return Rule(names[0], over=names[1]).value(figures)

@@ -5,7 +5,7 @@ The tables' numbers were compared with two independent transcriptions of the pap
 
 from __future__ import annotations
 
-from replication.claims.claim import ABOVE_ZERO, Bound, Claim, Every, Ratio, shown
+from replication.claims.claim import ABOVE_ZERO, Claim, Every, Rule, at_least, ratio, shown
 from replication.claims.learning import P40
 
 TABLE, SHAPES = {"mnist": 1, "cifar10": 2}, ("mnist", "cifar10")
@@ -36,7 +36,7 @@ def _throughput(shape: str, method: str, table: int) -> Claim:
         f"table {table}, {shape}",
         f"{method}: {paper[method]:g} images/s ({rival}: {paper[rival]:g}).",
         f"generation-{shape}",
-        Ratio(f"{method}/{BEST}", f"{rival}/{BEST}", paper[method], paper[rival]),
+        ratio(f"{method}/{BEST}", f"{rival}/{BEST}", paper[method], paper[rival]),
         unit="images/s",
         paper=f"{paper[method]:g} ({shown(gain)}x)",
         hardware=P40,
@@ -54,7 +54,7 @@ def _alone(shape: str, method: str, device: int) -> Claim:
         f"table 5, {shape}, {where}",
         f"{method}: {ours:g} s for one image ({rival}: {over:g}).",
         f"generation-{shape}" + "-cuda" * device,
-        Ratio(f"{method}/{ONE}", f"{rival}/{ONE}", ours, over),
+        ratio(f"{method}/{ONE}", f"{rival}/{ONE}", ours, over),
         unit="s",
         paper=f"{ours:,g}",
         hardware=("a CPU, not named", P40)[device],
@@ -65,7 +65,7 @@ def _alone(shape: str, method: str, device: int) -> Claim:
 def _gain(name: str, where: str, says: str, shape: str, rival: str, least: float) -> Claim:
     return Claim(
         name, where, says, f"generation-{shape}",
-        Ratio(f"linear/{BEST}", f"{rival}/{BEST}", least, 1.0, least=True),
+        at_least(f"linear/{BEST}", f"{rival}/{BEST}", least),
         unit="images/s", paper=f"{least:,g}x", hardware=P40, gpu=True,
         on_gpu=f"generation-{shape}-cuda",
     )  # fmt: skip
@@ -92,7 +92,7 @@ CLAIMS = (
         "section 4.2.1",
         "A single GPU generates 10,000 MNIST images at once.",
         "generation-mnist-cuda",
-        Bound("linear/best/batch", low=10_000),
+        Rule("linear/best/batch", low=10_000),
         unit="images at once",
         paper="10,000",
         hardware=P40,
@@ -106,7 +106,7 @@ CLAIMS = (
         "supplement C.2",
         "One CIFAR-10 image is generated almost 6.6 times faster than by softmax attention.",
         "generation-cifar10-cuda",
-        Ratio("softmax/1/seconds", "linear/1/seconds-cpu", 300.1, 45.1),
+        ratio("softmax/1/seconds", "linear/1/seconds-cpu", 300.1, 45.1),
         unit="s",
         paper="6.6x",
         hardware=P40,
@@ -122,8 +122,8 @@ CLAIMS = (
         "generation-cifar10-cuda",
         Every(
             (
-                Bound(f"linear/{LARGEST}", ABOVE_ZERO, 1.0),
-                *(Bound(f"{x}/{LARGEST}", low=1.0) for x in ALONE["mnist"] if x != "linear"),
+                Rule(f"linear/{LARGEST}", ABOVE_ZERO, 1.0),
+                *(Rule(f"{x}/{LARGEST}", low=1.0) for x in ALONE["mnist"] if x != "linear"),
             ),
             "linear below 1, each other above 1",
         ),

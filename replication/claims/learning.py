@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from replication.claims.claim import Bound, Claim, Ratio
+from replication.claims.claim import Claim, Rule, at_least, ratio
 
 GTX, P40 = "GTX 1080 Ti, 11 GB", "one GPU (P40, 24 GB, for CIFAR-10)"
 ATTENTIONS = ("softmax", "lsh-1", "lsh-4", "linear")
@@ -32,7 +32,7 @@ def _figure1(rival: str, what: str) -> Claim:
         "figure 1, section 4.1.2",
         f"Linear attention needs less {what} than {rival} at every length.",
         "lengths",
-        Bound(f"{rival}/least-{what}-over-linear", low=1.0),
+        Rule(f"{rival}/least-{what}-over-linear", low=1.0),
         unit=f"least ratio of {what} over N",
         paper="more than 1",
         hardware=GTX,
@@ -47,7 +47,7 @@ def _bits(shape: str, method: str, table: int) -> Claim:
         f"table {table}" + (", figure 5a" if shape == "mnist" else ", figure 5b"),
         f"{method}: {paper[method]} bits/dim ({rival}: {paper[rival]}).",
         "mnist" if shape == "mnist" and method in ("linear", "softmax") else f"bits-{shape}",
-        Ratio(f"{method}/bits", f"{rival}/bits", paper[method], paper[rival], 1.02, 1.005),
+        ratio(f"{method}/bits", f"{rival}/bits", paper[method], paper[rival], 1.02, 1.005),
         unit="bits/dim",
         paper=f"{paper[method]}",
         hardware=P40,
@@ -64,7 +64,7 @@ def _speech(method: str, column: int) -> Claim:
         "table 3" + (", figure 5c" if not column else ""),
         f"{method}: {paper:,} {unit} ({rival}: {over:,}).",
         ("speech", "speech-epochs")[column],
-        Ratio(f"{method}/{what}", f"{rival}/{what}", paper, over, *margins),
+        ratio(f"{method}/{what}", f"{rival}/{what}", paper, over, *margins),
         unit=unit,
         paper=f"{paper:,}",
         hardware="GPU, WSJ",
@@ -82,7 +82,7 @@ CLAIMS = (
             "figure 1, section 4.1.2",
             f"{rival} grows linearly in practice, although it is O(N log N).",
             "lengths",
-            Bound(f"{rival}/exponent", 0.8, 1.2),
+            Rule(f"{rival}/exponent", 0.8, 1.2),
             unit="exponent of N",
             paper="about 1",
             hardware=GTX,
@@ -95,7 +95,7 @@ CLAIMS = (
         COPY,
         "Linear attention reaches the loss of softmax attention.",
         "copy",
-        Bound("linear/loss-above-softmax", high=0.01),
+        Rule("linear/loss-above-softmax", high=0.01),
         unit="nats a symbol above softmax",
         paper="about 0",
         same_scale=PAPER_ONLY,
@@ -106,7 +106,7 @@ CLAIMS = (
             COPY,
             f"Linear attention reaches a lower loss than {rival}, whose hashing adds noise.",
             "copy",
-            Bound(f"{rival}/loss-over-linear", low=1.05),
+            Rule(f"{rival}/loss-over-linear", low=1.05),
             unit="times linear attention's loss",
             paper="more than 1",
             same_scale=PAPER_ONLY,
@@ -121,7 +121,7 @@ CLAIMS = (
         "section 4.3, supplement B",
         "An epoch of linear attention takes less than a third of softmax attention's.",
         "speech-epochs",
-        Ratio("softmax/seconds-an-epoch", "linear/seconds-an-epoch", 3.0, 1.0, least=True),
+        at_least("softmax/seconds-an-epoch", "linear/seconds-an-epoch", 3.0),
         unit="s an epoch of softmax",
         paper="more than 3",
         hardware="GPU, WSJ",

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from replication.claims.claim import ABOVE_ZERO, Bound, Claim
+from replication.claims.claim import ABOVE_ZERO, Claim, Rule
 
 ROUNDING = 1e-10  # in float64, of values of size 1; four digits above what rounding leaves
 
 
 def _equality(name: str, where: str, says: str) -> Claim:
     return Claim(
-        name, where, says, "equations", Bound(name.split("/")[1], high=ROUNDING),
+        name, where, says, "equations", Rule(name.split("/")[1], high=ROUNDING),
         unit="largest difference", paper="equal",
     )  # fmt: skip
 
 
 def _growth(name: str, where: str, says: str, figure: str, low: float, high: float) -> Claim:
     return Claim(
-        name, where, says, "lengths", Bound(figure, low, high),
+        name, where, says, "lengths", Rule(figure, low, high),
         unit="exponent of N", paper=f"{(low + high) / 2:g}", hardware="any",
     )  # fmt: skip
 
@@ -50,7 +50,7 @@ CLAIMS = (
         "section 3.2.1, equation 7",
         "The feature map elu(x) + 1 makes every similarity positive.",
         "equations",
-        Bound("positive", low=ABOVE_ZERO),
+        Rule("positive", low=ABOVE_ZERO),
         unit="least similarity",
         paper="more than 0",
     ),
@@ -61,7 +61,7 @@ CLAIMS = (
         "sections 3.4 and 4.2",
         "A step of generation costs the same at every position.",
         "decoding",
-        Bound("linear/last-over-first", 0.9, 1.1),
+        Rule("linear/last-over-first", 0.9, 1.1),
         unit="time of the last step over the first",
         paper="1",
     ),
@@ -70,7 +70,7 @@ CLAIMS = (
         "sections 3.4 and 4.2",
         "The memory of an image is constant from the first to the last pixel.",
         "equations",
-        Bound("constant-state", 1.0, 1.0),
+        Rule("constant-state", 1.0, 1.0),
         unit="bytes of state after 784 pixels over those after 1",
         paper="1",
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from replication.claims.claim import ABOVE_ZERO, Bound, Claim
+from replication.claims.claim import ABOVE_ZERO, Claim, Rule
 from replication.claims.learning import ATTENTIONS
 
 BETTER = 0.8  # of the bits per dimension of independent pixels
@@ -14,7 +14,7 @@ def _grid(figure: int, method: str, shape: str, what: str) -> Claim:
         f"figure {figure}",
         f"{method}: {what} of {shape}.",
         "mnist" if shape == "mnist" and method in ("linear", "softmax") else f"bits-{shape}",
-        Bound(f"{method}/{what}-over-independent", ABOVE_ZERO, BETTER),
+        Rule(f"{method}/{what}-over-independent", ABOVE_ZERO, BETTER),
         unit="bits/dim over those of independent pixels",
         paper="a picture",
         same_scale=("paper",),

@@ -9,7 +9,7 @@ from benchmarks.measure.machine import Limits
 from benchmarks.report.tables import table
 from linattn_models.training import figure
 from replication.claims import CLAIMS, Claim
-from replication.claims.claim import NOT_RUN, VERDICTS, Figures, Ratio, shown
+from replication.claims.claim import NOT_RUN, VERDICTS, Figures, Rule, shown
 from replication.claims.generation import ALONE, THROUGHPUT
 from replication.collect import Best, Stored
 from replication.experiments import EXPERIMENTS
@@ -73,14 +73,13 @@ def claims(chosen: Iterable[Claim], best: Best) -> str:
 def _row(claim: Claim, best: Best) -> list[str]:
     stored, rule = behind(claim, best), claim.rule
     figures: Figures = {} if stored is None else stored.measurement.figures
-    ours, ratios = figures.get(rule.figure), ["", "", ""]
-    fault = rule.fault(figures)
-    if isinstance(rule, Ratio):
-        known = not fault and all(name in figures for name in rule.figures)
+    ours, fault, ratios = figures.get(rule.figure), rule.fault(figures), ["", "", ""]
+    if isinstance(rule, Rule) and rule.paper is not None:
         compiled = claim.compiled(figures)
+        value = rule.value(figures)
         ratios = [
-            shown(rule.paper / rule.paper_over),
-            shown(figures[rule.figure] / figures[rule.over]) if known else "-",
+            shown(rule.paper),
+            "-" if value is None else shown(value),
             "" if compiled is None else shown(compiled),
         ]
     note = f" ({claim.note})" if claim.note else ""
@@ -89,7 +88,7 @@ def _row(claim: Claim, best: Best) -> list[str]:
         f"{claim.says}{note}",
         verdict(claim, stored) + (f"; {fault}" if fault else ""),
         claim.paper,
-        f"ratio {rule.words}" if isinstance(rule, Ratio) else rule.words,
+        rule.words,
         "-" if ours is None else f"{ours:,.4g} {claim.unit}",
         *ratios,
         f"[{name}](#{name})",

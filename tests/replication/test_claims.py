@@ -10,10 +10,11 @@ from replication.claims.claim import (
     IN_DIRECTION,
     NOT_CONFIRMED,
     NOT_RUN,
-    Bound,
     Claim,
     Every,
-    Ratio,
+    Rule,
+    at_least,
+    ratio,
 )
 from replication.claims.generation import ALONE, THROUGHPUT
 from replication.experiments import EXPERIMENTS
@@ -62,7 +63,7 @@ def test_the_tables_ratios_are_those_that_the_paper_prints() -> None:
     ],
 )
 def test_a_ratio_above_one(ours: float, verdict: str) -> None:
-    rule = Ratio("a", "b", 317.0, 1.0)
+    rule = ratio("a", "b", 317.0, 1.0)
 
     assert rule.judge({"a": ours, "b": 1.0}, same_scale=True) == verdict
 
@@ -72,7 +73,7 @@ def test_a_ratio_above_one(ours: float, verdict: str) -> None:
     [(0.6, CONFIRMED), (0.2, IN_DIRECTION), (0.9, IN_DIRECTION), (0.98, NOT_CONFIRMED)],
 )
 def test_a_ratio_below_one(ours: float, verdict: str) -> None:
-    assert Ratio("a", "b", 0.6, 1.0).judge({"a": ours, "b": 1.0}, same_scale=True) == verdict
+    assert ratio("a", "b", 0.6, 1.0).judge({"a": ours, "b": 1.0}, same_scale=True) == verdict
 
 
 @pytest.mark.parametrize(
@@ -85,22 +86,23 @@ def test_a_ratio_below_one(ours: float, verdict: str) -> None:
     ],
 )
 def test_more_than(ours: float, verdict: str) -> None:
-    rule = Ratio("a", "b", 4_000.0, 1.0, least=True)
+    rule = at_least("a", "b", 4_000.0)
 
     assert rule.judge({"a": ours, "b": 1.0}, same_scale=True) == verdict
 
 
 def test_every_claim_of_more_than_has_no_tolerance() -> None:
     words = ("more than", "less than", "up to")
-    ratios = [c for c in CLAIMS if isinstance(c.rule, Ratio) and any(w in c.says for w in words)]
+    rules = [c.rule for c in CLAIMS if any(w in c.says for w in words) and c.rule.figures[1:]]
+    numbers = [rule.low for rule in rules if isinstance(rule, Rule)]
 
-    assert len(ratios) == 5
-    assert all(isinstance(claim.rule, Ratio) and claim.rule.least for claim in ratios)
+    assert sorted(numbers) == [3.0, 50.0, 300.0, 1_000.0, 4_000.0]
+    assert all(isinstance(rule, Rule) and rule.low == rule.paper for rule in rules)
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
 def test_a_faulty_figure_confirms_nothing(value: float) -> None:
-    rule, bound = Ratio("a", "b", 2.0, 1.0), Bound("a", low=1.0)
+    rule, bound = ratio("a", "b", 2.0, 1.0), Rule("a", low=1.0)
 
     assert rule.judge({"a": 2.0, "b": value}, same_scale=True) == NOT_CONFIRMED
     assert rule.fault({"a": 2.0, "b": value}) == f"b is {value:g}"
@@ -142,22 +144,22 @@ def test_every_case_is_one_claim() -> None:
 
 
 def test_another_scale_confirms_a_direction_at_best() -> None:
-    rule = Ratio("a", "b", 2.0, 1.0)
+    rule = ratio("a", "b", 2.0, 1.0)
 
     assert rule.judge({"a": 2.0, "b": 1.0}, same_scale=False) == IN_DIRECTION
     assert rule.judge({"a": 0.5, "b": 1.0}, same_scale=False) == NOT_CONFIRMED
-    assert Bound("a", high=1.0).judge({"a": 0.5}, same_scale=False) == IN_DIRECTION
+    assert Rule("a", high=1.0).judge({"a": 0.5}, same_scale=False) == IN_DIRECTION
 
 
 def test_without_a_figure_nothing_is_confirmed() -> None:
-    assert Ratio("a", "b", 2.0, 1.0).judge({"a": 2.0}, same_scale=True) == NOT_RUN
-    assert Bound("a", low=0.0).judge({}, same_scale=True) == NOT_RUN
+    assert ratio("a", "b", 2.0, 1.0).judge({"a": 2.0}, same_scale=True) == NOT_RUN
+    assert Rule("a", low=0.0).judge({}, same_scale=True) == NOT_RUN
     assert all(claim.judge({}, "paper", "cuda") == NOT_RUN for claim in CLAIMS)
 
 
 @pytest.mark.parametrize(("value", "verdict"), [(0.9, CONFIRMED), (1.2, NOT_CONFIRMED)])
 def test_a_bound(value: float, verdict: str) -> None:
-    claim = Claim("x/y", "x", "y", "equations", Bound("a", 0.9, 1.1))
+    claim = Claim("x/y", "x", "y", "equations", Rule("a", 0.9, 1.1))
 
     assert claim.judge({"a": value}, "laptop", "cpu") == verdict
 
