@@ -48,6 +48,8 @@ def why_stale(measurement: Measurement) -> str | None:
         return "holds no SHA-256 of the code that was measured"
     if measurement.machine.commit.endswith(DIRTY):
         return "measured with uncommitted changes"
+    if measurement.experiment not in EXPERIMENTS:
+        return "of an experiment that is no more"
     same = measurement.code == digest(EXPERIMENTS[measurement.experiment].sources)
     return None if same else "the code that it depends on has changed"
 

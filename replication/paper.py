@@ -127,12 +127,16 @@ def verdicts(claims: Sequence[Claim], records: dict[str, Measurement | str]) -> 
 
 
 def publish(records: dict[str, Measurement | str]) -> None:
-    """Keeps the figures beside those of other experiments on the same machine."""
+    """Keeps the figures beside those of other experiments on the same machine.
+
+    A run that failed takes the place of none that ended well.
+    """
     ended = [each for each in records.values() if isinstance(each, Measurement) and each.ended]
     for name in {key(record.machine) for record in ended}:
         file = PUBLISHED / f"{name}.json"
         kept = {each.experiment: each for each in read_or_set_aside(file)}
-        kept |= {each.experiment: each for each in ended if key(each.machine) == name}
+        mine = (each for each in ended if key(each.machine) == name)
+        kept |= {x.experiment: x for x in mine if x.sound or x.experiment not in kept}
         write(file, [kept[name] for name in EXPERIMENTS if name in kept])
         print(f"kept: {file.relative_to(ROOT)}")
 

@@ -7,15 +7,7 @@ from pathlib import Path
 
 from replication.experiments import cost, read
 from replication.experiments.cost import CIFAR10, MNIST, SPEECH, Cost, Model
-from replication.experiments.experiment import (
-    CUDA,
-    KERNELS,
-    MODELS,
-    PRESETS,
-    Experiment,
-    PresetName,
-    Read,
-)
+from replication.experiments.experiment import PACKAGES, PRESETS, Experiment, PresetName, Read
 
 RESULTS = Path("docs") / "results"
 IMAGES, COPY, SPEECH_APP = "apps/pixel_generation", "apps/copy_task", "apps/ctc_speech"
@@ -32,6 +24,9 @@ TRAINED = {
     "laptop": (Model(4, 4, 32, 512, 784), 16_000, 8),
     "paper": (MNIST, 250 * 55_000, 10),
 }
+IMAGES_MISSING = (
+    "give --download to compare.py, or put the published files of {} where LINATTN_DATA points"
+)
 GPU = "run it on a machine with an NVIDIA GPU and a CUDA build of torch"
 
 
@@ -70,7 +65,7 @@ def _generation(shape: str, model: Model, positions: int, *, cuda: bool = False)
             "paper": f"{script} --whole",
         },
         reads,
-        (*KERNELS, *CUDA, MODELS, IMAGES),
+        (*PACKAGES, IMAGES),
         partial(_generation_cost, model, largest, positions),
         None if cuda else RESULTS / "generation" / shape,
         record="benchmark.json",
@@ -103,13 +98,12 @@ def _bits(shape: str, positions: int, updates: int, batch: int, epochs: int, lay
             "paper": f"{script} {shape} --data-dir {data} --preset paper --out {{out}}",
         },
         read_run,
-        (MODELS, IMAGES),
+        (*PACKAGES, IMAGES),
         costs,
         published,
         record="results.json",
         needs={"laptop": shape, "paper": shape},
-        missing=f"give --download to compare.py, or put the published files of {shape} where "
-        "LINATTN_DATA points",
+        missing=IMAGES_MISSING.format(shape),
     )  # fmt: skip
 
 
@@ -121,7 +115,7 @@ EXPERIMENTS = {
             "the equalities of sections 3.2 to 3.4 in float64, against the quadratic definition",
             dict.fromkeys(PRESETS, "-m replication.equations --out {out}"),
             read.flat,
-            (*KERNELS, *CUDA, MODELS, "replication/equations.py"),
+            (*PACKAGES, "replication/equations.py"),
             lambda preset: MNIST.generating("linear", 1),
         ),
         Experiment(
@@ -133,7 +127,7 @@ EXPERIMENTS = {
                 "paper": "-m benchmarks --device cuda --only lengths/ --out {out}/..",
             },
             read.lengths,
-            (*KERNELS, *CUDA, MODELS, "benchmarks"),
+            (*PACKAGES, "benchmarks"),
             lambda preset: cost.attention_curves((64, 128) if preset == "smoke" else LENGTHS),
             RESULTS / "lengths",
             needs={"paper": "cuda"},
@@ -149,7 +143,7 @@ EXPERIMENTS = {
                 "paper": "-m benchmarks --only decoding/steps/ --out {out}/..",
             },
             read.decoding,
-            (*KERNELS, MODELS, "benchmarks"),
+            (*PACKAGES, "benchmarks"),
             lambda preset: MNIST.generating("linear", 1, 60) + MNIST.generating("linear", 100, 60),
             RESULTS / "decoding",
             on_cpu=PRESETS,
@@ -162,7 +156,7 @@ EXPERIMENTS = {
                 for preset in PRESETS
             },
             read.copy_task,
-            (MODELS, COPY),
+            (*PACKAGES, COPY),
             lambda preset: _training_cost(
                 cost.COPY.get(preset, cost.COPY["laptop"]),
                 {"smoke": 320, "laptop": 2_300 * 32, "paper": 10_000 * 64}[preset],
@@ -187,13 +181,12 @@ EXPERIMENTS = {
                 "--attentions linear softmax --preset paper --out {out}",
             },
             read.longer,
-            (MODELS, IMAGES),
+            (*PACKAGES, IMAGES),
             lambda preset: _training_cost(*TRAINED[preset]),
             RESULTS / "mnist",
             record="mnist-*/summary.json",
             needs={"laptop": "mnist", "paper": "mnist"},
-            missing="give --download to compare.py, or put the published files of mnist where "
-            "LINATTN_DATA points",
+            missing=IMAGES_MISSING.format("mnist"),
         ),
         _bits("mnist", 784, 120, 8, 250, 8, read.images, RESULTS / "attentions" / "mnist"),
         _bits("cifar10", 3_072, 100, 4, 100, 16, read.images, None),
@@ -212,7 +205,7 @@ EXPERIMENTS = {
                 ),
             },
             read.speech,
-            (MODELS, SPEECH_APP),
+            (*PACKAGES, SPEECH_APP),
             lambda preset: sum(
                 (
                     cost.SHORT_SPEECH.training(x, SPOKEN[preset], 8)
@@ -238,7 +231,7 @@ EXPERIMENTS = {
                 "paper": f"{SPEECH_APP}/benchmark.py --rounds 5 --out {{out}}",
             },
             read.speech_epochs,
-            (*KERNELS, MODELS, SPEECH_APP),
+            (*PACKAGES, SPEECH_APP),
             lambda preset: sum(
                 (SPEECH.training(x, TIMED[preset], 4) for x in ("linear", "softmax", "lsh-4")),
                 Cost(),
@@ -256,7 +249,7 @@ EXPERIMENTS = {
                 "paper": "-m replication.speedup --whole --out {out}",
             },
             read.flat,
-            (*KERNELS, MODELS, "replication/speedup.py"),
+            (*PACKAGES, "replication/speedup.py"),
             # In the seconds that a case may take, two cores make some 1e13 operations.
             lambda preset: cost.over_length_and_batch(MNIST, 5, 1e8 if preset == "smoke" else 1e13),
             on_cpu=PRESETS,

@@ -13,15 +13,15 @@ from replication.experiments.cost import Cost
 PresetName = Literal["smoke", "laptop", "paper"]
 PRESETS: tuple[PresetName, ...] = ("smoke", "laptop", "paper")
 Read = Callable[[Path], Figures]
-KERNELS = (
-    "packages/linattn-core/src", "packages/linattn-core/native", "packages/linattn-cpu/src",
-    "packages/linattn-cpu/native", "packages/linattn-cpu/CMakeLists.txt",
-)  # fmt: skip
-CUDA = (
+# What every experiment runs through; a file of them that changes makes its measurements stale.
+PACKAGES = (
+    "packages/linattn-core/src", "packages/linattn-core/native",
+    "packages/linattn-cpu/src", "packages/linattn-cpu/native",
+    "packages/linattn-cpu/CMakeLists.txt",
     "packages/linattn-cuda/src", "packages/linattn-cuda/native",
     "packages/linattn-cuda/CMakeLists.txt", "kernels-cuda/include", "kernels-cuda/src",
+    "packages/linattn-models/src",
 )  # fmt: skip
-MODELS = "packages/linattn-models/src"
 
 
 @dataclass(frozen=True)

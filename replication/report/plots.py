@@ -112,14 +112,14 @@ def ratio(figures: Figures, way: str, rival: str, name: str) -> float | None:
 
 
 def by_batch(grid: Figures, rival: str) -> dict[int, list[tuple[float, float]]]:
-    """The speed-up over a rival by batch, over the length."""
-    found: dict[int, list[tuple[float, float]]] = {}
-    for name, seconds in grid.items():
-        match = re.fullmatch(r"linear/(\d+)/(\d+)/seconds", name)
-        theirs = grid.get(name.replace("linear", rival, 1))
-        if match and theirs:
-            found.setdefault(int(match[2]), []).append((int(match[1]), theirs / seconds))
-    return found
+    """The speed-up in PyTorch over a rival by batch, over the length."""
+    known: dict[int, list[tuple[float, float]]] = {}
+    for name in grid:
+        way, length, batch, what = name.split("/")
+        gain = ratio(grid, "linear", rival, f"{length}/{batch}/{what}")
+        if way == "linear" and gain is not None:
+            known.setdefault(int(batch), []).append((int(length), gain))
+    return known
 
 
 def learned(runs: Iterable[tuple[str, Path]], split: str, field: str, ylabel: str,

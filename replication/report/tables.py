@@ -14,7 +14,7 @@ from replication.claims.generation import ALONE, THROUGHPUT
 from replication.collect import Best, Stored
 from replication.experiments import EXPERIMENTS
 from replication.experiments.cost import MNIST
-from replication.report.plots import LENGTHS, counted
+from replication.report.plots import LENGTHS, WAYS, by_batch, counted, ratio
 
 STALE = "stale: "
 RIVALS = {"softmax": "softmax that reruns", "stateful-softmax": "softmax with a cache"}
@@ -178,25 +178,18 @@ def _cases(best: Best, rival: str) -> Iterator[Case]:
         for which, batch in (("one", "1, an image"), ("best", "the best of each")):
             yield length, batch, *gains(best, shape, rival, which), paper_gain(shape, rival, which)
     grid = best["speedup"].measurement.figures if "speedup" in best else {}
-    for name in grid:
-        way, length_of, batch, _ = name.split("/")
-        if way == "linear" and f"{rival}/{length_of}/{batch}/seconds" in grid:
-            yield int(length_of), batch, *_both(grid, rival, f"{length_of}/{batch}/seconds"), None
+    for batch, points in by_batch(grid, rival).items():
+        for length, eager in points:
+            name = f"{length:.0f}/{batch}/seconds"
+            compiled = ratio(grid, "linear-compiled", rival, name)
+            yield int(length), str(batch), eager, compiled, None
 
 
 def gains(best: Best, shape: str, rival: str, which: str) -> tuple[float | None, float | None]:
     """Times as fast as a rival, in PyTorch and compiled; one image, or the best batch of each."""
     name = f"generation-{shape}"
-    return _both(best[name].measurement.figures if name in best else {}, rival, SPEEDS[which])
-
-
-def _both(figures: Figures, rival: str, name: str) -> tuple[float | None, float | None]:
-    ways = (figures.get(f"{way}/{name}") for way in ("linear", "linear-compiled"))
-    theirs, seconds = figures.get(f"{rival}/{name}"), name.endswith("seconds")
-    eager, compiled = (
-        None if not ours or not theirs else theirs / ours if seconds else ours / theirs
-        for ours in ways
-    )
+    figures = best[name].measurement.figures if name in best else {}
+    eager, compiled = (ratio(figures, way, rival, SPEEDS[which]) for _, way in WAYS)
     return eager, compiled
 
 

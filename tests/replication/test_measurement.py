@@ -118,6 +118,7 @@ def test_a_measurement_is_stale_unless_its_code_is_this_checkouts(
     assert why(code="before") == "the code that it depends on has changed"
     assert why(code="") == "holds no SHA-256 of the code that was measured"
     assert why(machine=dirty) == "measured with uncommitted changes"
+    assert why(experiment="gone") == "of an experiment that is no more"
     assert why(mixed=True) == "from runs of several commits"
 
 

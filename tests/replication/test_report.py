@@ -148,6 +148,20 @@ def test_the_row_shows_bounds_compiled_steps_and_faults(machine: Machine, limits
     assert faulty[1] == "not confirmed; stateful-softmax/1/seconds is 0"
 
 
+def test_the_grid_of_lengths_and_batches_stands_beside_the_paper(
+    machine: Machine, limits: Limits
+) -> None:
+    figures = {"linear/256/8/seconds": 2.0, "linear-compiled/256/8/seconds": 0.5,
+               "softmax/256/8/seconds": 8.0, "linear/784/64/seconds": 3.0}  # fmt: skip
+    measurement = Measurement("speedup", "laptop", machine, figures)
+
+    text = compose([Stored(measurement, None)], limits).text
+
+    assert "| 256 | 8 | softmax that reruns | 4.00x | 16.0x |" in text
+    assert "| 3,072 | the best of each | softmax with a cache | - | - | 1.96x | 55.8x |" in text
+    assert "| 784 | 64 |" not in text
+
+
 def test_a_gpus_measurement_comes_before_a_cpus(machine: Machine, limits: Limits) -> None:
     best = "best/images-per-second"
     cpu = Measurement("generation-mnist", "laptop", machine,

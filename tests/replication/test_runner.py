@@ -242,6 +242,8 @@ def test_figures_are_published_by_machine(
         "speech": "not run: needs the data set speech/an4",
     })  # fmt: skip
 
+    paper.publish({"copy": Measurement("copy", "laptop", machine, error="no")})
+
     kept = [{x.experiment: x.figures for x in read(file)} for file in tmp_path.glob("*.json")]
     assert {"copy": {"a": 9.0}} in kept
     assert {"copy": {"a": 1.0}, "lengths": {"b": 2.0}} in kept
