@@ -178,11 +178,11 @@ def _cases(best: Best, rival: str) -> Iterator[Case]:
         for which, batch in (("one", "1, an image"), ("best", "the best of each")):
             yield length, batch, *gains(best, shape, rival, which), paper_gain(shape, rival, which)
     grid = best["speedup"].measurement.figures if "speedup" in best else {}
-    for batch, points in by_batch(grid, rival).items():
-        for length, eager in points:
-            name = f"{length:.0f}/{batch}/seconds"
+    for side_by_side, points in by_batch(grid, rival).items():
+        for at, eager in points:
+            name = f"{at:.0f}/{side_by_side}/seconds"
             compiled = ratio(grid, "linear-compiled", rival, name)
-            yield int(length), str(batch), eager, compiled, None
+            yield int(at), str(side_by_side), eager, compiled, None
 
 
 def gains(best: Best, shape: str, rival: str, which: str) -> tuple[float | None, float | None]:
