@@ -163,7 +163,7 @@ def paper(session: nox.Session) -> None:
 
 @nox.session
 def report(session: nox.Session) -> None:
-    """Make docs/replication from what was measured: one page of HTML, and Markdown."""
+    """Make docs/replication/report.md and build/replication/report.html from what was measured."""
     install_packages(session, *REPORT_TOOLS)
     session.run("python", "-m", "replication.report", *session.posargs)
 

@@ -6,8 +6,7 @@ Records of different machines and versions are never mixed: each verdict rests o
 from __future__ import annotations
 
 import dataclasses
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,39 +14,62 @@ from benchmarks.measure.machine import Limits, Machine
 from benchmarks.report import document
 from replication.experiments import EXPERIMENTS, RESULTS, Experiment
 from replication.experiments.read import loaded
-from replication.machine import DIRTY, ROOT, date_of, key, this_machine, why_stale
+from replication.machine import DIRTY, ROOT, digest
 from replication.measurement import Measurement, read
 
 FOLDER = ROOT / "docs" / "replication"
 THEMES = ("lengths", "decoding", "generation", "operator", "training")
-COLLECTED, STATUS = "collected.json", "status.json"
 
 
 @dataclasses.dataclass(frozen=True)
-class Status:
-    """Which measurements speak for which commit.
+class Stored:
+    """A measurement, and why it does not speak for this checkout; None where it does."""
 
-    Args:
-        commit: of the checkout when the report was made.
-        stale: why a measurement is stale, by its name; those that are not are not in it.
-    """
-
-    commit: str
-    stale: Mapping[str, str]
-
-    def why(self, measurement: Measurement) -> str | None:
-        """Why the measurement is stale."""
-        return self.stale.get(name_of(measurement))
+    measurement: Measurement
+    stale: str | None
 
 
-def name_of(measurement: Measurement) -> str:
-    """A measurement's name in the status."""
-    machine = measurement.machine
-    return f"{measurement.experiment}, {key(machine)}, {machine.commit}"
+Best = Mapping[str, Stored]
+"""The one measurement of each experiment that verdicts rest on."""
+
+
+def stored(folder: Path = FOLDER) -> list[Stored]:
+    """All that is kept, judged by this checkout's files."""
+    files = sorted(folder.glob("*.json"))
+    kept = [measurement for file in files for measurement in read(file)]
+    return [Stored(each, why_stale(each)) for each in [*from_results(), *kept]]
+
+
+def why_stale(measurement: Measurement) -> str | None:
+    """Why a measurement does not speak for this checkout; None where it does."""
+    if measurement.mixed:
+        return "from runs of several commits"
+    if not measurement.code:
+        return "holds no SHA-256 of the code that was measured"
+    if measurement.machine.commit.endswith(DIRTY):
+        return "measured with uncommitted changes"
+    if measurement.experiment not in EXPERIMENTS:
+        return "of an experiment that is no more"
+    same = measurement.code == digest(EXPERIMENTS[measurement.experiment].sources)
+    return None if same else "the code that it depends on has changed"
+
+
+def best(measurements: list[Stored]) -> dict[str, Stored]:
+    """Of each experiment: sound, fresh, large, late."""
+    ranks = sorted(
+        (each for each in measurements if each.measurement.preset != "smoke"),
+        key=lambda x: (
+            x.measurement.sound,
+            x.stale is None,
+            x.measurement.preset == "paper",
+            x.measurement.machine.date,
+        ),
+    )
+    return {each.measurement.experiment: each for each in ranks}
 
 
 def from_results() -> list[Measurement]:
-    """What docs/results holds, read as runs of the preset laptop."""
+    """What docs/results holds, read as runs of the preset laptop; stale, each of them."""
     found = (_published(each) for each in EXPERIMENTS.values() if each.published is not None)
     return [measurement for measurement in found if measurement is not None]
 
@@ -59,54 +81,37 @@ def _published(experiment: Experiment) -> Measurement | None:
     if not figures:
         return None
     if experiment.record:
-        machine = _of_application(loaded(folder / experiment.record))
+        files = sorted(folder.glob(experiment.record))
+        machines = [_of_application(x) for file in files for x in _environments(loaded(file))]
     else:
-        machine = document.read(folder.parent, folder.name, "cpu").entries[0][0].machine
-    source = experiment.published.as_posix()
-    return Measurement(experiment.name, "laptop", machine, figures, source=source)
+        machines = [run.machine for run in document.read(folder.parent, folder.name, "cpu").runs]
+    commits = list(dict.fromkeys(machine.commit for machine in machines))
+    machine = dataclasses.replace(machines[0], commit=", ".join(commits))
+    return Measurement(
+        experiment.name, "laptop", machine, figures,
+        source=experiment.published.as_posix(), mixed=len(commits) > 1,
+    )  # fmt: skip
 
 
-def _of_application(record: Mapping[str, Any]) -> Machine:
-    """The machine by an application's own record, which names no processor."""
-    where = record.get("environment") or record["timing"]["environment"]
+def _environments(record: Any) -> Iterator[Mapping[str, Any]]:
+    """Every environment that an application's record names, wherever in it."""
+    if isinstance(record, dict):
+        if "environment" in record:
+            yield record["environment"]
+        for value in record.values():
+            yield from _environments(value)
+
+
+def _of_application(where: Mapping[str, Any]) -> Machine:
+    """The machine by an application's record, which names neither day nor processor."""
     return Machine(
-        date=date_of(where["commit"]),
-        commit=where["commit"][:12],
+        date="-",
+        commit=where["commit"][:7],
         hardware=f"{where['device']}, {where['platform']}",
         software=f"torch {where['torch']}, Python {where['python']}",
         backends=", ".join(where.get("backends", [])),
         threads=where["threads"],
     )
-
-
-def stored(folder: Path = FOLDER) -> list[Measurement]:
-    """All records of the folder."""
-    files = sorted(file for file in folder.glob("*.json") if file.name != STATUS)
-    return [measurement for file in files for measurement in read(file)]
-
-
-def judged(measurements: Iterable[Measurement]) -> Status:
-    """The status in this checkout."""
-    reasons = {
-        name_of(each): reason
-        for each in measurements
-        if (reason := why_stale(each.machine.commit, EXPERIMENTS[each.experiment].sources))
-    }
-    return Status(this_machine().commit.removesuffix(DIRTY), reasons)
-
-
-def status(folder: Path = FOLDER) -> Status:
-    """The status that was stored."""
-    return Status(**json.loads((folder / STATUS).read_text(encoding="utf-8")))
-
-
-def best(measurements: Iterable[Measurement], status: Status) -> dict[str, Measurement]:
-    """The one measurement of each experiment that verdicts rest on: fresh, sound, large, late."""
-    ranks = sorted(
-        (each for each in measurements if each.preset != "smoke"),
-        key=lambda x: (x.sound, status.why(x) is None, x.preset == "paper", x.machine.date),
-    )
-    return {each.experiment: each for each in ranks}
 
 
 def limits() -> Limits:

@@ -1,23 +1,28 @@
 """The equalities of sections 3.2 to 3.4, checked in float64: python -m replication.equations.
 
-Each form of linear attention is compared with the quadratic definition on random inputs; what is
-written is the largest difference of any output or gradient.
+Each form of linear attention, by every live backend that accepts float64 and by the reference's own
+forms, is compared with the quadratic definition on random inputs. What is written is the largest
+difference of any output or gradient, of all and of each: "causal", "causal/cpu".
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
 import tyro
 from torch import Tensor
 
-from linattn_core import linear_attention
+from linattn_core import backends, explain, get_feature_map, linear_attention
 from linattn_core.reference import chunked, quadratic, recurrent
 from linattn_models.training import run_script
 from replication.machine import write_figures
 
+Attend = Callable[..., Tensor]
+"""(query, key, value, is_causal=...) -> out."""
 BATCH, HEADS, LENGTH, DIM, WIDTH = 2, 4, 200, 32, 24
 
 
@@ -37,55 +42,73 @@ def main(flags: Flags) -> None:
     query, key = torch.randn(2, BATCH, HEADS, LENGTH, DIM, dtype=torch.float64)
     value = torch.randn(BATCH, HEADS, LENGTH, WIDTH, dtype=torch.float64)
     inputs = (query, key, value)
-    parallel = quadratic(*inputs, is_causal=True)
-    write_figures(
-        flags.out,
-        {
-            "positive": least_similarity(query, key),
-            "associativity": gap(chunked(*inputs), quadratic(*inputs)),
-            "causal": gap(chunked(*inputs, is_causal=True), parallel),
-            "gradients": gradient_gap(*inputs),
-            "rnn": max(
-                gap(recurrent(*inputs, is_causal=True), parallel),
-                gap(step_by_step(*inputs), parallel),
-            ),
-            "constant-state": state_bytes(784) / state_bytes(1),
-        },
-    )
+    figures = {
+        "positive": least_similarity(query, key),
+        "associativity/chunked": gap(chunked, *inputs, is_causal=False),
+        "causal/chunked": gap(chunked, *inputs, is_causal=True),
+        "rnn/recurrent": gap(recurrent, *inputs, is_causal=True),
+        "constant-state": state_bytes(784) / state_bytes(1),
+    }
+    for name, device in live():
+        there = tuple(x.to(device) for x in inputs)
+        attend = partial(linear_attention, backend=name)
+        figures |= {
+            f"associativity/{name}": gap(attend, *there, is_causal=False),
+            f"causal/{name}": gap(attend, *there, is_causal=True),
+            f"gradients/{name}": gradient_gap(attend, *there),
+            f"rnn/{name}": gap(partial(step_by_step, name), *there, is_causal=True),
+        }
+    for form in ("associativity", "causal", "gradients", "rnn"):
+        figures[form] = max(v for name, v in figures.items() if name.startswith(f"{form}/"))
+    write_figures(flags.out, figures)
+
+
+def live() -> list[tuple[str, str]]:
+    """The backends that run these equations here, forward and backward, and a device of each."""
+    accepted: dict[str, str] = {}
+    for device in ("cpu", *(["cuda"] if torch.cuda.is_available() else [])):
+        inputs = torch.zeros(3, 1, 1, 2, DIM, dtype=torch.float64, device=device)
+        answers = explain(*inputs.requires_grad_(), is_causal=True)
+        accepted |= {x: device for x, y in answers.items() if x in backends() and y == "accepts"}
+    return list(accepted.items())
 
 
 def least_similarity(query: Tensor, key: Tensor) -> float:
-    """The least phi(q) . phi(k), with phi(x) = elu(x) + 1 (equation 7)."""
-    phi = [torch.nn.functional.elu(x) + 1 for x in (query, key)]
-    return float((phi[0] @ phi[1].mT).min())
+    """The least phi(q) . phi(k), with this code's phi(x) = elu(x) + 1 (equation 7)."""
+    phi_query, phi_key = get_feature_map("elu", DIM)(query, key)
+    return float((phi_query @ phi_key.mT).min())
 
 
-def gap(ours: Tensor, definition: Tensor) -> float:
-    """The largest difference."""
+def gap(attend: Attend, *inputs: Tensor, is_causal: bool) -> float:
+    """The largest difference from the quadratic definition."""
+    return _gap(attend(*inputs, is_causal=is_causal), quadratic(*inputs, is_causal=is_causal))
+
+
+def _gap(ours: Tensor, definition: Tensor) -> float:
     return float((ours - definition).abs().max())
 
 
-def gradient_gap(*inputs: Tensor) -> float:
+def gradient_gap(attend: Attend, *inputs: Tensor) -> float:
     """Equations 13 to 15 beside what autograd makes of the definition."""
     upstream = torch.randn_like(inputs[2])
 
-    def gradients(attend: object, **options: object) -> tuple[Tensor, ...]:
+    def gradients(attend: Attend) -> tuple[Tensor, ...]:
         leaves = [x.clone().requires_grad_() for x in inputs]
-        out = attend(*leaves, is_causal=True, **options)  # type: ignore[operator]
-        return torch.autograd.grad(out, leaves, upstream)
+        return torch.autograd.grad(attend(*leaves, is_causal=True), leaves, upstream)
 
-    pairs = zip(gradients(linear_attention, backend="reference"), gradients(quadratic), strict=True)
-    return max(gap(ours, definition) for ours, definition in pairs)
+    return max(map(_gap, gradients(attend), gradients(quadratic)))
 
 
-def step_by_step(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+def step_by_step(
+    backend: str, query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool
+) -> Tensor:
     """Calls of one position each, which hand the state on (equations 16 to 20)."""
     state, outputs = None, []
     for i in range(query.shape[2]):
         at = slice(i, i + 1)
         out, state = linear_attention(
             query[:, :, at], key[:, :, at], value[:, :, at],
-            is_causal=True, initial_state=state, return_state=True, backend="reference",
+            is_causal=is_causal, initial_state=state, return_state=True, backend=backend,
         )  # fmt: skip
         outputs.append(out)
     return torch.cat(outputs, 2)

@@ -1,4 +1,4 @@
-"""On which machine, by which code, a measurement was made; and whether that code still stands."""
+"""On which machine, and by which code, a measurement is made."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from benchmarks.measure.machine import Machine, describe_machine
 from linattn_models.files import replace_file
 
 ROOT = Path(__file__).parent.parent
-DIRTY, UNKNOWN = "-dirty", "unknown"
+DIRTY = "-dirty"
+SUFFIXES = frozenset({".py", ".cpp", ".hpp", ".h", ".cu", ".cuh", ".txt", ".cmake"})
+IGNORED = frozenset({"__pycache__", "build", "runs"})
 
 
 def this_machine() -> Machine:
@@ -41,26 +43,24 @@ def key(machine: Machine) -> str:
     return f"{words}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
-def why_stale(commit: str, sources: Sequence[str]) -> str | None:
-    """Why a measurement of a commit does not speak for this checkout; None where it does.
+def digest(sources: Sequence[str]) -> str:
+    """SHA-256 of the names and contents of source files, in files and folders of this checkout.
 
-    Args:
-        commit: of the measurement, with "-dirty" where files differed from it.
-        sources: files and folders that the measurement depends on.
+    Raises:
+        OSError: there is no such file or folder.
     """
-    if commit.endswith(DIRTY):
-        return "measured with uncommitted changes"
-    known = _git("rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}")
-    if known.returncode:
-        return f"measured at a commit that is not here ({commit[:12]})"
-    changed = _git("diff", "--name-only", known.stdout.strip(), "--", *sources).stdout.split()
-    return f"{len(changed)} files that it depends on have changed since" if changed else None
+    total = hashlib.sha256()
+    for file in sorted({file for source in sources for file in _files(ROOT / source)}):
+        content = file.read_bytes()
+        total.update(f"{file.relative_to(ROOT).as_posix()} {len(content)}\n".encode() + content)
+    return total.hexdigest()
 
 
-def date_of(commit: str) -> str:
-    """The day of a commit; "unknown" where it is not here."""
-    shown = _git("show", "-s", "--format=%cs", commit.removesuffix(DIRTY))
-    return shown.stdout.strip() or UNKNOWN
+def _files(source: Path) -> list[Path]:
+    if not source.is_dir():
+        return [source]
+    files = (file for file in source.rglob("*") if file.suffix in SUFFIXES)
+    return [file for file in files if not IGNORED & set(file.relative_to(source).parts)]
 
 
 def _git(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from linattn_core.errors import expected
 from linattn_models.files import replace_file
 from replication.experiments.experiment import PresetName
 
-VERSION = 1  # of the records
+VERSION = 2  # of the records
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,10 +39,14 @@ class Measurement:
 
     Args:
         figures: by name; empty when it failed.
-        spent: None for a run that was not made by `nox -s paper`.
+        spent: by this run and those that it continued; None where `nox -s paper` did not run it.
         error: why it failed; None when it ended well.
         ended: False while it runs, and after an interruption.
         source: where the figures were read.
+        code: SHA-256 of the source files that it depends on, taken before the run; empty where
+            nobody took it.
+        device: "cpu" or "cuda".
+        mixed: its figures are from runs of several commits.
     """
 
     experiment: str
@@ -52,6 +57,9 @@ class Measurement:
     error: str | None = None
     ended: bool = True
     source: str = ""
+    code: str = ""
+    device: str = "cpu"
+    mixed: bool = False
 
     @property
     def sound(self) -> bool:
@@ -88,10 +96,23 @@ def read(file: Path) -> list[Measurement]:
         if version == VERSION:
             return [_measurement(each) for each in record["measurements"]]
         got = f"version {version}"
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         got = f"a fault in it ({type(error).__name__}: {error})"
     wanted, advice = f"measurements of version {VERSION}", "move it away and measure again"
     raise ValueError(expected(file.name, wanted, got, advice))
+
+
+def read_or_set_aside(file: Path) -> list[Measurement]:
+    """The measurements of a file; none of a missing one. A damaged one is renamed, and told of."""
+    if not file.exists():
+        return []
+    try:
+        return read(file)
+    except ValueError as error:
+        aside = file.with_name(f"{file.name}.damaged")
+        file.replace(aside)
+        print(f"{error}; it is {aside.name} now", file=sys.stderr)
+        return []
 
 
 def _measurement(record: dict[str, Any]) -> Measurement:

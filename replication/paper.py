@@ -8,7 +8,7 @@ A claim is a place in the paper, such as table5, or one of its numbers, such as
 table5/mnist/linear/cpu; --list names all. Claims that one experiment measures are run together.
 What has ended is not run again as long as its code is the same, so that the command that was
 interrupted continues when it is given again. A claim that fails is recorded with its error, the
-others go on, and the exit code is 1.
+others go on, and the exit code is 1. Smoke runs and runs of uncommitted code get no verdict.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from linattn_models.training import figure, markdown_table, run_script
 from replication.claims import Claim, chosen
 from replication.claims.claim import NOT_RUN
 from replication.experiments import EXPERIMENTS, PresetName
-from replication.machine import ROOT, key, this_machine
-from replication.measurement import Measurement, read, write
+from replication.machine import DIRTY, ROOT, key, this_machine
+from replication.measurement import Measurement, read_or_set_aside, write
 from replication.runner import Runs, lacking
 
 PUBLISHED = ROOT / "docs" / "replication"
@@ -46,7 +46,7 @@ class Flags:
     list: bool = False
     """Name the claims and stop."""
     again: bool = False
-    """Run also what has ended."""
+    """Run also what has ended, from the start: what earlier runs left is removed."""
     publish: bool = False
     """Keep the figures in docs/replication, where `nox -s report` finds them."""
     out: Path = Path("runs/replication")
@@ -73,7 +73,7 @@ def main(flags: Flags) -> None:
 
 def names_of(claims: Sequence[Claim], *, everything: bool) -> list[str]:
     """The experiments that the claims need; without a choice, those that no claim needs too."""
-    needed = {claim.experiment for claim in claims}
+    needed = {name for claim in claims for name in claim.experiments}
     return [name for name in EXPERIMENTS if everything or name in needed]
 
 
@@ -98,36 +98,45 @@ def one(runs: Runs, name: str, *, again: bool) -> Measurement | str:
     experiment = EXPERIMENTS[name]
     if reason := lacking(experiment, runs.preset):
         return f"not run: {reason}"
-    folder, record = runs.of(experiment)
-    if record is not None and record.sound and not again:
+    if again:
+        runs.again(experiment)
+    _, record = runs.of(experiment)
+    if record is not None and record.sound:
         return record
     least = max(1.0, experiment.cost(runs.preset).seconds(runs.limits))
     shown = "{desc} {elapsed}, at least {total:.0f} s by its operations |{bar}|"
     with tqdm(total=least, desc=f"  {name}", position=1, leave=False,
               bar_format=shown) as part:  # fmt: skip
-        return runs.run(experiment, folder, lambda s: part.update(min(s, least - part.n)))
+        return runs.run(experiment, lambda s: part.update(min(s, least - part.n)))
 
 
 def verdicts(claims: Sequence[Claim], records: dict[str, Measurement | str]) -> str:
-    """A row for each claim."""
+    """A row for each claim; no verdict on smoke runs and uncommitted code."""
+    measured = {name: x for name, x in records.items() if isinstance(x, Measurement) and x.sound}
     rows = []
     for claim in claims:
-        record = records[claim.experiment]
-        shown, verdict = "-", NOT_RUN
-        if isinstance(record, Measurement) and record.sound:
-            shown = figure(record.figures.get(claim.rule.figure))
-            verdict = claim.judge(record.figures, record.preset)
-        rows.append([claim.name, claim.paper, shown, verdict])
+        name = claim.measured_by(measured)
+        here, verdict = "-", NOT_RUN
+        if name is not None:
+            record = measured[name]
+            here = figure(record.figures.get(claim.rule.figure))
+            judged = record.preset != "smoke" and not record.machine.commit.endswith(DIRTY)
+            verdict = claim.judge(record.figures, record.preset, record.device) if judged else "-"
+        rows.append([claim.name, claim.paper, here, verdict])
     return markdown_table(["claim", "paper", "here", "verdict"], rows)
 
 
 def publish(records: dict[str, Measurement | str]) -> None:
-    """Keeps the figures beside those of other experiments on the same machine."""
+    """Keeps the figures beside those of other experiments on the same machine.
+
+    A run that failed takes the place of none that ended well.
+    """
     ended = [each for each in records.values() if isinstance(each, Measurement) and each.ended]
     for name in {key(record.machine) for record in ended}:
         file = PUBLISHED / f"{name}.json"
-        kept = {each.experiment: each for each in (read(file) if file.exists() else [])}
-        kept |= {each.experiment: each for each in ended if key(each.machine) == name}
+        kept = {each.experiment: each for each in read_or_set_aside(file)}
+        mine = (each for each in ended if key(each.machine) == name)
+        kept |= {x.experiment: x for x in mine if x.sound or x.experiment not in kept}
         write(file, [kept[name] for name in EXPERIMENTS if name in kept])
         print(f"kept: {file.relative_to(ROOT)}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,8 +18,8 @@ import torch
 from benchmarks.measure.machine import Limits, Machine
 from linattn_core.errors import expected
 from replication.experiments import Experiment, PresetName
-from replication.machine import ROOT, at_commit, key, why_stale
-from replication.measurement import Measurement, Spent, read, write
+from replication.machine import ROOT, at_commit, digest, key
+from replication.measurement import Measurement, Spent, read_or_set_aside, write
 
 RECORD, LOG = "record.json", "output.log"
 SECONDS = 0.25  # between two looks at a running command
@@ -43,9 +44,22 @@ def lacking(experiment: Experiment, preset: PresetName) -> str | None:
     return None if there else f"needs {what}: {experiment.missing}"
 
 
+class Meter:
+    """What a run spends, with what the runs before spent that it continues."""
+
+    def __init__(self, earlier: Spent | None) -> None:
+        self.seconds, self.memory = (earlier.seconds, earlier.memory) if earlier else (0.0, 0.0)
+        self.started = time.monotonic()
+
+    def spent(self, least_seconds: float, least_memory: float) -> Spent:
+        """So far."""
+        seconds = self.seconds + time.monotonic() - self.started
+        return Spent(seconds, self.memory, least_seconds, least_memory)
+
+
 @dataclasses.dataclass(frozen=True)
 class Runs:
-    """The folders of a preset's runs: one for each machine, commit and experiment.
+    """The folders of a preset's runs: one for each machine, state of the code and experiment.
 
     Args:
         folder: of all runs.
@@ -61,36 +75,43 @@ class Runs:
 
     def of(self, experiment: Experiment) -> tuple[Path, Measurement | None]:
         """Where the experiment's run is, or is to be; and its record if it was begun."""
-        machine = at_commit(self.machine, experiment.sources)
-        mine = self.folder / self.preset / key(machine)
-        for file in sorted(mine.glob(f"*/{experiment.name}-{RECORD}")):
-            (record,) = read(file)
-            same = record.machine.commit == machine.commit
-            if record.sound and (same or not why_stale(record.machine.commit, experiment.sources)):
-                return file.parent / experiment.name, record
-        folder = mine / machine.commit / experiment.name
-        file = record_file(folder)
-        return folder, read(file)[0] if file.exists() else None
+        code = digest(experiment.sources)
+        folder = self.folder / self.preset / key(self.machine) / code[:12] / experiment.name
+        records = read_or_set_aside(record_file(folder))
+        return folder, records[0] if records else None
 
-    def run(self, experiment: Experiment, folder: Path, tick: Tick) -> Measurement:
-        """Runs the command, and returns the record that it leaves beside the folder."""
-        machine = at_commit(self.machine, experiment.sources)
-        begun = Measurement(experiment.name, self.preset, machine, ended=False)
+    def again(self, experiment: Experiment) -> None:
+        """Removes what earlier runs left."""
+        folder, _ = self.of(experiment)
+        shutil.rmtree(folder, ignore_errors=True)
+        record_file(folder).unlink(missing_ok=True)
+
+    def run(self, experiment: Experiment, tick: Tick) -> Measurement:
+        """Runs the command or continues it, and returns the record left beside the folder."""
+        folder, earlier = self.of(experiment)
+        on_gpu = torch.cuda.is_available() and self.preset not in experiment.on_cpu
+        record = Measurement(
+            experiment.name, self.preset, at_commit(self.machine, experiment.sources), ended=False,
+            code=digest(experiment.sources), device="cuda" if on_gpu else "cpu",
+            spent=earlier.spent if earlier else None,
+        )  # fmt: skip
         folder.mkdir(parents=True, exist_ok=True)
-        write(record_file(folder), [begun])
-        cost = experiment.cost(self.preset)
-        started, memory = time.monotonic(), 0.0
+        write(record_file(folder), [record])
+        cost, meter = experiment.cost(self.preset), Meter(record.spent)
         try:
-            memory = watched(command(experiment, self.preset, folder), folder / LOG, tick)
-            figures, error = experiment.read(folder), None
+            words = command(experiment, self.preset, folder)
+            watched(words, folder / LOG, tick, meter, hide_gpu=not on_gpu)
+            figures = {name: float(value) for name, value in experiment.read(folder).items()}
             if not figures:
                 raise ValueError(expected(experiment.name, "figures", "none", f"see {LOG}"))
-        except (OSError, ValueError, KeyError, RuntimeError) as fault:
-            figures, error = {}, f"{type(fault).__name__}: {fault}"
-        seconds = time.monotonic() - started
-        spent = Spent(seconds, memory, cost.seconds(self.limits), cost.memory)
-        record = dataclasses.replace(begun, figures=figures, spent=spent, error=error, ended=True)
-        write(record_file(folder), [record])
+            record = dataclasses.replace(record, figures=figures, ended=True)
+        except Exception as fault:  # noqa: BLE001 (a reader meets any; the others go on)
+            error = f"{type(fault).__name__}: {fault}"
+            record = dataclasses.replace(record, error=error, ended=True)
+        finally:
+            spent = meter.spent(cost.seconds(self.limits), cost.memory)
+            record = dataclasses.replace(record, spent=spent)
+            write(record_file(folder), [record])
         return record
 
 
@@ -105,18 +126,20 @@ def command(experiment: Experiment, preset: PresetName, folder: Path) -> list[st
     return [sys.executable, *(word.format(out=folder, data=data_folder()) for word in words)]
 
 
-def watched(command: list[str], log: Path, tick: Tick) -> float:
-    """Runs a command from the repository's root; returns the bytes that its processes held.
+def watched(command: list[str], log: Path, tick: Tick, meter: Meter, *, hide_gpu: bool) -> None:
+    """Runs a command from the repository's root; the meter keeps the bytes that it held.
 
     Raises:
         RuntimeError: it failed, with its last line.
     """
+    env = os.environ | ({"CUDA_VISIBLE_DEVICES": ""} if hide_gpu else {})
     with log.open("ab") as output:
-        process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output, process_group=0)
-    memory = 0.0
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=env, stdout=output, stderr=output, process_group=0
+        )
     try:
         while process.poll() is None:
-            memory = max(memory, held(process.pid))
+            meter.memory = max(meter.memory, held(process.pid))
             time.sleep(SECONDS)
             tick(SECONDS)
     finally:
@@ -128,7 +151,6 @@ def watched(command: list[str], log: Path, tick: Tick) -> float:
         lines = log.read_text(errors="replace").replace("\r", "\n").split("\n")
         words = next((line.strip() for line in reversed(lines) if line.strip()), "no output")
         raise RuntimeError(f"exit code {process.returncode}: {words[-LAST_WORDS:]}")
-    return memory
 
 
 def held(pid: int) -> float:

@@ -30,8 +30,8 @@ from replication.experiments.cost import GRID_BATCHES, GRID_LENGTHS, GRID_SECOND
 from replication.machine import write_figures
 
 WAYS: dict[str, tuple[str, Literal["stateful", "rerun"], str]] = {
-    "linear": ("linear", "stateful", "auto"),
-    "linear-eager": ("linear", "stateful", "eager"),
+    "linear": ("linear", "stateful", "eager"),
+    "linear-compiled": ("linear", "stateful", "auto"),
     "stateful-softmax": ("softmax", "stateful", "eager"),
     "softmax": ("softmax", "rerun", "eager"),
 }

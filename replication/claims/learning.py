@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from replication.claims.claim import Bound, Claim, Ratio
+from replication.claims.claim import Claim, Rule, at_least, ratio
 
 GTX, P40 = "GTX 1080 Ti, 11 GB", "one GPU (P40, 24 GB, for CIFAR-10)"
 ATTENTIONS = ("softmax", "lsh-1", "lsh-4", "linear")
+LSH = ("lsh-1", "lsh-4", "lsh-8")  # of figure 1
 BITS = {
     "mnist": dict(zip(ATTENTIONS, (0.621, 0.745, 0.676, 0.644), strict=True)),
     "cifar10": dict(zip(ATTENTIONS, (3.47, 3.39, 3.51, 3.40), strict=True)),
@@ -25,16 +26,17 @@ def other(method: str) -> str:
     return "softmax" if method == "linear" else "linear"
 
 
-def _figure1(rival: str, what: str, words: str) -> Claim:
+def _figure1(rival: str, what: str) -> Claim:
     return Claim(
         f"figure1/{rival}/{what}",
         "figure 1, section 4.1.2",
-        f"Linear attention needs less {words} than {rival} at every length.",
+        f"Linear attention needs less {what} than {rival} at every length.",
         "lengths",
-        Bound(f"{rival}/least-{what}-over-linear", low=1.0),
-        unit=f"least ratio of {words} over N",
+        Rule(f"{rival}/least-{what}-over-linear", low=1.0),
+        unit=f"least ratio of {what} over N",
         paper="more than 1",
         hardware=GTX,
+        gpu=True,
     )
 
 
@@ -45,7 +47,7 @@ def _bits(shape: str, method: str, table: int) -> Claim:
         f"table {table}" + (", figure 5a" if shape == "mnist" else ", figure 5b"),
         f"{method}: {paper[method]} bits/dim ({rival}: {paper[rival]}).",
         "mnist" if shape == "mnist" and method in ("linear", "softmax") else f"bits-{shape}",
-        Ratio(f"{method}/bits", f"{rival}/bits", paper[method], paper[rival], 1.02, 1.005),
+        ratio(f"{method}/bits", f"{rival}/bits", paper[method], paper[rival], 1.02, 1.005),
         unit="bits/dim",
         paper=f"{paper[method]}",
         hardware=P40,
@@ -62,37 +64,38 @@ def _speech(method: str, column: int) -> Claim:
         "table 3" + (", figure 5c" if not column else ""),
         f"{method}: {paper:,} {unit} ({rival}: {over:,}).",
         ("speech", "speech-epochs")[column],
-        Ratio(f"{method}/{what}", f"{rival}/{what}", paper, over, *margins),
+        ratio(f"{method}/{what}", f"{rival}/{what}", paper, over, *margins),
         unit=unit,
         paper=f"{paper:,}",
         hardware="GPU, WSJ",
         same_scale=PAPER_ONLY if not column else ("laptop", "paper"),
+        gpu=bool(column),
     )
 
 
 COPY = "figure 2, section 4.1.1"
 CLAIMS = (
-    *(_figure1(rival, "time", "time") for rival in ("softmax, N x N", "lsh-1", "lsh-4", "lsh-8")),
-    *(_figure1(r, "memory", "memory") for r in ("softmax, N x N", "lsh-1", "lsh-4", "lsh-8")),
+    *(_figure1(rival, what) for what in ("time", "memory") for rival in ("softmax, N x N", *LSH)),
     *(
         Claim(
             f"figure1/{rival}/linear-growth",
             "figure 1, section 4.1.2",
             f"{rival} grows linearly in practice, although it is O(N log N).",
             "lengths",
-            Bound(f"{rival}/exponent", high=1.2),
+            Rule(f"{rival}/exponent", 0.8, 1.2),
             unit="exponent of N",
             paper="about 1",
             hardware=GTX,
+            gpu=True,
         )
-        for rival in ("lsh-1", "lsh-4", "lsh-8")
+        for rival in LSH
     ),
     Claim(
         "figure2/softmax",
         COPY,
         "Linear attention reaches the loss of softmax attention.",
         "copy",
-        Bound("linear/loss-above-softmax", high=0.01),
+        Rule("linear/loss-above-softmax", high=0.01),
         unit="nats a symbol above softmax",
         paper="about 0",
         same_scale=PAPER_ONLY,
@@ -103,7 +106,7 @@ CLAIMS = (
             COPY,
             f"Linear attention reaches a lower loss than {rival}, whose hashing adds noise.",
             "copy",
-            Bound(f"{rival}/loss-over-linear", low=1.05),
+            Rule(f"{rival}/loss-over-linear", low=1.05),
             unit="times linear attention's loss",
             paper="more than 1",
             same_scale=PAPER_ONLY,
@@ -118,9 +121,10 @@ CLAIMS = (
         "section 4.3, supplement B",
         "An epoch of linear attention takes less than a third of softmax attention's.",
         "speech-epochs",
-        Ratio("softmax/seconds-an-epoch", "linear/seconds-an-epoch", 2_711, 824),
-        unit="times linear attention's seconds",
+        at_least("softmax/seconds-an-epoch", "linear/seconds-an-epoch", 3.0),
+        unit="s an epoch of softmax",
         paper="more than 3",
         hardware="GPU, WSJ",
+        gpu=True,
     ),
 )

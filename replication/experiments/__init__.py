@@ -7,18 +7,12 @@ from pathlib import Path
 
 from replication.experiments import cost, read
 from replication.experiments.cost import CIFAR10, MNIST, SPEECH, Cost, Model
-from replication.experiments.experiment import (
-    KERNELS,
-    MODELS,
-    PRESETS,
-    Experiment,
-    PresetName,
-    Read,
-)
+from replication.experiments.experiment import PACKAGES, PRESETS, Experiment, PresetName, Read
 
 RESULTS = Path("docs") / "results"
 IMAGES, COPY, SPEECH_APP = "apps/pixel_generation", "apps/copy_task", "apps/ctc_speech"
 ATTENTIONS = ("linear", "softmax", "lsh-1", "lsh-4")
+SPOKEN_BY = ("linear", "softmax", "lsh-4")
 WAYS = ("linear", "stateful-softmax", "softmax", "lsh-1", "lsh-4")
 LENGTHS = tuple(2**n for n in range(9, 17))
 LARGEST = {"mnist": 512, "cifar10": 64}
@@ -31,6 +25,9 @@ TRAINED = {
     "laptop": (Model(4, 4, 32, 512, 784), 16_000, 8),
     "paper": (MNIST, 250 * 55_000, 10),
 }
+IMAGES_MISSING = (
+    "give --download to compare.py, or put the published files of {} where LINATTN_DATA points"
+)
 GPU = "run it on a machine with an NVIDIA GPU and a CUDA build of torch"
 
 
@@ -43,17 +40,27 @@ def _generation_cost(model: Model, largest: int, positions: int, preset: PresetN
     return total
 
 
-def _training_cost(model: Model, samples: float, batch: int) -> Cost:
+def _training_cost(
+    model: Model, samples: float, batch: int, attentions: tuple[str, ...] = ATTENTIONS
+) -> Cost:
     """Each attention's training."""
-    runs = (model.training(attention, samples, batch) for attention in ATTENTIONS)
-    return sum(runs, Cost())
+    return sum((model.training(each, samples, batch) for each in attentions), Cost())
+
+
+def _commands(
+    script: str, smoke: str = "", laptop: str = "", paper: str = "", out: str = "{out}"
+) -> dict[PresetName, str]:
+    """A script with each preset's flags."""
+    each = zip(PRESETS, (smoke, laptop, paper), strict=True)
+    return {name: " ".join(filter(None, (script, flags, f"--out {out}"))) for name, flags in each}
 
 
 def _generation(shape: str, model: Model, positions: int, *, cuda: bool = False) -> Experiment:
     script = f"{IMAGES}/benchmark.py --shape {shape} --out {{out}}"
     largest = LARGEST[shape]
     laptop = script + (f" --positions {positions} --largest-batch {largest}" if not cuda else "")
-    quick = "linear stateful-softmax" if cuda or shape == "cifar10" else " ".join(WAYS)
+    slow = " softmax lsh-1 lsh-4" * (not cuda and shape == "mnist")
+    quick = f"linear linear-eager stateful-softmax{slow}"
     on_gpu: dict[PresetName, str] = {"laptop": "cuda", "paper": "cuda"}
     name = f"generation-{shape}" + "-cuda" * cuda
     reads = partial(read.beside_cpu, shape=shape) if cuda else read.generation
@@ -68,18 +75,18 @@ def _generation(shape: str, model: Model, positions: int, *, cuda: bool = False)
             "paper": f"{script} --whole",
         },
         reads,
-        (*KERNELS, MODELS, IMAGES),
+        (*PACKAGES, IMAGES),
         partial(_generation_cost, model, largest, positions),
         None if cuda else RESULTS / "generation" / shape,
         record="benchmark.json",
         needs=on_gpu if cuda else {},
         missing=GPU if cuda else "",
+        on_cpu=("smoke",) if cuda else PRESETS,
     )
 
 
 def _bits(shape: str, positions: int, updates: int, batch: int, epochs: int, layers: int,
           read_run: Read, published: Path | None) -> Experiment:  # fmt: skip
-    script = f"{IMAGES}/compare.py --dataset"
     small, large = (Model(4, 4, 32, 512, positions), Model(layers, 8, 32, 1_024, positions))
 
     def costs(preset: PresetName) -> Cost:
@@ -94,19 +101,19 @@ def _bits(shape: str, positions: int, updates: int, batch: int, epochs: int, lay
     return Experiment(
         f"bits-{shape}",
         f"every attention trained on {shape}, for equal updates and equal time",
-        {
-            "smoke": f"{script} digits --preset smoke --rounds 1 --out {{out}}{fewer}",
-            "laptop": f"{script} {shape} --data-dir {data} --steps {updates} --out {{out}}",
-            "paper": f"{script} {shape} --data-dir {data} --preset paper --out {{out}}",
-        },
+        _commands(
+            f"{IMAGES}/compare.py --dataset",
+            f"digits --preset smoke --rounds 1{fewer}",
+            f"{shape} --data-dir {data} --steps {updates}",
+            f"{shape} --data-dir {data} --preset paper",
+        ),
         read_run,
-        (MODELS, IMAGES),
+        (*PACKAGES, IMAGES),
         costs,
         published,
-        record="timings.json",
+        record="results.json",
         needs={"laptop": shape, "paper": shape},
-        missing=f"give --download to compare.py, or put the published files of {shape} where "
-        "LINATTN_DATA points",
+        missing=IMAGES_MISSING.format(shape),
     )  # fmt: skip
 
 
@@ -116,55 +123,48 @@ EXPERIMENTS = {
         Experiment(
             "equations",
             "the equalities of sections 3.2 to 3.4 in float64, against the quadratic definition",
-            dict.fromkeys(PRESETS, "-m replication.equations --out {out}"),
+            _commands("-m replication.equations"),
             read.flat,
-            (*KERNELS, MODELS, "replication/equations.py"),
+            (*PACKAGES, "replication/equations.py"),
             lambda preset: MNIST.generating("linear", 1),
         ),
         Experiment(
             "lengths",
             "time and memory of attention by length, figure 1",
-            {
-                "smoke": "-m benchmarks --quick --only lengths/ --out {out}/..",
-                "laptop": "-m benchmarks --only lengths/ --out {out}/..",
-                "paper": "-m benchmarks --device cuda --only lengths/ --out {out}/..",
-            },
+            _commands(
+                "-m benchmarks --only lengths/", "--quick", paper="--device cuda", out="{out}/.."
+            ),
             read.lengths,
-            (*KERNELS, MODELS, "benchmarks"),
+            (*PACKAGES, "benchmarks"),
             lambda preset: cost.attention_curves((64, 128) if preset == "smoke" else LENGTHS),
             RESULTS / "lengths",
             needs={"paper": "cuda"},
             missing=GPU,
+            on_cpu=("smoke", "laptop"),
         ),
         Experiment(
             "decoding",
             "the first and the last step of generation",
-            {
-                "smoke": "-m benchmarks --quick --only decoding/steps/ --out {out}/..",
-                "laptop": "-m benchmarks --only decoding/steps/ --out {out}/..",
-                "paper": "-m benchmarks --only decoding/steps/ --out {out}/..",
-            },
+            _commands("-m benchmarks --only decoding/steps/", "--quick", out="{out}/.."),
             read.decoding,
-            (*KERNELS, MODELS, "benchmarks"),
+            (*PACKAGES, "benchmarks"),
             lambda preset: MNIST.generating("linear", 1, 60) + MNIST.generating("linear", 100, 60),
             RESULTS / "decoding",
+            on_cpu=PRESETS,
         ),
         Experiment(
             "copy",
             "every attention learns to copy, figure 2",
-            {
-                preset: f"{COPY}/compare.py --preset {preset} --resume --out {{out}}"
-                for preset in PRESETS
-            },
+            _commands(f"{COPY}/compare.py --resume", *(f"--preset {x}" for x in PRESETS)),
             read.copy_task,
-            (MODELS, COPY),
+            (*PACKAGES, COPY),
             lambda preset: _training_cost(
                 cost.COPY.get(preset, cost.COPY["laptop"]),
                 {"smoke": 320, "laptop": 2_300 * 32, "paper": 10_000 * 64}[preset],
                 32,
             ),
             RESULTS / "copy_task",
-            record="linear/summary.json",
+            record="*/summary.json",
         ),
         _generation("mnist", MNIST, 9),
         _generation("cifar10", CIFAR10, 5),
@@ -173,48 +173,34 @@ EXPERIMENTS = {
         Experiment(
             "mnist",
             "linear and softmax attention trained longer on MNIST",
-            {
-                "smoke": f"{IMAGES}/compare.py --preset smoke --rounds 1 "
-                "--attentions linear softmax --out {out}",
-                "laptop": f"{IMAGES}/compare.py --dataset mnist --data-dir {{data}}/mnist "
-                "--attentions linear softmax --steps 2000 --out {out}",
-                "paper": f"{IMAGES}/compare.py --dataset mnist --data-dir {{data}}/mnist "
-                "--attentions linear softmax --preset paper --out {out}",
-            },
+            _commands(
+                f"{IMAGES}/compare.py --attentions linear softmax",
+                "--preset smoke --rounds 1",
+                "--dataset mnist --data-dir {data}/mnist --steps 2000",
+                "--dataset mnist --data-dir {data}/mnist --preset paper",
+            ),
             read.longer,
-            (MODELS, IMAGES),
-            lambda preset: _training_cost(*TRAINED[preset]),
+            (*PACKAGES, IMAGES),
+            lambda preset: _training_cost(*TRAINED[preset], ("linear", "softmax")),
             RESULTS / "mnist",
-            record="mnist-linear/summary.json",
+            record="mnist-*/summary.json",
             needs={"laptop": "mnist", "paper": "mnist"},
-            missing="give --download to compare.py, or put the published files of mnist where "
-            "LINATTN_DATA points",
+            missing=IMAGES_MISSING.format("mnist"),
         ),
         _bits("mnist", 784, 120, 8, 250, 8, read.images, RESULTS / "attentions" / "mnist"),
         _bits("cifar10", 3_072, 100, 4, 100, 16, read.images, None),
         Experiment(
             "speech",
             "every model trained on speech for equal time, table 3",
-            {
-                "smoke": f"{SPEECH_APP}/compare.py --preset smoke --rounds 1 --out {{out}}",
-                "laptop": (
-                    f"{SPEECH_APP}/compare.py --corpus an4 --data-dir {{data}}/speech/an4 "
-                    "--out {out}"
-                ),
-                "paper": (
-                    f"{SPEECH_APP}/compare.py --preset paper --corpus kaldi "
-                    "--data-dir {data}/speech/wsj --out {out}"
-                ),
-            },
-            read.speech,
-            (MODELS, SPEECH_APP),
-            lambda preset: sum(
-                (
-                    cost.SHORT_SPEECH.training(x, SPOKEN[preset], 8)
-                    for x in ("linear", "softmax", "lsh-4")
-                ),
-                Cost(),
+            _commands(
+                f"{SPEECH_APP}/compare.py",
+                "--preset smoke --rounds 1",
+                "--corpus an4 --data-dir {data}/speech/an4",
+                "--preset paper --corpus kaldi --data-dir {data}/speech/wsj",
             ),
+            read.speech,
+            (*PACKAGES, SPEECH_APP),
+            lambda preset: _training_cost(cost.SHORT_SPEECH, SPOKEN[preset], 8, SPOKEN_BY),
             RESULTS / "speech",
             record="results.json",
             needs={"laptop": "speech/an4", "paper": "speech/wsj"},
@@ -224,20 +210,14 @@ EXPERIMENTS = {
         Experiment(
             "speech-epochs",
             "seconds an epoch at the paper's shape, on noise as long as WSJ's utterances, table 3",
-            {
-                "smoke": (
-                    f"{SPEECH_APP}/benchmark.py --preset smoke --rounds 1 --batches 2 "
-                    "--lengths 200 --frames 400 --out {out}"
-                ),
-                "laptop": f"{SPEECH_APP}/benchmark.py --out {{out}}",
-                "paper": f"{SPEECH_APP}/benchmark.py --rounds 5 --out {{out}}",
-            },
-            read.speech_epochs,
-            (*KERNELS, MODELS, SPEECH_APP),
-            lambda preset: sum(
-                (SPEECH.training(x, TIMED[preset], 4) for x in ("linear", "softmax", "lsh-4")),
-                Cost(),
+            _commands(
+                f"{SPEECH_APP}/benchmark.py",
+                "--preset smoke --rounds 1 --batches 2 --lengths 200 --frames 400",
+                paper="--rounds 5",
             ),
+            read.speech_epochs,
+            (*PACKAGES, SPEECH_APP),
+            lambda preset: _training_cost(SPEECH, TIMED[preset], 4, SPOKEN_BY),
             RESULTS / "speech",
             record="benchmark.json",
         ),
@@ -245,15 +225,12 @@ EXPERIMENTS = {
             "speedup",
             "generation by linear attention, softmax with a cache and softmax that reruns, over "
             "length and batch",
-            {
-                "smoke": "-m replication.speedup --lengths 16 32 --batches 1 2 --out {out}",
-                "laptop": "-m replication.speedup --out {out}",
-                "paper": "-m replication.speedup --whole --out {out}",
-            },
+            _commands("-m replication.speedup", "--lengths 16 32 --batches 1 2", paper="--whole"),
             read.flat,
-            (*KERNELS, MODELS, "replication/speedup.py"),
+            (*PACKAGES, "replication/speedup.py"),
             # In the seconds that a case may take, two cores make some 1e13 operations.
             lambda preset: cost.over_length_and_batch(MNIST, 5, 1e8 if preset == "smoke" else 1e13),
+            on_cpu=PRESETS,
         ),
     )
 }

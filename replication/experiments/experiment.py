@@ -13,11 +13,15 @@ from replication.experiments.cost import Cost
 PresetName = Literal["smoke", "laptop", "paper"]
 PRESETS: tuple[PresetName, ...] = ("smoke", "laptop", "paper")
 Read = Callable[[Path], Figures]
-KERNELS = (
-    "packages/linattn-core/src", "packages/linattn-core/native", "packages/linattn-cpu/src",
-    "packages/linattn-cpu/native",
+# What every experiment runs through; a file of them that changes makes its measurements stale.
+PACKAGES = (
+    "packages/linattn-core/src", "packages/linattn-core/native",
+    "packages/linattn-cpu/src", "packages/linattn-cpu/native",
+    "packages/linattn-cpu/CMakeLists.txt",
+    "packages/linattn-cuda/src", "packages/linattn-cuda/native",
+    "packages/linattn-cuda/CMakeLists.txt", "kernels-cuda/include", "kernels-cuda/src",
+    "packages/linattn-models/src",
 )  # fmt: skip
-MODELS = "packages/linattn-models/src"
 
 
 @dataclass(frozen=True)
@@ -31,11 +35,12 @@ class Experiment:
             the folder of data sets.
         read: the figures that a run's folder holds; empty where there is none.
         published: the folder under docs/results that may hold a run of the preset laptop.
-        record: the file there that names the environment; empty for a document of benchmarks.
+        record: the files there that name environments; empty for a document of benchmarks.
         sources: what of this repository the figures depend on.
         cost: what the preset laptop or paper should cost.
         needs: what a machine must have, for each preset: "cuda", or a folder of data.
         missing: how to get what is needed.
+        on_cpu: presets that measure the CPU, on machines with a GPU too.
     """
 
     name: str
@@ -48,7 +53,9 @@ class Experiment:
     record: str = ""
     needs: Mapping[PresetName, str] = field(default_factory=dict)
     missing: str = ""
+    on_cpu: tuple[PresetName, ...] = ()
 
     def command(self, preset: PresetName) -> str:
         """What a reader types."""
-        return f"python {self.commands[preset]}"
+        hidden = "CUDA_VISIBLE_DEVICES= " * (preset in self.on_cpu)
+        return f"{hidden}python {self.commands[preset]}"

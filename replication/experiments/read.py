@@ -35,7 +35,7 @@ def flat(folder: Path) -> Figures:
 
 def lengths(folder: Path) -> Figures:
     """Figure 1: seconds and bytes a sample by length, exponents, and least ratios to linear."""
-    members = read(folder.parent, folder.name, "cpu").results
+    members = _results(folder)
     names = {method.name for member in members for method in member.methods}
     linear = next((name for name in LINEAR if name in names), None)
     figures: dict[str, float] = {}
@@ -56,6 +56,12 @@ def lengths(folder: Path) -> Figures:
     return figures
 
 
+def _results(folder: Path) -> list[CaseResult]:
+    """Of a run on either device; where both are, as in docs/results, of the CPU."""
+    documents = (read(folder.parent, folder.name, device).results for device in ("cpu", "cuda"))
+    return next(filter(None, documents), [])
+
+
 def _slope(known: Points) -> list[float]:
     # A short sequence's time is that of the call; a quick run has none but short ones.
     long = [point for point in known if point[0] >= FIT_FROM] or list(known)
@@ -64,9 +70,7 @@ def _slope(known: Points) -> list[float]:
 
 def decoding(folder: Path) -> Figures:
     """The time of the last step over that of the first, for one image."""
-    cases: dict[str, CaseResult] = {
-        result.case.name: result for result in read(folder.parent, folder.name, "cpu").results
-    }
+    cases: dict[str, CaseResult] = {result.case.name: result for result in _results(folder)}
     case = cases.get("decoding/steps/one-image")
     values = {} if case is None else {m.name: m.seconds for m in case.methods}
     figures: dict[str, float] = {}
@@ -81,10 +85,17 @@ def decoding(folder: Path) -> Figures:
 
 
 def generation(folder: Path) -> Figures:
-    """Of each method: seconds for an image alone, images per second and batch at the best batch."""
+    """Of each method: seconds for an image alone, images per second and batch at the best batch.
+
+    "linear" has its layers in PyTorch, step by step, and the fastest backend of the operator;
+    "linear-compiled" has the compiled decoder.
+    """
     figures: dict[str, float] = {}
-    for speed in loaded(folder / "benchmark.json").get("speeds", []):
-        name = speed["method"]
+    speeds = loaded(folder / "benchmark.json").get("speeds", [])
+    eager = next((s["method"] for s in speeds if s["method"].startswith("linear (eager")), None)
+    names = {"linear": "linear-compiled", eager: "linear"}
+    for speed in speeds:
+        name = names.get(speed["method"], speed["method"])
         if speed["batch"] == 1:
             figures[f"{name}/1/seconds"] = speed["seconds_per_image"]
         # The best batch comes after one image alone; where that is the best, there is no other.
@@ -95,14 +106,25 @@ def generation(folder: Path) -> Figures:
 
 
 def beside_cpu(folder: Path, shape: str) -> Figures:
-    """A GPU's figures; beside them the seconds of this machine's CPU over the GPU's."""
-    figures, cpu = dict(generation(folder)), generation(folder.parent / f"generation-{shape}")
-    ratios = {
-        name.replace("1/seconds", "cpu-over-gpu"): cpu[name] / seconds
-        for name, seconds in figures.items()
-        if name.endswith("/1/seconds") and name in cpu
-    }
-    return figures | ratios
+    """A GPU's figures; beside them the seconds of this machine's CPU, by the same code.
+
+    "largest-cpu-over-gpu" is that of MNIST and CIFAR-10, where all four experiments have run.
+    """
+    figures = dict(generation(folder))
+    cpu = generation(folder.parent / f"generation-{shape}")
+    alone = [name for name in figures if name.endswith("/1/seconds") and name in cpu]
+    figures |= {f"{name}-cpu": cpu[name] for name in alone}
+    ratios = [_cpu_over_gpu(folder.parent, each) for each in ("mnist", "cifar10")]
+    for method in ratios[0].keys() & ratios[1].keys():
+        figures[f"{method}/largest-cpu-over-gpu"] = max(each[method] for each in ratios)
+    return figures
+
+
+def _cpu_over_gpu(runs: Path, shape: str) -> Figures:
+    """Of each method that ran on both, the seconds for one image."""
+    cpu, gpu = (generation(runs / f"generation-{shape}{end}") for end in ("", "-cuda"))
+    names = (name for name in cpu if name.endswith("/1/seconds") and name in gpu)
+    return {name.removesuffix("/1/seconds"): cpu[name] / gpu[name] for name in names}
 
 
 def copy_task(folder: Path) -> Figures:

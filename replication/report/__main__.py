@@ -1,56 +1,56 @@
-"""Makes the report from what was measured: python -m replication.report [--stored].
+"""Makes the report from what was measured: python -m replication.report.
 
-Collects what docs/results holds, judges which measurements are stale in this checkout, and writes
-docs/replication/report.md, report.html and figures/. With --stored, what was collected and judged
-before is taken as it is: the same bytes come out.
+Reads the records in docs/replication and what docs/results holds, judges them by the files of this
+checkout, and writes docs/replication/report.md with its figures, and build/replication/report.html,
+one page that stands alone. The same records and files give the same bytes.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 
 import tyro
 
 from linattn_models.files import replace_file
 from linattn_models.training import run_script
-from replication import collect, measurement
-from replication.collect import COLLECTED, FOLDER, STATUS
+from replication import collect
+from replication.collect import FOLDER
+from replication.machine import ROOT
 from replication.report.content import compose
 from replication.report.page import page
+
+PAGE = "report.html"
 
 
 @dataclasses.dataclass(frozen=True)
 class Flags:
     """Make the replication report."""
 
-    stored: bool = False
-    """Collect and judge nothing anew."""
     out: Path = FOLDER
-    """Folder of the report."""
+    """Folder of report.md and its figures."""
+    page: Path = ROOT / "build" / "replication"
+    """Folder of the page of HTML."""
 
 
 def main(flags: Flags) -> None:
     """Writes the report."""
-    if not flags.stored:
-        measurement.write(FOLDER / COLLECTED, collect.from_results())
-        status = collect.judged(collect.stored())
-        text = json.dumps(dataclasses.asdict(status), indent=1)
-        replace_file(FOLDER / STATUS, f"{text}\n".encode())
-    for name, content in rendered().items():
-        file = flags.out / name
+    files = rendered()
+    for name, content in files.items():
+        file = (flags.page if name == PAGE else flags.out) / name
         file.parent.mkdir(parents=True, exist_ok=True)
         replace_file(file, content.encode())
-    print(f"written: {flags.out / 'report.md'}, {flags.out / 'report.html'}")
+    for file in (flags.out / "figures").glob("*.svg"):
+        if f"figures/{file.name}" not in files:
+            file.unlink()  # of what is measured no more
+    print(f"written: {flags.out / 'report.md'}, {flags.page / PAGE}")
 
 
 def rendered() -> dict[str, str]:
     """The report's files, by name, from what is stored."""
-    report = compose(collect.stored(), collect.status(), collect.limits())
+    report = compose(collect.stored(), collect.limits())
     plots = {f"figures/{name}.svg": text for name, text in report.plots.items()}
-    html = page(report.text, report.plots, FOLDER)
-    return {"report.md": report.text, "report.html": html, **plots}
+    return {"report.md": report.text, PAGE: page(report.text, report.plots, FOLDER), **plots}
 
 
 if __name__ == "__main__":

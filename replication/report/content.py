@@ -10,10 +10,9 @@ import jinja2
 from benchmarks.measure.machine import Limits
 from replication.claims import CLAIMS
 from replication.claims.claim import RULES, Figures
-from replication.collect import Status, best
+from replication.collect import Best, Stored, best
 from replication.experiments import ATTENTIONS, EXPERIMENTS, RESULTS
 from replication.experiments.experiment import PRESETS, Experiment
-from replication.measurement import Measurement
 from replication.report import plots, tables
 
 TEMPLATE = Path(__file__).with_name("report.md")
@@ -27,49 +26,59 @@ class Report:
     plots: dict[str, str]
 
 
-def compose(measurements: list[Measurement], status: Status, limits: Limits) -> Report:
+def compose(measurements: list[Stored], limits: Limits) -> Report:
     """The whole report.
 
     Args:
-        measurements: all that are kept.
-        status: which of them are stale.
+        measurements: all that are kept, and whether they are stale.
         limits: rates of the machine, for what experiments should cost.
     """
-    chosen = best(measurements, status)
-    others = [each for each in measurements if chosen[each.experiment] is not each]
+    chosen = best(measurements)
     drawn = {name: text for name, text in pictures(chosen).items() if text is not None}
-    grid = figures_of(chosen, "speedup")
 
-    def figure(name: str, caption: str) -> str:
+    def plot(name: str, caption: str) -> str:
         return picture(f"figures/{name}.svg", caption) if name in drawn else ""
 
     def claims_of(*places: str) -> str:
         these = (claim for claim in CLAIMS if claim.name.split("/")[0] in places)
-        return tables.claims(these, chosen, status)
+        return tables.claims(these, chosen)
+
+    def gain(shape: str, rival: str, which: str) -> str:
+        """For the text: the gain in PyTorch and compiled."""
+        eager, compiled = tables.gains(chosen, shape, rival, which)
+        return f"{tables.times(eager)} in PyTorch, {tables.times(compiled)} compiled"
 
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, autoescape=False)
     text = environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
-        commit=status.commit,
         claims=len(CLAIMS),
-        tally=tables.tally(chosen, status),
-        machines=tables.machines(chosen, others, status),
-        rules="\n\n".join(RULES.values()),
+        tally=tables.tally(chosen),
+        machines=tables.machines(chosen, measurements),
+        rules="\n\n".join(f"- *{name}*: {words}" for name, words in RULES.items()),
         gemm=f"{limits.gemm_float32 / 1e9:,.0f}",
         copy=f"{limits.copy_bandwidth / 1e9:,.1f}",
         resources=tables.resources(chosen, limits),
         speed_ups=tables.speed_ups(chosen),
-        grid=tables.grid(grid) if grid else "",
+        grid="speedup" in chosen,
         samples="\n\n".join(samples()),
         commands="\n\n".join(map(section, EXPERIMENTS.values())),
-        figure=figure,
+        figure=plot,
         claims_of=claims_of,
+        gain=gain,
+        paper=lambda *case: tables.times(tables.paper_gain(*case)),
+        bits=bits(figures_of(chosen, "mnist")),
     )
     return Report("\n".join(line.rstrip() for line in text.splitlines()) + "\n", drawn)
 
 
-def figures_of(chosen: tables.Best, name: str) -> Figures:
+def figures_of(chosen: Best, name: str) -> Figures:
     """What an experiment measured; nothing where it did not run."""
-    return chosen[name].figures if name in chosen else {}
+    return chosen[name].measurement.figures if name in chosen else {}
+
+
+def bits(figures: Figures) -> str:
+    """Bits per dimension of linear and softmax attention, trained longer."""
+    names = ("linear", "softmax")
+    return ", ".join(f"{name} {figures.get(f'{name}/bits', float('nan')):.3f}" for name in names)
 
 
 def picture(source: str, caption: str) -> str:
@@ -77,7 +86,7 @@ def picture(source: str, caption: str) -> str:
     return f"![{caption}]({source})\n\n*{caption}*"
 
 
-def pictures(chosen: tables.Best) -> dict[str, str | None]:
+def pictures(chosen: Best) -> dict[str, str | None]:
     """The plots by name; None where nothing was measured."""
     generation = {
         shape: figures
@@ -116,7 +125,7 @@ def samples() -> list[str]:
 
 def section(experiment: Experiment) -> str:
     """What an experiment is, what it needs, and its commands."""
-    claims = sum(claim.experiment == experiment.name for claim in CLAIMS)
+    claims = sum(experiment.name in claim.experiments for claim in CLAIMS)
     words = f"{experiment.shows[0].upper()}{experiment.shows[1:]}; {claims} claims."
     if experiment.needs:
         needs = (f"{preset}: {need}" for preset, need in experiment.needs.items())

@@ -14,7 +14,7 @@ from markdown_it.renderer import RendererHTML
 from markdown_it.token import Token
 
 VERDICT = re.compile(
-    r"<td>((?:stale: )?)(confirmed in direction|confirmed|not confirmed|not run)</td>"
+    r"<td>((?:stale: )?)(confirmed in direction|confirmed|not confirmed|not run)((?:; [^<]*)?)</td>"
 )
 CLASSES = {
     "confirmed": "yes",
@@ -106,5 +106,5 @@ def _heading(renderer: RendererHTML, tokens: Sequence[Token], index: int, *other
 
 
 def _chip(match: re.Match[str]) -> str:
-    stale, words = match.groups()
-    return f'<td class="{CLASSES[words]}{" stale" if stale else ""}">{stale}{words}</td>'
+    stale, words, fault = match.groups()
+    return f'<td class="{CLASSES[words]}{" stale" if stale else ""}">{stale}{words}{fault}</td>'

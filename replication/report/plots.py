@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,6 +29,8 @@ STYLE: Any = {
 }
 Points = Sequence[tuple[float, float]]
 LENGTHS = {"mnist": 784, "cifar10": 3_072}
+SPEEDS = (("one image", "1/seconds"), ("best batch of each", "best/images-per-second"))
+WAYS = (("in PyTorch", "linear"), ("compiled", "linear-compiled"))
 COUNTED = (16, 64, 256, 784, 1_568, 3_072, 6_144)
 
 
@@ -84,12 +87,12 @@ def speed_up(rival: str, measured: Mapping[str, Figures], grid: Figures) -> str:
     def draw(axes: Axes) -> None:
         points = [(n, counted(MNIST, rival, n)) for n in COUNTED]
         axes.plot(*zip(*points, strict=True), "--", color="gray", label="operations alone")
-        for batch, ratios in gains(grid, rival).items():
+        for batch, ratios in by_batch(grid, rival).items():
             axes.plot(*zip(*ratios, strict=True), marker="o", label=f"measured, batch {batch}")
-        for kind, name in (("one image", "1/seconds"), ("best batch of each", "best/images-per-")):
-            at = [(LENGTHS[x], r) for x, f in measured.items() if (r := ratio(f, rival, name))]
+        for (kind, name), (words, way) in itertools.product(SPEEDS, WAYS):
+            at = [(LENGTHS[x], r) for x, f in measured.items() if (r := ratio(f, way, rival, name))]
             if at:
-                axes.plot(*zip(*at, strict=True), "s-", label=f"the paper's models here, {kind}")
+                axes.plot(*zip(*at, strict=True), "s-", label=f"here, {kind}, {words}")
         paper = [(LENGTHS[x], v["linear"] / v[rival]) for x, v in THROUGHPUT.items()]
         axes.plot(
             *zip(*paper, strict=True), "k*", markersize=11, label="the paper, GPU, best batch"
@@ -100,24 +103,23 @@ def speed_up(rival: str, measured: Mapping[str, Figures], grid: Figures) -> str:
     return svg(draw)
 
 
-def ratio(figures: Figures, rival: str, name: str) -> float | None:
+def ratio(figures: Figures, way: str, rival: str, name: str) -> float | None:
     """Linear attention's speed over a rival's, by seconds or by images per second."""
-    full = next(each for each in ("1/seconds", "best/images-per-second") if each.startswith(name))
-    ours, theirs = figures.get(f"linear/{full}"), figures.get(f"{rival}/{full}")
-    if ours is None or theirs is None:
+    ours, theirs = figures.get(f"{way}/{name}"), figures.get(f"{rival}/{name}")
+    if not ours or not theirs:
         return None
-    return theirs / ours if full == "1/seconds" else ours / theirs
+    return theirs / ours if name.endswith("seconds") else ours / theirs
 
 
-def gains(grid: Figures, rival: str) -> dict[int, list[tuple[float, float]]]:
-    """The speed-up over a rival by batch, over the length."""
-    found: dict[int, list[tuple[float, float]]] = {}
-    for name, seconds in grid.items():
-        match = re.fullmatch(r"linear/(\d+)/(\d+)/seconds", name)
-        theirs = grid.get(name.replace("linear", rival, 1))
-        if match and theirs:
-            found.setdefault(int(match[2]), []).append((int(match[1]), theirs / seconds))
-    return found
+def by_batch(grid: Figures, rival: str) -> dict[int, list[tuple[float, float]]]:
+    """The speed-up in PyTorch over a rival by batch, over the length."""
+    known: dict[int, list[tuple[float, float]]] = {}
+    for name in grid:
+        way, length, batch, what = name.split("/")
+        gain = ratio(grid, "linear", rival, f"{length}/{batch}/{what}")
+        if way == "linear" and gain is not None:
+            known.setdefault(int(batch), []).append((int(length), gain))
+    return known
 
 
 def learned(runs: Iterable[tuple[str, Path]], split: str, field: str, ylabel: str,

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks.measure.machine import Machine
+from replication import collect
 from replication import machine as machines
-from replication.collect import Status, best, name_of
-from replication.measurement import Measurement, Spent, read, write
+from replication.collect import Stored, best
+from replication.measurement import Measurement, Spent, read, read_or_set_aside, write
 
 
 def test_records_come_back(tmp_path: Path, machine: Machine) -> None:
@@ -25,20 +28,39 @@ def test_records_come_back(tmp_path: Path, machine: Machine) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", '{"version": 1}', '{"version": 99, "measurements": []}']
+    "text",
+    [
+        "",
+        "[]",
+        '{"version": 2}',
+        '{"version": 99, "measurements": []}',
+        '{"version": 2, "measurements": ["copy"]}',
+    ],
 )
 def test_a_damaged_file_or_another_version_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "records.json").write_text(text)
 
-    with pytest.raises(ValueError, match=r"records\.json: expected measurements of version 1, got"):
+    with pytest.raises(ValueError, match=r"records\.json: expected measurements of version 2, got"):
         read(tmp_path / "records.json")
+
+
+def test_a_damaged_file_is_set_aside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "records.json"
+    file.write_text("{")
+
+    assert read_or_set_aside(file) == []
+    assert (tmp_path / "records.json.damaged").read_text() == "{"
+    assert not file.exists()
+    assert "records.json: expected measurements" in capsys.readouterr().err
+    assert read_or_set_aside(file) == []
 
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository with one commit of two files, in the place of this one."""
+    """A repository with one commit of three files, in the place of this one."""
     monkeypatch.setattr(machines, "ROOT", tmp_path)
-    for name in ("code.py", "other.py"):
+    for name in ("code.py", "other.py", "part/more.cpp"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("before\n")
     git(tmp_path, "init", "--quiet")
     git(tmp_path, "add", ".")
@@ -46,27 +68,31 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def git(folder: Path, *arguments: str) -> str:
-    command = ["git", "-C", str(folder), *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+def git(folder: Path, *arguments: str) -> None:
+    subprocess.run(["git", "-C", str(folder), *arguments], check=True, capture_output=True)
 
 
-def test_a_measurement_is_stale_when_what_it_depends_on_has_changed(checkout: Path) -> None:
-    commit = git(checkout, "rev-parse", "--short", "HEAD")
+SOURCES = ("code.py", "part")
+
+
+def test_the_digest_follows_the_sources_alone(checkout: Path) -> None:
+    before = machines.digest(SOURCES)
     (checkout / "other.py").write_text("after\n")
-    assert machines.why_stale(commit, ["code.py"]) is None
+    (checkout / "part" / "notes.md").write_text("of no effect\n")
+    (checkout / "part" / "__pycache__").mkdir()
+    (checkout / "part" / "__pycache__" / "more.py").write_text("of no effect\n")
+    assert machines.digest(SOURCES) == before
 
-    (checkout / "code.py").write_text("after\n")
-    reason = machines.why_stale(commit, ["code.py"])
-    assert reason is not None
-    assert reason.startswith("1 ")
+    (checkout / "part" / "more.cpp").write_text("after\n")
+    changed = machines.digest(SOURCES)
+    assert changed != before
+    (checkout / "part" / "more.cpp").rename(checkout / "part" / "renamed.cpp")
+    assert machines.digest(SOURCES) not in (before, changed)
 
 
-def test_uncommitted_and_unknown_code_is_stale(checkout: Path) -> None:
-    commit = git(checkout, "rev-parse", "--short", "HEAD")
-
-    assert machines.why_stale(f"{commit}-dirty", ["code.py"]) == "measured with uncommitted changes"
-    assert "not here" in str(machines.why_stale("0123456789ab", ["code.py"]))
+def test_a_source_that_is_missing_is_an_error(checkout: Path) -> None:
+    with pytest.raises(OSError, match=r"absent\.py"):
+        machines.digest(["absent.py"])
 
 
 def test_only_what_a_measurement_depends_on_makes_its_commit_dirty(
@@ -78,14 +104,41 @@ def test_only_what_a_measurement_depends_on_makes_its_commit_dirty(
     assert machines.at_commit(machine, ["other.py"]).commit == "abc1234-dirty"
 
 
+def test_a_measurement_is_stale_unless_its_code_is_this_checkouts(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collect, "digest", lambda sources: "now")
+    fresh = Measurement("copy", "laptop", machine, {"a": 1.0}, code="now")
+    dirty = dataclasses.replace(machine, commit="abc1234-dirty")
+
+    def why(**changes: Any) -> str | None:
+        return collect.why_stale(dataclasses.replace(fresh, **changes))
+
+    assert why() is None
+    assert why(code="before") == "the code that it depends on has changed"
+    assert why(code="") == "holds no SHA-256 of the code that was measured"
+    assert why(machine=dirty) == "measured with uncommitted changes"
+    assert why(experiment="gone") == "of an experiment that is no more"
+    assert why(mixed=True) == "from runs of several commits"
+
+
+def test_nothing_that_docs_results_holds_is_fresh() -> None:
+    collected = collect.from_results()
+
+    assert collected
+    assert [each for each in collected if collect.why_stale(each) is None] == []
+    assert all(each.mixed == ("," in each.machine.commit) for each in collected)
+    mixed = {each.experiment for each in collected if each.mixed}
+    assert {"copy", "bits-mnist"} <= mixed
+
+
 def test_verdicts_rest_on_fresh_and_sound_measurements(machine: Machine) -> None:
-    def of(commit: str, **others: object) -> Measurement:
-        at = Machine("2026-11-21", commit, "a CPU", "torch", "cpu", 2)
-        return Measurement("copy", **{"preset": "laptop", "machine": at, **others})  # type: ignore[arg-type]
+    def of(stale: str | None = None, **others: Any) -> Stored:
+        measurement = Measurement("copy", "laptop", machine)
+        return Stored(dataclasses.replace(measurement, **others), stale)
 
-    fresh, stale, failed, smoke = of("a"), of("b"), of("c", error="no"), of("d", preset="smoke")
-    status = Status("a", {name_of(stale): "changed"})
+    fresh, stale, failed, smoke = of(), of("changed"), of(error="no"), of(preset="smoke")
 
-    assert best([stale, fresh, failed, smoke], status) == {"copy": fresh}
-    assert best([failed, stale, smoke], status) == {"copy": stale}
-    assert best([smoke], status) == {}
+    assert best([stale, fresh, failed, smoke]) == {"copy": fresh}
+    assert best([failed, stale, smoke]) == {"copy": stale}
+    assert best([smoke]) == {}

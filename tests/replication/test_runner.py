@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.measure.machine import Limits, Machine
-from replication import paper
-from replication.experiments import EXPERIMENTS, Experiment
-from replication.measurement import Measurement, read, write
+from replication import paper, runner
+from replication.experiments import EXPERIMENTS, Experiment, PresetName
+from replication.measurement import Measurement, Spent, read, write
 from replication.runner import Runs, lacking, record_file
 
 
@@ -33,7 +33,7 @@ def test_a_run_leaves_its_figures_its_cost_and_its_machine(runs: Runs, quick: Ex
     passed: list[float] = []
     folder, before = runs.of(quick)
 
-    record = runs.run(quick, folder, passed.append)
+    record = runs.run(quick, passed.append)
 
     assert before is None
     assert record.sound
@@ -48,7 +48,7 @@ def test_a_run_leaves_its_figures_its_cost_and_its_machine(runs: Runs, quick: Ex
 
 def test_what_has_ended_is_not_run_again(runs: Runs, quick: Experiment) -> None:
     folder, _ = runs.of(quick)
-    runs.run(quick, folder, lambda seconds: None)
+    runs.run(quick, lambda seconds: None)
 
     again, record = runs.of(quick)
 
@@ -59,7 +59,7 @@ def test_what_has_ended_is_not_run_again(runs: Runs, quick: Experiment) -> None:
 
 def test_an_interrupted_run_continues_in_its_folder(runs: Runs, quick: Experiment) -> None:
     folder, _ = runs.of(quick)
-    record = runs.run(quick, folder, lambda seconds: None)
+    record = runs.run(quick, lambda seconds: None)
     write(record_file(folder), [dataclasses.replace(record, figures={}, ended=False)])
 
     again, begun = runs.of(quick)
@@ -67,7 +67,7 @@ def test_an_interrupted_run_continues_in_its_folder(runs: Runs, quick: Experimen
     assert again == folder
     assert begun is not None
     assert not begun.sound
-    runs.run(quick, again, lambda seconds: None)
+    runs.run(quick, lambda seconds: None)
     assert (folder / "runs.txt").read_text() == "xx"
 
 
@@ -89,12 +89,60 @@ def test_an_interruption_ends_the_command_and_leaves_a_record_of_it(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        runs.run(slow, folder, interrupt)
+        runs.run(slow, interrupt)
 
     assert (folder / "saved").exists()
     _, record = runs.of(slow)
     assert record is not None
     assert not record.ended
+    assert record.spent is not None
+    assert record.spent.seconds > 3
+
+
+def test_what_was_spent_before_an_interruption_counts(runs: Runs, quick: Experiment) -> None:
+    folder, _ = runs.of(quick)
+    record = runs.run(quick, lambda seconds: None)
+    begun = dataclasses.replace(record, figures={}, ended=False, spent=Spent(1e3, 9e12, 0.0, 0.0))
+    write(record_file(folder), [begun])
+
+    record = runs.run(quick, lambda seconds: None)
+
+    assert record.spent is not None
+    assert 1e3 < record.spent.seconds < 2e3
+    assert record.spent.memory == 9e12
+
+
+def test_a_damaged_record_is_set_aside_and_the_run_goes_on(
+    runs: Runs, quick: Experiment, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, _ = runs.of(quick)
+    folder.mkdir(parents=True)
+    record_file(folder).write_text('{"version": 2, "measurements": [{"figures": 1}]}')
+
+    assert runs.run(quick, lambda seconds: None).sound
+    assert "quick-record.json.damaged" in capsys.readouterr().err
+
+
+def test_whatever_a_reader_raises_is_recorded(runs: Runs, quick: Experiment) -> None:
+    def reader(folder: Path) -> dict[str, float]:
+        raise ZeroDivisionError("of a damaged file")
+
+    record = runs.run(dataclasses.replace(quick, read=reader), lambda seconds: None)
+
+    assert record.error == "ZeroDivisionError: of a damaged file"
+    assert record.ended
+
+
+def test_changed_code_has_a_folder_of_its_own(
+    runs: Runs, quick: Experiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = runs.run(quick, lambda seconds: None)
+    monkeypatch.setattr(runner, "digest", lambda sources: "0" * 64)
+
+    _, record = runs.of(quick)
+
+    assert len(before.code) == 64
+    assert record is None
 
 
 def test_another_machine_and_another_version_have_folders_of_their_own(
@@ -111,9 +159,7 @@ def test_another_machine_and_another_version_have_folders_of_their_own(
 
 
 def test_a_failure_is_recorded_with_the_last_words(runs: Runs, failing: Experiment) -> None:
-    folder, _ = runs.of(failing)
-
-    record = runs.run(failing, folder, lambda seconds: None)
+    record = runs.run(failing, lambda seconds: None)
 
     assert record.error == "RuntimeError: exit code 1: it is broken"
     assert not record.sound
@@ -122,7 +168,7 @@ def test_a_failure_is_recorded_with_the_last_words(runs: Runs, failing: Experime
 def test_a_command_that_leaves_nothing_to_read_fails(runs: Runs, quick: Experiment) -> None:
     nothing = dataclasses.replace(quick, read=lambda folder: {})
 
-    record = runs.run(nothing, runs.of(nothing)[0], lambda seconds: None)
+    record = runs.run(nothing, lambda seconds: None)
 
     assert record.error is not None
     assert "expected figures, got none" in record.error
@@ -143,7 +189,7 @@ def test_the_others_go_on_and_the_exit_code_is_one(
     assert ended.value.code == 1
     assert "it is broken" in err
     rows = {line.split("|")[1].strip(): line for line in out.splitlines() if "|" in line}
-    assert "confirmed" in rows["section3.2/positive"]
+    assert rows["section3.2/positive"].split("|")[-2].strip() == "-"  # a smoke run
     assert "not run" in rows["x/broken"]
 
 
@@ -157,7 +203,25 @@ def test_the_same_command_does_what_is_left(tmp_path: Path) -> None:
     assert counted.read_text() == "x"
 
     paper.main(dataclasses.replace(flags, again=True))
-    assert counted.read_text() == "xx"
+    assert counted.read_text() == "x"  # the folder was emptied
+    assert record_file(counted.parent).exists()
+
+
+@pytest.mark.usefixtures("registered")
+@pytest.mark.parametrize(
+    ("preset", "dirty", "verdict"),
+    [("laptop", False, "confirmed"), ("laptop", True, "-"), ("smoke", False, "-")],
+)
+def test_smoke_and_uncommitted_code_get_no_verdict(
+    machine: Machine, preset: PresetName, dirty: bool, verdict: str
+) -> None:
+    claims = [c for c in paper.chosen([]) if c.name == "section3.2/positive"]
+    there = dataclasses.replace(machine, commit=machine.commit + "-dirty" * dirty)
+    record = Measurement("equations", preset, there, {"positive": 2.0})
+
+    table = paper.verdicts(claims, {"equations": record})
+
+    assert table.splitlines()[-1].split("|")[-2].strip() == verdict
 
 
 def test_smoke_figures_are_not_published() -> None:
@@ -177,6 +241,8 @@ def test_figures_are_published_by_machine(
         "lengths": Measurement("lengths", "laptop", machine, {"b": 2.0}),
         "speech": "not run: needs the data set speech/an4",
     })  # fmt: skip
+
+    paper.publish({"copy": Measurement("copy", "laptop", machine, error="no")})
 
     kept = [{x.experiment: x.figures for x in read(file)} for file in tmp_path.glob("*.json")]
     assert {"copy": {"a": 9.0}} in kept
