@@ -95,7 +95,12 @@ def measure_limits(settings: Settings) -> Limits:
     samples, _ = interleave(samplers, seconds=seconds, rounds=ROUNDS)
     # The best, not the median: a limit is what the machine can do when nothing disturbs it.
     rates = {name: amount / min(samples[name]) for name, (amount, _) in work.items()}
-    return Limits(**{"gemm_bfloat16": None, **rates})  # type: ignore[arg-type]
+    return Limits(
+        gemm_float32=rates["gemm_float32"],
+        gemm_bfloat16=rates.get("gemm_bfloat16"),
+        copy_bandwidth=rates["copy_bandwidth"],
+        fma_float32=rates.get("fma_float32"),
+    )
 
 
 def _fused_multiply_adds() -> Callable[[int, int], int] | None:
