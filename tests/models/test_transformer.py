@@ -58,6 +58,60 @@ def test_padding_is_as_if_it_were_not_there(
             torch.testing.assert_close(padded[row, :length], alone[0])
 
 
+@given(
+    attention=st.sampled_from(ATTENTIONS),
+    is_causal=st.booleans(),
+    mask=st.lists(st.lists(st.booleans(), min_size=6, max_size=6), min_size=1, max_size=3),
+    with_lengths=st.booleans(),
+)
+def test_masked_positions_are_as_if_they_were_not_there(
+    attention: str, is_causal: bool, mask: list[list[bool]], with_lengths: bool
+) -> None:
+    model = tiny_transformer(attention, is_causal=is_causal)
+    x = torch.randn(len(mask), 6, 8, dtype=torch.float64, requires_grad=True)
+    lengths = torch.full((len(mask),), 4) if with_lengths else None
+    padded = model(x, lengths, attn_mask=torch.tensor(mask))
+    assert padded.isfinite().all()
+    weights = torch.randn_like(padded)
+    for row, seen in enumerate(mask):
+        real = torch.tensor(seen).nonzero().flatten()
+        real = real[real < 4] if with_lengths else real
+        if not len(real):
+            continue
+        alone = model(x[row : row + 1, real])
+        torch.testing.assert_close(padded[row, real], alone[0])
+        (ours,) = torch.autograd.grad((padded * weights)[row, real].sum(), x, retain_graph=True)
+        (theirs,) = torch.autograd.grad((alone[0] * weights[row, real]).sum(), x)
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_a_mask_in_blocks_says_what_lengths_say(attention: str) -> None:
+    model = tiny_transformer(attention, causal_block=2)
+    x, lengths = torch.randn(3, 5, 8, dtype=torch.float64), torch.tensor([5, 3, 2])
+    mask = torch.arange(5) < lengths.unsqueeze(1)
+    expected, masked = model(x, lengths), model(x, attn_mask=mask)
+    torch.testing.assert_close(masked[mask], expected[mask])
+
+
+@pytest.mark.parametrize(
+    ("mask", "error", "said"),
+    [
+        (torch.ones(2, 4, dtype=torch.bool), ValueError, "attn_mask: expected shape (2, 5)"),
+        (torch.ones(2, 5), TypeError, "torch.bool, got torch.float32; True takes part"),
+        ([[True] * 5] * 2, TypeError, "attn_mask: expected a tensor of torch.bool, got a list"),
+    ],
+)
+def test_refuses_other_masks(mask: Any, error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=re.escape(said)):
+        tiny_transformer()(torch.zeros(2, 5, 8, dtype=torch.float64), attn_mask=mask)
+
+
+def test_lsh_attention_takes_lengths_alone() -> None:
+    model = tiny_transformer("lsh-1").float()
+    with pytest.raises(ValueError, match="attn_mask: expected None for LSH attention, got a mask"):
+        model(torch.zeros(1, 5, 8), attn_mask=torch.ones(1, 5, dtype=torch.bool))
+
+
 def test_gradients_of_real_positions_ignore_padding(attention: str) -> None:
     model = tiny_transformer(attention, is_causal=False)
     x = torch.randn(2, 6, 8, dtype=torch.float64, requires_grad=True)

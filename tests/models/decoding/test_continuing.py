@@ -226,6 +226,9 @@ def test_damaged_and_foreign_files_are_refused(
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    said = "a whole file that DecodingState.save wrote, got a directory; pass the file inside it"
+    with pytest.raises(IsADirectoryError, match=said):
+        DecodingState.load(tmp_path)
     with pytest.raises(FileNotFoundError, match="nothing does not exist; expected a whole file"):
         DecodingState.load(tmp_path / "nothing")
 

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linattn_models import MixtureOfLogistics
+from linattn_models import Categorical, MixtureOfLogistics
 from linattn_models.decoding.filters import Filters
 from tests.models.decoding.decoders import KINDS, Kind, long_model
 from tests.models.tiny import seeded, tiny_model
@@ -62,6 +62,93 @@ def test_min_p_leaves_what_is_likely_enough(min_p: float, temperature: float, se
 
 def test_a_nucleus_of_equally_likely_tokens_keeps_them_all() -> None:
     assert passing(Filters(top_p=0.5), torch.zeros(1, 600)) == [set(range(600))]
+
+
+def test_rows_with_small_and_large_nuclei_side_by_side() -> None:
+    """Of 5,000 tokens: a few, some hundreds, thousands, and a plateau after the likeliest."""
+    ranks = torch.arange(5_000, dtype=torch.float64)
+    logits = torch.stack([-ranks, -ranks / 300, -ranks / 5_000, -10 * (ranks > 0).double()])
+    for top_p in (0.2, 0.9, 0.999):
+        together = passing(Filters(top_p=top_p), logits)
+        for row, kept in zip(logits.softmax(-1), together, strict=True):
+            before = row.cumsum(-1) - row
+            least = row[before < top_p].min()
+            assert kept == set((row >= least).nonzero().flatten().tolist())
+
+
+@pytest.mark.parametrize("top_p", [1e-50, 1.0])
+def test_the_ends_of_the_range_of_top_p(top_p: float) -> None:
+    logits = torch.randn(3, 1_000, generator=seeded())
+    kept = passing(Filters(top_p=top_p), logits)
+    likeliest = [{index} for index in logits.argmax(-1).tolist()]
+    assert kept == (likeliest if top_p < 1 else [set(range(1_000))] * 3)
+
+
+@given(
+    vocabulary=st.sampled_from([3, 40, 900]),
+    top_k=st.none() | st.integers(1, 50),
+    top_p=st.none() | st.floats(0.05, 0.95),
+    min_p=st.none() | st.floats(0.0, 1.0),
+    temperature=TEMPERATURES,
+    seed=st.integers(0, 99),
+)
+def test_a_draw_again_is_the_draw_from_what_passes(
+    vocabulary: int,
+    top_k: int | None,
+    top_p: float | None,
+    min_p: float | None,
+    temperature: float,
+    seed: int,
+) -> None:
+    head, filters = Categorical(vocabulary), Filters(top_k, top_p, min_p)
+    logits = 2 * torch.randn(20, vocabulary, generator=seeded(seed), dtype=torch.float64)
+    draw = head.noise((20,), temperature, seeded(seed), like=logits)
+    expected = head.choose(filters(logits, temperature), draw)
+    assert torch.equal(filters.redraw(head, logits, draw, head.choose(logits, draw)), expected)
+
+
+FILTERS = [{"top_p": 0.7}, {"top_k": 3}, {"min_p": 0.3}, {"top_k": 5, "top_p": 0.8, "min_p": 0.1}]
+
+
+@pytest.mark.parametrize("kind", KINDS[1:])
+@pytest.mark.parametrize("options", FILTERS, ids=str)
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_compiled_decoders_draw_the_models_own_filtered_tokens(
+    kind: str, options: dict[str, Any], temperature: float
+) -> None:
+    kinds = Kind(kind)
+    model = long_model(7).to(kinds.device)
+    torch.nn.init.normal_(model.output.weight, std=1.0)
+    decoder = kinds.decoder(model)
+    fields = {"stop_tokens": 6, "temperature": temperature, **options}
+    eager, compiled = (
+        model.generate(16, generator=kinds.seeded(), decoder=each, **fields)
+        for each in ("eager", decoder)
+    )
+    assert torch.equal(compiled, eager)
+    _, state = decoder.prefill(kinds.tokens(model, 4, 3))
+    token = kinds.tokens(model, 4, 1)[:, 0]
+    parameters, drawn, _ = decoder.step_and_sample(
+        token, state, temperature=temperature, generator=kinds.seeded(1), **options
+    )
+    allowed = Filters(**options)(parameters, temperature)
+    assert allowed.gather(1, drawn.unsqueeze(1)).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"top_p": 2.0}, "top_p: expected above 0 and at most 1, got 2.0"),
+        ({"top_k": 3}, "the head: expected a Categorical to filter, got a MixtureOfLogistics"),
+    ],
+)
+def test_a_decoder_refuses_filters_before_it_steps(options: dict[str, Any], said: str) -> None:
+    decoder = Kind("recorded").decoder(long_model(MixtureOfLogistics(2, 1, 17)))
+    _, state = decoder.prefill(torch.zeros(1, 2, dtype=torch.int64))
+    before = state.clone()
+    with pytest.raises(ValueError, match=re.escape(said)):
+        decoder.step_and_sample(torch.zeros(1, dtype=torch.int64), state, **options)
+    assert torch.equal(state.layers[0][0], before.layers[0][0])
 
 
 def test_a_nucleus_of_half_a_large_vocabulary() -> None:

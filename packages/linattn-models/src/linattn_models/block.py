@@ -66,9 +66,10 @@ class Block(nn.Module):
         x: Tensor,
         key_lengths: Tensor | None = None,
         memory: LinearAttentionState | None = None,
+        attn_mask: Tensor | None = None,
     ) -> Tensor:
         """(B, N, E) -> (B, N, E); only `forward` drops out, in training mode."""
-        attended = self.mixer(self._attention_input(x), key_lengths)
+        attended = self.mixer(self._attention_input(x), key_lengths, attn_mask)
         return self._output(x, attended, memory, self.dropout if self.training else 0.0)
 
     def prefill(

@@ -25,6 +25,7 @@ from linattn_models.state import (
 )
 from linattn_models.validation import (
     at_least,
+    check_key_mask,
     check_vector_sequences,
     check_vectors,
     exact_keys,
@@ -51,7 +52,12 @@ class Transformer(nn.Module):
         self.norm = nn.LayerNorm(config.embed_dim)
 
     def forward(
-        self, x: Tensor, key_lengths: Tensor | None = None, memory: Memory | None = None
+        self,
+        x: Tensor,
+        key_lengths: Tensor | None = None,
+        memory: Memory | None = None,
+        *,
+        attn_mask: Tensor | None = None,
     ) -> Tensor:
         """All positions at once.
 
@@ -60,12 +66,15 @@ class Transformer(nn.Module):
             key_lengths: (B,) int; positions at or past a row's length are padding, which no real
                 position sees. Outputs at padded positions mean nothing.
             memory: from `remember`, for a model with cross-attention.
+            attn_mask: (B, N) bool, False at padding on any side, or in between; linear and softmax
+                attention take one. No real position sees padding, whose outputs mean nothing.
 
         Returns:
             (B, N, E), the dtype of `x`.
 
         Raises:
-            ValueError: another shape, or lengths out of 0..N.
+            ValueError: another shape, lengths out of 0..N, or a mask for LSH attention.
+            TypeError: a mask of another dtype.
 
         Cost: O(N) time for linear attention, O(N^2) for softmax.
         """
@@ -73,8 +82,11 @@ class Transformer(nn.Module):
         if key_lengths is not None:
             lengths_within("key_lengths", key_lengths, *x.shape[:2])
             key_lengths = key_lengths.to(x.device)
+        if attn_mask is not None:
+            check_key_mask(attn_mask, *x.shape[:2])
+            attn_mask = attn_mask.to(x.device)
         for block, sums in zip(self.blocks, self._read(memory, x.shape[0]), strict=True):
-            x = block(x, key_lengths, sums)
+            x = block(x, key_lengths, sums, attn_mask)
         return cast(Tensor, self.norm(x))
 
     def remember(self, memory: Tensor, key_lengths: Tensor | None = None) -> Memory:

@@ -129,5 +129,17 @@ def check_vector_sequences(x: Tensor, embed_dim: int) -> None:
         raise ValueError(expected("x", f"shape (batch, length, {embed_dim})", tuple(x.shape)))
 
 
+def check_key_mask(mask: Tensor, batch: int, length: int) -> None:
+    """Refuses anything but a bool mask (B, N)."""
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        got = mask.dtype if isinstance(mask, Tensor) else f"a {type(mask).__name__}"
+        advice = "True takes part; convert it by .bool()"
+        raise TypeError(expected("attn_mask", "a tensor of torch.bool", got, advice))
+    if mask.shape != (batch, length):
+        shape = f"shape ({batch}, {length}), True at positions that take part"
+        advice = "is_causal belongs to the configuration"
+        raise ValueError(expected("attn_mask", shape, tuple(mask.shape), advice))
+
+
 def _is_integer(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)

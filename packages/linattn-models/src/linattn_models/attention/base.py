@@ -49,9 +49,11 @@ class Mixer(Projections):
         self.causal_block = causal_block
         self._cannot_step: str = attention.cannot_step
 
-    def forward(self, x: Tensor, key_lengths: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, key_lengths: Tensor | None = None, attn_mask: Tensor | None = None
+    ) -> Tensor:
         """(B, N, E) -> (B, N, E), all positions at once."""
-        return self.join(self.attend(*self.project(x), key_lengths))
+        return self.join(self.attend(*self.project(x), key_lengths, attn_mask))
 
     def prefill(
         self,
@@ -72,7 +74,7 @@ class Mixer(Projections):
         return self.out(heads.flatten(1)), state
 
     def attend(self, *args: Any, **kwargs: Any) -> Tensor:
-        """(query, key, value, lengths) -> (B, H, N, D)."""
+        """(query, key, value, lengths, mask) -> (B, H, N, D)."""
         raise NotImplementedError
 
     def initial_state(self, *args: Any, **kwargs: Any) -> LayerState:

@@ -99,12 +99,25 @@ class LinearMixer(LinearHeads, Mixer):
         """S = 0 and z = 0, for any length."""
         return self.zero_state(batch, device, dtype)
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, lengths: Tensor | None) -> Tensor:
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        lengths: Tensor | None,
+        mask: Tensor | None = None,
+    ) -> Tensor:
         """(B, H, N, D) and two of (B, H_kv, N, D) -> (B, H, N, D) in O(N)."""
         if self.causal_block > 1:
-            return self._attend_blocks(query, key, value, lengths, None)[0]
+            return self._attend_blocks(query, key, value, lengths, None, mask)[0]
         out: Tensor = linear_attention(
-            query, key, value, is_causal=self.is_causal, key_lengths=lengths, **self.settings()
+            query,
+            key,
+            value,
+            is_causal=self.is_causal,
+            key_lengths=lengths,
+            attn_mask=mask,
+            **self.settings(),
         )
         return out
 
@@ -153,6 +166,7 @@ class LinearMixer(LinearHeads, Mixer):
         value: Tensor,
         lengths: Tensor | None,
         state: LinearAttentionState | None,
+        mask: Tensor | None = None,
     ) -> tuple[Tensor, LinearAttentionState]:
         return linear_attention(
             query,
@@ -160,6 +174,7 @@ class LinearMixer(LinearHeads, Mixer):
             value,
             is_causal=self.causal_block == 1,
             key_lengths=lengths,
+            attn_mask=mask,
             initial_state=state,
             return_state=True,
             **self.settings(),
@@ -172,6 +187,7 @@ class LinearMixer(LinearHeads, Mixer):
         value: Tensor,
         lengths: Tensor | None,
         state: LinearAttentionState | None,
+        mask: Tensor | None = None,
     ) -> tuple[Tensor, LinearAttentionState]:
         outputs = []
         blocks = (x.split(self.causal_block, dim=2) for x in (query, key, value))
@@ -179,6 +195,7 @@ class LinearMixer(LinearHeads, Mixer):
             size = block[1].shape[2]
             start = index * self.causal_block
             own = None if lengths is None else (lengths - start).clamp(0, size)
-            out, state = self._attend_from(block[0], block[1], block[2], own, state)
+            seen = None if mask is None else mask[:, start : start + size]
+            out, state = self._attend_from(block[0], block[1], block[2], own, state, seen)
             outputs.append(out)
         return torch.cat(outputs, dim=2), cast(LinearAttentionState, state)

@@ -31,12 +31,21 @@ class SoftmaxMixer(Mixer):
             batch, self.num_kv_heads, max_length, self.head_dim, dtype=dtype, device=device
         )
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, lengths: Tensor | None) -> Tensor:
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        lengths: Tensor | None,
+        mask: Tensor | None = None,
+    ) -> Tensor:
         """(B, H, N, D) and two of (B, H_kv, N, D) -> (B, H, N, D) in O(N^2).
 
         Causal: a row's padding comes after all its real queries, so the causal mask hides it and
         the lengths are not needed; outputs at padded positions mean nothing.
         """
+        if mask is not None:
+            return self._attend_masked(query, key, value, lengths, mask)
         blocks = self.causal_block > 1
         if not blocks and (self.is_causal or lengths is None):
             return self._softmax(query, key, value, is_causal=self.is_causal)
@@ -92,6 +101,20 @@ class SoftmaxMixer(Mixer):
             attn_mask=cursor.visible,
         )
         return heads.squeeze(2), cache
+
+    def _attend_masked(
+        self, query: Tensor, key: Tensor, value: Tensor, lengths: Tensor | None, mask: Tensor
+    ) -> Tensor:
+        """As `attend`, over the keys of a mask (B, N); a padded position sees itself at least."""
+        slots = torch.arange(key.shape[2], device=key.device)
+        if lengths is not None:
+            mask = mask & (slots < lengths.unsqueeze(1))
+        visible = mask.unsqueeze(1)  # (B, 1, N)
+        if self.is_causal:
+            visible = visible & (slots < self._sight(slots).unsqueeze(1))  # (B, N, N)
+        # A softmax over nothing would be NaN. Real positions see themselves in any case.
+        visible = visible | (slots == slots.unsqueeze(1))
+        return self._softmax(query, key, value, attn_mask=visible.unsqueeze(1))
 
     def _attend_cache(
         self,

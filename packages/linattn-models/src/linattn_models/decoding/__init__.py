@@ -5,7 +5,11 @@ packed       a cache of compiled decoders, packed again when their models have c
 compile      `compile_decoder`: a native decoder on the CPU, recorded steps on a GPU
 native       a compiled decoder with the interface of the model; draws fused into steps
 vectors      the same for a model of vectors
-drawing      the arguments of `generate`, and the loop over tokens
+stepping     prompts behind a state, read step by step
+drawing      the arguments of `generate`
+runs         the loop over tokens
+stopping     which sequences go on, and the states of those that have ended
+filters      which tokens may be drawn: top_k, top_p, min_p
 beams        `beam_search`: the likeliest sequences
 predictors   the next token by a step from a state, or by a run of all tokens
 prompts      prefixes, of different lengths too, and the sequences that grow from them

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from linattn_core.errors import expected
 from linattn_models.decoding.model import Drawable
-from linattn_models.decoding.predictors import Begin, Predictor
+from linattn_models.decoding.predictors import Begin, Predicting, Predictor
 from linattn_models.decoding.prompts import Prompt, Tokens, checked_prompt
 from linattn_models.decoding.sampling import NanCheck, Sampling
 from linattn_models.decoding.stopping import checked_stop_tokens
@@ -33,12 +33,8 @@ class Hypotheses(NamedTuple):
     scores: Tensor
 
 
-class Searching:
+class Searching(Predicting):
     """Gives a `Drawable` with a `predictor` the method `beam_search`."""
-
-    def predictor(self, method: str, decoder: Any, prompt: Prompt) -> Begin:
-        """Makes the predictor that continues a prompt; see `Drawing`."""
-        raise NotImplementedError
 
     def beam_search(
         self,

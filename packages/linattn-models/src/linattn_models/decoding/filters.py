@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
@@ -9,11 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from linattn_core.decoding import Draw
 from linattn_core.errors import expected, shown
+from linattn_models.heads.base import Drawn
 from linattn_models.validation import at_least
 
-# Tokens among which the nucleus is looked for before all of them are sorted.
+# Tokens that are sorted to find the end of a nucleus.
 _LIKELY = 256
+# Of an interval of probabilities, which is then shorter than 1e-12.
+_HALVINGS = 40
 
 
 @dataclass(frozen=True)
@@ -50,37 +55,120 @@ class Filters:
     def __call__(self, logits: Tensor, temperature: float) -> Tensor:
         """The logits (B, V) with those of tokens that are left out at -inf.
 
-        Cost: that of the largest 256 of V; for a nucleus of more tokens that of sorting V.
+        Cost: that of the largest 256 of V; for a nucleus of more tokens also some reads of them.
         """
         if temperature == 0:  # the likeliest token passes every filter
             return logits
-        if self.top_k is not None and self.top_k < logits.shape[-1]:
-            smallest = logits.topk(self.top_k).values[..., -1:]
-            logits = logits.masked_fill(logits < smallest, -torch.inf)
-        if self.top_p is None and self.min_p is None:
+        logits = self._top(logits)
+        if self._nucleus is None and not self.min_p:
             return logits
-        probabilities = torch.softmax(logits / temperature, dim=-1)
+        probabilities = torch.softmax(_heated(logits, temperature), dim=-1)
         return logits.masked_fill(probabilities < self._least(probabilities), -torch.inf)
+
+    def redraw(self, head: Drawn, logits: Tensor, draw: Draw, tokens: Tensor) -> Tensor:
+        """The tokens (B,) that a draw takes where it drew `tokens` without filters.
+
+        A draw ranks all tokens of a row and takes the first; a filtered one takes the first that
+        passes. Whether a token passes is cheaper to know than which do, and most do.
+
+        Args:
+            logits: (B, V).
+            draw: of the head, with which it chose the tokens.
+            tokens: (B,) int64; overwritten.
+
+        Cost: a few reads of the logits; for rows whose token does not pass that of a call.
+        """
+        if draw.waits is None:  # the likeliest token passes every filter
+            return tokens
+        if not logits.is_cpu:  # to know which rows fail, one would wait for the device
+            return head.choose(self(logits, draw.temperature), draw)
+        rows = self._failed(logits, draw.temperature, tokens)
+        if len(rows):
+            again = Draw(draw.temperature, draw.waits[rows], None)
+            tokens[rows] = head.choose(self(logits[rows], draw.temperature), again)
+        return tokens
+
+    @property
+    def _nucleus(self) -> float | None:
+        """`top_p`; None where the nucleus is all tokens."""
+        return None if self.top_p == 1 else self.top_p
+
+    def _top(self, logits: Tensor) -> Tensor:
+        """The logits with all but the `top_k` largest at -inf."""
+        if self.top_k is None or self.top_k >= logits.shape[-1]:
+            return logits
+        smallest = logits.topk(self.top_k).values[..., -1:]
+        return logits.masked_fill(logits < smallest, -torch.inf)
 
     def _least(self, probabilities: Tensor) -> Tensor:
         """The smallest probability (B, 1) that passes."""
         least = probabilities.new_zeros(())
-        if self.top_p is not None:
-            least = nucleus(probabilities, self.top_p)
-        if self.min_p is not None:
+        if self._nucleus is not None:
+            least = nucleus(probabilities, self._nucleus)
+        if self.min_p:
             least = torch.maximum(least, self.min_p * probabilities.amax(-1, keepdim=True))
         return least
 
+    def _failed(self, logits: Tensor, temperature: float, tokens: Tensor) -> Tensor:
+        """The rows (R,) int64 whose token is left out."""
+        logits = self._top(logits)
+        own = logits.gather(1, tokens.unsqueeze(1))  # (B, 1)
+        failed = own == -torch.inf
+        if self._nucleus is not None:
+            probabilities = torch.softmax(_heated(logits, temperature), dim=-1)
+            failed |= _mass(probabilities, logits <= own) >= self._nucleus
+        if self.min_p:
+            least = logits.amax(-1, keepdim=True) + temperature * math.log(self.min_p)
+            failed |= own < least
+        return failed.squeeze(1).nonzero().squeeze(1)
+
 
 def nucleus(probabilities: Tensor, top_p: float) -> Tensor:
-    """The probability (B, 1) of the least likely token of each row's nucleus."""
-    vocabulary = probabilities.shape[-1]
-    count = min(_LIKELY, vocabulary)
-    likeliest = probabilities.topk(count).values
-    if count < vocabulary and not (likeliest.sum(-1) >= top_p).all():
-        likeliest = probabilities.sort(descending=True).values
-    before = likeliest.cumsum(-1) - likeliest
-    return likeliest.masked_fill(before >= top_p, torch.inf).amin(-1, keepdim=True)
+    """The probability (B, 1) of the least likely token of each row's nucleus, for top_p below 1."""
+    likeliest = probabilities.topk(min(_LIKELY, probabilities.shape[-1])).values
+    least = _last_before(likeliest, top_p)
+    if probabilities.shape[-1] > _LIKELY:
+        rows = (likeliest.sum(-1) < top_p).nonzero().squeeze(1)
+        if len(rows):
+            least[rows] = _large_nucleus(probabilities[rows], top_p, likeliest[rows, -1:])
+    return least
+
+
+def _large_nucleus(probabilities: Tensor, top_p: float, high: Tensor) -> Tensor:
+    """As `nucleus`, where tokens above `high` (B, 1) sum to less than top_p.
+
+    Halves the interval in which the result is until few tokens are in it, and sorts those.
+    """
+    low = torch.zeros_like(high)
+    for _ in range(_HALVINGS):
+        between = (probabilities > low) & (probabilities <= high)
+        if (between.sum(-1) <= _LIKELY).all():
+            break
+        middle = (low + high) / 2
+        inside = _mass(probabilities.clone(), probabilities <= middle) < top_p
+        high, low = torch.where(inside, middle, high), torch.where(inside, low, middle)
+    above = probabilities > high
+    rest = probabilities.masked_fill(above, 0).topk(_LIKELY).values
+    return _last_before(rest, top_p - _mass(probabilities, ~above))
+
+
+def _last_before(ordered: Tensor, most: float | Tensor) -> Tensor:
+    """The last (B, 1) of the numbers (B, K) before which the others sum to less than `most`.
+
+    The first of them where rounding leaves no other.
+    """
+    before = ordered.cumsum(-1) - ordered
+    last = ordered.masked_fill(before >= most, torch.inf).amin(-1, keepdim=True)
+    return last.minimum(ordered[:, :1])
+
+
+def _mass(probabilities: Tensor, left_out: Tensor) -> Tensor:
+    """The sum (B, 1) of the others; overwrites the probabilities (B, V)."""
+    return probabilities.masked_fill_(left_out, 0).sum(-1, keepdim=True)
+
+
+def _heated(logits: Tensor, temperature: float) -> Tensor:
+    return logits if temperature == 1 else logits / temperature
 
 
 def _is_number(value: Any) -> bool:

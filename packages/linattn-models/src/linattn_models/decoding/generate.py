@@ -28,7 +28,7 @@ class Generation(Drawing, Searching):
     """Gives a `TokenModel` the methods `generate`, `stream` and `beam_search`."""
 
     def predictor(self, method: str, decoder: str | CompiledDecoder, prompt: Prompt) -> Begin:
-        """Makes the predictor; see `Drawing`."""
+        """Makes the predictor; see `Predicting`."""
         model = cast(TokenModel, self)
         method = choose_method(model, method)
         _check_no_dropout(model)

@@ -14,32 +14,23 @@ from linattn_core.decoding import Draw, NativeDecoder
 from linattn_core.errors import expected
 from linattn_models.decoding.beams import Searching
 from linattn_models.decoding.drawing import Drawing
+from linattn_models.decoding.filters import Filters
 from linattn_models.decoding.model import TokenModel
 from linattn_models.decoding.predictors import Begin, prefilled, within_room
 from linattn_models.decoding.prompts import Prompt
 from linattn_models.decoding.sampling import Sampling
+from linattn_models.decoding.stepping import cut, step_through
 from linattn_models.decoding.vectors import Compiled, advanced, layers_of
-from linattn_models.heads.base import (
-    Drawn,
-    check_sequences,
-    check_step_shape,
-    checked_temperature,
-    fill,
-)
+from linattn_models.heads.base import Drawn, check_sequences, check_step_shape, fill
 from linattn_models.state import (
     START,
-    Cursor,
     DecodingState,
-    check_end,
     check_fits,
     check_positions,
-    known_parameters,
     less_one,
     room_for,
 )
-from linattn_models.validation import (
-    lengths_within,
-)
+from linattn_models.validation import lengths_within
 
 
 class CompiledDecoder(Compiled, Drawing, Searching):
@@ -95,14 +86,14 @@ class CompiledDecoder(Compiled, Drawing, Searching):
             if state.batch != tokens.shape[0]:
                 wanted, got = f"sequences for the prompts' {tokens.shape[0]} rows", state.batch
                 raise ValueError(expected("state", wanted, got))
-            return self._extend(tokens, lengths, state.clone(), room)
+            return step_through(self, tokens, lengths, state.clone(), room)
         check_sequences(self.head, tokens, 0, less_one(room))
         batch, length = tokens.shape[:2]
         if length >= self._rows:
             first = self._rows - 1
-            own, more = (None, None) if lengths is None else _cut(lengths, first)
+            own, more = (None, None) if lengths is None else cut(lengths, first)
             _, state = self.prefill(tokens[:, :first], own, max_length=room, owner=owner)
-            return self._extend(tokens[:, first:], more, state, room)
+            return step_through(self, tokens[:, first:], more, state, room)
         if lengths is not None:
             lengths_within("lengths", lengths, batch, length)
             lengths = lengths.to(self.device, torch.int64) + 1  # the start vector counts
@@ -129,33 +120,47 @@ class CompiledDecoder(Compiled, Drawing, Searching):
         state: DecodingState,
         *,
         temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        min_p: float | None = None,
         generator: torch.Generator | None = None,
     ) -> tuple[Tensor, Tensor, DecodingState]:
-        """A step and the draw that follows it, which `head.sample` would make, in one call.
+        """A step and the draw that follows it, in one call.
 
         Args:
             token, state: as for `step`.
             temperature, generator: as for the head's `sample`.
+            top_k, top_p, min_p: as for `generate`.
 
         Returns:
             (B, P) parameters, the next tokens (B,) or (B, 3), and the next state.
 
         Raises:
-            ValueError, TypeError: as for `step`, or a negative temperature.
+            ValueError, TypeError: as for `step`, or arguments of a draw that cannot be right.
         """
-        temperature = checked_temperature(temperature)
+        sampling = Sampling(temperature, generator, Filters(top_k, top_p, min_p))
+        sampling.check(self)
+        return self.step_and_draw(token, state, sampling)
+
+    def step_and_draw(
+        self, token: Tensor, state: DecodingState, sampling: Sampling
+    ) -> tuple[Tensor, Tensor, DecodingState]:
+        """As `step_and_sample`, for settings that have been checked."""
         self._check_step(token, state)
         if self._drawn is None:
             parameters, state = self.step(token, state)
-            drawn = self.head.sample(parameters, temperature=temperature, generator=generator)
-            return parameters, drawn, state
-        draw = self._draw(self._drawn, state, temperature, generator)
-        parameters, next_token = self.native.step(token, self._place(state), layers_of(state), draw)
+            return parameters, sampling.draw(self.head, parameters), state
+        draw = self._draw(self._drawn, state, sampling)
+        place, layers = self._place(state), layers_of(state)
+        parameters, drawn = self.native.step(token, place, layers, draw)
+        next_token = cast(Tensor, drawn)
+        if sampling.filters:
+            next_token = sampling.filters.redraw(self._drawn, parameters, draw, next_token)
         _, state = _predicted(parameters, advanced(state))
-        return parameters, cast(Tensor, next_token), state
+        return parameters, next_token, state
 
     def predictor(self, method: str, decoder: str | CompiledDecoder, prompt: Prompt) -> Begin:
-        """Makes the predictor that steps by this decoder; see `Drawing`."""
+        """Makes the predictor that steps by this decoder; see `Predicting`."""
         if method not in ("auto", "stateful") or decoder not in ("auto", self):
             got = f"method={method!r} with decoder={decoder!r}"
             advice = "a compiled decoder draws by its own steps, so call the model's generate"
@@ -175,42 +180,17 @@ class CompiledDecoder(Compiled, Drawing, Searching):
                 wanted = f"one compiled from a model with {name} {other}"
                 raise ValueError(expected("decoder", wanted, own, advice))
 
-    def _extend(
-        self, tokens: Tensor, lengths: Tensor | None, state: DecodingState, room: int | None
-    ) -> tuple[Tensor, DecodingState]:
-        """Steps through tokens; the state is updated in place."""
-        check_sequences(self.head, tokens, 0, None)
-        if lengths is not None:
-            lengths_within("lengths", lengths, *tokens.shape[:2])
-            lengths = lengths.to(self.device, torch.int64)
-        check_end(state.cursor.after(tokens.shape[1], lengths), room)
-        known_parameters(state, tokens.shape[1], lengths)
-        state = state.with_room(room)
-        for column, token in enumerate(tokens.unbind(1)):
-            rows = None if lengths is None else (lengths > column).nonzero().squeeze(1)
-            if rows is None or len(rows) == len(token):
-                _, state = self.step(token, state)
-            elif len(rows):
-                state = _with_rows(state, rows, self.step(token[rows], state.index_select(rows))[1])
-        return cast(Tensor, state.parameters), state
-
     def _place(self, state: DecodingState) -> int | Tensor:
         """The row of the table of positions that a step reads."""
         return 0 if self._anywhere else state.position
 
-    def _draw(
-        self,
-        head: Drawn,
-        state: DecodingState,
-        temperature: float,
-        generator: torch.Generator | None,
-    ) -> Draw:
+    def _draw(self, head: Drawn, state: DecodingState, sampling: Sampling) -> Draw:
         """The head's random numbers, in the decoder's own tensors where it has some."""
-        draw = self.native.noise(layers_of(state), temperature)
+        draw = self.native.noise(layers_of(state), sampling.temperature)
         if draw is None:
             like = state.layers[0][0]
-            return head.noise((state.batch,), temperature, generator, like=like)
-        fill(draw, generator)
+            return head.noise((state.batch,), sampling.temperature, sampling.generator, like=like)
+        fill(draw, sampling.generator)
         return draw
 
     def _check_device(self, tokens: Tensor) -> None:
@@ -247,15 +227,8 @@ class FusedPredictor:
         """From the parameters after the last token taken."""
         if self.taken is None:
             return self.parameters, sampling.draw(self.decoder.head, self.parameters)
-        if sampling.filters:
-            parameters, self.state = self.decoder.step(self.taken, within_room(self.state))
-            return parameters, sampling.draw(self.decoder.head, parameters)
-        parameters, token, self.state = self.decoder.step_and_sample(
-            self.taken,
-            within_room(self.state),
-            temperature=sampling.temperature,
-            generator=sampling.generator,
-        )
+        state = within_room(self.state)
+        parameters, token, self.state = self.decoder.step_and_draw(self.taken, state, sampling)
         return parameters, token
 
     def take(self, token: Tensor) -> None:
@@ -281,20 +254,3 @@ class FusedPredictor:
 
 def _predicted(parameters: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
     return parameters, replace(state, parameters=parameters)
-
-
-def _cut(lengths: Tensor, first: int) -> tuple[Tensor, Tensor]:
-    """The lengths within the first so many tokens, and beyond them."""
-    return lengths.clamp(max=first), (lengths - first).clamp(min=0)
-
-
-def _with_rows(state: DecodingState, rows: Tensor, other: DecodingState) -> DecodingState:
-    """The state with some rows, in place, as another has them."""
-    for own, new in zip(layers_of(state), layers_of(other), strict=True):
-        own.s.index_copy_(0, rows, new.s)
-        own.z.index_copy_(0, rows, new.z)
-    position = state.cursor.rows(state.batch, rows.device).clone()
-    position[rows] = other.cursor.rows(len(rows), rows.device)
-    parameters = cast(Tensor, state.parameters).clone()
-    parameters[rows] = cast(Tensor, other.parameters)
-    return replace(state, cursor=Cursor.at(position), parameters=parameters)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -40,6 +40,19 @@ class Predictor(Protocol):
 
 # Makes the predictor that continues a prompt.
 Begin = Callable[[Prompt], Predictor]
+
+
+class Predicting:
+    """What the mixins of generation need of a `Drawable`."""
+
+    def predictor(self, method: str, decoder: Any, prompt: Prompt) -> Begin:
+        """Makes the predictor that continues a prompt by this method and decoder.
+
+        Raises:
+            ValueError: a method or decoder that is unknown or does not fit, or a model in training
+                mode with dropout.
+        """
+        raise NotImplementedError
 
 
 class StatefulPredictor:

@@ -33,14 +33,19 @@ class Stopping:
 
     def __init__(self, tokens: Tensor, prompt: Prompt) -> None:
         self._tokens = tokens
-        self._batch = batch = prompt.batch
+        self._stop = frozenset(tokens.tolist())
         self._steps = prompt.steps_of_rows
+        self._batch = batch = prompt.batch
         self.held = torch.arange(batch, device=tokens.device)  # by the predictor, of the batch
         self._going = torch.ones(batch, dtype=torch.bool, device=tokens.device)  # of those held
+        self._all_go_on = True
+        self._next_complete = int(self._steps.min())  # steps after which a row is complete
         self.ended = self.held[:0]
 
     def spread(self, drawn: Tensor) -> Tensor:
         """The tokens of the held rows as (B,) or (B, 3), -1 in rows that had ended before."""
+        if self._all_go_on:
+            return drawn
         spread = drawn.new_full((self._batch, *drawn.shape[1:]), -1)
         ended = ~self._going.view(-1, *[1] * (drawn.ndim - 1))
         spread[self.held] = drawn.masked_fill(ended, -1)
@@ -48,15 +53,27 @@ class Stopping:
 
     def end(self, drawn: Tensor, step: int) -> bool:
         """Marks rows that drew a stop token at this step or are complete; whether any goes on."""
-        before = self._going.clone()
-        if len(self._tokens):
-            self._going &= ~torch.isin(drawn, self._tokens)
-        self._going &= self._steps[self.held] > step + 1
-        self.ended = (before & ~self._going).nonzero().squeeze(1)
-        return bool(self._going.any())
+        # At most steps no row ends, and lists of a few tokens are compared faster than tensors.
+        stopped = bool(self._stop) and not self._stop.isdisjoint(drawn.tolist())
+        if not stopped and step + 1 < self._next_complete:
+            self.ended = self.ended[:0]
+            return True
+        going = self._going & (self._steps[self.held] > step + 1)
+        if stopped:
+            going &= ~torch.isin(drawn, self._tokens)
+        self.ended = (self._going & ~going).nonzero().squeeze(1)
+        self._going = going
+        left = self._steps[self.held][going]
+        if not len(left):
+            return False
+        self._next_complete = int(left.min())
+        self._all_go_on = len(left) == self._batch
+        return True
 
     def drop(self) -> Tensor | None:
         """The held rows to keep, where dropping the others is worth it; they are held from now."""
+        if not len(self.ended):
+            return None
         kept = self._going.nonzero().squeeze(1)
         if len(kept) > (1 - _WORTH_DROPPING) * len(self._going):
             return None

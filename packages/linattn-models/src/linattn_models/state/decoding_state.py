@@ -151,6 +151,7 @@ class DecodingState:
 
         Raises:
             FileNotFoundError: no such file.
+            IsADirectoryError: a directory.
             ValueError: a file that is damaged, or that holds something else.
         """
         content = read_state_file(Path(file))

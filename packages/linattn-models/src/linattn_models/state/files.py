@@ -50,8 +50,12 @@ def read_state_file(file: Path) -> StateContent:
 
     Raises:
         FileNotFoundError: no such file.
+        IsADirectoryError: a directory.
         ValueError: a file that is damaged, or that holds something else.
     """
+    if file.is_dir():
+        advice = "pass the file inside it; a folder of a model is read by linattn_models.load"
+        raise IsADirectoryError(expected(str(file), _WHOLE, "a directory", advice))
     if not file.is_file():
         raise FileNotFoundError(f"{file} does not exist; expected {_WHOLE}.")
     tensors, metadata = _read(file)

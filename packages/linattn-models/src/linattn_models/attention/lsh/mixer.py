@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from linattn_core.errors import expected
 from linattn_models.attention.base import Mixer
 from linattn_models.attention.config import Lsh
 from linattn_models.attention.lsh.functional import draw_rotations, lsh_attention
@@ -32,8 +33,13 @@ class LshMixer(Mixer):
         rotations = draw_rotations(attention.rounds, num_heads, head_dim, attention.buckets)
         self.register_buffer("rotations", rotations)
 
-    def attend(self, query: Tensor, value: Tensor, lengths: Tensor | None) -> Tensor:
+    def attend(
+        self, query: Tensor, value: Tensor, lengths: Tensor | None, mask: Tensor | None = None
+    ) -> Tensor:
         """(B, H, N, D) twice -> (B, H, N, D) in O(N log N)."""
+        if mask is not None:
+            advice = "pad on the right and pass key_lengths"
+            raise ValueError(expected("attn_mask", "None for LSH attention", "a mask", advice))
         rotations = torch.randn_like(self.rotations) if self.training else self.rotations
         return lsh_attention(
             query,
