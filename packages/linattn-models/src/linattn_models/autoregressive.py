@@ -17,6 +17,7 @@ from linattn_models.config import TransformerConfig
 from linattn_models.decoding import Generation
 from linattn_models.heads import Categorical, Head, MixtureOfLogistics, head_from_dict
 from linattn_models.heads.base import Drawn, check_sequences, check_step_shape, check_tokens
+from linattn_models.likelihood import Likelihood
 from linattn_models.positions import Positions
 from linattn_models.state import (
     DecodingState,
@@ -36,7 +37,7 @@ DEFAULT_POSITIONS = 4096
 _MOST_POSITIONS = 1 << 17
 
 
-class AutoregressiveTransformer(Generation, nn.Module):
+class AutoregressiveTransformer(Generation, Likelihood, nn.Module):
     """p(tokens) = prod_i p(tokens[i] | tokens[:i]), with a causal transformer and an output head.
 
     The input of position i is the vector of token i - 1 (at position 0 a learned start vector) plus
@@ -110,47 +111,6 @@ class AutoregressiveTransformer(Generation, nn.Module):
         check_sequences(self.head, tokens, 1, self.longest)
         vectors = self._enter(tokens[:, :-1])
         return cast(Tensor, self.output(self.transformer(vectors)))
-
-    def log_probs(self, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """log p of every token given those before it, all in parallel.
-
-        Args:
-            tokens: (B, N) int64, or (B, N, 3).
-            lengths: (B,) int in 0..N, each sequence's own length; all N by default. What stands
-                beyond it is ignored, whatever it is (-1 after a stop token, say).
-
-        Returns:
-            (B, N) nats, the sum over channels; 0 beyond a sequence's length.
-
-        Raises:
-            ValueError, TypeError: another shape, dtype, length or value.
-        """
-        if lengths is None:
-            return -self.head.negative_log_likelihood(self(tokens), tokens)
-        lengths_within("lengths", lengths, *tokens.shape[:2])
-        positions = torch.arange(tokens.shape[1], device=tokens.device)
-        beyond = positions >= lengths.to(tokens.device).unsqueeze(1)  # (B, N)
-        known = tokens.masked_fill(beyond.view(*beyond.shape, *[1] * (tokens.ndim - 2)), 0)
-        return self.log_probs(known).masked_fill(beyond, 0.0)
-
-    def loss(self, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """The mean of -log p in nats per dimension (token and channel), a scalar.
-
-        Divide by log(2) for bits per dimension.
-
-        Args:
-            tokens, lengths: as for `log_probs`; tokens beyond the lengths do not count.
-
-        Raises:
-            ValueError, TypeError: as for `log_probs`, or lengths that are all 0.
-        """
-        total = -self.log_probs(tokens, lengths)
-        if lengths is None:
-            return total.mean() / self.head.channels
-        count = lengths.sum().to(total.device)
-        if not count:
-            raise ValueError(expected("lengths", "one token at least", "none"))
-        return total.sum() / (count * self.head.channels)
 
     def predict_next(self, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
         """The head's parameters for the token after each prompt, by running all its tokens.

@@ -231,6 +231,15 @@ class Transformer(nn.Module):
         state = DecodingState(tuple(layers), cursor.advanced(), state.max_length)
         return cast(Tensor, self.norm(x)), state
 
+    def check_state(self, state: DecodingState) -> None:
+        """Refuses a state of another model, dtype or device.
+
+        Raises:
+            ValueError: with what was expected and what came.
+            TypeError: no DecodingState.
+        """
+        check_fits(state, self.initial_state(1, max_length=1))
+
     def describe(self) -> DecoderDescription:
         """The model for a backend that compiles whole steps of vectors.
 
@@ -286,15 +295,6 @@ class Transformer(nn.Module):
             batches = [sums.s.shape[0] for sums in memory]
             raise ValueError(expected("memory", wanted, f"sums for {batches} sequences", advice))
         return memory
-
-    def check_state(self, state: DecodingState) -> None:
-        """Refuses a state of another model, dtype or device.
-
-        Raises:
-            ValueError: with what was expected and what came.
-            TypeError: no DecodingState.
-        """
-        check_fits(state, self.initial_state(1, max_length=1))
 
     def _continued(self, state: DecodingState, batch: int, max_length: int | None) -> DecodingState:
         """A state to go on from, with the room asked for."""

@@ -120,7 +120,7 @@ class Filters:
         if self.min_p:
             least = logits.amax(-1, keepdim=True) + temperature * math.log(self.min_p)
             failed |= own < least
-        return failed.squeeze(1).nonzero().squeeze(1)
+        return failed.nonzero()[:, 0]
 
 
 def nucleus(probabilities: Tensor, top_p: float) -> Tensor:

@@ -1,0 +1,60 @@
+"""How likely sequences are under a model of tokens, and the loss to train it by."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from linattn_core.errors import expected
+from linattn_models.heads import Head
+from linattn_models.validation import lengths_within
+
+
+class Likelihood:
+    """Gives a module from tokens (B, N) to a head's parameters (B, N, P) its likelihoods."""
+
+    head: Head
+
+    def log_probs(self, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """log p of every token given those before it, all in parallel.
+
+        Args:
+            tokens: (B, N) int64, or (B, N, 3).
+            lengths: (B,) int in 0..N, each sequence's own length; all N by default. What stands
+                beyond it is ignored, whatever it is (-1 after a stop token, say).
+
+        Returns:
+            (B, N) nats, the sum over channels; 0 beyond a sequence's length.
+
+        Raises:
+            ValueError, TypeError: another shape, dtype, length or value.
+        """
+        if lengths is None:
+            parameters = cast(Any, self)(tokens)
+            return -self.head.negative_log_likelihood(parameters, tokens)
+        lengths_within("lengths", lengths, *tokens.shape[:2])
+        positions = torch.arange(tokens.shape[1], device=tokens.device)
+        beyond = positions >= lengths.to(tokens.device).unsqueeze(1)  # (B, N)
+        known = tokens.masked_fill(beyond.view(*beyond.shape, *[1] * (tokens.ndim - 2)), 0)
+        return self.log_probs(known).masked_fill(beyond, 0.0)
+
+    def loss(self, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """The mean of -log p in nats per dimension (token and channel), a scalar.
+
+        Divide by log(2) for bits per dimension.
+
+        Args:
+            tokens, lengths: as for `log_probs`; tokens beyond the lengths do not count.
+
+        Raises:
+            ValueError, TypeError: as for `log_probs`, or lengths that are all 0.
+        """
+        total = -self.log_probs(tokens, lengths)
+        if lengths is None:
+            return total.mean() / self.head.channels
+        count = lengths.sum().to(total.device)
+        if not count:
+            raise ValueError(expected("lengths", "one token at least", "none"))
+        return total.sum() / (count * self.head.channels)
