@@ -21,7 +21,7 @@ from linattn_models.state import DecodingState
 from linattn_models.validation import at_least
 
 METHODS = ("auto", "stateful", "rerun")
-# Tokens of a stream that nobody ends: centuries.
+# Tokens of a stream without a length: more than anyone draws.
 ENDLESS = 1 << 48
 
 P = ParamSpec("P")

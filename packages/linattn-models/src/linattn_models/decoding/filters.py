@@ -62,14 +62,14 @@ class Filters:
         logits = self._top(logits)
         if self._nucleus is None and not self.min_p:
             return logits
-        probabilities = torch.softmax(_heated(logits, temperature), dim=-1)
+        probabilities = torch.softmax(_at_temperature(logits, temperature), dim=-1)
         return logits.masked_fill(probabilities < self._least(probabilities), -torch.inf)
 
     def redraw(self, head: Drawn, logits: Tensor, draw: Draw, tokens: Tensor) -> Tensor:
         """The tokens (B,) that a draw takes where it drew `tokens` without filters.
 
         A draw ranks all tokens of a row and takes the first; a filtered one takes the first that
-        passes. Whether a token passes is cheaper to know than which do, and most do.
+        passes. To check one token costs less than to find all that pass, and most pass.
 
         Args:
             logits: (B, V).
@@ -115,7 +115,7 @@ class Filters:
         own = logits.gather(1, tokens.unsqueeze(1))  # (B, 1)
         failed = own == -torch.inf
         if self._nucleus is not None:
-            probabilities = torch.softmax(_heated(logits, temperature), dim=-1)
+            probabilities = torch.softmax(_at_temperature(logits, temperature), dim=-1)
             failed |= _mass(probabilities, logits <= own) >= self._nucleus
         if self.min_p:
             least = logits.amax(-1, keepdim=True) + temperature * math.log(self.min_p)
@@ -167,7 +167,7 @@ def _mass(probabilities: Tensor, left_out: Tensor) -> Tensor:
     return probabilities.masked_fill_(left_out, 0).sum(-1, keepdim=True)
 
 
-def _heated(logits: Tensor, temperature: float) -> Tensor:
+def _at_temperature(logits: Tensor, temperature: float) -> Tensor:
     return logits if temperature == 1 else logits / temperature
 
 
