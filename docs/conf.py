@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import docutils.nodes
+import jupyter_cache
 import latex2mathml.converter
 
 DOCS = Path(__file__).parent
@@ -107,8 +108,14 @@ def mathml(display: str) -> Any:
     return visit, None
 
 
+def open_cache(app: Any) -> None:
+    """Makes the database of executed guides before the processes of `--jobs` share it."""
+    jupyter_cache.get_cache(nb_execution_cache_path).list_cache_records()
+
+
 def setup(app: Any) -> None:
     """Called by Sphinx."""
+    app.connect("builder-inited", open_cache)
     app.add_html_math_renderer("mathml", mathml("inline"), mathml("block"))
     app.connect("include-read", relink_included)
     app.connect("source-read", relink_page)
