@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import docutils.nodes
-import jupyter_cache
 import latex2mathml.converter
+from jupyter_cache import get_cache
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
@@ -110,7 +110,7 @@ def mathml(display: str) -> Any:
 
 def open_cache(app: Any) -> None:
     """Makes the database of executed guides before the processes of `--jobs` share it."""
-    jupyter_cache.get_cache(nb_execution_cache_path).list_cache_records()
+    get_cache(nb_execution_cache_path).list_cache_records()
 
 
 def setup(app: Any) -> None:

@@ -28,6 +28,7 @@ def test_gains_are_those_of_the_tables(crossover: dict[str, Any]) -> None:
     (points,) = crossover["gains"]("lengths").values()
     document = (FIGURES.parent / "results" / "lengths" / "results.md").read_text()
 
-    rows = re.findall(r"^\| ([\d,]+) \|.* (\d+\.\d\d) \|(?: [\d.-]+ \|){5}$", document, re.MULTILINE)
+    row = re.compile(r"^\| ([\d,]+) \|.* (\d+\.\d\d) \|(?: [\d.-]+ \|){5}$", re.MULTILINE)
+    rows = row.findall(document)
     tabled = {int(length.replace(",", "")): float(gain) for length, gain in rows}
     assert {length: pytest.approx(gain, rel=0.01) for length, gain in points} == tabled
