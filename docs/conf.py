@@ -7,6 +7,7 @@ copied; their links are turned into links of the site. Guides in notebook form a
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 import re
 from pathlib import Path
@@ -14,9 +15,11 @@ from typing import Any
 
 import docutils.nodes
 import latex2mathml.converter
+from jupyter_cache import get_cache
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
+DOCUMENTED = ("linattn_models.training", "linattn_models.huggingface")  # they import the others
 
 project = "linattn"
 author = "the authors of linattn"
@@ -107,8 +110,16 @@ def mathml(display: str) -> Any:
     return visit, None
 
 
+def prepare(app: Any) -> None:
+    """What the processes of `--jobs` share: the database of executed guides, and the packages."""
+    get_cache(nb_execution_cache_path).list_cache_records()
+    for module in DOCUMENTED:
+        importlib.import_module(module)
+
+
 def setup(app: Any) -> None:
     """Called by Sphinx."""
+    app.connect("builder-inited", prepare)
     app.add_html_math_renderer("mathml", mathml("inline"), mathml("block"))
     app.connect("include-read", relink_included)
     app.connect("source-read", relink_page)
