@@ -37,10 +37,10 @@ class Limits:
     """Rates that no method can exceed here.
 
     Args:
-        gemm_float32, gemm_bfloat16: operations a second (a multiply and an add are two); None on a
-            processor without instructions for bfloat16.
-        copy_bandwidth: bytes a second, read and written both counted.
-        fma_float32: operations a second of fused multiply-adds on numbers in registers; None on a
+        gemm_float32, gemm_bfloat16: operations per second (a multiply and an add are two); None on
+            a processor without instructions for bfloat16.
+        copy_bandwidth: bytes per second, read and written both counted.
+        fma_float32: operations per second of fused multiply-adds on numbers in registers; None on a
             GPU and without linattn-cpu.
     """
 
@@ -95,12 +95,7 @@ def measure_limits(settings: Settings) -> Limits:
     samples, _ = interleave(samplers, seconds=seconds, rounds=ROUNDS)
     # The best, not the median: a limit is what the machine can do when nothing disturbs it.
     rates = {name: amount / min(samples[name]) for name, (amount, _) in work.items()}
-    return Limits(
-        gemm_float32=rates["gemm_float32"],
-        gemm_bfloat16=rates.get("gemm_bfloat16"),
-        copy_bandwidth=rates["copy_bandwidth"],
-        fma_float32=rates.get("fma_float32"),
-    )
+    return Limits(**{"gemm_bfloat16": None, **rates})
 
 
 def _fused_multiply_adds() -> Callable[[int, int], int] | None:

@@ -15,7 +15,7 @@ from torch import Tensor
 ROWS = 16
 HEADS = 8
 EPS = 1e-6
-# Largest error over largest magnitude. They guard against a wrong result, not for the last digits:
+# Largest error over largest magnitude. They catch wrong results, not the loss of a digit:
 # tests/contract holds every backend to the budgets of the project.
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 3e-2, torch.float16: 1e-2}
 

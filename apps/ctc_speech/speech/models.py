@@ -102,7 +102,7 @@ def load_run(folder: Path, average: int = 1) -> TrainedRun:
 
 
 def newest_checkpoints(run: RunFolder, count: int) -> list[Path]:
-    """So many checkpoints of a run, the oldest first.
+    """The newest `count` checkpoints of a run, the oldest first.
 
     Raises:
         ValueError: there are fewer.

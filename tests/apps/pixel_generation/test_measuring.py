@@ -88,7 +88,7 @@ def test_the_table_has_gains_and_dashes() -> None:
     ]
     assert benchmark_table(outcomes, {"linear": 0.644}) == (
         "| attention | bits/dim | images/s | batch |  gain | s for one image |  gain "
-        "| bytes of state an image |\n"
+        "| bytes of state per image |\n"
         "| --------- | -------: | -------: | ----: | ----: | --------------: | ----: "
         "| ----------------------: |\n"
         "| linear    |    0.644 |    ~50.0 | 1,024 |  100x |           0.250 | 8.00x "

@@ -21,6 +21,7 @@ from linattn_models.training.compare import (  # noqa: E402
     copy_records,
     measure_memory,
     measure_updates,
+    publish,
     recorded_times,
     require_run,
     run_summary,
@@ -39,7 +40,7 @@ from linattn_models.training.metrics import (  # noqa: E402
     points,
 )
 from linattn_models.training.run import train  # noqa: E402
-from linattn_models.training.run_folder import RunFolder  # noqa: E402
+from linattn_models.training.run_folder import RunFolder, write_json  # noqa: E402
 from linattn_models.training.runtime import environment, is_main_process  # noqa: E402
 from linattn_models.training.script import (  # noqa: E402
     parse_flags,
@@ -72,6 +73,7 @@ __all__ = [
     "plot_panels",
     "points",
     "preset_flags",
+    "publish",
     "recorded_times",
     "require_at_least",
     "require_run",
@@ -81,4 +83,5 @@ __all__ = [
     "trained_run",
     "updates_within",
     "with_steps",
+    "write_json",
 ]

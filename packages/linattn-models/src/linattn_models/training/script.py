@@ -109,7 +109,7 @@ def run_script(main: Callable[[], object]) -> NoReturn:
     A ValueError or OSError, or a lack of memory, becomes one sentence on stderr; with
     LINATTN_DEBUG=1 in the environment the traceback comes before it. Any other exception is a bug
     and keeps its traceback. A warning is its sentence alone. Ctrl-C raises KeyboardInterrupt from
-    here on, whatever handled it while the script was imported.
+    here on, even where the script handled it otherwise during its imports.
     """
     warnings.formatwarning = lambda message, *_: f"warning: {message}\n"
     try:
