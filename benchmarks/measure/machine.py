@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import importlib.metadata
@@ -87,24 +88,18 @@ def measure_limits(settings: Settings) -> Limits:
     }
     if settings.device == "cuda" or FAST_BFLOAT16 & cpu_flags():
         work["gemm_bfloat16"] = product, partial(torch.matmul, *numbers.bfloat16())
-    if settings.device == "cpu" and (fused := _fused_multiply_adds()) is not None:
-        call = partial(fused, settings.threads, FUSED_STEPS)
-        work["fma_float32"] = call(), call
+    if settings.device == "cpu":
+        with contextlib.suppress(ImportError):  # without linattn-cpu
+            from linattn_cpu import _native
+
+            call = partial(_native.fused_multiply_adds, settings.threads, FUSED_STEPS)
+            work["fma_float32"] = call(), call
     timed, seconds = stopwatch(settings.device), 0.1 if settings.quick else SECONDS
     samplers = {name: partial(sample, call, timed, 0) for name, (_, call) in work.items()}
     samples, _ = interleave(samplers, seconds=seconds, rounds=ROUNDS)
     # The best, not the median: a limit is what the machine can do when nothing disturbs it.
     rates = {name: amount / min(samples[name]) for name, (amount, _) in work.items()}
-    return Limits(**{"gemm_bfloat16": None, **rates})
-
-
-def _fused_multiply_adds() -> Callable[[int, int], int] | None:
-    """linattn-cpu's loop of multiply-adds: (threads, steps) -> operations; None without it."""
-    try:
-        from linattn_cpu import _native
-    except ImportError:
-        return None
-    return _native.fused_multiply_adds
+    return Limits(gemm_bfloat16=rates.pop("gemm_bfloat16", None), **rates)
 
 
 def describe_machine(settings: Settings) -> Machine:
