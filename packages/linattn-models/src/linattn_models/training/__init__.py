@@ -18,6 +18,7 @@ if _missing:
 
 from linattn_models.training.averaging import average_weights  # noqa: E402
 from linattn_models.training.compare import (  # noqa: E402
+    app_config,
     copy_records,
     measure_memory,
     measure_updates,
@@ -60,6 +61,7 @@ __all__ = [
     "TrainingData",
     "TrainingFlags",
     "adamw_flags",
+    "app_config",
     "average_weights",
     "copy_records",
     "environment",

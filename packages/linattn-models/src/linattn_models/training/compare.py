@@ -79,10 +79,29 @@ def run_summary(run: RunFolder, app: str) -> dict[str, Any]:
     Raises:
         ValueError: if it has not, or is a run of another application.
     """
-    summary = run.summary()
-    if summary.get("app") != app:
-        raise ValueError(expected(str(run.path), f"a run of {app}", f"one of {summary.get('app')}"))
-    return summary
+    return _of_app(run.summary(), run, app)
+
+
+def app_config(run: RunFolder, app: str, names: Collection[str]) -> dict[str, Any]:
+    """The `config.json` of a run of `app`.
+
+    Args:
+        names: the values that must be in it.
+
+    Raises:
+        ValueError: the run is of another application, or a value is missing.
+    """
+    config = _of_app(run.config(), run, app)
+    if absent := sorted(set(names) - config.keys()):
+        raise ValueError(expected(str(run.config_file), ", ".join(absent), "none in it"))
+    return config
+
+
+def _of_app(record: dict[str, Any], run: RunFolder, app: str) -> dict[str, Any]:
+    if record.get("app") != app:
+        got = f"one of {shown(record.get('app'))}"
+        raise ValueError(expected(str(run.path), f"a run of {app}", got))
+    return record
 
 
 def copy_records(run: RunFolder, folder: Path) -> None:
