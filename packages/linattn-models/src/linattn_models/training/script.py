@@ -194,11 +194,11 @@ def _wrapped(line: str) -> str:
     """A paragraph of the description, or the help of a flag in its column."""
     if not line.startswith(" "):
         return textwrap.fill(line, _WIDTH)
-    flag = re.match(rf"  --?\w.*?  +| {{{_DEEPEST},}} ", line)
+    flag = re.match(rf"  \S.*?  +| {{{_DEEPEST},}} ", line)
     if flag is None:
         return line
     return textwrap.fill(
-        line[flag.end() :],
+        line[flag.end() :].removesuffix(" (default: )"),
         shutil.get_terminal_size().columns,
         initial_indent=flag[0],
         subsequent_indent=" " * flag.end(),
