@@ -5,22 +5,24 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
 from tqdm import tqdm
 
-from benchmarks.isolated import Measure, isolated, isolated_limits
-from benchmarks.measure.cases import Case, Registry, Settings, registry
-from benchmarks.measure.machine import describe_machine, measure_limits
-from benchmarks.measure.processes import HOUR
+import benchmarks.cases  # noqa: F401  (registers the cases)
+from benchmarks.measure.cases import Case, NotMeasured, Registry, Settings, registry
+from benchmarks.measure.machine import Limits, describe_machine, measure_limits
+from benchmarks.measure.processes import HOUR, apart
 from benchmarks.measure.results import NOT_CORRECT, RAISED, CaseResult, MethodResult
-from benchmarks.measure.runner import measured
+from benchmarks.measure.runner import measured, unmeasured
 from benchmarks.report.document import QUICK, Document, Run, read, to_markdown, write
 from linattn_core.errors import expected
 
 RESULTS = Path("docs") / "results"
+Measure = Callable[[Case, Settings, Limits], CaseResult]
 
 
 def main(
@@ -46,7 +48,9 @@ def main(
     settings = Settings(options.quick, options.peers, options.threads, options.device)
     torch.set_num_threads(settings.threads)
     folder = options.out or (None if options.quick else RESULTS)
-    measure = measure or (measured if options.quick else isolated(options.case_seconds))
+    measure = measure or (
+        measured if options.quick else partial(isolated, seconds=options.case_seconds)
+    )
     order = [case.name for case in cases if case.device == settings.device]
     results = _measure_all(chosen, order, settings, folder, measure)
     return int(any(_broken(method) for result in results for method in result.methods))
@@ -70,7 +74,7 @@ def _measure_all(
             earlier = tuple(r for r in results if case.series and r.case.series == case.series)
             result = measure(case, dataclasses.replace(settings, earlier=earlier), limits)
             results.append(result)
-            _tell_faults(result)
+            _report_faults(result)
             document = documents.get(case.theme) or _started(case.theme, settings, folder)
             documents[case.theme] = document = document.updated(run, result, order)
             if folder is not None:
@@ -80,6 +84,24 @@ def _measure_all(
     return results
 
 
+def isolated(case: Case, settings: Settings, limits: Limits, *, seconds: float) -> CaseResult:
+    """Measures a case in a process of its own, so that others go on if it crashes or hangs."""
+    asked = (case.name, settings, limits)
+    try:
+        return apart(_named, *asked, threads=settings.threads, seconds=seconds)
+    except NotMeasured as reason:
+        return unmeasured(case, f"not measured: {reason}")
+
+
+def _named(name: str, settings: Settings, limits: Limits) -> CaseResult:
+    return measured(registry.named(name, settings.device), settings, limits)
+
+
+def isolated_limits(settings: Settings) -> Limits:
+    """Measures the machine's limits in a process of its own, which leaves a GPU to the cases."""
+    return apart(measure_limits, settings, threads=settings.threads)
+
+
 def _started(theme: str, settings: Settings, folder: Path | None) -> Document:
     """The document so far; a quick run starts with nothing, so that it mixes with nothing."""
     if folder is None or settings.quick:
@@ -87,7 +109,7 @@ def _started(theme: str, settings: Settings, folder: Path | None) -> Document:
     return read(folder, theme, settings.device)
 
 
-def _tell_faults(result: CaseResult) -> None:
+def _report_faults(result: CaseResult) -> None:
     for method in result.methods:
         if method.status == NOT_CORRECT or method.status.startswith(RAISED):
             detail = f": {method.detail}" if method.detail else ""

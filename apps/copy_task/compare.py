@@ -4,7 +4,7 @@
     python apps/copy_task/compare.py --preset smoke         seconds
 
 Into --out go curves.png (the loss over updates, and over time), table.md, and a run folder for each
-attention. A comparison that was stopped goes on when the same command is given again with --resume.
+attention. A comparison that was stopped continues with the same command and --resume.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from linattn_models.training import (
     Panel,
     Points,
     RunFolder,
-    copy_records,
     figure,
     markdown_table,
     plot_panels,
     points,
     preset_flags,
+    publish,
     require_run,
     run_script,
     trained_run,
@@ -54,7 +54,7 @@ class Flags:
     publish: Path | None = None
     """Folder that gets a copy without the weights, such as docs/results/copy_task."""
     resume: bool = False
-    """Keep the runs that have ended, go on with one that was stopped."""
+    """Keep the runs that have ended, and continue one that was stopped."""
 
 
 def main() -> None:
@@ -75,11 +75,11 @@ def main() -> None:
         trained_run(run.path, train, settings)
     print(f"\n{write_comparison(runs, out)}\nTable, picture and runs are in {out}.")
     if flags.publish is not None:
-        publish(runs, out, flags.publish)
+        publish(out, flags.publish, ("curves.png", "table.md"), runs.values())
 
 
 def require_startable(run: RunFolder, settings: Mapping[str, object], *, resume: bool) -> None:
-    """Refuses a run that is there already, unless it is to go on with the same settings."""
+    """Refuses a run that is there already, unless it is resumed with the same settings."""
     if run.holds_run() and not resume:
         advice = "give --resume to keep it, or another --out"
         raise ValueError(expected(str(run.path), "a folder without a run", "one with", advice))
@@ -93,19 +93,11 @@ def write_comparison(runs: Mapping[Attention, RunFolder], out: Path) -> str:
     plot_panels(
         out / "curves.png",
         [loss_panel(runs, "step", "updates"), loss_panel(runs, "seconds", "seconds of training")],
-        ylabel="cross-entropy, nats a symbol",
+        ylabel="cross-entropy, nats per symbol",
         log_scale=True,
     )
     replace_file(out / "table.md", text.encode())
     return text
-
-
-def publish(runs: Mapping[Attention, RunFolder], out: Path, folder: Path) -> None:
-    """Copies the picture, the table and the runs' records, without weights, to `folder`."""
-    for file in ("curves.png", "table.md"):
-        replace_file(folder / file, (out / file).read_bytes())
-    for attention, run in runs.items():
-        copy_records(run, folder / attention)
 
 
 def loss_panel(runs: Mapping[Attention, RunFolder], over: str, xlabel: str) -> Panel:
@@ -121,7 +113,7 @@ def loss_panel(runs: Mapping[Attention, RunFolder], over: str, xlabel: str) -> P
 
 def table(summaries: Mapping[Attention, dict[str, Any]]) -> str:
     """A row for each attention."""
-    header = ["attention", "updates", "parameters", "s of training", "held out: nats a symbol"]
+    header = ["attention", "updates", "parameters", "s of training", "held out: nats per symbol"]
     header += ["symbols right", "whole copies right"]
     return markdown_table(header, [_row(name, values) for name, values in summaries.items()])
 

@@ -4,9 +4,9 @@
     python apps/copy_task/train.py --preset smoke           seconds
     python apps/copy_task/train.py --attention softmax
 
-The flags override the preset's values. A run is a folder: config.json, metrics.jsonl,
-summary.json, checkpoints, and a picture, curve.png. Stopped or killed, it goes on where it was when
-the same command is given again with --resume.
+Every default is the preset's. A run is a folder: config.json, metrics.jsonl, summary.json,
+checkpoints, and a picture, curve.png. A run that was stopped or killed continues with the same
+command and --resume.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Flags:
     out: Path | None = None
     """Run folder; runs/copy_task/ATTENTION-PRESET if not given."""
     resume: bool = False
-    """Go on with the run in --out from its newest checkpoint."""
+    """Continue the run in --out from its newest checkpoint."""
 
 
 def main() -> None:
@@ -58,9 +58,9 @@ def report(summary: dict[str, Any], out: Path) -> None:
     """Prints the numbers."""
     metrics = summary["metrics"]
     print(f"{summary['attention']} attention, in {out}")
-    print(f"  {metrics['loss']:.5f} nats a copied symbol on held-out sequences")
+    print(f"  {metrics['loss']:.5f} nats per copied symbol on held-out sequences")
     print(f"  {metrics['accuracy']:.2%} of symbols right,", end=" ")
-    print(f"{metrics['sequence_accuracy']:.1%} of copies without a fault")
+    print(f"{metrics['sequence_accuracy']:.1%} of copies without an error")
     print(f"  {summary['parameters']:,} parameters, {summary['steps']:,} steps,", end=" ")
     print(f"{summary['train_seconds']:.0f} s of training")
 

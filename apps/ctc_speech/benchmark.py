@@ -1,10 +1,10 @@
-"""Seconds an epoch at the paper's shape, and what an update costs as utterances grow.
+"""Seconds per epoch at the paper's shape, and the cost of an update by the length of utterances.
 
     python apps/ctc_speech/benchmark.py
     python apps/ctc_speech/benchmark.py --lengths 200 800 2400 --rounds 5
 
 The models of the paper's table 3, with random weights: 9 layers on each frame of audio, without
-convolutions. Their input is noise, 800 frames an utterance on average and 2,400 at most; an update
+convolutions. Their input is noise, 800 frames per utterance on average and 2,400 at most; an update
 is a batch's forward and backward pass and the optimizer's step. An epoch is WSJ's 37,416
 utterances. For the curves every update has about --frames frames, in fewer utterances the longer
 they are. Each model has a process of its own, the processes take turns, and times are medians over
@@ -13,14 +13,10 @@ the rounds; what cannot be measured has a dash, and the reason below the table.
 
 from __future__ import annotations
 
-if __name__ == "__main__":  # importing torch takes seconds, in which Ctrl-C is one line too
-    import os
-    import signal
-
-    signal.signal(signal.SIGINT, lambda *_: (os.write(2, b"interrupted\n"), os._exit(130)))
+if __name__ == "__main__":
+    import speech.interruption  # noqa: F401  (before torch)
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -30,7 +26,13 @@ from tqdm import tqdm
 
 from linattn_core.errors import expected
 from linattn_models.files import replace_file
-from linattn_models.training import parse_flags, plot_panels, require_at_least, run_script
+from linattn_models.training import (
+    parse_flags,
+    plot_panels,
+    require_at_least,
+    run_script,
+    write_json,
+)
 from speech.costs import benchmark_document, cost_panels
 from speech.measuring import Cost, Worker, costs, feature_speed, typical_lengths, where_it_runs
 from speech.models import APP
@@ -48,9 +50,9 @@ class Flags:
     attentions: tuple[Attention, ...] = ATTENTIONS
     """What is timed; lstm is the Bi-LSTM."""
     batch_size: int = 4
-    """Utterances of an update, for seconds an epoch."""
+    """Utterances of an update, for the seconds per epoch."""
     batches: int = 6
-    """Batches that stand for an epoch, from short utterances to long ones."""
+    """Batches that represent an epoch, from short utterances to long ones."""
     lengths: tuple[int, ...] = LENGTHS
     """Frames of an utterance, for the curves."""
     frames: int = 10_000
@@ -85,7 +87,7 @@ def main(flags: Flags) -> None:
         "curve": as_json(flags.attentions, curve, of_curve),
     }
     text = benchmark_document(record)
-    replace_file(flags.out / "benchmark.json", (json.dumps(record, indent=2) + "\n").encode())
+    write_json(flags.out / "benchmark.json", record)
     replace_file(flags.out / "benchmark.md", text.encode())
     plot_panels(flags.out / "costs.png", cost_panels(record), log_scale=True)
     print(text)

@@ -1,7 +1,7 @@
 """What each model learns within an equal time: the paper's table 3 and figure 5.
 
     python apps/ctc_speech/compare.py --preset smoke                    seconds, synthetic speech
-    python apps/ctc_speech/compare.py --corpus an4 --data-dir DIR       40 minutes a model
+    python apps/ctc_speech/compare.py --corpus an4 --data-dir DIR       40 minutes per model
     python apps/ctc_speech/compare.py --corpus an4 --data-dir DIR --convolution --average 5
 
 First a few updates of each model are timed, in turn. Then each is trained for as many updates as
@@ -14,21 +14,23 @@ train.py made in these folders, with as many updates, are taken as they are.
 
 from __future__ import annotations
 
-if __name__ == "__main__":  # importing torch takes seconds, in which Ctrl-C is one line too
-    import os
-    import signal
-
-    signal.signal(signal.SIGINT, lambda *_: (os.write(2, b"interrupted\n"), os._exit(130)))
+if __name__ == "__main__":
+    import speech.interruption  # noqa: F401  (before torch)
 
 import dataclasses
-import json
 import math
 from pathlib import Path
 from typing import Any
 
 from linattn_core.errors import expected
 from linattn_models.files import replace_file
-from linattn_models.training import copy_records, parse_flags, require_at_least, run_script
+from linattn_models.training import (
+    parse_flags,
+    publish,
+    require_at_least,
+    run_script,
+    write_json,
+)
 from speech.comparison import Comparison, Variant, draw, results_of, variants
 from speech.corpora import BadInput, CorpusFlags, CorpusName
 from speech.models import APP
@@ -112,13 +114,10 @@ def main(flags: Flags) -> None:
         raise ValueError(expected(str(out), "a run that has ended", "none", "train first"))
     results = results_of(comparison, runs, timing, flags.average)
     draw(out / "curves.png", runs, timing)
-    replace_file(out / "results.json", (json.dumps(results, indent=2) + "\n").encode())
+    write_json(out / "results.json", results)
     replace_file(out / "results.md", comparison_document(results, flags.command()).encode())
     if flags.publish is not None:
-        for file in FILES:
-            replace_file(flags.publish / file, (out / file).read_bytes())
-        for name, run in runs.items():
-            copy_records(run, flags.publish / name)
+        publish(out, flags.publish, FILES, runs.values())
     print(f"\n{comparison_table(results)}\nTable, picture and runs are in {out}.")
 
 

@@ -8,22 +8,17 @@ Choose decoder and weights on the dev set (--split dev), and look at the test se
 
 from __future__ import annotations
 
-if __name__ == "__main__":  # importing torch takes seconds, in which Ctrl-C is one line too
-    import os
-    import signal
-
-    signal.signal(signal.SIGINT, lambda *_: (os.write(2, b"interrupted\n"), os._exit(130)))
+if __name__ == "__main__":
+    import speech.interruption  # noqa: F401  (before torch)
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
 from linattn_core.errors import expected
-from linattn_models.files import replace_file
-from linattn_models.training import parse_flags, require_at_least, run_script
+from linattn_models.training import parse_flags, require_at_least, run_script, write_json
 from speech.corpora import BadInput, Corpus, CorpusFlags
 from speech.decoding import Decoding, search
 from speech.measures import Errors, evaluated
@@ -33,7 +28,7 @@ from speech.training import held_out_speech
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Flags(CorpusFlags):
-    """Which run, on what, and how phones are found."""
+    """Which run, on what, and how phones are decoded."""
 
     run: Path
     """Folder of the run that train.py made."""
@@ -59,7 +54,7 @@ def main(flags: Flags) -> None:
         print(f"  {line}")
     if flags.out is not None:
         content = {**errors.metrics(), "phones": errors.phones, "confused": errors.confused}
-        replace_file(flags.out, (json.dumps(content, indent=2) + "\n").encode())
+        write_json(flags.out, content)
 
 
 def run_errors(run: TrainedRun, flags: Flags) -> Errors:

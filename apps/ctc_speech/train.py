@@ -11,11 +11,8 @@ command and --resume.
 
 from __future__ import annotations
 
-if __name__ == "__main__":  # importing torch takes seconds, in which Ctrl-C is one line too
-    import os
-    import signal
-
-    signal.signal(signal.SIGINT, lambda *_: (os.write(2, b"interrupted\n"), os._exit(130)))
+if __name__ == "__main__":
+    import speech.interruption  # noqa: F401  (before torch)
 
 import dataclasses
 from collections.abc import Sequence
@@ -82,7 +79,7 @@ def report(summary: dict[str, Any], out: Path) -> None:
     print(f"  {metrics['dev_phoneme_error_rate']:.2%} wrong on the dev set")
     print(f"  {summary['parameters']:,} parameters, {summary['steps']:,} steps,", end=" ")
     print(f"{summary['train_seconds']:.0f} s of training,", end=" ")
-    print(f"{metrics['seconds_per_epoch']:.1f} s an epoch")
+    print(f"{metrics['seconds_per_epoch']:.1f} s per epoch")
 
 
 if __name__ == "__main__":

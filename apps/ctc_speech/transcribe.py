@@ -4,17 +4,14 @@
     python apps/ctc_speech/transcribe.py --run RUN --n-best 5 --json FILE
     python apps/ctc_speech/transcribe.py --run RUN --pictures DIR FILE
 
-The first number of a line is the logarithm of the probability of its phones; below stands, of each
-phone of the best line, from when to when it lasts, and how sure the model is.
+Each line begins with the logarithm of the probability of its phones. Below are the phones of the
+best line, each with its start and end in seconds and the model's confidence.
 """
 
 from __future__ import annotations
 
-if __name__ == "__main__":  # importing torch takes seconds, in which Ctrl-C is one line too
-    import os
-    import signal
-
-    signal.signal(signal.SIGINT, lambda *_: (os.write(2, b"interrupted\n"), os._exit(130)))
+if __name__ == "__main__":
+    import speech.interruption  # noqa: F401  (before torch)
 
 import dataclasses
 import json
@@ -41,7 +38,7 @@ class Flags:
     average: int = 1
     """How many of the newest checkpoints the weights are the mean of."""
     n_best: int = 1
-    """How many different readings are given."""
+    """How many different transcripts are printed, the best first."""
     beam: int = 16
     """Prefixes that the search keeps."""
     lm: Path | None = None

@@ -6,11 +6,10 @@
 
 What an image costs does not depend on what the model has learned, so the weights are random unless
 --runs names trained runs; the table then has their bits per dimension too. One image at a time
-says how long somebody waits for it, a batch how many images a machine makes: each method is timed
-at its best batch size, which is searched within the memory that is free. Rerunning the prefix for
-each of 784 pixels would take most of an hour, so positions spread over the image are timed and the
-others interpolated: such figures have a ~. A method that cannot run has a dash, and the reason
-below the table.
+shows the latency, a batch the throughput: each method is timed at its best batch size, which is
+searched within the free memory. Rerunning the prefix for each of 784 pixels would take most of an
+hour, so positions spread over the image are timed and the others interpolated: such values have
+a ~. A method that cannot run has a dash, and the reason below the table.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ if __name__ == "__main__":
     import pixels.interruption  # noqa: F401  (before torch)
 
 import dataclasses
-import json
 import math
 from collections.abc import Collection, Sequence
 from functools import partial
@@ -32,7 +30,13 @@ from tqdm import tqdm
 from linattn_core.errors import expected
 from linattn_models import AutoregressiveTransformer
 from linattn_models.files import replace_file
-from linattn_models.training import RunFolder, parse_flags, require_at_least, run_script
+from linattn_models.training import (
+    RunFolder,
+    parse_flags,
+    require_at_least,
+    run_script,
+    write_json,
+)
 from pixels.datasets import blank
 from pixels.measuring import outcome_of, where_it_runs
 from pixels.methods import MethodName, methods_named
@@ -53,11 +57,11 @@ class Flags:
     runs: tuple[Path, ...] = ()
     """Trained runs, at most one for each attention, to measure in place of --shape."""
     batch: int | None = None
-    """Images side by side, beside one alone; the best number for each method if not given."""
+    """Images of a batch; the best number for each method if not given."""
     largest_batch: int | None = None
     """The largest batch of that search; 1,024, or 10,000 on a GPU, if not given."""
     position_seconds: float = 20.0
-    """No batch is tried of which a pixel is expected to take longer."""
+    """The longest time of one pixel; a batch that is expected to take longer is not tried."""
     positions: int = 9
     """Pixels timed of each image, spread over it."""
     whole: bool = False
@@ -103,7 +107,7 @@ def main(flags: Flags) -> None:
         "failures": {x.method.name: x.failure for x in outcomes if x.failure},
     }
     text = benchmark_report(record, outcomes, searched=flags.batch is None)
-    replace_file(out / "benchmark.json", (json.dumps(record, indent=2) + "\n").encode())
+    write_json(out / "benchmark.json", record)
     replace_file(out / "benchmark.md", text.encode())
     print(text)
 
@@ -131,7 +135,7 @@ def trained(
     runs = [load_run(folder) for folder in folders]
     names = [run.attention for run in runs]
     if len(set(names)) != len(names):
-        raise ValueError(expected("--runs", "one run an attention", ", ".join(names)))
+        raise ValueError(expected("--runs", "one run per attention", ", ".join(names)))
     datasets = [run.dataset for run in runs]
     if len(set(datasets)) != 1:
         raise ValueError(expected("--runs", "runs on one dataset", ", ".join(datasets)))

@@ -22,7 +22,6 @@ if __name__ == "__main__":
     import pixels.interruption  # noqa: F401  (before torch)
 
 import dataclasses
-import json
 import math
 from pathlib import Path
 from typing import Literal, get_args
@@ -39,6 +38,7 @@ from linattn_models.training import (
     run_script,
     run_summary,
     with_steps,
+    write_json,
 )
 from pixels.comparison import YLABEL, compare_attentions, curve
 from pixels.datasets import DatasetName, load
@@ -54,7 +54,7 @@ class Flags:
     runs: tuple[Path, ...] = ()
     """Folders of finished runs of train.py to compare, in place of training."""
     preset: Literal["smoke", "laptop", "paper"] = "laptop"
-    """smoke: seconds; laptop: minutes a run on two cores; paper: the paper's own numbers."""
+    """smoke: seconds; laptop: minutes per run on two cores; paper: the paper's own numbers."""
     dataset: DatasetName = "digits"
     """digits comes with scikit-learn; the others are read from --data-dir or downloaded."""
     data_dir: Path | None = None
@@ -68,7 +68,7 @@ class Flags:
     seconds: float | None = None
     """The equal time; what linear attention takes for --steps if not given."""
     rounds: int = 7
-    """Turns that each attention has while updates are timed."""
+    """Rounds in which the updates of each attention are timed."""
     seed: int = 0
     """Decides the weights at the start, the order of the images, and dropout."""
     out: Path | None = None
@@ -109,7 +109,7 @@ def of_attentions(flags: Flags) -> str:
     results = comparison.results()
     text = attention_report(results)
     comparison.draw(out / "curves.png")
-    replace_file(out / "results.json", (json.dumps(results, indent=2) + "\n").encode())
+    write_json(out / "results.json", results)
     replace_file(out / "table.md", text.encode())
     if flags.publish is not None:
         comparison.publish(out, flags.publish)

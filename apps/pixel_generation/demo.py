@@ -3,7 +3,7 @@
     python apps/pixel_generation/demo.py
 
 Both learn, for the same number of updates, to predict scikit-learn's 8x8 scans of digits pixel by
-pixel. Then both draw digits and complete halves of them, and the table says the cost of a pixel:
+pixel. Then both draw digits and complete halves of them, and the table shows the cost of a pixel:
 linear attention carries a state of fixed size from one pixel to the next, as an RNN does; softmax
 attention carries the keys and values of all pixels before, or runs them all again.
 
@@ -17,14 +17,20 @@ if __name__ == "__main__":
     import pixels.interruption  # noqa: F401  (before torch)
 
 import dataclasses
-import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 from linattn_models import AutoregressiveTransformer
 from linattn_models.files import replace_file
-from linattn_models.training import RunFolder, parse_flags, require_at_least, run_script
+from linattn_models.training import (
+    RunFolder,
+    parse_flags,
+    publish,
+    require_at_least,
+    run_script,
+    write_json,
+)
 from pixels.datasets import Images, load
 from pixels.measuring import measure, where_it_runs
 from pixels.models import APP
@@ -36,6 +42,7 @@ from pixels.training import train_model
 
 ATTENTIONS: tuple[Attention, ...] = ("linear", "softmax")
 PICTURES = ("samples", "completions")
+PUBLISHED = (*(f"{x}-{y}.png" for x in PICTURES for y in ATTENTIONS), "table.md", "results.json")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +54,7 @@ class Flags:
     steps: int | None = None
     """Updates of each model; fewer take less time and draw worse."""
     batch: int = 1_000
-    """Images made side by side where speed is measured, beside one alone."""
+    """Images of the batch whose speed is measured; one image alone is measured too."""
     positions: int = 17
     """Pixels of an image that are timed, of 64."""
     seed: int = 0
@@ -89,9 +96,9 @@ def main(flags: Flags) -> None:
     }
     text = demo_report(results, speeds, flags.batch)
     replace_file(flags.out / "table.md", text.encode())
-    replace_file(flags.out / "results.json", (json.dumps(results, indent=2) + "\n").encode())
+    write_json(flags.out / "results.json", results)
     if flags.publish is not None:
-        publish(flags.out, flags.publish)
+        publish(flags.out, flags.publish, PUBLISHED)
     print(f"\n{text}\nPictures, table and runs are in {flags.out}.")
 
 
@@ -112,13 +119,6 @@ def draw(flags: Flags, images: Images, recipe: Recipe, model: AutoregressiveTran
     samples, completions = (flags.out / f"{kind}-{name}.png" for kind in PICTURES)
     write_samples(samples, model, images, 64, label, draw=by_seed)
     write_completions(completions, model, images, recipe.layout, 10, 4, label, draw=by_seed)
-
-
-def publish(out: Path, folder: Path) -> None:
-    """Copies pictures and table, and no weights."""
-    pictures = [f"{kind}-{name}.png" for kind in PICTURES for name in ATTENTIONS]
-    for file in [*pictures, "table.md", "results.json"]:
-        replace_file(folder / file, (out / file).read_bytes())
 
 
 def say(words: str) -> None:

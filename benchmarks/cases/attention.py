@@ -95,7 +95,7 @@ def build(name: str, problem: Problem, settings: Settings) -> Operator:
     """Returns the operator of that name, made ready for the problem.
 
     Raises:
-        NotMeasured: when it belongs to a backend or a peer that is not here.
+        NotMeasured: its backend or library is not installed.
     """
     builders = {
         FAST_TRANSFORMERS: partial(_fast_transformers, problem, settings),
@@ -108,14 +108,19 @@ def build(name: str, problem: Problem, settings: Settings) -> Operator:
     return builders[name]()
 
 
+def require_backend(name: str) -> None:
+    """NotMeasured unless the backend is live."""
+    if name not in linattn_core.backends():
+        raise NotMeasured(f"no live backend {name!r}; python -m linattn_core.info tells more")
+
+
 def linear_rows(problem: Problem) -> Call:
     """The oracle of linear attention."""
     return lambda _, rows, q, k, v: oracle.linear_rows(q, k, v, rows, problem.causal)
 
 
 def _linear(backend: str, problem: Problem) -> Operator:
-    if backend not in linattn_core.backends():
-        raise NotMeasured(f"no live backend {backend!r}; python -m linattn_core.info tells more")
+    require_backend(backend)
     call = partial(
         linattn_core.linear_attention, is_causal=problem.causal, feature_map="elu", backend=backend
     )

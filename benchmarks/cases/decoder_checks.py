@@ -1,4 +1,4 @@
-"""What decodes is compared with the whole sequence in float64, before it is timed."""
+"""The checks of decoders: step by step against the whole sequence in float64."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from linattn_models import AutoregressiveTransformer, CompiledDecoder
 
 STEPS = "decoding by steps"
 # What the compiled decoder's parameters may differ from the float64 oracle's by, as largest error
-# over largest magnitude. Rounded weights are another model: the bounds are some five times what
-# this one was found to lose by them.
+# over largest magnitude. Rounded weights are another model: the bounds are about five times the
+# error that was measured with this one.
 TOLERANCE = {"float32": 1e-3, "bfloat16": 1e-2, "int8": 2e-2}
-# Of the tokens drawn inside the decoder: where two are all but equally near, rounding decides.
+# The share of tokens that may be drawn differently: rounding decides between near candidates.
 MOST_OTHER_DRAWS = 1e-3
 CHECKED_BATCH = 2
 

@@ -23,10 +23,11 @@ from linattn_models.state import Cursor
 LINEAR = "linear (eager)"
 STATEFUL_SOFTMAX, RERUN_SOFTMAX = "stateful softmax", "softmax rerunning the prefix"
 Check = Callable[[], str | None]
+Work = dict[str, Any]  # a method's least operations and bytes
 
 
 def compiled_name(weights: str) -> str:
-    """The name of the method that decodes by a compiled decoder with its weights kept so."""
+    """The name of the method: a compiled decoder that stores its weights in this format."""
     return f"linear (compiled, {weights})"
 
 
@@ -41,24 +42,24 @@ def stateful(
         positions: how many are timed, the others being interpolated; None times whole images.
     """
     model = task.model(attention, dtype)
-    check = partial(check_steps, model)
-    made = _generating(model, check, task, decoder="eager", steps=positions)
     limits = _limits(task, task.length) if attention == "linear" else {}
-    return dataclasses.replace(made, **limits)
+    check = partial(check_steps, model)
+    return _generating(model, check, task, limits, decoder="eager", steps=positions)
 
 
 def compiled(weights: str, task: Task) -> Method:
     """Generates whole images by a compiled decoder, whose packing of the weights is not timed."""
     model, decoder = _compiled(weights, task)
     check = partial(check_compiled, model, decoder, task.batch)
-    made = _generating(model, check, task, decoder=decoder)
-    return dataclasses.replace(made, **_limits(task, task.length, weights))
+    limits = _limits(task, task.length, weights)
+    return _generating(model, check, task, limits, decoder=decoder)
 
 
 def rerunning(task: Task, positions: int) -> Method:
     """Runs the whole prefix for each pixel; timed at some positions and interpolated."""
     model = task.model("softmax")
-    return _generating(model, partial(check_rerun, model), task, method="rerun", steps=positions)
+    check = partial(check_rerun, model)
+    return _generating(model, check, task, {}, method="rerun", steps=positions)
 
 
 def peer(task: Task, settings: Settings) -> Method:
@@ -74,10 +75,10 @@ def peer(task: Task, settings: Settings) -> Method:
 
 
 def eager_step(attention: str, task: Task, position: int) -> Method:
-    """One step and one draw at `position`, again and again; the numbers held do not matter."""
+    """One step and one draw at `position`; the time does not depend on the values in the state."""
     model = task.model(attention)
-    made = _step(model, model, _state_at(position, model, task), task)
-    return dataclasses.replace(made, **(_limits(task) if attention == "linear" else {}))
+    limits = _limits(task) if attention == "linear" else {}
+    return _step(model, model, _state_at(position, model, task), task, limits)
 
 
 def peer_step(task: Task, settings: Settings) -> Method:
@@ -85,8 +86,7 @@ def peer_step(task: Task, settings: Settings) -> Method:
     decoder = _peer(task, settings)
     with torch.inference_mode():
         _, (_, memory) = decoder.prefill(torch.empty(task.batch, 0))
-    made = _step(decoder, decoder.model, (task.length // 2, memory), task)
-    return dataclasses.replace(made, **_limits(task))
+    return _step(decoder, decoder.model, (task.length // 2, memory), task, _limits(task))
 
 
 def compiled_step(weights: str, task: Task) -> Method:
@@ -100,30 +100,30 @@ def compiled_step(weights: str, task: Task) -> Method:
 
 
 def reading(weights: str, task: Task) -> Method:
-    """Merely reads as many bytes as the matrices have: no step can be faster from where they are.
+    """Only reads as many bytes as the matrices have, which every step has to do.
 
-    A maximum over integers is the fastest reading that torch has on all its threads: it was timed
-    beside sums and products with a vector.
+    The maximum of integers was the fastest read by all of torch's threads, compared with sums and
+    matrix-vector products.
     """
     count = task.matrix_weights * WEIGHT_BYTES[weights]
-    data = torch.ones(count // 4, dtype=torch.int32)  # written to, so that every page is its own
+    data = torch.ones(count // 4, dtype=torch.int32)  # written to, so that each page has memory
     return Method(lambda: None, run=data.amax, traffic=count)
 
 
 def _generating(
-    model: AutoregressiveTransformer, check: Check, task: Task, **options: Any
+    model: AutoregressiveTransformer, check: Check, task: Task, limits: Work, **options: Any
 ) -> Method:
     def measure() -> float:
         timed = linattn_models.generation_throughput(model, batch=task.batch, **options)
         return task.batch * timed.seconds_per_sample
 
     estimated = options.get("steps") is not None
-    return Method(check, measure=measure, units=task.batch, estimated=estimated)
+    return Method(check, measure=measure, units=task.batch, estimated=estimated, **limits)
 
 
 def _step(
     decoder: AutoregressiveTransformer | PeerDecoder, model: AutoregressiveTransformer,
-    state: Any, task: Task,
+    state: Any, task: Task, limits: Work,
 ) -> Method:  # fmt: skip
     generator, token = _seeded_token(model, task)
 
@@ -132,11 +132,11 @@ def _step(
         parameters, _ = decoder.step(token, state)
         return model.head.sample(parameters, generator=generator)
 
-    return Method(partial(check_steps, decoder), step)
+    return Method(partial(check_steps, decoder), step, **limits)
 
 
-def _limits(task: Task, steps: int = 1, weights: str = "float32") -> dict[str, Any]:
-    """The least work of so many steps. Softmax has none: its work grows with the position."""
+def _limits(task: Task, steps: int = 1, weights: str = "float32") -> Work:
+    """The least work of linear attention in so many steps; that of softmax grows with N."""
     return {"operations": steps * task.operations, "traffic": steps * task.traffic(weights)}
 
 

@@ -67,7 +67,7 @@ def _steps(name: str, task: Task, *promised: Target) -> tuple[Case, Case]:
 
 def _over_reading(weights: str, at_most: float) -> Target:
     name = compiled_name(weights)
-    shows = f"{name}: time of a step over merely reading the weights"
+    shows = f"{name}: time of a step over only reading the weights"
     return Target(shows, name, READING[weights], at_most=at_most)
 
 
@@ -93,7 +93,7 @@ def _on_gpu(asked: Task, settings: Settings) -> dict[str, Make]:
 
 
 def _best_softmax(dtype: str, task: Task, settings: Settings) -> Method:
-    """Softmax with its cache at the batch that gives the most images a second."""
+    """Softmax with its cache at the batch that gives the most images per second."""
     model = task.model("softmax", DTYPES[dtype])
     most = QUICK_SEARCHED if settings.quick else LARGEST_SEARCHED
     best = best_batch(
@@ -116,7 +116,7 @@ def _images(name: str, task: Task, *targets: Target, positions: int = 0, **field
 
 
 _BEST = GRAPHS["bfloat16"]
-_RATE = f"{_BEST}: an image, {IMAGES_PER_SECOND:,} a second"
+_RATE = f"{_BEST}: an image, {IMAGES_PER_SECOND:,} per second"
 faster = Target.faster
 registry.add(
     *_steps(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import types
 from collections.abc import Callable
 from functools import partial
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 
 from benchmarks.cases import peers
 from benchmarks.cases.attention import BUCKETS, CHUNK, STRAY_ROWS
+from benchmarks.cases.problem import Problem
 from benchmarks.measure.cases import Case, Make, Method, Settings, registry
 from benchmarks.measure.results import Target
 from linattn_models.attention import Lsh, LshMixer
@@ -23,46 +23,39 @@ TOLERANCE = 1e-4  # of the largest output
 Layer = Callable[[Tensor], Tensor]
 
 
-@dataclasses.dataclass(frozen=True)
-class Size:
-    """Of the layer and what goes through it, one sequence."""
-
-    length: int = 16_384
-    heads: int = 8
-    width: int = 64
-
-    @property
-    def embed_dim(self) -> int:
-        return self.heads * self.width
-
-
 def setup(settings: Settings) -> dict[str, Make]:
     """Our layer and the peer's, with the same weights."""
-    size = Size(2 * CHUNK, 2, 8) if settings.quick else Size()
-    ours = our_layer(size)
-    x = torch.randn(1, size.length, size.embed_dim, generator=torch.Generator().manual_seed(0))
+    problem = Problem(16_384).sized(settings)
+    ours, x = our_layer(problem), inputs(problem)
 
     def make_peer() -> Method:
-        peer = peer_layer(peers.load(REFORMER, settings), ours, size)
-        return _method(peer, x, partial(difference, ours, peer, x, size))
+        peer = peer_layer(peers.load(REFORMER, settings), ours)
+        return _method(peer, x, partial(difference, ours, peer, x))
 
     return {OURS: lambda: _method(ours, x, lambda: None), PEER: make_peer}
 
 
-def our_layer(size: Size) -> LshMixer:
+def inputs(problem: Problem) -> Tensor:
+    """One sequence of vectors, (1, N, E)."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(1, problem.length, problem.heads * problem.width, generator=generator)
+
+
+def our_layer(problem: Problem) -> LshMixer:
     """Projections, LSH attention in one round, projection; without biases, as the peer has it."""
     attention = Lsh(rounds=1, buckets=BUCKETS, chunk=CHUNK)
-    layer = LshMixer(attention, size.heads, size.width, is_causal=True)
+    layer = LshMixer(attention, problem.heads, problem.width, is_causal=True)
     nn.init.zeros_(layer.qkv.bias)
     nn.init.zeros_(layer.out.bias)
     return layer
 
 
-def peer_layer(library: types.ModuleType, ours: LshMixer, size: Size) -> Layer:
+def peer_layer(library: types.ModuleType, ours: LshMixer) -> Layer:
     """The peer's layer with our weights."""
+    _, heads, width, _ = ours.rotations.shape
     config = library.ReformerConfig(
-        attention_head_size=size.width, num_attention_heads=size.heads,
-        hidden_size=size.embed_dim, attn_layers=["lsh"], num_hashes=1, num_buckets=BUCKETS,
+        attention_head_size=width, num_attention_heads=heads,
+        hidden_size=heads * width, attn_layers=["lsh"], num_hashes=1, num_buckets=BUCKETS,
         lsh_attn_chunk_length=CHUNK, lsh_num_chunks_before=1, lsh_num_chunks_after=0,
         lsh_attention_probs_dropout_prob=0.0, hidden_dropout_prob=0.0, is_decoder=True,
     )  # fmt: skip
@@ -80,7 +73,7 @@ def peer_layer(library: types.ModuleType, ours: LshMixer, size: Size) -> Layer:
     return layer
 
 
-def difference(ours: LshMixer, peer: Layer, x: Tensor, size: Size) -> str | None:
+def difference(ours: LshMixer, peer: Layer, x: Tensor) -> str | None:
     """Says where the peer's outputs are not ours, when both hash by the same rotations.
 
     They may differ in one thing: the peer's first chunk sees the last one too.
@@ -90,13 +83,14 @@ def difference(ours: LshMixer, peer: Layer, x: Tensor, size: Size) -> str | None
         torch.manual_seed(0)
         wanted = peer(x)
         torch.manual_seed(0)  # what the peer draws first, in its own layout
-        drawn = torch.randn(size.heads, size.width, 1, BUCKETS // 2)
+        _, heads, width, planes = before.shape
+        drawn = torch.randn(heads, width, 1, planes)
         ours.rotations.copy_(drawn.permute(2, 0, 1, 3))
         actual = ours.eval()(x)
         ours.rotations.copy_(before)
         ours.train()
     far = (actual - wanted).abs().amax(-1) > TOLERANCE * wanted.abs().max()
-    share, allowed = far.double().mean().item(), size.heads * CHUNK / size.length + STRAY_ROWS
+    share, allowed = far.double().mean().item(), heads * CHUNK / x.shape[1] + STRAY_ROWS
     if share <= allowed:
         return None
     return f"{share:.1%} of the rows differ from ours; its first chunk explains {allowed:.1%}"

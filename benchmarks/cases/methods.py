@@ -70,7 +70,7 @@ def _check_memory(needed: float, device: str) -> None:
 
 
 def _check_time(title: str, units: float, most_seconds: float, settings: Settings) -> None:
-    """Refuses what had no figure at the length before, or may take too long after it."""
+    """Refuses a method without a value at the length before, or that may now take too long."""
     if not settings.earlier:
         return
     before = settings.earlier[-1].method(title)
@@ -78,11 +78,11 @@ def _check_time(title: str, units: float, most_seconds: float, settings: Setting
         raise NotMeasured(before.status)
     expected = MOST_GROWTH * units * before.seconds
     if expected > most_seconds:
-        raise NotMeasured(f"not measured: up to {expected:.0f} s a call")
+        raise NotMeasured(f"not measured: up to {expected:.0f} s per call")
 
 
 def least_bytes(name: str, problem: Problem) -> float:
-    """Returns what forward and backward surely hold above the inputs; in practice not much more."""
+    """Returns a lower bound of the bytes that a call holds above its inputs, close in practice."""
     matrices = problem.batch * problem.heads * problem.length**2 if name == MATERIALIZED else 0
     numbers = OUTPUT_AND_GRADIENTS * problem.numbers + WEIGHTS_AND_GRADIENTS * matrices
     return float(numbers * problem.dtype.itemsize)
@@ -96,7 +96,7 @@ def method(name: str, problem: Problem, settings: Settings, *, peaks: bool = Fal
             costs nothing.
 
     Raises:
-        NotMeasured: when it belongs to a backend or a peer that is not here.
+        NotMeasured: its backend or library is not installed.
     """
     note = ""
     if name == FAST_TRANSFORMERS and problem.dtype != torch.float32:
@@ -146,7 +146,7 @@ def call_on(
 def peak_of_call(name: str, problem: Problem, settings: Settings) -> float:
     """Returns the bytes that one call holds above its inputs, its outputs included.
 
-    A tiny call before it starts libraries and thread pools, whose memory is not the operator's.
+    A tiny call first starts libraries and thread pools, whose memory is not the operator's.
     """
     tiny = dataclasses.replace(problem, batch=1, length=min(WARMING_LENGTH, problem.length))
     _made_call(name, tiny, settings)()
@@ -163,7 +163,7 @@ def _peak(device: str, call: Callable[[], object]) -> float:
 
 
 def _on_threads(call: Callable[[], Result], threads: int | None) -> Callable[[], Result]:
-    """The call with so many threads of torch, which are set back after it."""
+    """The call with this number of torch's threads, which is set back after it."""
 
     def called() -> Result:
         before = torch.get_num_threads()

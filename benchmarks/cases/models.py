@@ -10,7 +10,7 @@ from benchmarks.measure.cases import Settings
 from linattn_models import AutoregressiveTransformer, MixtureOfLogistics, TransformerConfig
 
 MODEL = "8 layers, 8 heads of 32, 784 pixels, mixture of 10 logistics"
-# How the compiled decoder keeps weights, and the bytes of each.
+# How the compiled decoder stores weights, and the bytes of each.
 WEIGHT_BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}
 QUICK_BATCH = 3
 

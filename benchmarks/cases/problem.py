@@ -53,12 +53,12 @@ class Problem:
 
     @property
     def operations(self) -> float:
-        """The least that linear attention needs: 4 N D M a head, 10 with the backward pass."""
+        """The least that linear attention needs: 4 N D M per head, 10 with the backward pass."""
         return (10 if self.backward else 4) * self.numbers * self.width
 
     @property
     def traffic(self) -> float:
-        """The least bytes: queries, keys, values read and outputs written once a pass.
+        """The least bytes: queries, keys, values read and outputs written once per pass.
 
         The backward pass reads the gradient too, and writes three.
         """

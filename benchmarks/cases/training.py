@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import copy
-import types
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-import linattn_core
 from benchmarks.cases import peers
-from benchmarks.cases.attention import FAST_TRANSFORMERS, LINEAR_CPU, SDPA
+from benchmarks.cases.attention import FAST_TRANSFORMERS, LINEAR_CPU, SDPA, require_backend
 from benchmarks.cases.models import MODEL, Task
 from benchmarks.cases.peer_decoder import peer_options, peer_weights
 from benchmarks.measure import oracle
-from benchmarks.measure.cases import Case, Make, Method, NotMeasured, Settings, registry
+from benchmarks.measure.cases import Case, Make, Method, Settings, registry
 from benchmarks.measure.results import Target
 from linattn_models import AutoregressiveTransformer, Transformer
 from linattn_models.attention import LinearMixer
@@ -24,7 +22,7 @@ BATCH = 4
 LEARNING_RATE = 1e-4
 PRODUCTS = 3  # of a matrix in a step: forward, and the gradients of inputs and weights
 OVER_PRODUCTS = 1.2  # that a step may take, over its matrix products at the GEMM rate
-# What every method has by the same name; their gradients have passed through all layers.
+# Parameters that every method has by the same name, with gradients through all layers.
 COMPARED = ("start", "embeddings.0.weight", "positions.table", "output.weight")
 
 
@@ -59,8 +57,7 @@ def fault(model: AutoregressiveTransformer, ours: AutoregressiveTransformer) -> 
 
 
 def _with_cpu_kernels(task: Task) -> AutoregressiveTransformer:
-    if "cpu" not in linattn_core.backends():
-        raise NotMeasured("no live backend 'cpu'; python -m linattn_core.info tells more")
+    require_backend("cpu")
     model = trained("linear", task)
     for module in model.modules():
         if isinstance(module, LinearMixer):
@@ -78,8 +75,14 @@ def _peer_step(task: Task, settings: Settings) -> Method:
         attention_type="causal-linear", **peer_options(ours.config)
     ).get()
     encoder.load_state_dict(peer_weights(ours.transformer))
+
+    def with_mask(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Its causal mask, which the peer takes at every call."""
+        return *inputs, masking.TriangularCausalMask(inputs[0].shape[1])
+
+    encoder.register_forward_pre_hook(with_mask)
     model = copy.deepcopy(ours)
-    model.transformer = cast(Transformer, _Causal(encoder, masking))
+    model.transformer = cast(Transformer, encoder)
     return _step(model, task, ours)
 
 
@@ -107,18 +110,6 @@ def _loss_and_gradients(model: AutoregressiveTransformer, tokens: Tensor) -> tup
     return loss.detach()[None], *torch.autograd.grad(
         loss, [model.get_parameter(x) for x in COMPARED]
     )
-
-
-class _Causal(nn.Module):
-    """The peer's encoder, which is told at every call that it is causal."""
-
-    def __init__(self, encoder: nn.Module, masking: types.ModuleType) -> None:
-        super().__init__()
-        self.encoder, self.masking = encoder, masking
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.encoder(x, attn_mask=self.masking.TriangularCausalMask(x.shape[1]))
-        return out
 
 
 registry.add(

@@ -13,7 +13,7 @@ Device = Literal["cpu", "cuda"]
 
 
 class NotMeasured(Exception):
-    """A method takes no part in this run; the message is the reason that its row shows."""
+    """A method is left out of this run; the message is the reason, which its row shows."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Method:
 
     Args:
         check: returns None when the method is right, else the sentence that says what differs.
-            It is called before any measurement: no figure for a wrong result.
+            It is called before any measurement: no value for a wrong result.
         run: the timed call.
         measure: takes the measurement itself and returns it, in place of timing `run`.
         peak: measures the largest memory that one call holds above its inputs, in bytes, once.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import importlib.metadata
@@ -37,10 +38,10 @@ class Limits:
     """Rates that no method can exceed here.
 
     Args:
-        gemm_float32, gemm_bfloat16: operations a second (a multiply and an add are two); None on a
-            processor without instructions for bfloat16.
-        copy_bandwidth: bytes a second, read and written both counted.
-        fma_float32: operations a second of fused multiply-adds on numbers in registers; None on a
+        gemm_float32, gemm_bfloat16: operations per second (a multiply and an add are two); None on
+            a processor without instructions for bfloat16.
+        copy_bandwidth: bytes per second, read and written both counted.
+        fma_float32: operations per second of fused multiply-adds on numbers in registers; None on a
             GPU and without linattn-cpu.
     """
 
@@ -87,29 +88,18 @@ def measure_limits(settings: Settings) -> Limits:
     }
     if settings.device == "cuda" or FAST_BFLOAT16 & cpu_flags():
         work["gemm_bfloat16"] = product, partial(torch.matmul, *numbers.bfloat16())
-    if settings.device == "cpu" and (fused := _fused_multiply_adds()) is not None:
-        call = partial(fused, settings.threads, FUSED_STEPS)
-        work["fma_float32"] = call(), call
+    if settings.device == "cpu":
+        with contextlib.suppress(ImportError):  # without linattn-cpu
+            from linattn_cpu import _native
+
+            call = partial(_native.fused_multiply_adds, settings.threads, FUSED_STEPS)
+            work["fma_float32"] = call(), call
     timed, seconds = stopwatch(settings.device), 0.1 if settings.quick else SECONDS
     samplers = {name: partial(sample, call, timed, 0) for name, (_, call) in work.items()}
     samples, _ = interleave(samplers, seconds=seconds, rounds=ROUNDS)
     # The best, not the median: a limit is what the machine can do when nothing disturbs it.
     rates = {name: amount / min(samples[name]) for name, (amount, _) in work.items()}
-    return Limits(
-        gemm_float32=rates["gemm_float32"],
-        gemm_bfloat16=rates.get("gemm_bfloat16"),
-        copy_bandwidth=rates["copy_bandwidth"],
-        fma_float32=rates.get("fma_float32"),
-    )
-
-
-def _fused_multiply_adds() -> Callable[[int, int], int] | None:
-    """linattn-cpu's loop of multiply-adds: (threads, steps) -> operations; None without it."""
-    try:
-        from linattn_cpu import _native
-    except ImportError:
-        return None
-    return _native.fused_multiply_adds
+    return Limits(gemm_bfloat16=rates.pop("gemm_bfloat16", None), **rates)
 
 
 def describe_machine(settings: Settings) -> Machine:

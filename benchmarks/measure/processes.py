@@ -1,4 +1,4 @@
-"""Calls in processes of their own: one that crashes or hangs takes nothing else with it."""
+"""Calls in processes of their own, so that the caller survives a crash or a hang."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def apart(
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     child = context.Process(target=_answer, args=(sender, threads, call, arguments))
-    with _ignoring_interrupts():  # the child inherits it: Ctrl-C is this process's to tell
+    with _ignoring_interrupts():  # which the child inherits: Ctrl-C is handled here
         child.start()
     sender.close()
     patience = 0.0

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 from linattn_core.errors import expected
 
 MEASURED, NOT_CORRECT, RAISED = "measured", "not correct", "raised"
-DIGITS = 4  # of a figure in JSON; the machine's noise leaves no more
+DIGITS = 4  # of a value in JSON; the machine's noise leaves no more
 
 Record = TypeVar("Record")
 
@@ -40,15 +40,15 @@ def ratio(numerator: Sequence[float], denominator: Sequence[float]) -> Spread:
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """A figure that the project promises: of one method, or its time over another's.
+    """A value that the project promises: of one method, or its time over another's.
 
-    Times are per unit of the case, so methods that do different amounts of work compare.
+    Times are per unit of the case, so that different amounts of work compare.
 
     Args:
         numerator, denominator: names of methods.
         at_least, at_most: the bound; one of them.
-        figure: the time per unit, the share of the GEMM rate or of the copy bandwidth, or the peak
-            memory in bytes.
+        figure: what is compared: the time per unit, the share of the GEMM rate or of the copy
+            bandwidth, or the peak memory in bytes.
     """
 
     shows: str
@@ -110,7 +110,7 @@ class Description:
 
 @dataclasses.dataclass(frozen=True)
 class MethodResult:
-    """A method's figures, or the reason why there are none.
+    """The values of a method, or the reason why there are none.
 
     Args:
         status: "measured", "not correct", or why it was not measured.
@@ -149,10 +149,10 @@ class MethodResult:
 
 @dataclasses.dataclass(frozen=True)
 class TargetResult:
-    """A promised figure beside what came out.
+    """A promised value beside the measured one.
 
     Args:
-        value: None when one of its methods has no figure.
+        value: None when one of its methods has none.
         reached: None without a value, and in a quick run, whose sizes are not the promised ones.
     """
 
@@ -170,13 +170,13 @@ class CaseResult:
     targets: tuple[TargetResult, ...] = ()
 
     def method(self, name: str) -> MethodResult:
-        """The method of that name; one that has no figure where the case has none."""
+        """The method of that name; one without a value where the case has none."""
         known = {method.name: method for method in self.methods}
         return known.get(name, MethodResult(name, "not part of the case"))
 
 
 def to_record(result: Any) -> Any:
-    """A dataclass as JSON: defaults left out, tuples as lists, figures rounded."""
+    """A dataclass as JSON: defaults left out, tuples as lists, floats rounded."""
     if isinstance(result, float):
         return float(f"{result:.{DIGITS}g}")
     if isinstance(result, tuple):

@@ -22,7 +22,7 @@ Samples = Mapping[str, Sequence[float]]
 
 
 def measured(case: Case, settings: Settings, limits: Limits) -> CaseResult:
-    """Returns the figures of a case; one that breaks leaves the others to run."""
+    """Returns the results of a case; an exception becomes its result, and the others still run."""
     try:
         return run_case(case, settings, limits)
     except Exception as error:  # noqa: BLE001 - one broken case must not end the others
@@ -30,7 +30,7 @@ def measured(case: Case, settings: Settings, limits: Limits) -> CaseResult:
 
 
 def run_case(case: Case, settings: Settings, limits: Limits) -> CaseResult:
-    """Returns the figures of one case; a method that fails its check gets none.
+    """Returns the results of one case; a method that fails its check has no value.
 
     Args:
         limits: the machine's, for the shares of them.
@@ -49,7 +49,7 @@ def run_case(case: Case, settings: Settings, limits: Limits) -> CaseResult:
 def unmeasured(case: Case, reason: str) -> CaseResult:
     """Returns the result of a case that gave none: each method that it promises says why.
 
-    It leaves its series, whose tables compare methods that were at least looked for.
+    It is in no series: the tables of one compare the same methods at every size.
     """
     names = [name for target in case.targets for name in target.methods] or ["every method"]
     return CaseResult(
@@ -78,7 +78,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _checked(makes: Mapping[str, Make]) -> tuple[dict[str, Method], dict[str, MethodResult]]:
-    """The methods that are right, and the rows of those that are not or are not here."""
+    """The methods that passed their checks, and the rows of the others."""
     methods: dict[str, Method] = {}
     rows: dict[str, MethodResult] = {}
     for name, make in makes.items():
@@ -146,16 +146,16 @@ def _share(work: float, rate: float | None, samples: Sequence[float]) -> Spread 
 def _target(
     target: Target, rows: Mapping[str, MethodResult], samples: Samples, quick: bool
 ) -> results.TargetResult:
-    value = _figure(target, rows[target.numerator], samples)
+    value = _reading(target, rows[target.numerator], samples)
     reached = None if value is None or quick else target.reached(value.median)
     return results.TargetResult(target, value, reached)
 
 
-def _figure(target: Target, row: MethodResult, samples: Samples) -> Spread | None:
+def _reading(target: Target, row: MethodResult, samples: Samples) -> Spread | None:
     if target.denominator is not None:
         if not set(target.methods) <= set(samples):
             return None
         return results.ratio(samples[target.numerator], samples[target.denominator])
     peak = None if row.peak is None else results.spread([row.peak])
-    figures = {"gemm": row.share_of_gemm, "copy": row.share_of_copy, "peak": peak}
-    return figures.get(target.figure, row.value)
+    values = {"gemm": row.share_of_gemm, "copy": row.share_of_copy, "peak": peak}
+    return values.get(target.figure, row.value)

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import gc
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 
 from benchmarks.measure.cases import NotMeasured
 from linattn_models.throughput import clock
 
-# What ran before a sample had the caches, and memory left idle meanwhile is slow at first. A call
-# that is not counted brings both back, where it costs little: one of 18 ms took 28 ms without.
+# Another method filled the caches before a sample, and memory that was idle is slow at first. One
+# call that is not counted restores both, unless calls are long: without it, 18 ms became 28 ms.
 LEAD_IN_SECONDS = 1.5
 FEWEST_CALLS, MOST_CALLS = 3, 100  # of which a sample is the median
-# Written before each call that is timed on a GPU. It leaves nothing of the inputs in the L2 cache,
-# and takes the GPU a good while, in which the processor gets ahead: launches are not part of the
-# time. No tensor of ours exceeds the share of the GPU's memory.
+# Bytes written before each call that is timed on a GPU. They evict the inputs from the L2 cache,
+# and take so long that the processor enqueues the call meanwhile: launches are not part of the
+# time. A tensor of the benchmarks' own takes at most this share of the GPU's memory.
 LEAD_BYTES, LARGEST_SHARE = 2**30, 16
 
 Run = Callable[[], object]
@@ -74,7 +73,7 @@ def interleave(
     rounds: tuple[int, int],
     now: Callable[[], float] = time.perf_counter,
 ) -> tuple[dict[str, list[float]], dict[str, str]]:
-    """Takes samples in rounds A B C, A B C, ...: a drift of the machine falls on all alike.
+    """Takes samples in rounds A B C, A B C, ...: a drift of the machine affects all.
 
     Rounds go on until the next one would exceed the time budget, within the bounds on their number.
 
@@ -90,7 +89,9 @@ def interleave(
     samples: dict[str, list[float]] = {name: [] for name in samplers}
     refused: dict[str, str] = {}
     fewest, most = rounds
-    with _no_garbage_collection():
+    gc.collect()
+    gc.disable()  # the collector stays out of the samples
+    try:
         start, taken = now(), 0
         while taken < most and (taken < fewest or (now() - start) * (taken + 1) / taken <= seconds):
             for name in list(samples):
@@ -100,17 +101,6 @@ def interleave(
                     del samples[name]
                     refused[name] = str(reason)
             taken += 1
-    return samples, refused
-
-
-@contextlib.contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Collects once, then keeps the collector out of the samples."""
-    gc.collect()
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
     finally:
-        if enabled:
-            gc.enable()
+        gc.enable()
+    return samples, refused

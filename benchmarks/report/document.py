@@ -1,4 +1,4 @@
-"""The document of a theme: the latest figures of each of its cases, and of which run they are."""
+"""The document of a theme: the latest result of each of its cases, and the run of each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CLOSING = (
     "Medians with quartiles over interleaved rounds; ratios are taken round by round. A method "
     "is measured only after its result agreed with a float64 oracle. The shares are of the GEMM "
     "rate ({gemm}) and the copy bandwidth of the run, counting the least operations and the least "
-    "bytes that the algorithm needs; caches that hold the bytes can take the latter over 100%."
+    "bytes that the algorithm needs; with data in the caches, the latter can exceed 100%."
 )
 GEMM = {"cpu": "float32", "cuda": "bfloat16"}
 QUICK = "A quick run at tiny sizes: the cases run, the numbers mean nothing."
@@ -146,7 +146,7 @@ def to_markdown(document: Document, picture: str | None = None) -> str:
         f"By `{command}`. Each case shows the latest run that measured it:",
         "\n".join(f"- **run {letters[run]}**: {run}" for run in runs),
         *([f"![{theme} by length]({picture})"] if picture else []),
-        "## What was to be reached",
+        "## Targets",
         targets(results, of_case),
         *sections(results, quick=quick),
         "## Everything measured",

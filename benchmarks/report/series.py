@@ -21,7 +21,7 @@ CROSSOVER = (
 )
 
 Members = Sequence[CaseResult]
-Points = Sequence[tuple[int, float]]  # lengths, and a figure at each
+Points = Sequence[tuple[int, float]]  # lengths, and a value at each
 Read = Callable[[MethodResult], float | None]
 seconds: Read = operator.attrgetter("seconds")
 held: Read = operator.attrgetter("peak_per_unit")
@@ -55,9 +55,9 @@ def by_series(results: Sequence[CaseResult], *, summarized: bool = False) -> dic
 
 
 def points(members: Members, name: str, read: Read) -> Points:
-    """Returns what is known of a method by length."""
-    figures = [(member.case.at, read(member.method(name))) for member in members]
-    return [(at, value) for at, value in figures if at is not None and value]
+    """Returns the values of a method by length."""
+    values = [(member.case.at, read(member.method(name))) for member in members]
+    return [(at, value) for at, value in values if at is not None and value]
 
 
 def exponent(at: Points) -> float:

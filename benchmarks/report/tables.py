@@ -9,7 +9,7 @@ from benchmarks.measure.results import CaseResult, MethodResult, Spread, Target,
 MIB = 2**20
 SECOND_PREFIXES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 REACHED = {True: "yes", False: "**no**", None: "-"}
-TARGETS = ("case", "figure", "measured", "quartiles", "to reach", "reached", "run")
+TARGETS = ("case", "target", "measured", "quartiles", "to reach", "reached", "run")
 METHODS = (
     "case", "method", "per", "median", "quartiles", "rounds", "run", "GEMM share", "copy share",
     "peak memory",
@@ -17,13 +17,13 @@ METHODS = (
 
 
 def targets(results: Sequence[CaseResult], runs: Mapping[str, str]) -> str:
-    """Returns one row for each promised figure; `runs` names the run of each case."""
+    """Returns one row for each target; `runs` names the run of each case."""
     rows = [
         [result.case.name, outcome.target.shows, *_outcome(result, outcome), runs[result.case.name]]
         for result in results
         for outcome in result.targets
     ]
-    return table(TARGETS, rows) if rows else "No case of this theme promises a figure."
+    return table(TARGETS, rows) if rows else "No case of this theme has a target."
 
 
 def measurements(results: Sequence[CaseResult], runs: Mapping[str, str]) -> str:

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.command import main
-from benchmarks.isolated import isolated, isolated_limits
+from benchmarks.command import isolated, isolated_limits, main
 from benchmarks.measure.cases import Case, Method, Registry, Settings, registry
 from benchmarks.measure.machine import Limits
 from benchmarks.measure.results import CaseResult, MethodResult, Target
@@ -66,14 +65,14 @@ def test_a_process_of_its_own_measures_the_same() -> None:
     limits = isolated_limits(settings)
     assert limits.copy_bandwidth > 0
     case = registry.named("operator/bfloat16/forward", "cpu")
-    result = isolated(600)(case, settings, limits)
+    result = isolated(case, settings, limits, seconds=600)
     assert result.case == case.description
     assert [method.name for method in result.methods] == list(case.setup(settings))
 
 
 def test_a_case_that_hangs_or_dies_costs_only_itself(make_case: MakeCase) -> None:
     unknown = make_case({"a": 1.0}, name="nobody/knows", targets=(Target("a", "a", at_most=1),))
-    result = isolated(600)(unknown, Settings(), Limits(1, 1, 1))
+    result = isolated(unknown, Settings(), Limits(1, 1, 1), seconds=600)
     assert result.method("a").status == "not measured: its process ended with exit code 1"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,17 @@ import torch
 from linattn_models.training import (
     RunFolder,
     TrainingFlags,
+    app_config,
     copy_records,
     measure_updates,
+    publish,
+    recorded_times,
     require_run,
     run_summary,
     trained_run,
     updates_within,
     with_steps,
+    write_json,
 )
 from tests.training.toy import Crash, CrashingData, ToyData, logged, toy_loss, toy_model, toy_run
 
@@ -43,9 +48,20 @@ def test_a_run_of_another_configuration_is_refused(unbroken: Path) -> None:
     require_run(run, {"app": "toy", "training.steps": 12, "model.width": 8})
     with pytest.raises(ValueError, match=r"training\.steps of the run in .*: expected 9, got 12"):
         require_run(run, {"app": "toy", "training.steps": 9})
-    with pytest.raises(ValueError, match="expected a run of other, got one of toy"):
+    with pytest.raises(ValueError, match="expected a run of other, got one of 'toy'"):
         run_summary(run, "other")
     assert run_summary(run, "toy") == run.summary()
+
+
+def test_a_run_of_another_application_or_without_a_value_is_refused(
+    unbroken: Path,
+) -> None:
+    run = RunFolder(unbroken)
+    assert app_config(run, "toy", ("model", "training")) == run.config()
+    with pytest.raises(ValueError, match="expected a run of other, got one of 'toy'"):
+        app_config(run, "other", ())
+    with pytest.raises(ValueError, match=r"config\.json: expected abc, xyz, got none in it"):
+        app_config(run, "toy", ("xyz", "model", "abc"))
 
 
 def test_records_are_copied_without_weights(unbroken: Path, tmp_path: Path) -> None:
@@ -74,3 +90,50 @@ def test_updates_are_timed_for_every_model() -> None:
     seconds, environment = measure_updates(models, ToyData(), toy_loss, flags, rounds=2)
     assert seconds.keys() == models.keys() and min(seconds.values()) > 0
     assert environment["torch"] == torch.__version__
+
+
+def test_what_is_published_stands_where_it_was_and_has_no_weights(
+    unbroken: Path, tmp_path: Path
+) -> None:
+    (unbroken.parent / "table.md").write_text("| a |")
+    publish(unbroken.parent, tmp_path / "copy", ["table.md"], [RunFolder(unbroken)])
+    files = {str(x.relative_to(tmp_path / "copy")) for x in tmp_path.rglob("*") if x.is_file()}
+    records = {"config.json", "metrics.jsonl", "summary.json"}
+    assert files == {"table.md", *(f"{unbroken.name}/{name}" for name in records)}
+
+
+def test_times_are_measured_once(tmp_path: Path) -> None:
+    file, calls = tmp_path / "timings.json", []
+
+    def measure() -> tuple[dict[str, float], dict[str, object]]:
+        calls.append(1)
+        return {"a": 0.5}, {"rounds": 1, "environment": {}}
+
+    for _ in range(2):
+        timing = recorded_times(file, {"preset": "p"}, ["a"], measure)
+        assert timing == {"preset": "p", "seconds": {"a": 0.5}, "rounds": 1, "environment": {}}
+    assert calls == [1]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("{", "a fault in it"),
+        ('{"seconds": {}}', "got {}"),
+        ('{"seconds": {"a": 0}}', "got {'a': 0}"),
+        ('{"seconds": {"a": 1}, "rounds": 1}', "expected environment, got none in it"),
+    ],
+)
+def test_times_that_are_damaged_are_refused(content: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "timings.json").write_text(content)
+    with pytest.raises(ValueError, match=words) as raised:
+        recorded_times(tmp_path / "timings.json", {}, ["a"], lambda: ({}, {}))
+    assert "remove it, and they are measured again" in str(raised.value)
+
+
+def test_json_without_a_meaning_is_not_written(tmp_path: Path) -> None:
+    write_json(tmp_path / "a.json", {"a": (1, 2.5)})
+    assert json.loads((tmp_path / "a.json").read_text()) == {"a": [1, 2.5]}
+    with pytest.raises(ValueError, match="JSON"):
+        write_json(tmp_path / "a.json", float("nan"))
+    assert json.loads((tmp_path / "a.json").read_text()) == {"a": [1, 2.5]}

@@ -184,6 +184,12 @@ def test_a_warm_up_that_nobody_gave_is_kept_by_a_resume(out: Path) -> None:
         toy_run(out, steps=40, warmup_steps=4, resume=True)
 
 
+def test_a_cosine_that_would_end_within_the_warm_up_is_refused_by_its_steps(out: Path) -> None:
+    toy_run(out, steps=20, warmup_steps=None, schedule="cosine")
+    with pytest.raises(ValueError, match=r"^steps: expected more than the 2 updates of the warm"):
+        toy_run(out, steps=2, warmup_steps=None, schedule="cosine", resume=True)
+
+
 def test_a_checkpoint_of_other_processes_warns_that_draws_start_afresh(out: Path) -> None:
     toy_run(out, steps=2)
     change_record(out / "checkpoints" / "step-2", processes=2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import itertools
 import warnings
 from pathlib import Path
 from typing import Any, Literal
@@ -71,6 +72,21 @@ def test_help_shows_the_values_of_the_preset(capsys: pytest.CaptureFixture[str])
     assert "options\n" in text and not set(text) & set("╭│╰─") and "---" not in text
 
 
+def test_lines_of_help_are_full_whatever_lines_docstrings_have(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        parsed("--help")
+    compared = 0
+    for line, following in itertools.pairwise(capsys.readouterr().out.splitlines()):
+        column = len(following) - len(following.lstrip())
+        if column > 8 and line[column - 2 : column] == "  ":
+            compared += 1
+            assert len(f"{line} {following.split()[0]}") > 80
+    assert compared > 5
+
+
 @pytest.mark.parametrize(
     ("args", "sentence"),
     [
@@ -101,8 +117,9 @@ def test_a_flag_that_is_required_is_named(capsys: pytest.CaptureFixture[str]) ->
     with pytest.raises(SystemExit) as end:
         parse_flags(Flags, description="Trains.", args=["--preset", "smoke"])
     assert end.value.code == 2
-    said = capsys.readouterr().err
-    assert "--steps" in said and said.count("\n") == 1
+    assert capsys.readouterr().err == (
+        "expected --steps INT, --batch-size INT, got none; --help lists the flags.\n"
+    )
 
 
 @pytest.mark.parametrize(

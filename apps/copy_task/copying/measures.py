@@ -14,7 +14,7 @@ SEQUENCES_AT_ONCE = 128  # bounds the memory
 
 
 def copy_loss(model: AutoregressiveTransformer, batch: Batch) -> Tensor:
-    """Nats a symbol: the mean of -log p over the symbols of the second halves of a batch."""
+    """Nats per symbol: the mean of -log p over the symbols of the second halves of a batch."""
     tokens = batch["tokens"]
     asked = in_second_half(batch["copied"], tokens.shape[1])  # (B, N)
     return model.head.negative_log_likelihood(model(tokens), tokens)[asked].mean()
@@ -22,11 +22,11 @@ def copy_loss(model: AutoregressiveTransformer, batch: Batch) -> Tensor:
 
 @torch.no_grad()
 def copy_measures(model: AutoregressiveTransformer, data: Duplications) -> dict[str, float]:
-    """The figures of all of `data`, each symbol predicted from the true ones before it.
+    """The measures of all of `data`, each symbol predicted from the true ones before it.
 
     Returns:
-        "loss", nats a symbol; "accuracy", the share of symbols that the likeliest guess gets right;
-        "sequence_accuracy", the share of sequences in which it gets all of them right.
+        "loss", nats per symbol; "accuracy", the share of symbols that are the likeliest guess;
+        "sequence_accuracy", the share of sequences in which all of them are.
     """
     sums = torch.zeros(4, dtype=torch.float64)
     for indices in torch.arange(len(data)).split(SEQUENCES_AT_ONCE):

@@ -15,7 +15,7 @@ from speech.sources import Source
 Samples = npt.NDArray[np.float32]
 Channels = Literal["average", "refuse"]
 
-RATE = 16_000  # samples a second, of everything that leaves this module
+RATE = 16_000  # samples per second, of everything that leaves this module
 WINDOW_SECONDS = 0.025
 
 
@@ -76,7 +76,7 @@ def require_samples(samples: Samples, rate: float, name: str) -> None:
 
 
 def _decoded(source: Source, start: float, end: float | None) -> tuple[Samples, int]:
-    """(samples, channels) in -1..1, and samples a second."""
+    """(samples, channels) in -1..1, and samples per second."""
     content = source.content()
     try:
         with soundfile.SoundFile(content) as file:

@@ -133,7 +133,7 @@ class LengthOrder:
 
 
 class TypicalOrder:
-    """Batches by which updates are timed: of short, of middling and of long utterances, in turn.
+    """Batches by which updates are timed: short, medium and long utterances in turn.
 
     Args:
         order: whose batches are timed.

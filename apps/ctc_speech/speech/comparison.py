@@ -96,7 +96,7 @@ class Comparison:
     minutes: float
 
     def timing(self, attentions: Sequence[Attention], rounds: int) -> dict[str, Any]:
-        """Seconds and bytes of an update by model, and batches an epoch, as in timings.json."""
+        """Seconds and bytes of an update by model, and batches per epoch, as in timings.json."""
         models = {x.model: x for x in variants(attentions, convolution=True)}
         return recorded_times(
             self.out / "timings.json",

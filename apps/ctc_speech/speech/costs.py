@@ -37,7 +37,7 @@ def cost_panels(record: Mapping[str, Any]) -> list[Panel]:
     """Seconds and memory of an update, over the frames of an utterance."""
     xlabel = "frames of an utterance"
     return [
-        Panel(xlabel, _curves(record["curve"], _seconds), "seconds an update"),
+        Panel(xlabel, _curves(record["curve"], _seconds), "seconds per update"),
         Panel(xlabel, _curves(record["curve"], _gigabytes), "GB of memory"),
     ]
 
@@ -67,7 +67,7 @@ def _epoch_table(lines: Sequence[Line]) -> str:
         longest = _gain(_longest(lines, "softmax"), _longest(lines, name))
         paper = f"{PAPER[name][1]:,}" if name in PAPER else "-"
         rows.append([name, figure(seconds[name]), gain, longest, figure(memory), paper])
-    header = ["model", "s an epoch", "gain", "gain, longest batch", "GB", "the paper's s (GPU)"]
+    header = ["model", "s per epoch", "gain", "gain, longest batch", "GB", "the paper's s (GPU)"]
     return markdown_table(header, rows)
 
 

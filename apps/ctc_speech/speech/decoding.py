@@ -16,7 +16,7 @@ Decoder = Literal["greedy", "beam"]
 
 @dataclass(frozen=True)
 class Decoding:
-    """How phones are found."""
+    """How phones are decoded."""
 
     decoder: Decoder = "greedy"
     """greedy: the likeliest path; beam: the likeliest phones over all paths."""

@@ -92,7 +92,7 @@ def recognized(model: nn.Module, speech: Speech, decode: Decode) -> list[list[in
 
     Args:
         model: a recognizer, called with frames and lengths.
-        decode: finds phones in the log-probabilities (B, T, C) of rows of lengths (B,).
+        decode: returns the phones for the log-probabilities (B, T, C) of rows of lengths (B,).
     """
     device = next(model.parameters()).device
     result: list[list[int]] = [[]] * len(speech)
@@ -108,7 +108,7 @@ def recognized(model: nn.Module, speech: Speech, decode: Decode) -> list[list[in
 
 
 def output_lengths(model: nn.Module, lengths: Tensor) -> Tensor:
-    """The frames that the model makes of so many frames of audio."""
+    """The output frames for these frames of audio."""
     result: Tensor = model.output_lengths(lengths)  # type: ignore[operator]
     return result
 

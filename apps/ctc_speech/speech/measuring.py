@@ -34,7 +34,7 @@ from speech.presets import Recipe
 from speech.training import recognizer_loss
 
 PHONES = 72
-FRAMES_A_PHONE = 12  # frames come every 10 ms
+FRAMES_PER_PHONE = 12  # frames come every 10 ms
 LONGEST = 2_400
 MEAN = 800
 
@@ -59,7 +59,7 @@ class Noise:
     def batch(self, lengths: Tensor) -> Batch:
         """Frames and phones for these lengths, as `Speech.batch` gives them."""
         generator = torch.Generator().manual_seed(0)
-        phones = (lengths // FRAMES_A_PHONE).clamp(min=1)
+        phones = (lengths // FRAMES_PER_PHONE).clamp(min=1)
         rows, longest, most = len(lengths), int(lengths.max()), int(phones.max())
         return {
             "frames": torch.randn(rows, longest, BINS, generator=generator),
@@ -70,18 +70,18 @@ class Noise:
 
 
 def typical_lengths(batch: int, batches: int) -> list[list[int]]:
-    """Batches of similar lengths that stand for a corpus as the paper's: 800 on average, to 2,400.
+    """Batches of similar lengths like those of the paper's corpus: 800 on average, up to 2,400.
 
     The lengths of the corpus are spread as the square of an even spread, from 0 to 2,400.
     """
     places = (np.arange(batch * batches) + 0.5) / (batch * batches)
-    lengths = np.maximum(LONGEST * places**2, FRAMES_A_PHONE).round().astype(int)
+    lengths = np.maximum(LONGEST * places**2, FRAMES_PER_PHONE).round().astype(int)
     return [of.tolist() for of in lengths.reshape(batches, batch)]
 
 
 @dataclass
 class Cost:
-    """What updates of one model on one batch cost; a reason instead where they are impossible."""
+    """What updates of one model on one batch cost, or the reason why they are impossible."""
 
     seconds: list[float] = field(default_factory=list)
     bytes: float = 0.0
@@ -172,7 +172,7 @@ def updated(
 @functools.cache
 def _updater(recipe: Recipe) -> tuple[Updater, Noise]:
     config = recipe.training.config()
-    model, noise = build_model(recipe, PHONES).train(), Noise([2 * FRAMES_A_PHONE])
+    model, noise = build_model(recipe, PHONES).train(), Noise([2 * FRAMES_PER_PHONE])
     updater = Updater(make_accelerator(config), model, noise, recognizer_loss, config, noise)
     updater.update(0)  # allocates what the optimizer keeps
     return updater, noise

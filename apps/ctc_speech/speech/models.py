@@ -9,14 +9,14 @@ from typing import Any
 
 import torch
 
-from linattn_core.errors import expected, shown
+from linattn_core.errors import expected
 from linattn_models.ctc import (
     CTCBiLSTM,
     CTCBiLSTMConfig,
     CTCTransformer,
     CTCTransformerConfig,
 )
-from linattn_models.training import RunFolder, TrainingFlags, average_weights
+from linattn_models.training import RunFolder, TrainingFlags, app_config, average_weights
 from speech.corpora import BadInput
 from speech.dataset import FeatureSettings
 from speech.presets import Recipe
@@ -86,13 +86,7 @@ def load_run(folder: Path, average: int = 1) -> TrainedRun:
         ValueError: the folder is no run of this application, or its checkpoint is damaged.
     """
     run = RunFolder(folder)
-    config = run.config()
-    if config.get("app") != APP:
-        got = f"one of {shown(config.get('app'))}"
-        raise ValueError(expected(str(folder), f"a run of {APP}", got))
-    absent = sorted({"inventory", "normalize", "channels", "model"} - set(config))
-    if absent:
-        raise ValueError(expected(str(run.config_file), ", ".join(absent), "none in it"))
+    config = app_config(run, APP, ("inventory", "normalize", "channels", "model"))
     model = _model_of(config["model"], run.config_file)
     step = run.load_weights(model)
     if average > 1:
@@ -102,7 +96,7 @@ def load_run(folder: Path, average: int = 1) -> TrainedRun:
 
 
 def newest_checkpoints(run: RunFolder, count: int) -> list[Path]:
-    """So many checkpoints of a run, the oldest first.
+    """The newest `count` checkpoints of a run, the oldest first.
 
     Raises:
         ValueError: there are fewer.

@@ -13,13 +13,13 @@ from speech.features import STEP_SECONDS
 from speech.transcription import Transcript
 
 LABELED = 0.3  # a probability from which on a phone has its name in the picture
-INCHES_A_SECOND = 3.0
+INCHES_PER_SECOND = 3.0
 
 
 def write_picture(path: Path, transcript: Transcript, title: str) -> None:
     """Draws `transcript` as a PNG at `path`."""
     seconds = len(transcript.frames) * STEP_SECONDS
-    size = (min(40.0, max(6.0, INCHES_A_SECOND * seconds)), 5.0)
+    size = (min(40.0, max(6.0, INCHES_PER_SECOND * seconds)), 5.0)
     drawing = Figure(figsize=size, layout="constrained")
     top, bottom = drawing.subplots(2, 1, sharex=True)
     _draw_posteriors(top, transcript)

@@ -1,4 +1,4 @@
-"""Where the audio of an utterance lies: a file, a member of a tar, a place in an ark, a command."""
+"""Where the audio of an utterance is: a file, a member of a tar, a place in an ark, a command."""
 
 from __future__ import annotations
 

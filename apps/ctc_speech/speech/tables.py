@@ -1,4 +1,4 @@
-"""What a comparison found, as a document."""
+"""The results of a comparison as a document."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from linattn_models.training import figure, markdown_table
 
-# Table 3 of the paper: phoneme error rate on WSJ's validation set in percent, and seconds an epoch.
+# Table 3 of the paper: phoneme error rate on WSJ's validation set, %, and seconds per epoch.
 PAPER = {
     "lstm": (10.94, 1_047),
     "softmax": (5.12, 2_711),
@@ -17,7 +17,7 @@ PAPER = {
 
 
 def comparison_document(results: Mapping[str, Any], command: str) -> str:
-    """The table, what its columns mean, the curves, and the paper's figures beside."""
+    """The table, what its columns mean, the curves, and the paper's numbers."""
     parts = [
         f"# Phonemes from audio: {results['corpus']}",
         comparison_table(results).rstrip(),
@@ -36,7 +36,7 @@ def comparison_table(results: Mapping[str, Any]) -> str:
     header = ["model", "test"]
     if average > 1:
         header += [f"test, mean of {average}", f"dev, mean of {average}"]
-    header += ["dev", "updates", "s an update", "s an epoch", "parameters", "memory"]
+    header += ["dev", "updates", "s per update", "s per epoch", "parameters", "memory"]
     timing = results["timing"]
     rows = [_row(name, run, timing) for name, run in results["runs"].items()]
     return markdown_table(header, rows)
@@ -68,8 +68,8 @@ def _notes(results: Mapping[str, Any]) -> list[str]:
     notes = [
         f"Phoneme error rates on {results['corpus']}, preset {results['preset']}. `-conv`: with "
         "a convolution before each block; `-seedN`: another seed than 0.",
-        f"Each model has {results['minutes']:g} minutes of updates, at the seconds an update that "
-        f"were measured beforehand, the models taking turns ({timing['rounds']} rounds); torch "
+        f"Each model has {results['minutes']:g} minutes of updates, by the seconds per update that "
+        f"were measured first, the models taking turns ({timing['rounds']} rounds); torch "
         f"{where['torch']}, {where['device']}, threads: {where['threads']}.",
         "memory: by how much it rises during an update of the longest batch.",
     ]
@@ -81,4 +81,4 @@ def _notes(results: Mapping[str, Any]) -> list[str]:
 def _paper_table() -> str:
     """Table 3 of the paper: WSJ, on a GPU."""
     rows = [[name, f"{error}%", f"{seconds:,}"] for name, (error, seconds) in PAPER.items()]
-    return markdown_table(["paper, WSJ", "validation", "s an epoch (GPU)"], rows)
+    return markdown_table(["paper, WSJ", "validation", "s per epoch (GPU)"], rows)

@@ -95,7 +95,7 @@ def finish(
     errors = evaluated(model.eval(), test, corpus.inventory, ctc_greedy)
     summary["metrics"] = {
         **errors.metrics(),
-        # A run that had ended and is resumed has this figure under its own name already.
+        # A run that had ended and is resumed has this value under its own name already.
         "dev_phoneme_error_rate": metrics.get(
             "dev_phoneme_error_rate", metrics["phoneme_error_rate"]
         ),
@@ -140,7 +140,7 @@ def _speech(
         )
         for speed in speeds
     ]
-    # Audio of nearly no length may be long enough at one speed and not at another.
+    # Very short audio may be long enough at one speed and not at another.
     by_id = [dict(zip((u.id for u in of.utterances), of.frames, strict=True)) for of in by_speed]
     kept = set.intersection(*map(set, by_id))
     utterances = [item for item in by_speed[0].utterances if item.id in kept]

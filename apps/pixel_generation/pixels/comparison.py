@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,16 +9,15 @@ from typing import Any
 
 from torch import nn
 
-from linattn_core.errors import expected
-from linattn_models.files import replace_file
 from linattn_models.training import (
     Panel,
     Points,
     RunFolder,
-    copy_records,
     measure_updates,
     plot_panels,
     points,
+    publish,
+    recorded_times,
     run_summary,
     trained_run,
     updates_within,
@@ -91,10 +88,7 @@ class Comparison:
 
     def publish(self, out: Path, folder: Path) -> None:
         """Copies what was written into `out` to `folder`, and of the runs there their records."""
-        for file in FILES:
-            replace_file(folder / file, (out / file).read_bytes())
-        for run in (*self.equal_updates.values(), *self.equal_time.values()):
-            copy_records(run, folder / run.path.relative_to(out))
+        publish(out, folder, FILES, (*self.equal_updates.values(), *self.equal_time.values()))
 
 
 def curve(run: RunFolder, over: str = "step", scale: float = 1.0) -> Points:
@@ -155,39 +149,19 @@ def update_times(
     """The content of `file`, measured and written there if there is no such file.
 
     Returns:
-        "dataset" and "preset" of the models, "rounds" (how often each attention had its turn),
-        "seconds" of an update by attention, and the "environment".
+        "dataset" and "preset" of the models, "rounds" (the turns of each attention), "seconds" of
+        an update by attention, and the "environment".
 
     Raises:
         ValueError: the file is damaged, or has the times of other models.
     """
     recipe = next(iter(recipes.values()))
-    models = {"dataset": recipe.dataset, "preset": recipe.preset}
-    if file.exists():
-        timing = _read(file)
-        other = {name: timing.get(name) for name in models}
-        absent = [name for name in recipes if name not in timing["seconds"]]
-        if other != models or absent:
-            wanted = f"times of {models}, of {', '.join(recipes)} together"
-            got = f"times of {other}, of {', '.join(timing['seconds'])}"
-            raise ValueError(expected(str(file), wanted, got, "choose another --out"))
-        return timing
-    built: dict[str, nn.Module] = {x: build_model(own, images) for x, own in recipes.items()}
-    data = TokenData(images.train, recipe.layout)
-    seconds, where = measure_updates(built, data, mean_nats, recipe.training, rounds)
-    timing = {**models, "rounds": rounds, "seconds": seconds, "environment": where}
-    replace_file(file, (json.dumps(timing, indent=2) + "\n").encode())
-    return timing
 
+    def measure() -> tuple[dict[str, float], dict[str, object]]:
+        built: dict[str, nn.Module] = {x: build_model(own, images) for x, own in recipes.items()}
+        data = TokenData(images.train, recipe.layout)
+        seconds, where = measure_updates(built, data, mean_nats, recipe.training, rounds)
+        return seconds, {"rounds": rounds, "environment": where}
 
-def _read(file: Path) -> dict[str, Any]:
-    try:
-        timing = dict(json.loads(file.read_bytes()))
-        sound = all(0 < seconds < math.inf for seconds in timing["seconds"].values())
-        got: object = timing["seconds"]
-        sound = sound and {"rounds", "environment"} <= timing.keys()
-    except (ValueError, TypeError, AttributeError, KeyError) as error:
-        sound, got = False, f"a fault in it ({error})"
-    if not sound:
-        raise ValueError(expected(str(file), "the times of updates", got, "remove it"))
-    return timing
+    about = {"dataset": recipe.dataset, "preset": recipe.preset}
+    return recorded_times(file, about, list(recipes), measure)

@@ -37,7 +37,7 @@ class Speed:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One method's figures; where there are none, `failure` says why.
+    """The speed of one method; without one, `failure` says why.
 
     one, many: an image alone, and many side by side.
     bounded_by: why larger batches were not tried; None if the search ended by itself.
@@ -51,7 +51,7 @@ class Outcome:
 
     @property
     def speeds(self) -> list[Speed]:
-        """The figures that there are, each once."""
+        """The speeds that were measured, each once."""
         return [x for x in dict.fromkeys((self.one, self.many)) if x is not None]
 
 

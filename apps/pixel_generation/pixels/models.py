@@ -8,9 +8,8 @@ from typing import Any
 
 import torch
 
-from linattn_core.errors import expected, shown
 from linattn_models import AutoregressiveTransformer
-from linattn_models.training import RunFolder
+from linattn_models.training import RunFolder, app_config
 from pixels.datasets import DatasetName, Images
 from pixels.presets import Attention, Recipe
 from pixels.tokens import Layout, to_tokens
@@ -45,23 +44,11 @@ def load_run(folder: Path) -> TrainedRun:
         ValueError: the folder is no run of this application, or its checkpoint is damaged.
     """
     run = RunFolder(folder)
-    config = run.config()
-    require_app(config, folder)
-    absent = sorted({"dataset", "attention", "layout", "model"} - set(config))
-    if absent:
-        raise ValueError(expected(str(run.config_file), ", ".join(absent), "none in it"))
+    config = app_config(run, APP, ("dataset", "attention", "layout", "model"))
     model = _model_of(config["model"], run.config_file)
     step = run.load_weights(model)
     model.to(default_device()).eval()
     return TrainedRun(model, config["dataset"], config["attention"], config["layout"], step)
-
-
-def require_app(record: dict[str, Any], folder: Path) -> None:
-    """Refuses the config.json or summary.json of another application's run."""
-    if record.get("app") != APP:
-        raise ValueError(
-            expected(str(folder), f"a run of {APP}", f"one of {shown(record.get('app'))}")
-        )
 
 
 def _model_of(values: dict[str, Any], path: Path) -> AutoregressiveTransformer:

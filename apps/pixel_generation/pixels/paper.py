@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class PaperRow:
-    """One method in the paper; None where it gives no figure.
+    """One method in the paper; None where it gives no number.
 
     Attributes:
         method: "softmax" reruns the prefix, "stateful-softmax" keeps keys and values.

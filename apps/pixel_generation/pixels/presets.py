@@ -43,7 +43,7 @@ class Recipe:
     num_mixtures: int = 10
     """Logistics in the mixture."""
     layout: Layout = "sub-pixels"
-    """Colors as three tokens a pixel, or as one."""
+    """Colors as three tokens per pixel, or as one."""
     norm: Literal["pre", "post"] = "pre"
     dropout: float = 0.0
     validation_images: int | None = None
@@ -70,13 +70,13 @@ class Recipe:
         if together:
             raise ValueError(
                 "expected the head 'logistics' with the layout 'pixels', got 'categorical', which "
-                "predicts one number a token; choose the layout 'sub-pixels'"
+                "predicts one number per token; choose the layout 'sub-pixels'"
             )
         return Categorical(images.levels)
 
 
 def smoke(dataset: DatasetName) -> Recipe:
-    """Twenty updates of a model too small to be any good."""
+    """Twenty updates of a model too small to learn."""
     digits = dataset == "digits"
     return Recipe(
         preset="smoke",
@@ -173,7 +173,7 @@ def paper(dataset: DatasetName) -> Recipe:
 
     MNIST: 8 layers, 8 heads of 32, feed-forward 1,024, 10 logistics, RAdam at 1e-4, batch 10 and
     250 epochs. CIFAR-10: 16 layers over 3,072 sub-pixels, batch 4. There the paper fixes the time
-    (a week of one GPU) and not the number of updates: 100 epochs stand in for it here.
+    (a week of one GPU) and not the number of updates: 100 epochs take its place here.
     """
     color = dataset == "cifar10"
     batch_size, epochs = (4, 100) if color else (10, 250)

@@ -1,4 +1,4 @@
-"""The tables that the scripts print, with the paper's figures beneath or beside."""
+"""The tables that the scripts print, with the paper's numbers below or beside."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def benchmark_report(record: dict[str, Any], outcomes: Sequence[Outcome], *, sea
     ]
     if record["shape"] in PAPER:
         lines += [
-            "The paper's figures, as we read it: images/s of a GPU at the batch that filled it.",
+            "The paper's numbers, as we read it: images/s of a GPU at the batch that filled it.",
             "",
             paper_table(record["shape"]),
         ]
@@ -49,7 +49,7 @@ def benchmark_table(outcomes: Sequence[Outcome], bits: dict[str, float]) -> str:
         for outcome in outcomes
     ]
     header = ["attention", "bits/dim", "images/s", "batch", "gain"]
-    header += ["s for one image", "gain", "bytes of state an image"]
+    header += ["s for one image", "gain", "bytes of state per image"]
     return markdown_table(header, rows)
 
 
@@ -112,7 +112,7 @@ def demo_report(results: dict[str, Any], speeds: Sequence[Speed], batch: int) ->
         rates = [figure(speed.images_per_second) for speed in (one, many)]
         rows.append([method.name, f"{bits:.2f}", *rates, f"{one.state_bytes_per_image:,}"])
     header = ["attention", "bits/dim", "images/s, batch 1", f"images/s, batch {batch:,}"]
-    header.append("bytes of state an image")
+    header.append("bytes of state per image")
     return "\n".join([markdown_table(header, rows), *_demo_notes(results, speeds)]) + "\n"
 
 
@@ -157,7 +157,7 @@ def attention_report(results: dict[str, Any]) -> str:
     """A row for each attention, and below what the columns mean."""
     paper = {row.method: row.bits_per_dim for row in PAPER.get(results["dataset"], ())}
     header = ["attention", "bits/dim, equal updates", "updates", "bits/dim, equal time"]
-    header += ["updates in it", "s an update", "parameters"]
+    header += ["updates in it", "s per update", "parameters"]
     rows = [_attention_row(name, result) for name, result in results["attentions"].items()]
     if paper:
         header.append("the paper's bits/dim")
@@ -191,12 +191,12 @@ def _attention_notes(results: dict[str, Any]) -> list[str]:
         f"{metrics['test_images']:,} test images, of which independent pixels cost "
         f"{metrics['independent_pixels_bits_per_dim']:.3f} bits/dim.",
         f"{budget}.",
-        f"Seconds an update: the median of {results['timing']['rounds']} rounds in which the "
+        f"Seconds per update: the median of {results['timing']['rounds']} rounds in which the "
         f"attentions took turns; torch {where['torch']}, {where['device']}, threads: "
         f"{where['threads']}.",
     ]
     if results["dataset"] in PAPER and results["preset"] != "paper":
-        notes.append("The paper's figures are of larger models, trained for far longer.")
+        notes.append("The paper's numbers are of larger models, trained for far longer.")
     return notes
 
 

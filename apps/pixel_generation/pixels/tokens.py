@@ -37,7 +37,7 @@ def to_images(tokens: Tensor, height: int, width: int) -> Pixels:
 
 
 def batches(images: Pixels, layout: Layout, positions: int) -> Iterator[Tensor]:
-    """All of `images` as tokens, in order, in batches of about so many positions together."""
+    """All of `images` as tokens, in order, in batches of about `positions` positions together."""
     size = max(1, positions // to_tokens(images[:1], layout).shape[1])
     for start in range(0, len(images), size):
         yield to_tokens(images[start : start + size], layout)

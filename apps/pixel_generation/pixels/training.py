@@ -54,14 +54,14 @@ def finish(
     """Evaluates the test images, for the first time, and writes numbers and pictures.
 
     While training, "bits_per_dim" was that of the validation images; in the summary it is that of
-    the test images, and the last validation figure is named "validation_bits_per_dim".
+    the test images, and the last one of the validation images is named "validation_bits_per_dim".
     """
     summary = run.summary()
     metrics = summary["metrics"]
     test = images.test[: recipe.test_images]
     summary["metrics"] = {
         "bits_per_dim": bits_per_dim(model, test, recipe.layout),
-        # A run that had ended and is resumed has this figure under its own name already.
+        # A run that had ended and is resumed has this value under its own name already.
         "validation_bits_per_dim": metrics.get("validation_bits_per_dim", metrics["bits_per_dim"]),
         "independent_pixels_bits_per_dim": independent_pixels(images.train, test, images.levels),
         "test_images": len(test),

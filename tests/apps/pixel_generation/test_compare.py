@@ -138,7 +138,7 @@ def test_killed_and_given_again_it_comes_to_the_same_table(script: Script, tmp_p
 
 def kill_when_there(process: list[str], file: Path) -> None:
     running = subprocess.Popen(process, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while not file.exists() and running.poll() is None and time.monotonic() < deadline:
         time.sleep(0.005)
     running.kill()

@@ -88,15 +88,15 @@ def test_the_table_has_gains_and_dashes() -> None:
     ]
     assert benchmark_table(outcomes, {"linear": 0.644}) == (
         "| attention | bits/dim | images/s | batch |  gain | s for one image |  gain "
-        "| bytes of state an image |\n"
+        "| bytes of state per image |\n"
         "| --------- | -------: | -------: | ----: | ----: | --------------: | ----: "
-        "| ----------------------: |\n"
+        "| -----------------------: |\n"
         "| linear    |    0.644 |    ~50.0 | 1,024 |  100x |           0.250 | 8.00x "
-        "|                      80 |\n"
+        "|                       80 |\n"
         "| softmax   |        - |   ~0.500 |     1 | 1.00x |           ~2.00 | 1.00x "
-        "|                      80 |\n"
+        "|                       80 |\n"
         "| lsh-4     |        - |        - |     - |     - |               - |     - "
-        "|                       - |\n"
+        "|                        - |\n"
     )
     config = TransformerConfig(num_layers=1, num_heads=1, head_dim=4, ffn_dim=8)
     where = {"torch": "2", "device": "cpu", "threads": 1, "steps_by": "reference"}

@@ -77,7 +77,7 @@ def kill_after_a_checkpoint(flags: list[str], checkpoint: Path) -> None:
     process = subprocess.Popen(
         command("pixel_generation", "train", *flags), stderr=subprocess.PIPE, text=True
     )
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while not checkpoint.exists() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.005)
     process.kill()

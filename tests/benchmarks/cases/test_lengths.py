@@ -127,7 +127,7 @@ def test_a_method_without_a_figure_at_the_length_before_says_why() -> None:
 
 @pytest.mark.usefixtures("free")
 def test_a_method_that_may_take_too_long_is_not_made() -> None:
-    with pytest.raises(NotMeasured, match="not measured: up to 60 s a call"):
+    with pytest.raises(NotMeasured, match="not measured: up to 60 s per call"):
         _make(_before("measured", 5.0), units=lambda problem: 3, most_seconds=59)
     assert _make(_before("measured", 5.0), quick=True, most_seconds=19).check() is None
     _make(_before("measured", 5.0), most_seconds=21)

@@ -6,13 +6,11 @@ import pytest
 import torch
 
 from benchmarks.cases import lsh_layer as reformer
+from benchmarks.cases.problem import Problem
 from benchmarks.measure.cases import NotMeasured, Settings
 
-SIZE = reformer.Size(64, 2, 8)
-
-
-def inputs() -> torch.Tensor:
-    return torch.randn(1, SIZE.length, SIZE.embed_dim)
+SMALL = Problem(64, heads=2, width=8)
+LONG = Problem(4_096, heads=2, width=8)  # the first chunk is few of its rows
 
 
 def test_without_peers_ours_runs_and_the_peer_says_why_not() -> None:
@@ -25,22 +23,20 @@ def test_without_peers_ours_runs_and_the_peer_says_why_not() -> None:
 
 
 def test_a_layer_that_draws_the_same_rotations_agrees() -> None:
-    ours = reformer.our_layer(SIZE)
+    ours = reformer.our_layer(SMALL)
 
     def peer(x: torch.Tensor) -> torch.Tensor:
         """Ours, hashed by what the peer would draw first."""
-        drawn = torch.randn(SIZE.heads, SIZE.width, 1, reformer.BUCKETS // 2)
+        drawn = torch.randn(SMALL.heads, SMALL.width, 1, reformer.BUCKETS // 2)
         ours.rotations.copy_(drawn.permute(2, 0, 1, 3))
         out: torch.Tensor = ours.eval()(x)
         return out
 
-    assert reformer.difference(ours, peer, inputs(), SIZE) is None
+    assert reformer.difference(ours, peer, reformer.inputs(SMALL)) is None
     assert ours.training
 
 
 def test_another_layer_is_told_apart() -> None:
-    ours = reformer.our_layer(SIZE)
-    size = reformer.Size(4_096, SIZE.heads, SIZE.width)  # long enough for the first chunk to pass
-    x = torch.randn(1, size.length, size.embed_dim)
-    said = reformer.difference(ours, lambda x: ours.eval()(x) + 1, x, size)
+    ours = reformer.our_layer(LONG)
+    said = reformer.difference(ours, lambda x: ours.eval()(x) + 1, reformer.inputs(LONG))
     assert said is not None and "100.0% of the rows differ" in said

@@ -1,4 +1,4 @@
-"""No figure for a wrong result; ratios per unit; what a method raises is its row."""
+"""No value for a wrong result; ratios per unit; what a method raises is its row."""
 
 from __future__ import annotations
 

@@ -16,17 +16,17 @@ Split = Literal["train", "dev", "test"]
 BadInput = Literal["refuse", "skip"]
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 
-_DEV_SHARE = 9  # one of so many speakers of the training set goes to dev
+_DEV_SHARE = 9  # one in this many speakers of the training set goes to dev
 
 
 @dataclass(frozen=True)
 class Utterance:
-    """Somebody says something once.
+    """One recording of one speaker.
 
     Attributes:
         id: unique in its corpus.
         speaker: whose frames are normalized together.
-        source: where the audio lies.
+        source: where the audio is.
         words: as the transcript has them; empty where it has phones.
         phones: what is said.
         start, end: seconds of the source; all of it if not given.
@@ -89,9 +89,9 @@ def with_phones(
 
 
 def cut_dev(train: Iterable[Utterance]) -> tuple[tuple[Utterance, ...], tuple[Utterance, ...]]:
-    """Training utterances parted by speaker: those that stay, and a ninth of the speakers for dev.
+    """The training set split by speaker: those that stay, and a ninth of the speakers as dev.
 
-    A hash of its name decides where a speaker goes, so no random generator has a say in it.
+    A hash of its name decides where a speaker goes: the split is the same on every machine.
 
     Raises:
         ValueError: fewer than two speakers.

@@ -41,7 +41,7 @@ class Synthesizer:
     def __init__(self) -> None:
         self._library, self._rate = _started()
         self._pieces: list[np.ndarray] = []
-        self._callback = _Callback(self._take)  # kept: the library calls it later
+        self._callback = _Callback(self._take)  # referenced here: the library calls it later
         self._library.espeak_SetSynthCallback(self._callback)
 
     def speak(self, words: Sequence[Sequence[str]], voice: str, rate: int, pitch: int) -> Samples:
@@ -50,7 +50,7 @@ class Synthesizer:
         Args:
             words: the phones of each, from `PHONEMES`.
             voice: such as "en-us+f2".
-            rate: words a minute.
+            rate: words per minute.
             pitch: 0 to 100.
         """
         library = self._library
@@ -87,5 +87,5 @@ def _started() -> tuple[Any, int]:
     library = ctypes.CDLL(espeakng_loader.get_library_path())
     rate = library.espeak_Initialize(_SYNCHRONOUS, 0, espeakng_loader.get_data_path().encode(), 0)
     if rate <= 0:
-        raise ValueError(expected("eSpeak NG", "samples a second", rate, "install it again"))
+        raise ValueError(expected("eSpeak NG", "samples per second", rate, "install it again"))
     return library, rate

@@ -1,4 +1,4 @@
-"""Speech that is synthesized from phones: what is said is known exactly, and nothing is needed.
+"""Speech that is synthesized from phones: they are known exactly, and nothing is downloaded.
 
 Random words, several voices, speeds and noise levels. No voice is in two splits.
 """
@@ -46,7 +46,7 @@ class Plan:
 
 
 def load_synthetic(cache: Path, utterances: int) -> Corpus:
-    """The corpus with so many training utterances, made in `cache` if it is not there yet.
+    """The corpus with this many training utterances, made in `cache` if it is not there yet.
 
     Raises:
         ValueError: the synthesizer is needed and not installed.
@@ -76,7 +76,7 @@ def plans(split: Split, count: int, lexicon_words: list[str]) -> list[Plan]:
 
 
 def with_noise(samples: Samples, decibels: float, seed: int) -> Samples:
-    """The samples with white noise, so many decibels below their mean power."""
+    """The samples with white noise, `decibels` below their mean power."""
     draws = np.random.default_rng(seed)
     level = np.sqrt(np.mean(np.square(samples))) * 10 ** (-decibels / 20)
     noise = draws.standard_normal(len(samples), dtype=np.float32)

@@ -18,9 +18,11 @@ if _missing:
 
 from linattn_models.training.averaging import average_weights  # noqa: E402
 from linattn_models.training.compare import (  # noqa: E402
+    app_config,
     copy_records,
     measure_memory,
     measure_updates,
+    publish,
     recorded_times,
     require_run,
     run_summary,
@@ -39,7 +41,7 @@ from linattn_models.training.metrics import (  # noqa: E402
     points,
 )
 from linattn_models.training.run import train  # noqa: E402
-from linattn_models.training.run_folder import RunFolder  # noqa: E402
+from linattn_models.training.run_folder import RunFolder, write_json  # noqa: E402
 from linattn_models.training.runtime import environment, is_main_process  # noqa: E402
 from linattn_models.training.script import (  # noqa: E402
     parse_flags,
@@ -59,6 +61,7 @@ __all__ = [
     "TrainingData",
     "TrainingFlags",
     "adamw_flags",
+    "app_config",
     "average_weights",
     "copy_records",
     "environment",
@@ -72,6 +75,7 @@ __all__ = [
     "plot_panels",
     "points",
     "preset_flags",
+    "publish",
     "recorded_times",
     "require_at_least",
     "require_run",
@@ -81,4 +85,5 @@ __all__ = [
     "trained_run",
     "updates_within",
     "with_steps",
+    "write_json",
 ]

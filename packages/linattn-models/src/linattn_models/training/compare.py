@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -22,11 +21,12 @@ from linattn_models.memory import peak_memory
 from linattn_models.training.config import TrainingFlags, flatten
 from linattn_models.training.data import Order, TrainingData
 from linattn_models.training.optimization import Loss, Updater
-from linattn_models.training.run_folder import RunFolder
+from linattn_models.training.run_folder import RunFolder, write_json
 from linattn_models.training.runtime import deterministic_kernels, environment, make_accelerator
 from linattn_models.validation import json_object
 
-_UPDATES_A_ROUND = 3
+_UPDATES_PER_ROUND = 3
+_KEPT = {"rounds", "environment"}  # beside the times, in their file
 _EVALUATIONS = 8  # while a model trains, at least: the points of its curve
 
 
@@ -79,10 +79,29 @@ def run_summary(run: RunFolder, app: str) -> dict[str, Any]:
     Raises:
         ValueError: if it has not, or is a run of another application.
     """
-    summary = run.summary()
-    if summary.get("app") != app:
-        raise ValueError(expected(str(run.path), f"a run of {app}", f"one of {summary.get('app')}"))
-    return summary
+    return _of_app(run.summary(), run, app)
+
+
+def app_config(run: RunFolder, app: str, names: Collection[str]) -> dict[str, Any]:
+    """The `config.json` of a run of `app`.
+
+    Args:
+        names: the values that must be in it.
+
+    Raises:
+        ValueError: the run is of another application, or a value is missing.
+    """
+    config = _of_app(run.config(), run, app)
+    if absent := sorted(set(names) - config.keys()):
+        raise ValueError(expected(str(run.config_file), ", ".join(absent), "none in it"))
+    return config
+
+
+def _of_app(record: dict[str, Any], run: RunFolder, app: str) -> dict[str, Any]:
+    if record.get("app") != app:
+        got = f"one of {shown(record.get('app'))}"
+        raise ValueError(expected(str(run.path), f"a run of {app}", got))
+    return record
 
 
 def copy_records(run: RunFolder, folder: Path) -> None:
@@ -90,6 +109,15 @@ def copy_records(run: RunFolder, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for file in (run.config_file, run.metrics_file, run.summary_file):
         replace_file(folder / file.name, file.read_bytes())
+
+
+def publish(out: Path, folder: Path, files: Iterable[str], runs: Iterable[RunFolder] = ()) -> None:
+    """Copies files of `out` and the records of runs in it to the same places in `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in files:
+        replace_file(folder / file, (out / file).read_bytes())
+    for run in runs:
+        copy_records(run, folder / run.path.relative_to(out))
 
 
 def with_steps(flags: TrainingFlags, steps: int) -> TrainingFlags:
@@ -103,10 +131,10 @@ def with_steps(flags: TrainingFlags, steps: int) -> TrainingFlags:
     )
 
 
-def updates_within(seconds: float, seconds_an_update: float) -> int:
+def updates_within(seconds: float, seconds_per_update: float) -> int:
     """How many whole updates fit into `seconds`, at least 1."""
     # n times s, divided by s, may round to just below n.
-    return max(1, math.floor(seconds / seconds_an_update * (1 + 1e-9)))
+    return max(1, math.floor(seconds / seconds_per_update * (1 + 1e-9)))
 
 
 def measure_updates(
@@ -119,7 +147,7 @@ def measure_updates(
 ) -> tuple[dict[str, float], dict[str, object]]:
     """Seconds that an update of each model takes, by name, and the environment.
 
-    The models take turns, round by round, so that other load on the machine falls on all of them;
+    The models take turns, round by round, so that other load on the machine affects all of them;
     a time is the median over the rounds. The models are trained by it.
     """
     config = flags.config()
@@ -132,10 +160,10 @@ def measure_updates(
     readings: dict[str, list[float]] = {name: [] for name in models}
     with deterministic_kernels(device):
         for updater in updaters.values():
-            _seconds_an_update(updater, 0, device)  # warm-up
+            _seconds_per_update(updater, 0, device)  # warm-up
         for turn in tqdm(range(1, rounds + 1), desc="timing", unit="round"):
             for name, updater in updaters.items():
-                seconds = _seconds_an_update(updater, turn * _UPDATES_A_ROUND, device)
+                seconds = _seconds_per_update(updater, turn * _UPDATES_PER_ROUND, device)
                 readings[name].append(seconds)
     return {name: median(times) for name, times in readings.items()}, environment(device)
 
@@ -148,12 +176,13 @@ def recorded_times(
 ) -> dict[str, Any]:
     """The content of `file`, measured and written there if there is no such file.
 
-    So a comparison that goes on after an interruption has the budgets that it began with.
+    A comparison that continues after an interruption then has the budgets that it began with.
 
     Args:
         about: what decides the times, such as the dataset and the preset; JSON values.
         names: of the models that must be in it.
-        measure: returns seconds by name, and what else is kept, such as the environment.
+        measure: returns seconds by name, and what else the file holds: "rounds" (the turns of each
+            model), "environment", and more.
 
     Returns:
         `about`, "seconds" by name, and what else `measure` returned.
@@ -164,7 +193,7 @@ def recorded_times(
     if not file.exists():
         seconds, others = measure()
         timing: dict[str, Any] = {**about, "seconds": seconds, **others}
-        replace_file(file, (json.dumps(timing, indent=2) + "\n").encode())
+        write_json(file, timing)
         return timing
     timing = _read_times(file)
     other = {name: timing.get(name) for name in about}
@@ -177,11 +206,17 @@ def recorded_times(
 
 
 def _read_times(file: Path) -> dict[str, Any]:
-    timing = json_object(file.read_bytes(), str(file))
+    wanted, advice = "the times of updates", "remove it, and they are measured again"
+    try:
+        timing = json_object(file.read_bytes(), "the file")
+    except ValueError as error:
+        raise ValueError(expected(str(file), wanted, f"a fault in it ({error})", advice)) from None
     seconds = timing.get("seconds")
-    values = seconds.values() if isinstance(seconds, dict) else [None]
+    values = seconds.values() if isinstance(seconds, dict) and seconds else [None]
     if not all(isinstance(x, int | float) and 0 < x < math.inf for x in values):
-        raise ValueError(expected(str(file), "the times of updates", shown(seconds), "remove it"))
+        raise ValueError(expected(str(file), wanted, shown(seconds), advice))
+    if absent := _KEPT - timing.keys():
+        raise ValueError(expected(str(file), ", ".join(sorted(absent)), "none in it", advice))
     return timing
 
 
@@ -206,10 +241,10 @@ def measure_memory(
     return peaks
 
 
-def _seconds_an_update(updater: Updater, first: int, device: torch.device) -> float:
+def _seconds_per_update(updater: Updater, first: int, device: torch.device) -> float:
     begin = time.perf_counter()
-    for step in range(first, first + _UPDATES_A_ROUND):
+    for step in range(first, first + _UPDATES_PER_ROUND):
         updater.update(step)
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-    return (time.perf_counter() - begin) / _UPDATES_A_ROUND
+    return (time.perf_counter() - begin) / _UPDATES_PER_ROUND

@@ -133,6 +133,9 @@ class TrainingConfig(TrainingFlags):
             return self
         training = {} if begun is None else begun.get("training")
         before = training.get("warmup_steps") if isinstance(training, dict) else None
+        if isinstance(before, int) and self.schedule == "cosine" and before >= self.steps:
+            wanted = f"more than the {before} updates of the warm-up that the run began with"
+            raise ValueError(expected("steps", wanted, self.steps))
         return dataclasses.replace(self, warmup_steps=self.warmup if before is None else before)
 
     def to_dict(self) -> dict[str, object]:

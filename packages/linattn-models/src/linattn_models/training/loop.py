@@ -27,13 +27,13 @@ _MOST_UNREAD = 64
 
 @dataclass
 class Loop:
-    """Carries a run from where it stands to its last step.
+    """Continues a run from its current step to its last.
 
     Args:
         updater: makes the updates; holds model, configuration and processes.
         evaluate: (model) -> metrics by name, or None.
         snapshots: writes the checkpoints.
-        progress: where the run stands.
+        progress: the position of the run.
         log: where measurements go; None on all but the main process.
         monitor: the metric that the schedule plateau follows.
     """
@@ -50,7 +50,7 @@ class Loop:
         """Makes the remaining updates; logs and evaluates after the last one too.
 
         Args:
-            stop: looked at after every step; once requested, a checkpoint is left and the run ends.
+            stop: read after every step; once requested, a checkpoint is written and the run ends.
 
         Raises:
             KeyboardInterrupt: after a requested stop.
@@ -73,7 +73,7 @@ class Loop:
                     f"stopped after step {step} of {config.steps}; its checkpoint is kept, "
                     "and resume continues from it"
                 )
-        # After the last checkpoint, so that a run that is extended later goes on as if unbroken.
+        # After the last checkpoint, so that a run extended later is as one that was never stopped.
         self._log_losses()
         if self.progress.evaluated_at != self.progress.step:
             self._measure()

@@ -18,7 +18,7 @@ from tqdm import tqdm
 from linattn_core.errors import expected
 from linattn_models.files import replace_file
 
-# Names in a line of metrics.jsonl that are no measurements.
+# Names in a line of metrics.jsonl that are not measurements.
 NOT_MEASURED = frozenset({"step", "split", "seconds"})
 
 Line = Mapping[str, Any]  # of metrics.jsonl
@@ -29,7 +29,7 @@ class MetricsLog:
     """Appends measurements to a run folder; closed at the end of its `with` block.
 
     Args:
-        path: `metrics.jsonl`, already cut back to the step that the run goes on from.
+        path: `metrics.jsonl`, already cut back to the step from which the run continues.
         step: updates made so far.
         steps: updates in all.
     """

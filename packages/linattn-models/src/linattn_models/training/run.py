@@ -44,7 +44,7 @@ def train(
     A run stopped at any moment and resumed gives the same losses and weights, bit for bit on one
     device, as one that was never stopped; so does a run that ended and is resumed with more `steps`
     (except under a cosine schedule). Under `torchrun` the processes share every batch. The first
-    Ctrl-C or SIGTERM finishes the step in hand and leaves a checkpoint.
+    Ctrl-C or SIGTERM finishes the current step and writes a checkpoint.
 
     Args:
         model: any module; training starts from its weights, so seed before building it.

@@ -135,7 +135,7 @@ class RunFolder:
         try:
             since = datetime.now().astimezone().isoformat(timespec="seconds")
             holder = {"pid": os.getpid(), "host": platform.node(), "since": since}
-            _write_object(self._holder_file, holder)
+            write_json(self._holder_file, holder)
             yield
         finally:
             self._holder_file.unlink(missing_ok=True)
@@ -153,11 +153,11 @@ class RunFolder:
     def write_config(self, config: dict[str, Any]) -> None:
         """Makes `config` the content of `config.json`."""
         self.path.mkdir(parents=True, exist_ok=True)
-        _write_object(self.config_file, config)
+        write_json(self.config_file, config)
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Makes `summary` the content of `summary.json`."""
-        _write_object(self.summary_file, summary)
+        write_json(self.summary_file, summary)
 
     def cut_metrics(self, lines: int) -> None:
         """Keeps the first `lines` lines of `metrics.jsonl`, not what a killed run wrote after them.
@@ -189,5 +189,10 @@ def _read_object(path: Path) -> dict[str, Any]:
     return json_object(content, str(path))
 
 
-def _write_object(path: Path, value: dict[str, Any]) -> None:
+def write_json(path: Path, value: object) -> None:
+    """Makes `value` the content of a JSON file, written whole or not at all.
+
+    Raises:
+        ValueError: a number in it is NaN or infinite, which JSON does not have.
+    """
     replace_file(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())

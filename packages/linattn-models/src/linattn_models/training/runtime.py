@@ -34,7 +34,7 @@ def make_accelerator(config: TrainingConfig) -> Accelerator:
     # A process may train twice, in two precisions; accelerate's state would keep the first.
     AcceleratorState._reset_state()
     accelerator = Accelerator(
-        # By default, accelerate takes processes on a CPU for separate runs.
+        # By default, accelerate treats processes on a CPU as separate runs.
         cpu=int(os.environ.get("WORLD_SIZE", "1")) > 1 and not torch.cuda.is_available(),
         mixed_precision=config.mixed_precision,
         kwargs_handlers=[InitProcessGroupKwargs(timeout=_LONGEST_EVALUATION)],

@@ -7,6 +7,7 @@ import contextlib
 import io
 import os
 import re
+import shutil
 import signal
 import sys
 import textwrap
@@ -27,7 +28,7 @@ DEBUG_VARIABLE = "LINATTN_DEBUG"
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
 _STDERR = 2
-_WIDTH = 80
+_WIDTH, _DEEPEST = 80, 8  # of a description; the most spaces before its lines
 _RULE = re.compile(r"^ *-{3,} *$", re.MULTILINE)
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -109,7 +110,7 @@ def run_script(main: Callable[[], object]) -> NoReturn:
     A ValueError or OSError, or a lack of memory, becomes one sentence on stderr; with
     LINATTN_DEBUG=1 in the environment the traceback comes before it. Any other exception is a bug
     and keeps its traceback. A warning is its sentence alone. Ctrl-C raises KeyboardInterrupt from
-    here on, whatever handled it while the script was imported.
+    here on, even where the script handled it otherwise during its imports.
     """
     warnings.formatwarning = lambda message, *_: f"warning: {message}\n"
     try:
@@ -171,15 +172,46 @@ class StopRequest:
 
 
 def _readable(text: str) -> str:
-    """The help without lines of dashes, its description wrapped."""
-    lines = (line.rstrip() for line in text.splitlines() if not _RULE.match(line))
-    wrapped = (line if line.startswith(" ") else textwrap.fill(line, _WIDTH) for line in lines)
-    return re.sub("\n{3,}", "\n\n", "".join(f"{line}\n" for line in wrapped))
+    """The help without lines of dashes, its paragraphs wrapped."""
+    lines: list[str] = []
+    for line in (line.rstrip() for line in text.splitlines() if not _RULE.match(line)):
+        if lines and _continues(lines[-1], line):  # tyro breaks lines where docstrings do, too
+            lines[-1] += f" {line.lstrip()}"
+        else:
+            lines.append(line)
+    return re.sub("\n{3,}", "\n\n", "".join(f"{_wrapped(line)}\n" for line in lines))
+
+
+def _continues(before: str, line: str) -> bool:
+    """Whether a line goes on with the paragraph before it, or with the help of the flag there."""
+    column = len(line) - len(line.lstrip())
+    if column > _DEEPEST:
+        return before[column - 2 : column] == "  "
+    return line[:1].strip() != "" and before[:1].strip() != ""
+
+
+def _wrapped(line: str) -> str:
+    """A paragraph of the description, or the help of a flag in its column."""
+    if not line.startswith(" "):
+        return textwrap.fill(line, _WIDTH)
+    flag = re.match(rf"  \S.*?  +| {{{_DEEPEST},}} ", line)
+    if flag is None:
+        return line
+    return textwrap.fill(
+        line[flag.end() :].removesuffix(" (default: )"),
+        shutil.get_terminal_size().columns,
+        initial_indent=flag[0],
+        subsequent_indent=" " * flag.end(),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def _one_sentence(fault: str) -> str:
     """What tyro says of flags that do not parse, without the help that it repeats."""
     _, problem, *_ = *_RULE.split(fault), fault  # after the title
+    if required := re.findall(r"^ {6}(-\S.*?) *$", problem, re.MULTILINE):
+        return f"expected {', '.join(required)}, got none; --help lists the flags."
     meant = re.search(r"Perhaps you meant:\s+(--[\w-]+)", fault)
     advice = f"did you mean {meant[1]}?" if meant else "--help lists the flags."
     return f"{' '.join(problem.split()).rstrip('.')}; {advice}"
