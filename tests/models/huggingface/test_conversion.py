@@ -26,6 +26,7 @@ from linattn_models.huggingface import (
     transfer_attention,
 )
 from linattn_models.huggingface.converted import softmax_attention
+from linattn_models.huggingface.interface import Call
 from tests.models.huggingface import tiny
 
 ROWS = [tiny.tokens(1, length, seed=length)[0] for length in (7, 3, 5)]
@@ -140,21 +141,22 @@ def test_transfer_brings_each_layer_nearer_to_its_softmax(kind: str) -> None:
 def test_the_error_is_that_of_the_definition() -> None:
     model = converted("llama")
     (layer, _) = layers(model)
-    tensors: dict[str, Tensor] = {}
+    calls: list[Call] = []
 
-    def attend(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> Tensor:
-        tensors.update(query=query, key=key, value=value)
-        return ConvertedAttention.attend(layer, query, key, value, *others)
+    def attend(call: Call, state: StateLayer | None) -> Tensor:
+        calls.append(call)
+        return ConvertedAttention.attend(layer, call, state)
 
     layer.attend = attend  # type: ignore[method-assign]
     layer.teaching = True
     model(tiny.tokens(2, 6))
-    query, key, value = (tensors[name] for name in ("query", "key", "value"))
+    (call,) = calls
+    query, key, value = call.query, call.key, call.value
     linear = linear_attention(
         query, key, value, is_causal=True, feature_map=layer.feature_map, enable_gqa=True
     )
     # Both sides hold the root of the scale already.
-    softmax = softmax_attention(query, key, value, None, True, 1.0)
+    softmax = softmax_attention(call._replace(scaling=1.0))
     wanted = (linear - softmax).square().sum() / softmax.square().sum()
 
     torch.testing.assert_close(layer.error, wanted)
