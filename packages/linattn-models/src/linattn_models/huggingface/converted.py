@@ -91,9 +91,10 @@ class ConvertedAttention(nn.Module):
             whole.update(initial_state=state, return_state=True)
             out, layer.state = linear_attention(*tensors, **whole)
         else:
-            now = (x[:, :, 0] for x in tensors)
-            inplace = not torch.is_grad_enabled()
-            out, layer.state = linear_attention_step(*now, state, inplace=inplace, **options)
+            query, key, value = (x[:, :, 0] for x in tensors)
+            out, layer.state = linear_attention_step(
+                query, key, value, state, inplace=not torch.is_grad_enabled(), **options
+            )
             out = out[:, :, None]
         layer.seen += length
         return cast(Tensor, out)
