@@ -303,8 +303,12 @@ class TestRefusals:
             vocab_size=tiny.VOCABULARY, hidden_size=16, intermediate_size=24, num_hidden_layers=1,
             num_attention_heads=2, num_key_value_heads=1, sliding_window=3, head_dim=8,
         )  # fmt: skip
+        model = MistralForCausalLM(config)
         with pytest.raises(ValueError, match=r"layers\.0\.self_attn: .* a sliding window alone"):
-            convert(MistralForCausalLM(config))
+            convert(model)
+
+        model.config.sliding_window = None
+        assert len(layers(convert(model))) == 1
 
     def test_packed_sequences(self) -> None:
         positions = torch.tensor([[0, 1, 2, 0, 1, 2]])
