@@ -58,7 +58,7 @@ def write_results(
         f"{minutes:.1f} minutes in all; torch {where['torch']}, transformers "
         f"{where['transformers']}, {where['device']}, threads: {where['threads']}."
     )
-    text = "\n\n".join([*tables, note]) + "\n"
+    text = "\n\n".join([*(table.strip() for table in tables), note]) + "\n"
     replace_file(out / "results.json", (json.dumps(record, indent=2) + "\n").encode())
     replace_file(out / "results.md", text.encode())
     print(f"\n{text}\nAlso in {out}.")

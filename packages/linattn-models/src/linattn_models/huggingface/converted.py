@@ -85,7 +85,7 @@ class ConvertedAttention(nn.Module):
         options["enable_gqa"] = call.query.shape[1] != call.key.shape[1]
         whole = {"is_causal": call.is_causal, "attn_mask": call.mask, **options}
         if layer is None or not call.is_causal:
-            return linear_attention(*tensors, **whole)
+            return cast(Tensor, linear_attention(*tensors, **whole))
         state, length = _own(layer.state), call.query.shape[2]
         if state is None or length > 1 or (call.mask is not None and not call.mask.all()):
             whole.update(initial_state=state, return_state=True)
