@@ -1,42 +1,61 @@
 """Train a character model with softmax, convert it, and say how far it is from its teacher.
 
-    python apps/conversion/characters.py                     minutes
-    python apps/conversion/characters.py --steps 40          a try
+    python apps/conversion/characters.py --threads 2
+    python apps/conversion/characters.py --steps 20 --width 32 --tokens 100      a try
 
-Needs linattn-models[transformers], and peft for --lora. A Llama with grouped heads learns the bytes
-of a text (by default the documentation that Python brings along); the converted model gets a
-tenth of its steps: half for the feature maps, half for fine-tuning, whole or by LoRA.
+Needs linattn-models[train,transformers], and peft for LoRA. A Llama with grouped heads learns the
+bytes of a text (by default the documentation that Python brings along); the converted model gets a
+tenth of its steps: half for the feature maps, half for fine-tuning, whole and by LoRA. Into --out
+go results.json, results.md and the converted model, which load_converted loads.
 """
 
 from __future__ import annotations
 
-import argparse
 import copy
+import dataclasses
+import importlib.util
 import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
+from converting.results import prepare, write_results
+from linattn_core.errors import expected
 from linattn_models.huggingface import convert, transfer_attention
+from linattn_models.training import markdown_table, parse_flags, run_script
 
 LENGTH, BATCH = 256, 16  # tokens in a sequence, sequences in a step
 WARM_UP = 20  # steps
+# A tenth of a text is held out, and has to hold some sequences.
+LEAST_TEXT = 100 * LENGTH
 
 
-def options() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--text", type=Path, help="a file of 100 kB or more")
-    parser.add_argument("--steps", type=int, default=2000, help="of the teacher's training")
-    parser.add_argument("--width", type=int, default=128, help="of the model")
-    parser.add_argument("--features", type=int, default=64, help="of each head's map")
-    parser.add_argument("--lora", action="store_true", help="fine-tune by LoRA, not whole")
-    return parser.parse_args()
+@dataclasses.dataclass(frozen=True)
+class Flags:
+    """The settings of a run."""
+
+    text: Path | None = None
+    """A file of 25 kB or more, better of megabytes."""
+    steps: int = 2000
+    """Of the teacher's training."""
+    width: int = 128
+    """Of the model: a multiple of 8."""
+    features: int = 64
+    """Of each head's map: an even number."""
+    tune: tuple[Literal["whole", "lora"], ...] = ("whole", "lora")
+    """Which weights are fine-tuned: all, or LoRA's; each from the same maps."""
+    tokens: int = 2000
+    """Greedy tokens whose time is taken."""
+    threads: int | None = None
+    """Threads of the CPU; torch's choice if not given."""
+    out: Path | None = None
+    """Folder for the results; runs/conversion/characters if not given."""
 
 
 def bytes_of(path: Path | None) -> Tensor:
@@ -47,18 +66,20 @@ def bytes_of(path: Path | None) -> Tensor:
         from pydoc_data.topics import topics
 
         content = "\n".join(topics[name] for name in sorted(topics)).encode()
+    if len(content) < LEAST_TEXT:
+        raise ValueError(expected("--text", f"{LEAST_TEXT} bytes or more", len(content)))
     return torch.frombuffer(bytearray(content), dtype=torch.uint8).long()
 
 
-def batches(data: Tensor, steps: int, seed: int) -> Iterator[Tensor]:
-    """(BATCH, LENGTH) each, from random places."""
+def batches(data: Tensor, steps: int, seed: int, what: str) -> Iterator[Tensor]:
+    """(BATCH, LENGTH) each, from random places, with a progress bar."""
     generator = torch.Generator().manual_seed(seed)
-    for _ in range(steps):
+    for _ in tqdm(range(steps), desc=what, unit="step"):
         starts = torch.randint(len(data) - LENGTH, (BATCH, 1), generator=generator)
         yield data[starts + torch.arange(LENGTH)]
 
 
-def train(model: Any, data: Tensor, steps: int, rate: float, seed: int) -> None:
+def train(model: Any, steps: int, rate: float, inputs: Iterator[Tensor]) -> None:
     """AdamW with a warm-up and a cosine down to 0, on the weights that require gradients."""
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     optimizer = torch.optim.AdamW(weights, rate, betas=(0.9, 0.95), weight_decay=0.1)
@@ -69,7 +90,7 @@ def train(model: Any, data: Tensor, steps: int, rate: float, seed: int) -> None:
 
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, share)
     model.train()
-    for tokens in batches(data, steps, seed):
+    for tokens in inputs:
         loss = model(input_ids=tokens, labels=tokens, use_cache=False).loss
         optimizer.zero_grad()
         loss.backward()
@@ -84,70 +105,99 @@ def nats(model: Any, held_out: Tensor) -> float:
     """The mean of -log p of held-out bytes, in nats."""
     losses = [
         model(input_ids=tokens, labels=tokens, use_cache=False).loss
-        for tokens in batches(held_out, 20, seed=0)
+        for tokens in batches(held_out, 20, seed=0, what="held out")
     ]
     return torch.stack(losses).mean().item()
 
 
 @torch.no_grad()
-def step_times(model: Any, tokens: int) -> tuple[float, float]:
+def step_times(model: Any, tokens: int) -> list[float]:
     """Milliseconds a token of greedy generation, over the first and over the last tenth."""
     cache, token = DynamicCache(), torch.zeros(1, 1, dtype=torch.int64)
     clock = [time.perf_counter()]
-    for _ in range(tokens):
+    for _ in tqdm(range(tokens), desc="generation", unit="token"):
         token = model(input_ids=token, past_key_values=cache, use_cache=True).logits.argmax(-1)
         clock.append(time.perf_counter())
     tenth = max(1, tokens // 10)
     first, last = clock[tenth] - clock[0], clock[-1] - clock[-1 - tenth]
-    return 1000 * first / tenth, 1000 * last / tenth
+    return [1000 * first / tenth, 1000 * last / tenth]
 
 
-def fine_tuned(model: Any, data: Tensor, steps: int, lora: bool) -> Any:
-    """The converted model after so many steps."""
-    if not lora:
-        train(model, data, steps, 1e-3, seed=3)
+def fine_tuned(model: Any, data: Tensor, steps: int, kind: str) -> Any:
+    """A copy of the converted model after so many steps."""
+    model, inputs = copy.deepcopy(model), batches(data, steps, seed=3, what=kind)
+    if kind == "whole":
+        train(model, steps, 1e-3, inputs)
         return model
     from peft import LoraConfig, get_peft_model
 
     targets = ["q_proj", "k_proj", "v_proj", "o_proj"]
     adapted = get_peft_model(model, LoraConfig(r=8, lora_alpha=16, target_modules=targets))
-    train(adapted, data, steps, 2e-3, seed=3)
+    train(adapted, steps, 2e-3, inputs)
     return adapted.merge_and_unload()
 
 
-def main() -> None:
-    """Prints a table."""
-    chosen = options()
-    torch.manual_seed(0)
-    data = bytes_of(chosen.text)
-    data, held_out = data[: -len(data) // 10], data[-len(data) // 10 :]
+def trained_teacher(flags: Flags, data: Tensor) -> Any:
+    """A Llama of four layers with softmax."""
     config = LlamaConfig(
-        vocab_size=256, hidden_size=chosen.width, intermediate_size=3 * chosen.width,
+        vocab_size=256, hidden_size=flags.width, intermediate_size=3 * flags.width,
         num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
         max_position_embeddings=4096, bos_token_id=None, eos_token_id=None,
     )  # fmt: skip
     teacher = LlamaForCausalLM(config)
-    start = time.perf_counter()
-    train(teacher, data, chosen.steps, 2e-3, seed=1)
-    print(f"teacher: {chosen.steps} steps in {time.perf_counter() - start:.0f} s", flush=True)
-    student = convert(copy.deepcopy(teacher), num_features=chosen.features)
-    half = max(1, chosen.steps // 20)
-    results = {"softmax, the teacher": nats(teacher, held_out)}
-    results["converted, maps untrained"] = nats(student, held_out)
-    errors = transfer_attention(student, batches(data, half, seed=2))
-    print(f"transfer: error {errors[0]:.4f} to {errors[-1]:.4f} in {half} steps", flush=True)
-    results[f"after {half} steps of attention transfer"] = nats(student, held_out)
-    student = fine_tuned(student, data, half, chosen.lora)
-    name = "LoRA" if chosen.lora else "the whole model"
-    results[f"after {half} more steps of {name}"] = nats(student, held_out)
-    print("\n| model | nats a byte | above the teacher |\n|---|---|---|")
-    for name, value in results.items():
-        print(f"| {name} | {value:.3f} | {value - results['softmax, the teacher']:.3f} |")
-    length = min(2000, 10 * chosen.steps)
-    print(f"\n| {length} tokens | ms a token, first tenth | last tenth |\n|---|---|---|")
-    for name, model in (("softmax", teacher), ("converted", student)):
-        print("| {} | {:.2f} | {:.2f} |".format(name, *step_times(model, length)))
+    train(teacher, flags.steps, 2e-3, batches(data, flags.steps, seed=1, what="teacher"))
+    return teacher
+
+
+def check(flags: Flags) -> None:
+    """Refuses, before the training, what would fail after it."""
+    if not flags.tune:
+        raise ValueError(expected("--tune", "whole, lora or both", "none"))
+    if flags.width % 8:
+        raise ValueError(expected("--width", "a multiple of 8", flags.width))
+    if "lora" in flags.tune and importlib.util.find_spec("peft") is None:
+        advice = "pip install peft, or give --tune whole"
+        raise ValueError(expected("--tune lora", "peft to be installed", "none", advice))
+
+
+def main() -> None:
+    """Trains, converts, measures, and writes the tables."""
+    flags, start = parse_flags(Flags, description=__doc__), time.perf_counter()
+    check(flags)
+    out = prepare(flags, {"steps": 1, "width": 8, "features": 2, "tokens": 1}, "characters")
+    data = bytes_of(flags.text)
+    data, held_out = data[: -len(data) // 10], data[-len(data) // 10 :]
+    teacher, half = trained_teacher(flags, data), max(1, flags.steps // 20)
+    student = convert(copy.deepcopy(teacher), num_features=flags.features)
+    values = {
+        "softmax, the teacher": nats(teacher, held_out),
+        "converted, maps untrained": nats(student, held_out),
+    }
+    errors = transfer_attention(student, batches(data, half, seed=2, what="transfer"))
+    values[f"after {half} steps of attention transfer"] = nats(student, held_out)
+    for kind in flags.tune:
+        tuned = fine_tuned(student, data, half, kind)
+        values[f"after {half} more steps, {kind}"] = nats(tuned, held_out)
+    tuned.save_pretrained(out / "converted")
+    times = {
+        "softmax": step_times(teacher, flags.tokens),
+        "converted": step_times(tuned, flags.tokens),
+    }
+    numbers = {"nats": values, "transfer_errors": errors, "step_milliseconds": times}
+    write_results(out, flags, start, numbers, tables(values, times, flags.tokens))
+
+
+def tables(values: dict[str, float], times: dict[str, list[float]], tokens: int) -> list[str]:
+    """Nats of each model, and the time a token."""
+    teacher = next(iter(values.values()))
+    rows = [[name, f"{value:.3f}", f"{value - teacher:.3f}"] for name, value in values.items()]
+    clocks = [[name, *(f"{value:.2f}" for value in pair)] for name, pair in times.items()]
+    header = [f"{tokens:,} tokens", "ms a token, first tenth", "last tenth"]
+    return [
+        markdown_table(["model", "nats a byte", "above the teacher"], rows),
+        markdown_table(header, clocks),
+    ]
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

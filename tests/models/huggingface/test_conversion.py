@@ -12,7 +12,17 @@ from torch import Tensor, nn
 
 pytest.importorskip("transformers", reason="needs the extra [transformers]")
 
-from transformers import DynamicCache, MistralConfig, MistralForCausalLM
+from transformers import (
+    DistilBertConfig,
+    DistilBertForMaskedLM,
+    DynamicCache,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    ViTConfig,
+    ViTModel,
+)
 
 from linattn_core import linear_attention
 from linattn_models import TransformerConfig
@@ -26,6 +36,7 @@ from linattn_models.huggingface import (
     transfer_attention,
 )
 from linattn_models.huggingface.converted import softmax_attention
+from linattn_models.huggingface.interface import Call
 from tests.models.huggingface import tiny
 
 ROWS = [tiny.tokens(1, length, seed=length)[0] for length in (7, 3, 5)]
@@ -124,6 +135,85 @@ def test_the_teacher_is_the_model_itself(kind: str) -> None:
         torch.testing.assert_close(got[part], wanted[part], rtol=1e-8, atol=1e-8)
 
 
+_SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
+
+
+def neox() -> Any:
+    config = GPTNeoXConfig(
+        vocab_size=tiny.VOCABULARY, intermediate_size=24, max_position_embeddings=64,
+        bos_token_id=1, eos_token_id=None, pad_token_id=0, **_SIZES,
+    )  # fmt: skip
+    return tiny.ready(GPTNeoXForCausalLM, config)
+
+
+def distilbert() -> Any:
+    config = DistilBertConfig(
+        vocab_size=tiny.VOCABULARY, dim=16, hidden_dim=24, n_layers=2, n_heads=4, dropout=0.0,
+        attention_dropout=0.0, max_position_embeddings=64,
+    )  # fmt: skip
+    return tiny.ready(DistilBertForMaskedLM, config)
+
+
+def vit() -> Any:
+    config = ViTConfig(image_size=8, patch_size=4, intermediate_size=24, **_SIZES)
+    return tiny.ready(ViTModel, config)
+
+
+@pytest.mark.parametrize("build", [neox, distilbert, vit])
+def test_layers_that_take_no_cache_or_by_another_name(build: Any) -> None:
+    teacher = build()
+    student = convert(copy.deepcopy(teacher))
+    images = torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(0)).double()
+    batch = {"pixel_values": images} if build is vit else LEFT
+
+    errors = transfer_attention(student, [batch])
+    for layer in layers(student):
+        layer.teaching = True
+    taught, wanted = student(**batch)[0], teacher(**batch)[0]
+    for layer in layers(student):
+        layer.teaching = False
+
+    real = torch.ones(wanted.shape[:2]) if build is vit else LEFT["attention_mask"]
+    torch.testing.assert_close(taught[real.bool()], wanted[real.bool()], rtol=1e-8, atol=1e-8)
+    assert errors[0] > 0
+    if build is neox:
+        settings = {"max_new_tokens": 6, "do_sample": False}
+        cached = student.generate(**LEFT, **settings)
+        assert cached.tolist() == student.generate(**LEFT, **settings, use_cache=False).tolist()
+
+
+def test_transfer_leaves_each_module_in_its_mode() -> None:
+    model = converted("gpt2").train()
+    model.transformer.wte.eval()
+    before = [module.training for module in model.modules()]
+
+    transfer_attention(model, batches(1))
+
+    assert [module.training for module in model.modules()] == before
+
+
+@pytest.mark.parametrize("implementation", ["static", "offloaded"])
+def test_other_caches_hold_the_state_too(implementation: str) -> None:
+    model, ids = converted("llama"), tiny.tokens(2, 5)
+    settings = {"max_new_tokens": 6, "do_sample": False}
+
+    out = model.generate(ids, cache_implementation=implementation, **settings)
+
+    assert torch.equal(out, model.generate(ids, **settings))
+
+
+def test_it_trains_with_checkpointed_activations() -> None:
+    gradients = []
+    for checkpointed in (False, True):
+        model = converted("llama").train()
+        if checkpointed:
+            model.activation_checkpointing_enable()
+        model(tiny.tokens(2, 6), labels=tiny.tokens(2, 6)).loss.backward()
+        gradients.append([x.grad for x in model.parameters()])
+
+    torch.testing.assert_close(*gradients)
+
+
 def test_transfer_brings_each_layer_nearer_to_its_softmax(kind: str) -> None:
     model = convert(tiny.MODELS[kind](), num_features=16).train()
     frozen = {n: x.clone() for n, x in model.named_parameters() if "feature_map" not in n}
@@ -140,21 +230,22 @@ def test_transfer_brings_each_layer_nearer_to_its_softmax(kind: str) -> None:
 def test_the_error_is_that_of_the_definition() -> None:
     model = converted("llama")
     (layer, _) = layers(model)
-    tensors: dict[str, Tensor] = {}
+    calls: list[Call] = []
 
-    def attend(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> Tensor:
-        tensors.update(query=query, key=key, value=value)
-        return ConvertedAttention.attend(layer, query, key, value, *others)
+    def attend(call: Call, state: StateLayer | None) -> Tensor:
+        calls.append(call)
+        return ConvertedAttention.attend(layer, call, state)
 
     layer.attend = attend  # type: ignore[method-assign]
     layer.teaching = True
     model(tiny.tokens(2, 6))
-    query, key, value = (tensors[name] for name in ("query", "key", "value"))
+    (call,) = calls
+    query, key, value = call.query, call.key, call.value
     linear = linear_attention(
         query, key, value, is_causal=True, feature_map=layer.feature_map, enable_gqa=True
     )
     # Both sides hold the root of the scale already.
-    softmax = softmax_attention(query, key, value, None, True, 1.0)
+    softmax = softmax_attention(call._replace(scaling=1.0))
     wanted = (linear - softmax).square().sum() / softmax.square().sum()
 
     torch.testing.assert_close(layer.error, wanted)
@@ -212,8 +303,24 @@ class TestRefusals:
             vocab_size=tiny.VOCABULARY, hidden_size=16, intermediate_size=24, num_hidden_layers=1,
             num_attention_heads=2, num_key_value_heads=1, sliding_window=3, head_dim=8,
         )  # fmt: skip
+        model = MistralForCausalLM(config)
         with pytest.raises(ValueError, match=r"layers\.0\.self_attn: .* a sliding window alone"):
-            convert(MistralForCausalLM(config))
+            convert(model)
+
+        model.config.sliding_window = None
+        assert len(layers(convert(model))) == 1
+
+    def test_packed_sequences(self) -> None:
+        positions = torch.tensor([[0, 1, 2, 0, 1, 2]])
+        with pytest.raises(ValueError, match="position_ids: expected one sequence in each row"):
+            converted("llama")(tiny.tokens(1, 6), position_ids=positions, use_cache=True)
+
+    def test_weights_that_are_not_on_the_device(self) -> None:
+        model = converted("llama")
+        for layer in layers(model):
+            layer.feature_map.to("meta")
+        with pytest.raises(ValueError, match="feature maps: expected on cpu, got meta; load"):
+            model(tiny.tokens(1, 3))
 
     def test_a_layer_that_dispatches_nothing(self) -> None:
         class OldAttention(nn.Linear):
@@ -235,6 +342,25 @@ class TestRefusals:
         tiny.gpt2().save_pretrained(tmp_path)
         with pytest.raises(ValueError, match="expected a converted model"):
             load_converted(tmp_path)
+
+    def test_a_folder_without_feature_maps(self, tmp_path: Path) -> None:
+        model = tiny.gpt2()
+        model.config.linattn_features = 8
+        model.save_pretrained(tmp_path)
+        with pytest.raises(ValueError, match="expected the weights of its config, got none: "):
+            load_converted(tmp_path)
+
+    @pytest.mark.parametrize(
+        ("change", "what"),
+        [({"linattn_features": 4}, "another shape"), ({"n_layer": 1}, "ones that no layer has"),
+         ({"n_layer": 3}, r"none: transformer\.h\.2\..* others")],
+    )  # fmt: skip
+    def test_a_folder_with_other_weights(
+        self, change: dict[str, int], what: str, tmp_path: Path
+    ) -> None:
+        converted("gpt2").save_pretrained(tmp_path)
+        with pytest.raises(ValueError, match=f"expected the weights of its config, got {what}"):
+            load_converted(tmp_path, **change)
 
     def test_the_name_without_conversion(self) -> None:
         model = tiny.gpt2()

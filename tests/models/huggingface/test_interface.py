@@ -146,10 +146,25 @@ def test_a_sliding_window_is_refused() -> None:
         MistralForCausalLM(config)(tiny.tokens(1, 6))
 
 
-def test_packed_sequences_are_refused() -> None:
+@pytest.mark.parametrize("kind", tiny.DECODERS)
+@pytest.mark.parametrize("use_cache", [False, True])
+def test_packed_sequences_are_refused(kind: str, use_cache: bool) -> None:
     positions = torch.tensor([[0, 1, 2, 0, 1, 2]])
-    with pytest.raises(ValueError, match="got one that differs between queries"):
-        linear("llama")(tiny.tokens(1, 6), position_ids=positions, use_cache=False)
+    with pytest.raises(ValueError, match=r"packed sequences"):
+        linear(kind)(tiny.tokens(1, 6), position_ids=positions, use_cache=use_cache)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_it_trains_with_checkpointed_activations(kind: str, reentrant: bool) -> None:
+    ids, gradients = tiny.tokens(2, 6), []
+    for checkpointed in (False, True):
+        model = linear(kind).train()
+        if checkpointed:
+            model.activation_checkpointing_enable({"use_reentrant": reentrant})
+        model(ids, labels=ids).loss.backward()
+        gradients.append([x.grad for x in model.parameters()])
+
+    torch.testing.assert_close(*gradients)
 
 
 def test_a_mask_for_each_query_is_refused(kind: str) -> None:
@@ -180,6 +195,11 @@ def test_a_scale_that_softmax_alone_has_is_refused() -> None:
 def test_weights_cannot_be_returned() -> None:
     with pytest.raises(ValueError, match="output_attentions"):
         linear("llama")(tiny.tokens(1, 4), output_attentions=True)
+
+
+def test_weights_that_the_config_asks_for_cannot_be_returned(kind: str) -> None:
+    with pytest.raises(ValueError, match="output_attentions"):
+        linear(kind, output_attentions=True)(tiny.tokens(1, 4))
 
 
 def test_a_name_and_a_feature_map_of_ones_own() -> None:

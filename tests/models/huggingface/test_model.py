@@ -212,7 +212,77 @@ def test_a_new_model_has_the_weights_that_ours_are_drawn_with() -> None:
     assert all(torch.equal(wanted[name], x) for name, x in new.model.state_dict().items())
 
 
+def test_lsh_runs_all_tokens_again() -> None:
+    model = wrapped("lsh-1")
+    prompt = torch.tensor([[1, 2, 3]])
+
+    out = model.generate(prompt, max_new_tokens=6, do_sample=False, use_cache=False)
+
+    assert model(prompt).past_key_values is None
+    alone = model.model.generate(prefix=prompt, length=9, temperature=0.0, method="rerun")
+    assert torch.equal(out, alone)
+    with pytest.raises(ValueError, match=r"use_cache: .*, got Lsh; pass use_cache=False"):
+        model.generate(prompt, max_new_tokens=2)
+
+
+@pytest.mark.parametrize("implementation", ["static", "offloaded"])
+def test_other_caches_hold_the_state_too(implementation: str) -> None:
+    settings = {"max_new_tokens": 6, "do_sample": False}
+
+    out = wrapped().generate(**LEFT, cache_implementation=implementation, **settings)
+
+    assert torch.equal(out, wrapped().generate(**LEFT, **settings))
+
+
+def test_the_loss_is_divided_by_the_number_that_trainer_counts() -> None:
+    model, tokens = wrapped(), torch.tensor([[1, 2, 3, 4], [4, 0, 0, 2]])
+
+    loss = model(tokens, labels=tokens, num_items_in_batch=12).loss
+
+    torch.testing.assert_close(loss, model(tokens, labels=tokens).loss * 6 / 12)
+
+
+# peft asks transformers by the older of two names.
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+def test_lora_adapts_it() -> None:
+    peft = pytest.importorskip("peft", reason="LoRA needs peft")
+    model, tokens = wrapped(), torch.tensor([[1, 2, 3, 4]])
+    adapted = peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=["output"]))
+
+    adapted(input_ids=tokens, labels=tokens).loss.backward()
+
+    gradients = {name for name, x in adapted.named_parameters() if x.grad is not None}
+    assert gradients and all("lora_" in name for name in gradients)
+
+
+def test_device_map_keeps_the_model_whole() -> None:
+    accelerate = pytest.importorskip("accelerate")
+    model = wrapped()
+    nowhere_whole = {0: "1KB", "cpu": "1GB"}
+
+    devices = accelerate.infer_auto_device_map(
+        model, nowhere_whole, no_split_module_classes=model._no_split_modules
+    )
+
+    assert set(devices.values()) == {"cpu"}
+
+
 class TestRefusals:
+    def test_arguments_of_other_models(self) -> None:
+        tokens = torch.tensor([[1, 2]])
+        for name in ("inputs_embeds", "position_ids"):
+            with pytest.raises(ValueError, match=f"{name}: expected none, got Tensor"):
+                wrapped()(tokens, **{name: tokens})
+
+    def test_tied_embeddings(self) -> None:
+        with pytest.raises(ValueError, match="tie_word_embeddings: expected False, got True"):
+            LinattnForCausalLM(LinattnConfig(tiny_config(), 5, ROOM, tie_word_embeddings=True))
+
+    def test_offloaded_weights(self) -> None:
+        model = LinattnForCausalLM.from_linattn(ours().to("meta"))
+        with pytest.raises(ValueError, match="without offloading"):
+            model(torch.tensor([[1, 2]]))
+
     def test_right_padded_prompts(self) -> None:
         right = padded(ROWS, "right")
         with pytest.raises(ValueError, match="row 1; set tokenizer"):

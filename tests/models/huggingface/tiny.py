@@ -25,7 +25,7 @@ def gpt2(**fields: Any) -> PreTrainedModel:
     sizes = {"n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 64}
     dropout = {"attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0}
     config = GPT2Config(**{"vocab_size": VOCABULARY, **sizes, **dropout, **_TOKENS, **fields})
-    return _ready(GPT2LMHeadModel, config)
+    return ready(GPT2LMHeadModel, config)
 
 
 def llama(**fields: Any) -> PreTrainedModel:
@@ -33,7 +33,7 @@ def llama(**fields: Any) -> PreTrainedModel:
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2}
     sizes = {"hidden_size": 16, "intermediate_size": 24, "max_position_embeddings": 64}
     config = LlamaConfig(**{"vocab_size": VOCABULARY, **heads, **sizes, **_TOKENS, **fields})
-    return _ready(LlamaForCausalLM, config)
+    return ready(LlamaForCausalLM, config)
 
 
 def bert(**fields: Any) -> PreTrainedModel:
@@ -41,14 +41,14 @@ def bert(**fields: Any) -> PreTrainedModel:
     dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     sizes = {"hidden_size": 16, "max_position_embeddings": 64}
     config = BertConfig(**{"vocab_size": VOCABULARY, **heads, **dropout, **sizes, **fields})
-    return _ready(BertForMaskedLM, config)
+    return ready(BertForMaskedLM, config)
 
 
 MODELS = {"gpt2": gpt2, "llama": llama, "bert": bert}
 DECODERS = {"gpt2": gpt2, "llama": llama}
 
 
-def _ready(cls: type[PreTrainedModel], config: Any) -> PreTrainedModel:
+def ready(cls: type[PreTrainedModel], config: Any) -> PreTrainedModel:
     """Float64 and larger weights than usual, so that what a layer sees shows in the outputs."""
     torch.manual_seed(0)
     model = cls._from_config(config, attn_implementation=config._attn_implementation)

@@ -75,8 +75,11 @@ class LinattnConfig(PreTrainedConfig):  # type: ignore[misc]
         """A model of ours with fresh weights.
 
         Raises:
-            ValueError: a configuration that no model has.
+            ValueError: a configuration that no model has, such as tied embeddings.
         """
+        if self.tie_word_embeddings:
+            advice = "the output layer of a model of ours has weights of its own"
+            raise ValueError(expected("tie_word_embeddings", False, True, advice))
         return AutoregressiveTransformer(
             TransformerConfig.from_dict(self.transformer), self.vocab_size,
             self.max_position_embeddings, self.positions,

@@ -12,7 +12,7 @@ from torch import nn
 from transformers import AutoConfig, PreTrainedModel
 
 from linattn_core.errors import expected
-from linattn_models.huggingface.converted import NAME, ConvertedAttention
+from linattn_models.huggingface.converted import NAME, ConvertedAttention, cache_name
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -23,12 +23,19 @@ _MORE_THAN_SOFTMAX = {
     "sinks": "it has attention sinks",
     "sliding_window": "it sees a sliding window alone",
 }
+# What from_pretrained says of weights that it did not load.
+_NOT_LOADED = {
+    "missing_keys": "none",
+    "mismatched_keys": "another shape",
+    "unexpected_keys": "ones that no layer has",
+}
 
 
 def convert(model: Model, *, num_features: int | None = None) -> Model:
     """Replaces every attention layer of a model, in place, by linear attention.
 
-    For models that dispatch attention by name, such as GPT-2, Llama with grouped heads, and BERT.
+    For models that dispatch attention by name, such as GPT-2, GPT-NeoX, Llama with grouped heads,
+    BERT and ViT.
     The weights stay; each layer gets a `ConvertedAttention` around it, whose feature maps start
     untrained: train them by `transfer_attention`, then fine-tune the model, whole or with LoRA.
     Causal models then generate from a state of fixed size.
@@ -62,25 +69,49 @@ def convert(model: Model, *, num_features: int | None = None) -> Model:
 def load_converted(folder: str | Path, **options: Any) -> PreTrainedModel:
     """The model that `save_pretrained` wrote after `convert`.
 
+    `from_pretrained` alone would build layers of softmax with other weights.
+
     Args:
         folder: with config.json and weights.
         **options: of `from_pretrained`.
 
     Raises:
-        ValueError: a folder of a model that was not converted.
+        ValueError: a folder of a model that was not converted, or whose weights are not those of
+            its config: some are missing, left over, or of another shape.
     """
     config = AutoConfig.from_pretrained(folder)
-    if not hasattr(config, "linattn_features"):
+    cls = getattr(transformers, (config.architectures or ["?"])[0], None)
+    if not hasattr(config, "linattn_features") or cls is None:
+        wanted = "a converted model of transformers"
         advice = "load it by from_pretrained and convert it"
-        raise ValueError(expected(str(folder), "a converted model", "another one", advice))
-    cls = getattr(transformers, config.architectures[0])
+        raise ValueError(expected(str(folder), wanted, f"{config.architectures}", advice))
 
     def build(self: nn.Module, config: Any, *args: Any, **kwargs: Any) -> None:
         cls.__init__(self, config, *args, **kwargs)
         convert(self, num_features=config.linattn_features)
 
     loader: Any = type(cls.__name__, (cls,), {"__init__": build, "__module__": cls.__module__})
-    return loader.from_pretrained(folder, **options)
+    both = options.pop("output_loading_info", False)
+    options["ignore_mismatched_sizes"] = True  # they are refused below, in our words
+    model, info = loader.from_pretrained(folder, output_loading_info=True, **options)
+    _check_weights(folder, info)
+    return (model, info) if both else model
+
+
+def _check_weights(folder: str | Path, info: dict[str, Any]) -> None:
+    """Refuses weights that are not those of the model: new ones would be random.
+
+    Raises:
+        ValueError: with the first three names.
+    """
+    for kind, what in _NOT_LOADED.items():
+        # Names of another shape come together with both shapes.
+        names = sorted(x if isinstance(x, str) else x[0] for x in info[kind])
+        if names:
+            others = f" and {len(names) - 3} others" if len(names) > 3 else ""
+            got = f"{what}: {', '.join(names[:3])}{others}"
+            advice = "load the folder that save_pretrained wrote after convert, as it is"
+            raise ValueError(expected(str(folder), "the weights of its config", got, advice))
 
 
 def _attention_layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -114,10 +145,11 @@ def _why_not(module: nn.Module) -> str:
         value = getattr(module, name, getattr(module.config, name, None))
         if value is not None and value is not False:
             return reason
-    parameters = inspect.signature(module.forward).parameters
-    kinds = [parameter.kind for parameter in parameters.values()]
-    if inspect.Parameter.VAR_KEYWORD not in kinds or "past_key_values" not in parameters:
+    kinds = [x.kind for x in inspect.signature(module.forward).parameters.values()]
+    if inspect.Parameter.VAR_KEYWORD not in kinds:
         return "it passes no arguments on to its attention function"
+    if module.is_causal and cache_name(module) is None:
+        return "it takes its cache by an unknown name"
     return ""
 
 

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers.cache_utils import Cache
 
 from linattn_core import LinearAttentionState, linear_attention, linear_attention_step
 from linattn_core.errors import expected
 from linattn_core.feature_maps import Hedgehog
 from linattn_models.huggingface.cache import StateLayer, state_layer
-from linattn_models.huggingface.interface import (
-    refuse_arguments_of_softmax,
-    register_function,
-    sees_only_the_past,
-)
+from linattn_models.huggingface.interface import Call, register_function
 
 NAME = "linattn-converted"
 
@@ -49,48 +46,64 @@ class ConvertedAttention(nn.Module):
         self.feature_map.to(next(attention.parameters()))
         self.teaching = False
         self.error: Tensor | None = None
+        self._cache_name = cache_name(attention)
 
-    def forward(self, *args: Any, past_key_values: Cache | None = None, **kwargs: Any) -> Any:
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
         """As the layer inside; a cache gets the state in the place of keys and values."""
-        named = cast(Any, self.attention.config)._attn_implementation
+        attention: Any = self.attention
+        named = attention.config._attn_implementation
         if named != NAME:
             advice = "keep it: a converted layer computes no other attention"
             raise ValueError(expected("attn_implementation", repr(NAME), repr(named), advice))
         layer = None
-        if past_key_values is not None and not self.teaching:
-            layer = state_layer(past_key_values, self.attention.layer_idx)  # type: ignore[arg-type]
-        return self.attention(*args, past_key_values=None, converted=self, layer=layer, **kwargs)
+        if self._cache_name:
+            cache, kwargs[self._cache_name] = kwargs.get(self._cache_name), None
+            if cache is not None and not self.teaching:
+                layer = state_layer(cache, attention.layer_idx)
+        # A method, since accelerate moves the modules among a layer's arguments.
+        return attention(*args, converted=self.compute, layer=layer, **kwargs)
 
-    def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Tensor | None,
-        is_causal: bool,
-        layer: StateLayer | None,
-    ) -> Tensor:
-        """(B, H, N, D), (B, H_kv, L, D) and (B, H_kv, L, M) -> (B, H, N, M); updates the state."""
+    def compute(self, call: Call, layer: StateLayer | None) -> Tensor:
+        """(B, H, N, M) between the projections: linear attention, or softmax while teaching."""
+        device = self.feature_map.query_weight.device
+        if device != call.query.device:
+            advice = "load the model without offloading its weights (device_map)"
+            raise ValueError(expected("feature maps", f"on {call.query.device}", device, advice))
+        scaling = call.query.shape[-1] ** -0.5 if call.scaling is None else call.scaling
+        root = scaling**0.5
+        out = self.attend(call._replace(query=call.query * root, key=call.key * root), layer)
+        if not self.teaching:
+            return out
+        taught = softmax_attention(call)
+        self.error = _relative_error(out, taught, call.mask)
+        return taught
+
+    def attend(self, call: Call, layer: StateLayer | None) -> Tensor:
+        """Linear attention of scaled queries and keys; updates the state of a causal layer."""
+        tensors = (call.query, call.key, call.value)
         options: Any = {"feature_map": self.feature_map}
-        options["enable_gqa"] = query.shape[1] != key.shape[1]
-        if layer is None or not is_causal:
-            out: Tensor = linear_attention(
-                query, key, value, is_causal=is_causal, attn_mask=mask, **options
+        options["enable_gqa"] = call.query.shape[1] != call.key.shape[1]
+        whole = {"is_causal": call.is_causal, "attn_mask": call.mask, **options}
+        if layer is None or not call.is_causal:
+            return cast(Tensor, linear_attention(*tensors, **whole))
+        state, length = _own(layer.state), call.query.shape[2]
+        if state is None or length > 1 or (call.mask is not None and not call.mask.all()):
+            whole.update(initial_state=state, return_state=True)
+            out, layer.state = linear_attention(*tensors, **whole)
+        else:
+            query, key, value = (x[:, :, 0] for x in tensors)
+            out, layer.state = linear_attention_step(
+                query, key, value, state, inplace=not torch.is_grad_enabled(), **options
             )
-            return out
-        state = _own(layer.state)
-        layer.seen += query.shape[2]
-        if state is None or query.shape[2] > 1 or (mask is not None and not mask.all()):
-            out, layer.state = linear_attention(
-                query, key, value, is_causal=True, attn_mask=mask, initial_state=state,
-                return_state=True, **options,
-            )  # fmt: skip
-            return out
-        first, inplace = (..., 0, slice(None)), not torch.is_grad_enabled()
-        out, layer.state = linear_attention_step(
-            query[first], key[first], value[first], state, inplace=inplace, **options
-        )
-        return out[:, :, None]
+            out = out[:, :, None]
+        layer.seen += length
+        return cast(Tensor, out)
+
+
+def cache_name(attention: nn.Module) -> str | None:
+    """The argument by which a layer takes its cache; None where it takes none."""
+    parameters = inspect.signature(attention.forward).parameters
+    return next((name for name in ("past_key_values", "layer_past") if name in parameters), None)
 
 
 def shape_of(attention: nn.Module) -> tuple[int, int, int]:
@@ -98,61 +111,39 @@ def shape_of(attention: nn.Module) -> tuple[int, int, int]:
     config: Any = attention.config
     heads = config.num_attention_heads
     kv_heads = getattr(config, "num_key_value_heads", None) or heads
-    head_dim = getattr(attention, "head_dim", None) or attention.attention_head_size
-    return heads, kv_heads, cast(int, head_dim)
+    names = ("head_dim", "attention_head_size", "head_size")
+    return heads, kv_heads, next(getattr(attention, x) for x in names if hasattr(attention, x))
 
 
-def softmax_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    is_causal: bool,
-    scaling: float | None,
-) -> Tensor:
+def softmax_attention(call: Call) -> Tensor:
     """The teacher: softmax over the keys that a mask (B, 1, 1, N) leaves.
 
     Padded queries see themselves, where causality would leave them nothing.
     """
+    mask = call.mask
     if mask is not None:
-        length = query.shape[2]
+        length = call.query.shape[2]
         visible = mask.expand(-1, 1, length, -1)
-        visible = visible.tril() if is_causal else visible
+        visible = visible.tril() if call.is_causal else visible
         mask = visible | torch.eye(length, dtype=torch.bool, device=mask.device)
     return F.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, is_causal=is_causal and mask is None, scale=scaling,
-        enable_gqa=query.shape[1] != key.shape[1],
+        call.query, call.key, call.value, attn_mask=mask, scale=call.scaling,
+        is_causal=call.is_causal and mask is None,
+        enable_gqa=call.query.shape[1] != call.key.shape[1],
     )  # fmt: skip
 
 
-def _attend(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    dropout: float = 0.0,
-    scaling: float | None = None,
-    is_causal: bool | None = None,
-    *,
-    converted: ConvertedAttention | None = None,
+def _converted(
+    call: Call,
+    converted: Callable[[Call, StateLayer | None], Tensor] | None = None,
     layer: StateLayer | None = None,
-    **others: Any,
-) -> tuple[Tensor, None]:
-    """The function that `AttentionInterface` asks for, with what `ConvertedAttention` adds."""
-    refuse_arguments_of_softmax(others)
+    **options: Any,
+) -> Tensor:
+    """What stands behind `NAME`; `converted` and `layer` come from `ConvertedAttention`."""
     if converted is None:
-        wanted = "a layer that convert(model) replaced"
-        raise ValueError(expected(f"attn_implementation={NAME!r}", wanted, type(module).__name__))
-    causal = sees_only_the_past(module, is_causal)
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    root = scale**0.5
-    out = converted.attend(query * root, key * root, value, attention_mask, causal, layer)
-    if converted.teaching:
-        taught = softmax_attention(query, key, value, attention_mask, causal, scale)
-        converted.error = _relative_error(out, taught, attention_mask)
-        out = taught
-    return out.transpose(1, 2).contiguous(), None
+        wanted, got = "a layer that convert(model) replaced", type(call.module).__name__
+        raise ValueError(expected(f"attn_implementation={NAME!r}", wanted, got))
+    return converted(call, layer)
 
 
 def _relative_error(out: Tensor, wanted: Tensor, mask: Tensor | None) -> Tensor:
@@ -169,4 +160,4 @@ def _own(state: object) -> LinearAttentionState | None:
     raise ValueError(expected("past_key_values", wanted, f"a {type(state).__name__}", advice))
 
 
-register_function(NAME, _attend)
+register_function(NAME, _converted)

@@ -5,11 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
+from transformers.masking_utils import (
+    bidirectional_mask_function,
+    causal_mask_function,
+    find_packed_sequence_indices,
+)
 
 from linattn_core import FeatureMap, linear_attention
 from linattn_core.errors import expected
@@ -23,6 +28,27 @@ _OF_SOFTMAX = {
     "sliding_window": "a sliding window",
     "softcap": "capped scores",
 }
+
+
+class Call(NamedTuple):
+    """What a layer asks of its attention function.
+
+    Attributes:
+        module: the layer.
+        query, key, value: (B, H, N, D), (B, H_kv, L, D) and (B, H_kv, L, M).
+        mask: from `key_mask`.
+        is_causal: whether a query sees the keys up to its own position alone.
+        dropout, scaling: of softmax; a scaling of None is 1 / sqrt(D).
+    """
+
+    module: nn.Module
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    mask: Tensor | None
+    is_causal: bool
+    dropout: float
+    scaling: float | None
 
 
 def register(
@@ -49,13 +75,17 @@ def register(
         name: what `attn_implementation` says; a name that is registered already is replaced.
         feature_map, eps, backend: as for `linear_attention`; learned maps need `convert`.
     """
-    function = partial(_attend, feature_map=feature_map, eps=eps, backend=backend)
-    register_function(name, function)
+    register_function(name, partial(_linear, feature_map=feature_map, eps=eps, backend=backend))
 
 
-def register_function(name: str, function: Callable[..., tuple[Tensor, None]]) -> None:
-    """Registers an attention function together with the mask that it reads."""
-    AttentionInterface.register(name, function)
+def register_function(name: str, compute: Callable[..., Tensor]) -> None:
+    """Registers an attention function together with the mask that it reads.
+
+    Args:
+        name: what `attn_implementation` says.
+        compute: (call, **options) -> (B, H, N, M), from a `Call` and the model's other arguments.
+    """
+    AttentionInterface.register(name, partial(_attend, compute))
     AttentionMaskInterface.register(name, key_mask)
 
 
@@ -91,32 +121,8 @@ def key_mask(
     return attention_mask[:, None, None, :].bool()
 
 
-def sees_only_the_past(module: nn.Module, is_causal: bool | None) -> bool:
-    """Whether a layer is causal: what the call says, then the model, then the layer."""
-    if is_causal is not None:
-        return is_causal
-    config = getattr(module, "config", None)
-    if not getattr(config, "is_causal", True):
-        return False
-    return bool(getattr(module, "is_causal", True))
-
-
-def refuse_arguments_of_softmax(arguments: dict[str, Any]) -> None:
-    """Refuses what changes single weights, which linear attention never forms.
-
-    Raises:
-        ValueError: with the name of the argument.
-    """
-    for name, what in _OF_SOFTMAX.items():
-        if arguments.get(name) is not None:
-            advice = "use softmax attention in this model"
-            raise ValueError(expected(name, "none in linear attention", what, advice))
-    if arguments.get("output_attentions"):
-        advice = "linear attention forms no weights to return"
-        raise ValueError(expected("output_attentions", False, True, advice))
-
-
 def _attend(
+    compute: Callable[..., Tensor],
     module: nn.Module,
     query: Tensor,
     key: Tensor,
@@ -125,37 +131,71 @@ def _attend(
     dropout: float = 0.0,
     scaling: float | None = None,
     is_causal: bool | None = None,
-    *,
-    feature_map: str | FeatureMap,
-    eps: float,
-    backend: str,
-    **others: Any,
+    **options: Any,
 ) -> tuple[Tensor, None]:
-    """The function that `AttentionInterface` asks for.
+    """The function that `AttentionInterface` asks for: (B, N, H, M), and None for the weights."""
+    _refuse_options(module, options)
+    if attention_mask is None:
+        _refuse_packed(module, options.get("position_ids"))
+    causal = _sees_only_the_past(module, is_causal)
+    call = Call(module, query, key, value, attention_mask, causal, dropout, scaling)
+    return compute(call, **options).transpose(1, 2).contiguous(), None
 
-    Args:
-        module: the layer.
-        query, key, value: (B, H, N, D), (B, H_kv, L, D) and (B, H_kv, L, M).
-        attention_mask: from `key_mask`.
-        dropout, scaling, is_causal, others: the model's; see `register`.
 
-    Returns:
-        (B, N, H, M), and None in the place of weights.
-    """
-    refuse_arguments_of_softmax(others)
-    _refuse_dropout(dropout)
-    _refuse_scaling(scaling, query.shape[-1])
-    causal = sees_only_the_past(module, is_causal)
-    if causal and query.shape[2] != key.shape[2]:
-        wanted = f"no cache, so {query.shape[2]} keys for {query.shape[2]} queries"
+def _linear(
+    call: Call, *, feature_map: str | FeatureMap, eps: float, backend: str, **options: Any
+) -> Tensor:
+    """What `register` registers."""
+    queries, keys = call.query.shape[2], call.key.shape[2]
+    _refuse_dropout(call.dropout)
+    _refuse_scaling(call.scaling, call.query.shape[-1])
+    if call.is_causal and queries != keys:
+        wanted = f"no cache, so {queries} keys for {queries} queries"
         advice = "pass use_cache=False, or convert(model) for a state of fixed size"
-        got = f"{key.shape[2]} keys"
-        raise ValueError(expected("causal linear attention", wanted, got, advice))
-    out = linear_attention(
-        query, key, value, is_causal=causal, feature_map=feature_map, attn_mask=attention_mask,
-        enable_gqa=query.shape[1] != key.shape[1], eps=eps, backend=backend,
+        raise ValueError(expected("causal linear attention", wanted, f"{keys} keys", advice))
+    return linear_attention(
+        call.query, call.key, call.value, is_causal=call.is_causal, feature_map=feature_map,
+        attn_mask=call.mask, enable_gqa=call.query.shape[1] != call.key.shape[1], eps=eps,
+        backend=backend,
     )  # fmt: skip
-    return out.transpose(1, 2).contiguous(), None
+
+
+def _sees_only_the_past(module: nn.Module, is_causal: bool | None) -> bool:
+    """Whether a layer is causal: what the call says, then the model, then the layer."""
+    if is_causal is not None:
+        return is_causal
+    if not getattr(module.config, "is_causal", True):
+        return False
+    return bool(getattr(module, "is_causal", True))
+
+
+def _refuse_options(module: nn.Module, options: dict[str, Any]) -> None:
+    """Refuses what reads or changes single weights, which linear attention never forms.
+
+    Raises:
+        ValueError: with the name of the argument.
+    """
+    for name, what in _OF_SOFTMAX.items():
+        if options.get(name) is not None:
+            advice = "use softmax attention in this model"
+            raise ValueError(expected(name, "none in linear attention", what, advice))
+    if options.get("output_attentions") or getattr(module.config, "output_attentions", False):
+        advice = "linear attention forms no weights to return"
+        raise ValueError(expected("output_attentions", False, True, advice))
+
+
+def _refuse_packed(module: nn.Module, positions: Tensor | None) -> None:
+    """Refuses positions (B, N) that start again, once a model: at its first layer.
+
+    transformers looks for them where there is no cache alone.
+    """
+    first = not getattr(module, "layer_idx", 0)
+    if positions is None or positions.ndim != 2 or not first or torch.compiler.is_compiling():
+        return
+    if find_packed_sequence_indices(positions) is not None:
+        wanted, got = "one sequence in each row", "positions that start again (packed sequences)"
+        advice = "pass a row for each sequence, with an attention_mask"
+        raise ValueError(expected("position_ids", wanted, got, advice))
 
 
 def _refuse_dropout(dropout: float) -> None:

@@ -35,6 +35,7 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
     base_model_prefix = "model"
     main_input_name = "input_ids"
     _is_stateful = True  # no token can be taken back, so generation is not speculative
+    _no_split_modules = ("AutoregressiveTransformer",)  # on one device, whatever device_map says
 
     def __init__(self, config: LinattnConfig) -> None:
         super().__init__(config)
@@ -69,6 +70,8 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
         use_cache: bool | None = None,
         logits_to_keep: int | Tensor = 0,
         return_dict: bool | None = None,
+        num_items_in_batch: int | Tensor | None = None,
+        **others: Any,
     ) -> CausalLMOutputWithPast | tuple[Any, ...]:
         """The logits of the token after each token.
 
@@ -80,10 +83,13 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
             labels: (B, N) int64, the tokens themselves, -100 where they do not count; the loss is
                 the mean of -log p(labels[:, i + 1] | input_ids[:, :i + 1]).
             past_key_values: a cache, updated in place; empty at first.
-            use_cache: return the state; by default as configured, in evaluation mode only. Such a
-                forward never drops out.
+            use_cache: return the state; by default as configured, in evaluation mode only, and
+                not with LSH, which has none. Such a forward never drops out.
             logits_to_keep: only so many last positions, or those of an index; 0 for all.
-            return_dict: False for a tuple.
+            return_dict: False for a tuple; by default as configured.
+            num_items_in_batch: labels that the loss is divided by, from Trainer; by default those
+                that count.
+            **others: refused, unless None or False; inputs_embeds and output_attentions, say.
 
         Returns:
             loss (with labels), logits (B, N, V) and past_key_values (with use_cache). Logits at
@@ -91,14 +97,16 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
 
         Raises:
             ValueError, TypeError: another shape, dtype, length or token; padding among tokens
-                that continue a state; a state of another model.
+                that continue a state; a state of another model, or with LSH; offloaded weights.
 
         Cost: O(N) time; one token after a state costs the same at every position.
         """
+        self._refuse(others)
         if use_cache is None:
-            use_cache = self.config.use_cache and not self.training
+            use_cache = self.config.use_cache and not self.training and self.model.can_step
         layer = None
         if past_key_values is not None or use_cache:
+            self._refuse_state()
             past_key_values = DynamicCache() if past_key_values is None else past_key_values
             layer = state_layer(past_key_values, 0)
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
@@ -111,10 +119,13 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
         loss = None
         if labels is not None:
             labels = _predicted(labels, attention_mask)
-            loss = self.loss_function(logits, labels, vocab_size=self.config.vocab_size)
+            loss = self.loss_function(
+                logits, labels, self.config.vocab_size, num_items_in_batch=num_items_in_batch
+            )
         cache = past_key_values if layer is not None else None
         out = CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=cache)
-        return out.to_tuple() if return_dict is False else out
+        as_tuple = not (self.config.return_dict if return_dict is None else return_dict)
+        return out.to_tuple() if as_tuple else out
 
     def prepare_inputs_for_generation(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, **kwargs: Any
@@ -129,6 +140,7 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
             input_ids, attention_mask=attention_mask, **kwargs
         )
         inputs.pop("position_ids", None)  # a row's positions follow from its mask
+        inputs["attention_mask"] = attention_mask  # (B, L), also where keys have a fixed number
         return cast(dict[str, Any], inputs)
 
     def get_input_embeddings(self) -> nn.Module:
@@ -163,6 +175,31 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
         if missing:
             got = f"none of the right shape for {', '.join(missing)} of a {type(module).__name__}"
             raise ValueError(expected("the folder", "all weights of its config", got))
+
+    def _refuse_state(self) -> None:
+        """Refuses a state where the attention has none.
+
+        Raises:
+            ValueError: with LSH.
+        """
+        if not self.model.can_step:
+            got = type(self.model.config.attention).__name__
+            advice = "pass use_cache=False, which runs all tokens again for each new one"
+            raise ValueError(expected("use_cache", "attention with a state", got, advice))
+
+    def _refuse(self, others: dict[str, Any]) -> None:
+        """Refuses arguments of other models, and weights that are not on the device.
+
+        Raises:
+            ValueError: with the name.
+        """
+        for name, value in others.items():
+            if value is not None and value is not False:
+                advice = "a LinattnForCausalLM takes token ids and gives logits alone"
+                raise ValueError(expected(name, "none", type(value).__name__, advice))
+        if self.model.start.is_meta:
+            advice = "load the model without offloading its weights"
+            raise ValueError(expected("device_map", "a device", "weights elsewhere", advice))
 
     def _begin(self, ids: Tensor, mask: Tensor | None, layer: StateLayer | None) -> Tensor:
         """The last layer's outputs (B, N, E) after each token of whole sequences."""

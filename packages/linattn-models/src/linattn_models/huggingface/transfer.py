@@ -26,8 +26,8 @@ def transfer_attention(
 
         error = sum (linear - softmax)^2 / sum softmax^2
 
-    over the outputs of its heads. All other weights stay as they are, and so do dropout and the
-    flags of gradients afterwards.
+    over the outputs of its heads. All other weights stay as they are. Dropout is off meanwhile;
+    afterwards each module trains or not as before, and so do the flags of gradients.
 
     Args:
         model: from `convert`.
@@ -65,14 +65,15 @@ def transfer_attention(
 def _training_only(model: nn.Module, weights: list[nn.Parameter]) -> Iterator[None]:
     """Gradients for these weights alone, and no dropout, until the body ends."""
     flags = {parameter: parameter.requires_grad for parameter in model.parameters()}
-    training = model.training
+    training = {module: module.training for module in model.modules()}
     model.eval().requires_grad_(False)
     try:
         for weight in weights:
             weight.requires_grad_(True)
         yield
     finally:
-        model.train(training)
+        for module, mode in training.items():
+            module.training = mode
         for parameter, flag in flags.items():
             parameter.requires_grad_(flag)
 

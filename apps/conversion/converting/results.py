@@ -1,0 +1,69 @@
+"""What a script leaves: its numbers as JSON, and its tables as Markdown."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from linattn_models.files import replace_file
+from linattn_models.training import environment, require_at_least
+
+
+def prepare(flags: Any, least: Mapping[str, int], name: str) -> Path:
+    """Checks the flags, sets the threads and the seed, and makes the folder for the results.
+
+    Args:
+        flags: with `threads` and `out`.
+        least: the minimum of other flags, by name.
+        name: of the folder under runs/conversion, where `out` is None.
+
+    Raises:
+        ValueError: a flag below its minimum.
+        OSError: a folder that cannot be made.
+    """
+    require_at_least(flags, {"threads": 1, **least})
+    if flags.threads is not None:
+        torch.set_num_threads(flags.threads)
+    torch.manual_seed(0)
+    transformers.utils.logging.disable_progress_bar()
+    out: Path = flags.out or Path("runs", "conversion", name)
+    out.mkdir(parents=True, exist_ok=True)  # refused now, not after the training
+    return out
+
+
+def write_results(
+    out: Path, flags: Any, start: float, numbers: Mapping[str, Any], tables: Sequence[str]
+) -> None:
+    """Writes results.json and results.md, and prints the latter.
+
+    Args:
+        out: an existing folder.
+        flags: the dataclass of the command line.
+        start: `time.perf_counter()` at the start of the script.
+        numbers: what was measured.
+        tables: Markdown.
+    """
+    minutes = (time.perf_counter() - start) / 60
+    where = environment(torch.device("cpu")) | {"transformers": transformers.__version__}
+    settings = {k: _plain(v) for k, v in dataclasses.asdict(flags).items() if k != "out"}
+    record = {"settings": settings, "environment": where, "minutes": minutes, **numbers}
+    note = (
+        f"{minutes:.1f} minutes in all; torch {where['torch']}, transformers "
+        f"{where['transformers']}, {where['device']}, threads: {where['threads']}."
+    )
+    text = "\n\n".join([*(table.strip() for table in tables), note]) + "\n"
+    replace_file(out / "results.json", (json.dumps(record, indent=2) + "\n").encode())
+    replace_file(out / "results.md", text.encode())
+    print(f"\n{text}\nAlso in {out}.")
+
+
+def _plain(value: Any) -> Any:
+    """A flag's value as JSON has it; of a path its name alone."""
+    return value.name if isinstance(value, Path) else value
