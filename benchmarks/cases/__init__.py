@@ -1,3 +1,3 @@
 """The cases; importing this package registers them all, theme by theme."""
 
-from benchmarks.cases import operator, lengths, lsh_layer, decoding, training  # noqa: F401, I001
+from benchmarks.cases import operator, lengths, lsh_layer, decoding, sampling, training  # noqa: F401, I001

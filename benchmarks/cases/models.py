@@ -7,7 +7,7 @@ import dataclasses
 import torch
 
 from benchmarks.measure.cases import Settings
-from linattn_models import AutoregressiveTransformer, MixtureOfLogistics, TransformerConfig
+from linattn_models import AutoregressiveTransformer, Head, MixtureOfLogistics, TransformerConfig
 
 MODEL = "8 layers, 8 heads of 32, 784 pixels, mixture of 10 logistics"
 # How the compiled decoder stores weights, and the bytes of each.
@@ -54,7 +54,11 @@ class Task:
         return WEIGHT_BYTES[weights] * self.matrix_weights + 2 * 4 * self.batch * state
 
     def model(
-        self, attention: str = "linear", dtype: torch.dtype = torch.float32
+        self,
+        attention: str = "linear",
+        dtype: torch.dtype = torch.float32,
+        head: Head | None = None,
+        positions: str = "learned",
     ) -> AutoregressiveTransformer:
         """Returns the model with random weights, the same at every call."""
         config = TransformerConfig(
@@ -63,5 +67,6 @@ class Task:
         )  # fmt: skip
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            model = AutoregressiveTransformer(config, MixtureOfLogistics(10), self.length)
+            head = MixtureOfLogistics(10) if head is None else head
+            model = AutoregressiveTransformer(config, head, self.length, positions)
         return model.eval().requires_grad_(False).to(self.device, dtype)
