@@ -164,7 +164,10 @@ def upstream(results: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def evaluate(attend: Any, tensors: dict[str, Tensor], options: dict[str, Any]) -> dict[str, Tensor]:
-    """Output, state and the gradients of a fixed random functional of both, by name."""
+    """Output, state and the gradients of a fixed random functional of both, by name.
+
+    A tensor that requires no gradient gets none.
+    """
     state = LinearAttentionState(tensors["s"], tensors["z"]) if "s" in tensors else None
     q, k, v = (tensors[x] for x in ("query", "key", "value"))
     if "log_decay" in tensors:
@@ -175,8 +178,9 @@ def evaluate(attend: Any, tensors: dict[str, Tensor], options: dict[str, Any]) -
         results["normalizer"] = normalizer[0]
     weights = upstream(results)
     total = sum((x * weights[name]).sum() for name, x in results.items())
-    gradients = torch.autograd.grad(total, list(tensors.values()), materialize_grads=True)
-    results |= {f"grad_{n}": g for n, g in zip(tensors, gradients, strict=True)}
+    leaves = {name: x for name, x in tensors.items() if x.requires_grad}
+    gradients = torch.autograd.grad(total, list(leaves.values()), materialize_grads=True)
+    results |= {f"grad_{n}": g for n, g in zip(leaves, gradients, strict=True)}
     return {name: x.detach() for name, x in results.items()}
 
 
