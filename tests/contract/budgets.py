@@ -4,7 +4,9 @@ A backend's error against the float64 oracle may be at most twice torch's own er
 formula (the quadratic reference) in the same dtype, plus a rounding floor. The floor is for cases
 so small that torch happens to be exact, and for float64, where torch is the oracle. It counts from
 1 at least, the size of the inputs: a gradient that cancels to nearly zero cannot be exacter than
-the terms that it is the difference of.
+the terms that it is the difference of. Where inputs are of any size, as in random calls, the terms
+themselves are summed without their signs (`terms`), and each number of a result may be off by the
+floor of a number as large as its own terms.
 """
 
 from __future__ import annotations
@@ -39,5 +41,10 @@ def budget(backend: str, quantity: str, own: float, oracle: Tensor, dtype: torch
         return 0.0
     if not math.isfinite(own):
         own = 0.0  # float16 loses eps and divides 0 by 0: torch's error is no yardstick there
-    floor = FLOOR[dtype] * torch.finfo(dtype).eps * max(1.0, oracle.abs().max().item())
-    return EXCEPTIONS.get((backend, quantity), FACTOR) * own + floor
+    largest = max(1.0, oracle.abs().max().item())
+    return EXCEPTIONS.get((backend, quantity), FACTOR) * own + roundings(dtype) * largest
+
+
+def roundings(dtype: torch.dtype) -> float:
+    """The rounding floor of numbers of size 1."""
+    return FLOOR[dtype] * torch.finfo(dtype).eps

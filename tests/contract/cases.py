@@ -152,8 +152,22 @@ class Case:
         return replace(self, **changes)
 
 
+def upstream(results: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Random upstream gradients of the results, by name, the same in every dtype.
+
+    They are multiples of 1/32 below 8, which all dtypes hold: a backend and the oracle get the same
+    numbers. Rounded ones would differ from the oracle's before anything is computed.
+    """
+    draw = drawing(1)
+    drawn = {name: draw(*x.shape, dtype=torch.float64) for name, x in results.items()}
+    return {name: (x * 32).round().div(32).to(results[name].dtype) for name, x in drawn.items()}
+
+
 def evaluate(attend: Any, tensors: dict[str, Tensor], options: dict[str, Any]) -> dict[str, Tensor]:
-    """Output, state and the gradients of a fixed random functional of both, by name."""
+    """Output, state and the gradients of a fixed random functional of both, by name.
+
+    A tensor that requires no gradient gets none.
+    """
     state = LinearAttentionState(tensors["s"], tensors["z"]) if "s" in tensors else None
     q, k, v = (tensors[x] for x in ("query", "key", "value"))
     if "log_decay" in tensors:
@@ -162,10 +176,11 @@ def evaluate(attend: Any, tensors: dict[str, Tensor], options: dict[str, Any]) -
     results = {"out": out, "s": final.s, "z": final.z}
     if normalizer:
         results["normalizer"] = normalizer[0]
-    draw = drawing(1)
-    total = sum((x * draw(*x.shape, dtype=x.dtype)).sum() for x in results.values())
-    gradients = torch.autograd.grad(total, list(tensors.values()), materialize_grads=True)
-    results |= {f"grad_{n}": g for n, g in zip(tensors, gradients, strict=True)}
+    weights = upstream(results)
+    total = sum((x * weights[name]).sum() for name, x in results.items())
+    leaves = {name: x for name, x in tensors.items() if x.requires_grad}
+    gradients = torch.autograd.grad(total, list(leaves.values()), materialize_grads=True)
+    results |= {f"grad_{n}": g for n, g in zip(leaves, gradients, strict=True)}
     return {name: x.detach() for name, x in results.items()}
 
 

@@ -7,11 +7,14 @@ from typing import Any
 import pytest
 import torch
 
-from linattn_core.calls import AttentionCall, Output, StepCall
+from linattn_core import reference
+from linattn_core.calls import AttentionCall, Gradients, Output, StepCall
 from linattn_core.torch_kernels.backend import ReferenceBackend
 
 from .fuzz import Tally, run
-from .random_calls import Drawing
+from .judging import by_form
+from .random_calls import Drawing, value_of
+from .terms import terms
 
 # Emulated GPUs take seconds a call.
 CALLS = {"emulated": 5, "emulated-segments": 5, "emulated-relay": 5}
@@ -49,11 +52,19 @@ def wrong_state(self: ReferenceBackend, call: StepCall) -> torch.Tensor:
     return out
 
 
+def wrong_gradients(self: ReferenceBackend, *arguments: Any) -> Gradients:
+    gradients = correct_backward(self, *arguments)
+    return gradients._replace(query=gradients.query * 1.001)
+
+
 correct_attention, correct_step = ReferenceBackend.attention, ReferenceBackend.step
+correct_backward = ReferenceBackend.attention_backward
 
 
 @pytest.mark.parametrize(
-    ("method", "wrong"), [("attention", wrong_output), ("step", wrong_state)], ids=("call", "step")
+    ("method", "wrong"),
+    [("attention", wrong_output), ("step", wrong_state), ("attention_backward", wrong_gradients)],
+    ids=("call", "step", "gradients"),
 )
 def test_a_wrong_backend_is_found_and_the_call_printed(
     method: str, wrong: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -64,6 +75,19 @@ def test_a_wrong_backend_is_found_and_the_call_printed(
     capsys.readouterr()
     exec(tally.failures[0], {})
     assert "off by" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_no_result_is_larger_than_its_terms(seed: int) -> None:
+    call = Drawing(seed).call()
+    tensors = {name: value_of(x) for name, x in call.tensors.items()}
+    options = {name: value_of(x) for name, x in call.options.items()}
+    oracle = by_form(reference.quadratic, call, tensors, options, torch.float64)
+    sums, saved = terms(tensors, options)
+    for name, exact in oracle.items():
+        assert sums[name].shape == exact.shape
+        assert (exact.abs() <= sums[name] * (1 + 1e-9) + 1e-300).all(), name
+    assert all((x <= sums[name] * (1 + 1e-9)).all() for name, x in saved.items())
 
 
 def test_a_refusal_is_counted_with_its_arguments() -> None:

@@ -52,6 +52,19 @@ def function(case: Case, backend: str) -> tuple[Callable[..., tuple[Tensor, ...]
 
 
 @pytest.mark.parametrize("case", KINDS, ids=str)
+def test_a_gradient_alone_is_what_it_is_among_all(case: Case, backend: str) -> None:
+    attend, leaves = function(case, backend)
+
+    def loss(inputs: list[Tensor]) -> Tensor:
+        return torch.stack([x.square().sum() for x in attend(*inputs)]).sum()
+
+    for i, expected in enumerate(torch.autograd.grad(loss(leaves), leaves)):
+        alone = [x.detach().requires_grad_(i == j) for j, x in enumerate(leaves)]
+        (got,) = torch.autograd.grad(loss(alone), [alone[i]])
+        torch.testing.assert_close(got, expected)
+
+
+@pytest.mark.parametrize("case", KINDS, ids=str)
 def test_gradients(case: Case, backend: str) -> None:
     if widest(backend) != torch.float64:
         assert_within_budget(case, backend)

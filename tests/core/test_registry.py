@@ -22,6 +22,7 @@ from linattn_core import (
     use_backend,
 )
 from linattn_core.registry import installed, named, reload_backends
+from linattn_core.torch_kernels.backend import ReferenceBackend
 
 METADATA = "Metadata-Version: 2.1\nName: linattn-loopback\nVersion: 1.2\n"
 GOOD = "loopback = loopback_backend:Loopback\n"
@@ -72,6 +73,33 @@ def test_auto_takes_the_fastest_that_accepts(loopback) -> None:
 def test_the_named_one_runs_forward_and_backward(loopback) -> None:
     linear_attention(*qkv(), is_causal=True, backend="reference").sum().backward()
     assert loopback.ran == []
+
+
+def test_a_backend_is_told_which_gradients_are_wanted(monkeypatch) -> None:
+    """And may leave out the others, as the reference does, on every way to it."""
+    told, complete = [], ReferenceBackend.attention_backward
+
+    def spy(self, call, *upstream):
+        gradients = complete(self, call, *upstream)
+        told.append(tuple(call.wanted_gradients))
+        present = [n for n, x in gradients._asdict().items() if x is not None]
+        assert present == list(call.wanted_gradients)
+        return gradients
+
+    monkeypatch.setattr(ReferenceBackend, "attention_backward", spy)
+    (q, k, v), decay = qkv(), -torch.rand(1, 2, 5)
+
+    def attend(q, k, v, **options):
+        return linear_attention(q, k, v, is_causal=True, backend="reference", **options).sum()
+
+    attend(q, k.detach(), v.detach()).backward()
+    attend(q, k, v, log_decay=decay).backward()
+    torch.func.grad(attend, argnums=2)(*(x.detach() for x in (q, k, v)), log_decay=decay)
+    torch.compile(attend, backend="aot_eager", fullgraph=True)(q.detach(), k, v).backward()
+    attend(q.detach(), k.detach(), v.detach(), log_decay=decay.requires_grad_()).backward()
+    assert told == [
+        ("query",), ("query", "key", "value"), ("value",), ("key", "value"), ("log_decay",),
+    ]  # fmt: skip
 
 
 def test_calls_within_use_backend_take_it(loopback) -> None:

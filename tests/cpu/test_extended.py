@@ -18,6 +18,7 @@ LONG = Case(batch=1, heads=1, queries=1_500, head_dim=9, value_dim=7)
 CUT = [
     LONG.with_(heads=3, kv_heads=1, initial_state=True),
     LONG.with_(heads=3, kv_heads=1, is_causal=False, initial_state=True),
+    LONG.with_(heads=8, kv_heads=1, queries=200, log_decay="positions"),  # short, with much to do
     LONG.with_(log_decay="positions", initial_state=True),
     LONG.with_(log_decay="heads", heads=2, kv_heads=1, mask="gaps"),
     LONG.with_(log_decay="resets", normalize=False),
@@ -50,6 +51,40 @@ def test_a_sequence_cut_among_threads(case: Case, threads: int) -> None:
     theirs = evaluate(linear_attention, tensors, {**options, "backend": "reference"})
     for name, x in theirs.items():
         assert_close(ours[name], x, rtol=1e-9, atol=1e-9, msg=lambda m, name=name: f"{name}: {m}")
+
+
+@pytest.mark.parametrize("wide", [False, True], ids=["narrow", "wide"])
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("kind", ["causal", "decaying", "noncausal"])
+def test_wanted_gradients_are_what_they_are_among_all(kind: str, groups: int, wide: bool) -> None:
+    case = Case(
+        batch=1, heads=2 * groups, kv_heads=2, queries=37, head_dim=33 if wide else 4,
+        is_causal=kind != "noncausal", initial_state=True, dtype=torch.float64,
+        log_decay="positions" if kind == "decaying" else None,
+    )  # fmt: skip
+    tensors, options = case.inputs(), {**case.options(), "backend": "cpu"}
+    every = evaluate(linear_attention, tensors, options)
+    for names in (*((x,) for x in tensors), ("query", "value"), ("key", "z"), ("key", "value")):
+        leaves = {n: x.detach().requires_grad_(n in names) for n, x in tensors.items()}
+        some = evaluate(linear_attention, leaves, options)
+        assert {n for n in some if n.startswith("grad_")} == {f"grad_{n}" for n in names}
+        for name, x in some.items():
+            assert torch.equal(x, every[name]), name
+
+
+def test_a_fixed_decay_takes_no_memory_for_its_gradient() -> None:
+    """Of torch's; the states before every chunk, which it needs, are taken where it is."""
+    taken = []
+    for trained in (False, True):
+        x = torch.randn(1, 1, 4096, 64, requires_grad=True)
+        decay = torch.full((1, 1, 4096), -0.1, requires_grad=trained)
+        out = linear_attention(x, x, x, is_causal=True, log_decay=decay, backend="cpu").sum()
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as memory:
+            out.backward()
+        written = [e.self_cpu_memory_usage for e in memory.events() if e.self_cpu_memory_usage > 0]
+        taken.append(sum(written))
+        assert (decay.grad is not None) == trained
+    assert taken[0] <= taken[1] - 4096 * 4
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)

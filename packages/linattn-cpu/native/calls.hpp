@@ -59,11 +59,12 @@ struct AttentionBackward : Attention {
     State state;                  // causal: `initial`; otherwise the sums over the keys
     const void* out;              // as the forward pass wrote them
     const void* normalizer;
+    // The gradients, null for each that is not wanted.
     void* grad_query;  // (B, H, N, D), query_dtype
     void* grad_key;    // (B, H_kv, L, D), query_dtype
     void* grad_value;  // (B, H_kv, L, M), value_dtype
     State grad_initial;
-    void* grad_log_decay;  // (B, H_kv, L), accumulation dtype, or null where nothing decays
+    void* grad_log_decay;  // (B, H_kv, L), accumulation dtype
     void* scratch;         // (B, H, N) in the accumulation dtype, for whatever the kernel wants
 };
 

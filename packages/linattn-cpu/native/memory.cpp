@@ -23,7 +23,7 @@ void expect_writes(void* tensor, std::int64_t bytes) {
     const auto start = reinterpret_cast<std::uintptr_t>(tensor);
     const std::uintptr_t low = (start + page - 1) / page * page, high = (start + bytes) / page * page;
     // Advice: where the system does not take it, nothing is lost.
-    if (low < high) madvise(reinterpret_cast<void*>(low), high - low, MADV_HUGEPAGE);
+    if (tensor != nullptr && low < high) madvise(reinterpret_cast<void*>(low), high - low, MADV_HUGEPAGE);
 #else
     (void)tensor, (void)bytes;
 #endif

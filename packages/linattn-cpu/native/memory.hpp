@@ -43,7 +43,7 @@ private:
     std::int64_t bytes_ = 0;
 };
 
-// Tells the system that a tensor is about to be written from end to end. Where it is fresh memory
+// Tells the system that a tensor, if there is one, is about to be written from end to end. Where it is fresh memory
 // the first touch of each small page would cost as much as all arithmetic on it; big pages are
 // touched 512 times less often.
 void expect_writes(void* tensor, std::int64_t bytes);

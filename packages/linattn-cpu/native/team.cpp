@@ -100,7 +100,7 @@ bool take(Claim& claim, Member& member, int part) {
 // Whether the part is still free after its own member has had time to come. It finds the part's
 // weights in its caches, and two parts one after the other take twice as long. A member that did not
 // come is not waited for again until it is back.
-bool is_left(Claim& claim, const Member& member) {
+bool is_abandoned(Claim& claim, const Member& member) {
     if (!claim.expected.load(std::memory_order_relaxed)) return is_free(claim, member);
     for (int i = 0; i < kSpins; ++i) {
         if (!is_free(claim, member)) return false;
@@ -121,7 +121,7 @@ int next_part(Member& member) {
     for (int i = 1; i < member.parts; ++i) {
         const int part = (member.rank + i) % member.parts;
         Claim& other = phases.claims[part];
-        if (is_left(other, member) && take(other, member, part)) return part;
+        if (is_abandoned(other, member) && take(other, member, part)) return part;
     }
     const long long all = ++member.phase * member.parts;
     phases.progress.wait(kSpins, [&] { return phases.done >= all; });
@@ -138,7 +138,7 @@ struct Job {
     const std::function<void(int rank)>& work;  // the caller's, as long as it is open or a helper inside
     int joined = 1;                             // with the caller; guarded by the pool
     std::atomic<int> inside{0};                 // helpers
-    Signal left;
+    Signal emptied;
 };
 
 // Helpers, which sleep while there is nothing to do. A pool is never destroyed: when the process ends
@@ -156,13 +156,13 @@ public:
         posted_.notify();
     }
 
-    // Returns when no helper is left in the job.
+    // Returns when no helper works on the job.
     void close(const std::shared_ptr<Job>& job) {
         {
             const std::lock_guard<std::mutex> lock(mutex_);
             jobs_.erase(std::find(jobs_.begin(), jobs_.end(), job));
         }
-        job->left.wait(kSpins, [&] { return job->inside == 0; });
+        job->emptied.wait(kSpins, [&] { return job->inside == 0; });
     }
 
 private:
@@ -183,7 +183,7 @@ private:
             if (const std::shared_ptr<Job> job = join(rank)) {
                 job->work(rank);
                 --job->inside;
-                job->left.notify();
+                job->emptied.notify();
             } else {
                 posted_.wait(kIdleSpins, [&] { return opened_ != seen; });
             }

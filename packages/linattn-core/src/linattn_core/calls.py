@@ -6,12 +6,15 @@ argument of the operators is a field here; whatever passes calls on need not kno
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from linattn_core.state import LinearAttentionState
+
+GRADIENTS = ("query", "key", "value", "initial_state", "log_decay")
+"""Names of the arguments that have a gradient."""
 
 
 class AttentionCall(NamedTuple):
@@ -38,6 +41,8 @@ class AttentionCall(NamedTuple):
             shrinks by exp(log_decay) before a key is added, unless the key does not exist.
         normalize: False leaves the numerator as it is; eps is 0 then.
         return_normalizer: the normalizer is wanted, and may have a gradient.
+        wanted_gradients: of `GRADIENTS`, those that the backward pass is asked for; the forward
+            pass does not know yet, and has all. A backend may compute more.
     """
 
     query: Tensor
@@ -55,6 +60,13 @@ class AttentionCall(NamedTuple):
     log_decay: Tensor | None = None
     normalize: bool = True
     return_normalizer: bool = False
+    wanted_gradients: tuple[str, ...] = GRADIENTS
+
+    def arguments(self) -> dict[str, Any]:
+        """Those of `linear_attention`, by name, without what is meant for backends alone."""
+        fields = self._asdict()
+        del fields["requires_grad"], fields["wanted_gradients"]
+        return fields
 
     @property
     def batch(self) -> int:
@@ -207,13 +219,15 @@ class Output(NamedTuple):
 class Gradients(NamedTuple):
     """What a backend's `attention_backward` returns: gradients by the names of `AttentionCall`.
 
+    Those that are not wanted may be None.
+
     Attributes:
         query, key, value: contiguous, the dtypes of what they are gradients of.
         initial_state, log_decay: None where the call has none.
     """
 
-    query: Tensor
-    key: Tensor
-    value: Tensor
+    query: Tensor | None
+    key: Tensor | None
+    value: Tensor | None
     initial_state: LinearAttentionState | None
     log_decay: Tensor | None = None

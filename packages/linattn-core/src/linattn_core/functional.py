@@ -199,8 +199,8 @@ def linear_attention(
 
     Cost: O(N F (C + M)) time a head with C = 64, O(F M) memory a head beyond the results. A mask
     adds O(L) to both, and in native kernels a copy of key and value unless it is right padding on
-    the CPU; a decay O(N C) time, and its gradient O(N F M / C) memory. Grouped heads
-    divide the memory of states and of the gradients of key and value by H / H_kv.
+    the CPU; a decay O(N C) time, and its gradient, if it requires one, O(N F M / C) memory. Grouped
+    heads divide the memory of states and of the gradients of key and value by H / H_kv.
     """
     if backend == "auto":
         backend = choice.current

@@ -35,8 +35,9 @@ def erased(gradients: Gradients, mask: Tensor | None) -> Gradients:
     """Zeroes the gradients of masked keys and values, in place."""
     if mask is not None:
         gone = ~mask[:, None, :, None]
-        gradients.key.masked_fill_(gone, 0)
-        gradients.value.masked_fill_(gone, 0)
+        for x in (gradients.key, gradients.value):
+            if x is not None:
+                x.masked_fill_(gone, 0)
     return gradients
 
 

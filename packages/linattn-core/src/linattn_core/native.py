@@ -7,12 +7,13 @@ are torch's, and `FeatureMap`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from linattn_core.calls import AttentionCall, Gradients, StepCall
+from linattn_core.calls import GRADIENTS, AttentionCall, Gradients, StepCall
 from linattn_core.errors import expected
 from linattn_core.masked import without_mask
 from linattn_core.state import LinearAttentionState
@@ -144,18 +145,17 @@ def _beside(lengths: Tensor | None, like: Tensor) -> Tensor | None:
     return lengths.to(device=like.device, dtype=torch.int64).contiguous()
 
 
-def new_gradients(call: AttentionCall) -> Gradients:
-    """Contiguous gradients for native code to write."""
-    query, key, value = (
-        torch.empty_like(x, memory_format=torch.contiguous_format) for x in call[:3]
-    )
-    initial = call.initial_state
+def new_gradients(call: AttentionCall, names: Sequence[str] = GRADIENTS) -> Gradients:
+    """Contiguous gradients of these names for native code to write, None in place of the others."""
+
+    def new(name: str) -> Tensor | None:
+        x = getattr(call, name) if name in names else None
+        return None if x is None else torch.empty_like(x, memory_format=torch.contiguous_format)
+
+    initial = call.initial_state if "initial_state" in names else None
     if initial is not None:
         initial = LinearAttentionState(torch.empty_like(initial.s), torch.empty_like(initial.z))
-    decay = call.log_decay
-    if decay is not None:
-        decay = torch.empty_like(decay, memory_format=torch.contiguous_format)
-    return Gradients(query, key, value, initial, decay)
+    return Gradients(new("query"), new("key"), new("value"), initial, new("log_decay"))
 
 
 def new_state(call: AttentionCall, dtype: torch.dtype) -> LinearAttentionState | None:

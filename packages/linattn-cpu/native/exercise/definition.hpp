@@ -55,7 +55,7 @@ struct Head {
     bool sees(std::int64_t i, std::int64_t j) const { return exists(j) && (!call.causal || j <= i); }
 
     // exp of the sum of the decay over j < m <= i.
-    double left(std::int64_t i, std::int64_t j) const {
+    double decay_between(std::int64_t i, std::int64_t j) const {
         double sum = 0;
         for (std::int64_t m = j + 1; m <= i && call.log_decay != nullptr; ++m) sum += exists(m) ? decay(m) : 0;
         return std::exp(sum);
@@ -88,7 +88,7 @@ private:
             for (std::int64_t d = 0; d < call.dim && sees(i, j); ++d) {
                 row[j] += phi(call.map, q(i, d)) * phi(call.map, k(j, d));
             }
-            row[j] *= left(i, j);
+            row[j] *= decay_between(i, j);
         }
         return row;
     }

@@ -70,7 +70,7 @@ public:
         for (T& one : ones_) one = T(1);
     }
 
-    void run(const Item& item, Range range) {
+    void run(const Item& item, Range range, const Checkpoints<T>&) {
         const Item part = item.up_to(range.high);
         const GradientInputs<T> inputs(call_, part);
         const OutRows grad_query = out_rows(call_.grad_query, query_row(call_, item), call_.dim, call_.query_dtype);
@@ -99,7 +99,6 @@ private:
 
 public:
     const Sums<T> sums;
-    const Checkpoints<T>* checkpoints = nullptr;  // read where the state decays, which sweeps do not do
 
 private:
     const Matrix<T> transposed_;
@@ -118,6 +117,8 @@ public:
           transposed_(arena, call.value_dim, call.dim),
           state_(arena, call.dim, call.value_dim),
           columns_(arena, call.value_dim, call.dim),
+          wants_values_(call.grad_value != nullptr || call.grad_initial.z != nullptr),
+          wants_keys_(call.grad_key != nullptr || call.grad_initial.z != nullptr),
           query_(arena.take<T>(kRunRows * sums.s.rows)),
           key_(arena.take<T>(kRunRows * sums.s.rows)),
           value_(arena.take<T>(kRunRows * sums.s.width)),
@@ -127,7 +128,7 @@ public:
         for (T& one : ones_) one = T(1);
     }
 
-    void run(const Item& item, Range range) {
+    void run(const Item& item, Range range, const Checkpoints<T>&) {
         const Item part = item.up_to(range.high);
         const GradientInputs<T> inputs(call_, part, Direction::backwards);
         const OutRows grad_key = out_rows(call_.grad_key, key_row(call_, item), call_.dim, call_.query_dtype);
@@ -149,15 +150,21 @@ public:
             inputs.values(first, size, value_);
             inputs.gradients(first, size, gradient_);
             // grad v = G^T phi(k).
-            state_.run(SweepRows<T>{key_, query_, width, gradient_, grad_value_, value_width}.backwards(size), size);
-            inputs.erase_absent(first, count, value_width, grad_value_);
-            store_rows<T>(grad_value.at(first), grad_value.dtype, grad_value_, grad_value.width, count);
+            if (wants_values_) {
+                const SweepRows<T> rows{key_, query_, width, gradient_, grad_value_, value_width};
+                state_.run(rows.backwards(size), size);
+                inputs.erase_absent(first, count, value_width, grad_value_);
+                write_rows<T>(grad_value, first, grad_value_, count);
+            }
             // grad phi(k) = G v + r.
-            columns_.run(SweepRows<T>{value_, gradient_, value_width, query_, grad_key_, width}.backwards(size), size);
-            add_sums<T>({query_ + last * width, normalizer_gradients + last, ones_ + last, -width, -1}, size, sums,
-                        grad_key_ + last * width);
-            inputs.erase_absent(first, count, width, grad_key_);
-            store_gradients<T>(grad_key, first, count, grad_key_, key_, call_.map);
+            if (wants_keys_) {
+                const SweepRows<T> rows{value_, gradient_, value_width, query_, grad_key_, width};
+                columns_.run(rows.backwards(size), size);
+                add_sums<T>({query_ + last * width, normalizer_gradients + last, ones_ + last, -width, -1}, size, sums,
+                            grad_key_ + last * width);
+                inputs.erase_absent(first, count, width, grad_key_);
+                store_gradients<T>(grad_key, first, count, grad_key_, key_, call_.map);
+            }
         }
         state_.save_to(sums.s);
     }
@@ -166,15 +173,51 @@ private:
     const AttentionBackward& call_;
 
 public:
-    const Sums<T> sums;                           // G and r
-    const Checkpoints<T>* checkpoints = nullptr;  // read where the state decays, which sweeps do not do
+    const Sums<T> sums;  // G and r
 
 private:
     const Matrix<T> transposed_;
-    const Panels<T> state_, columns_;  // G and G^T
+    const Panels<T> state_, columns_;       // G and G^T
+    const bool wants_values_, wants_keys_;  // the one takes G to the initial state too, the other r
     T *const query_, *const key_, *const value_, *const gradient_, *const grad_key_, *const grad_value_;
     T ones_[kRunRows];
 };
+
+// The first pass where nobody wants the gradient of the queries: h alone, which the second pass reads.
+template <class T>
+class NormalizerGradient {
+public:
+    NormalizerGradient(Arena& arena, const AttentionBackward& call)
+        : call_(call),
+          gradient_(arena.take<T>(kChunk * padded<T>(call.value_dim))),
+          out_(arena.take<T>(kChunk * padded<T>(call.value_dim))),
+          partial_(arena.take<T>(kChunk * W<T>)) {}
+
+    // One query head.
+    void run(const Item& item, Range range) {
+        const GradientInputs<T> inputs(call_, item);
+        T* to = static_cast<T*>(call_.scratch) + query_row(call_, item);
+        for (std::int64_t first = range.low; first < range.high; first += kChunk) {
+            T h[kChunk];
+            inputs.gradients(first, kChunk, gradient_);
+            inputs.normalizer_gradients(first, kChunk, gradient_, out_, partial_, h);
+            std::memcpy(to + first, h, sizeof(T) * rows_at(first, range.high, kChunk));
+        }
+    }
+
+private:
+    const AttentionBackward& call_;
+    T *const gradient_, *const out_, *const partial_;
+};
+
+template <class T>
+static void differentiate_normalizers(const AttentionBackward& call, std::int64_t parts) {
+    share_parts<NormalizerGradient<T>>(call, parts, [&](const Item& item, std::int64_t part, auto& pass) {
+        for (std::int64_t group = 0; group < groups_of(call); ++group) {
+            pass.run(item.read_by(group), part_of(item.queries, part, parts));
+        }
+    });
+}
 
 template <class T, class Pass>
 static void differentiate_queries(const AttentionBackward& call, std::int64_t parts,
@@ -184,8 +227,7 @@ static void differentiate_queries(const AttentionBackward& call, std::int64_t pa
     share_parts<Pass>(call, parts, [&](const Item& item, std::int64_t part, auto& pass) {
         pass.sums.load_from(call.state, item.state);
         pieces.add(item.state, 0, part * kPieces, pass.sums);
-        pass.checkpoints = &checkpoints;
-        pass.run(item, part_of(item.queries, part, parts));
+        pass.run(item, part_of(item.queries, part, parts), checkpoints);
     });
 }
 
@@ -209,22 +251,25 @@ static void differentiate_keys_and_values(const AttentionBackward& call, std::in
     share_parts<Pass>(call, parts, [&](const Item& item, std::int64_t part, auto& pass) {
         pass.sums.load_from(call.grad_last, item.state);
         pieces.add(item.state, part * kPieces, (parts - 1) * kPieces, pass.sums, Direction::backwards);
-        pass.checkpoints = &checkpoints;
-        pass.run(item, part_of(item.queries, part, parts));
+        pass.run(item, part_of(item.queries, part, parts), checkpoints);
         if (part == 0) pass.sums.save_to(call.grad_initial, item.state);
     });
 }
 
 template <class T>
 static void causal_backward(const AttentionBackward& call) {
-    const std::int64_t parts = parts_for(items_of(call), call.queries, call.threads);
+    const std::int64_t parts = parts_for(call, call.queries, groups_of(call));
     const bool chunks = in_chunks(call), narrow = call.dim <= kWidestSweep && call.value_dim <= kWidestSweep;
     const Checkpoints<T> checkpoints(call);
-    if (chunks) {
+    if (call.grad_query == nullptr && !checkpoints.kept()) {
+        differentiate_normalizers<T>(call, parts);
+    } else if (chunks) {
         differentiate_queries<T, ChunkedQueryGradient<T>>(call, parts, checkpoints);
     } else {
         differentiate_queries<T, QueryGradient<T>>(call, parts, checkpoints);
     }
+    const bool keys = call.grad_key != nullptr || call.grad_value != nullptr || call.grad_initial.z != nullptr;
+    if (!keys && !checkpoints.kept()) return;
     if (narrow && !chunks) return differentiate_keys_and_values<T, KeyValueGradient<T>>(call, parts, checkpoints);
     differentiate_keys_and_values<T, ChunkedKeyValueGradient<T>>(call, parts, checkpoints);
 }

@@ -107,8 +107,8 @@ static inline void sum_key_pieces(const Attention& call, std::int64_t parts, con
 
 template <class T, class Pass>
 static void causal_forward_by(const AttentionForward& call) {
-    const std::int64_t items = items_of(call), parts = parts_for(items, call.queries, call.threads);
-    const PieceSums<T> pieces(call, items, (parts - 1) * kPieces);
+    const std::int64_t parts = parts_for(call, call.queries, groups_of(call));
+    const PieceSums<T> pieces(call, items_of(call), (parts - 1) * kPieces);
     if (parts > 1) sum_key_pieces<T>(call, parts, pieces);
     share_parts<Pass>(call, parts, [&](const Item& item, std::int64_t part, auto& pass) {
         pass.sums.load_from(call.initial, item.state);

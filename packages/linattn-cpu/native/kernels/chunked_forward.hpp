@@ -1,10 +1,10 @@
 // Causal attention chunk by chunk, where several query heads read one state or the state decays.
 //
 // Within a chunk every query meets every key by a triangle of scores; what came before is read from S and z.
-// The keys are added once for all query heads. Decay multiplies the scores, what is read and what is left.
+// The keys are added once for all query heads. Decay multiplies the scores, what is read and the sums.
 #pragma once
 
-#include "sums.hpp"
+#include "chunk_rows.hpp"
 
 LINATTN_BEGIN
 
@@ -15,31 +15,22 @@ public:
     ChunkedForward(Arena& arena, const AttentionForward& call)
         : call_(call),
           sums(arena, call.dim, call.value_dim),
-          decay_(arena, call),
-          width_(sums.s.rows),
-          value_width_(sums.s.width),
-          query_(arena.take<T>(kChunk * width_)),
-          key_(arena.take<T>(kChunk * width_)),
-          key_columns_(arena.take<T>(kChunk * width_)),
-          value_(arena.take<T>(kChunk * value_width_)),
-          scores_(arena.take<T>(kChunk * kChunk)),
-          out_(arena.take<T>(kChunk * value_width_)),
-          partial_(arena.take<T>(kChunk * W<T>)) {}
+          chunk_(arena, call),
+          key_columns_(arena.take<T>(kChunk * chunk_.width)) {}
 
     // The positions of the range, from the sums before it to those after it.
     void run(const Item& item, Range range) {
         const Item part = item.up_to(range.high);
         const Inputs<T> inputs(call_, part);
+        const ChunkDecay<T>& decay = chunk_.decay;
         for (std::int64_t first = range.low; first < range.high; first += kChunk) {
-            inputs.keys(first, kChunk, key_);
-            inputs.values(first, kChunk, value_);
-            decay_.load_from(inputs, first);
-            transpose<T>(key_, kChunk, width_, width_, key_columns_, kChunk);
+            chunk_.load_keys(inputs, first);
+            transpose<T>(chunk_.key, kChunk, chunk_.width, chunk_.width, key_columns_, kChunk);
             const int count = rows_at(first, range.high, kChunk);
             for (std::int64_t group = 0; group < groups_of(call_); ++group) read(part.read_by(group), first, count);
-            if (decay_) scale_columns<T>(decay_.to_end(), width_, key_columns_);
-            sums.s.add(key_columns_, value_, kChunk, decay_.across());
-            add_weighted_rows<T>(sums, key_, decay_.to_end(), kChunk, decay_.across());
+            if (decay) scale_columns<T>(decay.to_end(), chunk_.width, key_columns_);
+            sums.s.add(key_columns_, chunk_.value, kChunk, decay.across());
+            add_weighted_rows<T>(sums, chunk_.key, decay.to_end(), kChunk, decay.across());
         }
     }
 
@@ -52,24 +43,24 @@ public:
 private:
     // The outputs of one query head.
     void read(const Item& item, std::int64_t first, int count) {
-        Inputs<T>(call_, item).queries(first, kChunk, query_);
-        scores<T>(query_, width_, key_columns_, call_.dim, Triangle::lower, scores_);
-        decay_.within(scores_);
-        if (decay_) scale_rows<T>(decay_.from_start(), kChunk, width_, query_);
+        const ChunkRows<T>& x = chunk_;
+        Inputs<T>(call_, item).queries(first, kChunk, x.query);
+        scores<T>(x.query, x.width, key_columns_, call_.dim, Triangle::lower, x.scores);
+        x.decay.within(x.scores);
+        if (x.decay) scale_rows<T>(x.decay.from_start(), kChunk, x.width, x.query);
         T n[kChunk];
-        partial_products<T>(query_, sums.z, width_, partial_);
-        add_partial_sums<T>(scores_, partial_);
-        sum_rows<T>(partial_, n);
-        multiply_both<T>(sums.s.times(query_, call_.dim), {scores_, kChunk, 1, value_, value_width_, kChunk},
-                         Triangle::lower, kChunk, value_width_, out_, value_width_);
+        partial_products<T>(x.query, sums.z, x.width, x.partial);
+        add_partial_sums<T>(x.scores, x.partial);
+        sum_rows<T>(x.partial, n);
+        multiply_both<T>(sums.s.times(x.query, call_.dim), {x.scores, kChunk, 1, x.value, x.value_width, kChunk},
+                         Triangle::lower, kChunk, x.value_width, x.out, x.value_width);
         const std::int64_t row = query_row(call_, item);
-        write_outputs<T>(call_, out_rows(call_.out, row, call_.value_dim, call_.value_dtype), first, count, n, out_,
+        write_outputs<T>(call_, out_rows(call_.out, row, call_.value_dim, call_.value_dtype), first, count, n, x.out,
                          static_cast<T*>(call_.normalizer) + row);
     }
 
-    ChunkDecay<T> decay_;
-    const std::int64_t width_, value_width_;
-    T *const query_, *const key_, *const key_columns_, *const value_, *const scores_, *const out_, *const partial_;
+    ChunkRows<T> chunk_;
+    T* const key_columns_;
 };
 
 LINATTN_END

@@ -36,7 +36,7 @@ public:
           inside_(arena.take<T>(kChunk * width_)),
           grad_(arena.take<T>(kChunk * (width_ > value_width_ ? width_ : value_width_))) {}
 
-    void run(const Item& item, Range range) {
+    void run(const Item& item, Range range, const Checkpoints<T>& checkpoints) {
         const OutRows grad_key = out_rows(call_.grad_key, key_row(call_, item), call_.dim, call_.query_dtype);
         const OutRows grad_value = out_rows(call_.grad_value, key_row(call_, item), call_.value_dim, call_.value_dtype);
         const Inputs<T> inputs(call_, item, Direction::backwards);
@@ -45,13 +45,21 @@ public:
             const std::int64_t first = range.low + chunk * kChunk;
             const int count = rows_at(first, range.high, kChunk);
             read(inputs, item, first, count);
-            differentiate_values();
-            inputs.erase_absent(first, count, value_width_, grad_);
-            store_rows<T>(grad_value.at(first), grad_value.dtype, grad_, grad_value.width, count);
-            differentiate_keys();
-            if (decay_) finish_decay(inputs, item, first, count);
-            inputs.erase_absent(first, count, width_, grad_);
-            store_gradients<T>(grad_key, first, count, grad_, key_, call_.map);
+            if (grad_value.data != nullptr || checkpoints.kept()) weigh();
+            if (grad_value.data != nullptr) {
+                differentiate_values();
+                inputs.erase_absent(first, count, value_width_, grad_);
+                write_rows<T>(grad_value, first, grad_, count);
+            }
+            if (grad_key.data != nullptr || checkpoints.kept()) {
+                differentiate_keys(checkpoints.kept());
+                inputs.erase_absent(first, count, width_, grad_);
+                store_gradients<T>(grad_key, first, count, grad_, key_, call_.map);
+            }
+            if (checkpoints.kept()) {
+                write_decay_gradient(inputs, item, first, count, checkpoints.at(call_, item, first));
+            }
+            if (decay_) decay_from_start();
             sums.s.add(query_columns_, gradient_, rows_, decay_.across());
             add_weighted_rows<T>(sums, query_, h_, rows_, decay_.across());
         }
@@ -62,7 +70,6 @@ private:
 
 public:
     const Sums<T> sums;  // G and r
-    const Checkpoints<T>* checkpoints = nullptr;
 
 private:
     void read(const Inputs<T>& keys, const Item& item, std::int64_t first, int count) {
@@ -83,12 +90,16 @@ private:
         transpose<T>(grad_, kChunk, value_width_, value_width_, value_columns_, kChunk);
     }
 
-    // grad v = G^T phi(k).
-    void differentiate_values() {
+    // The weights by rows of keys, decayed.
+    void weigh() {
         for (std::int64_t row = 0; row < rows_; row += kChunk) {
             scores<T>(key_, width_, query_columns_ + row, call_.dim, Triangle::upper, weights_ + row, rows_);
             decay_.within_keys(weights_ + row, rows_);
         }
+    }
+
+    // grad v = G^T phi(k).
+    void differentiate_values() {
         const T* key = key_;
         if (decay_) {
             std::memcpy(inside_, key_, sizeof(T) * kChunk * width_);
@@ -101,57 +112,55 @@ private:
     }
 
     // grad phi(k) = G v + r. The first by columns, because the rows of G lie in memory and not its columns.
-    void differentiate_keys() {
+    void differentiate_keys(bool with_decay) {
         for (std::int64_t row = 0; row < rows_; row += kChunk) {
             T* at = scores_ + row * kChunk;
             scores<T>(gradient_ + row * value_width_, value_width_, value_columns_, call_.value_dim, Triangle::lower,
                       at);
             add_to_lower<T>(at, h_ + row);
         }
-        if (decay_) decay_scores();
+        if (with_decay) sum_passing_scores();
+        for (std::int64_t row = 0; row < rows_; row += kChunk) decay_.within(scores_ + row * kChunk);
         multiply<T>({sums.s.sum, value_width_, 1, value_columns_, kChunk, call_.value_dim}, width_, kChunk, columns_,
                     kChunk);
         transpose<T>(columns_, width_, kChunk, kChunk, grad_, width_);
         multiply<T>({scores_, 1, kChunk, query_, width_, rows_}, kChunk, width_, inside_, width_);
-        if (decay_) {
+        if (decay_) scale_rows<T>(decay_.to_end(), kChunk, width_, grad_);
+        add_outer<T>(decay_.to_end(), sums.z, kChunk, width_, grad_);
+        if (with_decay) {
             std::memset(writes_, 0, sizeof writes_);
-            scale_rows<T>(decay_.to_end(), kChunk, width_, grad_);
-            add_outer<T>(decay_.to_end(), sums.z, kChunk, width_, grad_);
             add_row_products<T>(key_, grad_, width_, writes_);
-            return add_into<T>(inside_, kChunk * width_, grad_);
         }
-        for (int t = 0; t < kChunk; ++t) {
-            for (std::int64_t d = 0; d < width_; d += W<T>) {
-                const std::int64_t at = t * width_ + d;
-                store<T>(grad_ + at, load<T>(grad_ + at) + load<T>(sums.z + d) + load<T>(inside_ + at));
-            }
-        }
+        add_into<T>(inside_, kChunk * width_, grad_);
     }
 
-    // Decays the gradients of the weights, once `passing_` has what passes each position within the chunk.
-    void decay_scores() {
+    // passing_ = what passes each position within the chunk, from the gradients of the weights before they decay.
+    void sum_passing_scores() {
         T products[kChunk * kChunk] = {}, weights[kChunk * kChunk];
         for (std::int64_t row = 0; row < rows_; row += kChunk) {
-            T* at = scores_ + row * kChunk;
             transpose<T>(weights_ + row, kChunk, kChunk, rows_, weights, kChunk);
-            multiply_into<T>(at, kChunk * kChunk, weights);
+            multiply_into<T>(scores_ + row * kChunk, kChunk * kChunk, weights);
             add_into<T>(weights, kChunk * kChunk, products);
-            decay_.within(at);
         }
         sum_passing<T>(products, passing_);
     }
 
-    // Writes the decay's gradient, and applies the decay to what is added to G and r.
-    void finish_decay(const Inputs<T>& inputs, const Item& item, std::int64_t first, int count) {
+    // `before`: the state before the chunk.
+    void write_decay_gradient(const Inputs<T>& inputs, const Item& item, std::int64_t first, int count,
+                              const T* before) {
         T* to = static_cast<T*>(call_.grad_log_decay) + key_row(call_, item) + first;
         double written[kChunk + 1] = {}, read = 0;
         for (int j = 0; j < kChunk; ++j) written[j + 1] = written[j] + writes_[j];
-        const double through = decay_.across().factor * sums.product(checkpoints->at(call_, item, first));
+        const double through = decay_.across().factor * sums.product(before);
         for (int m = count - 1; m >= 0; --m) {
             read += to[m];
             to[m] = static_cast<T>(passing_[m] + read + written[m] + through);
         }
         inputs.erase_absent(first, count, 1, to);
+    }
+
+    // What is added to G and r is what the start of the chunk has of it.
+    void decay_from_start() {
         for (std::int64_t row = 0; row < rows_; row += kChunk) {
             scale_rows<T>(decay_.from_start(), kChunk, value_width_, gradient_ + row * value_width_);
             multiply_into<T>(decay_.from_start(), kChunk, h_ + row);
@@ -160,12 +169,17 @@ private:
 
     ChunkDecay<T> decay_;
     const std::int64_t width_, value_width_, rows_;
-    T *const query_, *const query_columns_, *const key_, *const value_columns_,
-                                                             *const gradient_, *const h_, *const weights_,
-                                                                                              *const scores_,
-                                                                                                  *const columns_,
-                                                                                                      *const inside_,
-                                                                                                          *const grad_;
+    T* const query_;
+    T* const query_columns_;
+    T* const key_;
+    T* const value_columns_;
+    T* const gradient_;
+    T* const h_;
+    T* const weights_;
+    T* const scores_;
+    T* const columns_;
+    T* const inside_;
+    T* const grad_;
     T writes_[kChunk], passing_[kChunk];
 };
 

@@ -3,7 +3,7 @@
 // `ChunkedKeyValueGradient` adds the rest, which needs G.
 #pragma once
 
-#include "sums.hpp"
+#include "chunk_rows.hpp"
 
 LINATTN_BEGIN
 
@@ -26,43 +26,33 @@ public:
         : call_(call),
           sums(arena, call.dim, call.value_dim),
           transposed_(arena, call.value_dim, call.dim),
-          decay_(arena, call),
-          width_(sums.s.rows),
-          value_width_(sums.s.width),
-          query_(arena.take<T>(kChunk * width_)),
-          key_(arena.take<T>(kChunk * width_)),
-          value_(arena.take<T>(kChunk * value_width_)),
-          value_columns_(arena.take<T>(kChunk * value_width_)),
-          gradient_(arena.take<T>(kChunk * value_width_)),
-          out_(arena.take<T>(kChunk * value_width_)),
-          scores_(arena.take<T>(kChunk * kChunk)),
-          grad_(arena.take<T>(kChunk * width_)),
-          inside_(arena.take<T>(kChunk * width_)),
-          reads_(arena.take<T>(kChunk)),
-          partial_(arena.take<T>(kChunk * W<T>)) {}
+          chunk_(arena, call),
+          value_columns_(arena.take<T>(kChunk * chunk_.value_width)),
+          gradient_(arena.take<T>(kChunk * chunk_.value_width)),
+          grad_(arena.take<T>(kChunk * chunk_.width)),
+          inside_(arena.take<T>(kChunk * chunk_.width)) {}
 
-    void run(const Item& item, Range range) {
+    void run(const Item& item, Range range, const Checkpoints<T>& checkpoints) {
         const Item part = item.up_to(range.high);
         const Inputs<T> inputs(call_, part);
+        const ChunkRows<T>& x = chunk_;
         transposed_.become_transpose_of(sums.s);
         for (std::int64_t first = range.low; first < range.high; first += kChunk) {
-            inputs.keys(first, kChunk, key_);
-            inputs.values(first, kChunk, value_);
-            decay_.load_from(inputs, first);
-            if (decay_) keep(item, first);
-            transpose<T>(value_, kChunk, value_width_, value_width_, value_columns_, kChunk);
+            chunk_.load_keys(inputs, first);
+            if (checkpoints.kept()) keep(checkpoints.at(call_, item, first));
+            transpose<T>(x.value, kChunk, x.value_width, x.value_width, value_columns_, kChunk);
             const int count = rows_at(first, range.high, kChunk);
-            std::memset(reads_, 0, sizeof(T) * kChunk);
+            std::memset(reads_, 0, sizeof reads_);
             for (std::int64_t group = 0; group < groups_of(call_); ++group) {
                 differentiate(part.read_by(group), first, count);
             }
-            if (decay_) {
+            if (call_.grad_log_decay != nullptr) {
                 T* reads = static_cast<T*>(call_.grad_log_decay) + key_row(call_, item) + first;
                 std::memcpy(reads, reads_, sizeof(T) * count);
-                scale_rows<T>(decay_.to_end(), kChunk, width_, key_);
             }
-            transposed_.add(value_columns_, key_, kChunk, decay_.across());
-            add_rows<T>(sums, key_, kChunk, decay_.across());
+            if (x.decay) scale_rows<T>(x.decay.to_end(), kChunk, x.width, x.key);
+            transposed_.add(value_columns_, x.key, kChunk, x.decay.across());
+            add_rows<T>(sums, x.key, kChunk, x.decay.across());
         }
     }
 
@@ -71,48 +61,45 @@ private:
 
 public:
     const Sums<T> sums;
-    const Checkpoints<T>* checkpoints = nullptr;
 
 private:
-    void keep(const Item& item, std::int64_t first) const {
-        T* to = checkpoints->at(call_, item, first);
-        transpose<T>(transposed_.sum, transposed_.rows, transposed_.width, transposed_.width, to, value_width_);
-        std::memcpy(to + width_ * value_width_, sums.z, sizeof(T) * width_);
+    // S and, behind it, z.
+    void keep(T* to) const {
+        const Matrix<T>& s = transposed_;
+        transpose<T>(s.sum, s.rows, s.width, s.width, to, s.rows);
+        std::memcpy(to + s.width * s.rows, sums.z, sizeof(T) * s.width);
     }
 
     // grad = S g + h z of one query head.
     void differentiate(const Item& item, std::int64_t first, int count) {
+        const ChunkRows<T>& x = chunk_;
         const GradientInputs<T> inputs(call_, item);
         const std::int64_t row = query_row(call_, item);
         T h[kChunk];
-        inputs.queries(first, kChunk, query_);
+        inputs.queries(first, kChunk, x.query);
         inputs.gradients(first, kChunk, gradient_);
-        inputs.normalizer_gradients(first, kChunk, gradient_, out_, partial_, h);
+        inputs.normalizer_gradients(first, kChunk, gradient_, x.out, x.partial, h);
         std::memcpy(static_cast<T*>(call_.scratch) + row + first, h, sizeof(T) * count);
-        scores<T>(gradient_, value_width_, value_columns_, call_.value_dim, Triangle::lower, scores_);
-        add_to_lower<T>(scores_, h);
-        decay_.within(scores_);
-        multiply<T>(transposed_.times(gradient_, call_.value_dim), kChunk, width_, grad_, width_);
-        add_outer<T>(h, sums.z, kChunk, width_, grad_);
-        if (decay_) {
-            scale_rows<T>(decay_.from_start(), kChunk, width_, grad_);
-            add_row_products<T>(query_, grad_, width_, reads_);
-        }
-        multiply<T>({scores_, kChunk, 1, key_, width_, kChunk}, kChunk, width_, inside_, width_);
-        add_into<T>(inside_, kChunk * width_, grad_);
-        store_gradients<T>(out_rows(call_.grad_query, row, call_.dim, call_.query_dtype), first, count, grad_, query_,
+        scores<T>(gradient_, x.value_width, value_columns_, call_.value_dim, Triangle::lower, x.scores);
+        add_to_lower<T>(x.scores, h);
+        x.decay.within(x.scores);
+        multiply<T>(transposed_.times(gradient_, call_.value_dim), kChunk, x.width, grad_, x.width);
+        add_outer<T>(h, sums.z, kChunk, x.width, grad_);
+        if (x.decay) scale_rows<T>(x.decay.from_start(), kChunk, x.width, grad_);
+        if (call_.grad_log_decay != nullptr) add_row_products<T>(x.query, grad_, x.width, reads_);
+        multiply<T>({x.scores, kChunk, 1, x.key, x.width, kChunk}, kChunk, x.width, inside_, x.width);
+        add_into<T>(inside_, kChunk * x.width, grad_);
+        store_gradients<T>(out_rows(call_.grad_query, row, call_.dim, call_.query_dtype), first, count, grad_, x.query,
                            call_.map);
     }
 
     const Matrix<T> transposed_;  // S^T
-    ChunkDecay<T> decay_;
-    const std::int64_t width_, value_width_;
-    T *const query_, *const key_, *const value_, *const value_columns_,
-                                                     *const gradient_, *const out_, *const scores_,
-                                                                                        *const grad_,
-                                                                                            *const inside_,
-                                                                                                *const reads_,
-                                                                                                    *const partial_;
+    ChunkRows<T> chunk_;
+    T* const value_columns_;
+    T* const gradient_;
+    T* const grad_;
+    T* const inside_;
+    T reads_[kChunk];
 };
 
 LINATTN_END

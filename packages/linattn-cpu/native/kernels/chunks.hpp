@@ -98,6 +98,14 @@ LINATTN_LOOP void add_into(const T* x, std::int64_t count, T* to) {
     for (std::int64_t i = 0; i < count; i += W<T>) store<T>(to + i, load<T>(to + i) + load<T>(x + i));
 }
 
+// Every one of `count` rows += x.
+template <class T>
+LINATTN_LOOP void add_to_rows(const T* x, int count, std::int64_t width, T* rows) {
+    for (int i = 0; i < count; ++i, rows += width) {
+        for (std::int64_t d = 0; d < width; d += W<T>) store<T>(rows + d, load<T>(rows + d) + load<T>(x + d));
+    }
+}
+
 // Row i of `count` rows += factors[i] x.
 template <class T>
 LINATTN_LOOP void add_outer(const T* factors, const T* x, int count, std::int64_t width, T* rows) {
@@ -126,9 +134,17 @@ struct OutRows {
     void* at(std::int64_t row) const { return data + row * width * bytes_of(dtype); }
 };
 
-// The rows of a contiguous tensor from `first` on.
+// The rows of a contiguous tensor from `first` on; of no tensor, rows that are not written.
 LINATTN_INLINE OutRows out_rows(void* out, std::int64_t first, std::int64_t width, Dtype dtype) {
-    return {static_cast<char*>(out) + first * width * bytes_of(dtype), width, dtype};
+    char* data = static_cast<char*>(out);
+    return {data == nullptr ? nullptr : data + first * width * bytes_of(dtype), width, dtype};
+}
+
+// Writes `count` rows of scratch from row `first` on, row t times factors[t] if there are any.
+template <class T>
+LINATTN_INLINE void write_rows(const OutRows& to, std::int64_t first, const T* rows, int count,
+                               const T* factors = nullptr) {
+    if (to.data != nullptr) store_rows<T>(to.at(first), to.dtype, rows, to.width, count, factors);
 }
 
 // Writes the outputs of positions first .. first + count, at most kBlock, from their numerators and phi(q) . z.
@@ -141,7 +157,7 @@ static inline void write_outputs(const Attention& call, const OutRows& to, std::
         normalizer[first + i] = sums[i] + static_cast<T>(call.eps);
         if (call.normalize) factors[i] = reciprocal_for<T>(normalizer[first + i], rows + i * width, width);
     }
-    store_rows<T>(to.at(first), to.dtype, rows, to.width, count, call.normalize ? factors : nullptr);
+    write_rows<T>(to, first, rows, count, call.normalize ? factors : nullptr);
 }
 
 LINATTN_END

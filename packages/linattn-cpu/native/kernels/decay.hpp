@@ -1,5 +1,5 @@
-// How much of earlier positions is left. With g_m the logarithms of the decay, at most 0 each, all factors are exp of
-// sums of them, never of differences: none exceeds 1.
+// The factors by which earlier positions have decayed. With g_m the logarithms of the decay, at most 0 each, all
+// factors are exp of sums of them, never of differences: none exceeds 1.
 #pragma once
 
 #include "inputs.hpp"

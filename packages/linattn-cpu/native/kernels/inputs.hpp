@@ -137,7 +137,7 @@ static inline void store_gradients(const OutRows& to, std::int64_t first, int co
     const std::int64_t width = padded<T>(to.width);
     if (map == FeatureMap::relu) multiply_slopes<T, 1>(count, width, gradients, phi);
     if (map == FeatureMap::elu) multiply_slopes<T, 2>(count, width, gradients, phi);
-    store_rows<T>(to.at(first), to.dtype, gradients, to.width, count);
+    write_rows<T>(to, first, gradients, count);
 }
 
 LINATTN_END

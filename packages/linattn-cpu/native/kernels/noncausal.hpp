@@ -3,22 +3,18 @@
 //   S = sum_j phi(k_j) v_j^T    z = sum_j phi(k_j)    out_i = phi(q_i)^T S / (phi(q_i) . z + eps)
 //
 // First the sums over the keys, which an initial state begins, then the queries; backwards first the queries and the
-// gradient of the sums, G and r, which is that of an initial state, then the keys. No position waits for another within a half.
+// gradient of the sums, G and r, which is that of an initial state, then the keys. Within a half no
+// position waits for another.
 #pragma once
 
 #include "sums.hpp"
 
 LINATTN_BEGIN
 
-// Parts of each sequence, so that every thread has one; the sums of a part are added up later.
-LINATTN_INLINE std::int64_t noncausal_parts(const Attention& call, std::int64_t longest) {
-    return parts_for(items_of(call), longest, call.threads);
-}
-
-// call.last = call.initial and the sums over the keys.
+// call.last = call.initial and the sums over the keys: of parts first, so that every thread has one.
 template <class T>
 static inline void sum_all_keys(const AttentionForward& call) {
-    const std::int64_t parts = noncausal_parts(call, call.keys);
+    const std::int64_t parts = parts_for(call, call.keys, 1);
     const PieceSums<T> pieces(call, items_of(call), parts);
     share_parts<KeySums<T>>(call, parts, [&](const Item& item, std::int64_t part, auto& keys) {
         const Sums<T> sums = pieces.at(item.state, part);
@@ -80,7 +76,7 @@ private:
 template <class T>
 static void noncausal_forward(const AttentionForward& call) {
     sum_all_keys<T>(call);
-    const std::int64_t parts = noncausal_parts(call, call.queries);
+    const std::int64_t parts = parts_for(call, call.queries, groups_of(call));
     share_parts<NonCausalRead<T>>(call, parts, [&](const Item& item, std::int64_t part, auto& pass) {
         pass.sums.load_from(call.last, item.state);
         pass.run(item, part_of(item.queries, part, parts));
@@ -127,11 +123,12 @@ private:
             inputs.queries(first, size, query_);
             inputs.gradients(first, size, gradient_);
             inputs.normalizer_gradients(first, size, gradient_, out_, partial_, h);
+            adder_.add(grad_sums, query_, gradient_, size);
+            add_weighted_rows<T>(grad_sums, query_, h, count);
+            if (to.data == nullptr) continue;
             multiply<T>(transposed_.times(gradient_, call_.value_dim), size, sums.s.rows, grad_query_, sums.s.rows);
             add_outer<T>(h, sums.z, count, sums.s.rows, grad_query_);
             store_gradients<T>(to, first, count, grad_query_, query_, call_.map);
-            adder_.add(grad_sums, query_, gradient_, size);
-            add_weighted_rows<T>(grad_sums, query_, h, count);
         }
     }
 
@@ -162,19 +159,8 @@ public:
             const int count = rows_at(first, range.high, kBlock);
             const int size = static_cast<int>(round_up(count, kChunk));
             inputs.keys(first, size, key_);
-            inputs.values(first, size, value_);
-            multiply<T>(sums.s.times(key_, call_.dim), size, sums.s.width, grad_value_, sums.s.width);
-            inputs.erase_absent(first, count, sums.s.width, grad_value_);
-            store_rows<T>(grad_value.at(first), grad_value.dtype, grad_value_, grad_value.width, count);
-            multiply<T>(transposed_.times(value_, call_.value_dim), size, sums.s.rows, grad_key_, sums.s.rows);
-            for (int t = 0; t < count; ++t) {
-                for (std::int64_t d = 0; d < sums.s.rows; d += W<T>) {
-                    T* grad = grad_key_ + t * sums.s.rows + d;
-                    store<T>(grad, load<T>(grad) + load<T>(sums.z + d));
-                }
-            }
-            inputs.erase_absent(first, count, sums.s.rows, grad_key_);
-            store_gradients<T>(grad_key, first, count, grad_key_, key_, call_.map);
+            if (grad_value.data != nullptr) differentiate_values(inputs, grad_value, first, count, size);
+            if (grad_key.data != nullptr) differentiate_keys(inputs, grad_key, first, count, size);
         }
     }
 
@@ -185,21 +171,35 @@ public:
     const Sums<T> sums;  // G and r
 
 private:
+    void differentiate_values(const Inputs<T>& inputs, const OutRows& to, std::int64_t first, int count, int size) {
+        multiply<T>(sums.s.times(key_, call_.dim), size, sums.s.width, grad_value_, sums.s.width);
+        inputs.erase_absent(first, count, sums.s.width, grad_value_);
+        write_rows<T>(to, first, grad_value_, count);
+    }
+
+    void differentiate_keys(const Inputs<T>& inputs, const OutRows& to, std::int64_t first, int count, int size) {
+        inputs.values(first, size, value_);
+        multiply<T>(transposed_.times(value_, call_.value_dim), size, sums.s.rows, grad_key_, sums.s.rows);
+        add_to_rows<T>(sums.z, count, sums.s.rows, grad_key_);
+        inputs.erase_absent(first, count, sums.s.rows, grad_key_);
+        store_gradients<T>(to, first, count, grad_key_, key_, call_.map);
+    }
+
     const Matrix<T> transposed_;
     T *const key_, *const value_, *const grad_key_, *const grad_value_;
 };
 
 template <class T>
 static void noncausal_backward(const AttentionBackward& call) {
-    const std::int64_t items = items_of(call), query_parts = noncausal_parts(call, call.queries);
-    const PieceSums<T> pieces(call, items, query_parts);
+    const std::int64_t query_parts = parts_for(call, call.queries, groups_of(call));
+    const PieceSums<T> pieces(call, items_of(call), query_parts);
     share_parts<NonCausalQueryGradient<T>>(call, query_parts, [&](const Item& item, std::int64_t part, auto& pass) {
         const Sums<T> grad_sums = pieces.at(item.state, part);
         grad_sums.clear();
         pass.sums.load_from(call.state, item.state);
         pass.run(item, part_of(item.queries, part, query_parts), grad_sums);
     });
-    const std::int64_t key_parts = noncausal_parts(call, call.keys);
+    const std::int64_t key_parts = parts_for(call, call.keys, 1);
     share_parts<NonCausalKeyGradient<T>>(call, key_parts, [&](const Item& item, std::int64_t part, auto& pass) {
         pass.sums.load_from(call.grad_last, item.state);
         pieces.add(item.state, 0, query_parts, pass.sums);

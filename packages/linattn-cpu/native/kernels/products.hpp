@@ -128,7 +128,7 @@ LINATTN_LOOP void accumulate_columns(const Product<E>& x, std::int64_t rows, std
     }
 }
 
-// out = what is left of out + a b.
+// out += a b, once out has decayed.
 template <class E, bool Decays, class T = SumOf<E>>
 static inline void accumulate(const Product<E>& x, std::int64_t rows, std::int64_t columns, T* out, T* compensation,
                               std::int64_t out_row, const Decay<T>& decay) {

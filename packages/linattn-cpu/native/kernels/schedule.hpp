@@ -13,8 +13,8 @@ LINATTN_BEGIN
 inline constexpr int kChunk = 16;
 // Positions that are taken at once where none of them waits for another.
 inline constexpr int kBlock = 64;
-// A part of a sequence shorter than this is not worth a thread of its own.
-inline constexpr std::int64_t kShortestPart = 256;
+// A part of a sequence with fewer rows than this is not worth a thread of its own.
+inline constexpr std::int64_t kSmallestPart = 256;
 
 // One key/value head of one sequence, or positions first .. last of it, with one of the query heads that read it.
 struct Item {
@@ -39,7 +39,7 @@ struct Item {
     }
 };
 
-// How many of `keys` keys are left without those at the end that a mask takes away.
+// How many of `keys` keys there are without those at the end that a mask takes away.
 LINATTN_INLINE std::int64_t last_key(const Attention& call, std::int64_t batch, std::int64_t start, std::int64_t keys) {
     const std::uint8_t* mask = call.mask == nullptr ? nullptr : call.mask + batch * call.keys + start;
     while (mask != nullptr && keys > 0 && mask[keys - 1] == 0) --keys;
@@ -78,18 +78,20 @@ LINATTN_INLINE Range part_of(std::int64_t length, std::int64_t part, std::int64_
     return {low < length ? low : length, high < length ? high : length};
 }
 
-// Into how many parts each sequence is cut: one for each thread that would have no head otherwise.
-LINATTN_INLINE std::int64_t parts_for(std::int64_t items, std::int64_t longest, int threads) {
-    if (items == 0) return 1;
-    const std::int64_t most = longest / kShortestPart, wanted = threads / items;
-    const std::int64_t parts = wanted < most ? wanted : most;
-    return parts > 1 ? parts : 1;
-}
-
 // Whether a causal call goes chunk by chunk: sweeps read each position once and do not decay.
 LINATTN_INLINE bool in_chunks(const Attention& call) { return groups_of(call) > 1 || call.log_decay != nullptr; }
 
 LINATTN_INLINE std::int64_t items_of(const Attention& call) { return call.sequences * call.kv_heads; }
+
+// Into how many parts each sequence is cut: one for each thread that would have no head otherwise. Each of the
+// positions has as many `rows` of work, which is one for keys and one for each query head that reads them.
+LINATTN_INLINE std::int64_t parts_for(const Attention& call, std::int64_t positions, std::int64_t rows) {
+    const std::int64_t by_rows = positions * rows / kSmallestPart, by_blocks = positions / kBlock;
+    const std::int64_t most = by_rows < by_blocks ? by_rows : by_blocks;
+    const std::int64_t wanted = items_of(call) == 0 ? 1 : call.threads / items_of(call);
+    const std::int64_t parts = wanted < most ? wanted : most;
+    return parts > 1 ? parts : 1;
+}
 
 // Calls work(index, scratch) for every index below `count`, each on one of up to `threads` threads,
 // with that thread's own `bytes` of scratch. A free thread takes the next index; the result

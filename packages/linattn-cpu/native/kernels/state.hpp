@@ -22,7 +22,7 @@ struct Matrix {
         std::memset(compensation, 0, sizeof(T) * rows * width);
     }
 
-    // Adds a^T b to what is left of the sum, given a by columns: a (rows, depth), b (depth, width).
+    // Adds a^T b to the sum, once it has decayed, given a by columns: a (rows, depth), b (depth, width).
     void add(const T* a, const T* b, std::int64_t depth, const Decay<T>& decay = {}) const {
         const Product<T> product{a, depth, 1, b, width, depth};
         if (decay.is_none()) {
@@ -32,7 +32,7 @@ struct Matrix {
         }
     }
 
-    // Adds another sum to what is left of this one.
+    // Adds another sum to this one, once it has decayed.
     void add(const Matrix& other, const Decay<T>& decay = {}) const {
         for (std::int64_t i = 0; i < rows * width; i += W<T>) {
             kahan_add<T, true>(sum + i, compensation + i, load<T>(other.sum + i), decay);
@@ -68,7 +68,7 @@ struct Sums {
         std::memset(z_compensation, 0, sizeof(T) * s.rows);
     }
 
-    // Adds other sums to what is left of these.
+    // Adds other sums to these, once they have decayed.
     void add(const Sums& other, const Decay<T>& decay = {}) const {
         s.add(other.s, decay);
         for (std::int64_t d = 0; d < s.rows; d += W<T>) {

@@ -23,7 +23,7 @@ private:
     T* columns_;
 };
 
-// Adds the sum of weights[t] rows[t] to what is left of z.
+// Adds the sum of weights[t] rows[t] to z, once z has decayed.
 template <class T>
 static inline void add_weighted_rows(const Sums<T>& sums, const T* rows, const T* weights, int count,
                                      const Decay<T>& decay = {}) {
@@ -34,7 +34,7 @@ static inline void add_weighted_rows(const Sums<T>& sums, const T* rows, const T
     }
 }
 
-// Adds the sum of rows to what is left of z.
+// Adds the sum of rows to z, once z has decayed.
 template <class T>
 static inline void add_rows(const Sums<T>& sums, const T* rows, int count, const Decay<T>& decay = {}) {
     for (std::int64_t d = 0; d < sums.s.rows; d += W<T>) {
@@ -67,7 +67,7 @@ public:
     }
 
 private:
-    // From the last block to the first, so that a sum of logarithms says what is left of a block.
+    // From the last block to the first, so that a sum of logarithms says how far a block decays up to the end.
     double add_decaying(const Attention& call, const Item& item, Range range, const Sums<T>& sums) const {
         const Inputs<T> inputs(call, item, Direction::backwards);
         double later = 0;
@@ -75,11 +75,11 @@ private:
         for (std::int64_t blocks = (range.high - range.low + kBlock - 1) / kBlock; blocks > 0; --blocks) {
             const std::int64_t first = range.low + (blocks - 1) * kBlock;
             const int size = load_block(inputs, first, range.high);
-            T left[kBlock] = {};
-            inputs.log_decays(first, rows_at(first, range.high, kBlock), left);
-            later = logs_to_end(left, later);
-            exponentiate<T>(kBlock, left);
-            scale_rows<T>(left, size, sums.s.rows, key_);
+            T remaining[kBlock] = {};
+            inputs.log_decays(first, rows_at(first, range.high, kBlock), remaining);
+            later = logs_to_end(remaining, later);
+            exponentiate<T>(kBlock, remaining);
+            scale_rows<T>(remaining, size, sums.s.rows, key_);
             adder_.add(sums, key_, value_, size);
             add_rows<T>(sums, key_, size);
         }
@@ -145,11 +145,11 @@ private:
 
     double decay_from_start(const Inputs<T>& inputs, std::int64_t first, int size, double earlier,
                             std::int64_t width) const {
-        T left[kBlock];
-        inputs.log_decays(first, size, left);
-        earlier = accumulate_logs<T>(left, size, earlier);
-        exponentiate<T>(size, left);
-        scale_rows<T>(left, size, width, query_);
+        T remaining[kBlock];
+        inputs.log_decays(first, size, remaining);
+        earlier = accumulate_logs<T>(remaining, size, earlier);
+        exponentiate<T>(size, remaining);
+        scale_rows<T>(remaining, size, width, query_);
         return earlier;
     }
 
@@ -208,19 +208,23 @@ private:
 };
 
 // S and z before every chunk, from the forward pass to the backward pass. Only the gradient to the decay reads them:
-// N D M / kChunk numbers per head.
+// N D M / kChunk numbers a head. None where that gradient is not wanted.
 template <class T>
 class Checkpoints {
 public:
-    explicit Checkpoints(const Attention& call)
-        : packed_(call.cu_seqlens != nullptr),
+    explicit Checkpoints(const AttentionBackward& call)
+        : kept_(call.grad_log_decay != nullptr),
+          packed_(call.cu_seqlens != nullptr),
           kv_heads_(call.kv_heads),
           chunks_(call.queries / kChunk + 1),
           numbers_(padded<T>(call.dim) * (padded<T>(call.value_dim) + 1)),
-          bytes_(call.log_decay == nullptr ? 0 : sizeof(T) * numbers_ * kv_heads_ * per_head(call)),
+          bytes_(kept_ ? sizeof(T) * numbers_ * kv_heads_ * per_head(call) : 0),
           scratch_(bytes_) {
         expect_writes(scratch_.get(), bytes_);
     }
+
+    // Whether there are any.
+    bool kept() const { return kept_; }
 
     // Those before position `first` of an item: S (D, M) and behind it z (D), padded.
     T* at(const Attention& call, const Item& item, std::int64_t first) const {
@@ -236,7 +240,7 @@ private:
         return packed_ ? call.queries / kChunk + call.sequences : call.sequences * chunks_;
     }
 
-    const bool packed_;
+    const bool kept_, packed_;
     const std::int64_t kv_heads_, chunks_, numbers_, bytes_;
     const Scratch scratch_;
 };

@@ -74,8 +74,9 @@ def _autograd(
     grad_normalizer: Tensor | None,
 ) -> tuple[Tensor | None, ...]:
     (out, normalizer, *sums), tensors = ctx.saved_tensors[:4], ctx.saved_tensors[4:]
+    call = _FLAT.unpack(joined(tensors, ctx.others)[:-1])
     gradients = attention_backward(
-        _FLAT.unpack(joined(tensors, ctx.others)[:-1]),
+        call._replace(wanted_gradients=_FLAT.fields(ctx.needs_input_grad)),
         Output(out, normalizer, pair(*sums)),
         torch.zeros_like(out) if grad_out is None else grad_out,
         LinearAttentionState(grad_s, grad_z) if ctx.state_used else None,

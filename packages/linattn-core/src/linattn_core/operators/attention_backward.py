@@ -11,7 +11,7 @@ from torch import Tensor
 from linattn_core import registry
 from linattn_core.calls import AttentionCall, Gradients, Output
 from linattn_core.errors import expected
-from linattn_core.operators.library import Flat, joined, pair, parted, register, results
+from linattn_core.operators.library import Flat, joined, pair, parted, register
 from linattn_core.operators.transforms import refuse_second_derivatives, transformable
 from linattn_core.reference import chunked
 from linattn_core.state import LinearAttentionState
@@ -48,18 +48,26 @@ def _kernel(*arguments: Any) -> tuple[Tensor, ...]:
     call = _FLAT.unpack(arguments[_BEFORE:-1])
     output, grad_state = Output(out, normalizer, pair(sum_s, sum_z)), pair(grad_s, grad_z)
     gradients = _run(call, output, grad_out, grad_state, grad_normalizer, arguments[-1])
-    state, decay = results(gradients.initial_state, normalizer), gradients.log_decay
-    return (*gradients[:3], *state, normalizer.new_empty(0) if decay is None else decay)
+    return _results(_wanted(call, gradients), normalizer)
 
 
 def _shapes(*arguments: Any) -> tuple[Tensor, ...]:
     normalizer, call = arguments[5], _FLAT.unpack(arguments[_BEFORE:-1])
-    gradients = (x.new_empty(x.shape) for x in call[:3])
-    initial, decay = call.initial_state, call.log_decay
-    state = results(None, normalizer)
-    if initial is not None:
-        state = initial.s.new_empty(initial.s.shape), initial.z.new_empty(initial.z.shape)
-    return (*gradients, *state, normalizer.new_empty(0 if decay is None else decay.shape))
+    like = _GRADIENTS.pack(_wanted(call, call))
+    return tuple(normalizer.new_empty(0) if x is None else x.new_empty(x.shape) for x in like)
+
+
+def _wanted(call: AttentionCall, source: AttentionCall | Gradients) -> Gradients:
+    """What `source` has by the names of the gradients that the call wants, else None."""
+    wanted = [name for name in call.wanted_gradients if getattr(call, name) is not None]
+    return Gradients(
+        *(getattr(source, name) if name in wanted else None for name in Gradients._fields)
+    )
+
+
+def _results(gradients: Gradients, like: Tensor) -> tuple[Tensor, ...]:
+    """Gradients as results of an operator, which cannot be None: empty tensors in their place."""
+    return tuple(like.new_empty(0) if x is None else x for x in _GRADIENTS.pack(gradients))
 
 
 def _context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -85,7 +93,8 @@ def _autograd(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         # themselves, and what is wanted here is the derivative by each argument alone.
         alone = [_alone(x) for x in tensors]
         arguments = joined(alone, ctx.others)
-        first = _reference_gradients(arguments[:_UPSTREAM], arguments[_UPSTREAM:-1])
+        call = _FLAT.unpack(arguments[_UPSTREAM:-1])
+        first = _reference_gradients(arguments[:_UPSTREAM], call)
         second = _differentiate(first, grads, tensors, alone)
     return (*second[:_UPSTREAM], *(None for _ in range(_OUTPUT)), *second[_UPSTREAM:])
 
@@ -98,16 +107,14 @@ def _alone(x: Tensor | None) -> Tensor | None:
 
 
 def _reference_gradients(
-    upstream: Sequence[Tensor | None], arguments: Sequence[Any]
+    upstream: Sequence[Tensor | None], call: AttentionCall
 ) -> list[Tensor | None]:
     """First gradients by the names of `Gradients`, as differentiable functions of the arguments."""
-    options = _FLAT.unpack(arguments)._asdict()
-    del options["requires_grad"]
-    out, normalizer, state = chunked(**{**options, "return_state": True, "return_normalizer": True})
+    options = {**call.arguments(), "return_state": True, "return_normalizer": True}
+    out, normalizer, state = chunked(**options)
     results = (out, *state, normalizer)
     outputs = [(x, grad) for x, grad in zip(results, upstream, strict=True) if grad is not None]
-    by_name = dict(zip(_FLAT.names, arguments, strict=True))
-    inputs = [by_name[name] for name in _GRADIENTS.names]
+    inputs = _GRADIENTS.pack(_wanted(call, call))
     present = [x for x in inputs if x is not None]
     gradients = iter(
         torch.autograd.grad(
@@ -186,5 +193,4 @@ def attention_backward(
         return _run(call, output, grad_out, grad_state, grad_normalizer, backend)
     operator = _transformed if is_transformed() else _operator
     query, key, value, s, z, decay = operator(*upstream, *saved, *_FLAT.pack(call), backend)
-    initial = None if call.initial_state is None else LinearAttentionState(s, z)
-    return Gradients(query, key, value, initial, None if call.log_decay is None else decay)
+    return _wanted(call, Gradients(query, key, value, LinearAttentionState(s, z), decay))

@@ -18,6 +18,11 @@ from linattn_core.operators.attention_backward import attention_backward
 from linattn_core.operators.library import pair
 from linattn_core.state import LinearAttentionState
 
+# The arguments that the tensors of `differentiable` belong to.
+_TENSORS = (
+    "query", "key", "value", "key_lengths", "cu_seqlens", "initial_state", "initial_state",
+)  # fmt: skip
+
 
 def run(call: AttentionCall, backend: str) -> Output:
     """Runs the kernel of a call."""
@@ -61,8 +66,10 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor, *grad_state: Tensor) -> tuple[Any, ...]:
         out, normalizer, sum_s, sum_z, *tensors = ctx.saved_tensors
+        needed = zip(_TENSORS, ctx.needs_input_grad[2:], strict=True)
+        wanted = dict.fromkeys(name for name, needs_grad in needed if needs_grad)
         query, key, value, initial, _ = attention_backward(
-            _with(ctx.settings, tensors),
+            _with(ctx.settings, tensors)._replace(wanted_gradients=tuple(wanted)),
             Output(out, normalizer, pair(sum_s, sum_z)),
             grad_out,
             LinearAttentionState(*grad_state) if grad_state else None,

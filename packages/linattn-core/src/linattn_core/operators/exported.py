@@ -34,8 +34,7 @@ def attention(call: AttentionCall) -> tuple[Tensor, LinearAttentionState, Tensor
     if call.cu_seqlens is not None:
         advice = "pass padded sequences with attn_mask or key_lengths"
         raise _refusal("sequences that are not packed", "cu_seqlens", advice)
-    options = call._replace(return_state=True, return_normalizer=True)._asdict()
-    del options["requires_grad"]
+    options = call._replace(return_state=True, return_normalizer=True).arguments()
     wide = {
         x: options[x].to(accumulation_dtype(call.value_dtype)) for x in ("query", "key", "value")
     }
@@ -49,8 +48,8 @@ def step(call: StepCall) -> tuple[Tensor, LinearAttentionState]:
     q, k = pointwise.apply(call.feature_map, query), pointwise.apply(call.feature_map, key)
     s, z = call.state
     if call.log_decay is not None:
-        left = call.log_decay.exp()[..., None]  # (B, H_kv, 1)
-        s, z = left[..., None] * s, left * z
+        decay = call.log_decay.exp()[..., None]  # (B, H_kv, 1)
+        s, z = decay[..., None] * s, decay * z
     s, z = s + k[..., None] * value[..., None, :], z + k
     q = q.unflatten(1, (call.kv_heads, call.groups))  # (B, H_kv, G, F)
     out = (q @ s).flatten(1, 2)

@@ -17,7 +17,10 @@ Record = TypeVar("Record", bound=AttentionCall | StepCall | Gradients)
 
 _library = torch.library.Library("linattn", "DEF")
 
-_TYPES = {Tensor: "Tensor", Tensor | None: "Tensor?", bool: "bool", float: "float", str: "str"}
+_TYPES = {
+    Tensor: "Tensor", Tensor | None: "Tensor?", bool: "bool", float: "float", str: "str",
+    tuple[str, ...]: "str[]",
+}  # fmt: skip
 
 
 def register(
@@ -70,6 +73,12 @@ class Flat(Generic[Record]):
         declared[self._state : self._state + 1] = both
         self.names = tuple(name for name, _ in declared)
         self.schema = ", ".join(f"{kind} {name}" for name, kind in declared)
+
+    def fields(self, flags: Sequence[bool]) -> tuple[str, ...]:
+        """Names of the record's fields of which an argument has its flag set."""
+        i, fields = self._state, self._record._fields
+        names = zip((*fields[: i + 1], *fields[i:]), flags, strict=False)
+        return tuple(dict.fromkeys(name for name, flag in names if flag))
 
     def pack(self, call: Record) -> tuple[Any, ...]:
         """The arguments of a call."""

@@ -79,17 +79,17 @@ def _into_chunks(x: Tensor, size: int) -> Tensor:
 def _before(local: Tensor, start: Tensor, passing: Tensor | None) -> tuple[Tensor, Tensor]:
     """Sums before each chunk, and after the last, from each chunk's own sum (dimension 2).
 
-    `passing` is the logarithm of what is left of an earlier state after each chunk, (B, H, chunks).
+    `passing` is the logarithm of the factor by which each chunk decays a state, (B, H, chunks).
     """
     if passing is None:
         running = torch.cat((start.unsqueeze(2), local), 2).cumsum(2)
         return running[:, :, :-1], running[:, :, -1]
     if torch.compiler.is_exporting():
         return _before_at_once(local, start, passing)
-    left = passing.exp().view(*passing.shape, *(1 for _ in local.shape[3:]))
+    factors = passing.exp().view(*passing.shape, *(1 for _ in local.shape[3:]))
     sums = [start]
     for i in range(local.shape[2]):
-        sums.append(sums[-1] * left[:, :, i] + local[:, :, i])
+        sums.append(sums[-1] * factors[:, :, i] + local[:, :, i])
     return torch.stack(sums, 2)[:, :, :-1], sums[-1]
 
 

@@ -18,7 +18,7 @@ def between(g: Tensor) -> Tensor:
 
 
 def from_start(g: Tensor) -> Tensor:
-    """(..., C) -> (..., C, 1): exp(sum of g_m over m <= i), what is left of an earlier state."""
+    """(..., C) -> (..., C, 1): exp(sum of g_m over m <= i), the decay of an earlier state."""
     return g.cumsum(-1).exp().unsqueeze(-1)
 
 
@@ -28,7 +28,7 @@ def to_end(g: Tensor) -> Tensor:
 
 
 def across(g: Tensor) -> Tensor:
-    """(..., C) -> (..., 1): exp(sum of g), what is left of an earlier state at the end."""
+    """(..., C) -> (..., 1): exp(sum of g), the decay of an earlier state at the end."""
     return g.sum(-1, keepdim=True).exp()
 
 

@@ -39,14 +39,14 @@ def _attend(x: Features) -> Sums:
     if x.is_causal:
         later = torch.ones(weights.shape[-2:], dtype=torch.bool, device=weights.device).triu(1)
         weights = weights.masked_fill(later, 0)
-    query, key, (s, z), (s_left, z_left) = x.query, x.key, x.state, x.state
+    query, key, (s, z), (s_decayed, z_decayed) = x.query, x.key, x.state, x.state
     if x.decay is not None:
         weights = weights * decay.between(x.decay)
         query, key = query * decay.from_start(x.decay), key * decay.to_end(x.decay)
         across = decay.across(x.decay)
-        s_left, z_left = s * across[..., None], z * across
+        s_decayed, z_decayed = s * across[..., None], z * across
     numerator = weights.to(x.value.dtype) @ x.value + query.to(s.dtype) @ s  # (B, H, N, M)
     normalizer = weights.sum(-1, keepdim=True) + query.to(z.dtype) @ z[..., None]
     s_new = (key.mT.to(x.value.dtype) @ x.value).to(s.dtype)
-    state = LinearAttentionState(s_left + s_new, z_left + key.sum(-2).to(z.dtype))
+    state = LinearAttentionState(s_decayed + s_new, z_decayed + key.sum(-2).to(z.dtype))
     return Sums(numerator, normalizer, state)

@@ -43,8 +43,8 @@ def _attend(x: Features) -> Sums:
     state, reads = x.state, []
     for i in range(x.key.shape[2]):
         if x.decay is not None:
-            left = x.decay[:, :, i, None].exp()  # (B, H, 1)
-            state = LinearAttentionState(left[..., None] * state.s, left * state.z)
+            decay = x.decay[:, :, i, None].exp()  # (B, H, 1)
+            state = LinearAttentionState(decay[..., None] * state.s, decay * state.z)
         state = _added(state, x.key[:, :, i], x.value[:, :, i])
         if x.is_causal:
             reads.append(_read(x.query[:, :, i : i + 1], state))

@@ -50,16 +50,18 @@ def backward(problem: Problem, output: Output, upstream: Upstream) -> Gradients:
         upstream: the upstream gradients.
     """
     call, dtype = problem.call, output.normalizer.dtype
-    grad_initial = None if call.initial_state is None else _zeros(problem, dtype)
+    keeps_initial = call.initial_state is not None and "initial_state" in call.wanted_gradients
+    grad_initial = _zeros(problem, dtype) if keeps_initial else None
     gradients = problem.new_gradients(grad_initial)
     work = Workspace(dtype, call.device)
     differentiate = _causal_backward if call.is_causal else _noncausal_backward
     for group in _groups(problem):
-        into = Gradients(
-            problem.grouped(gradients.query[group]), gradients.key[group], gradients.value[group],
-            some(grad_initial, group),
-            None if gradients.log_decay is None else gradients.log_decay[group],
-        )  # fmt: skip
+        query, key, value, decay = (
+            None if x is None else x[group]
+            for x in (gradients.query, gradients.key, gradients.value, gradients.log_decay)
+        )
+        query = None if query is None else problem.grouped(query)
+        into = Gradients(query, key, value, some(grad_initial, group), decay)
         arriving = _upstream(problem, upstream, group)
         differentiate(problem.batch(group), _group(problem, output, group), arriving, work, into)
     return gradients
@@ -159,6 +161,8 @@ def _causal_backward(
         problem, output, upstream, sums, parts, work, into, grad_normalizer, grad_decay
     )
     keep = into.initial_state is not None
+    if not keep and all(x is None for x in (into.key, into.value, grad_decay)):
+        return
     sums = RunningSums(work, upstream.state, reverse=True, keep_end=keep, length=length)
     causal.key_value_gradient(
         problem, output, upstream, grad_normalizer, sums, parts, work, into, grad_decay
@@ -181,4 +185,6 @@ def _noncausal_backward(
     noncausal.query_gradient(
         problem, output, upstream, _sums(output), grad_sums, _runs(problem, call.query), work, into
     )
+    if into.key is None and into.value is None:
+        return
     noncausal.key_value_gradient(problem, grad_sums, _runs(problem, call.key), work, into)

@@ -1,4 +1,4 @@
-"""How much of earlier positions is left, chunk by chunk, and the gradient to the decay.
+"""The factors by which earlier positions have decayed, chunk by chunk, and their gradient.
 
 With g_m the logarithms of the decay, weights within a chunk are multiplied by exp of the sum of g_m
 over j < m <= i; what comes from before the chunk by that over its start to i; what goes to its end
@@ -24,7 +24,7 @@ class NoDecay:
     """Everything stays as it is.
 
     Attributes:
-        across: what is left of the state after a chunk, (chunks * B * H, 1); None for all of it.
+        across: the factor by which a chunk decays the state, (chunks * B * H, 1); None for 1.
     """
 
     across: Tensor | None = None

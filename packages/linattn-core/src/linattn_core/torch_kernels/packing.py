@@ -122,20 +122,22 @@ def packed_forward(problem: Problem) -> Output:
 def packed_backward(problem: Problem, output: Output, upstream: Upstream) -> Gradients:
     """`backward` for sequences packed end to end in one row."""
     grad_initial = None
-    if problem.call.initial_state is not None:
+    call = problem.call
+    if call.initial_state is not None and "initial_state" in call.wanted_gradients:
         # An empty sequence returns its initial state, and so the gradient of one is the other's.
         grad_initial = LinearAttentionState(
-            *map(torch.zeros_like, problem.call.initial_state)
+            *map(torch.zeros_like, call.initial_state)
         ) if upstream.state is None else upstream.state.clone()  # fmt: skip
     gradients = problem.new_gradients(grad_initial)
-    for bucket in buckets(problem.call):
+    for bucket in buckets(call):
         part = backward(
             _gathered(problem, bucket),
             _gathered_output(output, bucket),
             _gathered_upstream(upstream, bucket),
         )
         for gradient, whole in zip(part[:3], gradients[:3], strict=True):
-            bucket.scatter(gradient, whole)
+            if gradient is not None and whole is not None:
+                bucket.scatter(gradient, whole)
         if part.log_decay is not None and gradients.log_decay is not None:
             bucket.scatter(part.log_decay[..., None], gradients.log_decay[..., None])
         _put(grad_initial, bucket, part.initial_state)

@@ -53,7 +53,7 @@ class RunningSums:
             values: (chunks * B * H, C, M).
             scale: (chunks * B * H, C, 1), factors of the keys in the vector sum; None for ones.
             part: the segment.
-            across: (chunks * B * H, 1), what is left of earlier sums after each chunk; None where
+            across: (chunks * B * H, 1), the factors by which chunks decay earlier sums; None where
                 nothing decays.
 
         Returns:
@@ -82,15 +82,16 @@ class RunningSums:
         local_s = self._work("local s", chunks, rows, feature_dim, value_dim)
         torch.bmm(keys.mT, values, out=local_s.flatten(0, 1))
         local_z = self._vector_sums(keys, scale).unflatten(0, (chunks, rows))
-        left = None if across is None else across.unflatten(0, (chunks, rows))
-        s = self._accumulate("running s", local_s, None if self.sums is None else self.sums.s, left)
-        z = self._accumulate("running z", local_z, None if self.sums is None else self.sums.z, left)
+        decay = None if across is None else across.unflatten(0, (chunks, rows))
+        start_s, start_z = self.sums or (None, None)
+        s = self._accumulate("running s", local_s, start_s, decay)
+        z = self._accumulate("running z", local_z, start_z, decay)
         met, end = (slice(1, None), 0) if self._reverse else (slice(0, chunks), chunks)
         self.sums = LinearAttentionState(s[end].clone(), z[end].clone())
         return LinearAttentionState(s[met].flatten(0, 1), z[met].flatten(0, 1))
 
     def _accumulate(
-        self, name: str, local: Tensor, start: Tensor | None, left: Tensor | None
+        self, name: str, local: Tensor, start: Tensor | None, decay: Tensor | None
     ) -> Tensor:
         """Running sums of (chunks, ...) `local`: (chunks + 1, ...), one more than the chunks."""
         chunks = local.shape[0]
@@ -98,10 +99,10 @@ class RunningSums:
         running[chunks if self._reverse else 0] = 0 if start is None else start
         for i in reversed(range(chunks)) if self._reverse else range(chunks):
             source, target = (i + 1, i) if self._reverse else (i, i + 1)
-            if left is None:
+            if decay is None:
                 torch.add(running[source], local[i], out=running[target])
             else:
-                factor = left[i] if local.dim() == 3 else left[i, ..., None]
+                factor = decay[i] if local.dim() == 3 else decay[i, ..., None]
                 torch.addcmul(local[i], running[source], factor, out=running[target])
         return running
 
@@ -112,10 +113,10 @@ class RunningSums:
         return torch.mul(keys, scale, out=self._work("scratch", *keys.shape)).sum(1)
 
 
-def _added(new: Tensor, old: Tensor | None, left: Tensor | None) -> Tensor:
-    """new + old, of which `left` (rows, 1) is left; in place."""
+def _added(new: Tensor, old: Tensor | None, decay: Tensor | None) -> Tensor:
+    """new + old, the old decayed by (rows, 1) first; in place."""
     if old is None:
         return new
-    if left is None:
+    if decay is None:
         return new.add_(old)
-    return new.addcmul_(old, left if new.dim() == 2 else left[..., None])
+    return new.addcmul_(old, decay if new.dim() == 2 else decay[..., None])

@@ -30,9 +30,9 @@ def step(call: StepCall) -> Tensor:
         value = value.to(s.dtype)
     q, k = _features(call.query, call.key, call.feature_map, s.dtype)
     if call.log_decay is not None:
-        left = call.log_decay.exp()[..., None]  # (B, H_kv, 1)
-        z.mul_(left)
-        s.mul_(left[..., None])
+        decay = call.log_decay.exp()[..., None]  # (B, H_kv, 1)
+        z.mul_(decay)
+        s.mul_(decay[..., None])
     s.addcmul_(k.unsqueeze(-1), value.unsqueeze(-2))
     z.add_(k)
     numerator, normalizer = _read(q, s, z)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from linattn_core import pointwise
 from linattn_core.calls import AttentionCall, Gradients, Output
+from linattn_core.native import new_gradients
 from linattn_core.reference.definition import absent_keys
 from linattn_core.state import LinearAttentionState
 from linattn_core.torch_kernels.workspace import Segment, Workspace
@@ -53,14 +54,11 @@ class Problem(NamedTuple):
         return Problem(part, absent, None if self.decay is None else self.decay[group])
 
     def new_gradients(self, grad_initial: LinearAttentionState | None) -> Gradients:
-        """Contiguous tensors, not yet written but for the decay's, which others are added to."""
-        query, key, value = (
-            torch.empty_like(x, memory_format=torch.contiguous_format) for x in self.call[:3]
-        )
-        decay = self.call.log_decay
-        if decay is not None:
-            decay = torch.zeros_like(decay, memory_format=torch.contiguous_format)
-        return Gradients(query, key, value, grad_initial, decay)
+        """Those that are wanted, not yet written but for the decay's, which others are added to."""
+        gradients = new_gradients(self.call, self.call.wanted_gradients)
+        if gradients.log_decay is not None:
+            gradients.log_decay.zero_()
+        return gradients._replace(initial_state=grad_initial)
 
     def grouped(self, x: Tensor) -> Tensor:
         """(B, H, ...), as queries are, as (B, H_kv, G, ...); as it is where G = 1."""
@@ -186,7 +184,9 @@ def write_output(
     store(total, into.normalizer[..., None], part)
 
 
-def store(tile: Tensor, x: Tensor, part: Segment) -> None:
-    """Writes a scratch tile to its segment of `x`, rounding to the dtype of `x`."""
+def store(tile: Tensor, x: Tensor | None, part: Segment) -> None:
+    """Writes a scratch tile to its segment of `x`, if there is one, rounding to its dtype."""
+    if x is None:
+        return
     view = window(x, part)
     view.copy_(tile.view(view.shape))

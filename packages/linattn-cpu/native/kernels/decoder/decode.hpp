@@ -352,9 +352,9 @@ static void work(void* context, Member& member) {
     const Run all{team.model, team.call, team.space, member, {}};
     all.phase([&] { clear_padding(team.space.heads, team.model.embed, all.share_of(blocks.rows())); });
     for (std::int64_t b = 0; b < team.call.batch; b += blocks.sequences) {
-        const std::int64_t left = team.call.batch - b;
+        const std::int64_t sequences = team.call.batch - b;
         Run run{team.model, team.call, team.space, member, {b, 0, 0, 0}};
-        run.block.sequences = left < blocks.sequences ? left : blocks.sequences;
+        run.block.sequences = sequences < blocks.sequences ? sequences : blocks.sequences;
         for (std::int64_t i = 0; i < team.call.inputs; i += blocks.inputs) {
             const std::int64_t rest = team.call.inputs - i;
             run.block.first = i;

@@ -52,7 +52,7 @@ LINATTN_INLINE void update_columns(const HeadStep& head, std::int64_t m, float d
     for (int n = 0; n < N; ++n) store_as(head.out + m + n * kWidth, total[n] / divisor);
 }
 
-// The columns from m on in vectors of `Bytes`, and what is left in shorter ones.
+// The columns from m on in vectors of `Bytes`, and the rest in shorter ones.
 template <int Bytes>
 LINATTN_INLINE void update_from(const HeadStep& head, std::int64_t m, float divisor) {
     using V = typename VectorOf<float, Bytes>::type;
