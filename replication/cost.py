@@ -161,8 +161,8 @@ COSTS: Mapping[str, Callable[[bool], Cost]] = {
     "equations": lambda smoke: MNIST.generating("linear", 1),
     "lengths": lambda smoke: attention_curves((64, 128) if smoke else LENGTHS),
     "decoding": lambda smoke: MNIST.generating("linear", 1, 60),
-    "mnist": lambda smoke: generation(MNIST, 512, 9, smoke=smoke),
-    "cifar10": lambda smoke: generation(CIFAR10, 64, 5, smoke=smoke),
+    "mnist": lambda smoke: generation(MODELS["tiny"] if smoke else MNIST, 512, 9, smoke=smoke),
+    "cifar10": lambda smoke: generation(MODELS["tiny"] if smoke else CIFAR10, 64, 5, smoke=smoke),
     "speedup": lambda smoke: over_length_and_batch(MNIST, 5, 1e8 if smoke else 1e13),
 }
 """Of the experiments that train nothing, in a smoke run or in a larger one."""

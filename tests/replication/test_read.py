@@ -90,9 +90,7 @@ def test_a_picture_counts_where_it_was_drawn(tmp_path: Path) -> None:
 
     assert figures["linear/bits"] == figures["lsh-1/bits"] == 1.0
     assert figures["lsh-1/bits-equal-time"] == 1.5
-    assert [name for name in figures if "independent" in name] == [
-        "lsh-1/samples-over-independent"
-    ]
+    assert [name for name in figures if "independent" in name] == ["lsh-1/samples-over-independent"]
 
 
 def test_error_rates_are_means_of_seeds_and_epochs_sums_of_batches(tmp_path: Path) -> None:

@@ -137,6 +137,23 @@ def test_whatever_a_reader_raises_is_recorded(
     assert record.ended
 
 
+def test_experiments_of_the_same_commands_run_once(
+    runs: Runs, quick: Experiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(EXPERIMENTS, "quick", quick)
+    other = dataclasses.replace(quick, name="other", same={"smoke": "quick"})
+
+    first, second = (runs.run(each, lambda seconds: None) for each in (quick, other))
+
+    folder, record = runs.of(other)
+    assert folder == runs.of(quick)[0]
+    assert (folder / "runs.txt").read_text() == "x"
+    assert record == second
+    assert (second.experiment, second.figures) == ("other", first.figures)
+    runs.again(other)
+    assert runs.run(other, lambda seconds: None).sound  # alone it runs the commands itself
+
+
 def test_changed_code_has_a_folder_of_its_own(
     runs: Runs, quick: Experiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
