@@ -104,7 +104,7 @@ def one(runs: Runs, name: str) -> Measurement | str:
         return record
     least = max(1.0, experiment.expected_cost(runs.preset).seconds(runs.limits))
     shown = "{desc} {elapsed}, at least {total:.0f} s by its operations |{bar}|"
-    with tqdm(total=least, desc=f"  {name}", position=1, leave=False,
+    with tqdm(total=least, desc=f"  {name}", position=1, leave=False, disable=None,
               bar_format=shown) as part:  # fmt: skip
         return runs.run(experiment, lambda s: part.update(min(s, least - part.n)))
 
