@@ -95,7 +95,8 @@ class Runs:
         """Removes what earlier runs left."""
         folder, _ = self.of(experiment)
         shutil.rmtree(folder, ignore_errors=True)
-        record_file(folder, experiment).unlink(missing_ok=True)
+        for each in (experiment, self.owner(experiment)):
+            record_file(folder, each).unlink(missing_ok=True)
 
     def run(self, experiment: Experiment, tick: Tick) -> Measurement:
         """Runs the commands or continues them, and returns the record left beside the folder."""
