@@ -6,18 +6,19 @@ Records of different machines and versions are never mixed: each verdict rests o
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from benchmarks.measure.machine import Limits, Machine
 from benchmarks.report import document
-from replication.experiments import EXPERIMENTS, RESULTS, Experiment
-from replication.experiments.read import loaded
+from replication.claims import Figures
+from replication.experiments import EXPERIMENTS, Experiment
 from replication.machine import DIRTY, ROOT, digest
 from replication.measurement import Measurement, read
+from replication.read import loaded
 
-FOLDER = ROOT / "docs" / "replication"
+FOLDER, RESULTS = ROOT / "docs" / "replication", ROOT / "docs" / "results"
 THEMES = ("lengths", "decoding", "generation", "operator", "training")
 
 
@@ -35,8 +36,7 @@ Best = Mapping[str, Stored]
 
 def stored(folder: Path = FOLDER) -> list[Stored]:
     """All that is kept, judged by this checkout's files."""
-    files = sorted(folder.glob("*.json"))
-    kept = [measurement for file in files for measurement in read(file)]
+    kept = [measurement for file in sorted(folder.glob("*.json")) for measurement in read(file)]
     return [Stored(each, why_stale(each)) for each in [*from_results(), *kept]]
 
 
@@ -50,34 +50,36 @@ def why_stale(measurement: Measurement) -> str | None:
         return "measured with uncommitted changes"
     if measurement.experiment not in EXPERIMENTS:
         return "of an experiment that is no more"
-    same = measurement.code == digest(EXPERIMENTS[measurement.experiment].sources)
+    sources = EXPERIMENTS[measurement.experiment].sources(measurement.device)
+    same = measurement.code == digest(sources)
     return None if same else "the code that it depends on has changed"
 
 
-def best(measurements: list[Stored]) -> dict[str, Stored]:
+def best(measurements: Iterable[Stored]) -> dict[str, Stored]:
     """Of each experiment: sound, fresh, large, late."""
-    ranks = sorted(
-        (each for each in measurements if each.measurement.preset != "smoke"),
-        key=lambda x: (
-            x.measurement.sound,
-            x.stale is None,
-            x.measurement.preset == "paper",
-            x.measurement.machine.date,
-        ),
-    )
-    return {each.measurement.experiment: each for each in ranks}
+
+    def rank(stored: Stored) -> tuple[bool, bool, bool, str]:
+        made = stored.measurement
+        return made.sound, stored.stale is None, made.preset == "paper", made.machine.date
+
+    large = (each for each in measurements if each.measurement.preset != "smoke")
+    return {each.measurement.experiment: each for each in sorted(large, key=rank)}
+
+
+def figures_of(best: Best, name: str) -> Figures:
+    """What an experiment measured; nothing where it did not run."""
+    return best[name].measurement.figures if name in best else {}
 
 
 def from_results() -> list[Measurement]:
     """What docs/results holds, read as runs of the preset laptop; stale, each of them."""
-    found = (_published(each) for each in EXPERIMENTS.values() if each.published is not None)
+    found = (_published(each) for each in EXPERIMENTS.values() if each.published)
     return [measurement for measurement in found if measurement is not None]
 
 
 def _published(experiment: Experiment) -> Measurement | None:
-    assert experiment.published is not None
-    folder = ROOT / experiment.published
-    figures = experiment.read(folder)
+    folder = RESULTS / experiment.published
+    figures = experiment.figures(folder)
     if not figures:
         return None
     if experiment.record:
@@ -87,10 +89,10 @@ def _published(experiment: Experiment) -> Measurement | None:
         machines = [run.machine for run in document.read(folder.parent, folder.name, "cpu").runs]
     commits = list(dict.fromkeys(machine.commit for machine in machines))
     machine = dataclasses.replace(machines[0], commit=", ".join(commits))
+    source = folder.relative_to(ROOT).as_posix()
     return Measurement(
-        experiment.name, "laptop", machine, figures,
-        source=experiment.published.as_posix(), mixed=len(commits) > 1,
-    )  # fmt: skip
+        experiment.name, "laptop", machine, figures, source=source, mixed=len(commits) > 1
+    )
 
 
 def _environments(record: Any) -> Iterator[Mapping[str, Any]]:
@@ -116,5 +118,5 @@ def _of_application(where: Mapping[str, Any]) -> Machine:
 
 def limits() -> Limits:
     """The rates of the machine by the latest run of the benchmarks, for what things should cost."""
-    runs = [run for theme in THEMES for run in document.read(ROOT / RESULTS, theme, "cpu").runs]
+    runs = [run for theme in THEMES for run in document.read(RESULTS, theme, "cpu").runs]
     return max(runs, key=lambda run: run.machine.date).limits

@@ -8,6 +8,7 @@ difference of any output or gradient, of all and of each: "causal", "causal/cpu"
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,8 +19,6 @@ from torch import Tensor
 
 from linattn_core import backends, explain, get_feature_map, linear_attention
 from linattn_core.reference import chunked, quadratic, recurrent
-from linattn_models.training import run_script
-from replication.machine import write_figures
 
 Attend = Callable[..., Tensor]
 """(query, key, value, is_causal=...) -> out."""
@@ -60,7 +59,8 @@ def main(flags: Flags) -> None:
         }
     for form in ("associativity", "causal", "gradients", "rnn"):
         figures[form] = max(v for name, v in figures.items() if name.startswith(f"{form}/"))
-    write_figures(flags.out, figures)
+    flags.out.mkdir(parents=True, exist_ok=True)
+    (flags.out / "figures.json").write_text(json.dumps(figures, indent=1))
 
 
 def live() -> list[tuple[str, str]]:
@@ -122,4 +122,4 @@ def state_bytes(length: int) -> int:
 
 
 if __name__ == "__main__":
-    run_script(lambda: main(tyro.cli(Flags, description=__doc__)))
+    main(tyro.cli(Flags, description=__doc__))

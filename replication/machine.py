@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
 from benchmarks.measure.cases import Settings
 from benchmarks.measure.machine import Machine, describe_machine
-from linattn_models.files import replace_file
 
 ROOT = Path(__file__).parent.parent
 DIRTY = "-dirty"
@@ -30,9 +28,11 @@ def this_machine() -> Machine:
 
 def at_commit(machine: Machine, sources: Sequence[str]) -> Machine:
     """The machine, its commit dirty only where what a measurement depends on has changed."""
-    commit = machine.commit.removesuffix(DIRTY)
-    changed = _git("status", "--porcelain", "--", *sources).stdout
-    return dataclasses.replace(machine, commit=commit + DIRTY * bool(changed))
+    command = ["git", "-C", str(ROOT), "status", "--porcelain", "--", *sources]
+    changed = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    return dataclasses.replace(
+        machine, commit=machine.commit.removesuffix(DIRTY) + DIRTY * bool(changed)
+    )
 
 
 def key(machine: Machine) -> str:
@@ -61,16 +61,3 @@ def _files(source: Path) -> list[Path]:
         return [source]
     files = (file for file in source.rglob("*") if file.suffix in SUFFIXES)
     return [file for file in files if not IGNORED & set(file.relative_to(source).parts)]
-
-
-def _git(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = ["git", "-C", str(ROOT), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
-def write_figures(folder: Path, figures: Mapping[str, float]) -> None:
-    """Leaves the figures in a folder, and prints them."""
-    folder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({"figures": figures}, indent=1)
-    replace_file(folder / "figures.json", f"{text}\n".encode())
-    print(text)

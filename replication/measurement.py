@@ -13,7 +13,7 @@ from benchmarks.measure.machine import Machine
 from benchmarks.measure.results import from_record, to_record
 from linattn_core.errors import expected
 from linattn_models.files import replace_file
-from replication.experiments.experiment import PresetName
+from replication.experiments import PresetName
 
 VERSION = 2  # of the records
 

@@ -25,8 +25,7 @@ from benchmarks.measure.cases import Settings
 from benchmarks.measure.machine import measure_limits
 from linattn_core.errors import expected
 from linattn_models.training import figure, markdown_table, run_script
-from replication.claims import Claim, chosen
-from replication.claims.claim import NOT_RUN
+from replication.claims import NOT_RUN, Claim, chosen
 from replication.experiments import EXPERIMENTS, PresetName
 from replication.machine import DIRTY, ROOT, key, this_machine
 from replication.measurement import Measurement, read_or_set_aside, write
@@ -81,11 +80,13 @@ def run_all(flags: Flags, names: Sequence[str]) -> dict[str, Measurement | str]:
     """The record of each experiment, or why there is none: a bar for all, one for each."""
     limits = measure_limits(Settings(quick=flags.preset == "smoke"))
     runs = Runs(flags.out.absolute(), flags.preset, this_machine(), limits)
+    for name in names if flags.again else ():
+        runs.again(EXPERIMENTS[name])
     records: dict[str, Measurement | str] = {}
     with tqdm(total=len(names), unit="experiment", position=0) as whole:
         for name in names:
             whole.set_description(name)
-            records[name] = reason = one(runs, name, again=flags.again)
+            records[name] = reason = one(runs, name)
             error = reason if isinstance(reason, str) else reason.error
             if error:
                 tqdm.write(f"{name}: {error}", file=sys.stderr)
@@ -93,19 +94,17 @@ def run_all(flags: Flags, names: Sequence[str]) -> dict[str, Measurement | str]:
     return records
 
 
-def one(runs: Runs, name: str, *, again: bool) -> Measurement | str:
+def one(runs: Runs, name: str) -> Measurement | str:
     """Runs an experiment that has not ended yet."""
     experiment = EXPERIMENTS[name]
     if reason := lacking(experiment, runs.preset):
         return f"not run: {reason}"
-    if again:
-        runs.again(experiment)
     _, record = runs.of(experiment)
     if record is not None and record.sound:
         return record
-    least = max(1.0, experiment.cost(runs.preset).seconds(runs.limits))
+    least = max(1.0, experiment.expected_cost(runs.preset).seconds(runs.limits))
     shown = "{desc} {elapsed}, at least {total:.0f} s by its operations |{bar}|"
-    with tqdm(total=least, desc=f"  {name}", position=1, leave=False,
+    with tqdm(total=least, desc=f"  {name}", position=1, leave=False, disable=None,
               bar_format=shown) as part:  # fmt: skip
         return runs.run(experiment, lambda s: part.update(min(s, least - part.n)))
 

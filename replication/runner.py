@@ -1,4 +1,4 @@
-"""Runs an experiment's command, watches time and memory, and leaves a record."""
+"""Runs an experiment's commands, watches time and memory, and leaves a record."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import torch
 
 from benchmarks.measure.machine import Limits, Machine
 from linattn_core.errors import expected
-from replication.experiments import Experiment, PresetName
+from replication.experiments import EXPERIMENTS, Experiment, PresetName
 from replication.machine import ROOT, at_commit, digest, key
 from replication.measurement import Measurement, Spent, read_or_set_aside, write
 
@@ -73,57 +73,83 @@ class Runs:
     machine: Machine
     limits: Limits
 
+    def device(self, experiment: Experiment) -> str:
+        """Where it is measured here: "cuda" or "cpu"."""
+        on_gpu = torch.cuda.is_available() and self.preset not in experiment.on_cpu
+        return "cuda" if on_gpu else "cpu"
+
     def of(self, experiment: Experiment) -> tuple[Path, Measurement | None]:
         """Where the experiment's run is, or is to be; and its record if it was begun."""
-        code = digest(experiment.sources)
-        folder = self.folder / self.preset / key(self.machine) / code[:12] / experiment.name
-        records = read_or_set_aside(record_file(folder))
+        owner = self.owner(experiment)
+        code = digest(owner.sources(self.device(owner)))
+        folder = self.folder / self.preset / key(self.machine) / code[:12] / owner.name
+        records = read_or_set_aside(record_file(folder, experiment))
         return folder, records[0] if records else None
+
+    def owner(self, experiment: Experiment) -> Experiment:
+        """The experiment whose run this one reads: itself, or one of the same commands."""
+        same = experiment.same.get(self.preset)
+        return experiment if same is None else EXPERIMENTS[same]
 
     def again(self, experiment: Experiment) -> None:
         """Removes what earlier runs left."""
         folder, _ = self.of(experiment)
         shutil.rmtree(folder, ignore_errors=True)
-        record_file(folder).unlink(missing_ok=True)
+        for each in (experiment, self.owner(experiment)):
+            record_file(folder, each).unlink(missing_ok=True)
 
     def run(self, experiment: Experiment, tick: Tick) -> Measurement:
-        """Runs the command or continues it, and returns the record left beside the folder."""
+        """Runs the commands or continues them, and returns the record left beside the folder."""
         folder, earlier = self.of(experiment)
-        on_gpu = torch.cuda.is_available() and self.preset not in experiment.on_cpu
+        device = self.device(experiment)
+        sources = experiment.sources(device)
         record = Measurement(
-            experiment.name, self.preset, at_commit(self.machine, experiment.sources), ended=False,
-            code=digest(experiment.sources), device="cuda" if on_gpu else "cpu",
-            spent=earlier.spent if earlier else None,
+            experiment.name, self.preset, at_commit(self.machine, sources), ended=False,
+            code=digest(sources), device=device, spent=earlier.spent if earlier else None,
         )  # fmt: skip
         folder.mkdir(parents=True, exist_ok=True)
-        write(record_file(folder), [record])
-        cost, meter = experiment.cost(self.preset), Meter(record.spent)
+        file = record_file(folder, experiment)
+        write(file, [record])
+        cost, meter = experiment.expected_cost(self.preset), Meter(record.spent)
         try:
-            words = command(experiment, self.preset, folder)
-            watched(words, folder / LOG, tick, meter, hide_gpu=not on_gpu)
-            figures = {name: float(value) for name, value in experiment.read(folder).items()}
+            self.execute(experiment, folder, tick, meter)
+            beside = (self.of(EXPERIMENTS[name])[0] for name in experiment.beside)
+            figures = experiment.figures(folder, *beside)
             if not figures:
                 raise ValueError(expected(experiment.name, "figures", "none", f"see {LOG}"))
-            record = dataclasses.replace(record, figures=figures, ended=True)
+            known = {name: float(value) for name, value in figures.items()}
+            record = dataclasses.replace(record, figures=known, ended=True)
         except Exception as fault:  # noqa: BLE001 (a reader meets any; the others go on)
             error = f"{type(fault).__name__}: {fault}"
             record = dataclasses.replace(record, error=error, ended=True)
         finally:
             spent = meter.spent(cost.seconds(self.limits), cost.memory)
             record = dataclasses.replace(record, spent=spent)
-            write(record_file(folder), [record])
+            write(file, [record])
         return record
 
+    def execute(self, experiment: Experiment, folder: Path, tick: Tick, meter: Meter) -> None:
+        """Runs the commands, unless they have ended already for the experiment that shares them."""
+        owner = self.owner(experiment)
+        _, ended = self.of(owner)
+        if owner is not experiment and ended is not None and ended.sound:
+            return
+        for words in commands(owner, self.preset, folder):
+            watched(words, folder / LOG, tick, meter, hide_gpu=self.device(owner) == "cpu")
 
-def record_file(folder: Path) -> Path:
-    """The record of the run in a folder."""
-    return folder.parent / f"{folder.name}-{RECORD}"
+
+def record_file(folder: Path, experiment: Experiment) -> Path:
+    """The experiment's record, beside the folder of its run."""
+    return folder.parent / f"{experiment.name}-{RECORD}"
 
 
-def command(experiment: Experiment, preset: PresetName, folder: Path) -> list[str]:
-    """The command as a list of arguments."""
-    words = experiment.commands[preset].split()
-    return [sys.executable, *(word.format(out=folder, data=data_folder()) for word in words)]
+def commands(experiment: Experiment, preset: PresetName, folder: Path) -> list[list[str]]:
+    """The commands as lists of arguments."""
+    places = {"out": folder, "data": data_folder()}
+    return [
+        [sys.executable, *(word.format(**places) for word in command.split())]
+        for command in experiment.commands(preset)
+    ]
 
 
 def watched(command: list[str], log: Path, tick: Tick, meter: Meter, *, hide_gpu: bool) -> None:

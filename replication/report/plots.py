@@ -6,18 +6,24 @@ import io
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from replication.claims.claim import Figures
-from replication.claims.generation import THROUGHPUT
-from replication.experiments.cost import MNIST, Model
-from replication.machine import ROOT
+from replication.claims import Figures
+from replication.collect import RESULTS, Best, figures_of
+from replication.report.speedups import (
+    LENGTHS,
+    SPEEDS,
+    WAYS,
+    by_batch,
+    counted,
+    paper_gain,
+    ratio,
+)
 
 STYLE: Any = {
     "svg.fonttype": "none",  # text stays text: small, and set in the page's font
@@ -28,110 +34,90 @@ STYLE: Any = {
     "legend.fontsize": 9,
 }
 Points = Sequence[tuple[float, float]]
-LENGTHS = {"mnist": 784, "cifar10": 3_072}
-SPEEDS = (("one image", "1/seconds"), ("best batch of each", "best/images-per-second"))
-WAYS = (("in PyTorch", "linear"), ("compiled", "linear-compiled"))
 COUNTED = (16, 64, 256, 784, 1_568, 3_072, 6_144)
+ORDER = ("linear", "softmax", "lsh-1", "lsh-4", "lstm")
+KINDS = {"one": "one image", "best": "best batch of each"}
+FASTER = {"xlabel": "tokens of a sequence", "ylabel": "times as fast"}
+LOGARITHMIC = {"xscale": "log", "yscale": "log"}
 
 
-def svg(draw: Callable[[Axes], object]) -> str:
-    """One panel, as wide as a phone can show it readably."""
+def pictures(best: Best) -> dict[str, str]:
+    """The plots by name, of what was measured."""
+    lengths, bits = figures_of(best, "lengths"), "bits/dim, validation images"
+    drawn = {
+        "over-rerunning": speed_up("softmax", best),
+        "over-cache": speed_up("stateful-softmax", best),
+        "time": by_length(lengths, "time", 1e3, "milliseconds a sample"),
+        "memory": by_length(lengths, "memory", 2**-20, "peak memory a sample, MiB"),
+        "copy": learned("copy_task", "train", "loss", "nats a symbol", yscale="log"),
+        "mnist": learned("mnist", "train", "loss", "nats a pixel, in training"),
+        "attentions": learned("attentions/mnist/updates", "eval", "bits_per_dim", bits),
+        "speech": learned("speech", "eval", "phoneme_error_rate", "phoneme error rate"),
+    }
+    return {name: text for name, text in drawn.items() if text}
+
+
+def svg(curves: Mapping[str, tuple[Points, dict[str, Any]]], **settings: Any) -> str:
+    """Named curves with their style in one panel, as wide as a phone can show it readably."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(5.4, 3.9), layout="constrained")
-        draw(figure.subplots())
+        axes: Axes = figure.subplots()
+        for name, (points, style) in curves.items():
+            axes.plot(*zip(*points, strict=True), label=name, **style)
+        axes.set(**settings)
+        axes.legend()
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     text = buffer.getvalue()
-    text = text[text.index("<svg") :]
-    text = re.sub(r' id="\w+_\d+"', "", text)  # of no use, and not unique beside other plots
-    return " ".join(text.split()) + "\n"
+    # The plots' own ids are of no use, and not unique beside other plots.
+    return " ".join(re.sub(r' id="\w+_\d+"', "", text[text.index("<svg") :]).split()) + "\n"
 
 
-def lines(
-    axes: Axes, curves: Mapping[str, Points], xlabel: str, ylabel: str, **scales: str
-) -> None:
-    """Named curves; scales are those of the axes."""
-    for name, points in curves.items():
-        axes.plot(*zip(*points, strict=True), marker="o", markersize=3.5, label=name)
-    axes.set(xlabel=xlabel, ylabel=ylabel, **scales)
-    axes.legend()
-
-
-def by_length(figures: Figures, what: str, scale: float, ylabel: str) -> str | None:
+def by_length(figures: Figures, what: str, scale: float, ylabel: str) -> str:
     """Figure 1: what a sample costs over its length."""
     curves: dict[str, list[tuple[float, float]]] = {}
     for name, value in figures.items():
         if match := re.fullmatch(rf"(.+)/(\d+)/{what}", name):
             curves.setdefault(match[1], []).append((int(match[2]), scale * value))
-    if not curves:
-        return None
-    return svg(lambda axes: lines(axes, curves, "N", ylabel, xscale="log", yscale="log"))
+    return lines(curves, xlabel="N", ylabel=ylabel, **LOGARITHMIC)
 
 
-def counted(model: Model, rival: str, length: int) -> float:
-    """How many times the operations of linear attention a rival needs for a sequence."""
-    at = Model(model.layers, model.heads, model.head_dim, model.ffn, length)
-    ours, theirs = (at.generating(way, 1).operations for way in ("linear", rival))
-    return theirs / ours
+def lines(curves: Mapping[str, Points], **settings: Any) -> str:
+    """Curves of one style; empty for none."""
+    style = {"marker": "o", "markersize": 3.5}
+    return svg({name: (at, style) for name, at in curves.items()}, **settings) if curves else ""
 
 
-def speed_up(rival: str, measured: Mapping[str, Figures], grid: Figures) -> str:
+def speed_up(rival: str, best: Best) -> str:
     """How many times as fast linear attention is, over the length: counted, measured, the paper's.
 
     Args:
         rival: "softmax", which reruns, or "stateful-softmax", which keeps keys and values.
-        measured: figures of the experiments of generation, by shape.
-        grid: figures of the experiment that varies length and batch; may be empty.
     """
-
-    def draw(axes: Axes) -> None:
-        points = [(n, counted(MNIST, rival, n)) for n in COUNTED]
-        axes.plot(*zip(*points, strict=True), "--", color="gray", label="operations alone")
-        for batch, ratios in by_batch(grid, rival).items():
-            axes.plot(*zip(*ratios, strict=True), marker="o", label=f"measured, batch {batch}")
-        for (kind, name), (words, way) in itertools.product(SPEEDS, WAYS):
-            at = [(LENGTHS[x], r) for x, f in measured.items() if (r := ratio(f, way, rival, name))]
-            if at:
-                axes.plot(*zip(*at, strict=True), "s-", label=f"here, {kind}, {words}")
-        paper = [(LENGTHS[x], v["linear"] / v[rival]) for x, v in THROUGHPUT.items()]
-        axes.plot(
-            *zip(*paper, strict=True), "k*", markersize=11, label="the paper, GPU, best batch"
+    curves: dict[str, tuple[Points, dict[str, Any]]] = {
+        "operations alone": (
+            [(n, counted(rival, n)) for n in COUNTED], {"linestyle": "--", "color": "gray"}
         )
-        axes.set(xlabel="tokens of a sequence", ylabel="times as fast", xscale="log", yscale="log")
-        axes.legend()
-
-    return svg(draw)
-
-
-def ratio(figures: Figures, way: str, rival: str, name: str) -> float | None:
-    """Linear attention's speed over a rival's, by seconds or by images per second."""
-    ours, theirs = figures.get(f"{way}/{name}"), figures.get(f"{rival}/{name}")
-    if not ours or not theirs:
-        return None
-    return theirs / ours if name.endswith("seconds") else ours / theirs
-
-
-def by_batch(grid: Figures, rival: str) -> dict[int, list[tuple[float, float]]]:
-    """The speed-up in PyTorch over a rival by batch, over the length."""
-    known: dict[int, list[tuple[float, float]]] = {}
-    for name in grid:
-        way, length, batch, what = name.split("/")
-        gain = ratio(grid, "linear", rival, f"{length}/{batch}/{what}")
-        if way == "linear" and gain is not None:
-            known.setdefault(int(batch), []).append((int(length), gain))
-    return known
+    }  # fmt: skip
+    for batch, points in by_batch(figures_of(best, "speedup"), rival).items():
+        curves[f"measured, batch {batch}"] = (points, {"marker": "o"})
+    for kind, (words, way) in itertools.product(SPEEDS, WAYS.items()):
+        measured = {n: figures_of(best, f"generation-{shape}") for shape, n in LENGTHS.items()}
+        found = [(n, ratio(x, way, rival, SPEEDS[kind])) for n, x in measured.items()]
+        if at := [(n, gain) for n, gain in found if gain is not None]:
+            curves[f"here, {KINDS[kind]}, {words}"] = (at, {"marker": "s"})
+    paper = [(n, paper_gain(shape, rival, "best")) for shape, n in LENGTHS.items()]
+    star = {"color": "k", "marker": "*", "markersize": 11, "linestyle": ""}
+    curves["the paper, GPU, best batch"] = (paper, star)
+    return svg(curves, **FASTER, **LOGARITHMIC)
 
 
-def learned(runs: Iterable[tuple[str, Path]], split: str, field: str, ylabel: str,
-            **scales: str) -> str | None:  # fmt: skip
-    """Curves of training, from the runs' own records."""
-    curves = {name: _points(ROOT / run / "metrics.jsonl", split, field) for name, run in runs}
-    known = {name: points for name, points in curves.items() if points}
-    return svg(lambda axes: lines(axes, known, "updates", ylabel, **scales)) if known else None
-
-
-def _points(file: Path, split: str, field: str) -> list[tuple[float, float]]:
-    if not file.exists():
-        return []
-    rows = map(json.loads, file.read_text(encoding="utf-8").splitlines())
-    return [(r["step"], r[field]) for r in rows if r["split"] == split and field in r]
+def learned(folder: str, split: str, field: str, ylabel: str, **scales: str) -> str:
+    """Curves of training, from the runs' own records in a folder under docs/results."""
+    curves: dict[str, Points] = {}
+    for file in (x for name in ORDER for x in (RESULTS / folder).glob(f"*{name}*/metrics.jsonl")):
+        rows = map(json.loads, file.read_text(encoding="utf-8").splitlines())
+        points = [(r["step"], r[field]) for r in rows if r["split"] == split and field in r]
+        if points:
+            curves[file.parent.name.removeprefix("mnist-")] = points
+    return lines(curves, xlabel="updates", ylabel=ylabel, **scales)

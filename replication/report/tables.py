@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable
 
 from benchmarks.measure.machine import Limits
 from benchmarks.report.tables import table
-from linattn_models.training import figure
-from replication.claims import CLAIMS, Claim
-from replication.claims.claim import NOT_RUN, VERDICTS, Figures, Rule, shown
-from replication.claims.generation import ALONE, THROUGHPUT
+from replication.claims import CLAIMS, NOT_RUN, VERDICTS, Claim, Figures, digits
 from replication.collect import Best, Stored
 from replication.experiments import EXPERIMENTS
-from replication.experiments.cost import MNIST
-from replication.report.plots import LENGTHS, WAYS, by_batch, counted, ratio
+from replication.report.speedups import RIVALS, cases, counted, times
 
 STALE = "stale: "
-RIVALS = {"softmax": "softmax that reruns", "stateful-softmax": "softmax with a cache"}
-SPEEDS = {"one": "1/seconds", "best": "best/images-per-second"}
 
 
 def behind(claim: Claim, best: Best) -> Stored | None:
@@ -40,25 +34,19 @@ def verdict(claim: Claim, stored: Stored | None) -> str:
 
 def tally(best: Best) -> str:
     """How many claims came out how, and how many measurements that differ stand behind them."""
-    counts: Counter[str] = Counter()
-    measured: dict[str, set[object]] = {}
+    names = defaultdict[str, list[object]](list)
     for claim in CLAIMS:
-        words = verdict(claim, behind(claim, best))
-        counts[words] += 1
         # Rows that turn a ratio around, or name it in two places, rest on one measurement.
-        measured.setdefault(words, set()).add((claim.experiment, frozenset(claim.rule.figures)))
+        figures = frozenset(name for rule in claim.rules for name in rule.figures)
+        names[verdict(claim, behind(claim, best))].append((claim.experiments[-1], figures))
     rows = [
-        [words, *(_counted(counts, measured, mark + words) for mark in ("", STALE))]
+        [
+            words,
+            *(f"{len(each)} ({len(set(each))})" for each in (names[words], names[STALE + words])),
+        ]
         for words in VERDICTS
     ]
-    header = ["verdict", "claims (distinct measurements)", "by stale measurements"]
-    return table(header, rows)
-
-
-def _counted(counts: Counter[str], measured: dict[str, set[object]], words: str) -> str:
-    if words == STALE + NOT_RUN:
-        return "-"
-    return f"{counts[words]} ({len(measured.get(words, ()))})"
+    return table(["verdict", "claims (distinct measurements)", "by stale measurements"], rows)
 
 
 def claims(chosen: Iterable[Claim], best: Best) -> str:
@@ -73,22 +61,17 @@ def claims(chosen: Iterable[Claim], best: Best) -> str:
 def _row(claim: Claim, best: Best) -> list[str]:
     stored, rule = behind(claim, best), claim.rule
     figures: Figures = {} if stored is None else stored.measurement.figures
-    ours, fault, ratios = figures.get(rule.figure), rule.fault(figures), ["", "", ""]
-    if isinstance(rule, Rule) and rule.paper is not None:
-        compiled = claim.compiled(figures)
-        value = rule.value(figures)
-        ratios = [
-            shown(rule.paper),
-            "-" if value is None else shown(value),
-            "" if compiled is None else shown(compiled),
-        ]
-    note = f" ({claim.note})" if claim.note else ""
+    ours, fault, ratios = figures.get(rule.figure), claim.fault(figures), ["", "", ""]
+    if rule.paper is not None:
+        value, compiled = rule.value(figures), claim.compiled(figures)
+        ratios = [digits(rule.paper), "-" if value is None else digits(value)]
+        ratios += ["" if compiled is None else digits(compiled)]
     name = claim.experiments[0] if stored is None else stored.measurement.experiment
     return [
-        f"{claim.says}{note}",
-        verdict(claim, stored) + (f"; {fault}" if fault else ""),
+        claim.says + f" ({claim.note})" * bool(claim.note),
+        verdict(claim, stored) + f"; {fault}" * bool(fault),
         claim.paper,
-        rule.words,
+        "; ".join(f"{each.figure} " * (each is not rule) + each.words for each in claim.rules),
         "-" if ours is None else f"{ours:,.4g} {claim.unit}",
         *ratios,
         f"[{name}](#{name})",
@@ -101,17 +84,17 @@ def resources(best: Best, limits: Limits) -> str:
     for name, experiment in EXPERIMENTS.items():
         measurement = best[name].measurement if name in best else None
         preset = "laptop" if measurement is None else measurement.preset
-        cost, spent = experiment.cost(preset), None if measurement is None else measurement.spent
-        least = cost.seconds(limits) if spent is None else spent.least_seconds
-        rows.append([
-            f"[{name}](#{name})",
-            preset,
-            f"{cost.operations / 1e12:,.2f}",
-            _duration(least),
-            "-" if spent is None else _duration(spent.seconds),
-            f"{cost.memory / 1e9:.1f}",
-            "-" if spent is None else f"{spent.memory / 1e9:.1f}",
-        ])  # fmt: skip
+        cost = experiment.expected_cost(preset)
+        least, taken = cost.seconds(limits), ["-", "-"]
+        if measurement is not None and (spent := measurement.spent) is not None:
+            least, taken = (
+                spent.least_seconds,
+                [_duration(spent.seconds), f"{spent.memory / 1e9:.1f}"],
+            )
+        work, memory = f"{cost.operations / 1e12:,.2f}", f"{cost.memory / 1e9:.1f}"
+        rows.append(
+            [f"[{name}](#{name})", preset, work, _duration(least), taken[0], memory, taken[1]]
+        )
     header = ["experiment", "preset", "10^12 operations", "least time", "time taken", "least GB"]
     return table([*header, "GB taken"], rows)
 
@@ -161,45 +144,9 @@ def speed_ups(best: Best) -> str:
     """The gain over both rivals by length and batch: in PyTorch, compiled, and the paper's."""
     header = ["tokens", "batch", "times as fast as", "in PyTorch", "compiled", "operations alone"]
     rows = [
-        [f"{length:,}", batch, words, times(eager), times(compiled),
-         times(counted(MNIST, rival, length)), times(paper)]
+        [f"{case.length:,}", case.batch, words, times(case.eager), times(case.compiled),
+         times(counted(rival, case.length)), times(case.paper)]
         for rival, words in RIVALS.items()
-        for length, batch, eager, compiled, paper in sorted(_cases(best, rival), key=lambda x: x[0])
+        for case in sorted(cases(best, rival), key=lambda case: case.length)
     ]  # fmt: skip
     return table([*header, "the paper, GPU"], rows)
-
-
-Case = tuple[int, str, float | None, float | None, float | None]
-
-
-def _cases(best: Best, rival: str) -> Iterator[Case]:
-    """Length, batch, gains in PyTorch and compiled, and the paper's."""
-    for shape, length in LENGTHS.items():
-        for which, batch in (("one", "1, an image"), ("best", "the best of each")):
-            yield length, batch, *gains(best, shape, rival, which), paper_gain(shape, rival, which)
-    grid = best["speedup"].measurement.figures if "speedup" in best else {}
-    for side_by_side, points in by_batch(grid, rival).items():
-        for at, eager in points:
-            name = f"{at:.0f}/{side_by_side}/seconds"
-            compiled = ratio(grid, "linear-compiled", rival, name)
-            yield int(at), str(side_by_side), eager, compiled, None
-
-
-def gains(best: Best, shape: str, rival: str, which: str) -> tuple[float | None, float | None]:
-    """Times as fast as a rival, in PyTorch and compiled; one image, or the best batch of each."""
-    name = f"generation-{shape}"
-    figures = best[name].measurement.figures if name in best else {}
-    eager, compiled = (ratio(figures, way, rival, SPEEDS[which]) for _, way in WAYS)
-    return eager, compiled
-
-
-def paper_gain(shape: str, rival: str, which: str) -> float:
-    """The paper's gain on a GPU: for one image (table 5), or at the best batch (table 4)."""
-    if which == "one":
-        return ALONE[shape][rival][1] / ALONE[shape]["linear"][1]
-    return THROUGHPUT[shape]["linear"] / THROUGHPUT[shape][rival]
-
-
-def times(gain: float | None) -> str:
-    """A factor as "317x"; a dash for none."""
-    return "-" if gain is None else f"{figure(gain)}x"

@@ -8,16 +8,15 @@ from pathlib import Path
 import pytest
 
 from benchmarks.measure.machine import Limits, Machine
-from replication.experiments.cost import Cost
-from replication.experiments.experiment import Experiment
-from replication.experiments.read import flat
+from replication.cost import COSTS, Cost
+from replication.experiments import Experiment
 
 WRITES = (
     "import pathlib, sys\n"
-    "folder = pathlib.Path(sys.argv[1])\n"
+    "folder = pathlib.Path(sys.argv[-1])\n"
     "runs = folder / 'runs.txt'\n"
     "runs.write_text(runs.read_text() + 'x' if runs.exists() else 'x')\n"
-    "(folder / 'figures.json').write_text('{\"figures\": {\"positive\": 2.0}}')\n"
+    "(folder / 'figures.json').write_text('{\"positive\": 2.0}')\n"
 )
 
 
@@ -34,13 +33,12 @@ def limits() -> Limits:
 
 
 @pytest.fixture
-def quick(tmp_path: Path) -> Experiment:
+def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Experiment:
     """An experiment that writes a figure, and counts its runs."""
+    monkeypatch.setitem(COSTS, "quick", lambda smoke: Cost(1e9))
     script = tmp_path / "quick.py"
     script.write_text(WRITES)
-    command = f"{script} {{out}}"
-    commands = {"smoke": command, "laptop": command, "paper": command}
-    return Experiment("quick", "a test", commands, flat, ("replication",), lambda preset: Cost(1e9))
+    return Experiment("quick", "a test", str(script), "flat", ("replication",), cost="quick")
 
 
 @pytest.fixture
@@ -48,5 +46,4 @@ def failing(quick: Experiment, tmp_path: Path) -> Experiment:
     """An experiment whose command ends with an error."""
     script = tmp_path / "failing.py"
     script.write_text("raise SystemExit('it is broken')")
-    commands = {"smoke": str(script), "laptop": str(script), "paper": str(script)}
-    return dataclasses.replace(quick, name="failing", commands=commands)
+    return dataclasses.replace(quick, name="failing", command=str(script))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import subprocess
 from pathlib import Path
@@ -13,6 +14,7 @@ from benchmarks.measure.machine import Machine
 from replication import collect
 from replication import machine as machines
 from replication.collect import Stored, best
+from replication.experiments import EXPERIMENTS, Experiment
 from replication.measurement import Measurement, Spent, read, read_or_set_aside, write
 
 
@@ -142,3 +144,42 @@ def test_verdicts_rest_on_fresh_and_sound_measurements(machine: Machine) -> None
     assert best([stale, fresh, failed, smoke]) == {"copy": fresh}
     assert best([failed, stale, smoke]) == {"copy": stale}
     assert best([smoke]) == {}
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=lambda experiment: experiment.name)
+def test_sources_hold_what_the_command_imports_of_this_repository(experiment: Experiment) -> None:
+    sources = experiment.sources("cpu")
+    places = tuple(source.removesuffix(".py") for source in sources)
+    files = [file for source in sources for file in python_files(machines.ROOT / source)]
+    needed = {place for file in files for place in map(place_of, imports(file)) if place}
+
+    assert files
+    assert [place for place in needed if not place.startswith(places)] == []
+
+
+def python_files(source: Path) -> list[Path]:
+    return sorted(source.rglob("*.py")) if source.is_dir() else [source] * (source.suffix == ".py")
+
+
+def imports(file: Path) -> set[str]:
+    nodes = list(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
+    named = {x.name for node in nodes if isinstance(node, ast.Import) for x in node.names}
+    return named | {str(x.module) for x in nodes if isinstance(x, ast.ImportFrom)}
+
+
+def place_of(module: str) -> str:
+    """Where this repository has a module; empty for another's."""
+    package, *_ = module.split(".")
+    if package.startswith("linattn_"):
+        return f"packages/{package.replace('_', '-')}/src"
+    return module.replace(".", "/") if package in ("benchmarks", "replication", "apps") else ""
+
+
+def test_kernels_of_a_gpu_make_no_measurement_of_a_cpu_stale() -> None:
+    def of_gpus(device: str) -> list[str]:
+        sources = [x for each in EXPERIMENTS.values() for x in each.sources(device)]
+        return [source for source in sources if "cuda" in source]
+
+    assert of_gpus("cpu") == []
+    assert "kernels-cuda/src" in of_gpus("cuda")
+    assert all((machines.ROOT / source).exists() for source in of_gpus("cuda"))

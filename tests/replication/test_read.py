@@ -10,7 +10,7 @@ import pytest
 from benchmarks.measure.machine import Limits, Machine
 from benchmarks.measure.results import MEASURED, CaseResult, Description, MethodResult, Spread
 from benchmarks.report.document import Document, Run, write
-from replication.experiments import read
+from replication import read
 
 
 def speed(method: str, seconds: float, batch: int = 1) -> dict[str, object]:
@@ -42,13 +42,14 @@ def test_the_largest_ratio_needs_every_case(tmp_path: Path) -> None:
         write_speeds(tmp_path / f"generation-{shape}-cuda", speed("softmax", gpu))
 
     both("cifar10", 1.0, 2.0)
-    figures = read.beside_cpu(tmp_path / "generation-cifar10-cuda", "cifar10")
+    names = ("cifar10-cuda", "cifar10", "mnist-cuda", "mnist")
+    folders = [tmp_path / f"generation-{name}" for name in names]
+    figures = read.beside_cpu(*folders)
     assert figures["softmax/1/seconds-cpu"] == 1.0
     assert "softmax/largest-cpu-over-gpu" not in figures
 
     both("mnist", 6.0, 2.0)
-    figures = read.beside_cpu(tmp_path / "generation-cifar10-cuda", "cifar10")
-    assert figures["softmax/largest-cpu-over-gpu"] == 3.0
+    assert read.beside_cpu(*folders)["softmax/largest-cpu-over-gpu"] == 3.0
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -59,3 +60,49 @@ def test_lengths_of_either_device_are_read(tmp_path: Path, device: str, machine:
     write(Document("lengths", device, ((run, case),)), tmp_path)
 
     assert read.lengths(tmp_path / "lengths")["linear/512/time"] == 0.5
+
+
+def write_json(file: Path, record: object) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(record))
+
+
+def test_losses_are_compared_with_linear_and_softmax(tmp_path: Path) -> None:
+    for name, loss in (("linear", 0.5), ("softmax", 0.25), ("lsh-4", 2.0)):
+        write_json(tmp_path / name / "summary.json", {"metrics": {"loss": loss}})
+
+    figures = read.copied(tmp_path)
+
+    assert figures["linear/loss-above-softmax"] == 0.25
+    assert figures["lsh-4/loss-over-linear"] == 4.0
+    assert read.copied(tmp_path / "absent") == {}
+
+
+def test_a_picture_counts_where_it_was_drawn(tmp_path: Path) -> None:
+    metrics = {"bits_per_dim": 1.0, "independent_pixels_bits_per_dim": 2.0}
+    for name in ("linear", "lsh-1"):
+        write_json(tmp_path / "updates" / name / "summary.json", {"steps": 9, "metrics": metrics})
+    (tmp_path / "updates" / "lsh-1" / "samples.png").touch()
+    shorter = {"equal_time": {"metrics": {"bits_per_dim": 1.5}}}
+    write_json(tmp_path / "results.json", {"attentions": {"lsh-1": shorter}})
+
+    figures = read.compared(tmp_path)
+
+    assert figures["linear/bits"] == figures["lsh-1/bits"] == 1.0
+    assert figures["lsh-1/bits-equal-time"] == 1.5
+    assert [name for name in figures if "independent" in name] == ["lsh-1/samples-over-independent"]
+
+
+def test_error_rates_are_means_of_seeds_and_epochs_sums_of_batches(tmp_path: Path) -> None:
+    rates = {"linear": 0.1, "linear-seed1": 0.3, "lstm": 0.5}
+    runs = {name: {"metrics": {"dev_phoneme_error_rate": x}} for name, x in rates.items()}
+    write_json(tmp_path / "results.json", {"runs": runs})
+    batches = [
+        {"attention": "linear", "seconds": [3.0, 1.0, 2.0], "lengths": [9, 9]},
+        {"attention": "linear", "seconds": [4.0], "lengths": [9]},
+        {"attention": "softmax", "failure": "does not fit"},
+    ]
+    write_json(tmp_path / "benchmark.json", {"epoch": batches})
+
+    assert read.spoken(tmp_path) == {"linear/per": pytest.approx(20.0), "lstm/per": 50.0}
+    assert read.epochs(tmp_path) == {"linear/seconds-an-epoch": 37_416 / 3 * 6.0}

@@ -12,6 +12,7 @@ from benchmarks.measure.machine import Limits, Machine
 from replication import paper, runner
 from replication.experiments import EXPERIMENTS, Experiment, PresetName
 from replication.measurement import Measurement, Spent, read, write
+from replication.read import READERS
 from replication.runner import Runs, lacking, record_file
 
 
@@ -43,7 +44,7 @@ def test_a_run_leaves_its_figures_its_cost_and_its_machine(runs: Runs, quick: Ex
     assert record.spent.seconds >= sum(passed) > 0
     assert record.spent.memory > 0
     assert record.machine.hardware == runs.machine.hardware
-    assert [each.figures for each in read(record_file(folder))] == [record.figures]
+    assert [each.figures for each in read(record_file(folder, quick))] == [record.figures]
 
 
 def test_what_has_ended_is_not_run_again(runs: Runs, quick: Experiment) -> None:
@@ -60,7 +61,7 @@ def test_what_has_ended_is_not_run_again(runs: Runs, quick: Experiment) -> None:
 def test_an_interrupted_run_continues_in_its_folder(runs: Runs, quick: Experiment) -> None:
     folder, _ = runs.of(quick)
     record = runs.run(quick, lambda seconds: None)
-    write(record_file(folder), [dataclasses.replace(record, figures={}, ended=False)])
+    write(record_file(folder, quick), [dataclasses.replace(record, figures={}, ended=False)])
 
     again, begun = runs.of(quick)
 
@@ -78,9 +79,9 @@ def test_an_interruption_ends_the_command_and_leaves_a_record_of_it(
     script.write_text(
         "import pathlib, sys, time\n"
         "try:\n    time.sleep(600)\n"
-        "except KeyboardInterrupt:\n    pathlib.Path(sys.argv[1], 'saved').touch()\n"
+        "except KeyboardInterrupt:\n    pathlib.Path(sys.argv[-1], 'saved').touch()\n"
     )
-    slow = dataclasses.replace(quick, commands={"smoke": f"{script} {{out}}"})
+    slow = dataclasses.replace(quick, command=str(script))
     folder, _ = runs.of(slow)
     started = time.monotonic()
 
@@ -103,7 +104,7 @@ def test_what_was_spent_before_an_interruption_counts(runs: Runs, quick: Experim
     folder, _ = runs.of(quick)
     record = runs.run(quick, lambda seconds: None)
     begun = dataclasses.replace(record, figures={}, ended=False, spent=Spent(1e3, 9e12, 0.0, 0.0))
-    write(record_file(folder), [begun])
+    write(record_file(folder, quick), [begun])
 
     record = runs.run(quick, lambda seconds: None)
 
@@ -117,20 +118,41 @@ def test_a_damaged_record_is_set_aside_and_the_run_goes_on(
 ) -> None:
     folder, _ = runs.of(quick)
     folder.mkdir(parents=True)
-    record_file(folder).write_text('{"version": 2, "measurements": [{"figures": 1}]}')
+    record_file(folder, quick).write_text('{"version": 2, "measurements": [{"figures": 1}]}')
 
     assert runs.run(quick, lambda seconds: None).sound
     assert "quick-record.json.damaged" in capsys.readouterr().err
 
 
-def test_whatever_a_reader_raises_is_recorded(runs: Runs, quick: Experiment) -> None:
+def test_whatever_a_reader_raises_is_recorded(
+    runs: Runs, quick: Experiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def reader(folder: Path) -> dict[str, float]:
         raise ZeroDivisionError("of a damaged file")
 
-    record = runs.run(dataclasses.replace(quick, read=reader), lambda seconds: None)
+    monkeypatch.setitem(READERS, "broken", reader)
+    record = runs.run(dataclasses.replace(quick, read="broken"), lambda seconds: None)
 
     assert record.error == "ZeroDivisionError: of a damaged file"
     assert record.ended
+
+
+def test_experiments_of_the_same_commands_run_once(
+    runs: Runs, quick: Experiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(EXPERIMENTS, "quick", quick)
+    other = dataclasses.replace(quick, name="other", same={"smoke": "quick"})
+
+    first, second = (runs.run(each, lambda seconds: None) for each in (quick, other))
+
+    folder, record = runs.of(other)
+    assert folder == runs.of(quick)[0]
+    assert (folder / "runs.txt").read_text() == "x"
+    assert record is not None
+    assert record.figures == second.figures
+    assert (second.experiment, second.figures) == ("other", first.figures)
+    runs.again(other)
+    assert runs.run(other, lambda seconds: None).sound  # alone it runs the commands itself
 
 
 def test_changed_code_has_a_folder_of_its_own(
@@ -166,7 +188,7 @@ def test_a_failure_is_recorded_with_the_last_words(runs: Runs, failing: Experime
 
 
 def test_a_command_that_leaves_nothing_to_read_fails(runs: Runs, quick: Experiment) -> None:
-    nothing = dataclasses.replace(quick, read=lambda folder: {})
+    nothing = dataclasses.replace(quick, read="spoken")
 
     record = runs.run(nothing, lambda seconds: None)
 
@@ -179,7 +201,7 @@ def test_the_others_go_on_and_the_exit_code_is_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claims = [c for c in paper.chosen([]) if c.name == "section3.2/positive"]
-    broken = dataclasses.replace(claims[0], name="x/broken", experiment="failing")
+    broken = dataclasses.replace(claims[0], name="x/broken", experiments=("failing",))
     monkeypatch.setattr(paper, "chosen", lambda names: [broken, *claims])
 
     with pytest.raises(SystemExit) as ended:
@@ -204,7 +226,7 @@ def test_the_same_command_does_what_is_left(tmp_path: Path) -> None:
 
     paper.main(dataclasses.replace(flags, again=True))
     assert counted.read_text() == "x"  # the folder was emptied
-    assert record_file(counted.parent).exists()
+    assert counted.parent.with_name("quick-record.json").exists()
 
 
 @pytest.mark.usefixtures("registered")

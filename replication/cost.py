@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from benchmarks.measure.machine import Limits
@@ -27,11 +28,8 @@ class Cost:
     memory: float = PROCESS
 
     def __add__(self, other: Cost) -> Cost:
-        return Cost(
-            self.operations + other.operations,
-            self.traffic + other.traffic,
-            max(self.memory, other.memory),
-        )
+        operations, traffic = self.operations + other.operations, self.traffic + other.traffic
+        return Cost(operations, traffic, max(self.memory, other.memory))
 
     def seconds(self, limits: Limits) -> float:
         """At the machine's own rates: products at its GEMM rate, bytes at its bandwidth."""
@@ -75,10 +73,10 @@ class Model:
     def training(self, attention: str, samples: float, batch: int) -> Cost:
         """Updates that see so many samples in all."""
         activations = 16 * batch * self.positions * (self.width + self.ffn / 4) * self.layers
-        updates = samples / batch
         return Cost(
             TRAINING * samples * self.forward(attention),
-            updates * 7 * FLOAT * self.parameters,  # weights, gradients, two moments, read and left
+            # Weights, gradients and two moments are read, and all but gradients are written.
+            samples / batch * 7 * FLOAT * self.parameters,
             PROCESS + 4 * FLOAT * self.parameters + FLOAT * activations,
         )
 
@@ -86,14 +84,13 @@ class Model:
         """Images side by side: all positions, or `steps` of them spread over the image."""
         n, share = self.positions, 1.0 if steps is None else steps / self.positions
         state, weights = self.state(method), FLOAT * self.parameters
-        attention = {"stateful-softmax": "softmax"}.get(method, method)
-        once = self.forward(attention)
-        if method in ("linear", "stateful-softmax"):
+        if state:
             # All of the weights and, on the average, all or half of the state for each position.
             read = state if method == "linear" else state / 2
+            once = self.forward(method.removeprefix("stateful-"))
             traffic = n * (weights + 2 * batch * read)
             return Cost(share * batch * once, share * traffic, PROCESS + weights + batch * state)
-        reruns = sum(self.forward(attention, i + 1) for i in range(n))
+        reruns = sum(self.forward(method, i + 1) for i in range(n))
         hidden = FLOAT * batch * n * 4 * (self.width + self.ffn)
         return Cost(share * batch * reruns, share * n * weights, PROCESS + weights + hidden)
 
@@ -106,15 +103,31 @@ class Model:
         return 0.0
 
 
-MNIST = Model(8, 8, 32, 1_024, 784)
-CIFAR10 = Model(16, 8, 32, 1_024, 3_072)
-COPY = {"laptop": Model(3, 8, 16, 256, 48), "paper": Model(4, 8, 32, 1_024, 128)}
-SPEECH = Model(9, 6, 32, 768, 800, causal=False)
-SHORT_SPEECH = Model(9, 6, 32, 768, 200, causal=False)
-
-
+MNIST, CIFAR10 = Model(8, 8, 32, 1_024, 784), Model(16, 8, 32, 1_024, 3_072)
+MODELS = {
+    "tiny": Model(2, 2, 8, 32, 64),
+    "mnist": MNIST,
+    "small-mnist": Model(4, 4, 32, 512, 784),
+    "cifar10": CIFAR10,
+    "small-cifar10": Model(4, 4, 32, 512, 3_072),
+    "copy": Model(4, 8, 32, 1_024, 128),
+    "small-copy": Model(3, 8, 16, 256, 48),
+    "speech": Model(9, 6, 32, 768, 800, causal=False),
+    "short-speech": Model(9, 6, 32, 768, 200, causal=False),
+}
+WAYS = ("linear", "stateful-softmax", "softmax", "lsh-1", "lsh-4")
+LENGTHS = tuple(2**n for n in range(9, 17))
 GRID_LENGTHS, GRID_BATCHES = (64, 256, 784, 1_568, 3_072), (1, 8, 64, 256)
-GRID_SECONDS = 120.0  # of the longest case that is tried
+GRID_SECONDS = 120.0  # of the longest case that is tried, in which two cores make 1e13 operations
+
+
+def generation(model: Model, largest: int, positions: int, *, smoke: bool) -> Cost:
+    """Two images' worth of positions for each method, alone and at the batches of the search."""
+    total = Cost()
+    for way in WAYS:
+        batch = 1 if smoke else largest if way == "linear" else max(1, largest // 64)
+        total += model.generating(way, 1, positions) + model.generating(way, 2 * batch, positions)
+    return total
 
 
 def over_length_and_batch(model: Model, positions: int, most: float) -> Cost:
@@ -139,9 +152,17 @@ def attention_curves(lengths: tuple[int, ...], heads: int = 8, dim: int = 32) ->
         softmax = GRADIENTS * 4 * n * n / 2 * head
         squares = 3 * FLOAT * heads * n * n
         fits = squares < 20e9
-        total += Cost(
-            2 * (2 * linear + lsh + softmax * (1 + 2 * fits)),
-            2 * fits * 2 * squares,
-            PROCESS + squares * fits,
-        )
+        operations = 2 * (2 * linear + lsh + softmax * (1 + 2 * fits))
+        total += Cost(operations, 2 * fits * 2 * squares, PROCESS + squares * fits)
     return total
+
+
+COSTS: Mapping[str, Callable[[bool], Cost]] = {
+    "equations": lambda smoke: MNIST.generating("linear", 1),
+    "lengths": lambda smoke: attention_curves((64, 128) if smoke else LENGTHS),
+    "decoding": lambda smoke: MNIST.generating("linear", 1, 60),
+    "mnist": lambda smoke: generation(MODELS["tiny"] if smoke else MNIST, 512, 9, smoke=smoke),
+    "cifar10": lambda smoke: generation(MODELS["tiny"] if smoke else CIFAR10, 64, 5, smoke=smoke),
+    "speedup": lambda smoke: over_length_and_batch(MNIST, 5, 1e8 if smoke else 1e13),
+}
+"""Of the experiments that train nothing, in a smoke run or in a larger one."""

@@ -1,0 +1,225 @@
+"""The registry: every number and statement of the paper (arXiv 2006.16236) and its supplement.
+
+A line of claims.csv is a claim: its place and words, the experiments that measure it (the better
+one first), the rule that decides, and what the paper has. Rules have two numbers:
+
+    within                the bounds of the figure, both included; an empty one is open
+    least                 a factor over the figure `over` that has to be reached; `first` alone
+    speed, bits, errors   the paper's number and that of `over`: ours have to have their ratio
+
+The column scale says what is confirmed in direction at best: "gpu", a time, speed or memory of a
+GPU when it was measured on a CPU; "training", what any preset but the paper's has trained. Further
+lines of the same name are further rules, and all of them have to hold. Tables 1 to 5 were compared
+with two independent transcriptions of the paper's third version.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import sys
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Final, Literal
+
+from linattn_core.errors import expected, near, shown
+
+Figures = Mapping[str, float]
+"""What an experiment measured: figures by name, such as "linear/best/images-per-second"."""
+
+Verdict = Literal["confirmed", "confirmed in direction", "not confirmed", "not run"]
+CONFIRMED: Final = "confirmed"
+IN_DIRECTION: Final = "confirmed in direction"
+NOT_CONFIRMED: Final = "not confirmed"
+NOT_RUN: Final = "not run"
+VERDICTS: tuple[Verdict, ...] = (CONFIRMED, IN_DIRECTION, NOT_CONFIRMED, NOT_RUN)
+WORST: tuple[Verdict, ...] = (NOT_CONFIRMED, NOT_RUN, IN_DIRECTION, CONFIRMED)
+ABOVE_ZERO = 5e-324  # the least positive float64
+# A factor within which ratios agree, and one by which figures may differ and still be equal.
+MARGINS = {"speed": (1.25, 1.05), "bits": (1.02, 1.005), "errors": (1.1, 1.02)}
+COMPILED = "linear-compiled/"  # in place of "linear/" in the names of figures
+
+
+def digits(value: float) -> str:
+    """To three digits, thousands with commas."""
+    return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.3g}"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A figure, or its ratio to another of the same run, that has to lie within bounds.
+
+    Args:
+        figure: a name among an experiment's figures.
+        low, high: of what is confirmed, both included.
+        over: the figure that it is divided by; empty for none.
+        direction: of what is confirmed in direction; `low` to `high` if not given.
+        number: the paper's own number; None where it has none.
+        paper: the paper's ratio.
+    """
+
+    figure: str
+    low: float = -math.inf
+    high: float = math.inf
+    over: str = ""
+    direction: tuple[float, float] | None = None
+    number: float | None = None
+    paper: float | None = None
+
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """The figures that decide."""
+        return (self.figure, self.over) if self.over else (self.figure,)
+
+    @property
+    def words(self) -> str:
+        """The bounds as the report shows them."""
+        low, high = digits(self.low), digits(self.high)
+        if self.low == ABOVE_ZERO:
+            bounds = f"above 0, at most {high}" if self.high < math.inf else "above 0"
+        elif self.high == math.inf:
+            bounds = f"at least {low}"
+        elif self.low == -math.inf:
+            bounds = f"at most {high}"
+        else:
+            bounds = low if low == high else f"{low} to {high}"
+        return "ratio " * bool(self.over) + bounds
+
+    def fault(self, figures: Figures) -> str:
+        """Why the figures cannot be compared; empty where they can, or are missing."""
+        least = ABOVE_ZERO if self.over else -sys.float_info.max
+        for name in self.figures:
+            if name in figures and not least <= figures[name] < math.inf:
+                return f"{name} is {figures[name]:g}"
+        return ""
+
+    def value(self, figures: Figures) -> float | None:
+        """What is judged; None where a figure is missing or faulty."""
+        if self.fault(figures) or any(name not in figures for name in self.figures):
+            return None
+        return figures[self.figure] / (figures[self.over] if self.over else 1.0)
+
+    def judge(self, figures: Figures, *, same_scale: bool) -> Verdict:
+        """The verdict; "not run" where a figure is missing."""
+        if any(name not in figures for name in self.figures):
+            return NOT_RUN
+        value = self.value(figures)
+        if value is None:
+            return NOT_CONFIRMED
+        if same_scale and self.low <= value <= self.high:
+            return CONFIRMED
+        low, high = self.direction or (self.low, self.high)
+        return IN_DIRECTION if low <= value <= high else NOT_CONFIRMED
+
+
+def rule(kind: str, figure: str, over: str, first: str, second: str) -> Rule:
+    """The rule of a line; see the module's words."""
+    if kind == "within":
+        low = ABOVE_ZERO if first == "above 0" else float(first or -math.inf)
+        return Rule(figure, low, float(second or math.inf), over)
+    if kind == "least":
+        return Rule(figure, float(first), over=over, direction=(1.05, math.inf), paper=float(first))
+    tolerance, noise = MARGINS[kind]
+    paper = float(first) / float(second)
+    sides = {1: (noise, math.inf), -1: (0.0, 1.0 / noise), 0: None}
+    direction = sides[(paper > 1) - (paper < 1)]
+    return Rule(
+        figure, paper / tolerance, paper * tolerance, over, direction, float(first), paper
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A number or statement of the paper.
+
+    Args:
+        name: where it stands, and what it is of: "table1/linear/images-per-second".
+        where: the place in words.
+        says: the statement, with the paper's numbers.
+        experiments: the names of what measures it, the better one first.
+        rules: decide the verdict, which is the worst of theirs; the first one's figure is shown.
+        unit: of the figure.
+        paper: the paper's number as the report shows it.
+        hardware: what the paper measured on; empty where it does not matter.
+        scale: what keeps a verdict from being more than "in direction": "gpu", "training" or "".
+        note: what a reader has to know beside the number.
+    """
+
+    name: str
+    where: str
+    says: str
+    experiments: tuple[str, ...]
+    rules: tuple[Rule, ...]
+    unit: str = ""
+    paper: str = ""
+    hardware: str = ""
+    scale: str = ""
+    note: str = ""
+
+    @property
+    def rule(self) -> Rule:
+        """The first rule, whose figure is shown."""
+        return self.rules[0]
+
+    def measured_by(self, *measured: Container[str]) -> str | None:
+        """The first of its experiments in the first of the groups that has one."""
+        names = (name for group in measured for name in self.experiments if name in group)
+        return next(names, None)
+
+    def judge(self, figures: Figures, preset: str, device: str) -> Verdict:
+        """The verdict on a measurement of a preset, on "cpu" or "cuda"."""
+        other = {"gpu": device != "cuda", "training": preset != "paper"}.get(self.scale, False)
+        same_scale = preset != "smoke" and not other
+        verdicts = {rule.judge(figures, same_scale=same_scale) for rule in self.rules}
+        return next(verdict for verdict in WORST if verdict in verdicts)
+
+    def fault(self, figures: Figures) -> str:
+        """Why a figure cannot be compared; empty where all can."""
+        return next(filter(None, (rule.fault(figures) for rule in self.rules)), "")
+
+    def compiled(self, figures: Figures) -> float | None:
+        """The rule's ratio with compiled steps of linear attention; None where there is none."""
+        ours = [COMPILED + x[7:] if x.startswith("linear/") else x for x in self.rule.figures]
+        if not self.rule.over or tuple(ours) == self.rule.figures:
+            return None
+        return Rule(ours[0], over=ours[1]).value(figures)
+
+
+def _registry() -> tuple[Claim, ...]:
+    with Path(__file__).with_suffix(".csv").open(encoding="utf-8", newline="") as file:
+        lines = [list(rows) for _, rows in groupby(csv.DictReader(file), lambda row: row["name"])]
+    kept = ("name", "where", "says", "unit", "paper", "hardware", "scale", "note")
+    columns = ("rule", "figure", "over", "first", "second")
+    return tuple(
+        Claim(
+            **{name: rows[0][name] for name in kept},
+            experiments=tuple(rows[0]["experiments"].split()),
+            rules=tuple(rule(*(row[name] for name in columns)) for row in rows),
+        )
+        for rows in lines
+    )
+
+
+CLAIMS = _registry()
+BY_NAME = {claim.name: claim for claim in CLAIMS}
+
+
+def chosen(names: Sequence[str]) -> list[Claim]:
+    """The claims of these names or of places such as "table5" and "table5/mnist"; all for none.
+
+    Raises:
+        ValueError: a name is no claim's, with names that are near to it.
+    """
+    for name in names:
+        if not any(_within(claim, name) for claim in CLAIMS):
+            places = [claim.name.split("/")[0] for claim in CLAIMS]
+            known = dict.fromkeys([*(BY_NAME if "/" in name else ()), *places])
+            wanted = "a claim or its place"
+            raise ValueError(expected("claim", wanted, shown(name), near(name, known)))
+    return [claim for claim in CLAIMS if not names or any(_within(claim, name) for name in names)]
+
+
+def _within(claim: Claim, name: str) -> bool:
+    return claim.name == name or claim.name.startswith(f"{name.rstrip('/')}/")

@@ -1,0 +1,87 @@
+"""The experiments by name: the tables of experiments.toml."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, get_args
+
+from replication.claims import Figures
+from replication.cost import COSTS, MODELS, Cost
+from replication.read import READERS
+
+PresetName = Literal["smoke", "laptop", "paper"]
+PRESETS: tuple[PresetName, ...] = get_args(PresetName)
+DRAW = "apps/pixel_generation/generate.py --run {{out}}/updates/{} {}"
+# By the word that stands for a package in `code`; a file that changes makes measurements stale.
+PACKAGES = {
+    "core": ("packages/linattn-core/src", "packages/linattn-core/native"),
+    "cpu": ("packages/linattn-cpu/src", "packages/linattn-cpu/native",
+            "packages/linattn-cpu/CMakeLists.txt"),
+    "models": ("packages/linattn-models/src",),
+}  # fmt: skip
+# What a run on a GPU depends on beside these. On a CPU no kernel of it runs.
+ON_GPU = (
+    "packages/linattn-cuda/src", "packages/linattn-cuda/native",
+    "packages/linattn-cuda/CMakeLists.txt", "kernels-cuda/include", "kernels-cuda/src",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A way to measure some claims; experiments.toml says what its fields are."""
+
+    name: str
+    shows: str
+    command: str
+    read: str
+    code: tuple[str, ...]
+    smoke: str = ""
+    laptop: str = ""
+    paper: str = ""
+    out: str = "{out}"
+    cost: str = ""
+    attentions: tuple[str, ...] = ()
+    trains: Mapping[str, tuple[str, int, int]] = field(default_factory=dict)
+    pictures: Mapping[str, str] = field(default_factory=dict)
+    beside: tuple[str, ...] = ()
+    same: Mapping[str, str] = field(default_factory=dict)
+    on_cpu: tuple[PresetName, ...] = ()
+    needs: Mapping[str, str] = field(default_factory=dict)
+    missing: str = ""
+    published: str = ""
+    record: str = ""
+
+    def commands(self, preset: PresetName) -> list[str]:
+        """What follows `python`: "{out}" is the run's folder, "{data}" that of data sets."""
+        flags = {"smoke": self.smoke, "laptop": self.laptop, "paper": self.paper}[preset]
+        first = " ".join(filter(None, (self.command, flags, f"--out {self.out}")))
+        drawn = self.pictures.get(preset)
+        return [first, *(DRAW.format(name, drawn) for name in self.attentions if drawn)]
+
+    def figures(self, folder: Path, *beside: Path) -> Figures:
+        """What a run's folder holds; empty where there is none."""
+        return READERS[self.read](folder, *beside)
+
+    def sources(self, device: str) -> list[str]:
+        """Files and folders of this repository that the figures on "cpu" or "cuda" depend on."""
+        parts = [part for word in self.code for part in PACKAGES.get(word, (word,))]
+        return [*parts, *(ON_GPU if device == "cuda" else ())]
+
+    def expected_cost(self, preset: PresetName) -> Cost:
+        """The least that a run should cost."""
+        if self.cost:
+            return COSTS[self.cost](preset == "smoke")
+        model, samples, batch = self.trains[preset]
+        each = (MODELS[model].training(name, samples, batch) for name in self.attentions)
+        return sum(each, Cost())
+
+
+def _registry() -> dict[str, Experiment]:
+    tables = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    return {name: Experiment(name, **table) for name, table in tables.items()}
+
+
+EXPERIMENTS = _registry()
