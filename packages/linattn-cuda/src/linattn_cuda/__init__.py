@@ -5,12 +5,16 @@ tensors where it is the fastest that accepts a call.
 """
 
 from linattn_cuda import _native
+from linattn_cuda.compiling import compile_kernels
 
 __version__ = "0.1.0"
 
-__all__ = ["built_with"]
+__all__ = ["built_with", "compile_kernels"]
 
 
 def built_with() -> str:
-    """The compiler and the architectures of the kernels; empty if built without them."""
+    """The compiler and the architectures of the kernels; empty if built without them.
+
+    "NVRTC" where they are compiled when they are first called.
+    """
     return _native.built_with
