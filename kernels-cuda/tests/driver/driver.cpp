@@ -6,6 +6,7 @@
 #include <map>
 #include <string>
 #include <tuple>
+#include <utility>
 
 #include "linattn/device/normalizer_gradient.cuh"
 #include "linattn/device/scan.cuh"
@@ -32,11 +33,15 @@ struct Function {
 };
 
 // The values of parameters from their addresses, as many bytes each as the kernel's own types have.
+template <class... Parameters, std::size_t... i>
+std::tuple<Parameters...> values_of(void** parameters, std::index_sequence<i...>) {
+    return {*static_cast<Parameters*>(parameters[i])...};
+}
+
 template <class... Parameters>
 Function function_of(const char* name, void (*kernel)(Parameters...)) {
     return {[=](const Grid& grid, void** parameters) {
-        int i = 0;
-        const std::tuple<Parameters...> values{*static_cast<Parameters*>(parameters[i++])...};
+        const auto values = values_of<Parameters...>(parameters, std::index_sequence_for<Parameters...>{});
         const auto launch = [&](const auto&... value) {
             return linattn::launch(name, kernel, grid.x, static_cast<int>(grid.y), static_cast<int>(grid.threads),
                                    static_cast<int>(grid.shared), nullptr, value...);
