@@ -5,11 +5,10 @@ tensors where it is the fastest that accepts a call.
 """
 
 from linattn_cuda import _native
-from linattn_cuda.compiling import compile_kernels
 
 __version__ = "0.1.0"
 
-__all__ = ["built_with", "compile_kernels"]
+__all__ = ["built_with"]
 
 
 def built_with() -> str:
