@@ -1,5 +1,6 @@
 #include "emulation/launch.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <deque>
 #include <memory>
@@ -81,6 +82,12 @@ int refusal(const Launch& launch) {
 
 void set_shared_limit(int bytes) { shared_limit = bytes; }
 void set_order(int seed) { order = seed; }
+
+Status resident(int threads, int shared, int* blocks) {
+    constexpr int registers = 65536, of_a_thread = 256;
+    *blocks = std::min(registers / (of_a_thread * threads), shared_limit / std::max(shared, 1));
+    return {0, nullptr};
+}
 
 Status run(const Launch& launch) {
     const int error = refusal(launch);

@@ -16,6 +16,10 @@ struct Launch {
 
 Status run(const Launch& launch);
 
+// How many blocks a multiprocessor runs side by side: as many as find shared memory and, where threads have nearly the
+// most that they may have, registers.
+Status resident(int threads, int shared, int* blocks);
+
 // The shared memory that a block may ask for, in bytes; asking more is cudaErrorInvalidValue. 232,448 at first, as on
 // an H100.
 void set_shared_limit(int bytes);
@@ -33,6 +37,11 @@ Status launch(const char* name, void (*kernel)(Parameters...), Int grid_x, int g
     const auto thread = [&] { kernel(arguments...); };
     const auto body = [](const void* memory) { (*static_cast<decltype(&thread)>(memory))(); };
     return emulation::run({name, grid_x, grid_y, threads, shared, body, &thread});
+}
+
+template <class... Parameters>
+Status resident(const char* /*name*/, void (*)(Parameters...), int threads, int shared, int* blocks) {
+    return emulation::resident(threads, shared, blocks);
 }
 
 inline Status clear(void* memory, Int bytes, void* /*stream*/) {

@@ -1,6 +1,8 @@
 // Launching the product: which kernel for which widths, and the grid.
 #pragma once
 
+#include <string>
+
 #include "linattn/device/product.cuh"
 #include "linattn/host/launch.h"
 
@@ -33,6 +35,15 @@ bool with_shape(Int width, const Use& use) {
     return true;
 }
 
+// The kernel of a shape by its name.
+template <class Shape>
+const char* product_name() {
+    static const std::string name = "product<ProductShape<" + std::to_string(Shape::parts) + ", " +
+                                    std::to_string(Shape::A) + ", " + std::to_string(Shape::E) + ", " +
+                                    std::to_string(Shape::C) + ">>";
+    return name.c_str();
+}
+
 constexpr int error_invalid_value = 1;  // cudaErrorInvalidValue
 
 template <int parts>
@@ -44,8 +55,19 @@ Status launch_product_of(Product call, void* stream) {
         // Values of width 0 still have normalizers.
         call.slices = call.value.width == 0 ? 1 : static_cast<int>((call.value.width + Shape::E - 1) / Shape::E);
         const Int blocks = call.sequences * call.heads * call.slices;
-        status = LINATTN_LAUNCH("product", product<Shape>, blocks, call.segments, Shape::threads, Shape::shared_bytes,
-                                stream, call);
+        status = LINATTN_LAUNCH(product_name<Shape>(), product<Shape>, blocks, call.segments, Shape::threads,
+                                Shape::shared_bytes, stream, call);
+    });
+    return status;
+}
+
+// How many blocks of the kernel for rows of this width a multiprocessor runs side by side.
+template <int parts>
+Status resident_of(Int width, int* blocks) {
+    Status status = {error_invalid_value, "product"};
+    with_shape<parts>(width, [&](auto shape) {
+        using Shape = decltype(shape);
+        status = LINATTN_RESIDENT(product_name<Shape>(), product<Shape>, Shape::threads, Shape::shared_bytes, blocks);
     });
     return status;
 }
@@ -54,5 +76,8 @@ Status launch_product_of(Product call, void* stream) {
 Status launch_product_1(const Product& call, void* stream);
 Status launch_product_2(const Product& call, void* stream);
 Status launch_product_3(const Product& call, void* stream);
+Status resident_1(Int width, int* blocks);
+Status resident_2(Int width, int* blocks);
+Status resident_3(Int width, int* blocks);
 
 }  // namespace linattn

@@ -1,4 +1,6 @@
-// What a caller needs before a launch: the shared memory of a kernel, and the best schedule.
+// What a caller needs before a launch: the kernels, their shared memory, and the best schedule.
+#include <vector>
+
 #include "product.h"
 
 namespace linattn {
@@ -20,7 +22,27 @@ int bytes_of_widths(Int dim, Int value_dim) {
     return with_shape<parts>(dim, take) && with_shape<parts>(value_dim, take) ? bytes : -1;
 }
 
+template <int parts>
+void add_products(std::vector<const char*>& names) {
+    for (const Int width : {32, 64, 128, 256}) {
+        with_shape<parts>(width, [&](auto shape) { names.push_back(product_name<decltype(shape)>()); });
+    }
+}
+
+std::vector<const char*> all_names() {
+    std::vector<const char*> names = {"normalizer_gradient", "scan", "step_heads"};
+    add_products<1>(names);
+    add_products<2>(names);
+    add_products<3>(names);
+    return names;
+}
+
 }  // namespace
+
+const char* kernel_name(int index) {
+    static const std::vector<const char*> names = all_names();
+    return index >= 0 && index < static_cast<int>(names.size()) ? names[index] : nullptr;
+}
 
 int shared_bytes(int dim, int value_dim, Dtype query_dtype, Dtype value_dtype, Precision precision) {
     switch (parts_of(query_dtype, value_dtype, precision)) {
@@ -30,11 +52,19 @@ int shared_bytes(int dim, int value_dim, Dtype query_dtype, Dtype value_dtype, P
     }
 }
 
+Status resident_blocks(Int width, Dtype query_dtype, Dtype value_dtype, Precision precision, int* blocks) {
+    switch (parts_of(query_dtype, value_dtype, precision)) {
+        case 1: return resident_1(width, blocks);
+        case 2: return resident_2(width, blocks);
+        default: return resident_3(width, blocks);
+    }
+}
+
 Schedule best_schedule(const Extent& extent) {
     constexpr Int slice = 64, shortest = 4 * segment_grain;
     const Int blocks = extent.heads * (extent.value_dim > slice ? (extent.value_dim + slice - 1) / slice : 1);
     // With nearly as many blocks as run in parallel, cutting only costs a second reading of the keys.
-    const Int wave = 2 * Int(extent.multiprocessors);
+    const Int wave = extent.side_by_side;
     if (blocks == 0 || 2 * blocks >= wave) return {1, false};
     // A segment of fewer chunks would cost more in states than it gains.
     const Int most = extent.length / shortest;

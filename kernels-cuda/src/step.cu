@@ -20,7 +20,7 @@ Status step(const Step& call) {
     const Int heads = call.batch * call.heads;
     if (heads == 0) return {0, nullptr};
     const int shared = static_cast<int>(step_shared_bytes(call.dim));
-    return LINATTN_LAUNCH("step", step_heads, (heads + step_warps - 1) / step_warps, 1, step_threads, shared,
+    return LINATTN_LAUNCH("step_heads", step_heads, (heads + step_warps - 1) / step_warps, 1, step_threads, shared,
                           call.stream, call, reads_vectors(call));
 }
 

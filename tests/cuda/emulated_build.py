@@ -1,4 +1,7 @@
-"""Builds the module `_emulated`: the kernels' own source, compiled for the CPU."""
+"""Builds the kernels' own source for the CPU: the module `_emulated`, and a stand-in driver.
+
+Also the module that a machine without nvcc builds, which launches kernels by the driver.
+"""
 
 from __future__ import annotations
 
@@ -26,15 +29,33 @@ PATH = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH",
 @functools.cache
 def emulated_module() -> ModuleType:
     """The module, built if its sources have changed; skips the test where nothing can build it."""
+    return _module("_emulated", _built("emulated", "LINATTN_EMULATED=ON", "_emulated"))
+
+
+@functools.cache
+def driver_module() -> ModuleType:
+    """The module without kernels, which launches them by the stand-in for the CUDA driver."""
+    module = _module("_native", _built("driver", "LINATTN_CUDA=NVRTC", "_native"))
+    folder = _built("emulated", "LINATTN_EMULATED=ON", "emulated_driver")
+    module.use_library(str(folder / "kernels" / "libemulated_driver.so"))
+    return module
+
+
+def _built(name: str, option: str, target: str) -> Path:
+    """The folder in which a target was built."""
     programs = [program("cmake"), program("ninja"), _compiler()]
     # A folder for each set of tools: CMake keeps their paths, and ninja builds what has changed.
     tools = "\n".join([sys.executable, *programs])
-    folder = ROOT / "build" / f"emulated-{hashlib.sha256(tools.encode()).hexdigest()[:12]}"
+    folder = ROOT / "build" / f"{name}-{hashlib.sha256(tools.encode()).hexdigest()[:12]}"
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder / "lock"):
-        _build(folder, *programs)
-    (file,) = folder.glob("_emulated*.so")
-    spec = importlib.util.spec_from_file_location("_emulated", file)
+        _build(folder, option, target, *programs)
+    return folder
+
+
+def _module(name: str, folder: Path) -> ModuleType:
+    (file,) = folder.glob(f"{name}*.so")
+    spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -54,15 +75,15 @@ def _compiler() -> str:
     pytest.skip("a C++ compiler is needed to build the emulation")
 
 
-def _build(folder: Path, cmake: str, ninja: str, compiler: str) -> None:
+def _build(folder: Path, option: str, target: str, cmake: str, ninja: str, compiler: str) -> None:
     pybind11 = pytest.importorskip("pybind11", reason="pybind11 is needed to build the emulation")
     _run(
         cmake, "-G", "Ninja", "-S", str(SOURCE), "-B", str(folder),
-        "-D", "LINATTN_EMULATED=ON", "-D", f"CMAKE_MAKE_PROGRAM={ninja}",
+        "-D", option, "-D", f"CMAKE_MAKE_PROGRAM={ninja}",
         "-D", f"CMAKE_CXX_COMPILER={compiler}", "-D", f"Python_EXECUTABLE={sys.executable}",
         "-D", f"pybind11_DIR={pybind11.get_cmake_dir()}",
     )  # fmt: skip
-    _run(cmake, "--build", str(folder))
+    _run(cmake, "--build", str(folder), "--target", target)
 
 
 def _run(*command: str) -> None:

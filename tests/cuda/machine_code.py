@@ -1,15 +1,17 @@
-"""The CUDA module that was built, and what stands in it; needs no GPU."""
+"""Machine code, of the CUDA module that was built and of files; needs no GPU."""
 
 from __future__ import annotations
 
 import functools
 import os
+import re
 import shutil
 import subprocess
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import NamedTuple
 
 import pytest
 
@@ -19,10 +21,46 @@ from linattn_cuda.device import Code
 
 @functools.cache
 def cuda_module() -> ModuleType:
-    """The installed module; skips the test where it was built without kernels."""
-    if not native.built_with:
+    """The installed module; skips the test where nvcc compiled no kernels into it."""
+    if not native.built_with.startswith("nvcc"):
         pytest.skip("linattn-cuda was built without nvcc")
     return native
+
+
+class Kernel(NamedTuple):
+    """What a compiler made of a kernel.
+
+    Attributes:
+        products: instructions on tensor cores.
+        registers: of a thread.
+        spilled: bytes of a thread on its stack and in local memory.
+    """
+
+    products: int
+    registers: int
+    spilled: int
+
+
+_FUNCTION = re.compile(r"Function\s*:?\s*(\w+)")
+_USED = re.compile(r"REG:(\d+) STACK:(\d+) .*LOCAL:(\d+)")
+
+
+def kernels_of(file: Path | str, *options: str) -> dict[str, Kernel]:
+    """Those of a file of machine code of one architecture, by their names in it."""
+    products: dict[str, int] = {}
+    for line in dump("-sass", *options, file=file):
+        if named := _FUNCTION.search(line):
+            products[name := named[1]] = 0
+        elif "HMMA" in line:
+            products[name] += 1
+    found = {}
+    for line in dump("-res-usage", *options, file=file):
+        if named := _FUNCTION.search(line):
+            name = named[1]
+        elif used := _USED.search(line):
+            registers, stack, local = map(int, used.groups())
+            found[name] = Kernel(products[name], registers, stack + local)
+    return found
 
 
 def architectures() -> list[str]:
@@ -30,9 +68,9 @@ def architectures() -> list[str]:
     return Code.read(cuda_module().built_with).machine
 
 
-def dump(*options: str) -> Iterator[str]:
-    """What cuobjdump prints of the module, line by line."""
-    command = [_cuobjdump(), *options, str(cuda_module().__file__)]
+def dump(*options: str, file: Path | str | None = None) -> Iterator[str]:
+    """What cuobjdump prints of a file, or of the module, line by line."""
+    command = [_cuobjdump(), *options, str(file or cuda_module().__file__)]
     environment = {**os.environ, "PATH": os.pathsep.join((*_folders(), os.environ["PATH"]))}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as running:
         assert running.stdout is not None

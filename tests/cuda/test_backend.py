@@ -13,7 +13,7 @@ import torch
 from linattn_core import LinearAttentionState, backends, explain, linear_attention_step
 from linattn_core.calls import AttentionCall, StepCall
 from linattn_core.registry import installed
-from linattn_cuda import backend, device
+from linattn_cuda import backend, compiling, device, nvrtc
 from linattn_cuda.backend import CudaBackend
 from linattn_cuda.device import Gpu
 from tests.cuda.emulated import H100, WALKING, EmulatedBackend
@@ -52,7 +52,8 @@ def test_without_a_gpu_it_says_why_and_others_run() -> None:
 @pytest.mark.parametrize(
     ("built_with", "torch_built", "says"),
     [
-        ("", True, "was built without its CUDA kernels.*install the CUDA toolkit.*LINATTN_CUDA=ON"),
+        ("", True, "was built without its CUDA kernels.*LINATTN_CUDA=NVRTC, or .*LINATTN_CUDA=ON"),
+        ("NVRTC", True, "compiled by NVRTC .* libnvrtc was not found; run `python -m pip install "),
         ("nvcc", False, "torch .* was built without CUDA.*install a torch that is built for CUDA"),
         ("nvcc", True, "torch finds no GPU, or no driver for it; see whether `nvidia-smi` lists"),
     ],
@@ -61,6 +62,7 @@ def test_what_is_missing_is_said(
     built_with: str, torch_built: bool, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(device, "_native", SimpleNamespace(built_with=built_with))
+    monkeypatch.setattr(nvrtc, "_library", lambda: None)
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: torch_built)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(device, "unbuilt", device.unbuilt.__wrapped__)
@@ -186,6 +188,34 @@ def test_gpus_that_nothing_was_built_for_are_refused(
     reason = device.without_code(H100._replace(capability=capability), built_with)
     assert (reason is None) == runs
     assert reason is None or "build linattn-cuda with CUDAARCHS=native there" in reason
+
+
+def test_gpus_that_nvrtc_does_not_know_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvrtc, "version", lambda: "12.4")
+    monkeypatch.setattr(nvrtc, "architectures", lambda: ("sm_80", "sm_90"))
+
+    assert device.without_code(H100, device.NVRTC) is None
+    assert device.without_code(H100._replace(capability=(12, 0)), device.NVRTC) == (
+        "an emulated H100 has compute capability 12.0 and NVRTC 12.4 compiles for sm_80, sm_90; "
+        "install another nvidia-cuda-nvrtc."
+    )
+
+
+def test_it_says_which_compiler_its_kernels_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[object] = []
+    module = SimpleNamespace(built_with="NVRTC", set_compiler=given.append)
+    monkeypatch.setattr(backend, "_native", module)
+    monkeypatch.setenv("LINATTN_CACHE", "/kernels")
+    monkeypatch.setattr(nvrtc, "missing", lambda: None)
+    monkeypatch.setattr(nvrtc, "version", lambda: "13.0")
+
+    assert CudaBackend().description == (
+        "CUDA kernels compiled by NVRTC 13.0 when they are first called, into /kernels"
+    )
+    assert given == [compiling.compiled]
+    module.built_with = "nvcc 13.0.88 for sm 90"
+    assert CudaBackend().description == "CUDA kernels by nvcc 13.0.88 for sm 90"
+    assert len(given) == 1
 
 
 @pytest.mark.parametrize(

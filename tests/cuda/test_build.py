@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -41,13 +42,38 @@ def test_on_without_nvcc_says_what_to_install(tmp_path: Path, no_nvcc: str) -> N
     told = " ".join(ended.stderr.split())
     assert "LINATTN_CUDA=ON needs nvcc of CUDA 12.8 or later, and none was found" in told
     assert "install the CUDA toolkit and put its folder bin into PATH" in told
+    assert "with LINATTN_CUDA=NVRTC the kernels are compiled when they are first called" in told
 
 
-def test_auto_without_nvcc_builds_without_kernels(tmp_path: Path, no_nvcc: str) -> None:
+def built_with(folder: Path) -> str:
+    """What the module will say of itself."""
+    (found,) = set(
+        re.findall(r'LINATTN_BUILT_WITH=\\"(.*?)\\"', (folder / "build.ninja").read_text())
+    )
+    return str(found)
+
+
+def test_auto_without_nvcc_leaves_the_kernels_to_nvrtc(tmp_path: Path, no_nvcc: str) -> None:
     ended = configure(tmp_path, CUDACXX=no_nvcc)
 
     assert ended.returncode == 0, ended.stderr
-    assert "linattn-cuda is built without its CUDA kernels" in " ".join(ended.stderr.split())
+    told = " ".join(ended.stderr.split())
+    assert "its CUDA kernels will be compiled by NVRTC when they are first called" in told
+    assert built_with(tmp_path) == "NVRTC"
+
+
+def test_nvrtc_looks_for_no_nvcc(tmp_path: Path) -> None:
+    ended = configure(tmp_path, "-D", "LINATTN_CUDA=NVRTC")
+
+    assert ended.returncode == 0 and "nvcc" not in ended.stderr
+    assert built_with(tmp_path) == "NVRTC"
+
+
+def test_off_builds_without_kernels(tmp_path: Path) -> None:
+    ended = configure(tmp_path, "-D", "LINATTN_CUDA=OFF")
+
+    assert ended.returncode == 0, ended.stderr
+    assert built_with(tmp_path) == ""
     assert "register_attention" not in (tmp_path / "build.ninja").read_text()
 
 
@@ -55,7 +81,7 @@ def test_another_word_is_refused(tmp_path: Path) -> None:
     ended = configure(tmp_path, "-D", "LINATTN_CUDA=maybe")
 
     assert ended.returncode != 0
-    assert 'LINATTN_CUDA: expected AUTO, ON or OFF, got "maybe"' in ended.stderr
+    assert 'LINATTN_CUDA: expected AUTO, ON, NVRTC or OFF, got "maybe"' in ended.stderr
 
 
 def fake_nvcc(folder: Path, says: str) -> str:
@@ -75,7 +101,7 @@ def test_an_old_nvcc_is_named_with_its_version(tmp_path: Path) -> None:
     assert on.returncode != 0
     assert "is of CUDA 12.0; install a newer CUDA toolkit, or name what this one" in told
     assert auto.returncode == 0, auto.stderr
-    assert "register_attention" not in (tmp_path / "auto" / "build.ninja").read_text()
+    assert built_with(tmp_path / "auto") == "NVRTC"
 
 
 def test_an_nvcc_that_compiles_nothing_is_not_called_absent(tmp_path: Path) -> None:

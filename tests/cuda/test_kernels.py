@@ -83,14 +83,29 @@ def test_segments_give_what_walking_gives(
 def test_the_schedule_is_chosen_by_shape() -> None:
     """Few heads fill a GPU only in pieces, many fill it anyway; between them a relay does."""
     best = named(CUT).native.best_schedule
-    multiprocessors = 132
-    few, some, many = (best(heads, 65_536, 64, 64, True, multiprocessors) for heads in (8, 64, 600))
+    side_by_side = 264
+    few, some, many = (best(heads, 65_536, 64, 64, True, side_by_side) for heads in (8, 64, 600))
     assert few[0] > 1 and not few[1]
     assert some[0] > 1 and some[1]
     assert many == (1, False)
-    assert not best(64, 65_536, 64, 64, False, multiprocessors)[1]
-    assert not best(64, 65_536, 256, 64, True, multiprocessors)[1]
-    assert best(1, 64, 64, 64, True, multiprocessors) == (1, False)
+    assert not best(64, 65_536, 64, 64, False, side_by_side)[1]
+    assert not best(64, 65_536, 256, 64, True, side_by_side)[1]
+    assert best(1, 64, 64, 64, True, side_by_side) == (1, False)
+
+
+@pytest.mark.parametrize(("shared_limit", "resident"), [(232_448, 2), (101_376, 1)])
+def test_the_schedule_depends_on_how_many_blocks_fit(
+    shared_limit: int, resident: int, emulation: ModuleType
+) -> None:
+    """A hundred blocks are a wave of their own where a multiprocessor has room for one alone."""
+    x = torch.zeros(1, 100, 1, 64, dtype=torch.bfloat16).expand(1, 100, 65_536, 64)
+    emulation.set_shared_limit(shared_limit)
+    try:
+        chosen = EmulatedBackend()._best_schedule(AttentionCall(x, x, x, True))
+    finally:
+        emulation.set_shared_limit(232_448)
+
+    assert chosen == ((128, True) if resident == 2 else (1, False))
 
 
 @pytest.mark.parametrize("backend", NAMES)

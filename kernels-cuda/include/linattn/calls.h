@@ -93,6 +93,9 @@ struct Status {
     const char* kernel;
 };
 
+// The kernels by number, each by its name as code in namespace linattn would write it; null past the last.
+const char* kernel_name(int index);
+
 // Bytes of scratch that a call needs with its schedule, its pointers not yet filled in.
 Int workspace_bytes(const AttentionForward& call);
 Int workspace_bytes(const AttentionBackward& call);
@@ -104,11 +107,15 @@ int shared_bytes(int dim, int value_dim, Dtype query_dtype, Dtype value_dtype, P
 // The same for a decoding step, which takes features of any width that fit.
 Int step_shared_bytes(Int dim);
 
-// What a schedule is chosen by: heads of all sequences, the length of a sequence, widths, and the GPU.
+// How many blocks of the kernel for rows of this width a multiprocessor of the current GPU runs side by side.
+Status resident_blocks(Int width, Dtype query_dtype, Dtype value_dtype, Precision precision, int* blocks);
+
+// What a schedule is chosen by: heads of all sequences, the length of a sequence, widths, and how many blocks the GPU
+// runs side by side.
 struct Extent {
     Int heads, length, dim, value_dim;
     bool causal;
-    int multiprocessors;
+    Int side_by_side;
 };
 Schedule best_schedule(const Extent& extent);
 

@@ -2,7 +2,9 @@
 
 #include <stdexcept>
 
-#ifndef LINATTN_EMULATED
+#if defined(LINATTN_DRIVER)
+#include "driver/api.hpp"
+#elif !defined(LINATTN_EMULATED)
 #include <cuda_runtime_api.h>
 #endif
 
@@ -10,11 +12,14 @@ namespace linattn {
 
 namespace {
 
-#ifdef LINATTN_EMULATED
+#if defined(LINATTN_EMULATED)
 std::string described(int error) { return "error " + std::to_string(error) + " of the emulation"; }
+#elif defined(LINATTN_DRIVER)
+using driver::described;
 #else
 std::string described(int error) {
     const auto code = static_cast<cudaError_t>(error);
+    (void)cudaGetLastError();  // off the record, or the next launch would be told of it
     return std::string(cudaGetErrorName(code)) + " (" + std::to_string(error) + "): " + cudaGetErrorString(code);
 }
 #endif
@@ -23,9 +28,6 @@ std::string described(int error) {
 
 void expect_success(const std::string& what, int error) {
     if (error == 0) return;
-#ifndef LINATTN_EMULATED
-    (void)cudaGetLastError();  // off the record, or the next launch would be told of it
-#endif
     throw std::runtime_error(what + " failed: " + described(error) + ".");
 }
 

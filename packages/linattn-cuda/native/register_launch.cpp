@@ -3,13 +3,18 @@
 #include <pybind11/stl.h>
 
 #include <array>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "launch_error.hpp"
 #include "linattn/calls.h"
 
-#ifdef LINATTN_EMULATED
+#if defined(LINATTN_EMULATED)
 #include "emulation/launch.hpp"
+#elif defined(LINATTN_DRIVER)
+#include "driver/api.hpp"
+#include "driver/launch.hpp"
 #else
 #include <cuda_runtime_api.h>
 #endif
@@ -20,36 +25,84 @@ namespace linattn {
 
 namespace {
 
-std::pair<int, bool> best_schedule_of(Int heads, Int length, Int dim, Int value_dim, bool causal, int multiprocessors) {
-    const Schedule best = best_schedule({heads, length, dim, value_dim, causal, multiprocessors});
+std::pair<int, bool> best_schedule_of(Int heads, Int length, Int dim, Int value_dim, bool causal, Int side_by_side) {
+    const Schedule best = best_schedule({heads, length, dim, value_dim, causal, side_by_side});
     return {best.segments, best.relay};
 }
+
+int resident_blocks_of(Int width, Dtype query_dtype, Dtype value_dtype, Precision precision) {
+    int blocks = 0;
+    const Status status = resident_blocks(width, query_dtype, value_dtype, precision, &blocks);
+    expect_success("the question how many blocks run side by side", status.error);
+    return blocks;
+}
+
+std::vector<std::string> kernel_names() {
+    std::vector<std::string> names;
+    for (int i = 0; kernel_name(i) != nullptr; ++i) names.emplace_back(kernel_name(i));
+    return names;
+}
+
+#if defined(LINATTN_DRIVER)
+int attribute_of(int* value, int attribute, int index) {
+    int device = 0;
+    if (const int error = driver::api().cuDeviceGet(&device, index)) return error;
+    return driver::api().cuDeviceGetAttribute(value, attribute, device);
+}
+
+int make_current_device(int index) { return driver::make_current(index); }
+
+// Takes a function from a kernel's name and an architecture to (code, the kernel's name in it), as bytes and str.
+void set_compiler(py::function compile) {
+    // Never given back: launches may come while Python ends.
+    const py::handle kept = compile.release();
+    driver::set_compiler([kept](const std::string& kernel, const std::string& architecture) {
+        const py::gil_scoped_acquire locked;
+        auto [code, symbol] = kept(kernel, architecture).cast<std::pair<std::string, std::string>>();
+        return driver::Image{std::move(code), std::move(symbol)};
+    });
+}
+#elif !defined(LINATTN_EMULATED)
+int attribute_of(int* value, int attribute, int index) {
+    return cudaDeviceGetAttribute(value, static_cast<cudaDeviceAttr>(attribute), index);
+}
+
+int make_current_device(int index) { return cudaSetDevice(index); }
+#endif
 
 #ifndef LINATTN_EMULATED
 // Of a GPU: major and minor capability, multiprocessors, the most bytes of shared memory that a block may ask for.
 std::array<int, 4> device_attributes(int index) {
-    constexpr std::array<cudaDeviceAttr, 4> asked = {cudaDevAttrComputeCapabilityMajor,
-                                                     cudaDevAttrComputeCapabilityMinor, cudaDevAttrMultiProcessorCount,
-                                                     cudaDevAttrMaxSharedMemoryPerBlockOptin};
+    constexpr std::array<int, 4> asked = {75, 76, 16, 97};  // the numbers of these in the driver and in the runtime
     std::array<int, 4> values{};
     for (int i = 0; i < 4; ++i) {
-        expect_success("the question for a GPU's attributes", cudaDeviceGetAttribute(&values[i], asked[i], index));
+        expect_success("the question for a GPU's attributes", attribute_of(&values[i], asked[i], index));
     }
     return values;
 }
+
+void make_current(int index) { expect_success("the change of this thread's GPU", make_current_device(index)); }
 #endif
 
 }  // namespace
 
 void register_launch(py::module_& module) {
+    module.def("kernel_names", &kernel_names);
     module.def("shared_bytes", &shared_bytes);
     module.def("step_shared_bytes", &step_shared_bytes);
+    // Without Python's lock, as they may wait for a thread that compiles, which needs it.
+    module.def("resident_blocks", &resident_blocks_of, py::call_guard<py::gil_scoped_release>());
     module.def("best_schedule", &best_schedule_of);
 #ifdef LINATTN_EMULATED
     module.def("set_shared_limit", &emulation::set_shared_limit);
     module.def("set_order", &emulation::set_order);
 #else
     module.def("device_attributes", &device_attributes);
+    module.def("make_current", &make_current, py::call_guard<py::gil_scoped_release>());
+#endif
+#ifdef LINATTN_DRIVER
+    module.def("use_library", &driver::use_library);
+    module.def("set_compiler", &set_compiler);
 #endif
 }
 

@@ -11,14 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from linattn_cuda.prototypes import LADDER, Rung, compiler
+from linattn_cuda import nvrtc
+from linattn_cuda.prototypes import LADDER, Rung
 from linattn_cuda.prototypes.problem import DTYPES
 
-cupy_cuda = pytest.importorskip("cupy.cuda", reason="CuPy is not installed")
-try:
-    cupy_cuda.nvrtc.getVersion()
-except Exception as error:  # noqa: BLE001 - whatever a missing library raises
-    pytest.skip(f"CuPy finds no NVRTC: {error}", allow_module_level=True)
+if nvrtc.missing():
+    pytest.skip(str(nvrtc.missing()), allow_module_level=True)
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_120")
 
@@ -77,10 +75,3 @@ def test_every_dtype_and_the_widest_head(rung: Rung, dtype: torch.dtype) -> None
 def test_an_architecture_that_is_none() -> None:
     with pytest.raises(RuntimeError, match=r"NVRTC did not compile .*chunked.cu for sm_1"):
         LADDER["chunked"].compile("sm_1")
-
-
-def test_headers_that_are_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(compiler, "__file__", str(tmp_path / "a/b/c/linattn_cuda/prototypes/x.py"))
-
-    with pytest.raises(RuntimeError, match=r"The device headers were expected in .* in neither"):
-        compiler.headers.__wrapped__()

@@ -1,11 +1,14 @@
-// Starting a kernel, on a GPU or in the emulation: LINATTN_LAUNCH(kernel, grid_x, grid_y, threads, shared bytes, stream,
-// arguments...) is a Status that names the kernel and the CUDA error, if any.
+// Starting a kernel, on a GPU or in the emulation: LINATTN_LAUNCH(name, kernel, grid_x, grid_y, threads, shared bytes,
+// stream, arguments...) is a Status that names the kernel and the CUDA error, if any. The name is the kernel's own, as
+// code in namespace linattn would write it: a compiler may be asked for it.
 #pragma once
 
 #include "linattn/calls.h"
 
-#ifdef LINATTN_EMULATED
+#if defined(LINATTN_EMULATED)
 #include "emulation/launch.hpp"
+#elif defined(LINATTN_DRIVER)
+#include "driver/launch.hpp"
 #else
 #include <cuda_runtime.h>
 
@@ -20,15 +23,27 @@ inline Status status_of(cudaError_t error, const char* what) {
 
 constexpr int shared_without_asking = 48 * 1024;
 
+template <class... Parameters>
+Status allow_shared(const char* name, void (*kernel)(Parameters...), int shared) {
+    if (shared <= shared_without_asking) return {0, nullptr};
+    // The request is of the kernel and not of the stream, so that the launch may be captured.
+    return status_of(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared), name);
+}
+
+// How many blocks a multiprocessor runs side by side.
+template <class... Parameters>
+Status resident(const char* name, void (*kernel)(Parameters...), int threads, int shared, int* blocks) {
+    const Status status = allow_shared(name, kernel, shared);
+    if (status.error != 0) return status;
+    return status_of(cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, kernel, threads, shared), name);
+}
+
 template <class... Parameters, class... Arguments>
 Status launch(const char* name, void (*kernel)(Parameters...), Int grid_x, int grid_y, int threads, int shared,
               void* stream, const Arguments&... arguments) {
     if (grid_x > 0x7fffffffLL || grid_y > 0xffff) return {static_cast<int>(cudaErrorInvalidConfiguration), name};
-    if (shared > shared_without_asking) {
-        // The request is of the kernel and not of the stream, so that the launch may be captured.
-        const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
-        if (error != cudaSuccess) return status_of(error, name);
-    }
+    const Status status = allow_shared(name, kernel, shared);
+    if (status.error != 0) return status;
     const dim3 grid(static_cast<unsigned>(grid_x), static_cast<unsigned>(grid_y));
     kernel<<<grid, threads, shared, static_cast<cudaStream_t>(stream)>>>(arguments...);
     return status_of(cudaPeekAtLastError(), name);
@@ -43,5 +58,16 @@ inline Status clear(void* memory, Int bytes, void* stream) {
 }  // namespace linattn
 #endif
 
+// Kernels that this compiler does not compile have types and no addresses.
+#ifdef LINATTN_DRIVER
+#define LINATTN_KERNEL_TO_LAUNCH(kernel) static_cast<decltype(&kernel)>(nullptr)
+#else
+#define LINATTN_KERNEL_TO_LAUNCH(kernel) kernel
+#endif
+
 #define LINATTN_LAUNCH(name, kernel, grid_x, grid_y, threads, shared, stream, ...) \
-    ::linattn::launch(name, kernel, grid_x, grid_y, threads, shared, stream, __VA_ARGS__)
+    ::linattn::launch(name, LINATTN_KERNEL_TO_LAUNCH(kernel), grid_x, grid_y, threads, shared, stream, __VA_ARGS__)
+
+// How many blocks of a kernel a multiprocessor runs side by side: a Status, and the number in `blocks`.
+#define LINATTN_RESIDENT(name, kernel, threads, shared, blocks) \
+    ::linattn::resident(name, LINATTN_KERNEL_TO_LAUNCH(kernel), threads, shared, blocks)

@@ -12,5 +12,8 @@ __all__ = ["built_with"]
 
 
 def built_with() -> str:
-    """The compiler and the architectures of the kernels; empty if built without them."""
+    """The compiler and the architectures of the kernels; empty if built without them.
+
+    "NVRTC" where they are compiled when they are first called.
+    """
     return _native.built_with

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 import torch
 
-from linattn_cuda import _native
-from linattn_cuda.device import Gpu, gpu_at, unbuilt, unusable, without_code
+from linattn_cuda import _native, compiling, nvrtc
+from linattn_cuda.device import NVRTC, Gpu, gpu_at, unbuilt, unusable, without_code
 from linattn_cuda.kernel_backend import KernelBackend
 
 
@@ -18,9 +18,16 @@ class CudaBackend(KernelBackend):
     name = "cuda"
     speed = 20
 
+    def __init__(self) -> None:
+        if _native.built_with == NVRTC:
+            _native.set_compiler(compiling.compiled)
+
     @property
     def description(self) -> str:
-        """What the kernels were built with."""
+        """What the kernels were built with, or are when they are first called."""
+        if _native.built_with == NVRTC and nvrtc.missing() is None:
+            where = f"by NVRTC {nvrtc.version()} when they are first called"
+            return f"CUDA kernels compiled {where}, into {compiling.cache_folder()}"
         return f"CUDA kernels by {_native.built_with}" if _native.built_with else "no CUDA kernels"
 
     def unusable(self) -> str | None:
@@ -44,4 +51,6 @@ class CudaBackend(KernelBackend):
     def launching(self, device: torch.device) -> Iterator[int]:
         """The caller's stream on that GPU."""
         with torch.cuda.device(device):
+            # torch leaves a thread alone that has not used CUDA before, as is right for GPU 0.
+            _native.make_current(torch.cuda.current_device())
             yield torch.cuda.current_stream(device).cuda_stream

@@ -8,8 +8,10 @@ from typing import NamedTuple
 
 import torch
 
-from linattn_cuda import _native
+from linattn_cuda import _native, nvrtc
 
+# What a module holds whose kernels are compiled when they are first called.
+NVRTC = "NVRTC"
 # The first whose tensor cores the kernels know, and the first that CUDA 13 compiles for.
 OLDEST_CAPABILITY = (7, 5)
 
@@ -20,7 +22,7 @@ class Gpu(NamedTuple):
     Attributes:
         name: for people.
         capability: major and minor version.
-        multiprocessors: how many blocks run side by side, at least.
+        multiprocessors: how many it has.
         shared_bytes: shared memory that a block may ask for.
     """
 
@@ -38,10 +40,11 @@ def unbuilt() -> str | None:
     """
     if not _native.built_with:
         return (
-            "linattn-cuda was built without its CUDA kernels: no working nvcc was found, or "
-            "LINATTN_CUDA was OFF; install the CUDA toolkit and build linattn-cuda again with "
-            "LINATTN_CUDA=ON, which says what is missing."
+            "linattn-cuda was built without its CUDA kernels, as LINATTN_CUDA was OFF; build it "
+            "again with LINATTN_CUDA=NVRTC, or with LINATTN_CUDA=ON where there is an nvcc."
         )
+    if _native.built_with == NVRTC and (reason := nvrtc.missing()):
+        return reason
     if not torch.backends.cuda.is_built():
         return (
             f"torch {torch.__version__} was built without CUDA and has no tensors on a GPU; "
@@ -115,10 +118,22 @@ def _runs_machine_code(architecture: str, capability: tuple[int, int]) -> bool:
 
 
 def without_code(gpu: Gpu, built_with: str) -> str | None:
-    """Why the module holds nothing that the GPU can run; None if it does."""
+    """Why there is no code that the GPU can run; None if there is, or NVRTC can make it."""
+    if built_with == NVRTC:
+        return _without_compiler(gpu)
     if Code.read(built_with).runs_on(gpu.capability):
         return None
     return (
         f"{gpu.name} has compute capability {gpu.capability[0]}.{gpu.capability[1]} and the "
         f"kernels were built by {built_with}; build linattn-cuda with CUDAARCHS=native there."
+    )
+
+
+def _without_compiler(gpu: Gpu) -> str | None:
+    major, minor = gpu.capability
+    if f"sm_{major}{minor}" in nvrtc.architectures():
+        return None
+    return (
+        f"{gpu.name} has compute capability {major}.{minor} and NVRTC {nvrtc.version()} compiles "
+        f"for {', '.join(nvrtc.architectures())}; install another nvidia-cuda-nvrtc."
     )

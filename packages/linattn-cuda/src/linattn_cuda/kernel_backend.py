@@ -129,14 +129,14 @@ class KernelBackend(ABC):
         out = value.new_empty(*query.shape[:3], value.shape[3])
         normalizer = value.new_empty(query.shape[:3], dtype=torch.float32)
         state = new_state(call, torch.float32)
-        fields = self._attention_fields(call)
-        fields["initial"] = addresses(call.initial_state)
-        fields["last"] = addresses(state)
-        fields["out"] = out.data_ptr()
-        fields["normalizer"] = normalizer.data_ptr()
-        workspace = _workspace(self.native.forward_workspace(fields), value)
-        fields["workspace"] = address(workspace)
         with self.launching(value.device) as stream:
+            fields = self._attention_fields(call)
+            fields["initial"] = addresses(call.initial_state)
+            fields["last"] = addresses(state)
+            fields["out"] = out.data_ptr()
+            fields["normalizer"] = normalizer.data_ptr()
+            workspace = _workspace(self.native.forward_workspace(fields), value)
+            fields["workspace"] = address(workspace)
             fields["stream"] = stream
             self.native.attention_forward(fields)
         return Output(out, normalizer, state)
@@ -153,19 +153,19 @@ class KernelBackend(ABC):
         out, normalizer = output.out.contiguous(), output.normalizer.contiguous()
         state = call.initial_state if call.is_causal else contiguous(output.state)
         gradients = new_gradients(call)
-        fields = self._attention_fields(call)
-        fields["grad_out"] = strided(grad_out)
-        fields["grad_last"] = addresses(grad_state)
-        fields["state"] = addresses(state)
-        fields["out"] = out.data_ptr()
-        fields["normalizer"] = normalizer.data_ptr()
-        fields["grad_query"] = gradients.query.data_ptr()
-        fields["grad_key"] = gradients.key.data_ptr()
-        fields["grad_value"] = gradients.value.data_ptr()
-        fields["grad_initial"] = addresses(gradients.initial_state)
-        workspace = _workspace(self.native.backward_workspace(fields), call.value)
-        fields["workspace"] = address(workspace)
         with self.launching(call.device) as stream:
+            fields = self._attention_fields(call)
+            fields["grad_out"] = strided(grad_out)
+            fields["grad_last"] = addresses(grad_state)
+            fields["state"] = addresses(state)
+            fields["out"] = out.data_ptr()
+            fields["normalizer"] = normalizer.data_ptr()
+            fields["grad_query"] = gradients.query.data_ptr()
+            fields["grad_key"] = gradients.key.data_ptr()
+            fields["grad_value"] = gradients.value.data_ptr()
+            fields["grad_initial"] = addresses(gradients.initial_state)
+            workspace = _workspace(self.native.backward_workspace(fields), call.value)
+            fields["workspace"] = address(workspace)
             fields["stream"] = stream
             self.native.attention_backward(fields)
         return erased(gradients, mask)
@@ -192,9 +192,18 @@ class KernelBackend(ABC):
         length = max(call.query_length, call.key_length) * call.batch // max(1, sequences)
         best: tuple[int, bool] = self.native.best_schedule(
             sequences * call.heads, length, call.feature_dim, call.value_dim, call.is_causal,
-            self.gpu(call.device).multiprocessors,
+            self._side_by_side(call),
         )  # fmt: skip
         return best
+
+    def _side_by_side(self, call: AttentionCall) -> int:
+        """Blocks that the GPU, now the current one, runs at once of the call's widest kernel."""
+        dtypes = self._fields.dtypes
+        resident: int = self.native.resident_blocks(
+            max(call.feature_dim, call.value_dim),
+            dtypes[call.query_dtype], dtypes[call.value_dtype], self._precision(),
+        )  # fmt: skip
+        return self.gpu(call.device).multiprocessors * resident
 
     def _precision(self) -> Any:
         """How products of float32 numbers are computed, as torch's own on CUDA are told to.

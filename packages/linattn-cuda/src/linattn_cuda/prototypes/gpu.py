@@ -61,8 +61,8 @@ def _load(
     driver = compiler.cupy_cuda().driver
     major, minor = torch.cuda.get_device_capability(index)
     machine = compiler.compiled(source, kernels, dtype, *widths, f"sm_{major}{minor}")
-    module = driver.moduleLoadData(machine.image)
-    return {x: driver.moduleGetFunction(module, name) for x, name in machine.names.items()}
+    module = driver.moduleLoadData(machine.code)
+    return {x: driver.moduleGetFunction(module, name) for x, name in machine.symbols.items()}
 
 
 GPU = Launcher(launch, multiprocessors)

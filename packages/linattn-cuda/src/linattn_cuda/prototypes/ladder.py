@@ -113,7 +113,7 @@ class Rung:
             RuntimeError: NVRTC did not compile it; the message is its log.
         """
         return compiler.compiled(self.name, self.kernels, DTYPES[dtype], padded(dim),
-                                 padded(value_dim), arch).image  # fmt: skip
+                                 padded(value_dim), arch).code  # fmt: skip
 
     def shared_bytes(self, dim: int, value_dim: int, dtype: torch.dtype) -> int:
         """Shared memory that its largest block asks for."""

@@ -1,0 +1,176 @@
+// A stand-in for the CUDA driver's library: one GPU, on which some of the emulated kernels run. It refuses what the driver would
+// refuse of a launch layer: calls before cuInit, threads without a context, code that is loaded while a graph is
+// captured, shared memory that was not asked for.
+#include <cstring>
+#include <functional>
+#include <map>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "linattn/device/normalizer_gradient.cuh"
+#include "linattn/device/scan.cuh"
+#include "linattn/device/step.cuh"
+#include "product.h"
+
+#define EXPORTED extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+using linattn::Int;
+
+constexpr int invalid_value = 1, not_initialized = 3, invalid_context = 201, not_found = 500, unsupported_capture = 900;
+constexpr int global_capture = 0, relaxed_capture = 2;
+constexpr unsigned shared_without_asking = 48 << 10;
+
+struct Grid {
+    unsigned x, y, threads, shared;
+};
+
+struct Function {
+    std::function<linattn::Status(const Grid&, void** parameters)> run;
+    unsigned allowed_shared = shared_without_asking;
+};
+
+// The values of parameters from their addresses, as many bytes each as the kernel's own types have.
+template <class... Parameters, std::size_t... i>
+std::tuple<Parameters...> values_of(void** parameters, std::index_sequence<i...>) {
+    return {*static_cast<Parameters*>(parameters[i])...};
+}
+
+template <class... Parameters>
+Function function_of(const char* name, void (*kernel)(Parameters...)) {
+    return {[=](const Grid& grid, void** parameters) {
+        const auto values = values_of<Parameters...>(parameters, std::index_sequence_for<Parameters...>{});
+        const auto launch = [&](const auto&... value) {
+            return linattn::launch(name, kernel, grid.x, static_cast<int>(grid.y), static_cast<int>(grid.threads),
+                                   static_cast<int>(grid.shared), nullptr, value...);
+        };
+        return std::apply(launch, values);
+    }};
+}
+
+using Functions = std::map<std::string, Function>;
+
+template <class Shape>
+void add_product(Functions& functions) {
+    const char* name = linattn::product_name<Shape>();
+    functions[name] = function_of(name, linattn::product<Shape>);
+}
+
+Functions all_functions() {
+    Functions functions;
+    functions["scan"] = function_of("scan", linattn::scan);
+    functions["normalizer_gradient"] = function_of("normalizer_gradient", linattn::normalizer_gradient);
+    functions["step_heads"] = function_of("step_heads", linattn::step_heads);
+    // Of each number of parts the smallest, and one that needs more shared memory than a block has unasked.
+    add_product<linattn::ProductShapes<1>::Least>(functions);
+    add_product<linattn::ProductShapes<1>::Small>(functions);
+    add_product<linattn::ProductShapes<2>::Least>(functions);
+    add_product<linattn::ProductShapes<3>::Least>(functions);
+    return functions;
+}
+
+Functions& functions() {
+    static Functions all = all_functions();
+    return all;
+}
+
+bool initialized = false;
+int primary_context = 0;
+thread_local void* current = nullptr;
+thread_local int capture_mode = global_capture;
+
+int state_of_thread() { return !initialized ? not_initialized : current != &primary_context ? invalid_context : 0; }
+
+}  // namespace
+
+EXPORTED int cuInit(unsigned) {
+    initialized = true;
+    return 0;
+}
+
+EXPORTED int cuGetErrorName(int, const char** name) {
+    *name = "CUDA_ERROR_OF_THE_STAND_IN";
+    return 0;
+}
+
+EXPORTED int cuGetErrorString(int, const char** text) {
+    *text = "refused";
+    return 0;
+}
+
+EXPORTED int cuDeviceGet(int* device, int ordinal) {
+    *device = 0;
+    return ordinal == 0 ? 0 : 101;
+}
+
+EXPORTED int cuDeviceGetAttribute(int* value, int attribute, int) {
+    const std::map<int, int> values = {{75, 9}, {76, 0}, {16, 132}, {97, 232448}};
+    *value = values.at(attribute);
+    return initialized ? 0 : not_initialized;
+}
+
+EXPORTED int cuDevicePrimaryCtxRetain(void** context, int) {
+    *context = &primary_context;
+    return initialized ? 0 : not_initialized;
+}
+
+EXPORTED int cuCtxSetCurrent(void* context) {
+    current = context;
+    return 0;
+}
+
+EXPORTED int cuCtxGetDevice(int* device) {
+    *device = 0;
+    return state_of_thread();
+}
+
+EXPORTED int cuThreadExchangeStreamCaptureMode(int* mode) {
+    std::swap(*mode, capture_mode);
+    return 0;
+}
+
+// An image is the name of its kernel.
+EXPORTED int cuModuleLoadData(void** module, const void* image) {
+    if (capture_mode != relaxed_capture) return unsupported_capture;
+    *module = new std::string(static_cast<const char*>(image));
+    return state_of_thread();
+}
+
+EXPORTED int cuModuleGetFunction(void** function, void* module, const char* name) {
+    const std::string& kernel = *static_cast<std::string*>(module);
+    const auto found = functions().find(kernel);
+    if (found == functions().end() || name != "symbol of " + kernel) return not_found;
+    *function = &found->second;
+    return 0;
+}
+
+EXPORTED int cuFuncSetAttribute(void* function, int attribute, int value) {
+    if (attribute != 8 || value < 0) return invalid_value;
+    static_cast<Function*>(function)->allowed_shared = static_cast<unsigned>(value);
+    return 0;
+}
+
+EXPORTED int cuMemsetD8Async(unsigned long long address, unsigned char value, std::size_t bytes, void*) {
+    if (const int error = state_of_thread()) return error;
+    std::memset(reinterpret_cast<void*>(address), value, bytes);
+    return 0;
+}
+
+EXPORTED int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void* function, int threads, std::size_t shared) {
+    if (const int error = state_of_thread()) return error;
+    if (shared > static_cast<Function*>(function)->allowed_shared) return invalid_value;
+    return linattn::emulation::resident(threads, static_cast<int>(shared), blocks).error;
+}
+
+EXPORTED int cuLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned threads_y,
+                            unsigned threads_z, unsigned shared, void*, void** parameters, void** extra) {
+    if (const int error = state_of_thread()) return error;
+    const auto& kernel = *static_cast<Function*>(function);
+    if (z != 1 || threads_y != 1 || threads_z != 1 || extra != nullptr || capture_mode != global_capture ||
+        shared > kernel.allowed_shared) {
+        return invalid_value;
+    }
+    return kernel.run({x, y, threads, shared}, parameters).error;
+}

@@ -1,0 +1,126 @@
+"""The kernels compiled by NVRTC when they are first called, and kept on disk for later processes.
+
+A build of linattn-cuda without nvcc holds everything but the kernels: it launches them as the build
+by nvcc does, from the same C++, and asks `compiled` for their machine code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+
+from linattn_cuda import _native, nvrtc
+
+# Kernels whose header has another name.
+_HEADERS = {"step_heads": "step"}
+
+
+@functools.cache
+def headers() -> Path:
+    """The folder of the device headers: beside the packages in a checkout, else in the wheel.
+
+    Raises:
+        RuntimeError: neither is there.
+    """
+    package = Path(__file__).parent
+    places = (*(x / "kernels-cuda" / "include" for x in package.parents[3:4]), package / "include")
+    for place in places:
+        if (place / "linattn" / "calls.h").is_file():
+            return place
+    searched = " and ".join(map(str, places))
+    raise RuntimeError(
+        f"The device headers were expected in {searched} and are in neither; install linattn-cuda "
+        "again."
+    )
+
+
+def cache_folder() -> Path:
+    """Where machine code is kept: $LINATTN_CACHE, or "linattn" in the user's folder for caches."""
+    chosen = os.environ.get("LINATTN_CACHE")
+    if chosen:
+        return Path(chosen)
+    caches = os.environ.get("XDG_CACHE_HOME")
+    return (Path(caches) if caches else Path.home() / ".cache") / "linattn"
+
+
+def compile_kernels(architecture: str) -> Path:
+    """Compiles all kernels ahead of their first calls, where there may be no GPU.
+
+    Some two minutes on one core; what is kept on disk already is not compiled again. The build of
+    linattn-cuda by nvcc does not need it.
+
+    Args:
+        architecture: as "sm_90", for GPUs of compute capability 9.0.
+
+    Returns:
+        The folder that they are in, to be carried to another machine and named in LINATTN_CACHE.
+
+    Raises:
+        RuntimeError: without NVRTC, or where it does not compile for this architecture.
+    """
+    for kernel in _native.kernel_names():
+        compiled(kernel, architecture)
+    return cache_folder()
+
+
+def compiled(kernel: str, architecture: str) -> tuple[bytes, str]:
+    """The machine code of one kernel, and the kernel's name in it; from disk if it is there.
+
+    Args:
+        kernel: its name as C++ in namespace linattn writes it.
+        architecture: as "sm_90".
+
+    Raises:
+        RuntimeError: NVRTC is missing, or did not compile it.
+    """
+    file = cache_folder() / f"{_key(kernel, architecture)}.cubin"
+    kept = _read(file)
+    if kept is None:
+        image = nvrtc.compiled(_source(kernel), (kernel,), architecture, (headers(),))
+        kept = image.code, image.symbols[kernel]
+        # Without a disk to write to, each process compiles for itself.
+        with contextlib.suppress(OSError):
+            _write(file, *kept)
+    return kept
+
+
+def _source(kernel: str) -> str:
+    name = kernel.partition("<")[0]
+    header = _HEADERS.get(name, name)
+    return f'#include "linattn/device/{header}.cuh"\nusing namespace linattn;\n'
+
+
+def _key(kernel: str, architecture: str) -> str:
+    """Differs wherever the machine code may."""
+    what = "\n".join((nvrtc.version(), architecture, kernel, _source(kernel), _digest_of_headers()))
+    return hashlib.sha256(what.encode()).hexdigest()
+
+
+@functools.cache
+def _digest_of_headers() -> str:
+    digest = hashlib.sha256()
+    for path in sorted(headers().rglob("*")):
+        if path.is_file():
+            digest.update(f"{path.relative_to(headers())}\n".encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def _read(file: Path) -> tuple[bytes, str] | None:
+    """The kernel's name, in the first line, and its code."""
+    try:
+        symbol, _, code = file.read_bytes().partition(b"\n")
+    except OSError:
+        return None
+    return code, symbol.decode()
+
+
+def _write(file: Path, code: bytes, symbol: str) -> None:
+    """Complete or not at all: other processes may write the same file meanwhile."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as part:
+        part.write(f"{symbol}\n".encode() + code)
+    Path(part.name).replace(file)

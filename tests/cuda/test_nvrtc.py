@@ -1,0 +1,182 @@
+"""Kernels compiled by NVRTC: kept on disk, and the same machine code as nvcc's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import linattn_cuda._native as native
+from linattn_cuda import compiling, nvrtc
+from tests.cuda.emulated_build import driver_module
+from tests.cuda.machine_code import Kernel, architectures, kernels_of
+from tests.cuda.test_machine_code import HALF
+
+needs_nvrtc = pytest.mark.skipif(nvrtc.missing() is not None, reason="there is no NVRTC")
+# All would take an hour.
+COMPARED = ("sm_90",)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LINATTN_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def compiler(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The kernels that a stand-in for NVRTC has compiled."""
+    compiled: list[str] = []
+
+    def compile(
+        source: str, kernels: tuple[str, ...], architecture: str, folders: tuple[Path, ...]
+    ) -> nvrtc.Image:
+        compiled.extend(kernels)
+        code = f"{architecture}\n{len(compiled)}".encode() + b"\0\n"
+        return nvrtc.Image(code, {kernel: f"_Z{kernel}" for kernel in kernels})
+
+    monkeypatch.setattr(nvrtc, "compiled", compile)
+    monkeypatch.setattr(nvrtc, "version", lambda: "13.0")
+    return compiled
+
+
+def test_machine_code_is_kept_on_disk(cache: Path, compiler: list[str]) -> None:
+    first = compiling.compiled("scan", "sm_90")
+
+    assert first == (b"sm_90\n1\0\n", "_Zscan")
+    assert compiling.compiled("scan", "sm_90") == first
+    assert compiler == ["scan"]
+    assert [x.suffix for x in cache.iterdir()] == [".cubin"]
+
+
+def test_other_code_is_compiled_again(
+    cache: Path, compiler: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another kernel, architecture, version of NVRTC, or header."""
+    compiling.compiled("scan", "sm_90")
+    compiling.compiled("step_heads", "sm_90")
+    compiling.compiled("scan", "sm_80")
+    monkeypatch.setattr(nvrtc, "version", lambda: "13.1")
+    compiling.compiled("scan", "sm_90")
+    monkeypatch.setattr(compiling, "_digest_of_headers", lambda: "changed")
+    compiling.compiled("scan", "sm_90")
+
+    assert compiler == ["scan", "step_heads", "scan", "scan", "scan"]
+    assert len(list(cache.iterdir())) == 5
+
+
+def test_the_digest_is_of_the_headers_contents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    header = tmp_path / "linattn" / "calls.h"
+    header.parent.mkdir()
+    monkeypatch.setattr(compiling, "headers", lambda: tmp_path)
+    digests = set()
+    for text in ("one", "two"):
+        header.write_text(text)
+        digests.add(compiling._digest_of_headers.__wrapped__())
+
+    assert len(digests) == 2
+
+
+def test_without_a_disk_to_write_to_it_compiles(cache: Path, compiler: list[str]) -> None:
+    cache.write_text("a file where the folder would be")
+
+    for _ in range(2):
+        assert compiling.compiled("scan", "sm_90")[1] == "_Zscan"
+    assert len(compiler) == 2
+
+
+def test_the_folder_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("LINATTN_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert compiling.cache_folder() == tmp_path / "linattn"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert compiling.cache_folder() == tmp_path / ".cache" / "linattn"
+
+
+def test_all_kernels_ahead_of_their_first_calls(
+    cache: Path, compiler: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiling, "_native", driver_module())
+
+    assert compiling.compile_kernels("sm_90") == cache
+    assert compiler == driver_module().kernel_names()
+    assert len(set(compiler)) == 15
+
+
+def test_headers_that_are_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(compiling, "__file__", str(tmp_path / "a/b/c/linattn_cuda/x.py"))
+
+    with pytest.raises(RuntimeError, match=r"The device headers were expected in .* in neither"):
+        compiling.headers.__wrapped__()
+
+
+def test_without_nvrtc_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvrtc, "_library", lambda: None)
+
+    assert "pip install nvidia-cuda-nvrtc" in str(nvrtc.missing())
+    with pytest.raises(RuntimeError, match=r"NVRTC: expected libnvrtc, got no such library; run"):
+        nvrtc.compiled("", (), "sm_90", ())
+
+
+@needs_nvrtc
+def test_what_nvrtc_refuses_is_shown_with_its_log() -> None:
+    source = "__global__ void kernel() { nothing(); }"
+    with pytest.raises(RuntimeError, match=r'NVRTC_ERROR_COMPILATION[^`]*"nothing" is undefined'):
+        nvrtc.compiled(source, ("kernel",), "sm_90", ())
+
+
+@needs_nvrtc
+def test_a_small_kernel(cache: Path) -> None:
+    code, symbol = compiling.compiled("step_heads", "sm_90")
+
+    assert code.startswith(b"\x7fELF")
+    assert symbol.encode() in code and "step_heads" in symbol
+
+
+@pytest.fixture(scope="module", params=COMPARED)
+def compiled(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[str, dict[str, Kernel]]]:
+    """Every kernel by NVRTC for an architecture: minutes."""
+    with pytest.MonkeyPatch.context() as patch:
+        kept = os.environ.get("LINATTN_CACHE") or tmp_path_factory.mktemp("cache")
+        patch.setenv("LINATTN_CACHE", str(kept))
+        found: dict[str, Kernel] = {}
+        for kernel in driver_module().kernel_names():
+            code, _ = compiling.compiled(kernel, request.param)
+            file = tmp_path_factory.mktemp("code") / "image.cubin"
+            file.write_bytes(code)
+            found |= kernels_of(file)
+        yield request.param, found
+
+
+@pytest.mark.slow
+@needs_nvrtc
+def test_every_kernel_by_nvrtc(compiled: tuple[str, dict[str, Kernel]]) -> None:
+    """Products on tensor cores, and none of half precision spills."""
+    _, kernels = compiled
+    products = {name: kernel for name, kernel in kernels.items() if "product" in name}
+
+    assert len(kernels) == 15 and len(products) == 12
+    assert all(kernel.products > 0 for kernel in products.values())
+    assert {name for name, x in products.items() if HALF.search(name) and x.spilled} == set()
+
+
+@pytest.mark.slow
+@needs_nvrtc
+def test_nvrtc_compiles_what_nvcc_compiles(compiled: tuple[str, dict[str, Kernel]]) -> None:
+    """As many products on tensor cores, no more spills, and about as many registers."""
+    architecture, kernels = compiled
+    if architecture.removeprefix("sm_") not in architectures():
+        pytest.skip(f"the module was compiled by nvcc for sm {', '.join(architectures())}")
+    theirs = kernels_of(str(native.__file__), "-arch", architecture)
+
+    for name, kernel in kernels.items():
+        assert kernel.products == theirs[name].products, name
+        assert kernel.spilled <= theirs[name].spilled, name
+        assert kernel.registers == pytest.approx(theirs[name].registers, rel=0.1), name
