@@ -63,7 +63,7 @@ OLDEST_TORCH = "2.9"
 TEST_TOOLS = (
     "pytest", "pytest-xdist", "hypothesis", "import-linter", "grimp", "nox",
     "nvidia-cuda-cuobjdump", "nvidia-cuda-nvdisasm",  # read the machine code of the CUDA kernels
-    "cupy-cuda13x", "nvidia-cuda-nvrtc",  # compile the prototypes
+    "cupy-cuda13x", "nvidia-cuda-nvrtc",  # compile the kernels
     "onnxruntime", "onnxscript",  # run what torch.onnx.export makes
     "transformers", "peft",
 )  # fmt: skip
@@ -176,7 +176,7 @@ def docs(session: nox.Session) -> None:
     )
     session.run(
         "python", "-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet",
-        "--doctree-dir", "build/docs/doctrees", *session.posargs, "docs", "build/docs/html",
+        "--doctree-dir", "build/docs/doctrees", "--jobs", "2", *session.posargs, "docs", "build/docs/html",
     )  # fmt: skip
     session.log(f"open {ROOT / 'build' / 'docs' / 'html' / 'index.html'}")
 

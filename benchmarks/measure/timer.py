@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import torch
 
 from benchmarks.measure.cases import NotMeasured
-from linattn_models.throughput import clock
+from linattn_models.throughput import Clock, clock
 
 # Another method filled the caches before a sample, and memory that was idle is slow at first. One
 # call that is not counted restores both, unless calls are long: without it, 18 ms became 28 ms.
@@ -21,6 +21,9 @@ FEWEST_CALLS, MOST_CALLS = 3, 100  # of which a sample is the median
 # and take so long that the processor enqueues the call meanwhile: launches are not part of the
 # time. A tensor of the benchmarks' own takes at most this share of the GPU's memory.
 LEAD_BYTES, LARGEST_SHARE = 2**30, 16
+# So often it may be written where one time is too short. A call that waits for the GPU itself has
+# its launches in its time whatever was written before.
+MOST_LEADS = 64
 
 Run = Callable[[], object]
 Stopwatch = Callable[[Run], float]
@@ -31,20 +34,56 @@ Stopwatch = Callable[[Run], float]
 def stopwatch(device: str) -> Stopwatch:
     """Times single calls by the processor's clock, or by CUDA events with a cold L2 cache."""
     where = torch.device(device)
-    cold = None
-    if device == "cuda":
-        cold = torch.empty(min(LEAD_BYTES, largest_tensor(where)), dtype=torch.int8, device=where)
+    if device != "cuda":
+        return functools.partial(_timed, functools.partial(clock, where))
+    cold = torch.empty(min(LEAD_BYTES, largest_tensor(where)), dtype=torch.int8, device=where)
+    return led(functools.partial(_timed, functools.partial(clock, where)), cold.zero_, _mark)
 
-    def timed(run: Run) -> float:
-        readings = clock(where)
-        if cold is not None:
-            cold.zero_()
-        readings.read()
-        run()
-        readings.read()
-        return readings.seconds()[0]
 
-    return timed
+def led(timed: Stopwatch, lead: Run, mark: Callable[[], Callable[[], bool]]) -> Stopwatch:
+    """Times calls behind a lead that lasts until their last launch has been made.
+
+    The lead is as often repeated as that takes; the number is kept for later calls.
+
+    Args:
+        timed: measures a call by the GPU's clock.
+        lead: keeps the GPU busy for a while.
+        mark: notes the present end of the GPU's work, and returns what tells whether the GPU is
+            there.
+    """
+    leads = 1
+
+    def once(run: Run) -> tuple[float, bool]:
+        for _ in range(leads):
+            lead()
+        reached = mark()
+        waited: list[bool] = []
+        seconds = timed(lambda: (run(), waited.append(reached())))
+        return seconds, waited[0]
+
+    def behind(run: Run) -> float:
+        nonlocal leads
+        seconds, waited = once(run)
+        while waited and leads < MOST_LEADS:
+            leads *= 2
+            seconds, waited = once(run)
+        return seconds
+
+    return behind
+
+
+def _timed(new_clock: Callable[[], Clock], run: Run) -> float:
+    readings = new_clock()
+    readings.read()
+    run()
+    readings.read()
+    return readings.seconds()[0]
+
+
+def _mark() -> Callable[[], bool]:
+    event = torch.cuda.Event()
+    event.record()
+    return event.query
 
 
 def sample(run: Run, timed: Stopwatch, seconds: float) -> float:

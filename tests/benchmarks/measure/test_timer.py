@@ -18,6 +18,7 @@ from benchmarks.measure.timer import (
     LEAD_IN_SECONDS,
     MOST_CALLS,
     interleave,
+    led,
     sample,
     stopwatch,
 )
@@ -108,3 +109,48 @@ def test_a_gpus_calls_are_timed_by_its_own_clock() -> None:
     small = sample(lambda: numbers[0, :64] @ numbers[1], stopwatch("cuda"), 0.01)
     large = sample(lambda: numbers[0] @ numbers[1], stopwatch("cuda"), 0.01)
     assert 0 < small < large < 1
+
+
+class FakeGpu:
+    """Runs what it is given in order, each item once the processor has launched it."""
+
+    def __init__(self) -> None:
+        self.processor = self.gpu = 0.0
+
+    def work(self, launching: float, working: float) -> None:
+        self.processor += launching
+        self.gpu = max(self.gpu, self.processor) + working
+
+    def mark(self) -> Callable[[], bool]:
+        end = self.gpu
+        return lambda: self.processor >= end
+
+    def timed(self, run: Callable[[], object]) -> float:
+        start = max(self.gpu, self.processor)
+        run()
+        return max(self.gpu, self.processor) - start
+
+
+@pytest.mark.parametrize("launches", [1, 20])
+def test_launches_are_no_part_of_a_gpus_time(launches: int) -> None:
+    """Twenty that take the processor longer than one lead takes the GPU, as a backward pass."""
+    gpu = FakeGpu()
+    timed = led(gpu.timed, lambda: gpu.work(0.01, 0.4), gpu.mark)
+
+    def run() -> None:
+        for _ in range(launches):
+            gpu.work(0.05, 0.02)
+
+    assert [timed(run) for _ in range(3)] == pytest.approx([0.02 * launches] * 3)
+
+
+def test_a_call_that_waits_for_its_gpu_is_timed_whole() -> None:
+    gpu = FakeGpu()
+    timed = led(gpu.timed, lambda: gpu.work(0.01, 0.4), gpu.mark)
+
+    def run() -> None:
+        gpu.work(0.05, 0.02)
+        gpu.processor = gpu.gpu
+        gpu.work(0.05, 0.02)
+
+    assert timed(run) == pytest.approx(0.09)

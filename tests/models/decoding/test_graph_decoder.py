@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import gc
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -153,6 +154,31 @@ def _addresses(tape: Tape) -> list[int]:
         x.data_ptr() for _, args, _, results in tape.calls for x in (*args, *results)
         if isinstance(x, Tensor)
     ]  # fmt: skip
+
+
+@torch.no_grad()
+def test_all_that_a_run_reads_outlives_an_evicted_slot() -> None:
+    """Its memory may be handed to another stream while the last run on this one still reads it."""
+
+    class Releasing(TapeRecorder):
+        def __init__(self) -> None:
+            super().__init__()
+            self.released: set[int] = set()
+
+        def release(self, tensors: Sequence[Tensor]) -> None:
+            self.released |= {x.data_ptr() for x in tensors}
+
+    recorder = Releasing()
+    decoder = recorded(model_of(MixtureOfLogistics(2, 1, 17)), recorder=recorder)
+    for batch in range(1, 7):
+        decoder.generate(batch, length=2)
+        slot = decoder.native._slots[0]
+        if batch == 4:
+            read = {x.data_ptr() for x in (slot._inputs, slot._position, slot._divisor)}
+            read |= {x.data_ptr() for x in (slot._waits, slot._uniform, *slot.states[0])}
+            assert recorder.released == set()
+
+    assert read <= recorder.released
 
 
 def test_slots_are_freed_with_their_owners_and_four_are_kept() -> None:

@@ -73,7 +73,9 @@ def _autograd(
     grad_z: Tensor,
     grad_normalizer: Tensor | None,
 ) -> tuple[Tensor | None, ...]:
-    (out, normalizer, *sums), tensors = ctx.saved_tensors[:4], ctx.saved_tensors[4:]
+    # Read once: activation checkpointing gives them away at the first reading.
+    out, normalizer, *saved = ctx.saved_tensors
+    sums, tensors = saved[:2], saved[2:]
     call = _FLAT.unpack(joined(tensors, ctx.others)[:-1])
     gradients = attention_backward(
         call._replace(wanted_gradients=_FLAT.fields(ctx.needs_input_grad)),

@@ -118,7 +118,7 @@ class GraphDecoder(NativeDecoder):
                 self._slots.append(slot)
                 return slot
         for slot in free[: max(0, len(free) + 1 - _FREE_SLOTS)]:
-            self._recorder.release([x for state in slot.states for x in state])
+            self._recorder.release(slot.tensors)
             self._slots.remove(slot)
         # A graph of no rows would hold no kernel.
         recorder = self._recorder if batch else EagerRecorder()
@@ -174,6 +174,12 @@ class _Slot:
     def reserved(self) -> bool:
         """Whether the owner is alive."""
         return self.owner is not None and self.owner() is not None
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All that a run may still read or write: the states, and the inputs."""
+        states = [x for state in self.states for x in state]
+        return states + [x for x in vars(self).values() if isinstance(x, Tensor)]
 
     def noise(self, temperature: float) -> Draw:
         """The random numbers that the next step reads; none at temperature 0."""
