@@ -176,7 +176,8 @@ def docs(session: nox.Session) -> None:
     )
     session.run(
         "python", "-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet",
-        "--doctree-dir", "build/docs/doctrees", "--jobs", "2", *session.posargs, "docs", "build/docs/html",
+        "--doctree-dir", "build/docs/doctrees", "--jobs", "2", *session.posargs,
+        "docs", "build/docs/html",
     )  # fmt: skip
     session.log(f"open {ROOT / 'build' / 'docs' / 'html' / 'index.html'}")
 
