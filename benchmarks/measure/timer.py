@@ -57,9 +57,14 @@ def led(timed: Stopwatch, lead: Run, mark: Callable[[], Callable[[], bool]]) -> 
         for _ in range(leads):
             lead()
         reached = mark()
-        waited: list[bool] = []
-        seconds = timed(lambda: (run(), waited.append(reached())))
-        return seconds, waited[0]
+        waited = False
+
+        def launched() -> None:
+            nonlocal waited
+            run()
+            waited = reached()
+
+        return timed(launched), waited
 
     def behind(run: Run) -> float:
         nonlocal leads
