@@ -209,7 +209,7 @@ def test_it_trains_with_checkpointed_activations() -> None:
         if checkpointed:
             model.activation_checkpointing_enable()
         ids = tiny.tokens(2, 6)
-        model(ids, torch.ones_like(ids), labels=ids).loss.backward()
+        model(ids, attention_mask=torch.ones_like(ids), labels=ids).loss.backward()
         gradients.append([x.grad for x in model.parameters()])
 
     torch.testing.assert_close(*gradients)

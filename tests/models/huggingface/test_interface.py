@@ -161,7 +161,7 @@ def test_it_trains_with_checkpointed_activations(kind: str, reentrant: bool) -> 
         model = linear(kind).train()
         if checkpointed:
             model.activation_checkpointing_enable({"use_reentrant": reentrant})
-        model(ids, torch.ones_like(ids), labels=ids).loss.backward()
+        model(ids, attention_mask=torch.ones_like(ids), labels=ids).loss.backward()
         gradients.append([x.grad for x in model.parameters()])
 
     torch.testing.assert_close(*gradients)
