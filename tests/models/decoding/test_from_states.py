@@ -35,12 +35,12 @@ def greedy(model: Any, **options: Any) -> Any:
 def test_two_halves_are_the_whole(attention: str, lengths: list[int], cut: int) -> None:
     model = tiny_model(attention)
     prompts = [random_tokens(model, 1, length)[0].tolist() for length in lengths]
-    whole = greedy(model, prefix=prompts, length=8)
+    whole = greedy(model, prefix=prompts)
     first, state = greedy(model, prefix=prompts, length=cut, return_state=True)
     assert torch.equal(first, whole[:, :cut])
     assert state.position == cut + 1  # the start vector counts
     kept = state.clone()
-    rest = greedy(model, state=state, length=8 - cut)
+    rest = greedy(model, state=state)  # by default as many as there is room for
     assert torch.equal(rest, whole[:, cut:])
     assert all(map(torch.equal, state.layers[0], kept.layers[0]))  # the state stays as it is
 
@@ -148,7 +148,7 @@ def test_a_returned_state_can_be_differentiated_from(attention: str) -> None:
     [
         ({"return_state": 1}, ValueError, "return_state: expected True or False, got 1"),
         ({"length": 9, "return_state": True}, ValueError, "one more for the state that is return"),
-        ({"length": 7, "from": True}, ValueError, "9 positions, got 7 after the 4 of the state"),
+        ({"length": 7, "from": True}, ValueError, "9 positions, got 7 after the 3 of the state"),
         ({"batch": 3, "from": True}, ValueError, "state: expected 3 sequences, got 2"),
         ({"prefix": [[1]], "from": True}, ValueError, "prefix: expected 2 rows, got 1"),
         ({"method": "rerun", "from": True}, ValueError, "a model that steps, got method 'rerun'"),
@@ -271,7 +271,7 @@ def test_a_state_beyond_max_length_asks_for_a_length() -> None:
     model = AutoregressiveTransformer(tiny_config(), 5, 8, "none").eval()
     _, state = greedy(model, batch=1, length=20, return_state=True)
 
-    with pytest.raises(ValueError, match="has taken max_length 8, got None; pass length"):
+    with pytest.raises(ValueError, match="has read max_length 8, got None; pass length"):
         model.generate(state=state)
 
 

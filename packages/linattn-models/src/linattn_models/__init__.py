@@ -8,6 +8,7 @@ Categorical, MixtureOfLogistics     the distributions
 LinearAttention              a layer in the place of torch.nn.MultiheadAttention
 lsh_attention                Reformer's attention, that of "lsh" models
 EncoderDecoder               two transformers, cross-attention by sums that are taken once
+Seq2SeqTransformer           tokens of a source in, tokens of a target out
 CTCTransformer, CTCTransformerConfig    a recognizer of speech: log-probabilities over phones
 CTCBiLSTM, CTCBiLSTMConfig   its recurrent baseline
 ctc_loss, ctc_frames_needed  their loss, and the frames that a transcript needs
@@ -55,6 +56,7 @@ from linattn_models.decoding import (
 )
 from linattn_models.encoder_decoder import EncoderDecoder
 from linattn_models.heads import Categorical, Head, MixtureOfLogistics, head_from_dict
+from linattn_models.seq2seq import Seq2SeqTransformer
 from linattn_models.serialization import load, read_config, save
 from linattn_models.state import DecodingState, KeyValueCache
 from linattn_models.throughput import Throughput, generation_throughput
@@ -85,6 +87,7 @@ __all__ = [
     "Lsh",
     "MixtureOfLogistics",
     "NGram",
+    "Seq2SeqTransformer",
     "Softmax",
     "Throughput",
     "Transformer",

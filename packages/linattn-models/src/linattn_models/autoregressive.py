@@ -7,37 +7,28 @@ from dataclasses import replace
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from linattn_core.decoding import CannotCompile, DecoderDescription, TokenCoding
 from linattn_core.errors import expected
 from linattn_models import description
 from linattn_models.attention import Attention, Softmax
 from linattn_models.config import TransformerConfig
-from linattn_models.decoding import Generation
 from linattn_models.heads import Categorical, Head, MixtureOfLogistics, head_from_dict
-from linattn_models.heads.base import Drawn, check_sequences, check_step_shape, check_tokens
+from linattn_models.heads.base import Drawn, check_sequences
 from linattn_models.likelihood import Likelihood
 from linattn_models.positions import Positions
-from linattn_models.state import (
-    DecodingState,
-    check_end,
-    check_positions,
-    known_parameters,
-    less_one,
-    room_for,
-)
+from linattn_models.state import DecodingState, less_one, room_for
+from linattn_models.token_transformer import TokenTransformer
 from linattn_models.transformer import Transformer
-from linattn_models.validation import at_least, exact_keys, lengths_within
+from linattn_models.validation import exact_keys, lengths_within
 
-# Standard deviation of the initial vectors: small, so that the first updates can turn them.
-_STD = 0.02
 # Rows of the table of a compiled decoder whose model has no length of its own.
 DEFAULT_POSITIONS = 4096
 _MOST_POSITIONS = 1 << 17
 
 
-class AutoregressiveTransformer(Generation, Likelihood, nn.Module):
+class AutoregressiveTransformer(Likelihood, TokenTransformer):
     """p(tokens) = prod_i p(tokens[i] | tokens[:i]), with a causal transformer and an output head.
 
     The input of position i is the vector of token i - 1 (at position 0 a learned start vector) plus
@@ -71,30 +62,11 @@ class AutoregressiveTransformer(Generation, Likelihood, nn.Module):
         if config.causal_block > 1:
             raise ValueError(expected("causal_block", 1, config.causal_block, advice))
         if config.cross_attention:
-            advice = "build an EncoderDecoder, which is given a source"
+            advice = "build a Seq2SeqTransformer, which is given a source"
             raise ValueError(expected("cross_attention", False, True, advice))
-        if max_length is not None:
-            at_least("max_length", max_length, 1)
-        self.head: Head = Categorical(head) if isinstance(head, int) else head
-        self.max_length: Any = max_length  # int or None; Any spares callers a cast
-        self.position_kind = positions
-        embed_dim = config.embed_dim
-        self.start = nn.Parameter(torch.randn(embed_dim) * _STD)
-        self.embeddings = nn.ModuleList(
-            nn.Embedding(self.head.levels, embed_dim) for _ in range(self.head.channels)
-        )
-        for embedding in self.embeddings:
-            nn.init.normal_(cast(nn.Embedding, embedding).weight, std=_STD)
-        self.positions = Positions(positions, max_length, embed_dim, std=_STD)
+        self.add_tokens(config.embed_dim, head, max_length, positions)
         self.transformer = Transformer(config)
-        self.output = nn.Linear(embed_dim, self.head.num_parameters)
-        with torch.no_grad():
-            self.output.bias.copy_(self.head.initial_bias())
-
-    @property
-    def config(self) -> TransformerConfig:
-        """The configuration of the layers."""
-        return self.transformer.config
+        self.add_output()
 
     def forward(self, tokens: Tensor) -> Tensor:
         """The head's parameters for every token, each from the tokens before it.
@@ -161,39 +133,6 @@ class AutoregressiveTransformer(Generation, Likelihood, nn.Module):
         y, state = self.transformer.prefill(self._enter(tokens), inputs, max_length=room)
         return self._predicted(self._last(y, inputs), state)
 
-    def step(self, token: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
-        """The parameters for the token after `token`.
-
-        Args:
-            token: (B,) int64, or (B, 3), one of each sequence.
-            state: from `prefill` or `step`; updated in place under `torch.no_grad`.
-
-        Returns:
-            (B, P) and the next state.
-
-        Raises:
-            ValueError, TypeError: another shape or dtype, on the CPU also a value out of range,
-                or a sequence that is full.
-
-        Cost: for linear attention the same at every position, for softmax O(position).
-        """
-        check_step_shape(self.head, token)
-        check_tokens(self.head, token)
-        check_positions(state.cursor, self.longest)
-        vectors = self.positions.at(self._embed(token), state.cursor.position)  # (B, E)
-        y, state = self.transformer.step(vectors, state)
-        return self._predicted(cast(Tensor, self.output(y)), state)
-
-    @property
-    def longest(self) -> int | None:
-        """The most tokens in a sequence; None where sequences have no end."""
-        return self.positions.limit
-
-    @property
-    def device(self) -> torch.device:
-        """Where the weights are."""
-        return self.start.device
-
     @property
     def can_step(self) -> bool:
         """Whether the attention has a state to step from; LSH has none."""
@@ -247,47 +186,6 @@ class AutoregressiveTransformer(Generation, Likelihood, nn.Module):
             values["positions"],
         )
 
-    def _embed(self, tokens: Tensor) -> Tensor:
-        """The vectors of tokens: (...) or (..., 3) -> (..., E)."""
-        if self.head.channels == 1:
-            return cast(Tensor, self.embeddings[0](tokens))
-        vectors = [table(tokens[..., c]) for c, table in enumerate(self.embeddings)]
-        return cast(Tensor, sum(vectors[1:], vectors[0]))
-
-    def _enter(self, tokens: Tensor) -> Tensor:
-        """The inputs of positions 0..N: start and tokens, each plus its position's vector."""
-        start = self.start.expand(tokens.shape[0], 1, -1)
-        vectors = torch.cat([start, self._embed(tokens)], 1)  # (B, N + 1, E)
-        return cast(Tensor, self.positions(vectors))
-
-    def _extend(
-        self,
-        tokens: Tensor,
-        lengths: Tensor | None,
-        state: DecodingState,
-        max_length: int | None,
-    ) -> tuple[Tensor, DecodingState]:
-        """`prefill` from a state."""
-        self.transformer.check_state(state)
-        check_sequences(self.head, tokens, 0, None)
-        if lengths is not None:
-            lengths_within("lengths", lengths, *tokens.shape[:2])
-            lengths = lengths.to(tokens.device, torch.int64)
-        check_end(state.cursor.after(tokens.shape[1], lengths), self.longest)
-        before = known_parameters(state, tokens.shape[1], lengths)
-        if tokens.shape[1] == 0:
-            room = state.max_length if max_length is None else max_length
-            return cast(Tensor, before), state.with_room(room)
-        x = self.positions(self._embed(tokens), state.cursor.position)  # (B, N, E)
-        y, state = self.transformer.prefill(x, lengths, state, max_length=max_length)
-        parameters = self._last(y, lengths)
-        if before is not None and lengths is not None:
-            parameters = torch.where((lengths > 0).unsqueeze(1), parameters, before)
-        return self._predicted(parameters, state)
-
-    def _predicted(self, parameters: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
-        return parameters, replace(state, parameters=parameters)
-
     def _room(self, max_length: int | None) -> int | None:
         """The positions to make room for: asked for, the most, or softmax's default."""
         if max_length is None and self.longest is None:
@@ -310,10 +208,3 @@ class AutoregressiveTransformer(Generation, Likelihood, nn.Module):
             return None
         lengths_within("lengths", lengths, *tokens.shape[:2])
         return lengths.to(tokens.device, torch.int64) + 1
-
-    def _last(self, y: Tensor, inputs: Tensor | None) -> Tensor:
-        """The parameters after each row's last input: (B, N + 1, E) -> (B, P)."""
-        if inputs is None:
-            return cast(Tensor, self.output(y[:, -1]))
-        rows = torch.arange(y.shape[0], device=y.device)
-        return cast(Tensor, self.output(y[rows, inputs - 1]))

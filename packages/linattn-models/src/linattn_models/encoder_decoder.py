@@ -34,17 +34,7 @@ class EncoderDecoder(nn.Module):
 
     def __init__(self, encoder: TransformerConfig, decoder: TransformerConfig) -> None:
         super().__init__()
-        if encoder.is_causal or encoder.cross_attention:
-            got = f"is_causal={encoder.is_causal}, cross_attention={encoder.cross_attention}"
-            wanted = "is_causal=False and cross_attention=False"
-            raise ValueError(expected("the encoder", wanted, got))
-        if not (decoder.is_causal and decoder.cross_attention):
-            got = f"is_causal={decoder.is_causal}, cross_attention={decoder.cross_attention}"
-            wanted = "is_causal=True and cross_attention=True"
-            raise ValueError(expected("the decoder", wanted, got))
-        if encoder.embed_dim != decoder.embed_dim:
-            wanted = f"the encoder's embed_dim {encoder.embed_dim}"
-            raise ValueError(expected("the decoder", wanted, decoder.embed_dim))
+        check_pair(encoder, decoder)
         self.encoder = Transformer(encoder)
         self.decoder = Transformer(decoder)
 
@@ -106,3 +96,22 @@ class EncoderDecoder(nn.Module):
         keys = ("encoder", "decoder")
         values = exact_keys("the description of an EncoderDecoder", values, keys)
         return cls(*(TransformerConfig.from_dict(values[key]) for key in keys))
+
+
+def check_pair(encoder: TransformerConfig, decoder: TransformerConfig) -> None:
+    """Refuses configurations that no encoder and decoder of it have.
+
+    Raises:
+        ValueError: naming the one that does not fit.
+    """
+    if encoder.is_causal or encoder.cross_attention:
+        got = f"is_causal={encoder.is_causal}, cross_attention={encoder.cross_attention}"
+        wanted = "is_causal=False and cross_attention=False"
+        raise ValueError(expected("the encoder", wanted, got))
+    if not (decoder.is_causal and decoder.cross_attention):
+        got = f"is_causal={decoder.is_causal}, cross_attention={decoder.cross_attention}"
+        wanted = "is_causal=True and cross_attention=True"
+        raise ValueError(expected("the decoder", wanted, got))
+    if encoder.embed_dim != decoder.embed_dim:
+        wanted = f"the encoder's embed_dim {encoder.embed_dim}"
+        raise ValueError(expected("the decoder", wanted, decoder.embed_dim))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -31,14 +32,7 @@ class Likelihood:
         Raises:
             ValueError, TypeError: another shape, dtype, length or value.
         """
-        if lengths is None:
-            parameters = cast(Any, self)(tokens)
-            return -self.head.negative_log_likelihood(parameters, tokens)
-        lengths_within("lengths", lengths, *tokens.shape[:2])
-        positions = torch.arange(tokens.shape[1], device=tokens.device)
-        beyond = positions >= lengths.to(tokens.device).unsqueeze(1)  # (B, N)
-        known = tokens.masked_fill(beyond.view(*beyond.shape, *[1] * (tokens.ndim - 2)), 0)
-        return self.log_probs(known).masked_fill(beyond, 0.0)
+        return log_probs_under(self.head, cast(Any, self), tokens, lengths)
 
     def loss(self, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
         """The mean of -log p in nats per dimension (token and channel), a scalar.
@@ -51,10 +45,27 @@ class Likelihood:
         Raises:
             ValueError, TypeError: as for `log_probs`, or lengths that are all 0.
         """
-        total = -self.log_probs(tokens, lengths)
-        if lengths is None:
-            return total.mean() / self.head.channels
-        count = lengths.sum().to(total.device)
-        if not count:
-            raise ValueError(expected("lengths", "one token at least", "none"))
-        return total.sum() / (count * self.head.channels)
+        return mean_loss(self.head, self.log_probs(tokens, lengths), lengths)
+
+
+def log_probs_under(
+    head: Head, model: Callable[[Tensor], Tensor], tokens: Tensor, lengths: Tensor | None
+) -> Tensor:
+    """`Likelihood.log_probs` of a model from tokens (B, N) to a head's parameters (B, N, P)."""
+    if lengths is None:
+        return -head.negative_log_likelihood(model(tokens), tokens)
+    lengths_within("lengths", lengths, *tokens.shape[:2])
+    positions = torch.arange(tokens.shape[1], device=tokens.device)
+    beyond = positions >= lengths.to(tokens.device).unsqueeze(1)  # (B, N)
+    known = tokens.masked_fill(beyond.view(*beyond.shape, *[1] * (tokens.ndim - 2)), 0)
+    return log_probs_under(head, model, known, None).masked_fill(beyond, 0.0)
+
+
+def mean_loss(head: Head, log_probs: Tensor, lengths: Tensor | None) -> Tensor:
+    """`Likelihood.loss` of what `log_probs` returned."""
+    if lengths is None:
+        return -log_probs.mean() / head.channels
+    count = lengths.sum().to(log_probs.device)
+    if not count:
+        raise ValueError(expected("lengths", "one token at least", "none"))
+    return -log_probs.sum() / (count * head.channels)

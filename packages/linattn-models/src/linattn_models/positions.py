@@ -72,7 +72,7 @@ class Positions(nn.Module):
         return vectors + self._rows(places, vectors)
 
     def at(self, vectors: Tensor, position: int | Tensor) -> Tensor:
-        """The vectors (B, E) plus that of one position, or of each row's own (B,)."""
+        """The vectors (..., E) plus that of one position, or of their own positions (...)."""
         if self.kind == "none":
             return vectors
         if isinstance(position, int) and self.table is not None and position < len(self.table):

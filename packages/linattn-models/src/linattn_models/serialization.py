@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from safetensors import SafetensorError
@@ -18,6 +18,7 @@ from linattn_models.conversion import weights_from_format_1
 from linattn_models.ctc import CTCBiLSTM, CTCTransformer
 from linattn_models.encoder_decoder import EncoderDecoder
 from linattn_models.files import replaced_folder
+from linattn_models.seq2seq import Seq2SeqTransformer
 from linattn_models.transformer import Transformer
 from linattn_models.validation import json_object, one_of
 
@@ -25,13 +26,17 @@ CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 FORMAT_VERSION = 2
 
-Model = Transformer | AutoregressiveTransformer | EncoderDecoder | CTCBiLSTM | CTCTransformer
+Model = (
+    Transformer
+    | AutoregressiveTransformer
+    | EncoderDecoder
+    | Seq2SeqTransformer
+    | CTCBiLSTM
+    | CTCTransformer
+)
 
 _OWN_KEYS = ("format_version", "model", "extra")  # what `save` adds to a model's `to_dict`
-_CLASSES: dict[str, type[Model]] = {
-    cls.__name__: cls
-    for cls in (Transformer, AutoregressiveTransformer, EncoderDecoder, CTCBiLSTM, CTCTransformer)
-}
+_CLASSES: dict[str, type[Model]] = {cls.__name__: cls for cls in get_args(Model)}
 _OTHER = "was it saved from another configuration?"
 
 
@@ -39,7 +44,7 @@ def save(model: Model, folder: str | Path, extra: Mapping[str, Any] | None = Non
     """Writes the model's configuration and weights into `folder`, whole or not at all.
 
     Args:
-        model: a `Transformer`, an `AutoregressiveTransformer` or a recognizer, on any device.
+        model: a transformer, of this package's classes, or a recognizer, on any device.
         folder: created if need be; a model saved there before is replaced.
         extra: JSON values to store beside the configuration, such as the data's name;
             `read_config(folder)["extra"]` returns them.

@@ -89,12 +89,19 @@ class Transformer(nn.Module):
             x = block(x, key_lengths, sums, attn_mask)
         return cast(Tensor, self.norm(x))
 
-    def remember(self, memory: Tensor, key_lengths: Tensor | None = None) -> Memory:
+    def remember(
+        self,
+        memory: Tensor,
+        key_lengths: Tensor | None = None,
+        *,
+        attn_mask: Tensor | None = None,
+    ) -> Memory:
         """The sums of each block's cross-attention over a memory, taken once.
 
         Args:
             memory: (B, L, E), such as an encoder's outputs.
             key_lengths: (B,) int in 0..L, each memory's own length; all L by default.
+            attn_mask: (B, L) bool, False at padding on any side, or in between.
 
         Returns:
             For each block a `LinearAttentionState`, of a size that does not depend on L; they fork
@@ -102,6 +109,7 @@ class Transformer(nn.Module):
 
         Raises:
             ValueError: a model without cross-attention, another shape, lengths out of 0..L.
+            TypeError: a mask of another dtype.
         """
         if not self.config.cross_attention:
             wanted, got = "cross_attention=True in the configuration", "False"
@@ -110,8 +118,11 @@ class Transformer(nn.Module):
         if key_lengths is not None:
             lengths_within("key_lengths", key_lengths, *memory.shape[:2])
             key_lengths = key_lengths.to(memory.device)
+        if attn_mask is not None:
+            check_key_mask(attn_mask, *memory.shape[:2])
+            attn_mask = attn_mask.to(memory.device)
         layers = (cast(LinearAttention, cast(Block, block).cross) for block in self.blocks)
-        return tuple(layer.sums(memory, key_lengths) for layer in layers)
+        return tuple(layer.sums(memory, key_lengths, attn_mask) for layer in layers)
 
     def initial_state(
         self,

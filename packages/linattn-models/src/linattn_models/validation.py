@@ -117,6 +117,13 @@ def lengths_within(
     return low, high
 
 
+def no_dropout(training: bool, dropout: float) -> None:
+    """Refuses to generate from a model that would drop out."""
+    if training and dropout > 0:
+        got = f"training mode with dropout {dropout:g}"
+        raise ValueError(expected("the model", "evaluation mode", got, "call model.eval() first"))
+
+
 def check_vectors(x: Tensor, embed_dim: int) -> None:
     """Refuses anything but one vector a row, (B, E)."""
     if x.ndim != 2 or x.shape[1] != embed_dim:

@@ -113,9 +113,12 @@ class LinearAttention(LinearHeads):
             return self.join(heads)
         return self.join(heads[0]), heads[1]
 
-    def sums(self, memory: Tensor, key_lengths: Tensor | None = None) -> LinearAttentionState:
+    def sums(
+        self, memory: Tensor, key_lengths: Tensor | None = None, attn_mask: Tensor | None = None
+    ) -> LinearAttentionState:
         """The sums over a memory (B, L, E), which `read` needs in its place: taken once."""
-        _, sums = self(memory[:, :0], memory, key_lengths=key_lengths, return_state=True)
+        masks = {"key_lengths": key_lengths, "attn_mask": attn_mask}
+        _, sums = self(memory[:, :0], memory, return_state=True, **masks)
         return cast(LinearAttentionState, sums)
 
     def read(self, query: Tensor, sums: LinearAttentionState) -> Tensor:

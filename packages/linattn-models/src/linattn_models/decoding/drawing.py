@@ -89,7 +89,7 @@ class Drawing(Predicting):
                 past a row's length are ignored. Prompts are prefilled side by side, and each row
                 goes on from its own position as it would alone.
             length: tokens in a complete sequence, with the prefix, without the tokens that `state`
-                has read; by default `max_length`, less the positions that `state` has taken.
+                has read; by default `max_length`, less the tokens that `state` has read.
             state: goes on from there, each row with its row of the prefix if there is one: from
                 `prefill`, `step` or `generate`. It stays as it is.
             return_state: also return the state after the last token of each sequence, from which

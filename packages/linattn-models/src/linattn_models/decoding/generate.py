@@ -17,7 +17,7 @@ from linattn_models.decoding.packed import packed_decoder
 from linattn_models.decoding.predictors import Begin, RerunPredictor, StatefulPredictor
 from linattn_models.decoding.prompts import Prompt
 from linattn_models.state import Cursor, check_end
-from linattn_models.validation import one_of
+from linattn_models.validation import no_dropout, one_of
 
 DECODERS = ("auto", "eager", "compiled")
 # Packing the weights costs about as much as this number of steps.
@@ -31,7 +31,7 @@ class Generation(Drawing, Searching):
         """Makes the predictor; see `Predicting`."""
         model = cast(TokenModel, self)
         method = choose_method(model, method)
-        _check_no_dropout(model)
+        no_dropout(model.training, model.config.dropout)
         if method == "rerun":
             prompt.check_stateless()
         compiled = choose_decoder(model, method, decoder, prompt.steps, prompt.positions)
@@ -92,9 +92,3 @@ def choose_decoder(
 def _worth_packing(model: TokenModel, steps: int) -> bool:
     # In autocast the model computes in half precision, and a compiled decoder does not.
     return steps >= _FEWEST_STEPS and not torch.is_autocast_enabled(model.device.type)
-
-
-def _check_no_dropout(model: TokenModel) -> None:
-    if model.training and model.config.dropout > 0:
-        got = f"training mode with dropout {model.config.dropout:g}"
-        raise ValueError(expected("the model", "evaluation mode", got, "call model.eval() first"))

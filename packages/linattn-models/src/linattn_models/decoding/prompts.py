@@ -62,9 +62,8 @@ class Prompt:
 
     @property
     def positions(self) -> int:
-        """The positions that the longest sequence takes: the start vector counts."""
-        before = 0 if self.state is None else self.state.cursor.furthest
-        return before + self.length + self.keeps_state
+        """The positions that the longest sequence takes: the start's, but not its last token's."""
+        return _tokens_of(self.state) + self.length + self.keeps_state
 
     def check_stateless(self) -> None:
         """Refuses a state to begin from or to keep, for methods without one."""
@@ -136,7 +135,7 @@ def checked_prompt(
     if state is not None and not isinstance(state, DecodingState):
         raise TypeError(expected("state", "a DecodingState", f"a {type(state).__name__}"))
     boolean("return_state", keeps_state)
-    before = 0 if state is None else state.cursor.furthest
+    before = _tokens_of(state)
     length = default_length(model, length, before + (keeps_state and model.longest is not None))
     check_length(model, length, before, keeps_state)
     if state is not None:
@@ -148,6 +147,11 @@ def checked_prompt(
         wanted = "more tokens than the prefixes have with return_state"
         raise ValueError(expected("length", wanted, length, "prefill returns the state of prompts"))
     return replace(prompt, state=state, keeps_state=keeps_state)
+
+
+def _tokens_of(state: DecodingState | None) -> int:
+    """The tokens that a state has read, in the row with the most: the start vector is none."""
+    return 0 if state is None else max(0, state.cursor.furthest - 1)
 
 
 def _prompt(
@@ -206,7 +210,7 @@ def _as_tokens(row: Any, device: torch.device) -> Tensor:
 
 
 def default_length(model: Drawable, length: int | None, before: int = 0) -> int:
-    """The length, by default the model's less the positions that a state has taken.
+    """The length, by default the model's less the tokens that a state has read.
 
     Raises:
         ValueError: a model without a default.
@@ -217,7 +221,7 @@ def default_length(model: Drawable, length: int | None, before: int = 0) -> int:
         advice = "the model has no max_length, so pass length"
         raise ValueError(expected("length", "a number of tokens", None, advice))
     if model.max_length <= before:
-        wanted = f"a number of tokens where a state has taken max_length {model.max_length}"
+        wanted = f"a number of tokens where a state has read max_length {model.max_length}"
         raise ValueError(expected("length", wanted, None, "pass length"))
     return model.max_length - before
 

@@ -146,37 +146,41 @@ def check_parameters(head: Head, parameters: Tensor) -> None:
         raise ValueError(expected("parameters", shape, tuple(parameters.shape)))
 
 
-def check_tokens(head: Head, tokens: Tensor, leading: tuple[int, ...] | None = None) -> None:
+def check_tokens(
+    head: Head, tokens: Tensor, leading: tuple[int, ...] | None = None, what: str = "tokens"
+) -> None:
     """Refuses tokens of another dtype or shape, and on the CPU also values out of range.
 
     On an accelerator the values are not read: that would wait for it at every call.
     """
-    _check_dtype(tokens)
+    _check_dtype(what, tokens)
     if leading is not None and tokens.shape != (*leading, *token_shape(head)):
         shape = (*leading, *token_shape(head))
-        raise ValueError(expected("tokens", f"shape {shape}", tuple(tokens.shape)))
+        raise ValueError(expected(what, f"shape {shape}", tuple(tokens.shape)))
     if tokens.device.type != "cpu" or tokens.numel() == 0 or torch.compiler.is_compiling():
         return
     low, high = (int(bound) for bound in tokens.aminmax())
     if low < 0 or high >= head.levels:
-        wanted, advice = f"values in 0..{head.levels - 1}", "the head has no other levels"
-        raise ValueError(expected("tokens", wanted, f"{low} to {high}", advice))
+        wanted, advice = f"values in 0..{head.levels - 1}", "there are no others"
+        raise ValueError(expected(what, wanted, f"{low} to {high}", advice))
 
 
-def check_sequences(head: Head, tokens: Tensor, shortest: int, longest: int | None) -> None:
+def check_sequences(
+    head: Head, tokens: Tensor, shortest: int, longest: int | None, what: str = "tokens"
+) -> None:
     """Refuses what is not (B, N) int64 tokens, or (B, N, 3), with N from shortest to longest."""
-    _check_shape(head, "tokens", tokens, "batch", "length")
+    _check_shape(head, what, tokens, "batch", "length")
     length = tokens.shape[1]
     if length < shortest or (longest is not None and length > longest):
         wanted = f"length {shortest}" + (" or more" if longest is None else f" to {longest}")
-        raise ValueError(expected("tokens", wanted, length))
-    check_tokens(head, tokens)
+        raise ValueError(expected(what, wanted, length))
+    check_tokens(head, tokens, what=what)
 
 
 def check_step_shape(head: Head, token: Tensor) -> None:
     """Refuses what is not one int64 token a row, (B,) or (B, 3); reads no values."""
     _check_shape(head, "a step's tokens", token, "batch")
-    _check_dtype(token)
+    _check_dtype("tokens", token)
 
 
 def token_shape(head: Head) -> tuple[int, ...]:
@@ -191,9 +195,9 @@ def _check_shape(head: Head, what: str, tokens: Tensor, *leading: str) -> None:
         raise ValueError(expected(what, shape, tuple(tokens.shape)))
 
 
-def _check_dtype(tokens: Tensor) -> None:
+def _check_dtype(what: str, tokens: Tensor) -> None:
     if tokens.dtype != torch.int64:
-        raise TypeError(expected("tokens", "int64", tokens.dtype, "convert them by .long()"))
+        raise TypeError(expected(what, "int64", tokens.dtype, "convert them by .long()"))
 
 
 def at_least_single(parameters: Tensor) -> Tensor:

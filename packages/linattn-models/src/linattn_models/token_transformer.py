@@ -1,0 +1,159 @@
+"""What transformers over tokens share: vectors before their layers, a distribution behind them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from linattn_models.config import TransformerConfig
+from linattn_models.decoding import Generation
+from linattn_models.heads import Categorical, Head
+from linattn_models.heads.base import check_sequences, check_step_shape, check_tokens
+from linattn_models.positions import Positions
+from linattn_models.state import DecodingState, check_end, check_positions, known_parameters
+from linattn_models.transformer import Transformer
+from linattn_models.validation import at_least, lengths_within
+
+# Standard deviation of the initial vectors: small, so that the first updates can turn them.
+STD = 0.02
+
+
+class TokenTransformer(Generation, nn.Module):
+    """Steps from token to token. A subclass makes the layers, between its two calls of `add_*`.
+
+    The input of position i is the vector of token i - 1 (at position 0 a learned start vector) plus
+    the vector of position i; the output are the head's parameters for token i. A token has one
+    value, or three (red, green, blue), whose vectors are summed.
+    """
+
+    transformer: Transformer
+
+    def add_tokens(
+        self, embed_dim: int, head: Head | int, max_length: int | None, positions: str
+    ) -> None:
+        """Makes what stands before the layers."""
+        if max_length is not None:
+            at_least("max_length", max_length, 1)
+        self.head: Head = Categorical(head) if isinstance(head, int) else head
+        self.max_length: Any = max_length  # int or None; Any spares callers a cast
+        self.position_kind = positions
+        self.start = nn.Parameter(torch.randn(embed_dim) * STD)
+        self.embeddings = nn.ModuleList(
+            embedding_of(self.head.levels, embed_dim) for _ in range(self.head.channels)
+        )
+        self.positions = Positions(positions, max_length, embed_dim, std=STD)
+
+    def add_output(self) -> None:
+        """Makes what stands behind the layers."""
+        self.output = nn.Linear(self.start.shape[0], self.head.num_parameters)
+        with torch.no_grad():
+            self.output.bias.copy_(self.head.initial_bias())
+
+    @property
+    def config(self) -> TransformerConfig:
+        """The configuration of the layers."""
+        return self.transformer.config
+
+    def step(self, token: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
+        """The parameters for the token after `token`.
+
+        Args:
+            token: (B,) int64, or (B, 3), one of each sequence.
+            state: from `prefill` or `step`; updated in place under `torch.no_grad`.
+
+        Returns:
+            (B, P) and the next state.
+
+        Raises:
+            ValueError, TypeError: another shape or dtype, on the CPU also a value out of range,
+                or a sequence that is full.
+
+        Cost: for linear attention the same at every position, for softmax O(position).
+        """
+        check_step_shape(self.head, token)
+        check_tokens(self.head, token)
+        check_positions(state.cursor, self.longest)
+        vectors = self.positions.at(self._embed(token), state.cursor.position)  # (B, E)
+        y, state = self._step_layers(vectors, state)
+        return self._predicted(cast(Tensor, self.output(y)), state)
+
+    @property
+    def longest(self) -> int | None:
+        """The most tokens in a sequence; None where sequences have no end."""
+        return self.positions.limit
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.start.device
+
+    # How layers go on from a state; a model whose states hold more than theirs says it itself.
+
+    def _check_state(self, state: DecodingState) -> None:
+        self.transformer.check_state(state)
+
+    def _step_layers(self, x: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
+        return self.transformer.step(x, state)
+
+    def _prefill_layers(
+        self, x: Tensor, lengths: Tensor | None, state: DecodingState, max_length: int | None
+    ) -> tuple[Tensor, DecodingState]:
+        return self.transformer.prefill(x, lengths, state, max_length=max_length)
+
+    def _embed(self, tokens: Tensor) -> Tensor:
+        """The vectors of tokens: (...) or (..., 3) -> (..., E)."""
+        if self.head.channels == 1:
+            return cast(Tensor, self.embeddings[0](tokens))
+        vectors = [table(tokens[..., c]) for c, table in enumerate(self.embeddings)]
+        return cast(Tensor, sum(vectors[1:], vectors[0]))
+
+    def _enter(self, tokens: Tensor) -> Tensor:
+        """The inputs of positions 0..N: start and tokens, each plus its position's vector."""
+        start = self.start.expand(tokens.shape[0], 1, -1)
+        vectors = torch.cat([start, self._embed(tokens)], 1)  # (B, N + 1, E)
+        return cast(Tensor, self.positions(vectors))
+
+    def _extend(
+        self,
+        tokens: Tensor,
+        lengths: Tensor | None,
+        state: DecodingState,
+        max_length: int | None,
+    ) -> tuple[Tensor, DecodingState]:
+        """`prefill` from a state."""
+        self._check_state(state)
+        check_sequences(self.head, tokens, 0, None)
+        if lengths is not None:
+            lengths_within("lengths", lengths, *tokens.shape[:2])
+            lengths = lengths.to(tokens.device, torch.int64)
+        check_end(state.cursor.after(tokens.shape[1], lengths), self.longest)
+        before = known_parameters(state, tokens.shape[1], lengths)
+        if tokens.shape[1] == 0:
+            room = state.max_length if max_length is None else max_length
+            return cast(Tensor, before), state.with_room(room)
+        x = self.positions(self._embed(tokens), state.cursor.position)  # (B, N, E)
+        y, state = self._prefill_layers(x, lengths, state, max_length)
+        parameters = self._last(y, lengths)
+        if before is not None and lengths is not None:
+            parameters = torch.where((lengths > 0).unsqueeze(1), parameters, before)
+        return self._predicted(parameters, state)
+
+    def _predicted(self, parameters: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
+        return parameters, replace(state, parameters=parameters)
+
+    def _last(self, y: Tensor, inputs: Tensor | None) -> Tensor:
+        """The parameters after each row's last input: (B, N, E) -> (B, P)."""
+        if inputs is None:
+            return cast(Tensor, self.output(y[:, -1]))
+        rows = torch.arange(y.shape[0], device=y.device)
+        return cast(Tensor, self.output(y[rows, inputs - 1]))
+
+
+def embedding_of(tokens: int, embed_dim: int) -> nn.Embedding:
+    """A table of so many small vectors."""
+    table = nn.Embedding(tokens, embed_dim)
+    nn.init.normal_(table.weight, std=STD)
+    return table
