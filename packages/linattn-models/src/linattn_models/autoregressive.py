@@ -99,40 +99,6 @@ class AutoregressiveTransformer(Likelihood, TokenTransformer):
         inputs = self._inputs(tokens, lengths)
         return self._last(self.transformer(self._enter(tokens), inputs), inputs)
 
-    def prefill(
-        self,
-        tokens: Tensor,
-        lengths: Tensor | None = None,
-        state: DecodingState | None = None,
-        *,
-        max_length: int | None = None,
-    ) -> tuple[Tensor, DecodingState]:
-        """The parameters for the token after each prompt, and the state to step on from.
-
-        Args:
-            tokens: (B, N) int64, or (B, N, 3); N below `longest`; padded on the right with any
-                tokens in range.
-            lengths: (B,) int, each prompt's own length in 0..N; all N by default.
-            state: from `prefill`, `step` or `generate`: the tokens go on from there. Under
-                `torch.no_grad` a softmax cache is written in place.
-            max_length: the positions to make room for, by default the state's, or the model's.
-
-        Returns:
-            (B, P) and the state, whose position is `lengths` + 1 (the start vector counts), or with
-            a state `lengths` more.
-
-        Raises:
-            ValueError, TypeError: another shape, dtype, length or value, or a state of another
-                model, dtype or device.
-        """
-        if state is not None:
-            return self._extend(tokens, lengths, state, max_length)
-        room = self._room(max_length)
-        check_sequences(self.head, tokens, 0, less_one(room))
-        inputs = self._inputs(tokens, lengths)
-        y, state = self.transformer.prefill(self._enter(tokens), inputs, max_length=room)
-        return self._predicted(self._last(y, inputs), state)
-
     @property
     def can_step(self) -> bool:
         """Whether the attention has a state to step from; LSH has none."""
@@ -185,6 +151,16 @@ class AutoregressiveTransformer(Likelihood, TokenTransformer):
             values["max_length"],
             values["positions"],
         )
+
+    def _begin(
+        self, tokens: Tensor, lengths: Tensor | None, max_length: int | None
+    ) -> tuple[Tensor, DecodingState]:
+        """`prefill` from the start."""
+        room = self._room(max_length)
+        check_sequences(self.head, tokens, 0, less_one(room))
+        inputs = self._inputs(tokens, lengths)
+        y, state = self.transformer.prefill(self._enter(tokens), inputs, max_length=room)
+        return self._predicted(self._last(y, inputs), state)
 
     def _room(self, max_length: int | None) -> int | None:
         """The positions to make room for: asked for, the most, or softmax's default."""

@@ -40,7 +40,7 @@ class Seq2SeqTransformer(TokenTransformer):
         head: the distribution of a target's token, or an int for `Categorical(head)`.
         max_length: with learned positions, which need it, the most tokens of a source and of a
             target; else the default of `generate` alone.
-        positions: of sources and targets, "sinusoidal", "learned" or "none". With "none", the
+        positions: of sources and targets, "learned", "sinusoidal" or "none". With "none", the
             encoder does not see the order of its tokens.
 
     Raises:
@@ -54,7 +54,7 @@ class Seq2SeqTransformer(TokenTransformer):
         source_vocabulary: int,
         head: Head | int,
         max_length: int | None = None,
-        positions: str = "sinusoidal",
+        positions: str = "learned",
     ) -> None:
         super().__init__()
         check_pair(encoder, decoder)
@@ -76,7 +76,8 @@ class Seq2SeqTransformer(TokenTransformer):
             source: (B, L) int64; L of 1 or more, with learned positions up to `longest`.
             target: (B, N) int64, or (B, N, 3); N from 1 to `longest`.
             attn_mask: (B, L) bool, False at the source's padding on any side. A padded source
-                gives what it gives alone, whatever tokens the padding has.
+                gives what it gives alone, whatever tokens the padding has. An LSH encoder takes no
+                mask.
 
         Returns:
             (B, N, P).
@@ -154,33 +155,10 @@ class Seq2SeqTransformer(TokenTransformer):
         y, state = self.transformer.prefill(start, max_length=self.longest, memory=memory)
         return self._predicted(self._last(y, None), _joined(state, memory))[1]
 
-    def prefill(
-        self,
-        tokens: Tensor,
-        lengths: Tensor | None = None,
-        state: DecodingState | None = None,
-        *,
-        max_length: int | None = None,
-    ) -> tuple[Tensor, DecodingState]:
-        """The parameters for the token after each prompt, and the state to step on from.
-
-        Args:
-            tokens: (B, N) int64, or (B, N, 3), that targets begin or go on with.
-            lengths: (B,) int, each prompt's own length in 0..N; all N by default.
-            state: from `read`, `prefill`, `step` or `generate`.
-            max_length: the positions to make room for, by default the state's.
-
-        Returns:
-            (B, P) and the state.
-
-        Raises:
-            ValueError, TypeError: as for `AutoregressiveTransformer.prefill`, or no state.
-        """
-        return self._extend(tokens, lengths, _required(state), max_length)
-
     def predictor(self, method: str, decoder: str | CompiledDecoder, prompt: Prompt) -> Begin:
         """Makes the predictor, which goes on from the state of a source."""
-        _required(prompt.state)
+        if prompt.state is None:
+            raise _no_source()
         return super().predictor(method, decoder, prompt)
 
     @property
@@ -214,9 +192,14 @@ class Seq2SeqTransformer(TokenTransformer):
         """
         keys = ("encoder", "decoder", "source_vocabulary", "head", "max_length", "positions")
         values = exact_keys("the description of a Seq2SeqTransformer", values, keys)
-        configs = (TransformerConfig.from_dict(values[key]) for key in keys[:2])
-        head = head_from_dict(values["head"])
-        return cls(*configs, values["source_vocabulary"], head, *(values[key] for key in keys[4:]))
+        return cls(
+            TransformerConfig.from_dict(values["encoder"]),
+            TransformerConfig.from_dict(values["decoder"]),
+            values["source_vocabulary"],
+            head_from_dict(values["head"]),
+            values["max_length"],
+            values["positions"],
+        )
 
     def _remember(self, source: Tensor, attn_mask: Tensor | None) -> Memory:
         """The sums of each block's cross-attention over a source (B, L)."""
@@ -233,6 +216,9 @@ class Seq2SeqTransformer(TokenTransformer):
             vectors = self.source_positions.at(vectors, places)
         memory = self.encoder(vectors, attn_mask=attn_mask)
         return self.transformer.remember(memory, attn_mask=attn_mask)
+
+    def _begin(self, *unused: object) -> NoReturn:
+        raise _no_source()
 
     def _check_state(self, state: DecodingState) -> None:
         own = self.transformer.initial_state(1)
@@ -262,8 +248,6 @@ def _joined(state: DecodingState, memory: Memory) -> DecodingState:
     return replace(state, layers=state.layers + memory)
 
 
-def _required(state: DecodingState | None) -> DecodingState:
-    if state is None:
-        advice = "pass state=model.read(source)"
-        raise ValueError(expected("state", "one that has read a source", None, advice))
-    return state
+def _no_source() -> ValueError:
+    advice = "pass state=model.read(source)"
+    return ValueError(expected("state", "one that has read a source", None, advice))

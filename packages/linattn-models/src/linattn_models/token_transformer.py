@@ -57,6 +57,52 @@ class TokenTransformer(Generation, nn.Module):
         """The configuration of the layers."""
         return self.transformer.config
 
+    def prefill(
+        self,
+        tokens: Tensor,
+        lengths: Tensor | None = None,
+        state: DecodingState | None = None,
+        *,
+        max_length: int | None = None,
+    ) -> tuple[Tensor, DecodingState]:
+        """The parameters for the token after each prompt, and the state to step on from.
+
+        Args:
+            tokens: (B, N) int64, or (B, N, 3); N below `longest`; padded on the right with any
+                tokens in range.
+            lengths: (B,) int, each prompt's own length in 0..N; all N by default.
+            state: from `prefill`, `step`, `generate` or `read`: the tokens go on from there. Under
+                `torch.no_grad` a softmax cache is written in place. A model with a source needs
+                one.
+            max_length: the positions to make room for, by default the state's, or the model's.
+
+        Returns:
+            (B, P) and the state, whose position is `lengths` + 1 (the start vector counts), or with
+            a state `lengths` more.
+
+        Raises:
+            ValueError, TypeError: another shape, dtype, length or value, or a state of another
+                model, dtype or device.
+        """
+        if state is None:
+            return self._begin(tokens, lengths, max_length)
+        self._check_state(state)
+        check_sequences(self.head, tokens, 0, None)
+        if lengths is not None:
+            lengths_within("lengths", lengths, *tokens.shape[:2])
+            lengths = lengths.to(tokens.device, torch.int64)
+        check_end(state.cursor.after(tokens.shape[1], lengths), self.longest)
+        before = known_parameters(state, tokens.shape[1], lengths)
+        if tokens.shape[1] == 0:
+            room = state.max_length if max_length is None else max_length
+            return cast(Tensor, before), state.with_room(room)
+        x = self.positions(self._embed(tokens), state.cursor.position)  # (B, N, E)
+        y, state = self._prefill_layers(x, lengths, state, max_length)
+        parameters = self._last(y, lengths)
+        if before is not None and lengths is not None:
+            parameters = torch.where((lengths > 0).unsqueeze(1), parameters, before)
+        return self._predicted(parameters, state)
+
     def step(self, token: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
         """The parameters for the token after `token`.
 
@@ -90,6 +136,12 @@ class TokenTransformer(Generation, nn.Module):
         """Where the weights are."""
         return self.start.device
 
+    def _begin(
+        self, tokens: Tensor, lengths: Tensor | None, max_length: int | None
+    ) -> tuple[Tensor, DecodingState]:
+        """`prefill` without a state."""
+        raise NotImplementedError
+
     # How layers go on from a state; a model whose states hold more than theirs says it itself.
 
     def _check_state(self, state: DecodingState) -> None:
@@ -115,31 +167,6 @@ class TokenTransformer(Generation, nn.Module):
         start = self.start.expand(tokens.shape[0], 1, -1)
         vectors = torch.cat([start, self._embed(tokens)], 1)  # (B, N + 1, E)
         return cast(Tensor, self.positions(vectors))
-
-    def _extend(
-        self,
-        tokens: Tensor,
-        lengths: Tensor | None,
-        state: DecodingState,
-        max_length: int | None,
-    ) -> tuple[Tensor, DecodingState]:
-        """`prefill` from a state."""
-        self._check_state(state)
-        check_sequences(self.head, tokens, 0, None)
-        if lengths is not None:
-            lengths_within("lengths", lengths, *tokens.shape[:2])
-            lengths = lengths.to(tokens.device, torch.int64)
-        check_end(state.cursor.after(tokens.shape[1], lengths), self.longest)
-        before = known_parameters(state, tokens.shape[1], lengths)
-        if tokens.shape[1] == 0:
-            room = state.max_length if max_length is None else max_length
-            return cast(Tensor, before), state.with_room(room)
-        x = self.positions(self._embed(tokens), state.cursor.position)  # (B, N, E)
-        y, state = self._prefill_layers(x, lengths, state, max_length)
-        parameters = self._last(y, lengths)
-        if before is not None and lengths is not None:
-            parameters = torch.where((lengths > 0).unsqueeze(1), parameters, before)
-        return self._predicted(parameters, state)
 
     def _predicted(self, parameters: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
         return parameters, replace(state, parameters=parameters)
