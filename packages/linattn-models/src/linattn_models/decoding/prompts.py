@@ -226,15 +226,11 @@ def default_length(model: Drawable, length: int | None, before: int = 0) -> int:
     return model.max_length - before
 
 
-def check_length(
-    model: Drawable, length: int | None, before: int = 0, keeps_state: bool = False
-) -> None:
+def check_length(model: Drawable, length: int, before: int = 0, keeps_state: bool = False) -> None:
     """Refuses lengths that the model has no positions for."""
     at_least("length", length, 1)
     longest = model.longest
-    if longest is None or length is None:
-        return
-    if length + before + keeps_state > longest:
+    if longest is not None and length + before + keeps_state > longest:
         wanted = f"at most the model's {longest} positions"
         got = f"{length}"
         got += f" after the {before} of the state" if before else ""

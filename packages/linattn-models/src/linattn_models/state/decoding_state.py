@@ -25,7 +25,8 @@ class DecodingState:
     that is needed again. With gradients on, the argument stays as it was.
 
     Attributes:
-        layers: for each layer a `LinearAttentionState` (of fixed size) or a `KeyValueCache`.
+        layers: for each layer a `LinearAttentionState` (of fixed size) or a `KeyValueCache`; of a
+            `Seq2SeqTransformer` then the sums over its source, which no step changes.
         cursor: the positions of the next inputs.
         max_length: the most positions; None without a bound.
         parameters: (B, P), of the distribution of the next token; None for a model of vectors.
@@ -154,9 +155,8 @@ class DecodingState:
             IsADirectoryError: a directory.
             ValueError: a file that is damaged, or that holds something else.
         """
-        content = read_state_file(Path(file))
-        state = cls(content.layers, Cursor.at(content.position), content.max_length)
-        state = replace(state, parameters=content.parameters)
+        layers, position, max_length, parameters = read_state_file(Path(file))
+        state = cls(layers, Cursor.at(position), max_length, parameters)
         return state if device is None else state.to(device)
 
     def _tensors(self) -> dict[str, Tensor]:
