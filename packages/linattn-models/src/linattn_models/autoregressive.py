@@ -30,9 +30,9 @@ from linattn_models.state import (
 from linattn_models.transformer import Transformer
 from linattn_models.validation import at_least, exact_keys, lengths_within
 
-# Standard deviation of the initial vectors: small, so that the first updates can turn them.
+# Standard deviation of the initial vectors: small, so that early updates can change them a lot.
 _STD = 0.02
-# Rows of the table of a compiled decoder whose model has no length of its own.
+# Rows of the table of positions in a compiled decoder, for a model without a max_length.
 DEFAULT_POSITIONS = 4096
 _MOST_POSITIONS = 1 << 17
 
@@ -41,20 +41,20 @@ class AutoregressiveTransformer(Generation, Likelihood, nn.Module):
     """p(tokens) = prod_i p(tokens[i] | tokens[:i]), with a causal transformer and an output head.
 
     The input of position i is the vector of token i - 1 (at position 0 a learned start vector) plus
-    the vector of position i; the output are the head's parameters for token i. A token has one
+    the vector of position i; the output is the head's parameters for token i. A token has one
     value, or three (red, green, blue), whose vectors are summed.
 
     Args:
-        config: the layers; must be causal.
+        config: the layers; must be causal, with causal_block 1 and no cross-attention.
         head: the distribution of a token, or an int for `Categorical(head)`.
-        max_length: tokens of a sequence. With learned positions, which need it, the most; else
-            the default of `generate` (and of softmax's cache) alone, and there is no longest
-            sequence. None for no default.
+        max_length: tokens of a sequence. With learned positions it is required, and no sequence
+            may be longer. With others it is only the default length of `generate` and the default
+            size of a softmax cache; None for no default.
         positions: "learned", "sinusoidal" or "none".
 
     Raises:
-        ValueError: a configuration that is not causal or whose blocks see themselves whole, a
-            length below 1, learned positions without a length, unknown positions.
+        ValueError: a configuration that is not causal, or has blocks or cross-attention; a length
+            below 1, learned positions without a length, unknown positions.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class AutoregressiveTransformer(Generation, Likelihood, nn.Module):
         return self.transformer.config
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """The head's parameters for every token, each from the tokens before it.
+        """The head's parameters for every token, each computed from the tokens before it.
 
         Args:
             tokens: (B, N) int64, or (B, N, 3); N from 1 to `longest`.
@@ -113,7 +113,7 @@ class AutoregressiveTransformer(Generation, Likelihood, nn.Module):
         return cast(Tensor, self.output(self.transformer(vectors)))
 
     def predict_next(self, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """The head's parameters for the token after each prompt, by running all its tokens.
+        """The head's parameters for the token after each prompt, computed without a state.
 
         Args:
             tokens: (B, N) int64, or (B, N, 3); N below `longest`; padded on the right with any
@@ -135,19 +135,20 @@ class AutoregressiveTransformer(Generation, Likelihood, nn.Module):
         *,
         max_length: int | None = None,
     ) -> tuple[Tensor, DecodingState]:
-        """The parameters for the token after each prompt, and the state to step on from.
+        """The parameters for the token after each prompt, and the state to continue from.
 
         Args:
             tokens: (B, N) int64, or (B, N, 3); N below `longest`; padded on the right with any
                 tokens in range.
             lengths: (B,) int, each prompt's own length in 0..N; all N by default.
-            state: from `prefill`, `step` or `generate`: the tokens go on from there. Under
+            state: from `prefill`, `step` or `generate`; the tokens continue its sequences. Under
                 `torch.no_grad` a softmax cache is written in place.
-            max_length: the positions to make room for, by default the state's, or the model's.
+            max_length: the number of positions to make room for; by default that of `state`, or
+                that of the model.
 
         Returns:
-            (B, P) and the state, whose position is `lengths` + 1 (the start vector counts), or with
-            a state `lengths` more.
+            (B, P) and the new state. Its position is `lengths` + 1 (the start vector counts), or
+            that of `state` plus `lengths`.
 
         Raises:
             ValueError, TypeError: another shape, dtype, length or value, or a state of another
@@ -196,15 +197,15 @@ class AutoregressiveTransformer(Generation, Likelihood, nn.Module):
 
     @property
     def can_step(self) -> bool:
-        """Whether the attention has a state to step from; LSH has none."""
+        """Whether the model can step: LSH attention has no state and cannot."""
         return not cast(Attention, self.config.attention).cannot_step
 
     def describe(self, positions: int | None = None) -> DecoderDescription:
         """The model for a backend that compiles whole steps of tokens.
 
         Args:
-            positions: the fewest that the decoder steps through, where the model has no longest
-                sequence.
+            positions: the number of positions that the decoder must be able to step through, for a
+                model without a longest sequence.
 
         Raises:
             CannotCompile: as for `Transformer.describe`.
@@ -223,7 +224,7 @@ class AutoregressiveTransformer(Generation, Likelihood, nn.Module):
         return replace(layers, tokens=coding)
 
     def to_dict(self) -> dict[str, Any]:
-        """The settings that rebuild the model without its weights, as JSON values."""
+        """The settings from which `from_dict` builds the model, without weights, as JSON values."""
         return {
             "transformer": self.config.to_dict(),
             "head": self.head.to_dict(),
@@ -233,7 +234,7 @@ class AutoregressiveTransformer(Generation, Likelihood, nn.Module):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> AutoregressiveTransformer:
-        """A model with fresh weights of the shape that `to_dict` described.
+        """A model with the settings that `to_dict` returned, with newly drawn weights.
 
         Raises:
             ValueError: a key that is unknown or missing, or a value out of range.
@@ -255,7 +256,7 @@ class AutoregressiveTransformer(Generation, Likelihood, nn.Module):
         return cast(Tensor, sum(vectors[1:], vectors[0]))
 
     def _enter(self, tokens: Tensor) -> Tensor:
-        """The inputs of positions 0..N: start and tokens, each plus its position's vector."""
+        """The inputs of positions 0..N: start vector and tokens, plus the vectors of positions."""
         start = self.start.expand(tokens.shape[0], 1, -1)
         vectors = torch.cat([start, self._embed(tokens)], 1)  # (B, N + 1, E)
         return cast(Tensor, self.positions(vectors))
@@ -267,7 +268,7 @@ class AutoregressiveTransformer(Generation, Likelihood, nn.Module):
         state: DecodingState,
         max_length: int | None,
     ) -> tuple[Tensor, DecodingState]:
-        """`prefill` from a state."""
+        """`prefill` that continues a state."""
         self.transformer.check_state(state)
         check_sequences(self.head, tokens, 0, None)
         if lengths is not None:
@@ -289,14 +290,14 @@ class AutoregressiveTransformer(Generation, Likelihood, nn.Module):
         return parameters, replace(state, parameters=parameters)
 
     def _room(self, max_length: int | None) -> int | None:
-        """The positions to make room for: asked for, the most, or softmax's default."""
+        """The number of positions to make room for: `max_length`, `longest` or the default."""
         if max_length is None and self.longest is None:
             is_cached = isinstance(self.config.attention, Softmax)
             return self.max_length if is_cached else None
         return room_for(max_length, self.longest)
 
     def _table(self, positions: int | None) -> Tensor:
-        """The rows that a compiled decoder reads."""
+        """The vectors of positions that a compiled decoder reads, (rows, E)."""
         least = positions or self.max_length or DEFAULT_POSITIONS
         if least > _MOST_POSITIONS and self.position_kind == "sinusoidal":
             wanted = f"at most {_MOST_POSITIONS:,}, rows of a table"
@@ -305,7 +306,7 @@ class AutoregressiveTransformer(Generation, Likelihood, nn.Module):
         return self.positions.rows(least, self.start)
 
     def _inputs(self, tokens: Tensor, lengths: Tensor | None) -> Tensor | None:
-        """The inputs (B,) of prompts of these lengths: the start vector counts."""
+        """The numbers of inputs (B,) of prompts: their lengths and one for the start vector."""
         if lengths is None:
             return None
         lengths_within("lengths", lengths, *tokens.shape[:2])
