@@ -30,8 +30,8 @@ inline constexpr int kPanelVectors = 2;
 // `count` rounded up to whole sweeps; positions past the last one have rows of zeros.
 LINATTN_INLINE int sweeps_for(int count) { return static_cast<int>(round_up(count, kSweep)); }
 
-// The rows of a sweep, starting at its first position; `step` (negative when walking backwards) is the distance from one
-// position to the next.
+// The rows of a sweep, starting at its first position; `step` (negative when walking backwards) is the distance from
+// one position to the next.
 template <class T>
 struct SweepRows {
     const T *query, *key;  // (positions, D)
