@@ -18,8 +18,8 @@ class EncoderDecoder(nn.Module):
     """Vectors of a source and of a target in, vectors of the target out.
 
     The encoder sees the whole source. Each block of the decoder attends to the target so far and,
-    by linear attention, to the encoder's outputs, of which only sums are kept. If both attentions
-    are linear, a step costs the same for all lengths of source and target.
+    by linear attention, to the encoder's outputs, of which only sums are kept. Both are linear
+    attention, so a step costs the same for all lengths of source and target.
 
     Args:
         encoder: a configuration that is not causal.
