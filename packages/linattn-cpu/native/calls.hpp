@@ -1,16 +1,16 @@
-// What Python hands to the kernels: addresses, sizes and strides, no framework's types.
+// The arguments of the kernels: addresses, sizes and strides, without types of a framework.
 #pragma once
 
 #include <cstdint>
 
 namespace linattn {
 
-// Numbers as they lie in memory, by the names that torch gives them.
+// The dtypes of tensors, with torch's names.
 enum class Dtype : int { float64 = 0, float32 = 1, bfloat16 = 2, float16 = 3 };
 
 static constexpr int bytes_of(Dtype dtype) { return dtype == Dtype::float64 ? 8 : dtype == Dtype::float32 ? 4 : 2; }
 
-// The feature maps that are applied inside.
+// The feature maps that the kernels apply.
 enum class FeatureMap : int { identity = 0, relu = 1, elu = 2 };
 
 // A tensor (batch, heads, length, dim) with strides in elements.
@@ -46,8 +46,8 @@ struct Attention {
 };
 
 struct AttentionForward : Attention {
-    State initial;     // what came before, or what the sums are added to
-    State last;        // after the last key, or the sums over all keys
+    State initial;     // causal: the initial state; otherwise what the sums are added to
+    State last;        // causal: the final state, after the last key; otherwise the sums over all keys
     void* out;         // (B, H, N, M), value_dtype
     void* normalizer;  // (B, H, N), accumulation dtype
 };
@@ -55,7 +55,7 @@ struct AttentionForward : Attention {
 struct AttentionBackward : Attention {
     Tensor4 grad_out;             // (B, H, N, M), value_dtype
     const void* grad_normalizer;  // (B, H, N), contiguous, accumulation dtype, or null
-    State grad_last;              // of `last`
+    State grad_last;              // the upstream gradient of `last`
     State state;                  // causal: `initial`; otherwise the sums over the keys
     const void* out;              // as the forward pass wrote them
     const void* normalizer;
@@ -65,7 +65,7 @@ struct AttentionBackward : Attention {
     void* grad_value;  // (B, H_kv, L, M), value_dtype
     State grad_initial;
     void* grad_log_decay;  // (B, H_kv, L), accumulation dtype
-    void* scratch;         // (B, H, N) in the accumulation dtype, for whatever the kernel wants
+    void* scratch;         // (B, H, N), accumulation dtype: the kernels keep h there, the normalizer's gradient
 };
 
 // One decoding step: s += phi(k) v^T, z += phi(k), out = phi(q)^T s / (phi(q)^T z + eps), once s and z are multiplied
@@ -75,7 +75,7 @@ struct Step {
     Tensor4 s, z;               // s: `position` is the stride of D and `dim` that of M
     void* out;                  // (B, H, M), contiguous, value_dtype
     const void* log_decay;      // (B, H_kv), accumulation dtype, or null
-    // (B), where in s and z each row works, -1 for an empty row, whose output is 0; null: row b works on b.
+    // (B), the slot of s and z for each row, -1 for an empty row, whose output is 0; null: row b works on slot b.
     const std::int64_t* state_indices;
     std::int64_t batch, heads, kv_heads, dim, value_dim;
     Dtype query_dtype, value_dtype;
@@ -104,12 +104,12 @@ struct Kernels {
     void (*attention_forward)(const AttentionForward& call);
     void (*attention_backward)(const AttentionBackward& call);
     void (*step)(const Step& call);
-    int panel_width;  // outputs of packed weights that are computed together
+    int panel_width;  // how many outputs of packed weights are computed together
     std::int64_t (*packed_bytes)(WeightFormat format, std::int64_t inputs, std::int64_t outputs);
     void (*pack_matrix)(const MatrixSource& source, WeightFormat format, const PackedMatrix& matrix, int threads);
     std::int64_t (*workspace_bytes)(const DecoderModel& model, const DecoderCall& call);
     void (*decode)(const DecoderModel& model, const DecoderCall& call, void* workspace);
-    // The machine's peak: this many steps of a loop in registers on each thread; returns the operations.
+    // Measures the machine's peak: `steps` steps of a loop in registers on each thread; returns the operations.
     std::int64_t (*fused_multiply_adds)(int threads, std::int64_t steps);
 };
 

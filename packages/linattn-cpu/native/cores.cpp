@@ -16,8 +16,8 @@ namespace linattn {
 
 namespace {
 
-// Cores that the quota of one cgroup pays for, rounded up, in the files of either version; without a
-// quota they say "max" (version 2) or -1 (version 1).
+// The CPU quota of one cgroup in cores, rounded up, from the files of version 2 or 1; without a quota these
+// contain "max" (version 2) or -1 (version 1).
 int quota_of(const std::string& folder) {
     double quota = 0, period = 0;
     if (std::ifstream both(folder + "/cpu.max"); both) {
@@ -30,7 +30,7 @@ int quota_of(const std::string& folder) {
     return static_cast<int>(std::min<double>(cores, INT_MAX));
 }
 
-// The smallest quota of a cgroup and those that it lies in.
+// The smallest quota of a cgroup and its ancestors.
 int quota_along(const std::string& root, std::string path) {
     int cores = quota_of(root);
     for (; path.rfind('/') != std::string::npos; path.erase(path.rfind('/'))) {
@@ -58,7 +58,7 @@ int cpu_quota() {
 
 int processors() {
 #ifdef _OPENMP
-    // Of the process, also where OpenMP has bound this thread to one core.
+    // The cores of the process, even if OpenMP has bound this thread to one core.
     return omp_get_num_procs();
 #else
     return static_cast<int>(std::thread::hardware_concurrency());

@@ -3,12 +3,12 @@
 
 namespace linattn {
 
-// Cores that this process may use, at least 1: those of its affinity mask, and no more than its
-// cgroup's CPU quota pays for. The quota is read once, the mask at every call.
+// The number of cores that this process may use, at least 1: those of its affinity mask, and at most
+// the CPU quota of its cgroup. The quota is read once, the mask at every call.
 int available_cores();
 
-// Threads for a call that is allowed `threads`: more than there are cores would only wait for one
-// another.
+// The number of threads for a call that may use up to `threads`: at most the available cores, because more
+// threads would only wait for one another.
 int team_size(int threads);
 
 }  // namespace linattn

@@ -1,5 +1,5 @@
-// A compiled decoder as the kernels see it: weights packed once, and one call for any number of
-// positions. E is the width of the embedding, F that of the feed-forward network, H heads of D.
+// A compiled decoder for the kernels: weights packed once, and one call for any number of positions.
+// Letters: E width of the embedding, F width of the feed-forward network, H heads, D head dim.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +8,12 @@
 
 namespace linattn {
 
-// How weights lie in memory.
+// The formats of packed weights.
 enum class WeightFormat : int { float32, bfloat16, int8 };
 
 enum class Activation : int { relu, gelu };
 
-// The distributions that tokens are drawn from inside; `none` leaves that to the caller.
+// The heads from which the decoder can draw tokens; `none`: the caller draws.
 enum class Head : int { none, categorical, mixture_of_logistics };
 
 // A matrix (inputs, outputs) of float32 with strides in elements.
@@ -22,20 +22,19 @@ struct MatrixSource {
     std::int64_t input_stride, output_stride;
 };
 
-// W of y = x W + b in panels of `Kernels::panel_width` outputs; within a panel, inputs stand in
-// groups of as many as fill 32 bits: [panel][group of inputs][output][input of the group], in the
-// order in which the instruction set takes a group's inputs.
-// What lies past the last output or input is 0.
+// W of y = x W + b in panels of `Kernels::panel_width` outputs. Within a panel, inputs are in groups that
+// fill 32 bits: [panel][group of inputs][output][input of the group]; the order of inputs in a group depends
+// on the instruction set. Places past the last output or input are 0.
 struct PackedMatrix {
     std::int64_t inputs, outputs;
     void* panels;
     float* bias;         // one for each output of the panels
-    float* scales;       // int8 only: what 1 stands for, for each output
+    float* scales;       // int8 only: for each output, the weight that the integer 1 represents
     std::int32_t* sums;  // int8 only: the sum of each output's integers
 };
 
 struct NormWeights {
-    const float* weight;  // padded to whole panels by 0, as is the bias
+    const float* weight;  // padded with 0 to whole panels, as is the bias
     const float* bias;
     float eps;
 };
@@ -48,11 +47,11 @@ struct DecoderLayer {
 struct TokenShape {
     std::int64_t levels, max_length;
     Head head;
-    std::int64_t choices;    // logits that the head draws from
-    float lowest_log_scale;  // of a mixture of logistics
+    std::int64_t choices;    // the number of logits that the head draws from
+    float lowest_log_scale;  // of a mixture of logistics: log-scales are clamped to this minimum
 };
 
-// How tokens become vectors and vectors parameters; a decoder of vectors has no channels.
+// How tokens become vectors, and vectors parameters; a decoder of vectors has 0 channels.
 struct TokenWeights : TokenShape {
     std::int64_t channels;
     const float* embeddings[3];  // (levels, E) each
@@ -78,14 +77,14 @@ struct DecoderModel : DecoderShape {
     TokenWeights tokens;
 };
 
-// Inputs that each row takes one after the other, from its state. Everything is contiguous. Row b
-// takes lengths[b] inputs, the first of them at positions[b].
+// One or more inputs for each row, read in order from its state. All tensors are contiguous. Row b has lengths[b]
+// inputs, the first of them at position positions[b].
 struct DecoderCall {
     std::int64_t batch, inputs;     // B, and the most inputs of a row
-    const std::int64_t* lengths;    // (B), or null where all take `inputs`
-    const std::int64_t* positions;  // (B), or null where all begin at `position`
+    const std::int64_t* lengths;    // (B), or null if all rows have `inputs`
+    const std::int64_t* positions;  // (B), or null if all rows start at `position`
     std::int64_t position;
-    bool begins;                 // the start vector comes before the tokens
+    bool begins;                 // whether the start vector comes before the tokens
     const std::int64_t* tokens;  // (B, inputs - begins, channels), or null
     const float* vectors;        // (B, inputs, E), or null
     float* const* s;             // for each layer (B, H, D, D), updated in place

@@ -1,4 +1,4 @@
-// The builds of the kernels that are in this module, and the one that this machine runs.
+// The builds of the kernels in this module, one per instruction set, and the one in use.
 #pragma once
 
 #include <string>
@@ -8,13 +8,13 @@
 
 namespace linattn {
 
-// The builds that this machine can run, fastest first; the last is always there.
+// The builds that this machine can run, fastest first; the last, "baseline", always exists.
 std::vector<const Kernels*> usable_kernels();
 
-// The kernels in use: the fastest at first.
+// The kernels in use; by default the fastest.
 const Kernels& live_kernels();
 
-// Makes another build the live one, for tests and measurements.
+// Selects another build, for tests and measurements.
 // Throws std::invalid_argument if this machine cannot run it or the module does not hold it.
 void use_instruction_set(const std::string& name);
 

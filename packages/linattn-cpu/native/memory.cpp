@@ -22,7 +22,7 @@ void expect_writes(void* tensor, std::int64_t bytes) {
     constexpr std::uintptr_t page = 2 << 20;
     const auto start = reinterpret_cast<std::uintptr_t>(tensor);
     const std::uintptr_t low = (start + page - 1) / page * page, high = (start + bytes) / page * page;
-    // Advice: where the system does not take it, nothing is lost.
+    // This is only advice: if the system refuses it, results are the same.
     if (tensor != nullptr && low < high) madvise(reinterpret_cast<void*>(low), high - low, MADV_HUGEPAGE);
 #else
     (void)tensor, (void)bytes;

@@ -1,4 +1,4 @@
-// Memory: scratch of our own, and big tensors about to be written.
+// Memory: scratch blocks, and advice about large tensors that will be written.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ private:
 
 static constexpr std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
 
-// Takes memory from a block, piece by piece, each aligned to a cache line; with no block it counts
-// the bytes that such a block needs.
+// Hands out pieces of a block of memory, each aligned to a cache line; without a block (null) it only counts the
+// bytes that the block needs.
 //
 // Always inlined: the kernels are compiled once for each instruction set, and a linker must not take
 // a function from one of those builds for another.
@@ -43,9 +43,9 @@ private:
     std::int64_t bytes_ = 0;
 };
 
-// Tells the system that a tensor, if there is one, is about to be written from end to end. Where it is fresh memory
-// the first touch of each small page would cost as much as all arithmetic on it; big pages are
-// touched 512 times less often.
+// Advises the system that a tensor (or null) will be written completely, so that it uses huge pages. In new memory
+// the first touch of each small page would cost as much as all arithmetic on it; with huge pages there are 512 times
+// fewer first touches.
 void expect_writes(void* tensor, std::int64_t bytes);
 
 }  // namespace linattn

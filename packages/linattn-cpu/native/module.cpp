@@ -1,4 +1,4 @@
-// The Python module: one file of bindings a topic.
+// The Python module; the bindings are in one file per topic.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 

@@ -19,7 +19,7 @@ std::string out_of_range(const char* what, std::int64_t count, std::int64_t low,
 
 }  // namespace
 
-// Places one thing after the other: first without memory, to count bytes, then to fill it.
+// Places the parts of a model one after the other: first without memory, to count bytes, then to fill it.
 class PackedDecoder::Packer {
 public:
     Packer(const Kernels& kernels, WeightFormat format, int threads, void* memory)

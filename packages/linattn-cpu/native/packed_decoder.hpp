@@ -1,4 +1,4 @@
-// A model's weights, packed for one instruction set in memory of their own.
+// A model's weights, copied and packed for one instruction set.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace linattn {
 
-// What is packed: weights in float32 where the caller keeps them.
+// The source of packing: float32 weights in the caller's memory.
 struct AffineSource {
     MatrixSource weight;
     std::int64_t inputs, outputs;
@@ -35,7 +35,7 @@ struct ModelSource : DecoderShape {
 
 class PackedDecoder {
 public:
-    // Reads the source and keeps nothing of it. Throws std::bad_alloc.
+    // Copies the source; its memory is not needed afterwards. Throws std::bad_alloc.
     PackedDecoder(const ModelSource& source, int threads);
 
     // Throws std::invalid_argument for a token or position that the model does not have.

@@ -1,6 +1,7 @@
-// linear_attention and its step, for Python: calls as structs with named fields, nothing out but what was written.
+// The Python bindings of linear_attention and its step. They fill structs from dicts, write results through addresses,
+// and return nothing.
 //
-// Python has checked shapes, dtypes and devices; here only the address of a tensor is taken.
+// Python has checked shapes, dtypes and devices.
 #include <pybind11/pybind11.h>
 
 #include "calls.hpp"
@@ -14,7 +15,7 @@ namespace linattn {
 
 namespace {
 
-// What the shared tables do not have.
+// The fields that are not in the shared tables.
 const FieldTable<Attention>& own_fields() {
     static const FieldTable<Attention> table{
         {"kv_heads", set<&Attention::kv_heads>},   {"mask", set<&Attention::mask>},
@@ -53,7 +54,7 @@ std::int64_t key_bytes(const Attention& call, std::int64_t dim, Dtype dtype) {
 void attention_forward(const py::dict& fields) {
     auto call = filled<AttentionForward>(fields, attention_fields(), forward_fields(), own_fields());
     const py::gil_scoped_release unlocked;
-    // Kernels write the normalizer; a call without gradients has no tensor for it.
+    // The kernels always write the normalizer; a call without gradients has no tensor for it.
     const std::int64_t widest = call.normalizer != nullptr ? 0 : query_bytes(call, 1, Dtype::float64);
     const Scratch normalizer(widest);
     if (call.normalizer == nullptr) call.normalizer = normalizer.get();

@@ -1,4 +1,5 @@
-// Decoders for Python, which checks tensors: models and calls as structs with named fields, as in register_attention.
+// The Python bindings of compiled decoders; they fill structs from dicts, as in register_attention.cpp. Python has
+// checked the tensors.
 #include <pybind11/pybind11.h>
 
 #include "cores.hpp"
@@ -9,7 +10,7 @@ namespace py = pybind11;
 
 namespace linattn {
 
-// Overloads of structs are not in a nameless namespace, where `load` of a vector would not find them.
+// These overloads are not in an unnamed namespace, where `load` of a std::vector would not find them.
 
 // Address, strides of inputs and outputs.
 static void load(MatrixSource& field, PyObject* value) {
@@ -84,7 +85,7 @@ static void load(ModelSource& field, PyObject* value) {
 
 namespace {
 
-// A call with the memory of what Python gives as lists: the states of the layers.
+// A call that also owns the lists of state addresses, which Python passes as lists.
 struct ListedCall : DecoderCall {
     std::vector<float*> listed_s, listed_z;
 };
@@ -120,7 +121,7 @@ void run(const PackedDecoder& decoder, const py::dict& fields) {
 }  // namespace
 
 void register_decoder(py::module_& module) {
-    // By the names that linattn_core gives them.
+    // The names are those of linattn_core.decoding.
     py::enum_<WeightFormat>(module, "WeightFormat")
         .value("float32", WeightFormat::float32)
         .value("bfloat16", WeightFormat::bfloat16)

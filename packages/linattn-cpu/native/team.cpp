@@ -25,8 +25,8 @@ namespace linattn {
 
 namespace {
 
-// Turns of a loop that waits before the thread goes to sleep: some 40 microseconds, a few times what
-// sleeping and waking cost. Helpers wait longer for the next call: a step often follows at once.
+// How many turns a waiting loop takes before the thread sleeps: about 40 microseconds, a few times the cost of
+// sleeping and waking. Helpers wait longer for the next call, because steps often follow each other at once.
 constexpr int kSpins = 2000, kIdleSpins = 25000;
 
 void pause_core() {
@@ -48,13 +48,13 @@ public:
         }
         std::unique_lock<std::mutex> lock(mutex_);
         ++sleepers_;
-        // Without a limit it would be a function of GCC 12's libstdc++, and a wheel would need that.
+        // wait() without a time limit is a function of GCC 12's libstdc++, which a wheel would then need.
         while (!changed_.wait_for(lock, std::chrono::hours(1), holds)) {
         }
         --sleepers_;
     }
 
-    // To be called after a change that may be waited for.
+    // Call this after every change that a thread may wait for.
     void notify() {
         if (sleepers_ == 0) return;
         {
@@ -70,8 +70,8 @@ private:
 };
 
 struct alignas(64) Claim {
-    std::atomic<long long> phases{0};   // in which this part has been taken
-    std::atomic<bool> expected{false};  // whether the member of this rank is about to come for it
+    std::atomic<long long> phases{0};   // the number of phases in which this part has been taken
+    std::atomic<bool> expected{false};  // whether the member of this rank is expected to take it
 };
 
 }  // namespace
@@ -80,7 +80,7 @@ struct Phases {
     explicit Phases(int parts) : claims(new Claim[parts]) {}
 
     std::unique_ptr<Claim[]> claims;
-    alignas(64) std::atomic<long long> done{0};  // parts, of all phases
+    alignas(64) std::atomic<long long> done{0};  // finished parts of all phases
     Signal progress;
 };
 
@@ -97,9 +97,9 @@ bool take(Claim& claim, Member& member, int part) {
     return true;
 }
 
-// Whether the part is still free after its own member has had time to come. It finds the part's
-// weights in its caches, and two parts one after the other take twice as long. A member that did not
-// come is not waited for again until it is back.
+// Whether the part is still free after its own member has had time to take it. Waiting is worth it: that member has
+// the part's weights in its caches, and doing two parts one after the other takes twice as long. A member that did
+// not come is not waited for again until it is back.
 bool is_abandoned(Claim& claim, const Member& member) {
     if (!claim.expected.load(std::memory_order_relaxed)) return is_free(claim, member);
     for (int i = 0; i < kSpins; ++i) {
@@ -135,14 +135,14 @@ struct Job {
     Job(int threads, const std::function<void(int rank)>& work) : threads(threads), work(work) {}
 
     const int threads;
-    const std::function<void(int rank)>& work;  // the caller's, as long as it is open or a helper inside
-    int joined = 1;                             // with the caller; guarded by the pool
-    std::atomic<int> inside{0};                 // helpers
+    const std::function<void(int rank)>& work;  // the caller's; valid while the job is open or a helper is inside
+    int joined = 1;                             // threads, the caller included; guarded by the pool
+    std::atomic<int> inside{0};                 // helpers that work on the job
     Signal emptied;
 };
 
-// Helpers, which sleep while there is nothing to do. A pool is never destroyed: when the process ends
-// they may be asleep in it.
+// Helper threads, which sleep while there is no job. A pool is never destroyed, because helpers may sleep in it when
+// the process ends.
 class Pool {
 public:
     // Throws std::bad_alloc.
@@ -166,7 +166,7 @@ public:
     }
 
 private:
-    // Where the system gives no thread, the caller does all of the work.
+    // If the system cannot start a thread, the caller does all of the work.
     bool add_helper() {
         try {
             std::thread([this] { help(); }).detach();
@@ -208,8 +208,8 @@ private:
     Signal posted_;
 };
 
-// The process's pool. A forked child has none of its parent's threads, and perhaps locks that they
-// hold: it begins with a pool of its own.
+// The pool of the process. A forked child gets a new pool, because it has none of its parent's threads, but perhaps
+// locks that they held.
 Pool& pool() {
     static Pool* live = new Pool;
 #if defined(__unix__) || defined(__APPLE__)
@@ -219,7 +219,7 @@ Pool& pool() {
     return *live;
 }
 
-// Calls work(rank) here with rank 0, and on helpers as they come.
+// Calls work(rank) on this thread, with rank 0, and on available helpers.
 void run_with_helpers(int threads, const std::function<void(int rank)>& work) {
     if (threads == 1) return work(0);
     const auto job = std::make_shared<Job>(threads, work);

@@ -18,7 +18,7 @@ inline void load(State& field, PyObject* value) {
     load(field.s, x[0]), load(field.z, x[1]);
 }
 
-// What both passes are told.
+// The fields of both passes.
 inline const FieldTable<Attention>& attention_fields() {
     static const FieldTable<Attention> table{
         {"query", set<&Attention::query>},

@@ -1,4 +1,4 @@
-// Structs filled from a dict of Python, field by field and by name: what linattn_core/native.py makes for any backend.
+// Fills structs from a Python dict, field by field and by name; linattn_core/native.py makes the dicts.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -11,7 +11,7 @@
 
 namespace linattn {
 
-// What a tuple of so many numbers holds.
+// The items of a tuple of `size` numbers.
 inline PyObject** numbers(PyObject* value, Py_ssize_t size) {
     if (!PyTuple_Check(value) || PyTuple_GET_SIZE(value) != size) {
         throw pybind11::type_error("expected a tuple of " + std::to_string(size) + " numbers");
@@ -61,7 +61,7 @@ public:
         for (Field& field : table_) field.interned = PyUnicode_InternFromString(field.name);
     }
 
-    // False where the struct has no such field. Names that stand in Python's source are interned.
+    // False where the struct has no such field. Compares pointers: names in Python source code are interned.
     bool set(Struct& call, PyObject* name, PyObject* value) const {
         for (const Field& field : table_) {
             if (field.interned != name) continue;
@@ -75,7 +75,7 @@ private:
     std::vector<Field> table_;
 };
 
-// A struct with the fields of a dict, zero where none is named; tables of what it inherits come along.
+// A struct with the fields of a dict; other fields are zero. `tables` are those of the struct and of its bases.
 // Throws TypeError for a name that is in no table.
 template <class Struct, class... Tables>
 Struct filled(const pybind11::dict& values, const Tables&... tables) {

@@ -1,4 +1,4 @@
-"""Arguments that come in several shapes, brought into the one that a call's record holds."""
+"""Brings arguments that may have several shapes into the one that an `AttentionCall` holds."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from linattn_core.state import LinearAttentionState, accumulation_dtype
 
 
 def is_extended(call: AttentionCall, enable_gqa: bool) -> bool:
-    """Whether a call uses one of the arguments that most do not; its flags have been checked then.
+    """Whether a call uses an argument that most calls do not use; if so, checks its flags.
 
-    Short calls feel this, so a plain one passes in one expression.
+    This costs a noticeable share of a short call, so one expression lets a plain call pass.
     """
     if (
         call.normalize is True
@@ -45,14 +45,14 @@ def is_extended_step(call: StepCall, enable_gqa: bool) -> bool:
 
 
 def check_flags(**flags: bool) -> None:
-    """Checks that each is True or False, and not something that only counts as that."""
+    """Checks that each flag is a bool; other truthy or falsy values are refused."""
     for name, value in flags.items():
         if not isinstance(value, bool):
             raise TypeError(expected(name, "True or False", shown(value)))
 
 
 def completed(call: AttentionCall) -> AttentionCall:
-    """The call with its mask as (B, L), its decay as (B, H_kv, L), and no eps where none is added.
+    """The call with its mask as (B, L), its decay as (B, H_kv, L), and eps 0 if not normalized.
 
     Raises:
         TypeError, ValueError: a mask or decay of another kind, dtype or shape.
@@ -66,7 +66,7 @@ def completed(call: AttentionCall) -> AttentionCall:
 
 
 def completed_step(call: StepCall) -> StepCall:
-    """The same for a step: its decay as (B, H_kv), its slots beside the state."""
+    """The same for a step: its decay as (B, H_kv), its slots on the device of the state."""
     if call.log_decay is not None:
         call = call._replace(log_decay=_step_decay(call.log_decay, call))
     if call.state_indices is not None:
@@ -79,7 +79,7 @@ def key_mask(mask: Tensor, call: AttentionCall) -> Tensor:
 
     Args:
         mask: bool, (B, L) or broadcastable to (B, 1, 1, L); True takes part.
-        call: whose keys are masked.
+        call: the call whose keys are masked.
     """
     _check_tensor("attn_mask", mask)
     if mask.dtype != torch.bool:
@@ -92,7 +92,7 @@ def key_mask(mask: Tensor, call: AttentionCall) -> Tensor:
 
 
 def _without_queries(mask: Tensor, batch: int, length: int) -> Tensor:
-    """(B or 1, L or 1) of a mask that broadcasts to (B, 1, 1, L)."""
+    """A mask that broadcasts to (B, 1, 1, L), as (B or 1, L or 1)."""
     shape = (1,) * (4 - mask.dim()) + tuple(mask.shape)
     if len(shape) != 4 or shape[1:3] != (1, 1):
         raise ValueError(
@@ -125,7 +125,7 @@ def _step_decay(decay: Tensor, call: StepCall) -> Tensor:
 
 
 def _wide_decay(decay: Tensor, value: Tensor, *shapes: tuple[int, ...]) -> Tensor:
-    """The decay in the dtype of the sums, once its shape is one of these."""
+    """The decay in the dtype of the sums; refuses a shape that is not one of `shapes`."""
     _check_tensor("log_decay", decay)
     if not decay.is_floating_point():
         raise TypeError(expected("log_decay", "floating point", decay.dtype, "convert it"))
@@ -140,9 +140,9 @@ def _wide_decay(decay: Tensor, value: Tensor, *shapes: tuple[int, ...]) -> Tenso
 
 
 def in_one_dtype(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Tensors of several dtypes, under autocast, in the one that it casts to; else as they are.
+    """Under autocast, casts tensors of different dtypes to autocast's dtype.
 
-    float64 is left alone, as autocast leaves it.
+    Otherwise returns them unchanged, also where one is float64, which autocast does not cast.
     """
     tensors = query, key, value
     if not all(isinstance(x, Tensor) and x.is_floating_point() for x in tensors):
@@ -155,7 +155,7 @@ def in_one_dtype(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Ten
 
 
 def check_heads(query: Tensor, key: Tensor, value: Tensor, *, enable_gqa: bool) -> None:
-    """Checks that keys and values have one number of heads, and the queries that or a multiple."""
+    """Checks that keys and values have equal numbers of heads, and queries that or a multiple."""
     heads, kv_heads = query.shape[1], key.shape[1]
     if kv_heads != value.shape[1]:
         got = f"{kv_heads} and {value.shape[1]}"
@@ -185,7 +185,7 @@ def check_slots(call: StepCall, indices: Tensor, *, inplace: bool) -> None:
 
 
 def check_slot_numbers(indices: Tensor, slots: int) -> None:
-    """Checks that no row names a slot that is not there, nor one that another row names."""
+    """Checks that each slot number is in range and used by one row alone."""
     numbers = [x for x in indices.tolist() if x != -1]
     if any(not 0 <= x < slots for x in numbers):
         wanted = f"numbers from 0 to {slots - 1}, or -1 for an empty row"
@@ -206,7 +206,7 @@ def check_decay_numbers(decay: Tensor) -> None:
 def returned(
     out: Tensor, normalizer: Tensor | None, state: LinearAttentionState | None
 ) -> Tensor | tuple[Tensor | LinearAttentionState, ...]:
-    """What the caller gets: the output, and after it what was asked for."""
+    """What the caller gets: the output, then normalizer and state if they were asked for."""
     extras = [x for x in (normalizer, state) if x is not None]
     return (out, *extras) if extras else out
 

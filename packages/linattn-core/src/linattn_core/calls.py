@@ -1,7 +1,7 @@
 """One call as one value: what goes to a backend, and what comes back.
 
-A call travels whole, from the operator to `Backend.refuses`, to the backend and to native code. An
-argument of the operators is a field here; whatever passes calls on need not know it.
+The same record goes from the operator to `Backend.refuses`, to the backend and to native code. Each
+argument of the operators is a field; code that only passes a call on does not list the fields.
 """
 
 from __future__ import annotations
@@ -18,31 +18,33 @@ GRADIENTS = ("query", "key", "value", "initial_state", "log_decay")
 
 
 class AttentionCall(NamedTuple):
-    """A call of `linear_attention`, its feature map being one that kernels apply.
+    """A call of `linear_attention`. Any other feature map than a pointwise one is applied already.
 
     Attributes:
-        query: (B, H, N, D) if the map is applied inside, else (B, H, N, F).
-        key: (B, H_kv, L, D or F), the dtype of query: float32 beside a half-precision value when a
-            map that computes in float32 was applied before. H is a multiple of H_kv: query head h
-            reads key head h // (H / H_kv).
+        query: (B, H, N, D) if the kernels apply the feature map, else phi(Q), (B, H, N, F).
+        key: (B, H_kv, L, D or F), the dtype of query. Both are float32 beside a half-precision
+            value where a feature map that computes in float32 was applied before. H is a multiple
+            of H_kv: query head h reads key head h // (H / H_kv).
         value: (B, H_kv, L, M).
-        is_causal: query i sees keys up to i.
-        feature_map: "elu", "relu" or "identity", applied inside.
-        key_lengths: (B,) integers of any device, or None: keys at or past the length do not exist.
-        cu_seqlens: (sequences + 1,) integers of any device, or None: B is 1, and sequences lie end
-            to end.
-        initial_state: what came before, or what the sums are added to; one state a sequence, of
-            H_kv heads.
-        return_state: the state after the last key is wanted.
+        is_causal: query i sees keys 0 to i.
+        feature_map: "elu", "relu" or "identity", the map that the kernels apply.
+        key_lengths: (B,) integers on any device; keys at or past the length do not exist. None: all
+            keys exist.
+        cu_seqlens: (sequences + 1,) integers on any device; B is 1, and sequences are packed end to
+            end. None: the sequences are the rows of the batch.
+        initial_state: causal: the state before the first key. Not causal: what the sums are added
+            to. One state per sequence, of H_kv heads.
+        return_state: whether the state after the last key is wanted.
         eps: added to the denominator.
-        requires_grad: the result will be differentiated.
-        attn_mask: (B, L) bool on the device of key, or None: keys where it is False do not exist.
-        log_decay: (B, H_kv, L), accumulation dtype, at most 0, or None; causal only. The state
-            shrinks by exp(log_decay) before a key is added, unless the key does not exist.
-        normalize: False leaves the numerator as it is; eps is 0 then.
-        return_normalizer: the normalizer is wanted, and may have a gradient.
-        wanted_gradients: of `GRADIENTS`, those that the backward pass is asked for; the forward
-            pass does not know yet, and has all. A backend may compute more.
+        requires_grad: whether the result will be differentiated.
+        attn_mask: (B, L) bool on the device of key; keys where it is False do not exist. None: no
+            mask.
+        log_decay: (B, H_kv, L), accumulation dtype, at most 0; causal only. The state is multiplied
+            by exp(log_decay) before a key is added, unless the key does not exist. None: no decay.
+        normalize: False returns the numerator alone; eps is 0 then.
+        return_normalizer: whether the normalizer is wanted; it may have a gradient then.
+        wanted_gradients: the names of `GRADIENTS` that the backward pass has to compute. In the
+            forward pass, which does not know them yet, all names. A backend may compute more.
     """
 
     query: Tensor
@@ -63,7 +65,7 @@ class AttentionCall(NamedTuple):
     wanted_gradients: tuple[str, ...] = GRADIENTS
 
     def arguments(self) -> dict[str, Any]:
-        """Those of `linear_attention`, by name, without what is meant for backends alone."""
+        """The arguments of `linear_attention` by name, without fields that only backends read."""
         fields = self._asdict()
         del fields["requires_grad"], fields["wanted_gradients"]
         return fields
@@ -110,7 +112,7 @@ class AttentionCall(NamedTuple):
 
     @property
     def num_sequences(self) -> int:
-        """Sequences, of which each has a state: B, or as many as are packed."""
+        """The number of sequences, each with a state: B, or the number of packed sequences."""
         return self.query.shape[0] if self.cu_seqlens is None else self.cu_seqlens.shape[0] - 1
 
     @property
@@ -130,17 +132,18 @@ class AttentionCall(NamedTuple):
 
 
 class StepCall(NamedTuple):
-    """A call of `linear_attention_step`, its feature map being one that kernels apply.
+    """A call of `linear_attention_step`. Any other map than a pointwise one is applied already.
 
     Attributes:
-        query: (B, H, D) if the map is applied inside, else (B, H, F).
+        query: (B, H, D) if the kernels apply the feature map, else phi(q), (B, H, F).
         key: (B, H_kv, D or F).
         value: (B, H_kv, M).
-        state: what came before; a backend updates it in place.
+        state: the state before this position; a backend updates it in place.
         feature_map, eps, requires_grad, normalize: as in `AttentionCall`.
-        state_indices: (B,) integers on the device of the state, or None: row b works on the state's
-            slot state_indices[b]; -1 is an empty row, whose output is 0.
-        log_decay: (B, H_kv), accumulation dtype, at most 0, or None.
+        state_indices: (B,) integers on the device of the state: row b works on slot
+            state_indices[b] of the state; -1 is an empty row, whose output is 0. None: row b works
+            on slot b.
+        log_decay: (B, H_kv), accumulation dtype, at most 0; None: no decay.
     """
 
     query: Tensor
@@ -205,10 +208,11 @@ class Output(NamedTuple):
 
     Attributes:
         out: (B, H, N, M), contiguous, dtype of value.
-        normalizer: (B, H, N), contiguous: phi(q) . z + eps, accumulation dtype; may be empty
-            where the call requires no gradient.
+        normalizer: (B, H, N), contiguous: phi(q) . z + eps (with eps, unlike the normalizer that
+            `linear_attention` returns), accumulation dtype; may be empty where the call requires
+            no gradient and returns no normalizer.
         state: causal: the state after the last key, None unless it was wanted; for the backward
-            pass always None. Not causal: the sums over the keys, the initial state among them.
+            pass always None. Not causal: the sums over the keys, including the initial state.
     """
 
     out: Tensor
@@ -219,11 +223,11 @@ class Output(NamedTuple):
 class Gradients(NamedTuple):
     """What a backend's `attention_backward` returns: gradients by the names of `AttentionCall`.
 
-    Those that are not wanted may be None.
+    Gradients that are not wanted may be None.
 
     Attributes:
-        query, key, value: contiguous, the dtypes of what they are gradients of.
-        initial_state, log_decay: None where the call has none.
+        query, key, value: contiguous, with shape and dtype of the arguments of these names.
+        initial_state, log_decay: None where the call has no such argument.
     """
 
     query: Tensor | None

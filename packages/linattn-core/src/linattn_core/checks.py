@@ -26,19 +26,22 @@ _NAMES = ("query", "key", "value")
 
 
 def checked_attention(call: AttentionCall, *, enable_gqa: bool = False) -> AttentionCall:
-    """The call, its shapes, dtypes, devices and combinations being those of `linear_attention`.
+    """The call, after checks of shapes, dtypes, devices and combinations.
 
-    Under autocast its tensors may differ in dtype, and are cast as autocast casts them.
+    Under autocast, tensors of different dtypes are cast as autocast casts them.
 
-    Short calls feel this, so a right one without lengths and states passes in one expression. The
-    numbers inside `key_lengths` and `cu_seqlens` are checked by the operator, as they are not known
-    while a graph is traced.
+    This costs a noticeable share of a short call, so one expression accepts a correct call that has
+    neither lengths nor states. The numbers inside `key_lengths` and `cu_seqlens` are checked by the
+    operator, because they are not known while a graph is traced.
+
+    Raises:
+        ValueError, TypeError: as for `linear_attention`.
     """
     try:
         if _is_plain(call):
             return call
     except AttributeError:
-        pass  # something is no tensor, and is named below
+        pass  # an argument is not a tensor; the checks below name it
     query, key, value = in_one_dtype(call.query, call.key, call.value)
     call = call._replace(query=query, key=key, value=value)
     _check_tensors((query, key, value), "(batch, heads, length, dim)", 4)
@@ -60,7 +63,7 @@ def checked_attention(call: AttentionCall, *, enable_gqa: bool = False) -> Atten
 
 
 def _is_plain(call: AttentionCall) -> bool:
-    """True only if `checked_attention` would find nothing in a call of three tensors alone."""
+    """True only if the call has three tensors alone and `checked_attention` would accept them."""
     query, key, value, is_causal = call[:4]
     q, k, v = query.shape, key.shape, value.shape
     return (
@@ -121,7 +124,7 @@ def _check_packing(call: AttentionCall, cu_seqlens: Tensor) -> None:
 def checked_step(call: StepCall, *, enable_gqa: bool = False, inplace: bool = False) -> StepCall:
     """The same for `linear_attention_step`.
 
-    Decoding makes this call thousands of times a second, so a right one passes in one expression.
+    Decoding makes this call thousands of times per second, so one expression accepts a correct one.
     """
     query, key, value, state = call[:4]
     plain = call.state_indices is None and call.log_decay is None
@@ -130,7 +133,7 @@ def checked_step(call: StepCall, *, enable_gqa: bool = False, inplace: bool = Fa
             if _is_step(query, key, value, *state):
                 return call
         except AttributeError:
-            pass  # something is no tensor, and is named below
+            pass  # an argument is not a tensor; the checks below name it
     query, key, value = in_one_dtype(query, key, value)
     _check_tensors((query, key, value), "(batch, heads, dim)", 3)
     _check_step_shapes(query, key, value, enable_gqa=enable_gqa)
@@ -153,7 +156,7 @@ def _check_step_shapes(query: Tensor, key: Tensor, value: Tensor, *, enable_gqa:
 
 
 def _is_step(query: Tensor, key: Tensor, value: Tensor, s: Tensor, z: Tensor) -> bool:
-    """True only if `checked_step` would find nothing."""
+    """True only if `checked_step` would accept the tensors."""
     return (
         query.shape == key.shape
         and query.dtype == key.dtype == value.dtype
@@ -169,9 +172,9 @@ def _is_step(query: Tensor, key: Tensor, value: Tensor, s: Tensor, z: Tensor) ->
 def check_state(
     state: LinearAttentionState, name: str, sequences: int | None, value: Tensor
 ) -> None:
-    """Checks kind, heads, value dim, dtype, device and, but for a pool, the number of sequences.
+    """Checks type, heads, value dim, dtype, device and the number of sequences (None: any number).
 
-    F is checked where it is known.
+    `check_feature_dim` checks F, which is known only once the feature map is.
     """
     if not isinstance(state, LinearAttentionState):
         raise TypeError(expected(name, "a LinearAttentionState", _kind(state)))
@@ -206,7 +209,7 @@ def check_feature_dim(state: LinearAttentionState | None, name: str, feature_dim
 
 
 def check_options(eps: float, backend: str, **flags: bool) -> None:
-    """Checks what is not a tensor: eps may be zero, but not negative, infinite or NaN."""
+    """Checks what is not a tensor: eps must be finite and at least 0, the flags bool."""
     if not isinstance(eps, (int, float)):
         raise TypeError(expected("eps", "a number", _kind(eps)))
     if not 0 <= eps < math.inf:
@@ -216,29 +219,29 @@ def check_options(eps: float, backend: str, **flags: bool) -> None:
 
 
 def check_backend_name(name: str) -> None:
-    """Checks that it is text; whether a backend has it is checked where backends are known."""
+    """Checks that the name is a str; the registry checks whether such a backend exists."""
     if not isinstance(name, str):
         advice = "pass 'auto' for the fastest"
         raise TypeError(expected("backend", "a name", _kind(name), advice))
 
 
 def check_decay(decay: Tensor) -> None:
-    """Checks the numbers of a decay, but while a CUDA graph is captured."""
+    """Checks the numbers of a decay; skipped while a CUDA graph is captured."""
     if not (decay.is_cuda and torch.cuda.is_current_stream_capturing()):
         check_decay_numbers(decay)
 
 
 def check_slot_indices(indices: Tensor, slots: int) -> None:
-    """Checks the numbers of `state_indices`, but while a CUDA graph is captured."""
+    """Checks the numbers of `state_indices`; skipped while a CUDA graph is captured."""
     if not (indices.is_cuda and torch.cuda.is_current_stream_capturing()):
         check_slot_numbers(indices, slots)
 
 
 def check_lengths(call: AttentionCall) -> None:
-    """Checks the numbers: 0 <= key_lengths <= L; cu_seqlens from 0 to L, never falling.
+    """Checks the numbers: 0 <= key_lengths <= L; cu_seqlens from 0 to L, never decreasing.
 
-    Numbers on a GPU are waited for. While a CUDA graph is captured nobody can wait: they go on
-    unread, and the kernels leave out whatever lies outside the tensors.
+    Reading numbers on a GPU waits for it. While a CUDA graph is captured, waiting is not allowed:
+    the numbers are not checked, and the kernels ignore positions outside the tensors.
     """
     key_lengths, cu_seqlens, length = call.key_lengths, call.cu_seqlens, call.key_length
     lengths = key_lengths if cu_seqlens is None else cu_seqlens

@@ -13,27 +13,27 @@ from linattn_core.checks import check_backend_name
 current = "auto"
 
 _lock = threading.Lock()
-_open: list[list[str]] = []  # a list of one name is told from another with the same name
+_open: list[list[str]] = []  # one-element lists, because `is` must tell equal names apart
 
 
 @contextmanager
 def use_backend(name: str) -> Iterator[None]:
-    """Within it, calls with `backend="auto"` take this backend, or raise its refusal.
+    """Inside the `with` block, calls with `backend="auto"` use this backend or raise its refusal.
 
         with linattn_core.use_backend("cpu"):
             out = model(x)
 
-    As with torch's `sdpa_kernel`, the choice is the process's: threads share it, and the latest
-    that is open counts. A call that names a backend keeps it. A backward pass takes the backend of
-    its forward pass, wherever it runs; a forward pass that `torch.utils.checkpoint` repeats takes
-    the choice of the place where it is repeated, so open `use_backend` around `backward()` too.
+    As with torch's `sdpa_kernel`, the choice holds for the whole process: threads share it, and the
+    latest open block decides. A call that names a backend is not affected. A backward pass uses the
+    backend of its forward pass, wherever it runs. `torch.utils.checkpoint` repeats the forward pass
+    inside `backward()`, with the choice that is open there: wrap `backward()` in `use_backend` too.
 
     Args:
         name: one of `backends()`, or "auto".
 
     Raises:
         ValueError: no backend of that name is live.
-        TypeError: no name.
+        TypeError: `name` is not a str.
     """
     check_backend_name(name)
     if name != "auto":

@@ -1,4 +1,4 @@
-"""A model as a backend compiles it: its weights and numbers, without the modules that hold them.
+"""The description of a model that a backend compiles: weights and settings, without modules.
 
 Letters: B batch, N inputs, E width of the embedding, F width of the feed-forward network, H heads,
 D head dim, P parameters of the head, K choices of the head, C channels of a token.
@@ -20,7 +20,7 @@ WEIGHTS = ("float32", "bfloat16", "int8")
 
 
 class CannotCompile(ValueError):
-    """The model, or the dtype asked for its weights, has no compiled decoder; says why."""
+    """No decoder can be compiled from the model, or none with weights of this dtype."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +45,8 @@ class DecoderLayer:
     """One block: qkv (E, 3 E), out (E, E), expand (E, F), contract (F, E).
 
     Attributes:
-        norm1, norm2: before attention and feed-forward network, or after their residual sums.
+        norm1, norm2: LayerNorms before attention and feed-forward network, or after their residual
+            sums; see `DecoderDescription.norm_first`.
     """
 
     qkv: Affine
@@ -58,14 +59,14 @@ class DecoderLayer:
 
 @dataclass(frozen=True)
 class Sampler:
-    """A head whose tokens may be drawn inside.
+    """A head whose tokens the compiled step can draw itself.
 
     Attributes:
-        kind: "categorical" (K logits) or "mixture_of_logistics" (groups of K numbers: logits, C
-            means, C log-scales, and for C = 3 the coefficients of green on red, blue on red, blue
-            on green before their tanh).
+        kind: "categorical" (K logits) or "mixture_of_logistics" (groups of K numbers: the logits,
+            C groups of means, C groups of log-scales, and for C = 3 the coefficients of green on
+            red, blue on red, blue on green, before tanh).
         choices: K.
-        lowest_log_scale: what log-scales are clamped to.
+        lowest_log_scale: the minimum to which log-scales are clamped.
     """
 
     kind: Literal["categorical", "mixture_of_logistics"]
@@ -73,7 +74,7 @@ class Sampler:
     lowest_log_scale: float = 0.0
 
     def parameters(self, channels: int) -> int:
-        """P of a token of `channels` values."""
+        """P, the number of parameters for a token of `channels` values."""
         if self.kind == "categorical":
             return self.choices
         return self.choices * (1 + 2 * channels + (3 if channels == 3 else 0))
@@ -81,14 +82,14 @@ class Sampler:
 
 @dataclass(frozen=True, eq=False)
 class TokenCoding:
-    """How tokens become vectors, and vectors the parameters of the next token.
+    """How tokens become input vectors, and output vectors the parameters of the next token.
 
     Attributes:
         embeddings: (levels, E) for each of C channels; the vectors of a token's values are summed.
-        start: (E,), what enters at position 0.
-        positions: (max_length, E), added to what enters.
+        start: (E,), the input vector at position 0.
+        positions: (max_length, E), added to the input vectors.
         output: (E, P).
-        sampler: None where the parameters are all that is wanted.
+        sampler: how a compiled step draws tokens; None where it only returns the parameters.
     """
 
     embeddings: tuple[Tensor, ...]
@@ -103,12 +104,12 @@ class DecoderDescription:
     """A causal transformer with linear attention; all tensors are float32.
 
     Attributes:
-        layers, norm: the blocks and what follows the last.
+        layers, norm: the blocks, and the LayerNorm after the last one.
         num_heads, head_dim: H and D; E = H D.
         feature_map: "elu", "relu" or "identity".
         eps: added to the denominator of attention.
         activation: "gelu" (exact) or "relu".
-        norm_first: x + f(norm(x)) instead of norm(x + f(x)).
+        norm_first: True for x + f(norm(x)) ("pre"), False for norm(x + f(x)) ("post").
         tokens: None for a decoder of vectors (B, E) -> (B, E).
     """
 
@@ -123,10 +124,10 @@ class DecoderDescription:
     tokens: TokenCoding | None
 
     def __post_init__(self) -> None:
-        """Refuses tensors that do not fit together: a backend reads them by their addresses.
+        """Refuses tensors that do not fit together, because native code reads them unchecked.
 
         Raises:
-            CannotCompile: with the tensor, the expected shape and its own.
+            CannotCompile: naming the tensor, the expected shape and its own.
         """
         embed = self.num_heads * self.head_dim
         hidden = self.layers[0].expand.weight.shape[-1] if self.layers else 0
@@ -142,7 +143,7 @@ class DecoderDescription:
             _check_tokens(self.tokens, embed)
 
     def tensors(self) -> Iterator[Tensor]:
-        """All tensors of the model, in one order."""
+        """All tensors of the model, always in the same order."""
         yield from (self.norm.weight, self.norm.bias)
         for layer in self.layers:
             for part in (layer.qkv, layer.out, layer.expand, layer.contract):
@@ -155,10 +156,10 @@ class DecoderDescription:
 
     @property
     def device(self) -> torch.device:
-        """The one device of all tensors.
+        """The device of all tensors.
 
         Raises:
-            CannotCompile: there are several.
+            CannotCompile: the tensors are on different devices.
         """
         devices = list(dict.fromkeys(x.device for x in self.tensors()))
         if len(devices) > 1:
@@ -200,9 +201,11 @@ class Draw(NamedTuple):
     """The temperature and the random numbers that turn parameters into tokens.
 
     Attributes:
-        temperature: as the heads take it.
-        waits: (B, K) from the exponential distribution; None at temperature 0.
-        uniform: (B, C) from the uniform distribution; None at temperature 0 and for logits alone.
+        temperature: as in the `sample` of a head; 0 takes the likeliest tokens.
+        waits: (B, K) from the exponential distribution, for the Gumbel-max trick; None at
+            temperature 0.
+        uniform: (B, C) from the uniform distribution on [0, 1), for a mixture of logistics; None at
+            temperature 0 and for a categorical head.
     """
 
     temperature: float
@@ -211,15 +214,15 @@ class Draw(NamedTuple):
 
 
 class NativeDecoder(Protocol):
-    """Packed weights that decode; later changes of the description's tensors do not reach them.
+    """A decoder with packed copies of the weights; later changes of the tensors do not reach it.
 
-    Inputs have been checked for shape and dtype; their values have not. States are updated in
-    place; calls from several threads are independent where their states are. A decoder that
-    subclasses this protocol inherits `reserve` and `noise` for states of any place in memory.
+    Shapes and dtypes of inputs have been checked; their values have not. States are updated in
+    place. Several threads may call it at once with different states. A decoder that steps states
+    anywhere in memory equally fast inherits `reserve` and `noise` from this protocol.
 
     Attributes:
         nbytes: bytes of the packed weights.
-        instruction_set: what they were packed for.
+        instruction_set: the instructions, or the GPU, that the weights were packed for.
     """
 
     @property
@@ -231,14 +234,17 @@ class NativeDecoder(Protocol):
     def prefill(
         self, inputs: Tensor, lengths: Tensor | None, states: Sequence[LinearAttentionState]
     ) -> Tensor:
-        """Whole prompts from the state before the first position, padded on the right.
+        """Whole prompts, padded on the right, from position 0 on.
 
         Args:
-            inputs: tokens (B, N) or (B, N, C), behind the start vector; or vectors (B, N, E).
-            lengths: (B,) int64, inputs of each row (the start vector counts); None: all.
+            inputs: tokens (B, N) or (B, N, C), int64, which follow the start vector; or vectors
+                (B, N, E), float32.
+            lengths: (B,) int64, the number of inputs of each row (the start vector counts); None
+                where each row has all.
+            states: of each layer before position 0: zeros.
 
         Returns:
-            (B, P) after each row's last input; for vectors (B, N, E).
+            (B, P), the parameters after each row's last input; for vectors (B, N, E).
         """
 
     def step(
@@ -248,26 +254,32 @@ class NativeDecoder(Protocol):
         states: Sequence[LinearAttentionState],
         draw: Draw | None,
     ) -> tuple[Tensor, Tensor | None]:
-        """One input of each row, at `position` or at each row's own (B,).
+        """One input of each row.
 
         Args:
-            inputs: tokens (B,) or (B, C), or vectors (B, E).
+            inputs: tokens (B,) or (B, C), int64; or vectors (B, E), float32.
+            position: of the inputs: an int for all rows, or (B,) int64.
+            states: of each layer; updated in place.
+            draw: how to draw the next tokens; None draws none.
 
         Returns:
-            (B, P), or for vectors (B, E), and the tokens drawn if there is a draw. A step of
-            reserved states may overwrite the parameters that the last one returned.
+            The parameters (B, P), or for vectors (B, E); and the tokens that were drawn, (B,) or
+            (B, C) int64, None without a draw. A step of reserved states may overwrite the
+            parameters that the step before returned.
         """
 
     def reserve(self, batch: int, owner: object) -> tuple[LinearAttentionState, ...] | None:
-        """States at addresses where this decoder steps fastest, for as long as `owner` lives.
+        """Reserves states in the memory where this decoder steps fastest, while `owner` lives.
 
-        Nobody may keep them longer. None: the decoder steps any states equally fast.
+        Nothing may use them after `owner` is gone. None where the decoder steps any state equally
+        fast.
         """
         return None
 
     def noise(self, states: Sequence[LinearAttentionState], temperature: float) -> Draw | None:
-        """The tensors from which a step of reserved states reads its random numbers, to be filled.
+        """The tensors from which a step of reserved states reads its random numbers.
 
-        None: the states are not reserved, or the decoder reads random numbers anywhere.
+        The caller fills them. None where the states are not reserved, or where a step reads random
+        numbers from any tensor.
         """
         return None

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable
 
 LONGEST = 200
-"""Characters of a value that a message repeats; what comes from a file may be of any length."""
+"""The most characters of a value that a message repeats: values from files have any length."""
 
 
 def expected(what: str, wanted: object, got: object, advice: str = "") -> str:
@@ -15,8 +15,8 @@ def expected(what: str, wanted: object, got: object, advice: str = "") -> str:
     Args:
         what: the argument, field or file that is wrong.
         wanted: what would be right, with numbers or names.
-        got: what came. Text stands as it is, so pass `shown(value)` for a value that is text. Cut
-            at 200 characters, with control characters escaped.
+        got: what came. A str is inserted without quotes, so pass `shown(value)` for a value that is
+            text. Cut at 200 characters, with control characters escaped.
         advice: what to do; may end with a question mark, as `near` does.
     """
     sentence = f"{what}: expected {wanted}, got {_cut(str(got))}"

@@ -146,9 +146,9 @@ def linear_attention(
         V'_i = phi(Q_i)^T S_i / (phi(Q_i)^T z_i + eps)
         S_i = sum_j phi(K_j) V_j^T,   z_i = sum_j phi(K_j)
 
-    the sums over all keys (equations 5 and 6 of the paper), or over j <= i when causal
-    (equations 8 to 12), and with `initial_state` over what came before too. With `log_decay` g
-    the state forgets: older keys count less, in the numerator and in the denominator alike.
+    The sums run over all keys (equations 5 and 6 of the paper), or over j <= i when causal
+    (equations 8 to 12); an `initial_state` is added to them. With `log_decay` g older keys count
+    less, in the numerator and in the denominator alike:
 
         S_i = exp(g_i) S_{i-1} + phi(K_i) V_i^T,   z_i = exp(g_i) z_{i-1} + phi(K_i)
 
@@ -162,45 +162,48 @@ def linear_attention(
         value: (B, H, L, M) or (B, H_kv, L, M), the same dtype and device.
         is_causal: query i sees keys 0 to i; N must equal L.
         feature_map: phi, by name or as a `FeatureMap`. By name, random maps are drawn once with
-            seed 0; pass a module to draw them otherwise. Learned maps are modules always.
+            seed 0; pass a module for another draw. A learned map must be passed as a module.
         attn_mask: bool, (B, L) or broadcastable to (B, 1, 1, L); True takes part, as for
-            `scaled_dot_product_attention`. A key that takes no part does not exist: it is in
-            neither numerator, denominator, state nor gradient, whatever it holds, and decays
-            nothing. The queries of such positions are answered like any other.
-        key_lengths: (B,) int32 or int64. The same for keys at or past the length; both masks
-            together intersect.
-        cu_seqlens: (sequences + 1,) int32 or int64, from 0 to N. B must be 1: sequences lie end
-            to end along the length and none sees another.
-        initial_state: what came before; non-causal: what the sums are added to, so that a call
-            without keys (L = 0) reads a state. (sequences, ...) when packed, of H_kv heads.
+            `scaled_dot_product_attention`. A key that takes no part does not exist: whatever it
+            holds, it changes neither numerator, denominator, state nor gradients, and its decay is
+            not applied. The query at such a position still gets an output.
+        key_lengths: (B,) int32 or int64: keys at or past the length do not exist either. With
+            `attn_mask`, a key exists only if both say so.
+        cu_seqlens: (sequences + 1,) int32 or int64, from 0 to N. B must be 1: sequences are packed
+            end to end along the length, and none sees another.
+        initial_state: causal: the state before the first key. Non-causal: what the sums are added
+            to, so that a call without keys (L = 0) reads a state. One state per sequence, of H_kv
+            heads: B, or the number of packed sequences.
         return_state: also return the state after the last key (non-causal: the sums).
-        log_decay: causal only; (H_kv,), one number a head, or (B, H_kv, L), one a position:
-            floating point, at most 0, -inf to forget all that came before. 0 forgets nothing.
+        log_decay: causal only; (H_kv,), one number per head, or (B, H_kv, L), one per position:
+            floating point, at most 0. 0 forgets nothing, -inf forgets all earlier keys.
         enable_gqa: key and value have H_kv heads, H a multiple of it, and query head h reads
             key/value head h // (H / H_kv). States, their gradients and those of key and value
             have H_kv heads: nothing is expanded.
         normalize: False returns the numerator phi(Q_i)^T S_i alone.
-        return_normalizer: also return phi(Q_i)^T z_i, without eps, so that other terms (a window
-            of softmax) can be joined to the sums. Its rounding is that of the sum with eps; pass
-            eps=0 where sums far below eps matter.
+        return_normalizer: also return phi(Q_i)^T z_i, without eps, so that the caller can add other
+            terms (such as softmax over a window) to numerator and normalizer. It is computed as
+            the sum with eps less eps, so it has the rounding of that sum: pass eps=0 where it may
+            be far below eps.
         eps: added to the denominator.
-        backend: "auto" for the fastest that accepts the call, or the one that `use_backend` names;
-            or a name from `backends()`.
+        backend: "auto" for the backend that `use_backend` names, else the fastest that accepts the
+            call; or a name from `backends()`.
 
     Returns:
-        (B, H, N, M) in the dtype of value. With return_normalizer, that and (B, H, N) in the dtype
-        of the sums; with return_state, a `LinearAttentionState` after them. Sums are computed in
-        float32 for half-precision inputs.
+        out (B, H, N, M) in the dtype of value; or a tuple of out, the normalizer (B, H, N) with
+        return_normalizer, and a `LinearAttentionState` with return_state. The sums, and so the
+        normalizer and the state, are float32 for half-precision inputs, else the dtype of value.
 
     Raises:
         ValueError: shapes, lengths or combinations that cannot be right, an unknown name, a named
             backend that refuses the call.
         TypeError: dtypes that differ or are not floating point.
 
-    Cost: O(N F (C + M)) time a head with C = 64, O(F M) memory a head beyond the results. A mask
-    adds O(L) to both, and in native kernels a copy of key and value unless it is right padding on
-    the CPU; a decay O(N C) time, and its gradient, if it requires one, O(N F M / C) memory. Grouped
-    heads divide the memory of states and of the gradients of key and value by H / H_kv.
+    Cost per head: causal O(N (F M + C (F + M))) time with chunks of C positions (64 in torch
+    operations, 16 in the CPU kernels), non-causal O((N + L) F M); O(F M) memory beyond the results.
+    A mask adds O(L) to both; kernels that know lengths alone also copy key and value. A decay adds
+    O(N C) time, and its gradient O(N F M / C) memory. Grouped heads divide the memory of states
+    and of the gradients of key and value by H / H_kv.
     """
     if backend == "auto":
         backend = choice.current
@@ -241,10 +244,11 @@ def linear_attention_step(
         query: (B, H, D), floating point.
         key: (B, H, D), or (B, H_kv, D) with `enable_gqa`; the same dtype and device.
         value: (B, H, M) or (B, H_kv, M), the same dtype and device.
-        state: what came before; `LinearAttentionState.zeros` at the start.
-        state_indices: (B,) int32 or int64, with inplace=True. Row b works on slot
-            state_indices[b] of `state`, whose batch may be any number of slots; -1 is an empty
-            row, whose output is 0. A server adds and removes sequences without moving states.
+        state: the state before this position; `LinearAttentionState.zeros` before the first.
+        state_indices: (B,) int32 or int64, with inplace=True only. Row b works on slot
+            state_indices[b] of `state`, which may have any number of slots as its batch; -1 is an
+            empty row, whose output is 0. So a server adds and removes sequences without moving
+            states.
         log_decay: (H_kv,) or (B, H_kv), at most 0.
         feature_map, enable_gqa, normalize, eps, backend: as for `linear_attention`.
         inplace: update `state` itself, for decoding; cannot be differentiated.
@@ -254,9 +258,9 @@ def linear_attention_step(
 
     Raises:
         ValueError, TypeError: as for `linear_attention`; ValueError also for `inplace` where a
-            gradient is wanted.
+            gradient is required, or a slot that is out of range or used twice.
 
-    Cost: O(F M) time and memory a head, whatever the length before.
+    Cost: O(F M) time and memory per head, however many positions came before.
     """
     if backend == "auto":
         backend = choice.current
@@ -292,14 +296,14 @@ def explain(
     """Each installed backend's answer to a call: "accepts", or the reason why not.
 
     The arguments are those of `linear_attention`; with `state`, and (B, H, D) tensors, those of
-    `linear_attention_step`. Nothing is computed but the feature map. The first name that accepts
-    is the one that `backend="auto"` takes; every backend answers, whatever `backend` says.
+    `linear_attention_step`. Nothing is computed but the feature map. `backend="auto"` takes the
+    first backend that accepts. Every backend answers, whatever `backend` is.
 
     Returns:
         {name: answer}, in the order in which "auto" asks.
 
     Raises:
-        ValueError, TypeError: what the call raises whatever the backend.
+        ValueError, TypeError: as the call itself, for errors that do not depend on the backend.
     """
     _check_options_known(linear_attention if state is None else linear_attention_step, options)
     tensors, name = (query, key, value), left_for_kernels(feature_map)
@@ -323,7 +327,7 @@ def _check_options_known(call: Callable[..., Any], options: dict[str, Any]) -> N
 def _ready(
     call: AttentionCall, feature_map: str | FeatureMap, backend: str, enable_gqa: bool
 ) -> AttentionCall:
-    """The call once it is known to be right, its feature map applied where kernels apply none."""
+    """The checked call; its feature map is applied if the kernels do not apply it themselves."""
     call = checks.checked_attention(call, enable_gqa=enable_gqa)
     checks.check_options(
         call.eps, backend, is_causal=call.is_causal, return_state=call.return_state
@@ -348,7 +352,7 @@ def _ready_step(
     inplace: bool,
     enable_gqa: bool,
 ) -> StepCall:
-    """The call once it is known to be right, its feature map applied where kernels apply none."""
+    """The checked call; its feature map is applied if the kernels do not apply it themselves."""
     call = checks.checked_step(call, enable_gqa=enable_gqa, inplace=inplace)
     checks.check_options(call.eps, backend, inplace=inplace)
     if is_extended_step(call, enable_gqa):
@@ -381,7 +385,7 @@ def _differentiated(
 
 
 def _refuse_tangents(call: AttentionCall | StepCall, state: LinearAttentionState | None) -> None:
-    """Forward-mode differentiation would pass through the operators as zeros."""
+    """Refuses forward-mode differentiation, whose tangents the operators would drop silently."""
     if not in_forward_mode():
         return
     tensors = (call.query, call.key, call.value, call.log_decay, *(state or ()))

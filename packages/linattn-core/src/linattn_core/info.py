@@ -13,7 +13,7 @@ from linattn_core.registry import backends, installed
 
 
 def lines() -> list[str]:
-    """The report, a line an item."""
+    """The report, one item per line."""
     cuda = torch.version.cuda
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU at hand"
     report = [

@@ -1,4 +1,4 @@
-"""Feature maps of a call: which of them kernels apply, and those that run before the operator."""
+"""The feature map of a call: whether the kernels apply it, or it runs before the operator."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from linattn_core.state import accumulation_dtype
 
 
 def left_for_kernels(feature_map: Any) -> str:
-    """The map that is left for kernels to apply."""
+    """The name of the map that the kernels apply: "identity" where it runs before the operator."""
     if isinstance(feature_map, str):
         return feature_map if feature_map in pointwise.POINTWISE else "identity"
     return getattr(feature_map, "pointwise", None) or "identity"
@@ -28,7 +28,7 @@ def is_applied_inside(feature_map: Any) -> bool:
 
 
 def without_padding(call: AttentionCall) -> Tensor:
-    """Keys, zero where absent, for maps that run before the operator: 0 times NaN is NaN."""
+    """The keys, 0 where absent, for maps that run before the operator: padding may hold NaN."""
     gone = absent_keys(call.key, call.key_lengths, call.attn_mask)
     return call.key if gone is None else call.key.masked_fill(gone, 0)
 
@@ -36,11 +36,11 @@ def without_padding(call: AttentionCall) -> Tensor:
 def map_features(
     query: Tensor, key: Tensor, feature_map: str | FeatureMap
 ) -> tuple[Tensor, Tensor]:
-    """phi(Q) and phi(K), where kernels do not apply phi."""
+    """phi(Q) and phi(K), for a map that the kernels do not apply."""
     mapping = _module(feature_map, query.shape[-1])
     mapped_query, mapped_key = mapping(query, key)
     _check_features(mapping, query, mapped_query, mapped_key)
-    # A map may widen half precision to float32; anything else goes on in the inputs' dtype.
+    # A map may return the inputs' dtype or that of the sums; any other is cast to that of the sums.
     wider = accumulation_dtype(query.dtype)
     dtypes = {mapped_query.dtype, mapped_key.dtype}
     if dtypes != {query.dtype} and dtypes != {wider}:
@@ -49,7 +49,7 @@ def map_features(
 
 
 def check_bare_sums(call: AttentionCall, feature_map: str | FeatureMap) -> None:
-    """Refuses sums that are not divided where a map relies on the division.
+    """Refuses numerators and normalizers that are not divided, if the map needs the division.
 
     Raises:
         ValueError: `normalize=False` or `return_normalizer=True` with such a map.

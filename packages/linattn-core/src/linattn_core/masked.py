@@ -1,7 +1,7 @@
 """Masked keys for kernels that know lengths alone.
 
-Such kernels compute what is asked for, bit for bit: of a masked key they see features and a value
-that are zero, and its gradients are set to zero after them.
+Such kernels get a masked key with features and value of zero, which changes no sum, and its
+gradients are set to zero after them. So their results are exact.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from torch import Tensor
 
 from linattn_core.calls import AttentionCall, Gradients
 
-# phi of it is exactly 0 in every dtype, and so is phi': exp(-10,000) is below all numbers.
+# Keys x with phi(x) = 0 and phi'(x) = 0 exactly, in every dtype: exp(-10,000) underflows to 0.
 _NOTHING = {"elu": -1e4, "relu": -1e4, "identity": 0.0}
 
 
 def without_mask(call: AttentionCall) -> AttentionCall:
-    """The same call without `attn_mask`: as lengths where it says no more, or in copied keys.
+    """The same call without `attn_mask`: as `key_lengths` if it is one, else in copied keys.
 
-    Cost: nothing for padding on the right in CPU memory, else a copy of key and value.
+    Cost: O(B L) time for padding on the right in CPU memory, else also a copy of key and value.
     """
     mask = call.attn_mask
     if mask is None:
@@ -42,7 +42,7 @@ def erased(gradients: Gradients, mask: Tensor | None) -> Gradients:
 
 
 def _as_lengths(call: AttentionCall, mask: Tensor) -> Tensor | None:
-    """The lengths that say the same as the mask; None where it is on a GPU or leaves gaps."""
+    """The lengths that mean the same as the mask; None if it is on a GPU, packed or has gaps."""
     if mask.device.type != "cpu" or call.cu_seqlens is not None:
         return None
     lengths = mask.sum(1)

@@ -1,8 +1,8 @@
 """What backends in native code share: calls turned into addresses, sizes and enumerators.
 
 Native code links no torch: it gets the addresses of tensors that torch has allocated. A native
-module takes a call as a struct with named fields and binds the enumerations `Dtype`, whose names
-are torch's, and `FeatureMap`.
+module takes a call as a dict from which it fills a struct, field by field. It exports the
+enumerations `Dtype`, with torch's names, and `FeatureMap`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Fields:
         self.feature_maps: dict[str, Any] = dict(module.FeatureMap.__members__)
 
     def attention(self, call: AttentionCall) -> dict[str, Any]:
-        """What both passes are told; the call has to be `readable`, and to live meanwhile."""
+        """The fields of both passes; `call` must come from `readable`, and live until they end."""
         query, key, value = call.query, call.key, call.value
         batch, heads, queries, dim = query.shape
         return {
@@ -60,7 +60,7 @@ class Fields:
         }
 
     def step(self, call: StepCall) -> dict[str, Any]:
-        """What a step is told; the call has to live meanwhile."""
+        """The fields of a step; `call` must live until it ends."""
         query, value, (s, z) = call.query, call.value, call.state
         batch, heads, dim = query.shape
         return {
@@ -81,7 +81,7 @@ class Fields:
 
 
 def unsupported(call: AttentionCall | StepCall) -> str | None:
-    """Why kernels for the paper's operator refuse a call, as a sentence; None to accept it."""
+    """Why kernels that compute the paper's operator alone refuse a call; None if they accept it."""
     extras = _attention_extras if isinstance(call, AttentionCall) else _step_extras
     if call.log_decay is None and call.normalize and call.heads == call.kv_heads:
         reason = extras(call)
@@ -105,13 +105,13 @@ def _step_extras(call: Any) -> str | None:
 
 
 def readable(call: AttentionCall, *, masks: bool = False) -> AttentionCall:
-    """The call as native code reads it: states contiguous, lengths so too and int64 beside them.
+    """The call as native code reads it: state, lengths, mask and decay contiguous.
 
-    A mask and a decay are contiguous. Without `masks`, for kernels that read none, a mask is gone:
-    masked keys have features and values of zero; `masked.erased` zeroes their gradients.
+    Lengths are int64 on the device of value. With `masks`, for kernels that read masks, the mask
+    stays; without, `masked.without_mask` takes it away: the features and values of masked keys are
+    0, and `masked.erased` zeroes their gradients.
 
-    What was copied for that lives as long as the returned call, which the caller keeps while native
-    code reads.
+    The returned call holds the copies, so the caller keeps it until native code has read them.
 
     Raises:
         ValueError: lengths on the CPU while a CUDA graph is captured.
@@ -146,7 +146,7 @@ def _beside(lengths: Tensor | None, like: Tensor) -> Tensor | None:
 
 
 def new_gradients(call: AttentionCall, names: Sequence[str] = GRADIENTS) -> Gradients:
-    """Contiguous gradients of these names for native code to write, None in place of the others."""
+    """Uninitialized contiguous gradients of these names, for native code to write; else None."""
 
     def new(name: str) -> Tensor | None:
         x = getattr(call, name) if name in names else None
@@ -159,9 +159,9 @@ def new_gradients(call: AttentionCall, names: Sequence[str] = GRADIENTS) -> Grad
 
 
 def new_state(call: AttentionCall, dtype: torch.dtype) -> LinearAttentionState | None:
-    """The state after the last key, or the sums of a non-causal call, for native code to write.
+    """An uninitialized state for native code to write: after the last key, or non-causal sums.
 
-    None where it is not wanted; memory is not initialized.
+    None for a causal call that does not return its state.
     """
     if call.is_causal and not call.return_state:
         return None
@@ -173,43 +173,43 @@ def new_state(call: AttentionCall, dtype: torch.dtype) -> LinearAttentionState |
 
 
 def strided(x: Tensor) -> Strided:
-    """Where a (B, H, N, D) tensor lies and how: address, strides in elements."""
+    """The address and the strides, in elements, of a (B, H, N, D) tensor."""
     batch, head, position, dim = x.stride()
     return x.data_ptr(), batch, head, position, dim
 
 
 def strided_row(x: Tensor) -> Strided:
-    """The same of a (B, H, D) tensor, whose stride of positions means nothing."""
+    """The same for a (B, H, D) tensor; its stride of positions is 0 and not used."""
     batch, head, dim = x.stride()
     return x.data_ptr(), batch, head, 0, dim
 
 
 def address(x: Tensor | None) -> int:
-    """That of the first element, 0 where there is no tensor."""
+    """The address of the first element; 0 (null) for None."""
     return 0 if x is None else x.data_ptr()
 
 
 def contiguous(state: LinearAttentionState | None) -> LinearAttentionState | None:
-    """The same numbers, contiguous; the caller keeps them while native code reads them."""
+    """The state, contiguous; the caller keeps it while native code reads it."""
     if state is None:
         return None
     return LinearAttentionState(state.s.contiguous(), state.z.contiguous())
 
 
 def addresses(state: LinearAttentionState | None) -> State:
-    """Those of s and z, 0 where there is no state."""
+    """The addresses of s and z; 0 (null) for None."""
     return (0, 0) if state is None else (state.s.data_ptr(), state.z.data_ptr())
 
 
 def written_in_place(*tensors: Tensor) -> None:
-    """Tells autograd, as an operation of its own would, that saved tensors have changed."""
+    """Tells autograd that native code has changed the tensors, as torch's own operations do."""
     tracked = [x for x in tensors if not x.is_inference()]
     if tracked:
         torch.autograd.graph.increment_version(tracked)
 
 
 def check_own_memory(state: LinearAttentionState) -> None:
-    """Refuses a state whose elements share memory, which rows would update for one another.
+    """Refuses a state whose rows share memory, because each row would change the others.
 
     Raises:
         ValueError: for an expanded tensor.

@@ -1,19 +1,19 @@
-"""The feature maps that act on each number alone, and so run inside the kernels."""
+"""The feature maps that act on each number alone, so that kernels can apply them themselves."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-#: Names that every backend may be asked for; any other map is applied before the operator.
+#: Maps that every backend applies itself; any other map is applied before the operator.
 POINTWISE = ("elu", "relu", "identity")
 
 
 def elu_plus_one(x: Tensor) -> Tensor:
     """elu(x) + 1 (equation 7): exp(x) below zero, x + 1 above.
 
-    Never computed as `elu(x) + 1`, which cancels to 0 for negative x in low precision. The
-    derivative at 0 is 1 because relu's is 0 there.
+    Not computed as `elu(x) + 1`, which rounds to 0 for negative x in half precision. The derivative
+    at 0 is 1: that of the exponential is 1, that of relu is 0.
     """
     return torch.exp(x.clamp(max=0)).add(torch.relu(x))
 
@@ -45,9 +45,9 @@ def apply_into(name: str, x: Tensor, out: Tensor, scratch: Tensor) -> Tensor:
 
 
 def multiply_derivative_(name: str, gradient: Tensor, phi: Tensor) -> Tensor:
-    """gradient *= phi'(x), which needs phi(x) alone; `phi` is overwritten.
+    """gradient *= phi'(x), computed from phi(x) alone; `phi` is overwritten.
 
-    elu + 1 has derivative exp(x) = phi below zero and 1 above, where phi > 1.
+    For elu + 1, phi' = exp(x) = phi below zero; above, phi' = 1 and phi > 1. So phi' = min(phi, 1).
     """
     if name == "elu":
         return gradient.mul_(phi.clamp_(max=1))

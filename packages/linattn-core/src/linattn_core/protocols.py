@@ -1,4 +1,4 @@
-"""What a backend has to offer."""
+"""The interface that a backend implements."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Backend(Protocol):
 
     Attributes:
         name: what callers pass as `backend=`.
-        speed: "auto" asks backends from the highest to the lowest; the reference is 0.
-        double_backward: `attention_backward` may be differentiated through the reference formula.
+        speed: "auto" asks backends from the highest speed to the lowest; the reference has 0.
+        double_backward: whether second derivatives may be taken through `reference.chunked`.
         description: what it was built for, one line for `linattn_core.info`.
     """
 
@@ -29,13 +29,13 @@ class Backend(Protocol):
     description: str
 
     def unusable(self) -> str | None:
-        """None if it runs on this machine, or the reason as a sentence."""
+        """None if the backend can run on this machine, else the reason as a sentence."""
 
     def refuses(self, call: AttentionCall | StepCall) -> str | None:
-        """None to accept the call, or the reason as a sentence. Reads no tensor's numbers."""
+        """None to accept the call, else the reason as a sentence. Reads no values of tensors."""
 
     def attention(self, call: AttentionCall) -> Output:
-        """The whole sequence. Writes to no tensor of the call."""
+        """Computes whole sequences. Writes to no tensor of the call."""
 
     def attention_backward(
         self,
@@ -47,13 +47,13 @@ class Backend(Protocol):
         """Gradients of what `attention` returned.
 
         Args:
-            call: that of the forward pass.
-            output: what the forward pass returned; without the state where it was causal.
+            call: the call of the forward pass, with `wanted_gradients`.
+            output: what the forward pass returned; its state is None if the call is causal.
             grad_out: (B, H, N, M), the upstream gradient, any strides.
-            grad_state: that of the state; None if it was not wanted.
+            grad_state: the upstream gradient of the state; None if it was not wanted.
 
-        A backend that takes calls with `return_normalizer` gets the normalizer's gradient too,
-        (B, H, N), as a fifth argument where there is one.
+        A backend that accepts calls with `return_normalizer` also gets the upstream gradient of the
+        normalizer, (B, H, N), as a fifth argument, where there is one.
         """
 
     def step(self, call: StepCall) -> Tensor:
@@ -65,7 +65,7 @@ class DecoderBackend(Protocol):
     """A backend that compiles whole models for decoding."""
 
     def refuses_decoder(self, description: DecoderDescription, weights: str) -> str | None:
-        """None to accept the model with its weights in that format, or the reason as a sentence."""
+        """None to accept the model with weights of this dtype, else the reason as a sentence."""
 
     def compile_decoder(self, description: DecoderDescription, weights: str) -> NativeDecoder:
-        """Packs the weights of a model that was not refused."""
+        """Packs the weights of a model that `refuses_decoder` accepts."""

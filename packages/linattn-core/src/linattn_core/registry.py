@@ -1,8 +1,8 @@
 """Backends: how they are found, and which one runs a call.
 
-A backend is found through the entry-point group `linattn.backends`; each entry names an object,
-or a callable returning one, that satisfies `protocols.Backend`. Which backend runs a call is
-decided below the torch operator, so that `torch.compile` sees one node whatever is installed.
+A backend is found through the entry-point group `linattn.backends`; each entry names an object that
+satisfies `protocols.Backend`, or a callable that returns one. The choice of the backend happens
+inside the torch operator, so `torch.compile` sees one node, whatever is installed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Installed(NamedTuple):
 
     @property
     def condition(self) -> str:
-        """ "live", or why it runs nothing here, as a sentence."""
+        """ "live", or the reason why it cannot run on this machine, as a sentence."""
         if self.backend is None:
             return f"not live: {self.failure}"
         reason = self.backend.unusable()
@@ -70,7 +70,7 @@ def _load(entry: EntryPoint) -> Installed:
 
 
 def _check_backend(backend: Backend) -> None:
-    """Refuses an object that could only fail later, in the middle of somebody's call."""
+    """Refuses an object that lacks a member of `Backend`, which would fail later, in a call."""
     kinds = {"name": str, "speed": int | float, "double_backward": bool, "description": str}
     for attribute, kind in kinds.items():
         if not isinstance(getattr(backend, attribute, None), kind):
@@ -99,16 +99,17 @@ def installed() -> list[Installed]:
 
 
 def reload_backends() -> None:
-    """Forgets the backends, so that the next call looks for them again."""
+    """Forgets the backends, so that the next call loads them again."""
     global _installed
     with _lock:
         _installed = None
 
 
 def backends() -> tuple[str, ...]:
-    """Names of the live backends, in the order in which "auto" asks them.
+    """Names of the backends that have loaded, in the order in which "auto" asks them.
 
-    "reference" is always among them.
+    "reference" is always among them. A backend that cannot run on this machine is listed too, if it
+    has loaded; it refuses every call, and `explain` gives the reason.
     """
     return tuple(x.name for x in installed() if x.backend is not None)
 
@@ -117,7 +118,7 @@ def select(name: str, call: AttentionCall | StepCall) -> Backend:
     """The backend that runs a call: the named one, or with "auto" the first that accepts.
 
     Raises:
-        ValueError: no backend of that name, or the named one refuses (with its reason).
+        ValueError: no backend has that name, or the named one refuses (with its reason).
     """
     if name == "auto":
         for entry in installed():
@@ -135,7 +136,8 @@ def named(name: str) -> Backend:
     """The live backend of that name.
 
     Raises:
-        ValueError: unknown, or installed and not live (with the reason).
+        ValueError: an unknown name, or a backend that is installed but failed to load (with the
+            reason).
     """
     for entry in installed():
         if entry.name == name:
@@ -158,13 +160,13 @@ def compile_decoder(name: str, description: DecoderDescription, weights: str) ->
     """The decoder of the named backend, or with "auto" of the first that accepts the model.
 
     Args:
-        name: "auto" or that of a backend.
+        name: "auto" or the name of a backend.
         description: the model.
-        weights: the format of its matrices, one of `decoding.WEIGHTS`.
+        weights: the dtype of the packed matrices, one of `decoding.WEIGHTS`.
 
     Raises:
-        CannotCompile: the backend refuses, or with "auto" all do (with their reasons).
-        ValueError: no backend of that name.
+        CannotCompile: the backend refuses, or with "auto" all refuse (with their reasons).
+        ValueError: no backend has that name.
     """
     asked = [named(name)] if name != "auto" else [x.backend for x in installed() if x.backend]
     reasons = []

@@ -1,4 +1,4 @@
-"""The state of linear attention: what a sequence leaves behind, of a size that does not grow."""
+"""The state of linear attention: sums over the keys so far, of a size that does not grow."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 class LinearAttentionState(NamedTuple):
-    """The sums over the keys seen so far (equations 18 and 19 of the paper).
+    """The sums over the keys so far (equations 10 and 11 of the paper; 16 to 19 as an RNN).
 
         s = sum_j phi(k_j) v_j^T        z = sum_j phi(k_j)
 
-    Being a named tuple it passes through `torch.compile`, `torch.export` and pytrees as it is; a
-    program that was exported with one can be saved.
+    It is a named tuple, so `torch.compile`, `torch.export` and pytrees accept it, and an exported
+    program that takes one can be saved.
 
     Attributes:
-        s: (B, H, F, M), float32 (float64 for float64 inputs).
+        s: (B, H, F, M), float32 (float64 for float64 inputs); H_kv heads with grouped heads.
         z: (B, H, F), the same dtype and device as `s`.
     """
 
@@ -48,8 +48,8 @@ class LinearAttentionState(NamedTuple):
 
         Args:
             batch, heads, feature_dim, value_dim: B, H, F, M.
-            dtype: that of the inputs; half precisions get a float32 state.
-            device: where the state lives.
+            dtype: of the inputs; half precisions get a float32 state.
+            device: of the state.
         """
         sums = accumulation_dtype(dtype)
         return cls(
@@ -59,19 +59,20 @@ class LinearAttentionState(NamedTuple):
 
     @classmethod
     def cat(cls, states: Sequence[LinearAttentionState]) -> LinearAttentionState:
-        """One state holding the sequences of all `states`, in order (join of batches)."""
+        """One state with the sequences of all `states`, in order."""
         if not states:
             raise ValueError(expected("states", "at least one LinearAttentionState", "none"))
         return cls(torch.cat([x.s for x in states]), torch.cat([x.z for x in states]))
 
     def split(self, sizes: int | Sequence[int]) -> list[LinearAttentionState]:
-        """The state in parts of so many sequences each, in order: the inverse of `cat`.
+        """Splits the sequences into parts, in order: the inverse of `cat`.
 
         Args:
-            sizes: as for `torch.split`: sequences in every part (fewer in the last), or in each.
+            sizes: as for `torch.split`: one number of sequences for all parts (the last may have
+                fewer), or a list with the number of each part.
 
         Returns:
-            Views of this state's memory, which follow updates in place.
+            Views of this state's memory, which change when the state is updated in place.
         """
         parts = zip(self.s.split(sizes), self.z.split(sizes), strict=True)
         return [LinearAttentionState(s, z) for s, z in parts]
@@ -79,10 +80,10 @@ class LinearAttentionState(NamedTuple):
     def index_select(self, indices: Tensor) -> LinearAttentionState:
         """The states of the sequences `indices` (any length, repeats allowed), as a copy.
 
-        Repeating an index forks a sequence, permuting reorders, leaving out drops: beam search.
+        A repeated index forks a sequence, and a missing one drops it, as beam search needs.
 
         Args:
-            indices: (new batch,) int tensor of positions in the batch.
+            indices: (new batch,) int32 or int64, positions in the batch.
         """
         indices = indices.to(self.s.device)
         return LinearAttentionState(
@@ -94,16 +95,16 @@ class LinearAttentionState(NamedTuple):
         return LinearAttentionState(self.s.clone(), self.z.clone())
 
     def detach(self) -> LinearAttentionState:
-        """The same numbers, cut off from autograd (truncated back-propagation)."""
+        """The same memory, detached from autograd (for truncated backpropagation)."""
         return LinearAttentionState(self.s.detach(), self.z.detach())
 
     def to(self, *args: Any, **kwargs: Any) -> LinearAttentionState:
-        """The state moved or cast as by `torch.Tensor.to`."""
+        """The state, moved or cast as by `torch.Tensor.to`."""
         return LinearAttentionState(self.s.to(*args, **kwargs), self.z.to(*args, **kwargs))
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the two tensors hold; it does not depend on the length seen."""
+        """Bytes of the two tensors; the length of the sequence does not change them."""
         return self.s.numel() * self.s.element_size() + self.z.numel() * self.z.element_size()
 
 

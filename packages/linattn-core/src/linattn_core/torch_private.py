@@ -1,7 +1,7 @@
-"""What torch offers under private names alone, and tricks in the place of what it does not offer.
+"""Uses of torch's private names, and workarounds for what torch does not offer.
 
-Each has a test in tests/core/test_torch_private.py that says what breaks without it; nothing else
-in the package calls a name of torch that begins with an underscore.
+Each has a test in tests/core/test_torch_private.py that says what breaks without it. No other
+module of the package uses a private name of torch.
 """
 
 from __future__ import annotations
@@ -22,38 +22,39 @@ R = TypeVar("R")
 def register_namedtuple(kind: type[tuple[object, ...]], name: str) -> None:
     """Lets exported programs that take or return such a named tuple be saved and loaded.
 
-    torch.export.save writes named tuples only under a name that it was told, and torch.load reads
-    back only what it was told is safe.
+    torch.export.save writes only named tuples with a registered name, and torch.load reads only
+    types that are registered as safe.
     """
     pytree._register_namedtuple(kind, serialized_type_name=name)
     torch.serialization.add_safe_globals([kind])
 
 
 def in_forward_mode() -> bool:
-    """Whether a forward-mode derivative is being taken; asked in every call, so it has to be cheap.
+    """Whether a forward-mode derivative is being taken; cheap, because every call asks.
 
-    `forward_ad.unpack_dual` tells it of one tensor, and cannot be traced by torch.compile.
+    The public `forward_ad.unpack_dual` answers for one tensor only, and torch.compile cannot trace
+    it.
     """
     return forward_ad._current_level >= 0
 
 
 def outside_every_mode(make: Callable[[], R]) -> R:
-    """What `make` returns where no mode is on: for a value that outlives the caller's mode.
+    """Calls `make` with all modes off, for a value that is used after the caller's mode has ended.
 
-    Modes (inference, a default device, the fake tensors of torch.export, vmap) are a thread's own,
-    and torch has no public call that leaves them all: a new thread begins without.
+    Modes (inference, a default device, the fake tensors of torch.export, vmap) belong to a thread.
+    torch has no public call that leaves them all, but a new thread starts without them.
     """
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(make).result()
 
 
 def is_unobserved(tensors: Iterable[Tensor | None], *, requires_grad: bool = False) -> bool:
-    """Whether torch's dispatcher would add nothing to a kernel that is called with these tensors.
+    """Whether a kernel may be called with these tensors directly, without torch's dispatcher.
 
     False where something has to see the operator: a compiler, a tracer, a profiler, a transform of
-    torch.func, autocast, a mode. False for tensors that are more than their memory: subclasses,
-    fake and negated tensors, other devices than CPU and CUDA. With `requires_grad`, also false
-    where a kernel runs below autograd already.
+    torch.func, autocast, a mode. False for tensors that are not plain memory of a CPU or CUDA
+    device: subclasses, fake tensors, negated views. With `requires_grad`, also False inside a
+    kernel that autograd has called.
     """
     if (
         torch.compiler.is_compiling()
@@ -64,7 +65,7 @@ def is_unobserved(tensors: Iterable[Tensor | None], *, requires_grad: bool = Fal
         or (requires_grad and torch._C._dispatch_tls_is_dispatch_key_excluded(_AUTOGRAD))
     ):
         return False
-    for x in tensors:  # a loop, as a generator would take half a microsecond more
+    for x in tensors:  # not `all(...)`: a generator would take half a microsecond more
         if x is None or (type(x) in _KINDS and _is_plain(torch._C._dispatch_keys(x).raw_repr())):
             continue
         return False
@@ -72,7 +73,7 @@ def is_unobserved(tensors: Iterable[Tensor | None], *, requires_grad: bool = Fal
 
 
 def is_transformed() -> bool:
-    """Whether a transform of torch.func is at work; not asked while a compiler traces."""
+    """Whether a transform of torch.func is active; False while a compiler traces."""
     return (
         not torch.compiler.is_compiling()
         and torch._C._functorch.peek_interpreter_stack() is not None
@@ -80,7 +81,7 @@ def is_transformed() -> bool:
 
 
 def is_mapped(tensors: Iterable[Tensor | None]) -> bool:
-    """Whether `torch.func.vmap` maps over one of the tensors; not asked while a compiler traces."""
+    """Whether `torch.func.vmap` maps over one of the tensors; False while a compiler traces."""
     if torch.compiler.is_compiling():
         return False
     return any(x is not None and torch._C._functorch.is_batchedtensor(x) for x in tensors)
@@ -96,13 +97,13 @@ _PLAIN = frozenset(
 
 @functools.cache
 def _is_plain(keys: int) -> bool:
-    """Of a tensor: it is memory of a CPU or GPU and nothing else."""
+    """Whether a tensor's dispatch keys are those of plain memory of a CPU or GPU."""
     return _names(keys) <= _PLAIN
 
 
 @functools.cache
 def _is_plain_thread(keys: int) -> bool:
-    """Of what a thread adds to the keys of every call: no mode is on but inference."""
+    """Whether the keys that a thread adds to every call show no mode other than inference."""
     return _names(keys) <= _THREAD
 
 

@@ -1,4 +1,4 @@
-// A small model of random weights, decoded by several threads and by one.
+// A small model with random weights, decoded with several threads and with one.
 #pragma once
 
 #include <cmath>
@@ -8,7 +8,7 @@
 
 namespace linattn::exercise {
 
-// Weights in memory of exactly their size, and the model that they make.
+// Random weights in memory of exactly their size, and a decoder packed from them.
 class RandomModel {
 public:
     RandomModel(Random& random, WeightFormat format)
@@ -33,10 +33,10 @@ public:
                                    numbers(e),
                                    affine(e, levels_)};
         decoder_ = std::make_unique<PackedDecoder>(model, 2);
-        weights_.clear();  // the decoder keeps nothing of them
+        weights_.clear();  // the decoder must not read them any more
     }
 
-    // The parameters that follow a prompt of every row and a few steps.
+    // The parameters after a prompt for every row and a few steps.
     std::vector<float> decode(const std::vector<std::int64_t>& tokens, std::int64_t batch, int threads) const {
         const auto states = static_cast<std::size_t>(batch * heads_ * head_dim_);
         std::vector<std::vector<float>> s(2), z(2);

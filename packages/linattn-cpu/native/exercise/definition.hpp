@@ -19,8 +19,8 @@ inline double slope(FeatureMap map, double x) {
     return x > 0 ? 1 : std::exp(x);
 }
 
-// One query head of one sequence: its rows, its scores phi(q_i) . phi(k_j), decayed (0 where i does not see j), what
-// they are divided by, and outputs.
+// One query head of one sequence: its rows; its scores phi(q_i) . phi(k_j), decayed (0 where i does not see j); its
+// normalizers and its outputs.
 struct Head {
     const Attention& call;
     const Tensor &query, &key, &value;
@@ -65,7 +65,7 @@ struct Head {
     double v(std::int64_t j, std::int64_t m) const { return value.at(batch, kv_head, start + j, m); }
     double weight(std::int64_t i, std::int64_t j) const { return scores[i][j] / normalizers[i]; }
 
-    // The derivative of gradient . out_i by the score of i and j: how far v_j lies from out_i, if weights are normalized.
+    // The derivative of gradient . out_i by the score of i and j: gradient . (v_j - out_i) / n_i if normalized.
     double score_gradient(std::int64_t i, std::int64_t j, const Tensor& gradient) const {
         if (!sees(i, j)) return 0;
         double sum = 0;

@@ -1,6 +1,6 @@
-// Random calls of every kernel of every instruction set that this machine runs, on tensors of exact
-// size and from several threads at once, compared with the definition. Built with a sanitizer, this
-// is where a read past an end, an undefined shift or a race shows.
+// Random calls of every kernel, for every instruction set that this machine runs, compared with the definition.
+// Tensors have exactly their size, and several threads call at once: a build with a sanitizer finds reads past an
+// end, undefined shifts and races.
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -121,7 +121,7 @@ private:
         backward.grad_key = tensors[6].data();
         backward.grad_value = tensors[7].data();
         if (call.log_decay != nullptr) backward.grad_log_decay = decays[1].data();
-        // Any of them may be one that nobody wants.
+        // Any of them may be unwanted.
         for (void** gradient :
              {&backward.grad_query, &backward.grad_key, &backward.grad_value, &backward.grad_log_decay}) {
             if (between(random, 0, 7) == 0) *gradient = nullptr;
@@ -136,7 +136,7 @@ private:
         call.log_decay = decays[0].data();
     }
 
-    // A sample of the gradients of keys and values, each of which is a sum over the queries that read them.
+    // Checks the heads, and a sample of the gradients of keys and values, which are sums over the reading queries.
     void check_group(const Kernels& kernels, const std::vector<Head>& group) const {
         for (const Head& head : group) check_head(kernels, head);
         for (std::int64_t j = 0; j < group[0].keys; j += 11) {
@@ -198,7 +198,7 @@ private:
         }
     }
 
-    // What passes position m.
+    // The gradient of the decay at m: the sum over all pairs j < m <= i of score and gradient of the score.
     void check_decay_gradient(const Kernels& kernels, const std::vector<Head>& group, std::int64_t m) const {
         double sum = 0;
         for (const Head& head : group) {
@@ -219,7 +219,7 @@ private:
     }
 };
 
-// Sequences long enough to be cut among threads, without the definition, which would take too long.
+// Sequences long enough to be cut for several threads; not compared with the definition, which would take too long.
 void run_long(Random& random, const Kernels& kernels) {
     Case one(random, 0);
     while (one.forward.queries < 600) one = Case(random, 1200);
@@ -227,7 +227,7 @@ void run_long(Random& random, const Kernels& kernels) {
     one.run(kernels);
 }
 
-// One key alone on empty slots: its value comes out for every query head that reads it; empty rows stay 0.
+// One key on zero states: every query head that reads it returns its value; empty rows return 0.
 void run_step(Random& random, const Kernels& kernels) {
     const std::int64_t b = between(random, 1, 9), kv = between(random, 1, 3), groups = between(random, 1, 3),
                        h = kv * groups, d = between(random, 1, 65), m = between(random, 1, 65);
@@ -258,7 +258,7 @@ void run_step(Random& random, const Kernels& kernels) {
     }
 }
 
-// A team of threads decodes what one thread does. The decoder is packed for the live kernels.
+// Several threads must decode the same as one thread. The decoder is packed for the kernels in use.
 void run_decoder(Random& random, const Kernels& kernels) {
     const WeightFormat formats[] = {WeightFormat::float32, WeightFormat::bfloat16, WeightFormat::int8};
     RandomModel model(random, formats[between(random, 0, 2)]);

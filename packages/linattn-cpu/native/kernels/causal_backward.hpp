@@ -5,8 +5,8 @@
 //   grad phi(k_j) = G_j v_j + r_j    grad v_j = G_j^T phi(k_j)
 //   G_j = sum_{i >= j} phi(q_i) g_i^T    r_j = sum_{i >= j} h_i phi(q_i)        backwards
 //
-// S and G are computed again, in the sweeps of the forward pass with the operands exchanged. Between the
-// two passes only h is kept, one number a position.
+// S and G are computed again, by the same sweeps as in the forward pass with exchanged operands. Between the two
+// passes only h is kept, one number per position.
 #pragma once
 
 #include "causal_forward.hpp"
@@ -14,19 +14,19 @@
 
 LINATTN_BEGIN
 
-// The widest heads whose keys and values are differentiated by sweeps: with fewer registers they reach
-// a smaller share of the peak, and the products that chunks save decide earlier.
+// The widest heads for which sweeps compute the gradients of keys and values. Chunks need fewer products, which pays
+// for wider heads; with fewer registers, sweeps are further from the peak, so chunks pay earlier.
 inline constexpr std::int64_t kWidestSweep = kRegisters == 32 ? 64 : 32;
 
-// Rows of a run with a weight each, in the order of a pass: `step` numbers lead from a row to the next,
-// `turn` (1 or -1) from a weight to the next.
+// Rows of a run, each with a weight and a factor, in the order of a pass: consecutive rows are `step` numbers apart,
+// consecutive weights and factors `turn` (1 or -1).
 template <class T>
 struct WeightedRows {
     const T *rows, *weights, *factors;
     std::int64_t step, turn;
 };
 
-// Where C vectors of columns of z stand: to_t += factor_t z_t with z_t = z_{t-1} + weight_t row_t.
+// For C vectors of columns of z: to_t += factor_t z_t with z_t = z_{t-1} + weight_t row_t.
 template <class T, int C>
 LINATTN_LOOP void add_sum_columns(WeightedRows<T> x, int size, T* z, T* compensation, T* to) {
     Vec<T> before[C], inside[C] = {};
@@ -178,12 +178,12 @@ public:
 private:
     const Matrix<T> transposed_;
     const Panels<T> state_, columns_;       // G and G^T
-    const bool wants_values_, wants_keys_;  // the one takes G to the initial state too, the other r
+    const bool wants_values_, wants_keys_;  // also for the initial state: the first updates G, the second r
     T *const query_, *const key_, *const value_, *const gradient_, *const grad_key_, *const grad_value_;
     T ones_[kRunRows];
 };
 
-// The first pass where nobody wants the gradient of the queries: h alone, which the second pass reads.
+// The first pass if the gradient of the queries is not wanted: only h, which the second pass reads.
 template <class T>
 class NormalizerGradient {
 public:
@@ -231,7 +231,7 @@ static void differentiate_queries(const AttentionBackward& call, std::int64_t pa
     });
 }
 
-// Sums queries and gradients of all parts but the first of each item, piece by piece.
+// For each item, sums queries and gradients of all parts except the first, piece by piece.
 template <class T>
 static inline void sum_query_pieces(const AttentionBackward& call, std::int64_t parts, const PieceSums<T>& pieces) {
     const std::int64_t summed = (parts - 1) * kPieces;

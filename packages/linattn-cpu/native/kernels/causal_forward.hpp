@@ -1,10 +1,10 @@
-// Causal linear attention, whole sequences (equations 8 to 12 of the paper).
+// Causal linear attention of whole sequences (equations 8 to 12 of the paper).
 //
 //   S_i = sum_{j <= i} phi(k_j) v_j^T    z_i = sum_{j <= i} phi(k_j)
 //   n_i = phi(q_i) . z_i + eps           out_i = phi(q_i)^T S_i / n_i
 //
-// Position by position, a few in one sweep over the state. Nothing of the size of the sequence is
-// written but the output and the normalizer.
+// The positions are computed in order, a few in one sweep over the state. Only output and normalizer have the size of
+// the sequence.
 #pragma once
 
 #include "chunked_forward.hpp"
@@ -12,7 +12,7 @@
 
 LINATTN_BEGIN
 
-// The columns of z that C vectors hold: z_i = z + the keys up to and with i, partial_i (+)= phi(q_i) z_i.
+// For C vectors of columns of z: z_i = z + the keys up to and including i, partial_i (+)= phi(q_i) z_i.
 template <class T, int C>
 LINATTN_LOOP void add_key_columns(const T* query, const T* key, std::int64_t width, int size, T* z, T* compensation,
                                   bool add, T* partial) {
@@ -93,7 +93,7 @@ private:
     T *const query_, *const key_, *const value_, *const out_, *const partial_;
 };
 
-// Sums the keys of all parts but the last of each item, piece by piece.
+// For each item, sums the keys of all parts except the last, piece by piece.
 template <class T>
 static inline void sum_key_pieces(const Attention& call, std::int64_t parts, const PieceSums<T>& pieces) {
     const std::int64_t summed = (parts - 1) * kPieces;

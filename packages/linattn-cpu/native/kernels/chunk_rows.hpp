@@ -1,5 +1,5 @@
-// What the passes that walk forwards chunk by chunk have in common: a chunk's keys and values, and the rows of one
-// query head that reads them.
+// What the forward passes over chunks share: scratch for the keys and values of a chunk, and for the rows of one query
+// head that reads them.
 #pragma once
 
 #include "sums.hpp"

@@ -1,7 +1,8 @@
-// Causal attention chunk by chunk, where several query heads read one state or the state decays.
+// Causal attention chunk by chunk, for calls in which several query heads read one state or the state decays.
 //
-// Within a chunk every query meets every key by a triangle of scores; what came before is read from S and z.
-// The keys are added once for all query heads. Decay multiplies the scores, what is read and the sums.
+// Within a chunk there is a triangular matrix of scores of all queries and keys; earlier keys are read from S and z.
+// The keys are added once for all query heads. Decay multiplies the scores, the queries that read the state, the keys
+// that are added to it, and the state.
 #pragma once
 
 #include "chunk_rows.hpp"

@@ -1,19 +1,19 @@
-// grad k and grad v of wide heads, and of those that several query heads read, chunk by chunk: within a chunk every
-// key meets every query by a triangle of scores. The sweeps of `KeyValueGradient` take four products for each number
-// of the state, chunks three and their scores, which pays where the state is wide.
+// grad k and grad v chunk by chunk, for wide heads, for grouped heads and with decay. Within a chunk there is a
+// triangular matrix of scores of all keys and queries. For each position, the sweeps of `KeyValueGradient` take four
+// products for each number of the state; chunks take three, and their scores, which is less if the state is wide.
 #pragma once
 
 #include "chunked_query_gradient.hpp"
 
 LINATTN_BEGIN
 
-// From the end of the sequence to its beginning. The queries of all heads that read the item lie one after the other,
-// kChunk of each.
+// Walks from the end of the sequence to its beginning. The queries of all heads that read the item are stored one head
+// after the other, kChunk of each.
 //
-// The gradient to the decay of position m is the sum of what passes m: of the products of weights and their gradients
-// for j < m <= i in the chunk; of what queries at i >= m read from before it (`ChunkedQueryGradient` has put that
-// where the gradient goes); of what keys at j < m write for after it; and of what passes the whole chunk, which is the
-// state before it times the sums after it. No term is a difference of large ones.
+// The gradient of the decay at position m is the sum over all contributions that have decayed at m, each times its
+// gradient: weights of j < m <= i within the chunk; what queries i >= m read from before the chunk (already stored
+// there by `ChunkedQueryGradient`); what keys j < m contribute to queries after the chunk; and what passes the whole
+// chunk, the state before it times G and r after it. No term is a difference of large numbers.
 template <class T>
 class ChunkedKeyValueGradient {
 public:
@@ -90,7 +90,7 @@ private:
         transpose<T>(grad_, kChunk, value_width_, value_width_, value_columns_, kChunk);
     }
 
-    // The weights by rows of keys, decayed.
+    // The decayed weights, with keys as rows.
     void weigh() {
         for (std::int64_t row = 0; row < rows_; row += kChunk) {
             scores<T>(key_, width_, query_columns_ + row, call_.dim, Triangle::upper, weights_ + row, rows_);
@@ -111,7 +111,7 @@ private:
                          kChunk, value_width_, grad_, value_width_);
     }
 
-    // grad phi(k) = G v + r. The first by columns, because the rows of G lie in memory and not its columns.
+    // grad phi(k) = G v + r. G v is computed transposed, because G is stored by rows.
     void differentiate_keys(bool with_decay) {
         for (std::int64_t row = 0; row < rows_; row += kChunk) {
             T* at = scores_ + row * kChunk;
@@ -134,7 +134,8 @@ private:
         add_into<T>(inside_, kChunk * width_, grad_);
     }
 
-    // passing_ = what passes each position within the chunk, from the gradients of the weights before they decay.
+    // passing_[m] = the sum of weights times their gradients over j < m <= i in the chunk. Here the gradients have not
+    // decayed yet; the weights have.
     void sum_passing_scores() {
         T products[kChunk * kChunk] = {}, weights[kChunk * kChunk];
         for (std::int64_t row = 0; row < rows_; row += kChunk) {
@@ -159,7 +160,7 @@ private:
         inputs.erase_absent(first, count, 1, to);
     }
 
-    // What is added to G and r is what the start of the chunk has of it.
+    // Multiplies gradients and h by the decay from the start of the chunk, before they are added to G and r.
     void decay_from_start() {
         for (std::int64_t row = 0; row < rows_; row += kChunk) {
             scale_rows<T>(decay_.from_start(), kChunk, value_width_, gradient_ + row * value_width_);

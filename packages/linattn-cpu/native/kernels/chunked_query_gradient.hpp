@@ -1,6 +1,6 @@
-// grad q and h chunk by chunk, where several query heads read one state or the state decays; see causal_backward.hpp.
-// Also writes the part of the decay's gradient that comes from queries reading the state before their chunk;
-// `ChunkedKeyValueGradient` adds the rest, which needs G.
+// grad q and h chunk by chunk, for grouped heads and with decay; see causal_backward.hpp. Also writes the part of the
+// decay's gradient that comes from queries reading the state before their chunk; `ChunkedKeyValueGradient` adds the
+// rest, which needs G.
 #pragma once
 
 #include "chunk_rows.hpp"
@@ -63,7 +63,7 @@ public:
     const Sums<T> sums;
 
 private:
-    // S and, behind it, z.
+    // Saves S, followed by z.
     void keep(T* to) const {
         const Matrix<T>& s = transposed_;
         transpose<T>(s.sum, s.rows, s.width, s.width, to, s.rows);

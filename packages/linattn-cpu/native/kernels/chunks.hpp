@@ -1,4 +1,4 @@
-// What the passes share: scores within a chunk, sums of rows, and the division of one.
+// What the passes share: scores within a chunk, sums of rows, and the division of a row by its normalizer.
 #pragma once
 
 #include "products.hpp"
@@ -12,7 +12,7 @@ LINATTN_INLINE int rows_at(std::int64_t first, std::int64_t total, int size) {
     return static_cast<int>(first >= total ? 0 : total - first < size ? total - first : size);
 }
 
-// Calls work(vectors, first column) for columns that are taken C vectors at a time, the last of them fewer.
+// Calls work(vectors, first column) for all columns: C vectors at a time, fewer at the end.
 template <class T, int C, class Work>
 LINATTN_INLINE void by_vectors(std::int64_t width, const Work& work, std::int64_t column = 0) {
     for (; column + C * W<T> <= width; column += C * W<T>) work(std::integral_constant<int, C>(), column);
@@ -62,7 +62,7 @@ LINATTN_LOOP void sum_rows(const T* rows, T* sums) {
     }
 }
 
-// products[i] = the W partial sums of row i of a (kChunk, width) times x (width).
+// products[i] (W) = partial sums of the dot product of row i of (kChunk, width) with x (width); sum their lanes.
 template <class T>
 LINATTN_LOOP void partial_products(const T* rows, const T* x, std::int64_t width, T* products) {
     for (int i = 0; i < kChunk; ++i) {
@@ -72,7 +72,7 @@ LINATTN_LOOP void partial_products(const T* rows, const T* x, std::int64_t width
     }
 }
 
-// partial[i] (W) += the lanes of row i of (kChunk, kChunk), so that `sum_rows` adds them all up.
+// partial[i] (W) += row i of (kChunk, kChunk), summed to W lanes; `sum_rows` then gives the sum of all.
 template <class T>
 LINATTN_LOOP void add_partial_sums(const T* rows, T* partial) {
     for (int i = 0; i < kChunk; ++i) {
@@ -82,7 +82,7 @@ LINATTN_LOOP void add_partial_sums(const T* rows, T* partial) {
     }
 }
 
-// sums[i] += the product of rows i of a and b, (kChunk, width) both.
+// sums[i] += the dot product of row i of a and row i of b, both (kChunk, width).
 template <class T>
 LINATTN_LOOP void add_row_products(const T* a, const T* b, std::int64_t width, T* sums) {
     for (int i = 0; i < kChunk; ++i) {
@@ -92,7 +92,7 @@ LINATTN_LOOP void add_row_products(const T* a, const T* b, std::int64_t width, T
     }
 }
 
-// to += x, of `count` numbers, a multiple of a vector.
+// to += x, for `count` numbers, a multiple of W.
 template <class T>
 LINATTN_LOOP void add_into(const T* x, std::int64_t count, T* to) {
     for (std::int64_t i = 0; i < count; i += W<T>) store<T>(to + i, load<T>(to + i) + load<T>(x + i));
@@ -116,7 +116,7 @@ LINATTN_LOOP void add_outer(const T* factors, const T* x, int count, std::int64_
     }
 }
 
-// 1 / divisor, to multiply a row by. Where that overflows or underflows, divides the row and returns 1.
+// 1 / divisor, by which the caller multiplies the row. If it overflows or underflows, divides the row and returns 1.
 template <class T>
 static inline T reciprocal_for(T divisor, T* row, std::int64_t width) {
     const T inverse = T(1) / divisor;
@@ -134,7 +134,7 @@ struct OutRows {
     void* at(std::int64_t row) const { return data + row * width * bytes_of(dtype); }
 };
 
-// The rows of a contiguous tensor from `first` on; of no tensor, rows that are not written.
+// The rows of a contiguous tensor from `first` on; if `out` is null, rows that are not written.
 LINATTN_INLINE OutRows out_rows(void* out, std::int64_t first, std::int64_t width, Dtype dtype) {
     char* data = static_cast<char*>(out);
     return {data == nullptr ? nullptr : data + first * width * bytes_of(dtype), width, dtype};

@@ -24,7 +24,7 @@ LINATTN_INLINE UInt32s narrow_bf16(Vec<float> x) {
 
 LINATTN_INLINE Vec<float> widen_f16(UInt32s x) {
     const UInt32s magnitude = x & 0x7fffu, sign = (x & 0x8000u) << 16;
-    // The exponent is biased by 15 there and by 127 here; the product puts subnormals right too.
+    // The exponent bias of float16 is 15, that of float32 127: multiplying by 2^112 corrects it, also for subnormals.
     UInt32s b = bits<UInt32s>(bits<Vec<float>>(magnitude << 13) * 0x1p112f);
     b = magnitude >= 0x7c00u ? b | 0x7f800000u : b;
     return bits<Vec<float>>(b | sign);
@@ -33,7 +33,7 @@ LINATTN_INLINE Vec<float> widen_f16(UInt32s x) {
 LINATTN_INLINE UInt32s narrow_f16(Vec<float> x) {
     const UInt32s b = bits<UInt32s>(x), magnitude = b & 0x7fffffffu, sign = (b >> 16) & 0x8000u;
     const UInt32s normal = (magnitude - (112u << 23) + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
-    // Added to 0.5, whose last place is float16's smallest subnormal, the sum rounds to it.
+    // The last place of 0.5 in float32 is float16's smallest subnormal, so adding 0.5 rounds to a multiple of it.
     const UInt32s small = bits<UInt32s>(bits<Vec<float>>(magnitude) + 0.5f) - 0x3f000000u;
     UInt32s result = magnitude < 0x38800000u ? small : normal;
     result = magnitude >= 0x477ff000u ? UInt32s{} + 0x7c00u : result;

@@ -1,5 +1,5 @@
-// The factors by which earlier positions have decayed. With g_m the logarithms of the decay, at most 0 each, all
-// factors are exp of sums of them, never of differences: none exceeds 1.
+// The factors by which earlier positions have decayed. With g_m the logarithms of the decay, each at most 0, every
+// factor is exp of a sum of g, never of a difference, so none exceeds 1.
 #pragma once
 
 #include "inputs.hpp"
@@ -15,7 +15,7 @@ LINATTN_LOOP void scale_rows(const T* factors, int count, std::int64_t width, T*
     }
 }
 
-// x *= y, of `count` numbers, a multiple of a vector.
+// x *= y, for `count` numbers, a multiple of W.
 template <class T>
 LINATTN_INLINE void multiply_into(const T* y, std::int64_t count, T* x) {
     for (std::int64_t i = 0; i < count; i += W<T>) store<T>(x + i, load<T>(x + i) * load<T>(y + i));
@@ -27,23 +27,23 @@ LINATTN_LOOP void scale_columns(const T* factors, std::int64_t rows, T* columns)
     for (std::int64_t r = 0; r < rows; ++r) multiply_into<T>(factors, kChunk, columns + r * kChunk);
 }
 
-// x[i] = the sum of x up to and with i, for x (count); returns the last.
+// x[i] = `sum` + the sum of x up to and including i, for x (count); returns the last.
 template <class T>
 LINATTN_INLINE double accumulate_logs(T* x, int count, double sum = 0) {
     for (int i = 0; i < count; ++i) x[i] = static_cast<T>(sum += x[i]);
     return sum;
 }
 
-// x = exp(x) for x <= 0, of `count` numbers, a multiple of a vector.
+// x = exp(x) for x <= 0, for `count` numbers, a multiple of W.
 template <class T>
 LINATTN_LOOP void exponentiate(std::int64_t count, T* x) {
     for (std::int64_t i = 0; i < count; i += W<T>) store<T>(x + i, exp_of_negative(load<T>(x + i)));
 }
 
-// What passes each position m of a chunk: the sum of x_ij over j < m <= i, for x (kChunk, kChunk).
+// passing[m] = the sum of x_ij over j < m <= i, for x (kChunk, kChunk).
 template <class T>
 LINATTN_LOOP void sum_passing(const T* x, T* passing) {
-    T below[kChunk] = {};  // of each j the sum over i >= m
+    T below[kChunk] = {};  // for each j, the sum over i >= m
     for (int m = kChunk - 1; m >= 0; --m) {
         Vec<T> sums{};
         for (int column = 0; column < kChunk; column += W<T>) {
@@ -55,7 +55,7 @@ LINATTN_LOOP void sum_passing(const T* x, T* passing) {
     }
 }
 
-// The factors of one chunk. Where nothing decays they are 1, and nothing is multiplied.
+// The factors of one chunk. Without decay they are 1, and nothing is multiplied.
 template <class T>
 class ChunkDecay {
 public:
@@ -68,11 +68,11 @@ public:
     }
 
     explicit operator bool() const { return decays_; }
-    // exp of the sum of g up to and with each position: what it sees of the state before the chunk.
+    // exp of the sum of g up to and including each position: the decay from the start of the chunk to it.
     const T* from_start() const { return from_start_; }
-    // exp of the sum of g past each position: what the end of the chunk has of it.
+    // exp of the sum of g after each position: the decay from it to the end of the chunk.
     const T* to_end() const { return between_ + (kChunk - 1) * kChunk; }
-    // How far the state before the chunk decays up to its end.
+    // The decay of the state over the whole chunk.
     const Decay<T>& across() const { return across_; }
 
     void load_from(const Inputs<T>& inputs, std::int64_t first) {
@@ -85,11 +85,11 @@ public:
         transpose<T>(between_, kChunk, kChunk, kChunk, later_, kChunk);
     }
 
-    // Scores (kChunk, kChunk) of query i, by rows, and key j *= exp of the sum of g over j < m <= i.
+    // Scores (kChunk, kChunk), with queries i as rows and keys j as columns, *= exp of the sum of g over j < m <= i.
     void within(T* scores) const {
         if (decays_) multiply_into<T>(between_, kChunk * kChunk, scores);
     }
-    // The same where rows are keys, `step` numbers apart.
+    // The same with keys as rows, which are `step` numbers apart.
     void within_keys(T* scores, std::int64_t step) const {
         for (int j = 0; j < kChunk && decays_; ++j) multiply_into<T>(later_ + j * kChunk, kChunk, scores + j * step);
     }

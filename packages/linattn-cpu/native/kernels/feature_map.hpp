@@ -5,11 +5,11 @@
 
 LINATTN_BEGIN
 
-// exp(x) for x <= 0, to 2 units in the last place; 0 where that is subnormal. The result for
-// x > 0 and for a NaN is not used.
+// exp(x) for x <= 0, with an error of at most 2 units in the last place; 0 where exp(x) is subnormal. Callers do not
+// use the result for x > 0 or NaN.
 LINATTN_INLINE Vec<float> exp_of_negative(Vec<float> x) {
-    // exp(x) = 2^n exp(r) with |r| <= ln 2 / 2; adding 1.5 * 2^23 rounds to an integer. The first part
-    // of ln 2 has few enough digits that n times it is exact.
+    // exp(x) = 2^n exp(r) with |r| <= ln 2 / 2; adding 1.5 * 2^23 rounds to an integer. ln 2 is split in two parts: the
+    // first has so few digits that its product with n is exact.
     constexpr float round = 0x1.8p23f, lowest = -87.33f;
     const Vec<float> shifted = x * 0x1.715476p0f + round;
     const Vec<float> n = shifted - round;

@@ -1,11 +1,11 @@
-// The rows of one item in scratch: mapped and padded, zero where there is no key, whatever lies there.
+// Loads the rows of one item into scratch: mapped and padded, and zero for keys that do not exist, whatever they hold.
 #pragma once
 
 #include "chunks.hpp"
 
 LINATTN_BEGIN
 
-// In which order a pass walks along the sequence.
+// The order in which a pass walks along the sequence.
 enum class Direction { forwards, backwards };
 
 template <class T>
@@ -41,7 +41,7 @@ public:
         erase_absent(first, size, 1, to);
     }
 
-    // Zeroes those of `size` rows from position `first` on whose key does not exist; they may hold NaN.
+    // Among `size` rows from position `first` on, zeroes those whose key does not exist; they may hold NaN.
     void erase_absent(std::int64_t first, int size, std::int64_t width, T* rows) const {
         const int exist = rows_at(first, item_.keys, size);
         std::memset(rows + exist * width, 0, sizeof(T) * (size - exist) * width);
@@ -75,7 +75,7 @@ public:
                                : static_cast<const T*>(call.grad_normalizer) + query_row(call, item)),
           width_(padded<T>(call.value_dim)) {}
 
-    // g = grad_out / n, or grad_out where nothing was divided.
+    // g = grad_out / n, or grad_out if the output was not normalized.
     void gradients(std::int64_t first, int size, T* to) const {
         const int count = rows_at(first, this->item_.queries, size);
         load_rows<T>(grad_out_, first, count, size, size * this->direction_, this->call_.value_dim,
@@ -87,8 +87,8 @@ public:
         }
     }
 
-    // h = -g . out of `size` positions (at most kRunRows), the gradient of their normalizers, and what arrives for
-    // these. `out` (size, M) and `partial` (kChunk, W) are scratch.
+    // h = -g . out plus the upstream gradient of the normalizer, for `size` positions (at most kRunRows). `out`
+    // (size, M) and `partial` (kChunk, W) are scratch.
     void normalizer_gradients(std::int64_t first, int size, const T* gradients, T* out, T* partial, T* to) const {
         const int count = rows_at(first, this->item_.queries, size);
         if (this->call_.normalize) {
@@ -100,7 +100,7 @@ public:
     }
 
 private:
-    // What the division by the normalizers adds.
+    // -g . out, which comes from the division by the normalizers.
     void add_quotients(std::int64_t first, int size, int count, const T* gradients, T* out, T* partial, T* to) const {
         load_rows<T>(out_, first, count, size, size * this->direction_, this->call_.value_dim, FeatureMap::identity,
                      out);

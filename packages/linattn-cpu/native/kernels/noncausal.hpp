@@ -2,16 +2,16 @@
 //
 //   S = sum_j phi(k_j) v_j^T    z = sum_j phi(k_j)    out_i = phi(q_i)^T S / (phi(q_i) . z + eps)
 //
-// First the sums over the keys, which an initial state begins, then the queries; backwards first the queries and the
-// gradient of the sums, G and r, which is that of an initial state, then the keys. Within a half no
-// position waits for another.
+// The forward pass first computes the sums over the keys, starting from an initial state if there is one, and then the
+// queries. The backward pass first computes the gradients of the queries and of the sums, G and r, which are also those
+// of the initial state, and then those of the keys. Within each half, positions are independent.
 #pragma once
 
 #include "sums.hpp"
 
 LINATTN_BEGIN
 
-// call.last = call.initial and the sums over the keys: of parts first, so that every thread has one.
+// call.last = call.initial + the sums over the keys; first the sums of parts, so that every thread has work.
 template <class T>
 static inline void sum_all_keys(const AttentionForward& call) {
     const std::int64_t parts = parts_for(call, call.keys, 1);
@@ -204,7 +204,7 @@ static void noncausal_backward(const AttentionBackward& call) {
         pass.sums.load_from(call.grad_last, item.state);
         pieces.add(item.state, 0, query_parts, pass.sums);
         if (part == 0) pass.sums.save_to(call.grad_initial, item.state);
-        // Of a packed batch every position is a key; of a padded one, those past the length too.
+        // The gradients of keys past the length are written too, as zeros.
         const std::int64_t rows = call.cu_seqlens != nullptr ? item.queries : call.keys;
         pass.run(item, part_of(rows, part, key_parts));
     });

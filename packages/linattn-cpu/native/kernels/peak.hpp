@@ -1,11 +1,11 @@
-// The machine's limit: multiply-adds on numbers that stay in registers.
+// Measures the machine's limit: multiply-adds of numbers that stay in registers.
 #pragma once
 
 #include "schedule.hpp"
 
 LINATTN_BEGIN
 
-// Sums that wait for nothing but themselves, enough to fill the pipelines of every known core.
+// The number of independent sums, enough to fill the pipelines of every known core.
 inline constexpr int kPeakSums = 12;
 
 LINATTN_LOOP float multiply_add(std::int64_t steps, Vec<float> factor) {

@@ -1,12 +1,12 @@
-// Products of small matrices in scratch, which is where nearly all of the time goes.
+// Products of small matrices in scratch, which take nearly all of the time.
 #pragma once
 
 #include "simd.hpp"
 
 LINATTN_BEGIN
 
-// Rows of a register tile; its columns are two vectors. With the tile's accumulators, two vectors
-// of b and one number of a, that fills the registers.
+// The rows of a register tile; its columns are two vectors. The tile's sums, two vectors of b and one number of a
+// fill the registers.
 inline constexpr int kTileRows = kRegisters == 32 ? 8 : 4;
 
 // How an element of a product enters its sum: a number of the sum's own type.
@@ -22,7 +22,7 @@ struct Factor {
 template <class E>
 using SumOf = typename Factor<E>::Sum;
 
-// a b, a (rows, depth) with strides and b (depth, columns) with `b_row` elements a row.
+// The factors of a product a b: a (rows, depth) with any strides, b (depth, columns) with rows `b_row` elements apart.
 template <class E>
 struct Product {
     const E* a;
@@ -32,7 +32,7 @@ struct Product {
     std::int64_t depth;
 };
 
-// Where a factor is not zero: everywhere, in row i up to column i, or in row i from column i on.
+// Where a matrix is not zero: everywhere (full), in row i up to column i (lower), or from column i on (upper).
 enum class Triangle { full, lower, upper };
 
 template <class E, int R, int C>
@@ -61,8 +61,8 @@ LINATTN_INLINE void store_tile(const Vec<T> (&sums)[R][C], T* out, std::int64_t 
     }
 }
 
-// How far a sum decays before more is added. A factor near 1 is applied as 1 plus what it loses: its own rounding would
-// repeat at every chunk with one sign, and grow with the length.
+// The factor by which a sum decays before more is added. A factor near 1 is applied as 1 + lost: the rounding error of
+// the factor itself would be the same at every chunk, and its effect would grow with the length.
 template <class T>
 struct Decay {
     T factor = T(1), scale = T(1), lost = T(0);  // factor = scale (1 + lost)
@@ -76,9 +76,8 @@ struct Decay {
     bool is_none() const { return scale == T(1) && lost == T(0); }
 };
 
-// sum += x by Kahan's summation: `compensation` is what earlier additions rounded away. Plain sums
-// over a sequence a hundred times as long would be a digit less accurate. If the sum `Decays`, it
-// does so first.
+// sum += x by Kahan's summation: `compensation` is what earlier additions rounded away. With plain sums, a sequence a
+// hundred times as long would have one digit less. With `Decays`, the sum decays first.
 template <class T, bool Decays = false>
 LINATTN_INLINE void kahan_add(T* sum, T* compensation, Vec<T> x, [[maybe_unused]] const Decay<T>& decay = {}) {
     Vec<T> before = load<T>(sum), rest = load<T>(compensation);
@@ -153,7 +152,7 @@ LINATTN_LOOP void multiply_both_columns(const Product<E>& x, const Product<E>& o
     }
 }
 
-// out = a b + c d, where c may be a triangle.
+// out = a b + c d, where c may be triangular.
 template <class E, class T = SumOf<E>>
 static inline void multiply_both(const Product<E>& x, const Product<E>& other, Triangle triangle, std::int64_t rows,
                                  std::int64_t columns, T* out, std::int64_t out_row) {

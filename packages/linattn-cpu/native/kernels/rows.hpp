@@ -1,5 +1,5 @@
-// Moving rows between the caller's tensors and scratch: any strides and dtype there, padded and
-// contiguous in the accumulation type here, so that products need no special case at an edge.
+// Moves rows between the caller's tensors, of any strides and dtype, and scratch, which is padded and contiguous in the
+// accumulation type, so that products need no special cases at edges.
 #pragma once
 
 #include "calls.hpp"
@@ -8,7 +8,7 @@
 
 LINATTN_BEGIN
 
-// Dimensions in scratch are multiples of this: of a vector, and of the rows of a register tile.
+// Dimensions in scratch are multiples of this, which is a multiple of W and of the rows of a register tile.
 template <class T>
 inline constexpr int kPad = W<T> > 8 ? W<T> : 8;
 template <class T>
@@ -63,7 +63,7 @@ LINATTN_INLINE void load_row(const X* from, std::int64_t stride, std::int64_t di
     for (d = round_up(dim, W<T>); d < padded<T>(dim); d += W<T>) store<T>(to + d, Vec<T>{});
 }
 
-// Asks for memory that is needed soon; an address past an end does no harm.
+// Prefetches memory that is needed soon; addresses past the end of a tensor do no harm.
 LINATTN_INLINE void prefetch(const void* from, std::int64_t bytes) {
     for (std::int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(static_cast<const char*>(from) + b, 0, 2);
 }
@@ -91,8 +91,8 @@ static inline void load_rows_as(const Rows& from, std::int64_t first, int count,
     }
 }
 
-// Writes rows first .. first + count of `from`, mapped, to `to`, and zeros up to `total` rows. The
-// rows `ahead` of them (before them if negative) are prefetched.
+// Writes rows first .. first + count of `from`, mapped, to `to`, and zeros up to `total` rows. Prefetches the rows
+// `ahead` rows later (earlier if negative).
 template <class T>
 static inline void load_rows(const Rows& from, std::int64_t first, int count, int total, int ahead, std::int64_t dim,
                              FeatureMap map, T* to) {

@@ -1,4 +1,4 @@
-// How threads share a call: by heads of sequences, cut along the length where there are too few heads.
+// How threads share a call: by heads of sequences, and if there are too few heads, also by parts of sequences.
 #pragma once
 
 #include "calls.hpp"
@@ -8,22 +8,22 @@
 
 LINATTN_BEGIN
 
-// Positions of a causal chunk. Within it every query meets every key, which costs kChunk (D + M) a
-// position beside the 2 D M of reading the state and the 2 D M of adding to it.
+// The positions of a causal chunk. Scores of all queries and keys within it cost kChunk (D + M) operations per
+// position, in addition to 2 D M for reading the state and 2 D M for adding to it.
 inline constexpr int kChunk = 16;
-// Positions that are taken at once where none of them waits for another.
+// The positions that are computed at once where they are independent of each other.
 inline constexpr int kBlock = 64;
 // A part of a sequence with fewer rows than this is not worth a thread of its own.
 inline constexpr std::int64_t kSmallestPart = 256;
 
-// One key/value head of one sequence, or positions first .. last of it, with one of the query heads that read it.
+// One key/value head of one sequence, or the first positions of it, with one of the query heads that read it.
 struct Item {
     std::int64_t head, query_head, batch;
-    std::int64_t start;          // where the sequence begins along the length
-    std::int64_t queries, keys;  // positions, and keys that exist
-    std::int64_t state;          // its number among all (sequence, head)
+    std::int64_t start;          // the first position of a packed sequence, else 0
+    std::int64_t queries, keys;  // the number of queries, and of keys up to the last that exists
+    std::int64_t state;          // its index among all (sequence, head)
 
-    // The item without what comes from `position` on.
+    // The item cut before `position`.
     Item up_to(std::int64_t position) const {
         Item item = *this;
         item.queries = queries < position ? queries : position;
@@ -31,7 +31,7 @@ struct Item {
         return item;
     }
 
-    // The item with query head `group` of those that read it.
+    // The item with number `group` of the query heads that read it.
     Item read_by(std::int64_t group) const {
         Item item = *this;
         item.query_head += group;
@@ -39,7 +39,7 @@ struct Item {
     }
 };
 
-// How many of `keys` keys there are without those at the end that a mask takes away.
+// `keys` without the keys at the end that a mask excludes.
 LINATTN_INLINE std::int64_t last_key(const Attention& call, std::int64_t batch, std::int64_t start, std::int64_t keys) {
     const std::uint8_t* mask = call.mask == nullptr ? nullptr : call.mask + batch * call.keys + start;
     while (mask != nullptr && keys > 0 && mask[keys - 1] == 0) --keys;
@@ -58,7 +58,7 @@ LINATTN_INLINE Item item_of(const Attention& call, std::int64_t index) {
     return {head, query_head, sequence, 0, call.queries, last_key(call, sequence, 0, keys), index};
 }
 
-// The item's first row in a contiguous (B, H, N), and in a (B, H_kv, L).
+// The index of the item's first row in a contiguous tensor (B, H, N), and in one (B, H_kv, L).
 LINATTN_INLINE std::int64_t query_row(const Attention& call, const Item& item) {
     return (item.batch * call.heads + item.query_head) * call.queries + item.start;
 }
@@ -66,25 +66,25 @@ LINATTN_INLINE std::int64_t key_row(const Attention& call, const Item& item) {
     return (item.batch * call.kv_heads + item.head) * call.keys + item.start;
 }
 
-// Positions low .. high of a length.
+// The positions low .. high - 1 of a length.
 struct Range {
     std::int64_t low, high;
 };
 
-// The part of `parts` nearly equal parts of a length, each beginning at a multiple of kBlock.
+// Part number `part` of `parts` nearly equal parts of a length; each starts at a multiple of kBlock.
 LINATTN_INLINE Range part_of(std::int64_t length, std::int64_t part, std::int64_t parts) {
     const std::int64_t blocks = (length + kBlock - 1) / kBlock;
     const std::int64_t low = blocks * part / parts * kBlock, high = blocks * (part + 1) / parts * kBlock;
     return {low < length ? low : length, high < length ? high : length};
 }
 
-// Whether a causal call goes chunk by chunk: sweeps read each position once and do not decay.
+// Whether a causal call is computed in chunks: sweeps support neither grouped heads nor decay.
 LINATTN_INLINE bool in_chunks(const Attention& call) { return groups_of(call) > 1 || call.log_decay != nullptr; }
 
 LINATTN_INLINE std::int64_t items_of(const Attention& call) { return call.sequences * call.kv_heads; }
 
-// Into how many parts each sequence is cut: one for each thread that would have no head otherwise. Each of the
-// positions has as many `rows` of work, which is one for keys and one for each query head that reads them.
+// The number of parts into which each sequence is cut, so that all threads have work. Each position has `rows` rows of
+// work: 1 for keys, the number of query heads that read them for queries.
 LINATTN_INLINE std::int64_t parts_for(const Attention& call, std::int64_t positions, std::int64_t rows) {
     const std::int64_t by_rows = positions * rows / kSmallestPart, by_blocks = positions / kBlock;
     const std::int64_t most = by_rows < by_blocks ? by_rows : by_blocks;
@@ -93,15 +93,14 @@ LINATTN_INLINE std::int64_t parts_for(const Attention& call, std::int64_t positi
     return parts > 1 ? parts : 1;
 }
 
-// Calls work(index, scratch) for every index below `count`, each on one of up to `threads` threads,
-// with that thread's own `bytes` of scratch. A free thread takes the next index; the result
-// does not depend on which thread takes which.
+// Calls work(index, scratch) for every index below `count` on up to `threads` threads, each with its own `bytes` of
+// scratch. A free thread takes the next index; results do not depend on which thread takes which.
 template <class Work>
 static inline void share(std::int64_t count, int threads, std::int64_t bytes, const Work& work) {
     if (count == 0) return;
     if (threads > count) threads = static_cast<int>(count);
     bytes = round_up(bytes, 64);
-    // Taken before the threads start, because an exception could not leave them.
+    // Allocated before the threads start, because an exception cannot leave a thread.
     const Scratch scratch(bytes * threads);
     struct Context {
         std::int64_t count, bytes;
@@ -121,8 +120,7 @@ static inline void share(std::int64_t count, int threads, std::int64_t bytes, co
         &context);
 }
 
-// Calls work(index, pass) for every index below `count`, each with a Pass whose memory is the
-// scratch of the thread that it runs on.
+// Calls work(index, pass) for every index below `count`, with a Pass in the scratch of the thread that runs it.
 template <class Pass, class Call, class Work>
 static inline void share_passes(std::int64_t count, int threads, const Call& call, const Work& work) {
     Arena size(nullptr);

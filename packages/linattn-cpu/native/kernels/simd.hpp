@@ -1,8 +1,8 @@
 // Vectors of the instruction set that this translation unit is compiled for.
 //
-// GCC's and Clang's vector types carry the arithmetic; `a * b + c` becomes one fused operation where
-// the machine has it (-ffp-contract=fast). Everything lives in a namespace named after the
-// instruction set, so that builds for several of them can be linked into one module.
+// Arithmetic uses the vector types of GCC and Clang; `a * b + c` becomes one fused operation if the machine has it
+// (-ffp-contract=fast). Everything is in a namespace named after the instruction set, so that builds for several of
+// them can be linked into one module.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 #define LINATTN_BEGIN namespace linattn::LINATTN_ISA {
 #define LINATTN_END }
 #define LINATTN_INLINE static inline __attribute__((always_inline))
-// Loops that use all registers; inlined, they would spill.
+// For loops that use all registers; if they were inlined, registers would be spilled to memory.
 #define LINATTN_LOOP static __attribute__((noinline))
 
 LINATTN_BEGIN
@@ -79,7 +79,7 @@ LINATTN_INLINE To bits(From v) {
     return to;
 }
 
-// The sum over lanes, by halves.
+// The sum of all lanes, by repeated halving.
 template <class T>
 LINATTN_INLINE T sum(Vec<T> v) {
     T lanes[W<T>];

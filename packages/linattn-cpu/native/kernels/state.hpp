@@ -1,4 +1,4 @@
-// S and z in scratch, padded, and as the caller keeps them.
+// S and z in scratch, padded; loaded from and saved to the caller's tensors.
 #pragma once
 
 #include "chunks.hpp"
@@ -22,7 +22,7 @@ struct Matrix {
         std::memset(compensation, 0, sizeof(T) * rows * width);
     }
 
-    // Adds a^T b to the sum, once it has decayed, given a by columns: a (rows, depth), b (depth, width).
+    // Decays the sum and adds a b, for a (rows, depth), the transposed keys, and b (depth, width).
     void add(const T* a, const T* b, std::int64_t depth, const Decay<T>& decay = {}) const {
         const Product<T> product{a, depth, 1, b, width, depth};
         if (decay.is_none()) {
@@ -32,14 +32,14 @@ struct Matrix {
         }
     }
 
-    // Adds another sum to this one, once it has decayed.
+    // Decays this sum and adds another one.
     void add(const Matrix& other, const Decay<T>& decay = {}) const {
         for (std::int64_t i = 0; i < rows * width; i += W<T>) {
             kahan_add<T, true>(sum + i, compensation + i, load<T>(other.sum + i), decay);
         }
     }
 
-    // a times the sum, for a with `depth` numbers in a row of this matrix's padded rows.
+    // The product of a with this sum; rows of a have `depth` numbers, padded to the rows of this matrix.
     Product<T> times(const T* a, std::int64_t depth) const { return {a, rows, 1, sum, width, depth}; }
 
     void become_transpose_of(const Matrix& other) const {
@@ -68,7 +68,7 @@ struct Sums {
         std::memset(z_compensation, 0, sizeof(T) * s.rows);
     }
 
-    // Adds other sums to these, once they have decayed.
+    // Decays these sums and adds others.
     void add(const Sums& other, const Decay<T>& decay = {}) const {
         s.add(other.s, decay);
         for (std::int64_t d = 0; d < s.rows; d += W<T>) {
@@ -76,7 +76,7 @@ struct Sums {
         }
     }
 
-    // The sum over all numbers, each times that of another S and, behind it, z.
+    // The dot product with another S and z, which are stored one after the other.
     double product(const T* other) const {
         double total = 0;
         for (std::int64_t r = 0; r < s.rows; ++r) {
@@ -89,10 +89,10 @@ struct Sums {
         return total;
     }
 
-    // The caller's state number `index`, or zeros where there is none.
+    // Loads the caller's state number `index`, or zeros if there is none.
     void load_from(const State& state, std::int64_t index) const {
         clear();
-        if (state.z == nullptr) return;  // an s without columns has no address either
+        if (state.z == nullptr) return;  // not s: with M = 0 its address is null too
         const T* from = static_cast<const T*>(state.s) + index * dim * value_dim;
         for (std::int64_t r = 0; r < dim && value_dim > 0; ++r) {
             std::memcpy(s.sum + r * s.width, from + r * value_dim, sizeof(T) * value_dim);

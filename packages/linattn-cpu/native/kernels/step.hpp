@@ -5,7 +5,7 @@
 
 LINATTN_BEGIN
 
-// Fewer numbers of state than this are not worth waking other threads for.
+// With fewer numbers of state than this, a step runs on one thread: waking others would cost more.
 inline constexpr std::int64_t kSerialState = 16384;
 
 template <class T>
@@ -45,7 +45,7 @@ public:
     }
 
 private:
-    // One query head, on the state that has the key already or, if `Adds`, adds it on the way.
+    // Reads the state for one query head; if `Adds`, first decays the state and adds the key.
     template <bool Adds, bool Decays>
     void read(std::int64_t batch, std::int64_t head) {
         load_rows<T>(slice(call_.query, batch, head, 0, call_.query_dtype), 0, 1, 1, 0, call_.dim, call_.map, query_);
@@ -94,7 +94,7 @@ private:
         }
     }
 
-    // A number of the state, once it has decayed and `x` is added.
+    // A number of the state, after decay and addition of `x`.
     template <bool Adds, bool Decays>
     T updated(T* at, T x) const {
         if constexpr (Decays) *at *= decay_.scale, x += *at * decay_.lost;
@@ -118,7 +118,7 @@ template <class T>
 static void step_all(const Step& call) {
     const std::int64_t items = call.batch * call.kv_heads;
     const std::int64_t state = items * call.dim * call.value_dim;
-    // A head is too little to be drawn on its own, so threads draw several.
+    // One head is too little work for a thread, so threads take several at a time.
     const std::int64_t together = (items + 4 * call.threads - 1) / (4 * call.threads);
     const bool alone = call.threads == 1 || state < kSerialState;
     const std::int64_t group = alone || together < 1 ? items : together;

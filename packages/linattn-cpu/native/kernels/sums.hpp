@@ -1,5 +1,5 @@
-// Sums over a part of a sequence, of which no position waits for another: the state that a later
-// part starts from, and both halves of non-causal attention.
+// Sums over a part of a sequence, whose positions are independent: for the state at the start of a later part, and for
+// both halves of non-causal attention.
 #pragma once
 
 #include "decay.hpp"
@@ -7,7 +7,7 @@
 
 LINATTN_BEGIN
 
-// Adds rows to sums: s += a^T b, z += the sum of w_i a_i, for blocks of up to kBlock rows.
+// Adds rows to s: s += a^T b, for blocks of up to kBlock rows.
 template <class T>
 class Adder {
 public:
@@ -23,7 +23,7 @@ private:
     T* columns_;
 };
 
-// Adds the sum of weights[t] rows[t] to z, once z has decayed.
+// Decays z and adds the sum of weights[t] rows[t].
 template <class T>
 static inline void add_weighted_rows(const Sums<T>& sums, const T* rows, const T* weights, int count,
                                      const Decay<T>& decay = {}) {
@@ -34,7 +34,7 @@ static inline void add_weighted_rows(const Sums<T>& sums, const T* rows, const T
     }
 }
 
-// Adds the sum of rows to z, once z has decayed.
+// Decays z and adds the sum of rows.
 template <class T>
 static inline void add_rows(const Sums<T>& sums, const T* rows, int count, const Decay<T>& decay = {}) {
     for (std::int64_t d = 0; d < sums.s.rows; d += W<T>) {
@@ -44,7 +44,7 @@ static inline void add_rows(const Sums<T>& sums, const T* rows, int count, const
     }
 }
 
-// S += phi(k) v^T, z += phi(k) over a range of keys, each as the end of the range has it.
+// S += phi(k) v^T, z += phi(k) over a range of keys, each decayed up to the end of the range.
 template <class T>
 class KeySums {
 public:
@@ -67,7 +67,7 @@ public:
     }
 
 private:
-    // From the last block to the first, so that a sum of logarithms says how far a block decays up to the end.
+    // From the last block to the first, so that `later`, the sum of the logarithms after a block, is known.
     double add_decaying(const Attention& call, const Item& item, Range range, const Sums<T>& sums) const {
         const Inputs<T> inputs(call, item, Direction::backwards);
         double later = 0;
@@ -86,7 +86,7 @@ private:
         return later;
     }
 
-    // g[j] = the sum of g past j and of what comes `later`, of kBlock positions; returns the sum of all.
+    // g[j] = the sum of g after j, and `later`, for kBlock positions; returns the sum of all.
     static double logs_to_end(T* g, double later) {
         for (int j = kBlock - 1; j >= 0; --j) {
             const T own = g[j];
@@ -107,8 +107,8 @@ private:
     T *key_, *value_;
 };
 
-// dS += phi(q) g^T, dz += h phi(q) over a range of queries whose h stand in call.scratch, each as what comes before the
-// range has it.
+// dS += phi(q) g^T, dz += h phi(q) over a range of queries, each decayed from the start of the range. h is read from
+// call.scratch.
 template <class T>
 class QuerySums {
 public:
@@ -157,7 +157,7 @@ private:
     T *query_, *gradient_;
 };
 
-// The sums of every piece of every item, in memory of their own, and what follows from them.
+// Memory for the sums of every piece of every item, and their addition.
 template <class T>
 class PieceSums {
 public:
@@ -173,12 +173,12 @@ public:
         return Sums<T>(arena, call_.dim, call_.value_dim);
     }
 
-    // Tells how far the state decays over a piece: by exp(decay).
+    // Sets the decay of the state over a piece: exp(decay).
     void set_decay(std::int64_t item, std::int64_t piece, double decay) const {
         if (call_.log_decay != nullptr) decay_of(item, piece) = decay;
     }
 
-    // Adds the pieces low .. high of an item, in the order of a pass that meets them so.
+    // Adds the pieces low .. high - 1 of an item, in the order of a pass.
     void add(std::int64_t item, std::int64_t low, std::int64_t high, const Sums<T>& to,
              Direction direction = Direction::forwards) const {
         for (std::int64_t i = 0; i < high - low; ++i) {
@@ -207,8 +207,8 @@ private:
     const Scratch scratch_, decays_;
 };
 
-// S and z before every chunk, from the forward pass to the backward pass. Only the gradient to the decay reads them:
-// N D M / kChunk numbers a head. None where that gradient is not wanted.
+// S and z before every chunk, which the first pass of the backward pass keeps for the second: N D M / kChunk numbers
+// per head. Only the gradient of the decay needs them; without it nothing is kept.
 template <class T>
 class Checkpoints {
 public:
@@ -223,10 +223,10 @@ public:
         expect_writes(scratch_.get(), bytes_);
     }
 
-    // Whether there are any.
+    // Whether S and z are kept.
     bool kept() const { return kept_; }
 
-    // Those before position `first` of an item: S (D, M) and behind it z (D), padded.
+    // S (D, M) followed by z (D), padded, before position `first` of an item.
     T* at(const Attention& call, const Item& item, std::int64_t first) const {
         const std::int64_t sequence = item.state / kv_heads_;
         const std::int64_t start = packed_ ? item.start / kChunk + sequence : sequence * chunks_;
@@ -245,8 +245,8 @@ private:
     const Scratch scratch_;
 };
 
-// Every part of a sequence is summed in two pieces: with two parts, of which only one has to be
-// summed beforehand, that makes work for both threads.
+// Every part of a sequence is summed in two pieces: with two parts, only one has to be summed beforehand, and its two
+// pieces give both threads work.
 inline constexpr std::int64_t kPieces = 2;
 
 LINATTN_INLINE Range piece_of(Range part, std::int64_t piece) {

@@ -1,13 +1,13 @@
-// The sweep of causal attention: positions in their order over a state that stays in cache.
+// The sweep of causal attention: consecutive positions in one walk over a state that stays in cache.
 //
 //   S_t = S_{t-1} + k_t v_t^T    out_t = S_t^T q_t
 //
-// kSweep positions share one walk over S. It is kept as a total and the sum of what came since the
-// total was rounded last. Outputs read both; the sum starts again at the end of every run, when it is
-// folded into the total by Kahan's summation. So the error does not grow with the length, at no cost
-// where additions do not take the place of products.
+// kSweep positions share one walk over S, which is kept as a total and a rest: the sum of what was added since the
+// total was last rounded. Outputs read both. At the end of every run the rest is folded into the total by Kahan's
+// summation. So the error does not grow with the length. The extra additions cost nothing on machines where they do not
+// compete with the products.
 //
-// One query reads each position, and nothing decays: calls with grouped heads or decay go chunk by chunk
+// Only for one query head per key/value head and without decay: other calls are computed in chunks
 // (chunked_forward.hpp).
 #pragma once
 
@@ -16,21 +16,21 @@
 
 LINATTN_BEGIN
 
-// Positions of one walk over the state: their outputs and values stay in registers. Without fused
-// instructions and broadcasts that load, two leave registers for what is between.
+// The positions of one walk over the state: their outputs and values stay in registers. Without fused multiply-adds
+// and broadcasts from memory, two positions leave registers for intermediate results.
 inline constexpr int kSweep = kRegisters == 32 ? 4 : kVectorBytes == 32 ? 3 : 2;
-// Positions of one run. The longer, the less often the state moves to the first cache; the sum of a run
-// is small beside the total of a long sequence, and so is its rounding.
+// The positions of one run. In a longer run the state moves to the first-level cache less often; the sum of a run is
+// small compared with the total of a long sequence, and so is its rounding.
 inline constexpr int kRun = kSweep == 4 ? 64 : 60;
-// Rows of scratch for a run, because their sums are taken kChunk at a time.
+// The rows of scratch for a run: a multiple of kChunk, because rows are summed kChunk at a time.
 inline constexpr int kRunRows = 64;
-// Vectors of the state's columns that one sweep takes.
+// The vectors of the state's columns that one sweep takes.
 inline constexpr int kPanelVectors = 2;
 
-// The positions of a run that sweeps take: those past the last one that exists have rows of zeros.
+// `count` rounded up to whole sweeps; positions past the last one have rows of zeros.
 LINATTN_INLINE int sweeps_for(int count) { return static_cast<int>(round_up(count, kSweep)); }
 
-// The rows of a sweep, the first where it begins; `step` (negative when walking backwards) leads from
+// The rows of a sweep, starting at its first position; `step` (negative when walking backwards) is the distance from
 // one position to the next.
 template <class T>
 struct SweepRows {
@@ -56,8 +56,8 @@ struct SweepRows {
     }
 };
 
-// One sweep of C vectors of columns. A row of the panel: the total, then the rest. Without the pragmas
-// the compiler would keep the arrays in memory.
+// One sweep over C vectors of columns. A row of the panel is the total, then the rest. Without the pragmas the compiler
+// would keep the arrays in memory.
 template <class T, int C, bool Fold>
 LINATTN_LOOP void sweep(const SweepRows<T>& x, T* panel, std::int64_t rows) {
     Vec<T> out[kSweep][C] = {}, value[kSweep][C];
@@ -103,7 +103,7 @@ LINATTN_LOOP void sweep(const SweepRows<T>& x, T* panel, std::int64_t rows) {
     }
 }
 
-// A state in the order in which sweeps walk over it: a panel of columns after the other.
+// A state in the order in which sweeps read it: one panel of columns after the other.
 template <class T>
 class Panels {
 public:
@@ -124,7 +124,7 @@ public:
         });
     }
 
-    // Takes `count` positions, a multiple of kSweep; the rest is folded into the total at the end.
+    // Computes `count` positions, a multiple of kSweep; at the end the rest is folded into the total.
     void run(const SweepRows<T>& rows, int count) const {
         each_panel([&](T* panel, std::int64_t column, auto vectors) {
             constexpr int C = decltype(vectors)::value;

@@ -1,4 +1,4 @@
-// Transposing blocks in registers.
+// Transposes matrices by blocks in registers.
 #pragma once
 
 #include <utility>
@@ -26,13 +26,13 @@ LINATTN_INLINE void exchange_all(Vec<T> (&rows)[W<T>]) {
     if constexpr (2 * S < W<T>) exchange_all<2 * S, T>(rows);
 }
 
-// W vectors of W numbers, as their transpose.
+// Transposes W vectors of W numbers in place.
 template <class T>
 LINATTN_INLINE void transpose_block(Vec<T> (&rows)[W<T>]) {
     exchange_all<1, T>(rows);
 }
 
-// (rows, columns) with `width` numbers a row becomes (columns, rows), both multiples of a vector.
+// (rows, columns) with rows `width` numbers apart -> (columns, rows); both sizes are multiples of W.
 template <class T>
 LINATTN_LOOP void transpose(const T* from, std::int64_t rows, std::int64_t columns, std::int64_t width, T* to,
                             std::int64_t to_width) {

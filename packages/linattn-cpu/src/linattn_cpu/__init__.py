@@ -1,7 +1,7 @@
 """Native CPU kernels for linear attention, found by linattn_core as the backend "cpu".
 
-Nothing has to be called here: `linattn_core.linear_attention` takes this backend by itself where it
-is the fastest that accepts a call.
+You need not call anything here: `linattn_core.linear_attention` uses this backend automatically if
+it is the fastest that accepts a call.
 """
 
 # torch is imported first, so that both share one OpenMP library and its threads.
@@ -16,22 +16,26 @@ __all__ = ["instruction_set", "instruction_sets", "use_instruction_set"]
 
 
 def instruction_sets() -> list[str]:
-    """The builds of the kernels that this machine can run, the fastest first."""
+    """The builds of the kernels (instruction sets) that this machine can run, the fastest first."""
     return _native.instruction_sets()
 
 
 def instruction_set() -> str:
-    """The build that runs."""
+    """The build that is in use."""
     return _native.instruction_set()
 
 
 def use_instruction_set(name: str) -> None:
-    """Makes another build the one that runs, for tests and measurements.
+    """Selects another build, for tests and measurements.
 
-    Calls that have begun, and decoders that were compiled before, stay with theirs.
+    Calls that have started, and decoders that were compiled before, keep their build.
+
+    Args:
+        name: one of `instruction_sets()`.
 
     Raises:
-        ValueError: a build that is unknown or that this machine cannot run, with those that it can.
+        ValueError: a name that is unknown, or that this machine cannot run.
+        TypeError: not a str.
     """
     if not isinstance(name, str):
         raise TypeError(expected("name", "a str", type(name).__name__))

@@ -17,7 +17,7 @@ class Dtype:
 class FeatureMap:
     __members__: dict[str, FeatureMap]
 
-# A struct of native/*.hpp by the names of its fields, those that are left out zero.
+# The fields of a struct of native/*.hpp by name; missing fields are zero.
 Fields = Mapping[str, Any]
 
 def attention_forward(call: Fields) -> None: ...

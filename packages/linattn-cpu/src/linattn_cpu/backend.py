@@ -1,4 +1,4 @@
-"""What linattn_core sees: refusals in sentences, tensors turned into addresses and back."""
+"""The backend "cpu": passes the addresses of tensors to native code."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _NONE = torch.empty(0, device="cpu")  # its address is null
 
 
 class CpuBackend:
-    """Runs every call on CPU tensors.
+    """Runs every call with CPU tensors.
 
-    Feature map, sums and normalizer are one pass over the sequence; the backward pass computes
-    again what it needs, and keeps one number a position.
+    Feature map, sums and normalizer take one pass over the sequence. The backward pass computes
+    again what it needs, and keeps one number per position.
     """
 
     name = "cpu"
@@ -40,7 +40,7 @@ class CpuBackend:
 
     @property
     def description(self) -> str:
-        """Which build of the kernels this machine runs, of those that the wheel holds."""
+        """The build of the kernels in use, those that this machine can run, and the threads."""
         built = ", ".join(_native.instruction_sets())
         return (
             f"C++ kernels for {_native.instruction_set()} (usable here: {built}), threads by "
@@ -51,7 +51,7 @@ class CpuBackend:
         return None
 
     def refuses(self, call: AttentionCall | StepCall) -> str | None:
-        """Anything but CPU memory."""
+        """Refuses tensors on other devices than the CPU."""
         if call.query.is_cpu:
             return None
         return f"it runs on CPU tensors and these are on {call.device}; move them to the CPU."
@@ -88,7 +88,7 @@ class CpuBackend:
         grad_state: LinearAttentionState | None,
         grad_normalizer: Tensor | None = None,
     ) -> Gradients:
-        # Named, because the kernel is handed addresses and these may be copies.
+        # Variables keep possible copies alive, because the kernel only gets their addresses.
         call, grad_state = readable(call, masks=True), contiguous(grad_state)
         out, normalizer = output.out.contiguous(), output.normalizer.contiguous()
         grad_normalizer = None if grad_normalizer is None else grad_normalizer.contiguous()
@@ -115,7 +115,7 @@ class CpuBackend:
         check_own_memory(call.state)
         value, slots, decay = call.value, call.state_indices, call.log_decay
         out = value.new_empty(call.batch, call.heads, call.value_dim)
-        # Named, because the kernel is handed addresses and these may be copies.
+        # Variables keep possible copies alive, because the kernel only gets their addresses.
         slots = None if slots is None else slots.to(torch.int64).contiguous()
         decay = None if decay is None else decay.contiguous()
         fields = _FIELDS.step(call)

@@ -1,15 +1,15 @@
 """The compiled decoder: weights packed once, and any number of positions in one native call.
 
-Weights are kept as
+The dtypes of packed matrices are
 
 - float32: the model's outputs to rounding;
-- bfloat16: each weight rounded to nearest, an error of 2^-9 of itself. Activations stay in float32,
-  but from 16 rows on a machine with AVX512-BF16 rounds those that enter a product too;
-- int8: 127 levels to either side of zero for each output of a matrix, an error of at most 1/254 of
-  that output's largest weight. Activations enter products as 16 bits, an error of at most 2^-16 of
-  their row's largest; on arm64 they stay in float32.
+- bfloat16: each weight is rounded by at most 2^-9 of itself. Activations stay in float32, except on
+  a machine with AVX512-BF16: there, products of 16 rows or more round activations to bfloat16 too;
+- int8: 127 levels on either side of zero for each output of a matrix, so each weight is rounded by
+  at most 1/254 of that output's largest weight. Activations are rounded to 16-bit integers, by at
+  most 2^-16 of the largest in their row; on arm64 they stay in float32.
 
-Biases, norms, embeddings and positions are float32 always.
+Biases, norms, embeddings and positions are always float32.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from linattn_core.native import address, written_in_place
 from linattn_core.state import LinearAttentionState
 from linattn_cpu import _native
 
-# The largest number of inputs whose products of 8 bits by 8 sum to at most 32 bits.
+# For so many inputs, the sum of the products of 8 by 8 bits still fits into 32 bits.
 _MOST_INT8_INPUTS = 65_536
 
 
 def refuses_decoder(description: DecoderDescription, weights: str) -> str | None:
-    """None to accept, or the reason as a sentence."""
+    """None to accept the model, else the reason as a sentence."""
     for what, name, known in (
         ("weights", weights, _native.WeightFormat),
         ("feature map", description.feature_map, _native.FeatureMap),
@@ -60,10 +60,11 @@ def refuses_decoder(description: DecoderDescription, weights: str) -> str | None
 
 
 class CpuDecoder(NativeDecoder):
-    """See `linattn_core.decoding.NativeDecoder` for what the methods promise.
+    """Decodes on the CPU; see `linattn_core.decoding.NativeDecoder` for the methods.
 
-    The weights are packed for the instruction set that is live when the decoder is made, and run on
-    it. Packing reads each weight once, twice for int8, on all of torch's threads.
+    The weights are packed for the instruction set in use when the decoder is made, and the decoder
+    keeps that instruction set. Packing reads each weight once (int8: twice), on all of torch's
+    threads.
     """
 
     def __init__(self, description: DecoderDescription, weights: str) -> None:
@@ -83,7 +84,7 @@ class CpuDecoder(NativeDecoder):
 
     @property
     def instruction_set(self) -> str:
-        """What the weights were packed for, and what runs."""
+        """The instruction set for which the weights were packed, and with which steps run."""
         return self._native.instruction_set
 
     def prefill(
@@ -123,7 +124,7 @@ class CpuDecoder(NativeDecoder):
         draw: Draw | None,
         drawn: Tensor | None,
     ) -> None:
-        # Copies, where any are needed, must live until the call returns.
+        # Variables keep possible copies alive until the call returns.
         inputs = inputs.resolve_neg().contiguous()
         positions = None if isinstance(position, int) else _positions(position, inputs.shape[0])
         lengths = None if lengths is None else lengths.contiguous()
@@ -154,7 +155,7 @@ class CpuDecoder(NativeDecoder):
     def _addresses(
         self, states: Sequence[LinearAttentionState], batch: int
     ) -> tuple[list[int], list[int]]:
-        """Of the layers' s, and of their z, checked to be what native code expects."""
+        """The addresses of the layers' s and of their z, after checks of the states."""
         heads, dim = self._state_shape
         if len(states) != self._layers:
             advice = "it comes from another model"
@@ -179,7 +180,7 @@ class CpuDecoder(NativeDecoder):
 
 
 def _positions(positions: Tensor, batch: int) -> Tensor:
-    """One position a row, as native code reads them."""
+    """The positions (batch,) as native code reads them: contiguous int64."""
     if positions.shape != (batch,) or positions.is_floating_point() or not positions.is_cpu:
         got = f"{positions.dtype} of shape {tuple(positions.shape)} on {positions.device}"
         raise ValueError(expected("a state's positions", f"{batch} integers on the CPU", got))
@@ -187,7 +188,7 @@ def _positions(positions: Tensor, batch: int) -> Tensor:
 
 
 class _Packing:
-    """A model as native code reads it: addresses, which are valid as long as this object lives."""
+    """The addresses of a model for native code, valid as long as this object lives."""
 
     def __init__(self) -> None:
         self._tensors: list[Tensor] = []

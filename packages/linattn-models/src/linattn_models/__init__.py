@@ -5,18 +5,18 @@ Linear, Softmax, Lsh         the configurations of their attention
 Transformer                  vectors in, vectors out: forward, prefill, step
 AutoregressiveTransformer    tokens in, a distribution over the next one out: loss, generate
 Categorical, MixtureOfLogistics     the distributions
-LinearAttention              a layer in the place of torch.nn.MultiheadAttention
-lsh_attention                Reformer's attention, that of "lsh" models
-EncoderDecoder               two transformers, cross-attention by sums that are taken once
-Seq2SeqTransformer           tokens of a source in, tokens of a target out
+LinearAttention              a layer that replaces torch.nn.MultiheadAttention
+lsh_attention                Reformer's attention, used by "lsh" models
+EncoderDecoder               two transformers; cross-attention reads sums that are computed once
+Seq2SeqTransformer           source tokens in, target tokens out
 CTCTransformer, CTCTransformerConfig    a recognizer of speech: log-probabilities over phones
 CTCBiLSTM, CTCBiLSTMConfig   its recurrent baseline
 ctc_loss, ctc_frames_needed  their loss, and the frames that a transcript needs
 ctc_greedy, ctc_beam_search  decoding into phones, greedy or by prefix beam search
-BeamSearch                   the latter, fed frame by frame
+BeamSearch                   prefix beam search, fed frame by frame
 ctc_align                    the frames of each phone
-NGram                        a language model over phones; ARPA files
-compile_decoder              a model's weights packed, a whole step one native call or CUDA graph
+NGram                        a language model over phones; reads and writes ARPA files
+compile_decoder              packs a model's weights: a step is one native call or CUDA graph
 Hypotheses                   what beam_search returns
 DecodingState, KeyValueCache        the state between two steps
 save, load, read_config      one folder: config.json and model.safetensors

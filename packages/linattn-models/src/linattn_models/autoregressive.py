@@ -23,7 +23,7 @@ from linattn_models.token_transformer import TokenTransformer
 from linattn_models.transformer import Transformer
 from linattn_models.validation import exact_keys, lengths_within
 
-# Rows of the table of a compiled decoder whose model has no length of its own.
+# Rows of the table of positions in a compiled decoder, for a model without a max_length.
 DEFAULT_POSITIONS = 4096
 _MOST_POSITIONS = 1 << 17
 
@@ -32,20 +32,20 @@ class AutoregressiveTransformer(Likelihood, TokenTransformer):
     """p(tokens) = prod_i p(tokens[i] | tokens[:i]), with a causal transformer and an output head.
 
     The input of position i is the vector of token i - 1 (at position 0 a learned start vector) plus
-    the vector of position i; the output are the head's parameters for token i. A token has one
+    the vector of position i; the output is the head's parameters for token i. A token has one
     value, or three (red, green, blue), whose vectors are summed.
 
     Args:
-        config: the layers; must be causal.
+        config: the layers; must be causal, with causal_block 1 and no cross-attention.
         head: the distribution of a token, or an int for `Categorical(head)`.
-        max_length: tokens of a sequence. With learned positions, which need it, the most; else
-            the default of `generate` (and of softmax's cache) alone, and there is no longest
-            sequence. None for no default.
+        max_length: tokens of a sequence. With learned positions it is required, and no sequence
+            may be longer. With others it is only the default length of `generate` and the default
+            size of a softmax cache; None for no default.
         positions: "learned", "sinusoidal" or "none".
 
     Raises:
-        ValueError: a configuration that is not causal or whose blocks see themselves whole, a
-            length below 1, learned positions without a length, unknown positions.
+        ValueError: a configuration that is not causal, or has blocks or cross-attention; a length
+            below 1, learned positions without a length, unknown positions.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class AutoregressiveTransformer(Likelihood, TokenTransformer):
         self.add_output()
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """The head's parameters for every token, each from the tokens before it.
+        """The head's parameters for every token, each computed from the tokens before it.
 
         Args:
             tokens: (B, N) int64, or (B, N, 3); N from 1 to `longest`.
@@ -85,7 +85,7 @@ class AutoregressiveTransformer(Likelihood, TokenTransformer):
         return cast(Tensor, self.output(self.transformer(vectors)))
 
     def predict_next(self, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """The head's parameters for the token after each prompt, by running all its tokens.
+        """The head's parameters for the token after each prompt, computed without a state.
 
         Args:
             tokens: (B, N) int64, or (B, N, 3); N below `longest`; padded on the right with any
@@ -101,15 +101,15 @@ class AutoregressiveTransformer(Likelihood, TokenTransformer):
 
     @property
     def can_step(self) -> bool:
-        """Whether the attention has a state to step from; LSH has none."""
+        """Whether the model can step: LSH attention has no state and cannot."""
         return not cast(Attention, self.config.attention).cannot_step
 
     def describe(self, positions: int | None = None) -> DecoderDescription:
         """The model for a backend that compiles whole steps of tokens.
 
         Args:
-            positions: the fewest that the decoder steps through, where the model has no longest
-                sequence.
+            positions: the number of positions that the decoder must be able to step through, for a
+                model without a longest sequence.
 
         Raises:
             CannotCompile: as for `Transformer.describe`.
@@ -128,7 +128,7 @@ class AutoregressiveTransformer(Likelihood, TokenTransformer):
         return replace(layers, tokens=coding)
 
     def to_dict(self) -> dict[str, Any]:
-        """The settings that rebuild the model without its weights, as JSON values."""
+        """The settings from which `from_dict` builds the model, without weights, as JSON values."""
         return {
             "transformer": self.config.to_dict(),
             "head": self.head.to_dict(),
@@ -138,7 +138,7 @@ class AutoregressiveTransformer(Likelihood, TokenTransformer):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> AutoregressiveTransformer:
-        """A model with fresh weights of the shape that `to_dict` described.
+        """A model with the settings that `to_dict` returned, with newly drawn weights.
 
         Raises:
             ValueError: a key that is unknown or missing, or a value out of range.
@@ -163,14 +163,14 @@ class AutoregressiveTransformer(Likelihood, TokenTransformer):
         return self._predicted(self._last(y, inputs), state)
 
     def _room(self, max_length: int | None) -> int | None:
-        """The positions to make room for: asked for, the most, or softmax's default."""
+        """The number of positions to make room for: `max_length`, `longest` or the default."""
         if max_length is None and self.longest is None:
             is_cached = isinstance(self.config.attention, Softmax)
             return self.max_length if is_cached else None
         return room_for(max_length, self.longest)
 
     def _table(self, positions: int | None) -> Tensor:
-        """The rows that a compiled decoder reads."""
+        """The vectors of positions that a compiled decoder reads, (rows, E)."""
         least = positions or self.max_length or DEFAULT_POSITIONS
         if least > _MOST_POSITIONS and self.position_kind == "sinusoidal":
             wanted = f"at most {_MOST_POSITIONS:,}, rows of a table"
@@ -179,7 +179,7 @@ class AutoregressiveTransformer(Likelihood, TokenTransformer):
         return self.positions.rows(least, self.start)
 
     def _inputs(self, tokens: Tensor, lengths: Tensor | None) -> Tensor | None:
-        """The inputs (B,) of prompts of these lengths: the start vector counts."""
+        """The numbers of inputs (B,) of prompts: their lengths and one for the start vector."""
         if lengths is None:
             return None
         lengths_within("lengths", lengths, *tokens.shape[:2])

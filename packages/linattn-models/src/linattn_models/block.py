@@ -33,8 +33,8 @@ class Block(nn.Module):
     With norm "pre",     x = x + attention(norm1(x));     x = x + ffn(norm2(x));
     with norm "post",    x = norm1(x + attention(x));     x = norm2(x + ffn(x)).
 
-    Cross-attention, where there is some, stands between the two in the same way. It reads `memory`,
-    the sums that its own `sums` took.
+    Cross-attention, if configured, comes between the two, with a norm and a residual connection of
+    its own. It reads `memory`, sums that its method `sums` has computed.
     """
 
     def __init__(self, config: TransformerConfig) -> None:
@@ -68,7 +68,7 @@ class Block(nn.Module):
         memory: LinearAttentionState | None = None,
         attn_mask: Tensor | None = None,
     ) -> Tensor:
-        """(B, N, E) -> (B, N, E); only `forward` drops out, in training mode."""
+        """(B, N, E) -> (B, N, E); the only method with dropout, in training mode."""
         attended = self.mixer(self._attention_input(x), key_lengths, attn_mask)
         return self._output(x, attended, memory, self.dropout if self.training else 0.0)
 
@@ -81,7 +81,7 @@ class Block(nn.Module):
         cursor: Cursor,
         memory: LinearAttentionState | None = None,
     ) -> tuple[Tensor, LayerState]:
-        """As `forward` without dropout, from a state or None, and each row's state after it."""
+        """As `forward` without dropout, from a state or None; also the state after each row."""
         inputs = self._attention_input(x)
         attended, state = self.mixer.prefill(inputs, lengths, max_length, state, cursor)
         return self._output(x, attended, memory), state
@@ -117,7 +117,7 @@ class Block(nn.Module):
         )
 
     def settings(self) -> dict[str, Any]:
-        """The numbers and names of a `DecoderDescription`, of a block that describes itself."""
+        """The settings for a `DecoderDescription`; only for a block that `describe` accepts."""
         mixer = cast(LinearMixer, self.mixer)
         return {
             "num_heads": mixer.num_heads,
@@ -162,7 +162,7 @@ class Block(nn.Module):
         memory: LinearAttentionState | None,
         dropout: float,
     ) -> Tensor:
-        """x (B, N, E), or (B, E) in a step, with what it reads from the memory."""
+        """x (B, N, E), or (B, E) in a step, plus what cross-attention reads from the memory."""
         if memory is None:
             wanted = "the sums that cross-attention reads"
             raise ValueError(expected("memory", wanted, "none", "see Transformer.remember"))

@@ -26,27 +26,28 @@ NORMS = ("pre", "post")
 
 @dataclass(frozen=True)
 class TransformerConfig:
-    """Everything that fixes the layers of a `Transformer`; refuses what cannot be built.
+    """The layers of a `Transformer`; raises ValueError for values that cannot be built.
 
     Attributes:
         num_layers: blocks of attention and feed-forward network.
         num_heads: H, heads of attention in each block.
         head_dim: D = M, dimension of a head; the embedding is E = num_heads * head_dim.
         ffn_dim: hidden dimension of the feed-forward network.
-        attention: `Linear` (the paper's), `Softmax` or `Lsh` (to compare with), or a short form:
-            "linear", "softmax", "lsh-4". After construction always the dataclass;
+        attention: `Linear` (the paper's), `Softmax` or `Lsh` (baselines), or a short form:
+            "linear", "softmax", "lsh-4". The attribute is always the dataclass;
             `str(config.attention)` is the short form.
-        is_causal: whether position i sees only positions up to i; only then can a model step.
+        is_causal: whether position i sees only positions up to i; only such a model can step.
         activation: between the two layers of the feed-forward network, "gelu" or "relu".
         norm: "pre" normalizes the inputs of attention and feed-forward network, "post" the
             residual sums (the paper's layout); both end with one more LayerNorm.
-        dropout: probability at which `forward` drops outputs of sub-layers, in training mode.
-        num_kv_heads: heads of keys and values, a divisor of `num_heads`; each serves a group of
-            query heads, and states shrink with it. None for `num_heads`.
+        dropout: probability with which `forward` drops outputs of sub-layers, in training mode.
+        num_kv_heads: H_kv, heads of keys and values, a divisor of `num_heads`: each is read by a
+            group of query heads, and states are smaller by the same factor. None for `num_heads`.
         causal_block: a position sees its whole block of this size, and all positions before it; 1
-            for plain causality. Such a model is prefilled by whole blocks and does not step.
+            is plain causality. A model with larger blocks is prefilled in whole blocks and cannot
+            step.
         cross_attention: whether each block also attends to a memory, by linear attention whose
-            sums over the memory are taken once; see `Transformer.remember`.
+            sums over the memory are computed once; see `Transformer.remember`.
     """
 
     num_layers: int

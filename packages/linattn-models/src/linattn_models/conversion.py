@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-# Fields of attentions, which format 1 had on the level of the attention's name.
+# Fields of the attention's configuration, which format 1 stored beside the attention's name.
 _FIELDS = {
     "linear": {name: name for name in ("feature_map", "feature_map_options", "eps")},
     "lsh": {f"lsh_{name}": name for name in ("rounds", "buckets", "chunk")},
@@ -16,9 +16,9 @@ _QKV, _EXPAND = "mixer.qkv.weight", "expand.weight"
 
 
 def config_from_format_1(values: object) -> object:
-    """The fields of a `TransformerConfig`; those of the present format are returned unchanged.
+    """The fields of a `TransformerConfig`; those of the current format are returned unchanged.
 
-    The fields of other attentions than the named one are dropped.
+    Format 1 had fields for all kinds of attention; those of other kinds are dropped.
     """
     moved = {name for names in _FIELDS.values() for name in names}
     if not isinstance(values, Mapping) or not moved & values.keys():
@@ -31,9 +31,9 @@ def config_from_format_1(values: object) -> object:
 
 
 def weights_from_format_1(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights with every matrix as (outputs, inputs); present ones are returned unchanged.
+    """The weights with every matrix as (outputs, inputs); current ones are returned unchanged.
 
-    The shape of a block's `qkv` tells its layout, since it has more outputs than inputs.
+    `qkv` has more outputs than inputs, so its shape shows which format a block has.
     """
     blocks = [
         name.removesuffix(_QKV)

@@ -1,4 +1,4 @@
-"""The weights of layers for a compiled decoder; layers that do more than theirs are refused."""
+"""The weights of layers for a compiled decoder; refuses layers that compute anything else."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from linattn_core.errors import expected
 
 
 def require(module: nn.Module, kind: type[nn.Module]) -> None:
-    """Refuses a module of another class, or one whose call runs more than its class says.
+    """Refuses a module of another class, or one with hooks or a replaced forward.
 
     Raises:
-        CannotCompile: naming the other class, or that it has hooks.
+        CannotCompile: naming the other class, or the hooks.
     """
     if type(module) is not kind:
         name = f"{type(module).__module__}.{type(module).__name__}"
@@ -29,7 +29,7 @@ def require(module: nn.Module, kind: type[nn.Module]) -> None:
 
 
 def embedding(table: nn.Module) -> Tensor:
-    """The weight of an `nn.Embedding` that is nothing but a table."""
+    """The weight of an `nn.Embedding` that only looks up rows (without `max_norm`)."""
     require(table, nn.Embedding)
     layer = cast(nn.Embedding, table)
     if layer.max_norm is not None:
@@ -42,7 +42,7 @@ def numbers(tensor: Tensor | None, what: str) -> Tensor:
     """A plain float32 tensor on the CPU or a CUDA GPU, detached.
 
     Raises:
-        CannotCompile: absent, of another dtype, device or kind of tensor.
+        CannotCompile: None, a tensor subclass, or a tensor of another dtype or device.
     """
     if tensor is None or type(tensor) not in (Tensor, nn.Parameter):
         raise CannotCompile(expected(what, "a plain tensor", type(tensor), "decode eagerly"))

@@ -1,4 +1,4 @@
-"""An encoder and a decoder that reads the encoder's outputs by sums that are taken once."""
+"""An encoder, and a decoder that attends to the encoder's outputs through sums computed once."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from linattn_models.validation import exact_keys
 class EncoderDecoder(nn.Module):
     """Vectors of a source and of a target in, vectors of the target out.
 
-    The encoder sees its whole source. Each block of the decoder attends to the target so far and,
-    by linear attention, to the encoder's outputs. Both are recurrent: a step costs the same
-    whatever the lengths of source and target, and neither is kept.
+    The encoder sees the whole source. Each block of the decoder attends to the target so far and,
+    by linear attention, to the encoder's outputs, of which only sums are kept. Both are linear
+    attention, so a step costs the same for all lengths of source and target.
 
     Args:
         encoder: a configuration that is not causal.
@@ -50,7 +50,7 @@ class EncoderDecoder(nn.Module):
         Args:
             source: (B, L, E).
             target: (B, N, E); position i of the result sees targets 0 to i.
-            source_lengths, target_lengths: (B,) int; what lies beyond is padding.
+            source_lengths, target_lengths: (B,) int; positions at or past them are padding.
 
         Returns:
             (B, N, E).
@@ -62,7 +62,7 @@ class EncoderDecoder(nn.Module):
         return cast(Tensor, self.decoder(target, target_lengths, memory))
 
     def remember(self, source: Tensor, lengths: Tensor | None = None) -> Memory:
-        """What the decoder needs of a source (B, L, E): sums, for each block one state."""
+        """Encodes a source (B, L, E); returns the sums that each block of the decoder reads."""
         return self.decoder.remember(self.encoder(source, lengths), lengths)
 
     def prefill(
@@ -82,13 +82,13 @@ class EncoderDecoder(nn.Module):
         return self.decoder.step(x, state, memory)
 
     def to_dict(self) -> dict[str, Any]:
-        """The settings that rebuild the model without its weights, as JSON values."""
+        """The settings from which `from_dict` builds the model, without weights, as JSON values."""
         parts = {"encoder": self.encoder, "decoder": self.decoder}
         return {name: part.config.to_dict() for name, part in parts.items()}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> EncoderDecoder:
-        """A model with fresh weights of the shape that `to_dict` described.
+        """A model with the settings that `to_dict` returned, with newly drawn weights.
 
         Raises:
             ValueError: a key that is unknown or missing, or a value out of range.

@@ -1,4 +1,4 @@
-"""Files and folders that are written whole or not at all."""
+"""Atomic writes: a file or folder is written completely, or the old one stays."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TEMPORARY_PREFIX = ".tmp-"
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Writes `content` and returns once the disk has it."""
+    """Writes `content` and returns after it is flushed to disk."""
     with path.open("wb") as file:
         file.write(content)
         file.flush()
@@ -23,7 +23,7 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Makes `content` the whole of the file at `path`; a failure leaves what was there before."""
+    """Writes `content` to `path` atomically; if it fails, an older file stays as it was."""
     temporary = _temporary_sibling(path)
     try:
         write_file(temporary, content)
@@ -35,7 +35,7 @@ def replace_file(path: Path, content: bytes) -> None:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """An empty temporary folder that becomes `path` when the body ends; removed if it raises."""
+    """An empty temporary folder, renamed to `path` when the body ends; removed if it raises."""
     temporary = _temporary_sibling(path)
     try:
         temporary.mkdir()
@@ -49,13 +49,13 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def replaced_folder(folder: Path, replaceable: Collection[str]) -> Iterator[Path]:
-    """As `new_folder`, in place of an older `folder` that holds only files in `replaceable`.
+    """As `new_folder`, but may replace an older `folder` that holds only files in `replaceable`.
 
-    If the body raises, the older folder is as it was.
+    If the body raises, the older folder stays as it was.
 
     Raises:
         ValueError: `folder` is a file, or holds other files, which would be lost.
-        OSError: it cannot be written there.
+        OSError: the folder cannot be written.
     """
     folder = folder.resolve()  # what a symbolic link points to, not the link
     _refuse_to_destroy(folder, replaceable)
@@ -76,7 +76,7 @@ def replaced_folder(folder: Path, replaceable: Collection[str]) -> Iterator[Path
 
 
 def remove_folder(path: Path) -> None:
-    """Removes a folder after a rename, so that no half of it is ever left under its name."""
+    """Renames a folder and then removes it, so that no partial folder is left under its name."""
     renamed = _temporary_sibling(path)
     path.rename(renamed)
     shutil.rmtree(renamed)
@@ -92,7 +92,7 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def _temporary_sibling(path: Path) -> Path:
-    # A new name each time, so that files of a killed process are never in the way.
+    # A new name each time, so that files of a killed process do not conflict.
     return path.with_name(f"{TEMPORARY_PREFIX}{path.name}-{secrets.token_hex(4)}")
 
 
@@ -108,7 +108,7 @@ def _refuse_to_destroy(folder: Path, replaceable: Collection[str]) -> None:
 
 
 def _flush(path: Path) -> None:
-    """Returns once the disk has a file, or the names in a folder."""
+    """Flushes a file, or the entries of a folder, to disk."""
     if path.is_dir() and os.name != "posix":
         return  # other systems cannot open a folder, and their renames need no flush
     descriptor = os.open(path, os.O_RDONLY)

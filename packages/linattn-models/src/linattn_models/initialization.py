@@ -1,4 +1,4 @@
-"""Initial weights, where they differ from those that torch gives its layers."""
+"""Initial weights, where they differ from torch's defaults."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 @torch.no_grad()
 def spread_queries_and_keys(weight: Tensor, spread: float) -> None:
-    """Draws a projection (outputs, E) so that normalized inputs leave with deviation `spread`.
+    """Draws a projection (outputs, E) whose outputs have standard deviation `spread`.
 
-    torch's own deviation, 0.58, leaves elu + 1 nearly constant: linear attention then begins as a
-    plain average of all values and learns later.
+    This holds for normalized inputs. With torch's default, 0.58, elu + 1 is nearly constant, so
+    that linear attention starts as a plain average of all values and learns more slowly.
     """
     nn.init.normal_(weight, std=spread * weight.shape[1] ** -0.5)
 
@@ -22,7 +22,7 @@ def spread_queries_and_keys(weight: Tensor, spread: float) -> None:
 def bound_residual_stream(layers: Iterable[nn.Linear], sub_layers: int) -> None:
     """Scales the last layer of each pre-norm sub-layer by 1 / sqrt(sub_layers).
 
-    Each of them adds to the residual stream, whose variance would otherwise grow with the depth.
+    Each sub-layer adds to the residual stream, whose variance would otherwise grow with the depth.
     """
     for layer in layers:
         layer.weight.mul_(sub_layers**-0.5)

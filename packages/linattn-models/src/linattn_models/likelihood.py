@@ -1,4 +1,4 @@
-"""How likely sequences are under a model of tokens, and the loss to train it by."""
+"""Log-probabilities of sequences under a model of tokens, and its loss."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from linattn_models.validation import lengths_within
 
 
 class Likelihood:
-    """Gives a module from tokens (B, N) to a head's parameters (B, N, P) its likelihoods."""
+    """Gives `log_probs` and `loss` to a module that maps tokens (B, N) to parameters (B, N, P)."""
 
     head: Head
 
@@ -23,8 +23,8 @@ class Likelihood:
 
         Args:
             tokens: (B, N) int64, or (B, N, 3).
-            lengths: (B,) int in 0..N, each sequence's own length; all N by default. What stands
-                beyond it is ignored, whatever it is (-1 after a stop token, say).
+            lengths: (B,) int in 0..N, each sequence's own length; all N by default. Tokens at or
+                past it are ignored and may have any value, such as -1 after a stop token.
 
         Returns:
             (B, N) nats, the sum over channels; 0 beyond a sequence's length.

@@ -1,4 +1,4 @@
-"""The memory that is free on a device, and how much of it a call takes at its peak."""
+"""The free memory of a device, and the peak memory of a call."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ Result = TypeVar("Result")
 
 
 def available_memory(device: torch.device) -> float:
-    """Bytes that can still be taken: of a GPU's memory, or of the machine's within its cgroup.
+    """Bytes that are free: on a GPU, or in main memory within the limit of the cgroup.
 
-    What torch's allocator keeps on a GPU without using it counts as free.
+    GPU memory that torch's allocator keeps but does not use counts as free.
     """
     gc.collect()
     if device.type == "cuda":
@@ -48,8 +48,8 @@ def available_memory(device: torch.device) -> float:
 def peak_memory(device: torch.device, call: Callable[[], Result]) -> tuple[Result, float]:
     """The call's result, and the bytes by which the memory in use rose while it ran.
 
-    On a GPU, what torch's allocator held; on a CPU, the resident memory of the process, by the
-    high-water mark of the kernel or, where that cannot be reset, by looking every half millisecond.
+    On a GPU, memory of torch's allocator. On a CPU, resident memory of the process: from the
+    kernel's high-water mark or, where that cannot be reset, sampled every half millisecond.
     """
     gc.collect()
     if device.type == "cuda":
@@ -67,7 +67,7 @@ def peak_memory(device: torch.device, call: Callable[[], Result]) -> tuple[Resul
 
 
 def lacks_memory(error: BaseException) -> bool:
-    """Whether an exception of Python, of torch or of its allocators says that memory ran out."""
+    """Whether an exception of Python or torch means that memory ran out."""
     # torch's allocator for the CPU raises a plain RuntimeError.
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
@@ -75,7 +75,7 @@ def lacks_memory(error: BaseException) -> bool:
 
 
 def _left_in_cgroup(files: tuple[str, str, str, str]) -> float:
-    """The bytes that a limit leaves. Cached files can be evicted, so they count as free."""
+    """The bytes free within a cgroup's limit; cached files, which can be evicted, count as free."""
     limit, usage, statistics, cached_files = files
     try:
         most = int((CGROUP / limit).read_text())
@@ -124,7 +124,7 @@ def _high_water_mark() -> float:
 
 
 def _return_free_pages() -> None:
-    """Gives the heap's free pages back to the system: reused, they would hide what a call takes."""
+    """Returns the heap's free pages to the system; reuse of them would not count as new memory."""
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         if trim is not None:

@@ -1,4 +1,4 @@
-"""Vectors of positions, added to the inputs of the first layer."""
+"""Positional encodings, added to the inputs of the first layer."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Positions(nn.Module):
     """One vector for each position.
 
     Args:
-        kind: "learned" (a table, which ends), "sinusoidal" (fixed, for any position) or "none".
-        max_length: rows of the table; with "sinusoidal" they are saved with the model, and rows
-            beyond them are computed. None for no table.
+        kind: "learned" (a table of max_length rows), "sinusoidal" (any position) or "none".
+        max_length: rows of the table. With "sinusoidal" the table is saved with the model, and
+            vectors of later positions are computed when needed. None for no table.
         embed_dim: E.
-        std: root mean square of the entries at the start.
+        std: root mean square of the initial entries.
 
     Raises:
         ValueError: an unknown kind, or "learned" without a length.
@@ -51,14 +51,15 @@ class Positions(nn.Module):
 
     @property
     def limit(self) -> int | None:
-        """The number of positions; None where they do not end."""
+        """The number of positions; None for no limit."""
         return len(self.table) if self.kind == "learned" else None
 
     def forward(self, vectors: Tensor, start: int | Tensor = 0) -> Tensor:
-        """The vectors (B, N, E) plus those of their positions, which begin at `start`.
+        """The vectors (B, N, E) plus those of their positions.
 
         Args:
-            start: of all rows, or (B,) of each.
+            vectors: (B, N, E).
+            start: the position of the first vector: an int for all rows, or (B,) int64.
         """
         if self.kind == "none":
             return vectors
@@ -72,7 +73,7 @@ class Positions(nn.Module):
         return vectors + self._rows(places, vectors)
 
     def at(self, vectors: Tensor, position: int | Tensor) -> Tensor:
-        """The vectors (..., E) plus that of one position, or of their own positions (...)."""
+        """The vectors (..., E) plus those of `position`: an int for all, or (...) int64."""
         if self.kind == "none":
             return vectors
         if isinstance(position, int) and self.table is not None and position < len(self.table):
@@ -80,18 +81,18 @@ class Positions(nn.Module):
         return vectors + self._rows(torch.as_tensor(position, device=vectors.device), vectors)
 
     def rows(self, least: int, like: Tensor) -> Tensor:
-        """A table of `least` rows or more, for a decoder that reads one; kept for the next call."""
+        """A table (rows, E) with at least `least` rows, for a compiled decoder; cached."""
         if self.table is not None and (self.kind == "learned" or len(self.table) >= least):
             return self.table
         least = least if self.kind == "sinusoidal" else _FEWEST_ROWS  # rows of zeros serve any
         computed = self._computed
         if computed is None or len(computed) < least or computed.device != like.device:
-            count = 1 << (max(least, _FEWEST_ROWS) - 1).bit_length()  # few sizes, for a cache
+            count = 1 << (max(least, _FEWEST_ROWS) - 1).bit_length()  # powers of 2: few tables
             computed = self._computed = self._rows(torch.arange(count, device=like.device), like)
         return computed
 
     def _rows(self, places: Tensor, like: Tensor) -> Tensor:
-        """The vectors of any positions (...), of `like`'s dtype: (..., E)."""
+        """The vectors (..., E) of positions (...), in the dtype of `like`."""
         if self.kind == "none":
             return like.new_zeros(*places.shape, self.embed_dim)
         if self.kind == "learned":

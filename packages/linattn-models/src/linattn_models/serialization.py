@@ -41,16 +41,17 @@ _OTHER = "was it saved from another configuration?"
 
 
 def save(model: Model, folder: str | Path, extra: Mapping[str, Any] | None = None) -> None:
-    """Writes the model's configuration and weights into `folder`, whole or not at all.
+    """Writes the model's configuration and weights into `folder`; if it fails, nothing changes.
 
     Args:
-        model: a transformer, of this package's classes, or a recognizer, on any device.
-        folder: created if need be; a model saved there before is replaced.
+        model: a transformer of this package's classes, or a recognizer, on any device.
+        folder: created if it does not exist; a model saved there before is replaced.
         extra: JSON values to store beside the configuration, such as the data's name;
             `read_config(folder)["extra"]` returns them.
 
     Raises:
-        ValueError: a folder with other files in it, or `extra` that is not JSON.
+        ValueError: a model of another class, a folder with other files in it, or `extra` that is
+            not JSON.
         OSError: the disk is full or cannot be written.
     """
     kind = type(model).__name__
@@ -93,7 +94,7 @@ def load(folder: str | Path) -> Model:
     description = {key: value for key, value in config.items() if key not in _OWN_KEYS}
     _check_sizes(path, description, tensors)
     _check_fit(weights, _shapes(path, cls, description), tensors)
-    # Building draws weights that are replaced at once: leave the caller's random state alone.
+    # Building the model draws weights that are replaced at once: keep the caller's random state.
     with torch.random.fork_rng(devices=[]):
         model: Model = cls.from_dict(description)
     model.load_state_dict(tensors, assign=True)
@@ -123,19 +124,19 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist; the folder holds no whole model.")
     try:
-        # In memory that torch aligned, so that products round as they did before saving.
+        # Copied to memory that torch has aligned, so that products round as before saving.
         return {name: x.clone() for name, x in load_file(path).items()}
     except SafetensorError as error:
         raise ValueError(expected(str(path), "a whole safetensors file", error)) from None
 
 
 def _check_sizes(path: Path, description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    """Refuses sizes that no model with these weights has, before anything is built by them."""
+    """Refuses sizes that do not match the weights, before a model of these sizes is built."""
     elements = sum(x.numel() for x in tensors.values())
     for name, value in _integers(description):
         if name.endswith(("chunk", "buckets")):
-            continue  # building costs no more by these
-        # Each layer has a tensor, and each other size is the dimension of one.
+            continue  # the cost of building a model does not depend on these
+        # Each layer has a tensor, and every other size is a dimension of a tensor.
         most = len(tensors) if name == "num_layers" else elements
         if value > most:
             wanted = f"at most {most}, by the size of {WEIGHTS_FILE}"
@@ -154,7 +155,7 @@ def _integers(values: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
 
 
 def _shapes(path: Path, cls: type[Model], description: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The tensors of the described model without their memory."""
+    """The state dict of the described model, on the meta device."""
     try:
         with torch.device("meta"):
             return cls.from_dict(description).state_dict()

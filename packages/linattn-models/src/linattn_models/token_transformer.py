@@ -1,4 +1,4 @@
-"""What transformers over tokens share: vectors before their layers, a distribution behind them."""
+"""What transformers over tokens share: embeddings before the layers, a distribution after them."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from linattn_models.state import DecodingState, check_end, check_positions, know
 from linattn_models.transformer import Transformer
 from linattn_models.validation import at_least, lengths_within
 
-# Standard deviation of the initial vectors: small, so that the first updates can turn them.
+# Standard deviation of the initial vectors: small, so that early updates can change them a lot.
 STD = 0.02
 
 
 class TokenTransformer(Generation, nn.Module):
-    """Steps from token to token. A subclass makes the layers, between its two calls of `add_*`.
+    """Generates token by token. A subclass makes its layers between `add_tokens` and `add_output`.
 
     The input of position i is the vector of token i - 1 (at position 0 a learned start vector) plus
-    the vector of position i; the output are the head's parameters for token i. A token has one
+    the vector of position i; the output holds the head's parameters for token i. A token has one
     value, or three (red, green, blue), whose vectors are summed.
     """
 
@@ -34,7 +34,7 @@ class TokenTransformer(Generation, nn.Module):
     def add_tokens(
         self, embed_dim: int, head: Head | int, max_length: int | None, positions: str
     ) -> None:
-        """Makes what stands before the layers."""
+        """Makes the embeddings, the start vector and the positions."""
         if max_length is not None:
             at_least("max_length", max_length, 1)
         self.head: Head = Categorical(head) if isinstance(head, int) else head
@@ -47,7 +47,7 @@ class TokenTransformer(Generation, nn.Module):
         self.positions = Positions(positions, max_length, embed_dim, std=STD)
 
     def add_output(self) -> None:
-        """Makes what stands behind the layers."""
+        """Makes the linear layer that gives the head its parameters."""
         self.output = nn.Linear(self.start.shape[0], self.head.num_parameters)
         with torch.no_grad():
             self.output.bias.copy_(self.head.initial_bias())
@@ -65,20 +65,21 @@ class TokenTransformer(Generation, nn.Module):
         *,
         max_length: int | None = None,
     ) -> tuple[Tensor, DecodingState]:
-        """The parameters for the token after each prompt, and the state to step on from.
+        """The parameters for the token after each prompt, and the state to continue from.
 
         Args:
             tokens: (B, N) int64, or (B, N, 3); N below `longest`; padded on the right with any
                 tokens in range.
             lengths: (B,) int, each prompt's own length in 0..N; all N by default.
-            state: from `prefill`, `step`, `generate` or `read`: the tokens go on from there. Under
-                `torch.no_grad` a softmax cache is written in place. A model with a source needs
-                one.
-            max_length: the positions to make room for, by default the state's, or the model's.
+            state: from `prefill`, `step`, `generate` or `read`; the tokens continue its sequences.
+                Under `torch.no_grad` a softmax cache is written in place. A model with a source
+                needs one.
+            max_length: the number of positions to make room for; by default that of `state`, or
+                that of the model.
 
         Returns:
-            (B, P) and the state, whose position is `lengths` + 1 (the start vector counts), or with
-            a state `lengths` more.
+            (B, P) and the new state. Its position is `lengths` + 1 (the start vector counts), or
+            that of `state` plus `lengths`.
 
         Raises:
             ValueError, TypeError: another shape, dtype, length or value, or a state of another
@@ -142,7 +143,7 @@ class TokenTransformer(Generation, nn.Module):
         """`prefill` without a state."""
         raise NotImplementedError
 
-    # How layers go on from a state; a model whose states hold more than theirs says it itself.
+    # How the layers continue from a state. A model whose states hold more replaces these three.
 
     def _check_state(self, state: DecodingState) -> None:
         self.transformer.check_state(state)
@@ -163,7 +164,7 @@ class TokenTransformer(Generation, nn.Module):
         return cast(Tensor, sum(vectors[1:], vectors[0]))
 
     def _enter(self, tokens: Tensor) -> Tensor:
-        """The inputs of positions 0..N: start and tokens, each plus its position's vector."""
+        """The inputs of positions 0..N: start vector and tokens, plus the vectors of positions."""
         start = self.start.expand(tokens.shape[0], 1, -1)
         vectors = torch.cat([start, self._embed(tokens)], 1)  # (B, N + 1, E)
         return cast(Tensor, self.positions(vectors))
@@ -180,7 +181,7 @@ class TokenTransformer(Generation, nn.Module):
 
 
 def embedding_of(tokens: int, embed_dim: int) -> nn.Embedding:
-    """A table of so many small vectors."""
+    """A table of small vectors, one per token."""
     table = nn.Embedding(tokens, embed_dim)
     nn.init.normal_(table.weight, std=STD)
     return table

@@ -1,4 +1,4 @@
-"""The transformer: one class for every attention, run whole, prefilled, or step by step."""
+"""The transformer: one class for all kinds of attention, with `forward`, `prefill` and `step`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Memory = tuple[LinearAttentionState, ...]
 class Transformer(nn.Module):
     """A stack of blocks and a last LayerNorm, from vectors to vectors.
 
-    `prefill` and `step` agree with `forward` to rounding. They are for decoding and never drop out.
+    `prefill` and `step` agree with `forward` to rounding. They are for decoding: without dropout.
 
     Args:
         config: the layers.
@@ -66,17 +66,17 @@ class Transformer(nn.Module):
             key_lengths: (B,) int; positions at or past a row's length are padding, which no real
                 position sees. Outputs at padded positions mean nothing.
             memory: from `remember`, for a model with cross-attention.
-            attn_mask: (B, N) bool, False at padding on any side, or in between; linear and softmax
-                attention take one. No real position sees padding, whose outputs mean nothing.
+            attn_mask: (B, N) bool, False at padding, which may be anywhere; for linear and softmax
+                attention. No real position sees padding, and outputs at padding mean nothing.
 
         Returns:
             (B, N, E), the dtype of `x`.
 
         Raises:
             ValueError: another shape, lengths out of 0..N, or a mask for LSH attention.
-            TypeError: a mask of another dtype.
+            TypeError: a mask or lengths of another dtype.
 
-        Cost: O(N) time for linear attention, O(N^2) for softmax.
+        Cost: O(N) time for linear attention, O(N^2) for softmax, O(N log N) for LSH.
         """
         check_vector_sequences(x, self.config.embed_dim)
         if key_lengths is not None:
@@ -96,7 +96,7 @@ class Transformer(nn.Module):
         *,
         attn_mask: Tensor | None = None,
     ) -> Memory:
-        """The sums of each block's cross-attention over a memory, taken once.
+        """Computes the sums over a memory that the cross-attention of each block reads.
 
         Args:
             memory: (B, L, E), such as an encoder's outputs.
@@ -104,8 +104,8 @@ class Transformer(nn.Module):
             attn_mask: (B, L) bool, False at padding on any side, or in between.
 
         Returns:
-            For each block a `LinearAttentionState`, of a size that does not depend on L; they fork
-            by `index_select` as states do.
+            For each block a `LinearAttentionState`, whose size does not depend on L; select rows by
+            its `index_select`.
 
         Raises:
             ValueError: a model without cross-attention, another shape, lengths out of 0..L.
@@ -137,10 +137,11 @@ class Transformer(nn.Module):
         Args:
             batch: B, sequences decoded side by side.
             max_length: positions to allocate; softmax needs it, linear does not.
-            device, dtype: of the inputs; by default those of the weights.
+            device, dtype: of the inputs; by default those of the weights (inside autocast, its
+                dtype).
 
         Raises:
-            ValueError: a model that is not causal, or softmax without `max_length`.
+            ValueError: a model that is not causal, softmax without `max_length`, or LSH.
         """
         self._check_causal("have a state")
         at_least("batch", batch, 1)
@@ -170,19 +171,19 @@ class Transformer(nn.Module):
         Args:
             x: (B, N, E), prompts padded on the right.
             lengths: (B,) int, each prompt's own length in 0..N; all N by default.
-            state: what came before, from `prefill` or `step`; the first position by default. Under
-                `torch.no_grad` a softmax cache is written in place. With `causal_block`, whole
-                blocks came before.
+            state: from `prefill` or `step`, to continue from; by default the prompts start at
+                position 0. Under `torch.no_grad` a softmax cache is written in place. With
+                `causal_block`, its position must be a multiple of the block.
             max_length: positions to allocate; softmax needs it, linear does not. By default those
                 of `state`.
             memory: from `remember`, for a model with cross-attention.
 
         Returns:
-            (B, N, E) outputs, which mean nothing past a row's length, and the state, whose position
-            is `lengths` more.
+            (B, N, E) outputs, which mean nothing past a row's length, and the new state, whose
+            position is that of `state` plus `lengths`.
 
         Raises:
-            ValueError: a model that is not causal, lengths out of 0..N, positions past
+            ValueError: a model that is not causal, or LSH; lengths out of 0..N, positions past
                 `max_length`, or a state that does not fit.
         """
         self._check_causal("prefill")
@@ -211,20 +212,20 @@ class Transformer(nn.Module):
     def step(
         self, x: Tensor, state: DecodingState, memory: Memory | None = None
     ) -> tuple[Tensor, DecodingState]:
-        """One position more for each sequence.
+        """One more position for each sequence.
 
         Args:
             x: (B, E), the vectors at `state.position`.
             state: from `initial_state`, `prefill` or `step`; its tensors are updated in place
-                under `torch.no_grad`, and left as they were with gradients on.
-            memory: from `remember`, for a model with cross-attention; it stays as it is.
+                under `torch.no_grad`, and not changed with gradients on.
+            memory: from `remember`, for a model with cross-attention; it is not changed.
 
         Returns:
             (B, E) outputs at that position, and the next state.
 
         Raises:
-            ValueError: no room for one more, a model that is not causal or whose `causal_block`
-                is above 1.
+            ValueError: no free position in the state, a model that is not causal or whose
+                `causal_block` is above 1.
 
         Cost: for linear attention the same at every position, for softmax O(position).
         """
@@ -247,7 +248,7 @@ class Transformer(nn.Module):
 
         Raises:
             ValueError: with what was expected and what came.
-            TypeError: no DecodingState.
+            TypeError: not a DecodingState.
         """
         check_fits(state, self.initial_state(1, max_length=1))
 
@@ -277,12 +278,12 @@ class Transformer(nn.Module):
         return DecoderDescription(layers=layers, norm=norm, tokens=None, **settings)
 
     def to_dict(self) -> dict[str, Any]:
-        """The settings that rebuild the model without its weights, as JSON values."""
+        """The settings from which `from_dict` builds the model, without weights, as JSON values."""
         return {"transformer": self.config.to_dict()}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Transformer:
-        """A model with fresh weights of the shape that `to_dict` described.
+        """A model with the settings that `to_dict` returned, with newly drawn weights.
 
         Raises:
             ValueError: a key that is unknown or missing, or a value out of range.
@@ -291,7 +292,7 @@ class Transformer(nn.Module):
         return cls(TransformerConfig.from_dict(values["transformer"]))
 
     def _read(self, memory: Memory | None, batch: int) -> Sequence[LinearAttentionState | None]:
-        """The sums that each block reads; None where it reads none."""
+        """The sums that the cross-attention of each block reads; None without cross-attention."""
         layers = len(self.blocks)
         if not self.config.cross_attention and memory is None:
             return [None] * layers
@@ -308,7 +309,7 @@ class Transformer(nn.Module):
         return memory
 
     def _continued(self, state: DecodingState, batch: int, max_length: int | None) -> DecodingState:
-        """A state to go on from, with the room asked for."""
+        """The state to continue from, checked and with room for `max_length` positions."""
         self.check_state(state)
         if state.batch != batch:
             wanted, got = f"sequences for the prompts' {batch} rows", state.batch
@@ -336,7 +337,7 @@ class Transformer(nn.Module):
 
 
 def _compute_dtype(weight: Tensor) -> torch.dtype:
-    """The dtype of keys and values: autocast's inside autocast."""
+    """The dtype of keys and values: that of the weights; inside autocast, autocast's dtype."""
     if torch.is_autocast_enabled(weight.device.type):
         return torch.get_autocast_dtype(weight.device.type)
     return weight.dtype

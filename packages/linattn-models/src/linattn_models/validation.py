@@ -23,7 +23,7 @@ def at_least(name: str, value: object, lowest: int) -> None:
 
 
 def hash_buckets(name: str, value: object) -> None:
-    """Refuses anything but 1 or an even number: a direction and its opposite are a bucket each."""
+    """Refuses anything but 1 or an even number, as a direction and its opposite are two buckets."""
     if not _is_integer(value) or value < 1 or (value > 1 and value % 2):
         raise ValueError(expected(name, "1 or an even number of buckets", shown(value)))
 
@@ -35,7 +35,7 @@ def boolean(name: str, value: object) -> None:
 
 
 def one_of(name: str, value: object, known: Collection[str]) -> None:
-    """Refuses an unknown name and offers the near ones."""
+    """Refuses an unknown name; the error suggests similar ones."""
     if not isinstance(value, str) or value not in known:
         advice = near(str(value)[:LONGEST], known)
         raise ValueError(expected(name, "a known name", shown(value), advice))
@@ -94,10 +94,13 @@ def integers(name: str, values: Tensor) -> None:
 def lengths_within(
     name: str, lengths: Tensor, batch: int, longest: int, shortest: int = 0
 ) -> tuple[int, int]:
-    """The smallest and the largest of (batch,) lengths, all of which must be in shortest..longest.
+    """Checks that lengths (batch,) are in shortest..longest; returns the smallest and the largest.
 
     Under torch.compile only shape and dtype are checked, since reading values would break the
-    graph, and the two bounds are returned.
+    graph; the result is then (shortest, longest).
+
+    Raises:
+        ValueError, TypeError: another shape or dtype, or a length out of range.
 
     Cost: waits for the device once.
     """
@@ -125,7 +128,7 @@ def no_dropout(training: bool, dropout: float) -> None:
 
 
 def check_vectors(x: Tensor, embed_dim: int) -> None:
-    """Refuses anything but one vector a row, (B, E)."""
+    """Refuses anything but one vector per row, (B, E)."""
     if x.ndim != 2 or x.shape[1] != embed_dim:
         raise ValueError(expected("x of a step", f"shape (batch, {embed_dim})", tuple(x.shape)))
 
@@ -137,7 +140,7 @@ def check_vector_sequences(x: Tensor, embed_dim: int) -> None:
 
 
 def check_key_mask(mask: Tensor, batch: int, length: int) -> None:
-    """Refuses anything but a bool mask (B, N)."""
+    """Refuses anything but a bool mask (batch, length)."""
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         got = mask.dtype if isinstance(mask, Tensor) else f"a {type(mask).__name__}"
         advice = "True takes part; convert it by .bool()"

@@ -1,4 +1,4 @@
-"""Feature maps: what stands in for softmax's exponential (section 3.2 of the paper)."""
+"""Feature maps: phi, which replaces the exponential of softmax (section 3.2 of the paper)."""
 
 from linattn_core.feature_maps.base import FeatureMap
 from linattn_core.feature_maps.elementwise import Elementwise

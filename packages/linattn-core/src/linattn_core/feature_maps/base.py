@@ -1,4 +1,4 @@
-"""What a feature map is: two functions whose inner product stands for the similarity."""
+"""What a feature map is: two functions whose inner product is the similarity of query and key."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class FeatureMap(nn.Module):
     whole, in chunks or step by step.
 
     Attributes:
-        pointwise: the name of the kernel-side map (`"elu"`, `"relu"`, `"identity"`) when this map
-            is one of them, so that backends apply it inside; None when it must be applied before.
+        pointwise: "elu", "relu" or "identity" where this map is the one of that name, which the
+            kernels apply themselves; None where it is applied before the kernels.
         scales_queries: whether each query's features have a factor of their own, which only the
-            normalizer cancels: sums without it mean nothing then.
+            division by the normalizer cancels. Numerator and normalizer alone then mean nothing.
     """
 
     pointwise: str | None = None

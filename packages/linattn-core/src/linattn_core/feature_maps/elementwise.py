@@ -1,4 +1,4 @@
-"""elu + 1, relu and identity: maps of each number alone, applied inside the kernels."""
+"""elu + 1, relu and identity: maps of each number alone, which the kernels apply themselves."""
 
 from __future__ import annotations
 

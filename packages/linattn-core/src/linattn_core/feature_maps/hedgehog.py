@@ -1,4 +1,4 @@
-"""Hedgehog: a learned map trained to be as spiky as softmax."""
+"""Hedgehog: a learned map, trained to give weights as concentrated as those of softmax."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from linattn_core.feature_maps.base import FeatureMap
 class Hedgehog(FeatureMap):
     """phi(x) = [softmax(W x), softmax(-W x)] with learned W (Zhang et al. 2024), F = 2 F'.
 
-    Queries and keys have a W each, one for all heads or one a head. W starts as the identity (its
-    first F' rows), so an untrained map is already a usable positive one.
+    Queries have one W and keys another, shared by all heads or one per head, (D, F'). W starts as
+    the first F' columns of the identity, so an untrained map already gives positive features.
 
     Args:
         head_dim: D.
         num_features: F, even; 2 D by default.
-        num_heads: H for one W a head; None shares W among the heads.
+        num_heads: H for one W per head; None shares W among the heads.
     """
 
     def __init__(

@@ -13,10 +13,10 @@ from linattn_core.state import accumulation_dtype
 
 def _degree_two(x: Tensor) -> Tensor:
     """The D (D + 1) / 2 monomials whose inner product is (x . y)^2, in float32 at least."""
-    x = x.to(accumulation_dtype(x.dtype))  # squares soon pass the largest float16
+    x = x.to(accumulation_dtype(x.dtype))  # squares easily overflow float16
     dim = x.shape[-1]
     row, column = torch.triu_indices(dim, dim, device=x.device)
-    # Off the diagonal x_i x_j stands for two terms of the square, hence the root of two.
+    # Off the diagonal, x_i x_j represents two equal terms of the square: hence sqrt(2).
     weight = torch.full(row.shape, math.sqrt(2.0), dtype=x.dtype, device=x.device)
     return x[..., row] * x[..., column] * weight.masked_fill(row == column, 1.0)
 
@@ -43,7 +43,7 @@ class Taylor(FeatureMap):
     """
 
     def queries(self, x: Tensor) -> Tensor:
-        # q . k / sqrt(D), the root shared evenly between the two sides.
+        # q . k / sqrt(D): each side is divided by the root of sqrt(D).
         x = x.to(accumulation_dtype(x.dtype)) / x.shape[-1] ** 0.25
         return torch.cat((torch.ones_like(x[..., :1]), x, _degree_two(x) / math.sqrt(2.0)), -1)
 

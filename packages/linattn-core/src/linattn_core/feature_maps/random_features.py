@@ -18,7 +18,7 @@ def _orthogonal_gaussian(rows: int, columns: int, generator: torch.Generator | N
     for start in range(0, rows, columns):
         gaussian = torch.randn(columns, columns, generator=generator, dtype=torch.float64)
         q, r = torch.linalg.qr(gaussian)
-        # Uniform over the orthogonal matrices only once the signs of R's diagonal are taken out.
+        # Q times the signs of R's diagonal is uniform over the orthogonal matrices; Q alone is not.
         blocks.append((q * r.diagonal().sign())[: rows - start])
     gaussian = torch.randn(rows, columns, generator=generator, dtype=torch.float64)
     lengths: Tensor = torch.linalg.vector_norm(gaussian, dim=1)
@@ -27,7 +27,7 @@ def _orthogonal_gaussian(rows: int, columns: int, generator: torch.Generator | N
 
 
 class RandomFeatures(FeatureMap):
-    """The common part of the random maps: a projection drawn once and redrawn only when told to.
+    """What the random maps share: a projection that is drawn once, and again only by `redraw`.
 
     The projection is a buffer, saved and loaded with the model, so that a trained model keeps the
     features that it was trained with.
@@ -35,7 +35,7 @@ class RandomFeatures(FeatureMap):
     Args:
         head_dim: D.
         num_projections: rows of the projection.
-        generator: CPU generator that the draw uses; None for torch's default one.
+        generator: CPU generator for the draw; None for torch's default one.
     """
 
     projection: Tensor
@@ -48,14 +48,14 @@ class RandomFeatures(FeatureMap):
         self.redraw(generator)
 
     def redraw(self, generator: torch.Generator | None = None) -> None:
-        """Draws a new projection in place; states summed under the old one no longer fit."""
+        """Draws a new projection in place; states that were summed with the old one are invalid."""
         rows, columns = self.projection.shape
         self.projection.copy_(_orthogonal_gaussian(rows, columns, generator))
 
     def _project(self, x: Tensor) -> Tensor:
         if x.shape[-1] != self.projection.shape[1]:
             raise self._refuse(x, f"head dim {self.projection.shape[1]}")
-        # Autocast would multiply in half precision, and exp and sin magnify what that loses.
+        # Autocast would multiply in half precision, and exp and sin would magnify its rounding.
         with torch.autocast(x.device.type, enabled=False):
             return x @ self.projection.to(x).T  # (..., N, rows)
 
@@ -70,17 +70,17 @@ def _check_count(num_features: int, head_dim: int, step: int) -> None:
 class Favor(RandomFeatures):
     """Positive random features of the softmax kernel (FAVOR+, Choromanski et al. 2021).
 
-        phi(x) = exp(w x' - |x'|^2 / 2) / sqrt(F),   x' = x / D^(1/4)
+        phi(x) = exp(w x' - |x'|^2 / 2) / sqrt(F),   x' = x / D^(1/4),   w ~ N(0, 1)
         E[phi(q) . phi(k)] = exp(q . k / sqrt(D))
 
-    Queries are scaled by their own largest feature, which the normalizer cancels but for eps; keys
-    are not scaled, because a common scale would let later keys change earlier outputs. Computed in
-    float32 at least.
+    The features of each query are divided by the largest of them, so that none overflows; the
+    normalizer cancels that factor, except for eps. Keys are not scaled, because a scale for all
+    keys would let later keys change earlier outputs. Computed in float32 at least.
 
     Args:
         head_dim: D.
         num_features: F; 4 D by default. The error falls as 1 / sqrt(F).
-        generator: for the draw.
+        generator: CPU generator for the draw; None for torch's default one.
     """
 
     scales_queries = True
@@ -117,14 +117,14 @@ class RandomFourier(RandomFeatures):
         phi(x) = [sin(w x), cos(w x)] / sqrt(F / 2),   w ~ N(0, 1 / lengthscale^2)
         E[phi(q) . phi(k)] = exp(-|q - k|^2 / (2 lengthscale^2))
 
-    Single features may be negative, so a denominator can come near zero when queries are far from
-    every key; scale queries and keys to the lengthscale.
+    Features may be negative, so a denominator can come near zero when a query is far from every
+    key: scale queries and keys to the lengthscale.
 
     Args:
         head_dim: D.
         num_features: F, even; 4 D by default.
         lengthscale: of the kernel; D^(1/4) by default, which matches softmax's temperature.
-        generator: for the draw.
+        generator: CPU generator for the draw; None for torch's default one.
     """
 
     def __init__(

@@ -108,7 +108,7 @@ def _factory(name: str) -> Factory:
 _shared: dict[tuple[str, int], FeatureMap] = {}
 
 
-# Runs while a graph is traced, and leaves no trace in it.
+# Runs while a graph is traced, without becoming part of the graph.
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _make_shared(name: str, head_dim: int) -> bool:
     if (name, head_dim) not in _shared:
@@ -131,15 +131,15 @@ def _seeded_and_fixed(name: str, head_dim: int) -> FeatureMap:
 
 
 def shared_feature_map(name: str, head_dim: int) -> FeatureMap:
-    """The one map that calls by name share; random maps are drawn with seed 0.
+    """The map that all calls with this name and D share; random maps are drawn with seed 0.
 
-    Sharing makes a call by name a pure function: the same features in every call, whole sequence
-    or step by step.
+    So a call with a name is a pure function: it has the same features in every call, for a whole
+    sequence and for a step.
 
     Raises:
-        ValueError: a map that is learned: it would run untrained.
+        ValueError: a learned map, which would run untrained.
     """
-    # With dynamic shapes D is a symbol while a graph is traced; a range has to know its length.
+    # With dynamic shapes, D is a symbol while a graph is traced; the length of a range is an int.
     head_dim = len(range(head_dim))
     _make_shared(name, head_dim)
     return _shared[name, head_dim]

@@ -1,14 +1,14 @@
 """The torch operators: schema, shape function and autograd of each, declared once for all backends.
 
-    linattn::attention            forward, to be differentiated
-    linattn::attention_forward    the same without gradients
+    linattn::attention            forward, differentiable
+    linattn::attention_forward    forward without gradients
     linattn::attention_backward   the gradients
-    linattn::step                 one decoding step with gradients, the new state returned
-    linattn::step_                the same without, the state updated in place
+    linattn::step                 one decoding step, differentiable; returns the new state
+    linattn::step_                one decoding step without gradients; updates the state in place
 
-A call is one record; it is flat only while it passes through torch. The backend's name travels as
-an argument, so that forward and backward agree although autograd runs the latter on threads of its
-own.
+A call is one record, which is flattened only to pass through torch's dispatcher. The backend's name
+is an argument, so that forward and backward use the same backend although autograd runs the
+backward pass on its own threads.
 """
 
 from linattn_core.operators.attention import attention

@@ -1,10 +1,10 @@
 """linattn::attention and linattn::attention_forward: the whole sequence, with gradients or without.
 
-One operator would do, but torch enters an operator that has gradients twice for each call, the
-second time from Python, and that is a large part of a short call without gradients.
+There are two operators because torch enters one with gradients twice per call, the second time from
+Python. That is a large part of the time of a short call without gradients.
 
-Where nothing has to see the operator, its kernel is called without torch's dispatcher, which takes
-as long as a call of sixteen positions.
+Where no compiler, profiler or transform has to see the operator, its kernel is called without
+torch's dispatcher, which takes as long as attention over sixteen positions.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> N
     call = _FLAT.unpack(inputs[:-1])
     ctx.state_used, ctx.normalizer_used = call.return_state, call.return_normalizer
     ctx.set_materialize_grads(call.return_state)
-    # Causal gradients start from the initial state again, others read the sums over the keys.
+    # Causal gradients compute S again from the initial state; others read the sums over the keys.
     sums = (None, None) if call.is_causal else (s, z)
     ctx.save_for_backward(out, normalizer, *sums, *tensors)
 
@@ -73,7 +73,7 @@ def _autograd(
     grad_z: Tensor,
     grad_normalizer: Tensor | None,
 ) -> tuple[Tensor | None, ...]:
-    # Read once: activation checkpointing gives them away at the first reading.
+    # Read only once: activation checkpointing frees them when they are first read.
     out, normalizer, *saved = ctx.saved_tensors
     sums, tensors = saved[:2], saved[2:]
     call = _FLAT.unpack(joined(tensors, ctx.others)[:-1])
@@ -108,7 +108,7 @@ _transformed = transformable(
 def attention(
     call: AttentionCall, backend: str
 ) -> tuple[Tensor, LinearAttentionState | None, Tensor | None]:
-    """The output of the backend of that name, the state and the normalizer; None if not wanted."""
+    """Output, state and normalizer (with eps) by the named backend; None for what is not wanted."""
     if is_unobserved(_FLAT.tensors(call), requires_grad=call.requires_grad):
         if not call.requires_grad:
             out, normalizer, state = direct.run(call, backend)

@@ -1,4 +1,4 @@
-"""linattn::attention_backward: the gradients of linattn::attention, and theirs in turn."""
+"""linattn::attention_backward: the gradients of linattn::attention, and second derivatives."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _run(
     backend: str,
 ) -> Gradients:
     chosen = registry.select(backend, call)
-    # A backend that takes no calls with return_normalizer need not take the gradient of one.
+    # A backend that refuses return_normalizer needs no parameter for the normalizer's gradient.
     extra = () if grad_normalizer is None else (grad_normalizer,)
     return chosen.attention_backward(call, output, grad_out, grad_state, *extra)
 
@@ -58,7 +58,7 @@ def _shapes(*arguments: Any) -> tuple[Tensor, ...]:
 
 
 def _wanted(call: AttentionCall, source: AttentionCall | Gradients) -> Gradients:
-    """What `source` has by the names of the gradients that the call wants, else None."""
+    """The fields of `source` whose gradients the call wants; None for the others."""
     wanted = [name for name in call.wanted_gradients if getattr(call, name) is not None]
     return Gradients(
         *(getattr(source, name) if name in wanted else None for name in Gradients._fields)
@@ -78,8 +78,8 @@ def _context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> N
 def _autograd(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
     """Double backward, by differentiating the chunked reference twice.
 
-    The inputs `out` and `normalizer` are functions of the others and are treated as such, so the
-    whole derivative goes to those.
+    `out` and `normalizer` depend on the other inputs, and the reference computes them again. So the
+    whole derivative goes to the other inputs, and that of `out` and `normalizer` is None.
     """
     tensors, backend = ctx.saved_tensors, ctx.others[-1]
     call = _FLAT.unpack(joined(tensors, ctx.others)[_UPSTREAM:-1])
@@ -89,8 +89,8 @@ def _autograd(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         advice = 'pass backend="reference" to linear_attention'
         raise RuntimeError(expected(f"backend {chosen.name!r}", wanted, got, advice))
     with torch.enable_grad(), torch.autocast(call.device.type, enabled=False):
-        # Fresh names for all: grad_out may be a function of the queries, and the keys the queries
-        # themselves, and what is wanted here is the derivative by each argument alone.
+        # New tensors for all arguments, because this is the derivative by each argument alone:
+        # grad_out may depend on the queries, and keys and queries may be one tensor.
         alone = [_alone(x) for x in tensors]
         arguments = joined(alone, ctx.others)
         call = _FLAT.unpack(arguments[_UPSTREAM:-1])
@@ -100,7 +100,7 @@ def _autograd(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
 
 
 def _alone(x: Tensor | None) -> Tensor | None:
-    """The same numbers as a tensor that depends on no other argument; integers as they are."""
+    """The same numbers as a tensor that depends on no other argument; integers are unchanged."""
     if x is None or not x.is_floating_point():
         return x
     return x.view_as(x) if x.requires_grad else x.detach().requires_grad_()
@@ -109,7 +109,7 @@ def _alone(x: Tensor | None) -> Tensor | None:
 def _reference_gradients(
     upstream: Sequence[Tensor | None], call: AttentionCall
 ) -> list[Tensor | None]:
-    """First gradients by the names of `Gradients`, as differentiable functions of the arguments."""
+    """First gradients in the order of `Gradients`, as differentiable functions of the arguments."""
     options = {**call.arguments(), "return_state": True, "return_normalizer": True}
     out, normalizer, state = chunked(**options)
     results = (out, *state, normalizer)
@@ -134,7 +134,7 @@ def _differentiate(
     tensors: Sequence[Tensor | None],
     alone: Sequence[Tensor | None],
 ) -> list[Tensor | None]:
-    """The derivative of `first` by each tensor that needs one, with `grads` upstream."""
+    """The derivative of `first` by each tensor that needs one; `grads` are upstream gradients."""
     pairs = [(x, g) for x, g in zip(first, grads, strict=True) if _needs_grad(x)]
     wanted = [
         new for new, x in zip(alone, tensors, strict=True) if new is not None and _needs_grad(x)
@@ -166,7 +166,7 @@ _operator = register(
 
 
 def _no_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    """Nothing to keep."""
+    """Saves nothing."""
 
 
 _transformed = transformable(
@@ -185,7 +185,7 @@ def attention_backward(
     backend: str,
     grad_normalizer: Tensor | None = None,
 ) -> Gradients:
-    """The gradients of the call; they can be differentiated where gradients are on."""
+    """The gradients of the call; differentiable if grad mode is on."""
     upstream = (grad_out, *(grad_state or (None, None)), grad_normalizer)
     saved = (*output[:2], *(output.state or (None, None)))
     tensors = (*upstream, *saved, *_FLAT.tensors(call))

@@ -1,7 +1,7 @@
-"""linattn::attention without torch's dispatcher, with the same autograd, where nothing observes it.
+"""linattn::attention with the same gradients but without torch's dispatcher.
 
-The dispatcher hands a call from C++ to Python and back for its autograd and again for its kernel,
-and each time converts every argument: for sixteen positions that takes longer than the kernel.
+The dispatcher goes from C++ to Python and back for autograd and again for the kernel, and converts
+every argument each time. For sixteen positions that takes longer than the kernel.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from linattn_core.operators.attention_backward import attention_backward
 from linattn_core.operators.library import pair
 from linattn_core.state import LinearAttentionState
 
-# The arguments that the tensors of `differentiable` belong to.
+# The argument that each tensor of `differentiable` belongs to; a state has two tensors.
 _TENSORS = (
     "query", "key", "value", "key_lengths", "cu_seqlens", "initial_state", "initial_state",
 )  # fmt: skip
 
 
 def run(call: AttentionCall, backend: str) -> Output:
-    """Runs the kernel of a call."""
+    """Runs the kernel of a call, after checks of lengths and decay."""
     check_lengths(call)
     if call.log_decay is not None:
         check_decay(call.log_decay)
@@ -33,14 +33,14 @@ def run(call: AttentionCall, backend: str) -> Output:
 
 
 def takes(call: AttentionCall) -> bool:
-    """Whether `differentiable` knows all tensors of the call."""
+    """Whether `differentiable` can take the call: it has no mask, no decay and no normalizer."""
     return call.attn_mask is None and call.log_decay is None and not call.return_normalizer
 
 
 def differentiable(
     call: AttentionCall, backend: str
 ) -> tuple[Tensor, LinearAttentionState | None, None]:
-    """The output and the state with gradients; the state is None unless it was wanted."""
+    """The output and the state, both differentiable; the state is None unless it is wanted."""
     state = call.initial_state or (None, None)
     tensors = (call.query, call.key, call.value, call.key_lengths, call.cu_seqlens, *state)
     apply: Any = _Attention.apply
@@ -55,11 +55,11 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: AttentionCall, backend: str, *tensors: Tensor | None) -> Any:
         out, normalizer, state = run(call, backend)
-        # Causal gradients start from the initial state again, others read the sums over the keys.
+        # Causal gradients compute S again from the initial state; others read the sums.
         sums = (None, None) if call.is_causal or state is None else state
-        # In the order of the operator: a checkpoint may repeat this pass through the dispatcher.
+        # In the operator's order, because checkpointing may repeat this pass by the operator.
         ctx.save_for_backward(out, normalizer, *sums, *tensors)
-        # The settings alone: tensors that autograd does not know of would never be freed.
+        # Without the tensors: autograd does not know those of an attribute and could not free them.
         ctx.settings, ctx.backend = _with(call, (None,) * len(tensors)), backend
         return (out, *state) if call.return_state and state is not None else out
 

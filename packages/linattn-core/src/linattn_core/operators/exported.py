@@ -1,7 +1,7 @@
 """The operators in plain torch operations, for graphs that other runtimes run (ONNX).
 
-Nothing here depends on numbers, and lengths may be symbols: a graph of any batch and length. Sums
-are as wide as in the kernels.
+No control flow depends on the numbers in tensors, and sizes may be symbols, so one graph serves any
+batch and length. Sums have the dtype that they have in the kernels.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def attention(call: AttentionCall) -> tuple[Tensor, LinearAttentionState, Tensor
     Raises:
         ValueError: packed sequences.
 
-    Cost: that of `reference.chunked`; with a decay another O((N / C)^2 F M) a head.
+    Cost: that of `reference.chunked`; with a decay another O((N / C)^2 F M) time per head.
     """
     if call.cu_seqlens is not None:
         advice = "pass padded sequences with attn_mask or key_lengths"
@@ -43,7 +43,7 @@ def attention(call: AttentionCall) -> tuple[Tensor, LinearAttentionState, Tensor
 
 
 def step(call: StepCall) -> tuple[Tensor, LinearAttentionState]:
-    """Output and new state (equations 18 to 20); that of the call stays as it was."""
+    """Output and new state (equations 18 to 20); the state of the call is not changed."""
     query, key, value = (x.to(call.state.s.dtype) for x in call[:3])
     q, k = pointwise.apply(call.feature_map, query), pointwise.apply(call.feature_map, key)
     s, z = call.state
@@ -59,7 +59,7 @@ def step(call: StepCall) -> tuple[Tensor, LinearAttentionState]:
 
 
 def refuse_in_place() -> None:
-    """Refuses a step that updates a state: an exported graph has no memory of its own.
+    """Refuses a step in place: an exported graph cannot update a tensor of its caller.
 
     Raises:
         ValueError: always.

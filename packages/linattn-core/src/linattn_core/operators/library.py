@@ -1,4 +1,4 @@
-"""The torch library that the operators stand in, and how calls pass through it."""
+"""The torch library of the operators, and how records pass through its flat schemas."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def register(
     backward: Callable[..., Any] | None = None,
     context: Callable[..., None] | None = None,
 ) -> Any:
-    """Declares linattn::name and returns it, ready to be called.
+    """Declares the operator linattn::name and returns it.
 
     Args:
         schema: arguments and results in torch's notation.
-        kernel: computes, on any device.
-        shapes: makes empty results, for compilers.
+        kernel: computes the results, on any device.
+        shapes: makes empty results of the right shapes and dtypes, for compilers.
         backward, context: its autograd, as for `torch.library.register_autograd`.
     """
     _library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
@@ -50,13 +50,13 @@ def register(
 
 
 class Flat(Generic[Record]):
-    """A record of linattn_core.calls as torch's dispatcher takes it, the state as two tensors.
+    """Converts a record of linattn_core.calls to flat arguments, the state as two tensors s and z.
 
-    The schema is read from the record's annotations, so that a new field needs no word here.
+    The schema is read from the record's annotations, so that a new field needs no change here.
 
     Attributes:
-        names: of the arguments, s and z among them.
-        schema: their declaration.
+        names: the arguments, s and z in place of the state.
+        schema: the declaration of the arguments.
     """
 
     def __init__(self, record: type[Record], *, in_place: bool = False) -> None:
@@ -75,25 +75,25 @@ class Flat(Generic[Record]):
         self.schema = ", ".join(f"{kind} {name}" for name, kind in declared)
 
     def fields(self, flags: Sequence[bool]) -> tuple[str, ...]:
-        """Names of the record's fields of which an argument has its flag set."""
+        """The names of the fields for which the flag of an argument is true."""
         i, fields = self._state, self._record._fields
         names = zip((*fields[: i + 1], *fields[i:]), flags, strict=False)
         return tuple(dict.fromkeys(name for name, flag in names if flag))
 
     def pack(self, call: Record) -> tuple[Any, ...]:
-        """The arguments of a call."""
+        """The flat arguments of a record."""
         i = self._state
         fields: tuple[Any, ...] = tuple(call)
         return (*fields[:i], *(fields[i] or (None, None)), *fields[i + 1 :])
 
     def tensors(self, call: Record) -> Sequence[Tensor | None]:
-        """Those of a call; None for each that it lacks."""
+        """The tensors of a record; None for a field without one."""
         fields: tuple[Any, ...] = call
         tensors, state = [fields[i] for i in self._tensors], fields[self._state]
         return tensors if state is None else [*tensors, *state]
 
     def unpack(self, arguments: Sequence[Any]) -> Record:
-        """The call of such arguments."""
+        """The record of flat arguments; the inverse of `pack`."""
         i = self._state
         state = pair(arguments[i], arguments[i + 1])
         record: Record = self._record(*arguments[:i], state, *arguments[i + 2 :])
@@ -101,36 +101,36 @@ class Flat(Generic[Record]):
 
 
 def pair(s: Tensor | None, z: Tensor | None) -> LinearAttentionState | None:
-    """The state of two tensors that a schema lists apart."""
+    """The state made of s and z, which a schema lists separately; None if one is None."""
     return None if s is None or z is None else LinearAttentionState(s, z)
 
 
 def results(state: LinearAttentionState | None, like: Tensor) -> tuple[Tensor, Tensor]:
     """A state as results of an operator, which cannot be None: empty tensors where there is none.
 
-    Two of them, as results must not share memory.
+    They are two tensors, because results must not share memory.
     """
     return (like.new_empty(0), like.new_empty(0)) if state is None else state
 
 
 def parted(arguments: Sequence[Any]) -> tuple[list[Tensor | None], list[Any]]:
-    """The tensors among the arguments, and the others, with None in the places of the rest."""
+    """The arguments as two lists of equal length, tensors and others, with None in the gaps."""
     tensors = [x if isinstance(x, Tensor) else None for x in arguments]
     return tensors, [None if isinstance(x, Tensor) else x for x in arguments]
 
 
 def joined(tensors: Sequence[Tensor | None], others: Sequence[Any]) -> list[Any]:
-    """The arguments that `parted` took apart."""
+    """The inverse of `parted`."""
     return [y if x is None else x for x, y in zip(tensors, others, strict=True)]
 
 
 def _in_full_precision(kernel: Callable[..., R]) -> Callable[..., R]:
-    """The same kernel without autocast, which would lower float32 sums."""
+    """The same kernel without autocast, which would compute float32 sums in half precision."""
 
     @functools.wraps(kernel)
     def run(*arguments: Any) -> R:
         kind = arguments[0].device.type
-        if not torch.is_autocast_enabled(kind):  # entering the context costs more than it
+        if not torch.is_autocast_enabled(kind):  # asking is cheaper than entering the context
             return kernel(*arguments)
         with torch.autocast(kind, enabled=False):
             return kernel(*arguments)

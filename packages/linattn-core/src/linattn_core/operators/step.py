@@ -36,7 +36,7 @@ def _step(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _check_numbers(call: StepCall) -> None:
-    """What is not known while a graph is traced; numbers on a GPU are waited for."""
+    """Checks numbers, which are not known while a graph is traced; waits for those on a GPU."""
     if call.log_decay is not None:
         check_decay(call.log_decay)
     if call.state_indices is not None:
@@ -44,7 +44,7 @@ def _check_numbers(call: StepCall) -> None:
 
 
 def _copied(state: LinearAttentionState) -> LinearAttentionState:
-    """A copy in memory of its own for each row, which an expanded state lacks."""
+    """A contiguous copy: also of an expanded state, whose rows share memory."""
     dense = torch.contiguous_format
     return LinearAttentionState(
         state.s.clone(memory_format=dense), state.z.clone(memory_format=dense)
@@ -118,7 +118,7 @@ _in_place = register("step_", _SCHEMA_IN_PLACE, _step_, _shape)
 
 
 def step(call: StepCall, backend: str) -> tuple[Tensor, LinearAttentionState]:
-    """The output (B, H, M) and the new state; that of the call stays as it was."""
+    """The output (B, H, M) and the new state; the state of the call is not changed."""
     if exported.is_exporting():
         return exported.step(call)
     if is_transformed():

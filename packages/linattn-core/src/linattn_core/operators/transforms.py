@@ -1,6 +1,6 @@
-"""The operators under the transforms of torch.func: grad, vjp, vmap and what is made of them.
+"""The operators under the transforms of torch.func: grad, vjp, vmap and their combinations.
 
-torch's own way to register an operator's gradient has no form that these transforms take.
+These transforms do not support gradients that are registered by `torch.library`.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ def transformable(
     *,
     packed: int | None = None,
 ) -> Callable[..., Any]:
-    """The operator as a function that transforms take; its tensors have the batch first.
+    """The operator as a function that transforms can take; the batch of its tensors comes first.
 
     Args:
-        kernel: computes, from tensors that no transform wraps.
+        kernel: computes the results from tensors that no transform wraps.
         context, backward: as for `torch.library.register_autograd`; `backward` may call what this
             function returns.
-        packed: the number of the argument `cu_seqlens`, which no larger batch can hold.
+        packed: the index of the argument `cu_seqlens`, which vmap cannot map because packed
+            sequences have batch size 1.
     """
 
     def rule(info: Any, in_dims: Sequence[int | None], *arguments: Any) -> tuple[Any, Any]:
@@ -47,7 +48,11 @@ def transformable(
 
 
 def refuse_second_derivatives(ctx: Any, *_: Tensor) -> tuple[Tensor, ...]:
-    """The backward of gradients: transforms nest once."""
+    """The backward pass of the gradients: refused, because torch.func gets first derivatives only.
+
+    Raises:
+        NotImplementedError: always.
+    """
     raise NotImplementedError(
         expected(
             "linear attention under torch.func",
@@ -75,7 +80,7 @@ def refuse_forward_mode(*_: Any) -> NoReturn:
 
 
 def refuse_in_place() -> NoReturn:
-    """A step in place, as the states of mapped calls lie in no one memory.
+    """Refuses a step in place under vmap, which has no tensor of all mapped states to update.
 
     Raises:
         ValueError: always.
@@ -91,7 +96,7 @@ def _check_whole(arguments: Sequence[Any], packed: int | None) -> None:
 
 
 def _joined(x: Any, dim: int | None, size: int) -> Any:
-    """(V, B, ...) -> (V * B, ...), what is not mapped repeated as a view first."""
+    """(V, B, ...) -> (V * B, ...); a tensor that is not mapped is first expanded to V."""
     if not isinstance(x, Tensor):
         return x
     mapped = x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
@@ -99,7 +104,7 @@ def _joined(x: Any, dim: int | None, size: int) -> Any:
 
 
 def _parted(x: Tensor, size: int) -> Tensor:
-    """The inverse; a result that stands for none stands for none in every call."""
+    """The inverse of `_joined`; an empty 1-D tensor, which stands for None, stays empty."""
     if x.dim() == 1:
         return x.new_empty(size, 0)
     parted: Tensor = x.unflatten(0, (size, x.shape[0] // size))

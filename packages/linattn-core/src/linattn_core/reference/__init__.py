@@ -1,4 +1,8 @@
-"""Three ways to compute the same thing, each as plain as its equations, and all differentiable."""
+"""Linear attention in three plain forms that follow its equations; all are differentiable.
+
+`quadratic` is the definition, `recurrent` the loop over positions, `chunked` the textbook mixture.
+The backend "reference" is none of them: it is `torch_kernels`, which saves time and memory.
+"""
 
 from linattn_core.reference.chunked_form import chunked
 from linattn_core.reference.quadratic_form import quadratic

@@ -1,4 +1,4 @@
-"""Chunks: quadratic inside a chunk, the state between chunks. The textbook form, differentiable."""
+"""The chunked form: quadratic inside a chunk, a state between chunks."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def chunked(
 ) -> Any:
     """Linear attention by chunks of `chunk_size` positions.
 
-    Within a chunk the weights are a small lower-triangular matrix; what came before the chunk is
-    read from S and z. Arguments, shapes and results are those of `linear_attention`; everything
-    is computed in the inputs' dtype by ordinary differentiable operations, as often as wanted.
+    Within a chunk the weights are a small lower-triangular matrix; earlier positions are read from
+    S and z. Arguments, shapes and results are as for `quadratic`; it can be differentiated any
+    number of times.
 
-    Cost: O(N (C + M) F) time, O(N F M / C) memory a head for chunks of C.
+    Cost: O(N (F M + C (F + M))) time, O(N (C + F M / C)) memory per head for chunks of C.
     """
     call = AttentionCall(query, key, value, **options)  # type: ignore[arg-type]
     return run(_attend, call, chunk_size=chunk_size)
@@ -43,7 +43,7 @@ def _noncausal(x: Features) -> Sums:
     s, z = x.state
     s = s + (x.key.mT.to(x.value.dtype) @ x.value).to(s.dtype)
     z = z + x.key.sum(-2).to(z.dtype)
-    # Of two dtypes where a map of half-precision keys computes in float32.
+    # S and z have different dtypes where a map of half-precision keys computes in float32.
     read = x.query.to(s.dtype) @ s, x.query.to(z.dtype) @ z[..., None]
     return Sums(*read, LinearAttentionState(s, z))
 
@@ -69,7 +69,7 @@ def _causal(x: Features, chunk_size: int) -> Sums:
 
 
 def _into_chunks(x: Tensor, size: int) -> Tensor:
-    """(B, H, N, D) -> (B, H, chunks, size, D), zeros behind the end."""
+    """(B, H, N, D) -> (B, H, chunks, size, D), with zeros after the end."""
     batch, heads, length, dim = x.shape
     chunks = (length + size - 1) // size  # not -(-n // size): ONNX rounds toward zero
     padded = pad(x, (0, 0, 0, chunks * size - length))
@@ -77,9 +77,9 @@ def _into_chunks(x: Tensor, size: int) -> Tensor:
 
 
 def _before(local: Tensor, start: Tensor, passing: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Sums before each chunk, and after the last, from each chunk's own sum (dimension 2).
+    """The sums before each chunk and the sum after the last, from each chunk's sum (dimension 2).
 
-    `passing` is the logarithm of the factor by which each chunk decays a state, (B, H, chunks).
+    `passing` is the logarithm of the factor by which each chunk decays the state, (B, H, chunks).
     """
     if passing is None:
         running = torch.cat((start.unsqueeze(2), local), 2).cumsum(2)
@@ -94,7 +94,7 @@ def _before(local: Tensor, start: Tensor, passing: Tensor | None) -> tuple[Tenso
 
 
 def _before_at_once(local: Tensor, start: Tensor, passing: Tensor) -> tuple[Tensor, Tensor]:
-    """The same without a loop, for graphs of any length: a matrix of decays between chunks."""
+    """`_before` with decay but without a loop, for exported graphs: a matrix of decay factors."""
     alone = torch.cat((start.unsqueeze(2), local), 2).flatten(3)  # (B, H, 1 + chunks, F M)
     sums = (decay.between(pad(passing, (1, 0))).tril() @ alone).unflatten(3, local.shape[3:])
     return sums[:, :, :-1], sums[:, :, -1]

@@ -1,6 +1,7 @@
-"""Factors of decay between positions. Sums of logarithms, never differences: none can overflow.
+"""Factors of decay between positions, from the logarithms g of the decay of C positions.
 
-With g the logarithms of the decay of C positions, at most 0 each, -inf included.
+Each g is at most 0, and may be -inf. Factors are exp of sums of g, never of differences, so that
+none can overflow or become NaN.
 """
 
 from __future__ import annotations
@@ -18,25 +19,25 @@ def between(g: Tensor) -> Tensor:
 
 
 def from_start(g: Tensor) -> Tensor:
-    """(..., C) -> (..., C, 1): exp(sum of g_m over m <= i), the decay of an earlier state."""
+    """(..., C) -> (..., C, 1): exp(sum of g_m over m <= i), the decay of the state before them."""
     return g.cumsum(-1).exp().unsqueeze(-1)
 
 
 def to_end(g: Tensor) -> Tensor:
-    """(..., C) -> (..., C, 1): exp(sum of g_m over m > j), what the end has of position j."""
+    """(..., C) -> (..., C, 1): exp(sum of g_m over m > j), the decay of key j up to the end."""
     return from_here(pad(g[..., 1:], (0, 1))).exp().unsqueeze(-1) if g.shape[-1] else g[..., None]
 
 
 def across(g: Tensor) -> Tensor:
-    """(..., C) -> (..., 1): exp(sum of g), the decay of an earlier state at the end."""
+    """(..., C) -> (..., 1): exp(sum of g), the decay of the state before them up to the end."""
     return g.sum(-1, keepdim=True).exp()
 
 
 def from_here(x: Tensor) -> Tensor:
-    """(..., C): the sum of x_i over i >= m."""
+    """(..., C) -> (..., C): at m, the sum of x_i over i >= m."""
     return x.flip(-1).cumsum(-1).flip(-1)
 
 
 def until_here(x: Tensor) -> Tensor:
-    """(..., C): the sum of x_j over j < m."""
+    """(..., C) -> (..., C): at m, the sum of x_j over j < m."""
     return torch.cumsum(pad(x, (1, 0)), -1)[..., :-1]

@@ -1,4 +1,4 @@
-"""What the references share: phi, absent keys, groups of heads, the state, packed sequences."""
+"""What the three forms share: phi, absent keys, groups of heads, the state, packed sequences."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Result = tuple[Tensor, LinearAttentionState]
 
 
 class Options(TypedDict, total=False):
-    """The settings of `linear_attention` that every reference takes."""
+    """The settings of `linear_attention` that every form takes."""
 
     is_causal: bool
     feature_map: str | FeatureMap
@@ -35,15 +35,15 @@ class Options(TypedDict, total=False):
 
 
 class Features(NamedTuple):
-    """One padded batch, ready for the sums, the heads of keys repeated for each of their queries.
+    """One padded batch after phi; grouped key and value heads are repeated for each query head.
 
     Attributes:
         query: phi(Q), (B, H, N, F).
         key: phi(K), (B, H, L, F), zero where a key does not exist.
         value: V, (B, H, L, M), zero where a key does not exist.
         state: S and z before the first key.
-        decay: (B, H, L), zero where a key does not exist; None where nothing decays.
-        is_causal: query i sees keys up to i.
+        decay: (B, H, L), zero where a key does not exist; None without decay.
+        is_causal: query i sees keys 0 to i.
     """
 
     query: Tensor
@@ -55,7 +55,7 @@ class Features(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """What a reference computes of the features.
+    """What a form computes from the features.
 
     Attributes:
         numerator: phi(q) . S, (B, H, N, M).
@@ -69,13 +69,13 @@ class Sums(NamedTuple):
 
 
 def absent(key_lengths: Tensor, length: int) -> Tensor:
-    """(B, 1, L, 1) bool, true at keys at or past each sequence's length."""
+    """(B, 1, L, 1) bool, True at keys at or past each sequence's length."""
     positions = torch.arange(length, device=key_lengths.device)
     return (positions >= key_lengths[:, None])[:, None, :, None]
 
 
 def absent_keys(key: Tensor, key_lengths: Tensor | None, attn_mask: Tensor | None) -> Tensor | None:
-    """(B, 1, L, 1) bool, true where there is no key, by length or mask; None where all exist."""
+    """(B, 1, L, 1) bool, True where length or mask say that no key exists; None if all exist."""
     gone = None if key_lengths is None else absent(key_lengths.to(key.device), key.shape[2])
     if attn_mask is None:
         return gone
@@ -104,13 +104,13 @@ def _whole(
 
 
 def _features(call: AttentionCall) -> Features:
-    """Applies phi, takes the absent keys out, and gives each query head its keys."""
+    """Applies phi, sets absent keys to zero, and repeats the key heads for each query head."""
     mapping = get_feature_map(call.feature_map, call.query.shape[-1])
     query, key = mapping(call.query, call.key)
     value, decay = call.value, call.log_decay
     gone = absent_keys(key, call.key_lengths, call.attn_mask)
     if gone is not None:
-        # Filled, not multiplied by zero: padding may hold NaN.
+        # Not multiplied by zero: padding may hold NaN, and 0 times NaN is NaN.
         key, value = key.masked_fill(gone, 0), value.masked_fill(gone, 0)
         decay = None if decay is None else decay.masked_fill(gone[..., 0], 0)
     state = _zeros(key, value) if call.initial_state is None else call.initial_state
@@ -132,7 +132,7 @@ def _zeros(key: Tensor, value: Tensor) -> LinearAttentionState:
 def _one_by_one(
     attend: Callable[..., Sums], call: AttentionCall, options: dict[str, Any]
 ) -> tuple[Tensor, Tensor, LinearAttentionState]:
-    """Each packed sequence alone, the results packed again."""
+    """Computes each packed sequence alone and packs the results again."""
     assert call.cu_seqlens is not None, "only packed sequences are taken one by one"
     bounds = call.cu_seqlens.tolist()
     parts = [

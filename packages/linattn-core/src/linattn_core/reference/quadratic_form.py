@@ -1,4 +1,4 @@
-"""The definition, as a matrix of N x L weights: the oracle when run in float64."""
+"""The definition, with an N x L matrix of weights: the oracle of the tests, in float64."""
 
 from __future__ import annotations
 
@@ -25,11 +25,15 @@ def quadratic(
 
         V'_i = sum_j w_ij V_j / (sum_j w_ij + eps),   w_ij = d_ij phi(Q_i) . phi(K_j)
 
-    the sums over all keys, or over j <= i when causal; d_ij is 1, or with `log_decay` g
-    exp(sum of g_m over j < m <= i). Arguments, shapes and results are those of `linear_attention`;
-    everything is computed in the inputs' dtype.
+    The sums run over all keys, or over j <= i when causal; an `initial_state` is added to them.
+    d_ij is 1, or with `log_decay` g the factor exp(sum of g_m over j < m <= i).
 
-    Cost: O(N L (F + M)) time, O(N L) memory a head.
+    Arguments, shapes and results are those of `linear_attention`, without `backend`, but the
+    arguments are not checked. `enable_gqa` has no effect: groups follow from the numbers of heads.
+    Everything is computed in the inputs' dtype. A random `feature_map` given by name is drawn anew
+    in each call: pass a `FeatureMap` to compare.
+
+    Cost: O(N L (F + M)) time, O(N L) memory per head.
     """
     return run(_attend, AttentionCall(query, key, value, **options))  # type: ignore[arg-type]
 

@@ -25,17 +25,17 @@ def recurrent(
         s_i = d_i s_{i-1} + phi(k_i) v_i^T        z_i = d_i z_{i-1} + phi(k_i)
         V'_i = phi(q_i)^T s_i / (phi(q_i)^T z_i + eps)
 
-    d_i is 1, or exp(log_decay_i). Without causality every query reads the final state. Arguments,
-    shapes and results are those of `linear_attention`; everything is computed in the inputs' dtype.
+    d_i is 1, or exp(log_decay_i). A non-causal query reads the final state. Arguments, shapes and
+    results are as for `quadratic`.
 
-    Cost: O(N F M) time, O(F M) memory a head without gradients.
+    Cost: O((N + L) F M) time, O(F M) memory per head without gradients.
     """
     return run(_attend, AttentionCall(query, key, value, **options))  # type: ignore[arg-type]
 
 
 def _read(query: Tensor, state: LinearAttentionState) -> tuple[Tensor, Tensor]:
     """phi(q)^T s and phi(q)^T z for queries (B, H, n, F)."""
-    s, z = state  # of two dtypes where a map of half-precision keys computes in float32
+    s, z = state  # of different dtypes where a map of half-precision keys computes in float32
     return query.to(s.dtype) @ s, query.to(z.dtype) @ z[..., None]
 
 
@@ -48,7 +48,7 @@ def _attend(x: Features) -> Sums:
         state = _added(state, x.key[:, :, i], x.value[:, :, i])
         if x.is_causal:
             reads.append(_read(x.query[:, :, i : i + 1], state))
-    if not reads:  # nothing was read on the way, but by no query at all
+    if not reads:  # non-causal, or no keys
         reads = [_read(x.query, state)]
     numerators, normalizers = zip(*reads, strict=True)
     return Sums(torch.cat(numerators, 2), torch.cat(normalizers, 2), state)

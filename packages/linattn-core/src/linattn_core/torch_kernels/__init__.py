@@ -1,1 +1,1 @@
-"""The reference backend: the operators in plain torch, linear in time, bounded in memory."""
+"""The backend "reference": the operators in plain torch, in linear time and bounded memory."""

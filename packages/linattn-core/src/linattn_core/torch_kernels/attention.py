@@ -1,4 +1,4 @@
-"""The whole operator on one padded batch: allocation, and small enough groups of the batch."""
+"""The whole operator on one padded batch: allocates the results and cuts the batch into groups."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from linattn_core.torch_kernels.workspace import (
 def forward(problem: Problem) -> Output:
     """Linear attention of a padded batch.
 
-    Cost: O(N (C + M) F) time a head, scratch of a fixed size beyond the results.
+    Cost per head: causal O(N (F M + C (F + M))) time, non-causal O((N + L) F M); scratch memory of
+    a fixed size beyond the results.
     """
     call = problem.call
     query, value = call.query, call.value
@@ -42,10 +43,10 @@ def forward(problem: Problem) -> Output:
 
 
 def backward(problem: Problem, output: Output, upstream: Upstream) -> Gradients:
-    """Gradients of `forward`, in linear time and with scratch of a fixed size.
+    """Gradients of `forward`, in linear time and with scratch memory of a fixed size.
 
     Args:
-        problem: that of the forward pass.
+        problem: the problem of the forward pass.
         output: what `forward` returned.
         upstream: the upstream gradients.
     """
@@ -68,7 +69,7 @@ def backward(problem: Problem, output: Output, upstream: Upstream) -> Gradients:
 
 
 def _group(problem: Problem, output: Output, group: slice) -> Output:
-    """The results of some sequences, shaped as `Problem.grouped` does."""
+    """The results of a group of sequences, with the heads as in `Problem.grouped`."""
     out, normalizer = (problem.grouped(x[group]) for x in output[:2])
     return Output(out, normalizer, some(output.state, group))
 
@@ -140,7 +141,7 @@ def _sums(output: Output) -> LinearAttentionState:
 
 
 def _keep(running: RunningSums, target: LinearAttentionState | None) -> None:
-    """Copies the sums to `target`, which holds zeros and stays so if nothing was added."""
+    """Copies the sums to `target`, which holds zeros; they stay if nothing was added."""
     if target is not None and running.sums is not None:
         flat = _flat(target)
         flat.s.copy_(running.sums.s)
@@ -177,7 +178,7 @@ def _noncausal_backward(
 ) -> None:
     call, state = problem.call, upstream.state
     grad_sums = _zeros(problem, output.normalizer.dtype) if state is None else state.clone()
-    if into.initial_state is not None:  # the sums, and so their gradient, are the initial state's
+    if into.initial_state is not None:  # the gradient of the sums is that of the initial state
         for target, source in zip(into.initial_state, grad_sums, strict=True):
             target.copy_(source)
         grad_sums = into.initial_state

@@ -1,4 +1,4 @@
-"""The backend that is always there: plain torch operations, any device, any shape."""
+"""The backend "reference", which is always installed: plain torch operations, on any device."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from linattn_core.torch_kernels.tiles import Problem, Upstream
 
 
 class ReferenceBackend:
-    """Runs every call; see `linattn_core.protocols.Backend` for what the methods promise."""
+    """Runs every call; see `linattn_core.protocols.Backend` for the methods."""
 
     name = "reference"
     speed = 0

@@ -1,8 +1,9 @@
-"""Causal linear attention in torch operations: linear time, scratch memory that does not grow.
+"""Causal linear attention in torch operations, in linear time and scratch memory of fixed size.
 
-Inside a chunk of C positions the weights are a lower-triangular C x C matrix; what came before it
-is read from S and z, which run from chunk to chunk (equations 9 and 10). The backward pass follows
-the paper's equations 13 to 15, with the normalizer's part folded in: with
+Inside a chunk of C positions the weights are a lower-triangular C x C matrix; earlier positions are
+read from S and z, the running sums over the chunks before (equations 10 to 12). The backward pass
+follows the paper's equations 13 to 15 and includes the gradient of the normalizer. With G_i the
+upstream gradient of the output and
 
     n_i = phi(q_i) . z_i + eps,   g_i = G_i / n_i,   h_i = -g_i . V'_i
 
@@ -12,8 +13,8 @@ the gradients are
     d phi(k_j) = R_j v_j + r_j,   d v_j = R_j^T phi(k_j)        (R, r: running sums, backwards)
     R_j = sum_{i >= j} phi(q_i) g_i^T,   r_j = sum_{i >= j} h_i phi(q_i)
 
-so that nothing of size N x F x M ever exists: S is recomputed, not saved. Where the state decays,
-the sums do, forwards and backwards alike.
+No tensor of size N x F x M is made: S is computed again and not saved. With `log_decay`, S, z, R
+and r decay in the direction in which they run.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def _lower_triangle(
 def forward(
     problem: Problem, sums: RunningSums, parts: list[Segment], work: Workspace, into: Output
 ) -> None:
-    """Fills out (B, H, N, M) and normalizer (B, H, N); `sums` ends as the state after the last."""
+    """Writes out (B, H, N, M) and normalizer (B, H, N); `sums` ends as the final state."""
     for part in parts:
         q, k, v = (x(work, part) for x in (problem.queries, problem.keys, problem.values))
         decay = decay_of(problem, work, part)
@@ -81,7 +82,10 @@ def query_gradient(
     grad_normalizer: Tensor,
     grad_decay: DecayGradient | None,
 ) -> None:
-    """Equation 13, forwards in time: fills the gradient of query and h, that of the normalizer."""
+    """Equation 13, forwards in time: writes the gradient of query, and h, that of the normalizer.
+
+    `h` goes to `grad_normalizer`, (B, H, N), which `key_value_gradient` reads.
+    """
     for part in parts:
         q, k, v = (x(work, part) for x in (problem.queries, problem.keys, problem.values))
         decay = decay_of(problem, work, part)
@@ -89,7 +93,7 @@ def query_gradient(
         h = load_normalizer_gradient(work, g, output, upstream, part)
         store(h, grad_normalizer[..., None], part)
         if into.query is None and grad_decay is None:
-            continue  # the second pass reads h
+            continue  # only h is needed, for the second pass
         grad_weights = decay.within(_lower_triangle(work, "weights", g, v, shift=h))
         gradient = torch.bmm(grad_weights, k, out=work("dq", *q.shape))
         before = sums.pass_over(decay.to_end(k), v, None, part, decay.across)
@@ -112,9 +116,9 @@ def key_value_gradient(
     into: Gradients,
     grad_decay: DecayGradient | None,
 ) -> None:
-    """Equations 14 and 15, backwards in time: fills the gradients of key and value.
+    """Equations 14 and 15, backwards in time: writes the gradients of key and value.
 
-    `sums` begins as the gradient of the last state and ends as that of the first.
+    `sums` starts as the gradient of the final state and ends as that of the initial state.
     """
     for part in reversed(parts):
         q, k, v = (x(work, part) for x in (problem.queries, problem.keys, problem.values))

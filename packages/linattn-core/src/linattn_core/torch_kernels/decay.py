@@ -1,12 +1,17 @@
 """The factors by which earlier positions have decayed, chunk by chunk, and their gradient.
 
-With g_m the logarithms of the decay, weights within a chunk are multiplied by exp of the sum of g_m
-over j < m <= i; what comes from before the chunk by that over its start to i; what goes to its end
-by that over j + 1 to the end. All are sums of numbers of at most 0, so no factor exceeds 1.
+With g_m the logarithm of the decay at position m, every factor is exp of a sum of g:
 
-The gradient to g_m is the sum of whatever passes position m: of the weights T_ij of the loss with
-j < m <= i within the chunk; of what reads at i >= m from before the chunk; of what writes at j < m
-for after the chunk; and of what passes the whole chunk. No term is a difference of large ones.
+    weight of query i and key j in a chunk      over j < m <= i
+    query i reading the state before the chunk  from the start of the chunk to i
+    key j added to the state after the chunk    from j + 1 to the end of the chunk
+
+Each g is at most 0, so no factor exceeds 1.
+
+The gradient of g_m is the sum of w dL/dw over all contributions w to an output that have decayed at
+position m: those within the chunk with j < m <= i; those from before the chunk that are read at
+i >= m; those of keys j < m that are read after the chunk; and those from before the chunk that are
+read after it. No term is a difference of large numbers.
 """
 
 from __future__ import annotations
@@ -21,24 +26,24 @@ from linattn_core.torch_kernels.workspace import Segment, Workspace
 
 
 class NoDecay:
-    """Everything stays as it is.
+    """Does nothing: for calls without decay.
 
     Attributes:
-        across: the factor by which a chunk decays the state, (chunks * B * H, 1); None for 1.
+        across: the factors by which chunks decay the state, (chunks * B * H_kv, 1); None for 1.
     """
 
     across: Tensor | None = None
 
     def within(self, weights: Tensor) -> Tensor:
-        """Weights (rows, G * C, C) of queries and keys of a chunk, in place."""
+        """Multiplies the weights (rows, G * C, C) of queries and keys of a chunk, in place."""
         return weights
 
     def from_start(self, x: Tensor) -> Tensor:
-        """Rows of queries (rows, G * C, ...) that read what was before the chunk."""
+        """Multiplies queries (rows, G * C, ...) by the decay from the chunk's start to them."""
         return x
 
     def to_end(self, x: Tensor) -> Tensor:
-        """Rows of keys (rows, C or 1, ...) as the end of the chunk has them."""
+        """Multiplies keys (rows, C or 1, ...) by the decay from them to the end of the chunk."""
         return x
 
 
@@ -49,8 +54,8 @@ class Decay(NoDecay):
     """The factors of one segment.
 
     Args:
-        g: (chunks * B * H_kv, C), logarithms.
-        groups: G.
+        g: (chunks * B * H_kv, C), logarithms of the decay.
+        groups: G = H / H_kv.
     """
 
     def __init__(self, g: Tensor, groups: int) -> None:
@@ -79,13 +84,13 @@ def decay_of(problem: Problem, work: Workspace, part: Segment) -> NoDecay:
 
 
 class DecayGradient:
-    """The gradient to the decay, gathered in the two passes of the backward pass.
+    """The gradient of the decay, summed in the two passes of the backward pass.
 
-    The states before each chunk are kept from the first to the second, N F M / C numbers a head.
+    The first pass keeps the state before each chunk for the second: N F M / C numbers per head.
 
     Args:
-        into: (B, H_kv, L), zeros.
-        groups: G.
+        into: (B, H_kv, L), zeros, to which the gradient is added.
+        groups: G = H / H_kv.
     """
 
     def __init__(self, into: Tensor, groups: int) -> None:
@@ -96,7 +101,7 @@ class DecayGradient:
     def reads(
         self, part: Segment, q: Tensor, g: Tensor, h: Tensor, before: LinearAttentionState
     ) -> None:
-        """What queries read from before their chunk; g and h are already decayed from its start."""
+        """Adds what queries read from before their chunk; g and h have decayed from its start."""
         self._before[part.start] = before.clone()
         read = (torch.bmm(q, before.s) * g).sum(-1) + torch.bmm(q, before.z[..., None])[..., 0] * h[
             ..., 0
@@ -105,7 +110,7 @@ class DecayGradient:
         self._add(part, factors.from_here(per_position))
 
     def inside(self, part: Segment, weights: Tensor, grad_weights: Tensor) -> None:
-        """What passes within a chunk: `weights` with decay, their gradients without it."""
+        """Adds what passes m within a chunk; `weights` have decayed, their gradients have not."""
         passed = (weights * grad_weights).unflatten(1, (self._groups, -1)).sum(1)  # (rows, C, C)
         below = factors.from_here(passed.mT).mT.tril(-1)  # the sum over i >= m, for j < m
         self._add(part, below.sum(-1))
@@ -113,7 +118,7 @@ class DecayGradient:
     def writes(
         self, part: Segment, k: Tensor, v: Tensor, after: LinearAttentionState, across: Tensor
     ) -> None:
-        """What keys write for after their chunk, and what passes it; k is decayed to its end."""
+        """Adds what is read after the chunk: of its keys k, decayed to its end, and from before."""
         written = (torch.bmm(k, after.s) * v).sum(-1) + torch.bmm(k, after.z[..., None])[..., 0]
         self._add(part, factors.until_here(written))
         before = self._before.pop(part.start, None)
@@ -122,7 +127,7 @@ class DecayGradient:
             self._add(part, (across * through[:, None]).expand_as(written))
 
     def _add(self, part: Segment, x: Tensor) -> None:
-        """Adds (chunks * B * H_kv, C) to the segment."""
+        """Adds x (chunks * B * H_kv, C) to the segment."""
         total = self._into[..., part.start : part.stop, :]
         more = torch.empty_like(total)
         store(x.contiguous(), more, Segment(0, part.stop - part.start, part.chunks, part.size))

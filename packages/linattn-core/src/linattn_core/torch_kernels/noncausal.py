@@ -1,11 +1,12 @@
 """Non-causal linear attention in torch operations: one pass over the keys, one over the queries.
 
-With n_i = phi(q_i) . z + eps, g_i = G_i / n_i and h_i = -g_i . V'_i the gradients are
+With G_i the upstream gradient of the output V'_i, n_i = phi(q_i) . z + eps, g_i = G_i / n_i and
+h_i = -g_i . V'_i, the gradients are
 
     d phi(q_i) = S g_i + h_i z,   d phi(k_j) = R v_j + r,   d v_j = R^T phi(k_j)
     R = sum_i phi(q_i) g_i^T,     r = sum_i h_i phi(q_i)
 
-and R and r are those of an initial state too.
+R and r are also the gradients of an initial state's s and z.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def read(
     work: Workspace,
     into: Output,
 ) -> None:
-    """Fills out (B, H, N, M) and normalizer (B, H, N) from the sums."""
+    """Writes out (B, H, N, M) and normalizer (B, H, N), read from the sums."""
     for part in parts:
         q = problem.queries(work, part)
         numerator = torch.bmm(q, sums.s, out=work("o", *q.shape[:2], sums.s.shape[2]))
@@ -61,7 +62,7 @@ def query_gradient(
     work: Workspace,
     into: Gradients,
 ) -> None:
-    """Fills the gradient of query and adds R and r to `grad_sums`."""
+    """Writes the gradient of query and adds R and r to `grad_sums`."""
     for part in parts:
         q = problem.queries(work, part)
         g = load_output_gradient(work, output, upstream, part)
@@ -79,7 +80,7 @@ def key_value_gradient(
     work: Workspace,
     into: Gradients,
 ) -> None:
-    """Fills the gradients of key and value from R and r."""
+    """Writes the gradients of key and value, from R and r."""
     for part in parts:
         k, v = problem.keys(work, part), problem.values(work, part)
         dk = torch.bmm(v, grad_sums.s.mT, out=work("dk", *k.shape)).add_(grad_sums.z[:, None])

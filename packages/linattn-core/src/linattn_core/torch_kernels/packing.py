@@ -23,9 +23,9 @@ class Bucket(NamedTuple):
     """Some of the packed sequences.
 
     Attributes:
-        sequences: (G,) their numbers.
-        positions: (G, longest) where their elements are; the last one repeated as padding.
-        exists: (G, longest) bool, false at padding.
+        sequences: (G,), their indices among the packed sequences.
+        positions: (G, longest), where their elements are; the last one is repeated as padding.
+        exists: (G, longest) bool, False at padding.
     """
 
     sequences: Tensor
@@ -38,11 +38,11 @@ class Bucket(NamedTuple):
         return picked.view(x.shape[1], *self.positions.shape, x.shape[3]).transpose(0, 1)
 
     def scatter(self, x: Tensor, into: Tensor) -> None:
-        """The inverse: writes the (G, H, longest, D) elements that exist into (1, H, total, D)."""
+        """Inverse of `gather`: writes the (G, H, longest, D) that exist into (1, H, total, D)."""
         into[0][:, self.positions[self.exists]] = x.transpose(0, 1)[:, self.exists]
 
     def absent(self) -> Tensor:
-        """(G, 1, longest, 1), true at padding."""
+        """(G, 1, longest, 1) bool, True at padding."""
         return ~self.exists[:, None, :, None]
 
     def states(self, state: LinearAttentionState | None) -> LinearAttentionState | None:
@@ -104,10 +104,10 @@ def _put(
 
 
 def packed_forward(problem: Problem) -> Output:
-    """`forward` for sequences packed end to end in one row; states are one a sequence."""
+    """`forward` for sequences packed end to end in one row, with one state per sequence."""
     call = problem.call
     query, key, value = (x[:, :, :0].expand(call.num_sequences, -1, -1, -1) for x in call[:3])
-    # Of no positions at all: the states that empty sequences keep, and the dtypes.
+    # A call without positions gives the states of empty sequences, and the dtypes.
     empty = forward(Problem(_one_a_row(call, query, key, value, call.initial_state), None))
     out = call.value.new_empty(*call.query.shape[:3], call.value_dim)
     normalizer = empty.normalizer.new_empty(call.query.shape[:3])
@@ -124,7 +124,7 @@ def packed_backward(problem: Problem, output: Output, upstream: Upstream) -> Gra
     grad_initial = None
     call = problem.call
     if call.initial_state is not None and "initial_state" in call.wanted_gradients:
-        # An empty sequence returns its initial state, and so the gradient of one is the other's.
+        # An empty sequence returns its initial state, so both have the same gradient.
         grad_initial = LinearAttentionState(
             *map(torch.zeros_like, call.initial_state)
         ) if upstream.state is None else upstream.state.clone()  # fmt: skip

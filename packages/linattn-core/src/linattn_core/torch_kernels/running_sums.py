@@ -1,4 +1,4 @@
-"""S and z, or R and r, carried from chunk to chunk in either direction of time."""
+"""S and z, or R and r of the gradients, carried from chunk to chunk in either direction of time."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from linattn_core.torch_kernels.workspace import Segment, Workspace
 
 
 class RunningSums:
-    """The sums over everything passed so far, s (B * H, F, M) and z (B * H, F).
+    """The sums over all chunks passed so far, s (B * H, F, M) and z (B * H, F).
 
     Args:
         work: scratch; the sums have its dtype.
-        start: what the sums begin with, (B, H, F, M) and (B, H, F); None for nothing.
-        reverse: the chunks are passed from the last to the first.
-        keep_end: the sums after the final chunk are read. If not, the work of adding a
-            chunk that nothing reads is left out.
+        start: what the sums start with, (B, H, F, M) and (B, H, F); None for zeros.
+        reverse: whether the chunks are passed from the last to the first.
+        keep_end: whether the sums after the final chunk are needed. If not, the final chunk is not
+            added.
         length: N, by which the final chunk is recognized.
     """
 
@@ -46,18 +46,18 @@ class RunningSums:
         part: Segment,
         across: Tensor | None = None,
     ) -> LinearAttentionState | None:
-        """Adds a segment; returns the sums that each chunk of it meets.
+        """Adds a segment; returns the sums before each of its chunks.
 
         Args:
             keys: (chunks * B * H, C, F).
             values: (chunks * B * H, C, M).
             scale: (chunks * B * H, C, 1), factors of the keys in the vector sum; None for ones.
             part: the segment.
-            across: (chunks * B * H, 1), the factors by which chunks decay earlier sums; None where
-                nothing decays.
+            across: (chunks * B * H, 1), the factors by which chunks decay earlier sums; None
+                without decay.
 
         Returns:
-            s (chunks * B * H, F, M) and z (chunks * B * H, F), None if there is nothing in them.
+            s (chunks * B * H, F, M) and z (chunks * B * H, F); None where both are zero.
         """
         if part.chunks > 1:
             return self._pass_over_chunks(keys, values, scale, part.chunks, across)
@@ -93,7 +93,7 @@ class RunningSums:
     def _accumulate(
         self, name: str, local: Tensor, start: Tensor | None, decay: Tensor | None
     ) -> Tensor:
-        """Running sums of (chunks, ...) `local`: (chunks + 1, ...), one more than the chunks."""
+        """Running sums of `local` (chunks, ...): (chunks + 1, ...), `start` included."""
         chunks = local.shape[0]
         running = self._work(name, chunks + 1, *local.shape[1:])
         running[chunks if self._reverse else 0] = 0 if start is None else start
@@ -114,7 +114,7 @@ class RunningSums:
 
 
 def _added(new: Tensor, old: Tensor | None, decay: Tensor | None) -> Tensor:
-    """new + old, the old decayed by (rows, 1) first; in place."""
+    """new += decay * old, with decay (rows, 1) or None for 1; in place."""
     if old is None:
         return new
     if decay is None:

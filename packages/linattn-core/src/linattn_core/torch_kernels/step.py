@@ -8,8 +8,8 @@ from torch import Tensor
 from linattn_core import pointwise
 from linattn_core.calls import StepCall
 
-# torch shares elementwise work among threads from this many elements on. Below it, products and
-# their sum cost less than a matrix product, which wakes the threads however small it is.
+# From this many elements on, torch shares elementwise work among threads. For fewer, a product and
+# a sum cost less than a matrix product, which wakes the threads even if it is small.
 _SERIAL = 32_768
 
 
@@ -18,9 +18,9 @@ def step(call: StepCall) -> Tensor:
 
         s += phi(k) v^T,   z += phi(k),   out = phi(q)^T s / (phi(q)^T z + eps)
 
-    after s and z have decayed, where they do.
+    With `log_decay`, s and z are first multiplied by exp(log_decay).
 
-    Cost: O(F M) a head, whatever was seen before.
+    Cost: O(F M) per head, however many positions came before.
     """
     if call.state_indices is not None:
         return _on_slots(call, call.state_indices)
@@ -53,9 +53,10 @@ def _read(q: Tensor, s: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _on_slots(call: StepCall, indices: Tensor) -> Tensor:
-    """The step on copies of the slots, which are put back. Reads no number, so graphs capture it.
+    """The step on copies of the slots, which are written back.
 
-    An empty row repeats the first row that has a slot: both write the same numbers to that slot.
+    It never reads a number from the device, so that a CUDA graph can capture it. An empty row
+    repeats the first row that has a slot: both write the same numbers to that slot.
     """
     if not call.batch or not call.state.z.shape[0]:
         return call.value.new_zeros(*call.query.shape[:2], call.value_dim)
@@ -63,7 +64,7 @@ def _on_slots(call: StepCall, indices: Tensor) -> Tensor:
     rows = torch.arange(call.batch, device=indices.device)
     rows = torch.where(present, rows, present.int().argmax())
     slots = indices.index_select(0, rows).long()
-    before = call.state.index_select(slots.clamp(min=0))  # no row may have one
+    before = call.state.index_select(slots.clamp(min=0))  # clamped for when all rows are empty
     taken = _rows(call, rows)._replace(state=before.clone())
     out = step(taken)
     for pool, new, old in zip(call.state, taken.state, before, strict=True):
@@ -80,7 +81,7 @@ def _rows(call: StepCall, rows: Tensor) -> StepCall:
 
 
 def _features(query: Tensor, key: Tensor, phi: str, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """phi of both at once, which halves the operations, in the accumulation dtype."""
+    """phi(q) and phi(k) in the accumulation dtype, computed together to halve the operations."""
     if phi == "identity":
         return query.to(dtype), key.to(dtype)
     if query.shape != key.shape:

@@ -1,10 +1,10 @@
-"""Moving one segment between the caller's tensors and contiguous chunk-major scratch tensors.
+"""Moves one segment between the caller's tensors and contiguous chunk-major scratch tensors.
 
 The caller's layout is (B, H, N, D) with any strides and dtype; scratch is (chunks * B * H, C, D)
-in the accumulation dtype. Chunks come first so that the states between them, which are a running
-sum over chunks, are a contiguous batch of matrices too. Where G query heads read one key/value
-head, queries and all that has their shape are (B, H_kv, G, N, D), and their scratch is
-(chunks * B * H_kv, G * C, D): they share the chunk's keys as if there were G times as many.
+in the accumulation dtype. Chunks come first, so that the states between them, running sums over the
+chunks, are a contiguous batch of matrices too. Where G query heads read one key/value head, queries
+and tensors of their shape are (B, H_kv, G, N, D), and their scratch is
+(chunks * B * H_kv, G * C, D): the chunk has G times as many queries for the same keys.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Problem(NamedTuple):
     """One call, or a part of its batch.
 
     Attributes:
-        call: the inputs; a state a row of the batch.
-        absent: (B, 1, L, 1) bool, true where there is no key; None where all exist.
-        decay: (B, H_kv, L, 1), zero where there is no key; None where nothing decays.
+        call: the inputs, with one state per row of the batch.
+        absent: (B, 1, L, 1) bool, True where there is no key; None where all exist.
+        decay: (B, H_kv, L, 1), zero where there is no key; None without decay.
     """
 
     call: AttentionCall
@@ -37,14 +37,14 @@ class Problem(NamedTuple):
 
     @classmethod
     def of(cls, call: AttentionCall) -> Problem:
-        """The call, with its lengths as a mask."""
+        """The problem of a call, with lengths and mask as one mask of absent keys."""
         gone = None
         if call.key_lengths is not None or call.attn_mask is not None:
             gone = absent_keys(call.key, call.key_lengths, call.attn_mask)
         return cls(call, gone, _decay(call.log_decay, gone))
 
     def batch(self, group: slice) -> Problem:
-        """The same for some of the sequences."""
+        """The same problem for some of the sequences."""
         call = self.call
         part = call._replace(
             query=call.query[group], key=call.key[group], value=call.value[group],
@@ -54,14 +54,14 @@ class Problem(NamedTuple):
         return Problem(part, absent, None if self.decay is None else self.decay[group])
 
     def new_gradients(self, grad_initial: LinearAttentionState | None) -> Gradients:
-        """Those that are wanted, not yet written but for the decay's, which others are added to."""
+        """The wanted gradients: uninitialized, but that of the decay, a sum of terms, is zeros."""
         gradients = new_gradients(self.call, self.call.wanted_gradients)
         if gradients.log_decay is not None:
             gradients.log_decay.zero_()
         return gradients._replace(initial_state=grad_initial)
 
     def grouped(self, x: Tensor) -> Tensor:
-        """(B, H, ...), as queries are, as (B, H_kv, G, ...); as it is where G = 1."""
+        """(B, H, ...) -> (B, H_kv, G, ...); unchanged where G = 1."""
         call = self.call
         return x if call.groups == 1 else x.unflatten(1, (call.kv_heads, call.groups))
 
@@ -84,7 +84,7 @@ class Problem(NamedTuple):
         return pointwise.multiply_derivative_(self.call.feature_map, gradient, features)
 
     def erase(self, tile: Tensor, part: Segment) -> Tensor:
-        """Zeroes the keys that do not exist; filled, not multiplied, as padding may hold NaN."""
+        """Zeroes the keys that do not exist; not by a product with 0, as padding may hold NaN."""
         if self.absent is not None:
             gone = window(self.absent, part)  # (chunks, B, 1, C, 1)
             tile.unflatten(0, (part.chunks, gone.shape[1], -1)).masked_fill_(gone, 0)
@@ -92,13 +92,13 @@ class Problem(NamedTuple):
 
 
 class Upstream(NamedTuple):
-    """The gradients that arrive, of a call or a part of its batch.
+    """The upstream gradients of a call, or of a part of its batch.
 
     Attributes:
         out: (B, H, N, M).
-        normalizer: (B, H, N); None where nothing was made of it but the output.
-        state: None where it was not used.
-        normalized: the output was divided by the normalizer.
+        normalizer: (B, H, N); None where the normalizer was not returned.
+        state: None where the state was not returned.
+        normalized: whether the output was divided by the normalizer.
     """
 
     out: Tensor
@@ -160,7 +160,7 @@ def load_output_gradient(
 def load_normalizer_gradient(
     work: Workspace, g: Tensor, output: Output, upstream: Upstream, part: Segment
 ) -> Tensor:
-    """h = -g . V', and the normalizer's own, of a segment, (chunks * B * H, C, 1)."""
+    """h = -g . V' plus the upstream gradient of the normalizer, (chunks * B * H, C, 1)."""
     view = window(output.out, part)
     if upstream.normalized:
         products = torch.mul(g.view(view.shape), view, out=work("o", *view.shape))
@@ -175,7 +175,7 @@ def load_normalizer_gradient(
 def write_output(
     numerator: Tensor, total: Tensor, into: Output, part: Segment, *, normalize: bool
 ) -> None:
-    """V' = numerator / n of a segment to the output, and n beside it."""
+    """Writes V' = numerator / n of a segment (or the numerator) and the normalizer n."""
     if normalize:
         view = window(into.out, part)
         torch.div(numerator.view(view.shape), total.view(*view.shape[:-1], 1), out=view)
@@ -185,7 +185,7 @@ def write_output(
 
 
 def store(tile: Tensor, x: Tensor | None, part: Segment) -> None:
-    """Writes a scratch tile to its segment of `x`, if there is one, rounding to its dtype."""
+    """Writes a scratch tile to its segment of `x` (if not None), rounded to the dtype of x."""
     if x is None:
         return
     view = window(x, part)

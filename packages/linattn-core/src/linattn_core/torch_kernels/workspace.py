@@ -1,4 +1,4 @@
-"""Scratch memory that is taken once a call, and how a long sequence is cut to fit in it."""
+"""Scratch memory, allocated once per call, and how a long sequence is cut to fit into it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 CHUNK = 64
-"""Positions whose weights are computed as one C x C matrix."""
+"""C, the positions of a chunk, whose weights are one C x C matrix."""
 
 BUFFER_ELEMENTS = {"cpu": 2**18, "cuda": 2**24}
-"""Elements of one scratch tensor. On a CPU a handful of them stay in cache, which is what makes
-the elementwise passes nearly free; a GPU wants enough work for all its processors."""
+"""The most elements of one scratch tensor. On a CPU a few such tensors stay in the cache, so that
+elementwise operations cost little; a GPU needs enough work for all its processors."""
 
 
 class Workspace:
@@ -25,7 +25,7 @@ class Workspace:
         self._flat: dict[str, Tensor] = {}
 
     def __call__(self, name: str, *shape: int) -> Tensor:
-        """An uninitialized tensor of `shape`, in the memory of earlier ones of this name."""
+        """An uninitialized tensor of `shape`, which reuses the memory of this name."""
         size = 1
         for extent in shape:
             size *= extent
@@ -45,12 +45,12 @@ class Segment(NamedTuple):
 
 
 def elements(device: torch.device) -> int:
-    """How large one scratch tensor may be on this device."""
+    """The most elements that one scratch tensor may have on this device."""
     return BUFFER_ELEMENTS.get(device.type, BUFFER_ELEMENTS["cuda"])
 
 
 def batch_groups(batch: int, heads: int, width: int, device: torch.device) -> Iterator[slice]:
-    """Slices of the batch, each small enough that one chunk of it fits a scratch tensor."""
+    """Slices of the batch, each so small that one chunk of it fits into a scratch tensor."""
     size = max(1, elements(device) // max(1, heads * CHUNK * width))
     for start in range(0, batch, size):
         yield slice(start, min(start + size, batch))
@@ -63,7 +63,7 @@ def runs(length: int, rows: int, width: int, device: torch.device) -> list[Segme
         length: N.
         rows: batch * heads.
         width: max(F, M).
-        device: of the tensors.
+        device: where the tensors are.
     """
     size = max(1, elements(device) // max(1, rows * width))
     starts = range(0, length, size)
@@ -73,7 +73,7 @@ def runs(length: int, rows: int, width: int, device: torch.device) -> list[Segme
 def chunk_runs(
     length: int, rows: int, width: int, state: int, device: torch.device
 ) -> list[Segment]:
-    """Cuts a sequence into segments of whole chunks of at most `CHUNK`, and one of what remains.
+    """Cuts a sequence into segments of whole chunks of at most `CHUNK`, and one with the rest.
 
     Args:
         length, rows, width, device: as for `runs`.

@@ -1,4 +1,4 @@
-// Whole inputs through the whole model: embedding, layers, output, sampling, in one team of threads.
+// The whole model for all inputs of a call: embedding, layers, output, sampling, by one team of threads.
 #pragma once
 
 #include "kernels/decoder/heads.hpp"
@@ -8,7 +8,7 @@
 LINATTN_BEGIN
 namespace decoding {
 
-// What is done to a product x W + b.
+// What is done to the result of a product x W + b.
 enum class Epilogue { none, activation, residual };
 struct Result {
     Buffer to;
@@ -16,12 +16,12 @@ struct Result {
     Buffer residual{};  // added row by row, for Epilogue::residual
 };
 
-// From begin up to end.
+// The range from begin to end, end excluded.
 struct Share {
     std::int64_t begin, end;
 };
 
-// One thread's view of a call, and within a phase the part of it that the thread holds.
+// A thread's view of a call and of the block of rows that it works on.
 struct Run {
     const DecoderModel& model;
     const DecoderCall& call;
@@ -35,14 +35,14 @@ struct Run {
         while (next_part(member) >= 0) work();
     }
 
-    // The share of `count` things of a part, and of the part that this thread holds.
+    // The range of `count` items that belongs to a part, or to the part that this thread holds.
     Share share_of(std::int64_t count, int part) const {
         return {count * part / member.parts, count * (part + 1) / member.parts};
     }
     Share share_of(std::int64_t count) const { return share_of(count, member.part); }
-    // The rows that are the part's to write.
+    // The rows that the part writes.
     Share rows() const { return block.is_single_row() ? Share{0, 1} : share_of(block.rows()); }
-    // The part's own row of what every part computes for itself when there is only one row.
+    // The buffer; with a single row, the part's own copy if there is one for each part.
     Buffer own(const Buffer& buffer) const {
         const bool is_own = block.is_single_row() && buffer.for_each_part;
         return {is_own ? buffer.row(member.part) : buffer.data, buffer.width};
@@ -77,7 +77,7 @@ static void multiply_tile(const Run& run, const Operand& x, const PackedMatrix& 
     }
     const Sums<R> sums = From::template multiply<R>(x, row, matrix, panel);
     float stored[R][kPanel];
-    // One by one: copied as a whole, the sums would not stay in registers inside the loop.
+    // Stored one by one: if the array were copied as a whole, the sums would not stay in registers.
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
         store(stored[r], sums.of[r][0]);
@@ -86,7 +86,7 @@ static void multiply_tile(const Run& run, const Operand& x, const PackedMatrix& 
     for (int r = 0; r < R; ++r) finish(run, matrix, row + r, panel * kPanel, stored[r], result);
 }
 
-// The part's share of the tiles of a product: for each panel, all rows while it is in the cache.
+// The part's share of the tiles of a product. All rows of a panel come one after the other, while it is in the cache.
 template <class From>
 static void multiply_share(const Run& run, const Operand& x, std::int64_t rows, const PackedMatrix& matrix,
                            const Result& result) {
@@ -118,7 +118,7 @@ static void multiply(const Run& run, const Operand& x, ActivationFormat format, 
     multiply_share<FromFloats<WeightFormat::float32>>(run, x, rows, matrix, result);
 }
 
-// The rows of x in the format in which they enter the product.
+// The rows of x in the format that the product reads.
 static Operand operand_of(const Run& run, ActivationFormat format, const Buffer& x) {
     if (format == ActivationFormat::floats) return {x.data, x.width, nullptr};
     const std::int64_t first = run.block.is_single_row() ? run.member.part : 0;
@@ -137,7 +137,7 @@ static void convert_rows(const Run& run, ActivationFormat format, const Buffer& 
     }
 }
 
-// LayerNorm of the part's rows of the stream, or the rows as they are where there is no norm.
+// LayerNorm of the part's rows of the residual stream; without a norm (null), a copy of the rows.
 static void normalize_rows(const Run& run, const NormWeights* norm) {
     const Buffer from = run.space.stream, to = run.own(run.space.normed);
     const Share rows = run.rows();
@@ -168,8 +168,8 @@ static void product(const Run& run, const Buffer& x, const PackedMatrix& matrix,
     run.phase(compute);
 }
 
-// The same for x = norm(stream). With a single row, each part computes its own copy of x: that takes
-// less time than a phase.
+// The same for x = norm(stream). With a single row, each part computes x for itself, which takes less time than
+// another phase.
 static void product_of_norm(const Run& run, const NormWeights* norm, const PackedMatrix& matrix, const Result& result) {
     const Buffer& x = run.space.normed;
     const ActivationFormat format = activation_format(run.model.format, run.block.rows());
@@ -191,7 +191,7 @@ static void add(const float* from, std::int64_t count, float* to) {
     for (std::int64_t i = 0; i < count; ++i) to[i] += from[i];
 }
 
-// One input of the first layer: embeddings, or the start vector, plus the position's.
+// One input of the first layer: embeddings or the start vector, plus the vector of the position.
 static void embed_input(const Run& run, std::int64_t row, float* to) {
     const TokenWeights& tokens = run.model.tokens;
     const DecoderCall& call = run.call;
@@ -233,7 +233,7 @@ static void attend_head(const Run& run, std::int64_t layer, std::int64_t sequenc
         const std::int64_t row = sequence * run.block.inputs + i;
         float* out = run.space.heads.row(row) + head * D;
         if (run.block.first + i >= run.inputs_of(b)) {
-            std::memset(out, 0, D * sizeof(float));  // padding: nobody reads this row
+            std::memset(out, 0, D * sizeof(float));  // padding: this row is not used
             continue;
         }
         const float* qkv = run.space.qkv.row(row) + head * D;
@@ -243,8 +243,8 @@ static void attend_head(const Run& run, std::int64_t layer, std::int64_t sequenc
     }
 }
 
-// Asks for the state of the heads of a single row that this thread will update if nobody else does:
-// the weights that are read in between have pushed it out of the caches.
+// Prefetches the state of the heads of a single row that this thread will probably update: the weights read since the
+// last step have evicted it from the caches.
 static void prefetch_state(const Run& run, std::int64_t layer) {
     const std::int64_t D = run.model.head_dim;
     const Share heads = run.share_of(run.model.heads, run.member.rank);
@@ -278,8 +278,8 @@ static void run_layer(const Run& run, std::int64_t index, const NormWeights* nor
     product(run, space.hidden, layer.contract, {space.stream, Epilogue::residual, residual});
 }
 
-// The last norm of one row: of vectors, into the caller's memory; of tokens, where the row is its
-// sequence's last input.
+// The last norm of one row. With vectors, the result goes to the caller's memory; with tokens, only the last input of
+// each sequence is needed.
 static void write_output(const Run& run, const Buffer& from, std::int64_t row) {
     const DecoderModel& model = run.model;
     const std::int64_t b = run.sequence(row), i = run.input(row);
@@ -309,7 +309,7 @@ static void predict(Run run) {
     const DecoderCall& call = run.call;
     const PackedMatrix& output = run.model.tokens.output;
     const Buffer parameters = run.space.parameters;
-    run.block.inputs = 1;  // a row a sequence from here on
+    run.block.inputs = 1;  // from here on, one row per sequence
     product(run, run.space.final_rows, output, {parameters});
     run.phase([&] {
         const Share rows = run.share_of(run.block.rows());
@@ -324,7 +324,7 @@ static void predict(Run run) {
 
 static void run_block(const Run& run) {
     const DecoderModel& model = run.model;
-    // Of the layer before, in models whose norms follow the residual sums.
+    // In models with norms after the residual sums: the last norm of the layer before.
     const NormWeights* after = nullptr;
     embed_inputs(run);
     for (std::int64_t i = 0; i < model.num_layers; ++i) {
@@ -365,14 +365,14 @@ static void work(void* context, Member& member) {
     }
 }
 
-// Bytes that `decode` works in.
+// The bytes of memory that `decode` needs.
 static std::int64_t workspace_bytes(const DecoderModel& model, const DecoderCall& call) {
     Arena size(nullptr);
     lay_out(size, model, call);
     return size.bytes();
 }
 
-// Runs the call in memory that is aligned to cache lines.
+// Runs the call with its workspace in `memory`, which is aligned to cache lines.
 static void decode(const DecoderModel& model, const DecoderCall& call, void* memory) {
     Arena arena(memory);
     const Workspace space = lay_out(arena, model, call);

@@ -1,4 +1,4 @@
-// One position of linear attention for one row and head: the state takes the key and is read.
+// One position of linear attention for one row and head: adds the key to the state and reads it.
 #pragma once
 
 #include "kernels/feature_map.hpp"
@@ -31,7 +31,7 @@ LINATTN_INLINE float update_normalizer(const HeadStep& head) {
     return result;
 }
 
-// N vectors of type V of columns, from column m on: s += phi(k) v^T and out = phi(q)^T s / divisor.
+// For N vectors of type V, from column m on: s += phi(k) v^T and out = phi(q)^T s / divisor.
 template <class V, int N>
 LINATTN_INLINE void update_columns(const HeadStep& head, std::int64_t m, float divisor) {
     constexpr int kWidth = sizeof(V) / sizeof(float);
@@ -52,7 +52,7 @@ LINATTN_INLINE void update_columns(const HeadStep& head, std::int64_t m, float d
     for (int n = 0; n < N; ++n) store_as(head.out + m + n * kWidth, total[n] / divisor);
 }
 
-// The columns from m on in vectors of `Bytes`, and the rest in shorter ones.
+// The columns from m on, in vectors of `Bytes` bytes and the rest in shorter ones.
 template <int Bytes>
 LINATTN_INLINE void update_from(const HeadStep& head, std::int64_t m, float divisor) {
     using V = typename VectorOf<float, Bytes>::type;
@@ -71,7 +71,7 @@ static void step_head(const HeadStep& head, float eps) {
     update_from<kVectorBytes>(head, 0, update_normalizer(head) + eps);
 }
 
-// phi of `dim` numbers into memory for whole vectors; reads whole vectors too.
+// phi of `dim` numbers. Reads and writes whole vectors, so both memories must have room for them.
 LINATTN_INLINE void map_vector(FeatureMap map, const float* from, std::int64_t dim, float* to) {
     for (std::int64_t d = 0; d < dim; d += W<float>) {
         store(to + d, apply_map<float>(static_cast<int>(map), load(from + d)));

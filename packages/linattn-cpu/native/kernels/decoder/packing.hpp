@@ -1,4 +1,4 @@
-// Weights in the order in which the products read them; see `PackedMatrix`.
+// Packs weights in the order in which the products read them; see `PackedMatrix`.
 #pragma once
 
 #include "decoder.hpp"
@@ -8,22 +8,22 @@
 LINATTN_BEGIN
 namespace decoding {
 
-// Outputs of a panel: two registers of sums for each row of inputs.
+// The outputs of a panel: two registers of sums for each row of inputs.
 inline constexpr int kPanel = 2 * W<float>;
 
 constexpr std::int64_t panels_of(std::int64_t outputs) { return (outputs + kPanel - 1) / kPanel; }
 
-// Inputs that share 32 bits.
+// The number of inputs that share a word of 32 bits.
 constexpr int group_of(WeightFormat format) {
     return format == WeightFormat::float32 ? 1 : format == WeightFormat::bfloat16 ? 2 : 4;
 }
 
-// Machines that multiply integers of 16 bits in pairs, and not those of 8.
+// Machines that multiply pairs of 16-bit integers, but not groups of 8-bit integers.
 #if defined(__SSE2__) && !defined(__AVX512VNNI__)
 #define LINATTN_PAIRS
 #endif
 
-// Where input i of a group of integers stands in its word: bytes 0 and 2, or 1 and 3, become a pair.
+// The byte of input i of a group in its word. With pairs, inputs 0 and 1 are in bytes 0 and 2, and 2 and 3 in 1 and 3.
 constexpr int place_of(int i) {
 #ifdef LINATTN_PAIRS
     return i % 2 * 2 + i / 2;
@@ -32,7 +32,7 @@ constexpr int place_of(int i) {
 #endif
 }
 
-// Words of 32 bits in a panel.
+// The number of 32-bit words in a panel.
 constexpr std::int64_t panel_words(WeightFormat format, std::int64_t inputs) {
     return (inputs + group_of(format) - 1) / group_of(format) * kPanel;
 }
@@ -42,12 +42,12 @@ static std::int64_t packed_bytes(WeightFormat format, std::int64_t inputs, std::
     return panels_of(outputs) * panel_words(format, inputs) * 4;
 }
 
-// A panel's weights for a few inputs, as float32 in the cache: whichever way the source lies, it is
-// read by lines, and the panel is written from the first word to the last.
+// A panel's weights for a few inputs, float32, in the cache: so that the source is read in whole cache lines, whatever
+// its strides, and the panel is written in order.
 inline constexpr int kBlockInputs = 16;
 using Block = float[kBlockInputs][kPanel];
 
-// 0 past the last input or output.
+// Reads a block; places past the last input or output become 0.
 static void read_block(const MatrixSource& from, const PackedMatrix& matrix, std::int64_t output, std::int64_t input,
                        Block& block) {
     const std::int64_t outputs = matrix.outputs - output, inputs = matrix.inputs - input;
@@ -59,7 +59,7 @@ static void read_block(const MatrixSource& from, const PackedMatrix& matrix, std
     }
 }
 
-// What makes the largest weight of each output 127 or -127, and that weight over 127.
+// For each output: the factor that makes its largest weight 127 or -127, and the weight of the integer 1.
 struct Scales {
     Vec<float> inverse[2], scale[2];
 };
@@ -85,12 +85,12 @@ static Scales scales_of(const MatrixSource& from, const PackedMatrix& matrix, st
     return scales;
 }
 
-// A weight's bits in their place of a word, for input i of the word.
+// The bits of a weight, shifted to the place of input i in its word.
 template <WeightFormat F>
 LINATTN_INLINE UInt32s word_part(Vec<float> x, int i, Vec<float> inverse, Int32s& sum) {
     if constexpr (F == WeightFormat::float32) return bits<UInt32s>(x);
     if constexpr (F == WeightFormat::bfloat16) return narrow_bf16(x) << (16 * i);
-    // 1.5 * 2^23 rounds to an integer, whose bits are the low bits of the sum.
+    // Adding 1.5 * 2^23 rounds to an integer, which is then in the low bits of the sum.
     const Vec<float> round = broadcast(0x1.8p23f);
     const Int32s level = bits<Int32s>(x * inverse + round) - bits<Int32s>(round);
     sum += level;
@@ -135,7 +135,7 @@ static void pack_panel(const MatrixSource& from, WeightFormat format, const Pack
     }
 }
 
-// Fills the panels, scales and sums of `matrix`, whose memory is there.
+// Fills the panels, scales and sums of `matrix`, whose memory is allocated.
 static void pack_matrix(const MatrixSource& source, WeightFormat format, const PackedMatrix& matrix, int threads) {
     share(panels_of(matrix.outputs), threads, 0,
           [&](std::int64_t panel, char*) { pack_panel(source, format, matrix, panel); });

@@ -1,4 +1,4 @@
-// Rows of activations times one panel of packed weights, for each way of keeping both.
+// Rows of activations times one panel of packed weights, for each pair of formats.
 #pragma once
 
 #include "kernels/decoder/packing.hpp"
@@ -13,16 +13,16 @@
 LINATTN_BEGIN
 namespace decoding {
 
-// The formats of activations in a product: float32; bfloat16; or integers of 16 bits, with a scale
-// for each row, as they are or in two planes of 8 bits.
+// The formats of activations in a product: float32; bfloat16; or 16-bit integers with a scale for each row, stored
+// either as they are (shorts) or as two planes of 8 bits (bytes).
 enum class ActivationFormat { floats, bf16, shorts, bytes };
 
-// Rows of activations, ready for a product. A row is `width` numbers, whole panels, and finite past
-// its end, where the weights are 0. Bytes: first the row's high ones, offset by 128, then the low.
+// Rows of activations, converted for a product. A row has `width` numbers, whole panels; past its end the numbers must
+// be finite, because the weights there are 0. With `bytes`, a row is its high bytes, offset by 128, then its low bytes.
 struct Operand {
     const void* rows;
     std::int64_t width;
-    const float* scales;  // of integers: the scale of each row
+    const float* scales;  // for integers: the scale of each row
 };
 
 // R rows of sums for the two registers of a panel.
@@ -31,13 +31,14 @@ struct Sums {
     Vec<float> of[R][2];
 };
 
-// Few rows leave too few sums to hide the latency of a multiplication: several are kept and added at the end.
+// Sums per output and row: with few rows there are too few sums to hide the latency of a multiply-add, so several
+// are kept and added at the end.
 template <int R>
 inline constexpr int kWays = R == 1   ? 4
                              : R <= 3 ? 2
                                       : 1;
 
-// Asks for the lines of a word of each output of a panel.
+// Prefetches the cache lines of one word of each output of a panel.
 LINATTN_INLINE void prefetch_word(const char* word) {
     for (int line = 0; line < kPanel * 4; line += 64) __builtin_prefetch(word + line);
 }
@@ -58,10 +59,10 @@ LINATTN_INLINE Vec<float> weight_of(UInt32s word, int i) {
 // Weights of any format, unpacked in registers, and activations in float32.
 template <WeightFormat F>
 struct FromFloats {
-    // Rows multiplied at once: their sums fill the registers, with room for the weights. Unpacking
-    // weights pays for more rows.
+    // The number of rows multiplied at once: their sums fill the registers, with room for the weights. Packed weights
+    // have to be unpacked, so more rows at once pay off.
     static constexpr int kRows = kRegisters == 32 ? 8 : F == WeightFormat::float32 ? 4 : 6;
-    // A single row is bound by reading the weights: they are asked for as many bytes before.
+    // A single row is limited by reading the weights: they are prefetched so many bytes ahead.
     static constexpr int kAhead = 4096;
 
     template <int R>
@@ -127,8 +128,8 @@ LINATTN_INLINE Int32s multiply_pairs(Int16s a, Int16s b) {
 #endif
 }
 
-// Weights of 8 bits and activations of 16: two products a lane and instruction, summed exactly in
-// integers as long as 32 bits hold the sum.
+// 8-bit weights and 16-bit activations: two products per lane and instruction, summed exactly in integers for as many
+// words as fit into 32 bits.
 struct FromShorts {
     static constexpr int kRows = kRegisters == 32 ? 8 : 4;
     static constexpr std::int64_t kExactWords = 512 / 4;
@@ -185,7 +186,7 @@ struct FromShorts {
 
 LINATTN_INLINE __m512i broadcast_word(const void* from) { return _mm512_set1_epi32(load_as<std::int32_t>(from)); }
 
-// Both in bfloat16: two products a lane and instruction, summed in float32.
+// Weights and activations in bfloat16: two products per lane and instruction, summed in float32.
 struct FromBf16 {
     static constexpr int kRows = 8;
 
@@ -209,8 +210,8 @@ struct FromBf16 {
     }
 };
 
-// Weights of 8 bits and activations of 16: four products a lane and instruction for each of the two
-// planes, summed exactly in integers.
+// 8-bit weights and 16-bit activations: four products per lane and instruction for each of the two planes, summed
+// exactly in integers.
 struct FromBytes {
     static constexpr int kRows = 6;
 
@@ -257,7 +258,7 @@ struct FromBytes {
         Sums<R> sums;
 #pragma GCC unroll 2
         for (int half = 0; half < 2; ++half) {
-            // The high bytes are 128 too large.
+            // The high bytes are stored with an offset of 128.
             const Int32s offset = load(matrix.sums + panel * kPanel + half * W<float>) * 128;
 #pragma GCC unroll 8
             for (int r = 0; r < R; ++r) {

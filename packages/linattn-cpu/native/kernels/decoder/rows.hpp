@@ -1,5 +1,5 @@
-// What is done to whole rows of activations: activations of the feed-forward network, LayerNorm,
-// and the forms in which rows enter a product.
+// Operations on whole rows of activations: the activation functions, LayerNorm, and conversion to the formats of
+// products.
 #pragma once
 
 #include "kernels/decoder/products.hpp"
@@ -8,7 +8,7 @@
 LINATTN_BEGIN
 namespace decoding {
 
-// x Phi(x), Phi the normal distribution function, to 5e-7 of the smaller tail.
+// x Phi(x), with Phi the normal distribution function; the error is at most 5e-7 of the smaller tail.
 LINATTN_INLINE Vec<float> gelu(Vec<float> x) {
     const Vec<float> size = x < 0.0f ? -x : x;
     // Phi(-size) = exp(-size^2 / 2) p(1 / (1 + 0.31 size)), p fitted by minimax.
@@ -35,7 +35,7 @@ LINATTN_INLINE Int32s lane_numbers() {
     return lanes;
 }
 
-// LayerNorm of `count` numbers; what lies past them in `to`, up to whole panels, becomes 0.
+// LayerNorm of `count` numbers; the padding of `to`, up to whole panels, becomes 0.
 static void normalize(const float* from, std::int64_t count, const NormWeights& norm, float* to) {
     Vec<float> total{}, squares{};
     // Past the end `from` holds 0.
@@ -54,11 +54,11 @@ static void normalize(const float* from, std::int64_t count, const NormWeights& 
     }
 }
 
-// The format in which `rows` rows of activations enter a product with such weights.
+// The format of activations in a product of `rows` rows with weights of a format.
 //
-// bfloat16: a few rows are bound by reading the weights and enter in float32; from kBf16Rows rows on,
-// a machine with AVX512-BF16 rounds them to bfloat16 too. int8: every x86-64 takes activations as 16
-// bits, to 2^-16 of the row's largest.
+// bfloat16 weights: a few rows are limited by reading the weights and stay in float32; from kBf16Rows rows on, a
+// machine with AVX512-BF16 rounds activations to bfloat16. int8 weights: every x86-64 rounds activations to 16-bit
+// integers, by at most 2^-16 of the row's largest.
 inline constexpr std::int64_t kBf16Rows = 16;
 LINATTN_INLINE ActivationFormat activation_format(WeightFormat format, std::int64_t rows) {
 #if defined(LINATTN_SHORT_PRODUCTS)
@@ -71,11 +71,11 @@ LINATTN_INLINE ActivationFormat activation_format(WeightFormat format, std::int6
     return ActivationFormat::floats;
 }
 
-// Bytes of an operand's number, at most.
+// The most bytes of a number in an operand.
 inline constexpr std::int64_t kOperandBytes = 2;
 
-// What makes the largest number of a row 32767 or -32767, and the value of level 1. It is NaN for a
-// row that holds NaN or infinity.
+// `inverse`: the factor that makes the largest number of a row 32767 or -32767; `scale`: the value of the integer 1,
+// NaN for a row with NaN or infinity.
 struct RowScale {
     float inverse, scale;
 };
@@ -91,7 +91,7 @@ static RowScale scale_of_row(const float* from, std::int64_t width) {
     return {top > 0 ? 32767.0f / top : 0.0f, top / 32767.0f + sum<float>(poison)};
 }
 
-// 1.5 * 2^23 rounds to an integer, whose bits are the low bits of the sum.
+// Adding 1.5 * 2^23 rounds to an integer, which is then in the low bits of the sum.
 LINATTN_INLINE UInt32s level_bits(const float* from, float inverse) {
     return bits<UInt32s>(load(from) * inverse + 0x1.8p23f);
 }
@@ -132,7 +132,7 @@ static float to_bytes(const float* from, std::int64_t width, void* to) {
 
 #endif  // LINATTN_SHORT_PRODUCTS
 
-// A row as it enters a product, into `to`; returns its scale.
+// Converts a row to the format of a product; returns its scale (1 for bfloat16).
 static float convert_row(ActivationFormat format, const float* from, std::int64_t width, void* to) {
 #if defined(LINATTN_SHORT_PRODUCTS)
     if (format == ActivationFormat::bytes) return to_bytes(from, width, to);

@@ -1,5 +1,5 @@
-// Tokens from a head's parameters and random numbers that the caller drew; the formulas are those
-// of the heads in Python, so that the same numbers give the same tokens.
+// Tokens from a head's parameters and the caller's random numbers. The formulas are those of linattn_models.heads, so
+// that the same numbers give the same tokens.
 #pragma once
 
 #include "decoder.hpp"
@@ -8,7 +8,7 @@
 LINATTN_BEGIN
 namespace decoding {
 
-// Whether a score replaces the best so far. The first NaN stays, as for torch.argmax.
+// Whether a score replaces the best so far. The first NaN wins, as in torch.argmax.
 LINATTN_INLINE bool is_better(float score, float best) { return score > best || (score != score && best == best); }
 
 // argmax(logits / temperature - log(waits)), the Gumbel-max trick; argmax(logits) without waits.
@@ -18,7 +18,7 @@ static std::int64_t choose(const float* logits, std::int64_t count, const float*
     for (std::int64_t i = 0; i < count; ++i) {
         float score = logits[i];
         if (waits != nullptr) {
-            // log(0) would win against every logit.
+            // -log(0) would be infinite.
             const float wait = waits[i] > __FLT_MIN__ ? waits[i] : __FLT_MIN__;
             score = score / temperature - __builtin_logf(wait);
         }
@@ -27,7 +27,7 @@ static std::int64_t choose(const float* logits, std::int64_t count, const float*
     return chosen;
 }
 
-// A draw from the standard logistic distribution, by its inverse distribution function.
+// A standard logistic random number, by the inverse of the distribution function.
 LINATTN_INLINE float logistic(float uniform) {
     const float lowest = __FLT_EPSILON__ / 2, highest = 1.0f - lowest;
     const float u = uniform < lowest ? lowest : uniform > highest ? highest : uniform;
@@ -47,8 +47,8 @@ LINATTN_INLINE float unit_at(std::int64_t level, std::int64_t levels) {
     return static_cast<float>(level) * static_cast<float>(2.0 / static_cast<double>(levels - 1)) - 1.0f;
 }
 
-// Parameters stand in groups of K: logits, means, log-scales of each channel, then the coefficients
-// of green on red, blue on red and blue on green.
+// The parameters are groups of K numbers: logits, means of each channel, log-scales of each channel, then the
+// coefficients of green on red, blue on red and blue on green.
 static void draw_logistics(const TokenWeights& tokens, const float* parameters, const float* waits,
                            const float* uniform, float temperature, std::int64_t* drawn) {
     const std::int64_t K = tokens.choices, C = tokens.channels;

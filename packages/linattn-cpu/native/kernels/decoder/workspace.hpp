@@ -1,4 +1,4 @@
-// The activations of a block of rows, and what each part has for itself.
+// The workspace of a call: the activations of a block of rows, and the own memory of each part.
 #pragma once
 
 #include "kernels/decoder/rows.hpp"
@@ -7,11 +7,11 @@
 LINATTN_BEGIN
 namespace decoding {
 
-// Rows that go through the layers together: enough to be bound by arithmetic, few enough that what
-// lies between two layers stays in the cache.
+// The most rows that go through the layers together: enough to be limited by arithmetic, few enough that the
+// activations stay in the cache.
 inline constexpr std::int64_t kBlockRows = 128;
 
-// What a call is cut into: all inputs of some sequences, and of these some at a time.
+// How a call is cut into blocks: some sequences at a time, and of their inputs some at a time.
 struct Blocks {
     std::int64_t sequences, inputs;  // of a block, at most
 
@@ -45,11 +45,11 @@ struct Buffer {
 // The memory of a call.
 struct Workspace {
     Buffer stream;  // the residual stream
-    Buffer normed;  // what enters a layer's products
+    Buffer normed;  // the input of a layer's products
     Buffer qkv, heads, hidden;
     Buffer final_rows;  // of each sequence after its last input, normalized
     Buffer parameters;  // of the head
-    char* operand;      // rows as they enter a product, and their scales
+    char* operand;      // rows converted for a product, and their scales
     float* scales;
     Buffer mapped;  // phi(q) and phi(k) of one head, a row for each part
 };

@@ -1,4 +1,4 @@
-"""The attentions that a transformer is built with, their configurations, and a layer alone."""
+"""The kinds of attention, their configurations, and linear attention as a layer of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the attentions of a transformer share: three ways to run."""
+"""What all kinds of attention share: `forward`, `prefill` and `step`."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from linattn_models.state import Cursor, LayerState
 class Mixer(Projections):
     """Multi-head attention from (B, N, E) to (B, N, E); a subclass says how heads attend.
 
-    A subclass implements `attend`, and to step also `initial_state`, `attend_and_keep` and
-    `attend_next`. They take the projections of x: query (B, H, N, D), key and value of H_kv heads.
+    A subclass implements `attend`. A subclass that can step also implements `initial_state`,
+    `attend_and_keep` and `attend_next`. These take the projections of x: query (B, H, N, D), key
+    and value (B, H_kv, N, D).
 
     Args:
-        attention: the configuration; its type is the subclass's own.
+        attention: the configuration; each subclass has its own type.
         num_heads, head_dim: H and D; E = H D.
         is_causal: whether position i sees only positions up to i.
         num_kv_heads: H_kv, a divisor of H; None for H.
         causal_block: a position sees its whole block of this size, and all positions before it.
 
     Attributes:
-        spread: standard deviation of queries and keys at the start, for normalized inputs.
-        projections: of x: queries, keys and values, or fewer where two of them are one.
+        spread: standard deviation of the initial queries and keys, for normalized inputs.
+        projections: 3 for queries, keys and values; 2 where queries and keys share a projection.
     """
 
     spread = 1.0
@@ -63,13 +64,13 @@ class Mixer(Projections):
         state: LayerState | None,
         cursor: Cursor,
     ) -> tuple[Tensor, LayerState]:
-        """As `forward`, from a state or None, and the state after each row's own length."""
+        """As `forward`, starting from a state or None; also the state after each row's length."""
         projected = self.project(x)
         heads, state = self.attend_and_keep(*projected, lengths, max_length, state, cursor)
         return self.join(heads), state
 
     def step(self, x: Tensor, state: LayerState, cursor: Cursor) -> tuple[Tensor, LayerState]:
-        """One position more: (B, E) -> (B, E), and the state that includes it."""
+        """One more position: (B, E) -> (B, E), and the next state."""
         heads, state = self.attend_next(*self.project_next(x), state, cursor)
         return self.out(heads.flatten(1)), state
 
@@ -90,10 +91,10 @@ class Mixer(Projections):
         raise ValueError(self._cannot_step)
 
     def describe(self) -> tuple[Affine, Affine]:
-        """The projections in and out, for a backend that compiles whole steps.
+        """The two projections, `qkv` and `out`, for a backend that compiles whole steps.
 
         Raises:
-            CannotCompile: an attention, or a layer in it, without a compiled step.
+            CannotCompile: the attention, or a layer in it, has no compiled step.
         """
         raise CannotCompile(f"{type(self).__name__} has no compiled step.")
 

@@ -1,4 +1,4 @@
-"""The configurations of the attentions: one frozen dataclass each, with a short form."""
+"""The configurations of the kinds of attention: one frozen dataclass each, with a short form."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class _Kind:
 
     Attributes:
         kind: the name.
-        cannot_step: why there is no state to step from; empty where there is one.
+        cannot_step: the reason why this attention cannot step; empty where it can.
     """
 
     kind: ClassVar[str]
@@ -43,8 +43,8 @@ class Linear(_Kind):
         eps: added to the denominator.
         feature_map_options: the map's own options, a mapping or pairs, such as
             {"num_features": 64}; stored as sorted pairs.
-        decay: how a head forgets: None for not at all; "fixed" by a factor of its own, as in
-            RetNet; "learned", which starts there. Causal attention only.
+        decay: None for no decay; "fixed": each head has its own constant factor, as in RetNet;
+            "learned": the same factors at first, then trained. Causal attention only.
     """
 
     kind = "linear"
@@ -77,8 +77,8 @@ class Lsh(_Kind):
     """LSH attention, Reformer's; see `lsh_attention`. Short form "lsh-4" with 4 rounds.
 
     Attributes:
-        rounds: of hashing.
-        buckets: in each round, 1 or an even number.
+        rounds: rounds of hashing.
+        buckets: buckets in each round, 1 or an even number.
         chunk: positions in a chunk.
     """
 
@@ -108,7 +108,7 @@ _KINDS: dict[str, type[Attention]] = {cls.kind: cls for cls in (Linear, Softmax,
 
 
 def attention_config(value: object) -> Attention:
-    """The configuration itself, or the one that a short form or the mapping of `to_dict` names.
+    """The configuration for a short form or for the mapping of `to_dict`, or `value` itself.
 
     Args:
         value: a configuration; "linear", "softmax", "lsh", or "lsh-X" with X rounds of hashing; or

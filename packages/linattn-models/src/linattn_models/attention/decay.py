@@ -12,11 +12,12 @@ DECAYS = ("fixed", "learned")
 
 
 class Decay(nn.Module):
-    """The log_decay of linear attention, one number a head, the same at every position.
+    """The log_decay of linear attention: one number per head, the same at every position.
 
         exp(log_decay[h]) = 1 - 2^(-5 - h)
 
-    as in RetNet (arXiv 2307.08621); "learned" begins there, and its factors stay between 0 and 1.
+    as in RetNet (arXiv 2307.08621). "learned" starts with these factors and keeps them between 0
+    and 1.
 
     Args:
         kind: "fixed" or "learned".
@@ -26,7 +27,7 @@ class Decay(nn.Module):
         ValueError: another kind.
     """
 
-    logits: Tensor  # (H_kv,), of the factors
+    logits: Tensor  # (H_kv,): factor = sigmoid(logit)
 
     def __init__(self, kind: str, heads: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A layer of linear attention in the place of torch.nn.MultiheadAttention."""
+"""A layer of linear attention that replaces torch.nn.MultiheadAttention."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ class LinearAttention(LinearHeads):
 
         out_i = phi(q_i)^T S_i / (phi(q_i)^T z_i + eps)        (equations 4 to 12 of the paper)
 
-    Unlike `torch.nn.MultiheadAttention` it returns the output alone, since no weights are formed;
-    masks hide keys and are True where a key takes part (as for `scaled_dot_product_attention`).
+    Unlike `torch.nn.MultiheadAttention` it returns the output alone, since linear attention has no
+    attention weights, and masks are True where a key takes part (as for
+    `scaled_dot_product_attention`).
 
     Args:
         embed_dim: E.
@@ -33,14 +34,13 @@ class LinearAttention(LinearHeads):
             layer owns it: its random or learned features are saved and trained with the layer.
         bias: whether the two projections have biases.
         eps: added to the denominator.
-        decay: None; "fixed", each head forgets by a factor of its own, as in RetNet; or
-            "learned". A layer with a decay is causal only.
-        feature_map_options: of a feature map by name, such as {"num_features": 64}.
+        decay: None, "fixed" or "learned", as for `Linear`. A layer with a decay is causal only.
+        feature_map_options: options of a feature map given by name, such as {"num_features": 64}.
 
     Attributes:
-        qkv: torch.nn.Linear, queries, keys and values one after the other: (H + 2 H_kv) D outputs.
-        out: torch.nn.Linear, H D inputs.
-        backend: what runs the operator, "auto" by default.
+        qkv: torch.nn.Linear to queries, keys and values, concatenated: (H + 2 H_kv) D outputs.
+        out: torch.nn.Linear with H D inputs.
+        backend: the backend of the operator, "auto" by default.
 
     Raises:
         ValueError: sizes that do not fit, an unknown feature map or decay, a negative eps.
@@ -90,8 +90,9 @@ class LinearAttention(LinearHeads):
             is_causal: query i sees keys 0 to i; N must equal L.
             attn_mask: bool, (B, L) or broadcastable to (B, 1, 1, L); True takes part. A key that
                 takes no part does not exist.
-            key_lengths: (B,) int; the same for keys at or past the length.
-            state: what came before; not causal: sums to add to, such as those of a memory.
+            key_lengths: (B,) int; keys at or past the length do not exist either.
+            state: causal: the state before the first key; not causal: sums to which the keys are
+                added, such as those of `sums`.
             return_state: also return the state after the last key (not causal: the sums).
 
         Returns:
@@ -116,20 +117,20 @@ class LinearAttention(LinearHeads):
     def sums(
         self, memory: Tensor, key_lengths: Tensor | None = None, attn_mask: Tensor | None = None
     ) -> LinearAttentionState:
-        """The sums over a memory (B, L, E), which `read` needs in its place: taken once."""
+        """The sums over a memory (B, L, E), from which `read` attends to it any number of times."""
         masks = {"key_lengths": key_lengths, "attn_mask": attn_mask}
         _, sums = self(memory[:, :0], memory, return_state=True, **masks)
         return cast(LinearAttentionState, sums)
 
     def read(self, query: Tensor, sums: LinearAttentionState) -> Tensor:
-        """Cross-attention to a memory by its sums alone: (B, N, E) -> (B, N, E).
+        """Cross-attention to a memory through its sums: (B, N, E) -> (B, N, E).
 
-        Cost: the same whatever the memory's length.
+        Cost: O(N), which does not depend on the length of the memory.
         """
         return cast(Tensor, self(query, query[:, :0], state=sums))
 
     def initial_state(self, batch: int) -> LinearAttentionState:
-        """The state before the first position, on the device and for the dtype of the weights."""
+        """The state before the first position, for the device and dtype of the weights."""
         at_least("batch", batch, 1)
         return self.zero_state(batch, self.out.weight.device, self.out.weight.dtype)
 
@@ -139,7 +140,7 @@ class LinearAttention(LinearHeads):
         Args:
             x: (B, E).
             state: from `initial_state`, a causal `forward` or `step`; updated in place under
-                `torch.no_grad`, left as it was with gradients on.
+                `torch.no_grad`, not changed with gradients on.
 
         Returns:
             (B, E) and the next state.
@@ -155,7 +156,7 @@ class LinearAttention(LinearHeads):
         return self.out(heads.flatten(1)), state
 
     def extra_repr(self) -> str:
-        """The sizes, for `repr`."""
+        """The sizes that `repr` shows."""
         groups = f", num_kv_heads={self.num_kv_heads}"
         return f"{self.embed_dim}, {self.num_heads}{groups}, head_dim={self.head_dim}"
 

@@ -1,4 +1,4 @@
-"""Linear attention, the paper's: a state of fixed size, a step of fixed cost."""
+"""The paper's linear attention: a state of fixed size, a step of constant cost."""
 
 from __future__ import annotations
 
@@ -29,11 +29,12 @@ class LinearHeads(Projections):
 
     Attributes:
         feature_map: a submodule, so that random or learned features are saved with the model.
-        decay: what a head forgets by, or None.
+        decay: the decay of each head, or None.
         eps: added to the denominator.
-        spread: standard deviation of queries and keys at the start, for normalized inputs.
-        backend: what runs the operator, "auto" or one of `linattn_core.backends()`. It may be set
-            at any time and is not saved with the model. A model that names one steps eagerly.
+        spread: standard deviation of the initial queries and keys, for normalized inputs.
+        backend: the backend of the operator, "auto" or one of `linattn_core.backends()`. It may be
+            set at any time and is not saved with the model. A model with another backend than
+            "auto" is not compiled for decoding.
     """
 
     feature_map: FeatureMap
@@ -49,20 +50,20 @@ class LinearHeads(Projections):
         self.decay = None if decay is None else Decay(decay, self.num_kv_heads)
         self.eps = eps
         self.backend = "auto"
-        # Inputs on both sides of the bend at 0.
+        # elu + 1 and relu bend at 0, so their inputs have to lie well on both sides of it.
         self.spread = 1.0 if self.feature_map.pointwise is None else 2.0
 
     def zero_state(
         self, batch: int, device: torch.device, dtype: torch.dtype
     ) -> LinearAttentionState:
-        """S = 0 and z = 0, for any length."""
+        """S = 0 and z = 0, a state for sequences of any length."""
         features = self.feature_map.feature_dim(self.head_dim)
         return LinearAttentionState.zeros(
             batch, self.num_kv_heads, features, self.head_dim, dtype=dtype, device=device
         )
 
     def settings(self) -> dict[str, Any]:
-        """The settings that every call of the operator and of its step has."""
+        """The arguments that are the same in every call of the operator and of its step."""
         return {
             "feature_map": self.feature_map,
             "log_decay": None if self.decay is None else self.decay(),
@@ -82,8 +83,8 @@ class LinearHeads(Projections):
 class LinearMixer(LinearHeads, Mixer):
     """Heads attend by phi(q)^T S / (phi(q)^T z + eps) (equations 4 to 12, 16 to 20 of the paper).
 
-    With `causal_block`, each block of positions is one call that is not causal, and goes on from
-    the sums over all blocks before it.
+    With `causal_block`, each block of positions is one non-causal call, whose initial state is the
+    sums over all blocks before it.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class LinearMixer(LinearHeads, Mixer):
     def initial_state(
         self, batch: int, max_length: int | None, device: torch.device, dtype: torch.dtype
     ) -> LayerState:
-        """S = 0 and z = 0, for any length."""
+        """S = 0 and z = 0, a state for sequences of any length."""
         return self.zero_state(batch, device, dtype)
 
     def attend(
@@ -107,7 +108,7 @@ class LinearMixer(LinearHeads, Mixer):
         lengths: Tensor | None,
         mask: Tensor | None = None,
     ) -> Tensor:
-        """(B, H, N, D) and two of (B, H_kv, N, D) -> (B, H, N, D) in O(N)."""
+        """Query (B, H, N, D), key and value (B, H_kv, N, D) -> (B, H, N, D) in O(N) time."""
         if self.causal_block > 1:
             return self._attend_blocks(query, key, value, lengths, None, mask)[0]
         out: Tensor = linear_attention(
@@ -131,7 +132,7 @@ class LinearMixer(LinearHeads, Mixer):
         state: LayerState | None,
         cursor: Cursor,
     ) -> tuple[Tensor, LayerState]:
-        """As `attend`, from a state or None, and the sums over each row's own keys too."""
+        """As `attend`, starting from a state or None; also the state after each row's keys."""
         sums = cast(LinearAttentionState | None, state)
         if self.causal_block > 1:
             return self._attend_blocks(query, key, value, lengths, sums)
@@ -140,11 +141,11 @@ class LinearMixer(LinearHeads, Mixer):
     def attend_next(
         self, query: Tensor, key: Tensor, value: Tensor, state: LayerState, cursor: Cursor
     ) -> tuple[Tensor, LayerState]:
-        """Adds one key to the sums and reads them: the same cost at every position."""
+        """Adds one key to the sums and reads them, at the same cost for every position."""
         return self.step_heads(query, key, value, cast(LinearAttentionState, state))
 
     def describe(self) -> tuple[Affine, Affine]:
-        """The projections in and out, for a backend that compiles whole steps."""
+        """The two projections, `qkv` and `out`, for a backend that compiles whole steps."""
         description.require(self, LinearMixer)
         if self.backend != "auto":
             advice = "pass the backend to compile_decoder instead"

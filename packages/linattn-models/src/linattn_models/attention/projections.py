@@ -1,4 +1,4 @@
-"""The linear layers around heads that attend: queries, keys and values in, their outputs joined."""
+"""The two linear layers around the heads: to queries, keys and values, and from their outputs."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ class Projections(nn.Module):
 
     Args:
         embed_dim: E.
-        heads: of each projection: queries H, keys H_kv, values H_kv; fewer where two are one.
+        heads: heads of each projection: (H, H_kv, H_kv) for queries, keys and values, or (H, H)
+            where queries and keys share a projection.
         head_dim: D.
-        bias: of both layers.
+        bias: whether both layers have biases.
 
     Attributes:
-        qkv: (B, N, E) to all heads, one projection after the other.
-        out: (B, N, H D) to (B, N, E).
+        qkv: (B, N, E) -> the projections, concatenated.
+        out: (B, N, H D) -> (B, N, E).
     """
 
     def __init__(
@@ -51,8 +52,7 @@ class Projections(nn.Module):
     def project(self, x: Tensor) -> tuple[Tensor, ...]:
         """The projections of x (B, N, E), (B, H or H_kv, N, D) each, as views.
 
-        Taken apart before heads and positions change places, so that one copy puts the gradients
-        together again.
+        The split comes before the transpose, so that backward joins the gradients by one copy.
         """
         by_head = self._by_head(self.qkv(x))  # (B, N, H + 2 H_kv, D)
         return tuple(part.transpose(1, 2) for part in by_head.split(self.heads, dim=2))
@@ -62,7 +62,7 @@ class Projections(nn.Module):
         return tuple(self._by_head(self.qkv(x)).split(self.heads, dim=1))
 
     def project_one(self, x: Tensor, index: int) -> Tensor:
-        """One projection of x (B, N, E) alone, the queries at index 0: (B, heads, N, D)."""
+        """Only the projection `index` of x (B, N, E), 0 for queries: (B, heads, N, D)."""
         start = sum(self.heads[:index]) * self.head_dim
         rows = slice(start, start + self.heads[index] * self.head_dim)
         bias = None if self.qkv.bias is None else self.qkv.bias[rows]
@@ -80,7 +80,7 @@ class Projections(nn.Module):
 
 
 def checked_kv_heads(num_heads: int, num_kv_heads: int | None) -> int:
-    """H_kv, by default H.
+    """H_kv; H where `num_kv_heads` is None.
 
     Raises:
         ValueError: a number that does not divide H.

@@ -1,4 +1,4 @@
-"""Softmax attention: O(N^2) for a whole sequence, stateful through a key/value cache."""
+"""Softmax attention: O(N^2) for a whole sequence; steps with a key/value cache."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from linattn_models.state import Cursor, KeyValueCache, LayerState
 class SoftmaxMixer(Mixer):
     """Heads attend by softmax(q^T K / sqrt(D)) V (equation 2 of the paper).
 
-    Stepping is the paper's "stateful-softmax": keys and values of all positions are written into
-    memory that is allocated once, and a step reads those up to its own position.
+    A step is the paper's "stateful-softmax": keys and values of all positions are written into a
+    cache that is allocated once, and a step reads those up to its own position.
     """
 
     def initial_state(
@@ -39,10 +39,10 @@ class SoftmaxMixer(Mixer):
         lengths: Tensor | None,
         mask: Tensor | None = None,
     ) -> Tensor:
-        """(B, H, N, D) and two of (B, H_kv, N, D) -> (B, H, N, D) in O(N^2).
+        """Query (B, H, N, D), key and value (B, H_kv, N, D) -> (B, H, N, D) in O(N^2) time.
 
-        Causal: a row's padding comes after all its real queries, so the causal mask hides it and
-        the lengths are not needed; outputs at padded positions mean nothing.
+        In causal attention a row's padding comes after all its real queries: the causal mask hides
+        it, and the lengths are not needed. Outputs at padded positions mean nothing.
         """
         if mask is not None:
             return self._attend_masked(query, key, value, lengths, mask)
@@ -53,7 +53,7 @@ class SoftmaxMixer(Mixer):
         slots = torch.arange(length, device=key.device)
         if lengths is None:
             lengths = slots.new_full((1,), length)
-        # A row without any key would be 0 / 0: it attends to key 0, and its output becomes 0.
+        # A row of length 0 would be 0 / 0, so it attends to key 0, and its output is set to 0.
         visible = (slots < lengths.clamp(min=1).unsqueeze(1)).unsqueeze(1)  # (B, 1, N)
         if blocks:
             visible = visible & (slots < self._sight(slots).unsqueeze(1))  # (B, N, N)
@@ -70,9 +70,9 @@ class SoftmaxMixer(Mixer):
         state: LayerState | None,
         cursor: Cursor,
     ) -> tuple[Tensor, LayerState]:
-        """As `attend`, from a cache or None, and a cache with these keys and values too.
+        """As `attend`, starting from a cache or None; also the cache with the new keys and values.
 
-        Positions past a row's length hold what steps overwrite; the cursor masks them.
+        The cache past a row's length holds padding, which the cursor masks and steps overwrite.
         """
         if state is not None:
             return self._attend_cache(query, key, value, lengths, state, cursor)
@@ -87,9 +87,9 @@ class SoftmaxMixer(Mixer):
     def attend_next(
         self, query: Tensor, key: Tensor, value: Tensor, state: LayerState, cursor: Cursor
     ) -> tuple[Tensor, LayerState]:
-        """Writes one key and value and attends to all written: O(position) time.
+        """Writes one key and value and attends to all that are written: O(position) time.
 
-        With gradients on, the cache is copied first, because autograd needs each step's own.
+        With gradients on, the cache is copied first, because autograd needs the old one.
         """
         cache = _writable(state)
         _write(cache, key, value, cursor.position)
@@ -105,14 +105,14 @@ class SoftmaxMixer(Mixer):
     def _attend_masked(
         self, query: Tensor, key: Tensor, value: Tensor, lengths: Tensor | None, mask: Tensor
     ) -> Tensor:
-        """As `attend`, over the keys of a mask (B, N); a padded position sees itself at least."""
+        """As `attend`, with a mask (B, N) of the keys; every position sees at least itself."""
         slots = torch.arange(key.shape[2], device=key.device)
         if lengths is not None:
             mask = mask & (slots < lengths.unsqueeze(1))
         visible = mask.unsqueeze(1)  # (B, 1, N)
         if self.is_causal:
             visible = visible & (slots < self._sight(slots).unsqueeze(1))  # (B, N, N)
-        # A softmax over nothing would be NaN. Real positions see themselves in any case.
+        # A softmax over no key would be NaN. Real positions see themselves in any case.
         visible = visible | (slots == slots.unsqueeze(1))
         return self._softmax(query, key, value, attn_mask=visible.unsqueeze(1))
 
@@ -125,7 +125,7 @@ class SoftmaxMixer(Mixer):
         state: LayerState,
         cursor: Cursor,
     ) -> tuple[Tensor, LayerState]:
-        """Writes several keys and values behind a cache's own and attends to both."""
+        """Appends several keys and values to a cache and attends to old and new ones."""
         cache = _writable(state)
         batch, _, length, _ = key.shape
         new = torch.arange(length, device=key.device)
@@ -150,12 +150,12 @@ class SoftmaxMixer(Mixer):
         return F.scaled_dot_product_attention(query, key, value, enable_gqa=grouped, **how)  # type: ignore[arg-type]
 
     def _sight(self, positions: Tensor) -> Tensor:
-        """The number of positions that each sees: up to the end of its own block."""
+        """The number of positions that each position sees: those up to the end of its block."""
         return (positions // self.causal_block + 1) * self.causal_block
 
 
 def _writable(state: LayerState) -> KeyValueCache:
-    """The cache to write, a copy where autograd needs what it holds now."""
+    """The cache to write to: a copy with gradients on, because autograd needs the old one."""
     cache = cast(KeyValueCache, state)
     return cache.clone() if torch.is_grad_enabled() else cache
 
@@ -173,7 +173,7 @@ def _write(cache: KeyValueCache, key: Tensor, value: Tensor, position: int | Ten
 def _write_all(
     cache: KeyValueCache, key: Tensor, value: Tensor, positions: Tensor, real: Tensor
 ) -> None:
-    """Writes (B, H_kv, N, D) at positions (B, N), those that are real alone."""
+    """Writes (B, H_kv, N, D) at positions (B, N), where `real` (B, N) is True."""
     rows, columns = real.nonzero(as_tuple=True)
     places = rows, positions[rows, columns]
     for memory, new in ((cache.keys, key), (cache.values, value)):

@@ -1,4 +1,4 @@
-"""Which frames say which phone: the probability of a labeling, and its best alignment."""
+"""The probability of a sequence of phones, and its best alignment with the frames."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class AlignedPhone:
-    """A phone and the output frames that say it.
+    """A phone and the output frames that are aligned with it.
 
     Attributes:
         phone: its class.
-        first, last: its output frames, both included.
+        first, last: its first and its last output frame, both included.
         confidence: geometric mean of the probabilities of the phone at these frames, in 0..1.
     """
 
@@ -46,7 +46,7 @@ def ctc_align(log_probabilities: Tensor | Floats, phones: Sequence[int]) -> list
     """
     frames = as_frames(log_probabilities)
     states, may_skip = _states(phones, frames.shape[1])
-    moves = np.zeros((len(frames), len(states)), np.uint8)  # from how many states before
+    moves = np.zeros((len(frames), len(states)), np.uint8)  # the path came from this many back
     scores = _initial(len(states))
     for time, frame in enumerate(frames):
         before = _predecessors(scores, may_skip)
@@ -65,7 +65,11 @@ def ctc_align(log_probabilities: Tensor | Floats, phones: Sequence[int]) -> list
 
 
 def labeling_log_probability(frames: Floats, phones: Sequence[int]) -> float:
-    """log p(phones | frames): the sum over all paths of (T, C) that give the phones.
+    """log p(phones | frames), in nats: the sum over all paths of T frames that give the phones.
+
+    Args:
+        frames: (T, C) log-probabilities.
+        phones: S classes from 1 to C - 1.
 
     Cost: O(T S) time, O(S) memory.
     """
@@ -93,7 +97,7 @@ def as_frames(log_probabilities: Tensor | NDArray[Any]) -> Floats:
 
 
 def _states(phones: Sequence[int], classes: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """The phones with a blank around each, and where a path may leave out the blank before."""
+    """The phones with blanks around them, and for which a path may skip the blank before."""
     outside = [phone for phone in phones if not 1 <= phone < classes]
     if outside:
         wanted = f"classes in 1..{classes - 1}, since {BLANK} is the blank"
@@ -106,14 +110,14 @@ def _states(phones: Sequence[int], classes: int) -> tuple[NDArray[np.int64], NDA
 
 
 def _initial(states: int) -> Floats:
-    """A path stands before the first blank, from where it moves to the blank or the first phone."""
+    """Scores before the first frame: a path starts at the first blank, or moves to a phone."""
     scores = np.full(states, -np.inf)
     scores[0] = 0.0
     return scores
 
 
 def _predecessors(scores: Floats, may_skip: NDArray[np.bool_]) -> Floats:
-    """(3, states): the scores of staying, and of coming from one and from two states before."""
+    """(3, states): the scores of paths that stay, come from one state before, or from two."""
     before = np.full((3, len(scores)), -np.inf)
     before[0] = scores
     before[1, 1:] = scores[:-1]
@@ -122,6 +126,6 @@ def _predecessors(scores: Floats, may_skip: NDArray[np.bool_]) -> Floats:
 
 
 def _aligned(frames: Floats, phone: int, times: Sequence[int]) -> AlignedPhone:
-    """The phone at these frames, of which the last comes first."""
+    """The phone at these frames; `times` is in descending order."""
     confidence = float(np.exp(frames[times, phone].mean()))
     return AlignedPhone(int(phone), times[-1], times[0], min(confidence, 1.0))

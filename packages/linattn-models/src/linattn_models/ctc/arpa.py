@@ -1,4 +1,4 @@
-"""ARPA files: n-grams as lines of text, in the form that all tools for language models share."""
+"""ARPA files: n-grams as lines of text, the common format of tools for language models."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from linattn_models.files import replace_file
 
 START_WORD, END_WORD, UNKNOWN_WORD = "<s>", "</s>", "<unk>"
 ZERO = -99.0
-"""What stands for log10 of 0."""
+"""The number that ARPA files write for log10 of 0."""
 Words = tuple[str, ...]
 _COUNT = re.compile(r"ngram\s+(\d{1,9})\s*=\s*(\d{1,18})")
 
@@ -26,7 +26,7 @@ class Entry(NamedTuple):
 
 
 def write_arpa(path: Path, entries: Mapping[Words, Entry]) -> None:
-    """Writes the entries, sorted, with all digits of their numbers; whole or not at all."""
+    """Writes the entries, sorted and with all digits; on an error the old file stays."""
     orders = range(1, max(map(len, entries)) + 1)
     by_order = {n: sorted(words for words in entries if len(words) == n) for n in orders}
     lines = ["\\data\\", *(f"ngram {n}={len(by_order[n])}" for n in orders), ""]
@@ -44,8 +44,8 @@ def read_arpa(path: Path) -> dict[Words, Entry]:
     """The entries of a file.
 
     Raises:
-        ValueError: it is damaged; the sentence names the line.
-        OSError: it cannot be read.
+        ValueError: a damaged file; the error names the line.
+        OSError: the file cannot be read.
     """
     try:
         lines = _lines(path.read_text(encoding="utf-8"))
@@ -74,7 +74,7 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 class _Reader:
-    """Line after line of a file, and the error for the current one."""
+    """Reads a file line by line, and makes errors that name the current line."""
 
     def __init__(self, path: Path, lines: Iterator[tuple[int, str]]) -> None:
         self.path, self.lines = path, lines
@@ -91,13 +91,13 @@ class _Reader:
         return ValueError(expected(f"{self.path}, line {self.number}", wanted, got, advice))
 
     def skip_to(self, wanted: str) -> None:
-        """Passes over the comments that may stand before the data."""
+        """Skips the comments that may come before the data."""
         while self.next() != wanted:
             if not self.line:
                 raise self.damaged(wanted)
 
     def counts(self) -> list[int]:
-        """The numbers of n-grams, of order 1 first; the current line is the one after them."""
+        """The numbers of n-grams of order 1, 2, ...; the line after them is read again next."""
         counts: list[int] = []
         while match := _COUNT.fullmatch(self.next()):
             if int(match[1]) != len(counts) + 1:

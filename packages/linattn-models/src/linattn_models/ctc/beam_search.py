@@ -1,4 +1,4 @@
-"""Prefix beam search: the likeliest phones, summed over their alignments, with a language model."""
+"""Prefix beam search: the phones likeliest over all alignments, with a language model."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from linattn_models.validation import at_least, in_range, lengths_within
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """What a row of frames may say.
+    """A sequence of phones for a row of frames.
 
     Attributes:
         phones: with their frames and confidences, in the best alignment.
-        log_probability: log p(phones | frames), summed over all alignments.
+        log_probability: log p(phones | frames) in nats, summed over all alignments.
         score: log_probability + lm_weight * log p_lm(phones) + insertion_bonus * len(phones).
     """
 
@@ -44,18 +44,21 @@ class Hypothesis:
 
 
 class BeamSearch:
-    """Decodes frames as they come: `feed` any number of times, `result` at any time.
+    """Decodes frames as they arrive: call `feed` any number of times, `result` at any time.
 
-    After each frame the `beam` prefixes of the highest score stay (Hannun et al. 2014). What
-    `result` returns is scored exactly, and never scores lower than the labels of the greedy path,
-    which are always among the candidates.
+    After each frame the `beam` prefixes with the highest scores are kept (Hannun et al. 2014).
+    `result` computes exact scores. The phones of the greedy path are always among its candidates,
+    so the best hypothesis never scores lower.
 
     Args:
         num_classes: C, with the blank.
-        beam: prefixes that stay.
+        beam: the number of prefixes that are kept.
         lm: a language model over phones, such as an `NGram`; none by default.
-        lm_weight: of its natural logarithms.
-        insertion_bonus: added for each phone; positive makes hypotheses longer.
+        lm_weight: the factor of the language model's natural logarithms.
+        insertion_bonus: added for each phone, in nats; positive values make hypotheses longer.
+
+    Raises:
+        ValueError: a number out of range, or a language model over another number of phones.
     """
 
     def __init__(
@@ -77,15 +80,18 @@ class BeamSearch:
         # One entry for each prefix in the beam; at first the empty prefix alone.
         self._nodes = [0]
         self._ending_blank = np.zeros(1)  # log p of the paths that end in a blank
-        self._ending_phone = np.full(1, -np.inf)  # and in the last phone
+        self._ending_phone = np.full(1, -np.inf)  # log p of those that end in the last phone
 
     def feed(self, log_probabilities: Tensor | NDArray[Any]) -> None:
-        """Reads frames (n, C) more, n of any size.
+        """Reads n more frames.
+
+        Args:
+            log_probabilities: (n, C), any n.
 
         Raises:
             ValueError: another shape, NaN, or a frame in which every class is impossible.
 
-        Cost: O(beam C) time a frame, O(C) memory, and a prefix's few numbers for each new one.
+        Cost: O(beam C) time and O(C + beam) memory per frame.
         """
         frames = as_frames(log_probabilities)
         classes = self.prefixes.num_classes
@@ -140,18 +146,18 @@ class BeamSearch:
         self._ending_phone = np.concatenate([phone[stay], grown[row, label]])
 
     def _paths(self, frame: Floats, last: NDArray[np.int64]) -> tuple[Floats, Floats, Floats]:
-        """log p of the paths to one frame more, for each prefix of the beam.
+        """log p of the paths extended by one frame, for each prefix of the beam.
 
         Returns:
-            (prefixes,) of those that add a blank and of those that stay in the last phone; and
-            (prefixes, C) of those that add a phone, without those that are in the beam.
+            (prefixes,) for paths that end in a blank; (prefixes,) for paths that end in the
+            prefix's last phone; (prefixes, C) for paths to a new prefix, one phone longer.
         """
         totals = np.logaddexp(self._ending_blank, self._ending_phone)
         phone = self._ending_phone + frame[last]  # -inf for the empty prefix, which has none
         grown = totals[:, None] + frame
         grown[np.arange(len(last)), last] = self._ending_blank + frame[last]  # a blank between
         grown[:, BLANK] = -np.inf
-        # A prefix that grows into another one of the beam adds its paths to those of that one.
+        # Paths that grow into another prefix of the beam are added to that prefix.
         parents = np.array([self.prefixes.parents[node] for node in self._nodes])
         child, parent = np.nonzero(parents[:, None] == np.array(self._nodes))
         phone[child] = np.logaddexp(phone[child], grown[parent, last[child]])
@@ -175,7 +181,10 @@ def ctc_beam_search(
         log_probabilities: (B, T, C), normalized over C; class 0 is the blank.
         lengths: (B,) int, each row's output frames, in 0..T; all T by default.
         beam, lm, lm_weight, insertion_bonus: see `BeamSearch`.
-        n_best: hypotheses of a row, at most.
+        n_best: the most hypotheses per row.
+
+    Returns:
+        For each row its hypotheses, the best first.
 
     Raises:
         ValueError, TypeError: another shape, NaN, or a number out of range.

@@ -1,4 +1,4 @@
-"""The recurrent baseline for speech: an LSTM of both directions."""
+"""The recurrent baseline for speech: a bidirectional LSTM."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from linattn_models.validation import exact_keys
 
 
 class CTCBiLSTM(Recognizer):
-    """log p(class | all frames) for every frame, by bidirectional layers of LSTM.
+    """log p(class | all frames) for every output frame, by bidirectional LSTM layers.
 
-    Cost: O(T) time, frame after frame within a row.
+    Cost: O(T) time; the frames of a row are computed one after the other.
 
     Args:
         config: the layers.
@@ -49,7 +49,7 @@ class CTCBiLSTM(Recognizer):
             if layer:
                 x = F.dropout(x, self.config.dropout, self.training)
             onward = self._direction(x, f"l{layer}")
-            # The backward direction begins at each row's own last frame.
+            # The backward direction starts at each row's own last frame.
             turned = x.gather(1, reverse.expand_as(x))
             back = self._direction(turned, f"l{layer}_reverse")
             x = torch.cat([onward, back.gather(1, reverse.expand_as(back))], dim=-1)
@@ -74,12 +74,12 @@ class CTCBiLSTM(Recognizer):
         return outputs
 
     def to_dict(self) -> dict[str, Any]:
-        """What rebuilds the model without its weights, as JSON values."""
+        """The settings from which `from_dict` builds the model, without weights, as JSON values."""
         return {"bilstm": self.config.to_dict()}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> CTCBiLSTM:
-        """A model with fresh weights of the shape that `to_dict` described.
+        """A model with the settings that `to_dict` returned, with newly drawn weights.
 
         Raises:
             ValueError: an unknown or missing key, or a value out of range.

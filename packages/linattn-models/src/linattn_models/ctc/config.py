@@ -1,4 +1,4 @@
-"""The shapes of recognizers, as values that can be compared, hashed and written to JSON."""
+"""The configurations of recognizers: values that can be compared, hashed and written to JSON."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ SUBSAMPLINGS = (1, 4)
 
 
 class FrontConfig(Protocol):
-    """What the configurations of all recognizers have."""
+    """The fields that the configurations of all recognizers have."""
 
     @property
     def num_phones(self) -> int:
-        """Classes besides the blank."""
+        """The number of classes besides the blank."""
 
     @property
     def num_features(self) -> int:
@@ -26,23 +26,23 @@ class FrontConfig(Protocol):
 
     @property
     def subsampling(self) -> int:
-        """Input frames for each output frame: 4 by two 3 x 3 convolutions of stride 2, or 1."""
+        """Input frames per output frame: 4, by two 3 x 3 convolutions of stride 2, or 1."""
 
     @property
     def channels(self) -> int:
-        """Of these convolutions."""
+        """Channels of the two convolutions."""
 
 
 @dataclass(frozen=True)
 class CTCBiLSTMConfig:
-    """Everything that fixes the layers of a `CTCBiLSTM`; the paper's (section 4.3) by default.
+    """The layers of a `CTCBiLSTM`; those of the paper (section 4.3) by default.
 
     Attributes:
         num_phones: classes besides the blank.
         num_features: F, features of a frame.
-        num_layers: layers, each of both directions.
-        hidden_dim: of each direction; a layer has twice as many outputs.
-        dropout: probability at which outputs between two layers are dropped, in training mode.
+        num_layers: bidirectional layers.
+        hidden_dim: width of each direction; a layer has twice as many outputs.
+        dropout: probability with which outputs between two layers are dropped, in training mode.
         subsampling, channels: as for `CTCTransformerConfig`.
     """
 
@@ -80,17 +80,17 @@ class CTCBiLSTMConfig:
 
 @dataclass(frozen=True)
 class CTCTransformerConfig:
-    """Everything that fixes the layers of a `CTCTransformer`; the paper's (section 4.3) by default.
+    """The layers of a `CTCTransformer`; those of the paper (section 4.3) by default.
 
     Attributes:
         num_phones: classes besides the blank.
-        transformer: the blocks, not causal; its `dropout` is that of the model.
+        transformer: the blocks, not causal.
         num_features: F, features of a frame.
         subsampling: 4 puts two 3 x 3 convolutions of stride 2 in front, so that one output frame
             covers four input frames; 1 projects each frame alone.
-        channels: of these convolutions.
-        depthwise_kernel: frames, an odd number, that the convolution x + conv(norm(x)) before each
-            block sees; 0 for none, as in the paper.
+        channels: channels of these two convolutions.
+        depthwise_kernel: width in frames, an odd number, of a convolution x + conv(norm(x)) before
+            each block; 0 for none, as in the paper.
     """
 
     num_phones: int

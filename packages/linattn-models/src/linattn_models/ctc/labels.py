@@ -1,4 +1,4 @@
-"""Labels: from a class for each frame to phones."""
+"""From one class per frame to phones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def ctc_greedy(log_probabilities: Tensor, lengths: Tensor | None = None) -> list
     """The phones of each row's likeliest path: repeats merged, then blanks removed.
 
     Args:
-        log_probabilities: (B, T, C) of the classes, or any scores of the same order; class 0 is
+        log_probabilities: (B, T, C), or other scores in the same order, such as logits; class 0 is
             the blank.
         lengths: (B,) int, each row's frames, in 0..T; all T by default.
 

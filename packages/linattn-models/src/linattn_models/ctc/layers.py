@@ -1,4 +1,4 @@
-"""The layers that only recognizers have; each leaves padding without effect on real frames."""
+"""The layers that only recognizers have. In each, padding has no effect on real frames."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Subsampling(nn.Module):
     """Two 3 x 3 convolutions of stride 2 over time and features, each followed by ReLU.
 
     Args:
-        channels: of both.
+        channels: output channels of both convolutions.
     """
 
     def __init__(self, channels: int) -> None:
@@ -22,25 +22,25 @@ class Subsampling(nn.Module):
         self.second = nn.Conv2d(channels, channels, 3, stride=2, padding=1)
 
     def num_outputs(self, features: int) -> int:
-        """The features of an output frame."""
+        """The number of features of an output frame, for `features` of an input frame."""
         return self.second.out_channels * ((features + 3) // 4)
 
     def forward(self, frames: Tensor, lengths: Tensor | None) -> Tensor:
-        """(B, T, F), with zeros in the padding -> (B, ceil(T / 4), channels ceil(F / 4))."""
+        """(B, T, F), with zeros in the padding -> (B, ceil(T / 4), channels * ceil(F / 4))."""
         maps = F.relu(self.first(frames.unsqueeze(1)))  # (B, channels, T / 2, F / 2)
         if lengths is not None:
-            # The bias has filled the padding, of which the next convolution sees one frame.
+            # The bias has made padding nonzero, and the next convolution sees one frame of it.
             padding = past_lengths((lengths + 1) // 2, maps.shape[2])
             maps = maps.masked_fill(padding[:, None, :, None], 0.0)
         return F.relu(self.second(maps)).transpose(1, 2).flatten(2)
 
 
 class Convolution(nn.Module):
-    """x + conv(norm(x)), each channel by its own kernel over neighboring frames.
+    """x + conv(norm(x)), a depthwise convolution over neighboring frames.
 
     Args:
         embed_dim: E.
-        kernel: frames that an output sees, an odd number.
+        kernel: the number of frames that an output sees, odd.
     """
 
     def __init__(self, embed_dim: int, kernel: int) -> None:
@@ -55,7 +55,7 @@ class Convolution(nn.Module):
 
         Args:
             x: (B, N, E).
-            padding: (B, N) bool, the positions that are none; the others see zeros there.
+            padding: (B, N) bool, True at padding, where the convolution sees zeros.
         """
         inputs = self.norm(x)
         if padding is not None:
@@ -64,5 +64,5 @@ class Convolution(nn.Module):
 
 
 def past_lengths(lengths: Tensor, length: int) -> Tensor:
-    """(B, length) bool: the padding, at or past each row's length."""
+    """(B, length) bool, True at padding: at or past each row's length."""
     return torch.arange(length, device=lengths.device) >= lengths.unsqueeze(1)

@@ -16,12 +16,12 @@ def ctc_loss(
 ) -> Tensor:
     """The mean over rows of -log p(phones | frames) / number of phones, in nats.
 
-    p(phones | frames) is the sum over all paths, one class a frame, that give the phones once
+    p(phones | frames) is the sum over all paths (one class per frame) that give the phones after
     repeats are merged and blanks removed (Graves et al. 2006, equation 3). All rows have the same
     weight, whatever their length; a row without phones is divided by 1.
 
-    Infinities are not zeroed: rows without a path are refused, so that an infinite loss means
-    broken probabilities.
+    Rows without a path raise an error, so an infinite loss always means wrong probabilities, and
+    is not set to zero.
 
     Args:
         log_probabilities: (B, T, C), normalized over C; class 0 is the blank.
@@ -63,12 +63,12 @@ def ctc_loss(
 
 
 def ctc_frames_needed(targets: Tensor, target_lengths: Tensor) -> Tensor:
-    """The fewest output frames to which each row's phones can be aligned: phones and repeats.
+    """The fewest output frames that each row's phones need: one per phone, one more per repeat.
 
-    A row with more than its `output_lengths` has no alignment, and `ctc_loss` refuses it.
+    A row that needs more than its `output_lengths` has no alignment, and `ctc_loss` refuses it.
 
     Args:
-        targets: (B, S) int, padded on the right with anything.
+        targets: (B, S) int; values past a row's length are not read.
         target_lengths: (B,) int, in 0..S.
 
     Returns:

@@ -23,19 +23,20 @@ from linattn_models.ctc.witten_bell import History, witten_bell
 from linattn_models.validation import at_least
 
 START, END = -1, 0
-"""Phones are 1 to their number; the end takes the place of the blank."""
+"""Tokens before the first and after the last phone; phones are 1, 2, ... The end has the class
+number of the blank, which a language model never sees."""
 
 
 class NGram:
-    """p(phone | the phones before it), by the last `order` - 1 of them.
+    """p(phone | the phones before it), of which the last `order` - 1 matter.
 
     An n-gram that is not listed backs off: p(w | h) = backoff(h) p(w | h without its first phone).
-    A sentence begins with START, which is never predicted, and ends with `END` = 0.
+    A sentence starts with `START`, which is never predicted, and ends with `END` = 0.
 
     Args:
-        phones: the names of the classes 1 to their number.
-        entries: of each n-gram, its phones, START and END in a tuple: log10 p of its last phone
-            given the others, and log10 of the backoff of the whole.
+        phones: the names of the classes 1, 2, ...
+        entries: for each n-gram, a tuple of phones, START and END: log10 p of its last token given
+            the others, and log10 of the backoff of the whole n-gram.
 
     Raises:
         ValueError: names that an ARPA file cannot hold, or a phone without a probability.
@@ -58,12 +59,12 @@ class NGram:
     def estimate(
         cls, transcripts: Iterable[Sequence[int]], phones: Sequence[str], order: int = 3
     ) -> NGram:
-        """The model of some transcripts, by interpolated Witten-Bell smoothing. See `witten_bell`.
+        """Estimates a model from transcripts by Witten-Bell smoothing; see `witten_bell`.
 
         Args:
-            transcripts: phones from 1 to len(phones), each.
-            phones: their names.
-            order: phones of the longest n-gram.
+            transcripts: lists of phones from 1 to len(phones).
+            phones: the names of the phones.
+            order: the length of the longest n-grams.
 
         Raises:
             ValueError: no transcript, phones out of range, or order below 1.
@@ -77,17 +78,18 @@ class NGram:
 
     @classmethod
     def read(cls, path: str | Path, phones: Sequence[str]) -> NGram:
-        """The model in an ARPA file, of this or another tool.
+        """Reads a model from an ARPA file, written by this or another tool.
 
         Args:
             path: the file.
-            phones: the names of the classes 1 to their number. A phone that the file lacks has the
-                probability of <unk>, or 1e-99 if it lacks that, too; n-grams with <unk> are left
-                out.
+            phones: the names of the classes 1, 2, ... A phone that is not in the file gets the
+                probability of <unk>, or 1e-99 if the file has no <unk>. Longer n-grams with <unk>
+                are ignored.
 
         Raises:
-            ValueError: a damaged file, or one with other words; the sentence names the line.
-            OSError: it cannot be read.
+            ValueError: a damaged file (the error names the line), or one with other words (the
+                error names the first).
+            OSError: the file cannot be read.
         """
         _check_names(phones)
         tokens = {START_WORD: START, END_WORD: END}
@@ -106,7 +108,10 @@ class NGram:
         return cls(phones, missing | entries)
 
     def write(self, path: str | Path) -> None:
-        """Writes an ARPA file, whole or not at all, from which `read` restores every number."""
+        """Writes an ARPA file, from which `read` restores every number exactly.
+
+        If writing fails, an older file stays as it was.
+        """
         names = (END_WORD, *self.phones, START_WORD)  # START = -1 is the last
         entries = {tuple(names[t] for t in ngram): entry for ngram, entry in self.entries.items()}
         write_arpa(Path(path), entries)
@@ -115,7 +120,7 @@ class NGram:
         """ln p(phone | history).
 
         Args:
-            history: all phones since the beginning of the sentence.
+            history: all phones from the beginning of the sentence.
             phone: from 1 to len(phones), or `END` = 0.
 
         Raises:
@@ -147,7 +152,7 @@ class NGram:
         return self._state((START,))
 
     def advance(self, state: History, phone: int) -> History:
-        """The state after one phone more."""
+        """The state after one more phone."""
         return self._state((*state, phone))
 
     def log_probs(self, state: History) -> NDArray[np.float64]:

@@ -1,4 +1,4 @@
-"""The prefixes that a beam search has met, a tree, with what a language model says of them."""
+"""The tree of the prefixes of a beam search, with their scores from the language model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from linattn_models.ctc.alignment import Floats
 
 
 class LanguageModel(Protocol):
-    """Says which phones follow a prefix; what it needs of the prefix is a state."""
+    """Gives probabilities of the phones after a prefix, which it knows by a state."""
 
     @property
     def start(self) -> Any:
@@ -20,7 +20,7 @@ class LanguageModel(Protocol):
         ...
 
     def advance(self, state: Any, phone: int) -> Any:
-        """The state after one phone more."""
+        """The state after one more phone."""
         ...
 
     def log_probs(self, state: Any) -> Floats:
@@ -36,9 +36,9 @@ class Prefixes:
         lm, lm_weight, insertion_bonus: as for `BeamSearch`.
 
     Attributes:
-        parents, lasts: of each node, the prefix without its last phone, and that phone; -1 and 0
-            for the empty prefix.
-        priors: of each node, what language model and bonus add to its score.
+        parents, lasts: for each node, the node of the prefix without its last phone, and that
+            phone; -1 and 0 for the empty prefix.
+        priors: for each node, what language model and bonus add to its score, in nats.
 
     Raises:
         ValueError: a language model over another number of phones.
@@ -62,7 +62,7 @@ class Prefixes:
             raise ValueError(expected("lm", f"{num_classes - 1} phones, as the frames", known))
 
     def extended(self, node: int, phone: int) -> int:
-        """The node of a prefix and one phone more."""
+        """The node of a prefix extended by one phone; made if it does not exist."""
         child = self._children.get((node, phone))
         if child is None:
             child = self._children[node, phone] = len(self.parents)
@@ -74,7 +74,7 @@ class Prefixes:
         return child
 
     def steps(self, node: int) -> Floats:
-        """(C,): what each phone more would add to the prior, and, at 0, the end."""
+        """(C,): what each next phone would add to the prior; at 0, what the end would add."""
         state = self._states[node]
         if state not in self._steps:
             steps = np.zeros(self.num_classes)

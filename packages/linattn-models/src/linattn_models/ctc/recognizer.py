@@ -18,10 +18,10 @@ from linattn_models.validation import lengths_within
 class Recognizer(nn.Module):
     """Frames (B, T, F) in, log-probabilities of the classes (B, T', num_phones + 1) out.
 
-    A subclass has layers `hidden` and a last linear one, `output`.
+    A subclass implements `hidden` and makes the last linear layer, `output`.
 
     Args:
-        config: the layers; those in front are the same for all recognizers.
+        config: the layers; the subsampling in front is the same for all recognizers.
     """
 
     config: FrontConfig
@@ -34,21 +34,21 @@ class Recognizer(nn.Module):
 
     @property
     def num_inputs(self) -> int:
-        """The features of a frame behind the convolutions in front."""
+        """The number of features of a frame after subsampling."""
         features = self.config.num_features
         return features if self.subsampling is None else self.subsampling.num_outputs(features)
 
     def output_lengths(self, lengths: Tensor) -> Tensor:
-        """The output frames of rows with so many input frames: ceil(length / subsampling)."""
+        """Output frames for these numbers of input frames: ceil(lengths / subsampling)."""
         return (lengths + self.config.subsampling - 1) // self.config.subsampling
 
     def hidden(self, frames: Tensor, lengths: Tensor | None, padding: Tensor | None) -> Tensor:
-        """What `output` classifies: (B, T', num_inputs) -> (B, T', H).
+        """The inputs of the layer `output`: (B, T', num_inputs) -> (B, T', its input width).
 
         Args:
-            frames: behind the convolutions in front.
+            frames: (B, T', num_inputs), after subsampling.
             lengths: (B,) int, in 1..T'; None if no row is padded.
-            padding: (B, T') bool, at or past each row's length; None likewise.
+            padding: (B, T') bool, True at or past each row's length; None if no row is padded.
         """
         raise NotImplementedError
 
@@ -57,12 +57,13 @@ class Recognizer(nn.Module):
 
         Args:
             frames: (B, T, F), in the dtype of the weights.
-            lengths: (B,) int, in 1..T; each row gives the same as alone in that length.
+            lengths: (B,) int, in 1..T; frames at or past a row's length do not change its results.
+                All T by default.
 
         Returns:
             (B, ceil(T / subsampling), num_phones + 1). Class 0 is the blank; past a row's
-            `output_lengths` it is certain (0, the others -inf), so that decoding all output frames
-            gives the same phones.
+            `output_lengths` its probability is 1 (log-probability 0, the others -inf), so that
+            decoding all output frames gives the same phones.
 
         Raises:
             ValueError, TypeError: another shape or dtype, or lengths out of 1..T.
@@ -88,8 +89,10 @@ class Recognizer(nn.Module):
 
         Args:
             frames, lengths: as for `forward`.
-            targets: (B, S) int, phones from 1 to num_phones, padded on the right with anything.
-            target_lengths: (B,) int, in 0..S; `ctc_frames_needed` says which rows have too many.
+            targets: (B, S) int, phones from 1 to num_phones; values past a row's length are not
+                read.
+            target_lengths: (B,) int, in 0..S; use `ctc_frames_needed` to find rows with too many
+                phones for their frames.
         """
         log_probabilities = self(frames, lengths)
         if lengths is None:
@@ -103,7 +106,7 @@ class Recognizer(nn.Module):
 
 
 def check_frames(frames: Tensor, num_features: int, weight: Tensor) -> None:
-    """Refuses anything but (B, T, F) with a row and a frame, in the dtype of the weights."""
+    """Refuses frames that are not (B, T, F) in the dtype of the weights, or are empty."""
     if frames.ndim != 3 or 0 in frames.shape or frames.shape[2] != num_features:
         wanted = f"shape (batch, frames, {num_features}) with at least one row and one frame"
         raise ValueError(expected("frames", wanted, tuple(frames.shape)))
@@ -113,12 +116,12 @@ def check_frames(frames: Tensor, num_features: int, weight: Tensor) -> None:
 
 
 def classified(output: nn.Linear, hidden: Tensor) -> Tensor:
-    """Log-probabilities of the classes, in the dtype of the weights inside autocast, too."""
+    """Log-probabilities of the classes, in the dtype of the weights, also inside autocast."""
     return cast(Tensor, output(hidden)).log_softmax(-1, dtype=output.weight.dtype)
 
 
 def blank_past(log_probabilities: Tensor, padding: Tensor) -> Tensor:
-    """The log-probabilities (B, T, C) with a certain blank (0, the others -inf) in the padding."""
+    """The log-probabilities (B, T, C); at padding, 0 for the blank and -inf for the others."""
     certain = torch.full_like(log_probabilities[0, 0], -torch.inf)
     certain[BLANK] = 0.0
     return torch.where(padding.unsqueeze(-1), certain, log_probabilities)

@@ -17,7 +17,7 @@ from linattn_models.validation import exact_keys
 
 
 class CTCTransformer(Recognizer):
-    """log p(class | all frames) for every output frame, by a transformer that is not causal.
+    """log p(class | all frames) for every output frame, by a non-causal transformer.
 
     Cost: O(T) time for linear attention, O(T^2) for softmax, O(T log T) for LSH.
 
@@ -43,7 +43,7 @@ class CTCTransformer(Recognizer):
         weight = self.output.weight
         with torch.device(weight.device):
             positions = sinusoids(frames.shape[1], self.config.transformer.embed_dim)
-        # In the dtype of the weights, so that sums over blocks are float32 inside autocast, too.
+        # In the dtype of the weights, so that the residual stream is float32 also inside autocast.
         x = self.input(frames) + positions.to(weight.dtype)
         for index, block in enumerate(self.transformer.blocks):
             if self.convolutions:
@@ -52,12 +52,12 @@ class CTCTransformer(Recognizer):
         return cast(Tensor, self.transformer.norm(x))
 
     def to_dict(self) -> dict[str, Any]:
-        """What rebuilds the model without its weights, as JSON values."""
+        """The settings from which `from_dict` builds the model, without weights, as JSON values."""
         return {"ctc_transformer": self.config.to_dict()}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> CTCTransformer:
-        """A model with fresh weights of the shape that `to_dict` described.
+        """A model with the settings that `to_dict` returned, with newly drawn weights.
 
         Raises:
             ValueError: an unknown or missing key, or a value out of range.

@@ -19,19 +19,19 @@ def witten_bell(
         p(w | h) = (c(h w) + t(h) p(w | h')) / (c(h) + t(h))
         backoff(h) = t(h) / (c(h) + t(h))
 
-    with c(h w) the count of an n-gram, c(h) the sum over w, t(h) the number of different w after h,
-    and h' without the first token of h. Below the empty history all tokens are equally likely.
-    (Witten and Bell 1991, method C)
+    c(h w) is the count of the n-gram h w, c(h) the sum of c(h w) over w, t(h) the number of
+    different w after h, and h' is h without its first token. The empty history is interpolated with
+    equal probabilities for all tokens. (Witten and Bell 1991, method C)
 
     Args:
-        sentences: each begins with a token that is never predicted and ends with that of the end.
-        tokens: that are predicted, 0 to their number - 1.
-        order: tokens of the longest n-gram.
+        sentences: each starts with a token that is never predicted and ends with the end token.
+        tokens: the number of tokens that can be predicted: 0, 1, ..., tokens - 1.
+        order: the length of the longest n-grams.
     """
     counts = _counts(sentences, order)
     probabilities: dict[History, float] = {}
     backoffs: dict[History, float] = {}
-    for history in sorted(counts, key=len):  # the shorter first, since the longer build on them
+    for history in sorted(counts, key=len):  # shorter ones first, because longer ones use them
         after = counts[history]
         total = after.total() + len(after)
         backoffs[history] = len(after) / total

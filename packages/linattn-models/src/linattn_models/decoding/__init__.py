@@ -3,21 +3,21 @@
 generate     the mixin that gives models `generate` and `stream`; chooses the predictor
 packed       a cache of compiled decoders, packed again when their models have changed
 compile      `compile_decoder`: a native decoder on the CPU, recorded steps on a GPU
-native       a compiled decoder with the interface of the model; draws fused into steps
+native       a compiled decoder with the interface of the model; draws tokens inside its steps
 vectors      the same for a model of vectors
-stepping     prompts behind a state, read step by step
-drawing      the arguments of `generate`
+stepping     prefill of a compiled decoder from a state, step by step
+drawing      `generate` and `stream`: their arguments
 runs         the loop over tokens
-stopping     which sequences go on, and the states of those that have ended
+stopping     which sequences continue, and the states of those that have ended
 filters      which tokens may be drawn: top_k, top_p, min_p
 beams        `beam_search`: the likeliest sequences
-predictors   the next token by a step from a state, or by a run of all tokens
-prompts      prefixes, of different lengths too, and the sequences that grow from them
-sampling     temperature, generator, and the refusal of NaN
+predictors   predict the next token by a step from a state, or by running all tokens again
+prompts      prefixes, also of different lengths, and the sequences made from them
+sampling     temperature, generator, and the check for NaN
 graph        a decoder whose steps are CUDA graphs, in slots of memory
 recording    records a step and runs it again
 torch_step   the step that is recorded
-model        the protocols by which all of this knows a model
+model        the protocols of the models that can be decoded
 """
 
 from linattn_models.decoding.beams import Hypotheses

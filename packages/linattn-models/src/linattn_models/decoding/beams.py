@@ -1,4 +1,4 @@
-"""`beam_search`: the likeliest sequences, kept side by side and forked by `index_select`."""
+"""`beam_search`: the likeliest sequences, as rows of one batch, forked by `index_select`."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from linattn_models.validation import at_least, in_range
 
 
 class Hypotheses(NamedTuple):
-    """What a beam search found, the best first.
+    """The result of a beam search, the best hypothesis first.
 
     Attributes:
         tokens: (B, K, N) int64, prefixes included; -1 after the end of a hypothesis.
-        scores: (B, K), the log-probability in nats of the tokens behind the prefix, divided by
-            their number to the power of `length_penalty`.
+        scores: (B, K), the log-probability in nats of the tokens after the prefix, divided by their
+            number to the power of `length_penalty`.
     """
 
     tokens: Tensor
@@ -52,13 +52,14 @@ class Searching(Predicting):
     ) -> Hypotheses:
         """The likeliest continuations of each prefix that a beam of fixed width finds.
 
-        At each position every hypothesis is continued by every token, and the `num_beams` best of
-        each sequence are kept. One that has ended stays among them as it is. Nothing is random.
+        At each position every hypothesis is extended by every token, and the `num_beams` best of
+        each sequence are kept. A hypothesis that has ended competes unchanged. Nothing is random.
 
         Args:
             num_beams: K, at most the vocabulary. 1 is greedy.
-            length_penalty: a sum of log-probabilities is compared after division by its number of
-                tokens to this power: 0 compares sums, 1 means; more favors longer ones.
+            length_penalty: hypotheses are compared by the sum of their log-probabilities divided by
+                their number of new tokens to this power: 0 compares sums, 1 means; larger values
+                favor longer hypotheses.
             batch, prefix, prefix_lengths, length, state, stop_tokens, method, decoder: as for
                 `generate`.
 
@@ -111,7 +112,7 @@ class _Beam:
         batch, device = prompt.batch, prompt.tokens.device
         self.drawn = torch.empty(batch, width, 0, dtype=torch.int64, device=device)
         self._sums = torch.full((batch, width), -torch.inf, device=device)
-        self._sums[:, 0] = 0.0  # one beginning of each sequence, so that none is counted twice
+        self._sums[:, 0] = 0.0  # one hypothesis per sequence at first; K equal ones stay equal
         self._counts = torch.zeros(batch, width, dtype=torch.int64, device=device)
         self._stop = torch.empty(0, dtype=torch.int64, device=device) if stop is None else stop
         self._steps = prompt.steps_of_rows.unsqueeze(1)  # (B, 1)
@@ -120,21 +121,21 @@ class _Beam:
 
     @property
     def first_rows(self) -> Tensor:
-        """(B K,) the sequence of each hypothesis."""
+        """(B * K,) the sequence of each hypothesis."""
         batch, width = self._sums.shape
         return torch.arange(batch, device=self._sums.device).repeat_interleave(width)
 
     @property
     def last(self) -> Tensor:
-        """(B K,) the last token of each; any for those that have ended."""
+        """(B * K,) the last token of each; 0 for those that have ended."""
         return self.drawn[:, :, -1].flatten().clamp(min=0)
 
     def ranks(self) -> Tensor:
-        """(B, K) what hypotheses are compared by."""
+        """(B, K) the scores by which hypotheses are compared."""
         return self._sums / self._counts.clamp(min=1) ** self._penalty
 
     def extend(self, predictor: Predictor, check: NanCheck) -> bool:
-        """Continues every hypothesis, keeps the best; whether any goes on."""
+        """Extends the hypotheses by one token and keeps the best; returns whether any continues."""
         parameters, _ = predictor.draw(Sampling(0.0))
         check.add(parameters)
         batch, width = self._sums.shape
@@ -154,7 +155,7 @@ class _Beam:
         return True
 
     def _best(self, log_probs: Tensor) -> tuple[Tensor, Tensor]:
-        """The hypotheses to continue and their tokens; an ended one continues once, as it is."""
+        """The best hypotheses and their next tokens, (B, K) each; an ended one counts once."""
         width, vocabulary = log_probs.shape[1:]
         counts = (self._counts + 1).unsqueeze(2)
         ranks = (self._sums.unsqueeze(2) + log_probs) / counts**self._penalty

@@ -1,4 +1,4 @@
-"""Which decoder is compiled from a model: native code on the CPU, CUDA graphs on a GPU."""
+"""`compile_decoder`: native code for a model on the CPU, CUDA graphs on a GPU."""
 
 from __future__ import annotations
 
@@ -32,34 +32,37 @@ def compile_decoder(
 ) -> CompiledDecoder | CompiledTransformer:
     """Packs a model's weights for decoding; a whole step is then one native call or CUDA graph.
 
-    On the CPU a backend compiles the decoder. On a GPU a step is recorded once for each number of
-    rows, when that number is first stepped, as one CUDA graph with the draw inside.
+    On the CPU a backend compiles the decoder. On a GPU a step is recorded as one CUDA graph, draw
+    included, at the first step with each batch size.
 
     Args:
         model: an `AutoregressiveTransformer` or a bare `Transformer`, with causal linear attention
-            and a feature map of each number alone ("elu", "relu", "identity"), in float32.
-            Decoding never drops out, whatever mode the model is in.
-        weights: "float32" gives the model's own numbers to rounding. "bfloat16" rounds each weight
-            to 2^-9 of itself, "int8" (on the CPU alone) to 1/254 of the largest weight of its
-            output; they are read in half and a quarter of the time. On a GPU "bfloat16" also
-            computes the layers' products in bfloat16, and keeps states, norms, residual sums and
-            the head in float32; a CPU backend documents what else it rounds.
-        backend: on the CPU one that compiles decoders, or "auto" for the fastest that takes this
-            one; on a GPU what runs the attention, as for `linear_attention`.
-        max_length: the positions to compile for, where a model with sinusoidal positions has no
-            longest sequence; by default its `max_length`, or 4,096. Without positions there is no
-            end.
+            and the feature map "elu", "relu" or "identity", in float32. A decoder never uses
+            dropout, also if the model is in training mode.
+        weights: the dtype of the packed matrices. "float32" gives the model's own results to
+            rounding. "bfloat16" rounds each weight by at most 2^-9 of itself, "int8" (CPU only) by
+            at most 1/254 of the largest weight of the same output; reading them takes a half and a
+            quarter of the time. On a GPU "bfloat16" also computes the layers' products in bfloat16,
+            and keeps states, norms, residual sums and the head in float32; a CPU backend documents
+            what else it rounds.
+        backend: on the CPU, the backend that compiles the decoder, or "auto" for the fastest that
+            accepts the model; on a GPU, the backend of the attention, as for `linear_attention`.
+        max_length: how many positions the decoder must have, for a model of tokens with sinusoidal
+            positions; by default the model's `max_length`, or 4,096. A model without positions can
+            step any number.
 
     Returns:
-        A decoder with the model's `prefill`, `step`, `generate` and `stream`.
+        For a model of tokens, a `CompiledDecoder` with its `prefill`, `step`, `generate`, `stream`
+        and `beam_search`; for one of vectors, a `CompiledTransformer` with `prefill` and `step`.
 
     Raises:
-        CannotCompile (a ValueError): a model that has no compiled step, or no backend that
-            compiles it, with the reasons.
-        ValueError: unknown weights or backend.
+        CannotCompile (a ValueError): the model has no compiled step, or no backend compiles it,
+            with the reasons.
+        ValueError: unknown weights or backend, or a `max_length` for a model of vectors.
+        TypeError: not a model.
 
-    Cost: memory for the packed weights; time to read the model's once. On a GPU also memory for the
-    states of at most the four numbers of rows that were stepped last.
+    Cost: memory for the packed weights, and the time to read the model's weights once. On a GPU
+    also memory for the states of the last four batch sizes that were stepped.
     """
     if not callable(getattr(model, "describe", None)):
         wanted = "an AutoregressiveTransformer or a Transformer"
@@ -84,9 +87,8 @@ def compile_described(
     """As `compile_decoder`, from the result of `model.describe()`.
 
     Args:
-        recorder: what repeats recorded steps, on a GPU CUDA graphs by default. With an
-            `EagerRecorder`, which calls them one operation after the other, steps are recorded on
-            any device.
+        recorder: records and repeats steps; by default CUDA graphs on a GPU, none on the CPU. With
+            an `EagerRecorder`, which runs the operations one by one, this works on any device.
     """
     one_of("weights", weights, WEIGHTS)
     backend = choice.current if backend == "auto" else backend

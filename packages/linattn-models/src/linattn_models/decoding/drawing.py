@@ -21,7 +21,7 @@ from linattn_models.state import DecodingState
 from linattn_models.validation import at_least
 
 METHODS = ("auto", "stateful", "rerun")
-# Tokens of a stream without a length: more than anyone draws.
+# The length of a stream without a length: more tokens than any program draws.
 ENDLESS = 1 << 48
 
 P = ParamSpec("P")
@@ -29,9 +29,9 @@ R = TypeVar("R")
 
 
 def arguments_of(other: Callable[P, Any]) -> Callable[[Callable[..., R]], Callable[P, R]]:
-    """Gives a function that passes all its arguments on the signature of the one that takes them.
+    """A decorator for a function that passes all its arguments to `other`: copies its signature.
 
-    `help` and type checkers then show arguments that are written once.
+    So `help` and type checkers show the arguments, which are written only once.
     """
 
     def signed(function: Callable[..., R]) -> Callable[P, R]:
@@ -66,7 +66,7 @@ class Drawing(Predicting):
         method: str = "auto",
         decoder: Any = "auto",
     ) -> Plan:
-        """The checked arguments; nothing is drawn yet."""
+        """Checks the arguments of `generate`; draws nothing yet."""
         source = cast(Drawable, self)
         sampling = Sampling(temperature, generator, Filters(top_k, top_p, min_p))
         sampling.check(source)
@@ -78,53 +78,53 @@ class Drawing(Predicting):
 
     @arguments_of(_plan)
     def generate(self, *arguments: Any, **options: Any) -> Any:
-        """Sequences of `length` tokens: the given prefixes, continued by tokens that are drawn.
+        """Generates sequences of `length` tokens: the prefixes, continued by tokens that are drawn.
 
         Args:
-            batch: B, sequences drawn side by side; 1 by default, or the prefix's own. A model with
-                dropout must be in evaluation mode.
-            prefix: (B, P) int64 or (B, P, 3), tokens that each sequence begins with; or an array,
-                or lists of tokens, one for each sequence and of any lengths.
-            prefix_lengths: (B,) int in 0..P, when rows have prefixes of different lengths; tokens
-                past a row's length are ignored. Prompts are prefilled side by side, and each row
-                goes on from its own position as it would alone.
-            length: tokens in a complete sequence, with the prefix, without the tokens that `state`
-                has read; by default `max_length`, less the tokens that `state` has read.
-            state: goes on from there, each row with its row of the prefix if there is one: from
-                `prefill`, `step` or `generate`. It stays as it is.
+            batch: B, sequences drawn side by side; by default that of the prefix or the state, or
+                1. A model with dropout must be in evaluation mode.
+            prefix: (B, P) int64 or (B, P, 3), the first tokens of each sequence; or an array, or
+                lists of tokens, one for each sequence and of any lengths.
+            prefix_lengths: (B,) int in 0..P, for prefixes of different lengths; tokens past a row's
+                length are ignored. Each row continues from its own position, with the same result
+                as if it were alone.
+            length: tokens in a complete sequence, including the prefix but not the tokens that
+                `state` has read; by default `max_length`, less the tokens that `state` has read.
+            state: from `prefill`, `step` or `generate`: each row continues there, with its row of
+                the prefix if there is one. The state is not changed.
             return_state: also return the state after the last token of each sequence, from which
-                `generate`, `prefill` and `step` go on. It takes one position more.
-            num_samples: sequences drawn from each prefix, which is prefilled once; they stand side
-                by side in the result.
-            temperature: 1 draws from the model, less sharpens, 0 is greedy; see the head's
-                `sample`.
-            top_k: draw from the `top_k` likeliest tokens, more where several are as likely.
+                `generate`, `prefill` and `step` can continue. It takes one more position.
+            num_samples: sequences drawn from each prefix, which is prefilled once; in the result
+                they are consecutive rows.
+            temperature: 1 draws from the model's distribution, smaller values make likely tokens
+                likelier, 0 is greedy; see the head's `sample`.
+            top_k: draw from the `top_k` likeliest tokens, and those equally likely as the last.
             top_p: draw from the fewest likeliest tokens whose probabilities sum to `top_p` or more.
-            min_p: draw from tokens at least `min_p` times as likely as the likeliest. Filters need
-                a `Categorical` head; with several, a token has to pass all, `top_k` first.
+            min_p: draw from tokens at least `min_p` times as likely as the likeliest. These three
+                need a `Categorical` head; a token has to pass all that are set, `top_k` first.
             stop_tokens: a token that ends its sequence, or several. Sequences that have ended are
-                dropped from the batch, and cost nothing more.
+                dropped from the batch from time to time, to save their cost.
             generator: source of randomness, on the model's device; the same seed gives the same
                 tokens.
-            progress: shows a bar on stderr.
-            method: "stateful" steps from a state; "rerun" runs the whole prefix for each token;
-                "auto" is "rerun" for attentions that cannot step (LSH), else "stateful". All draw
+            progress: show a progress bar on stderr.
+            method: "stateful" steps from a state; "rerun" runs all tokens so far for each new one;
+                "auto" is "rerun" for attention that cannot step (LSH), else "stateful". All draw
                 the same random numbers in the same order.
-            decoder: what steps. "eager" is the model itself. "compiled" is a float32 decoder
-                compiled from it; where there is none, the reason is raised. "auto" is that decoder
-                if there is one and packing the weights is worth it (16 steps or more, and no
-                autocast), else the model. Or pass a decoder that `compile_decoder` made. In float32
-                all draw the same tokens from the same seed, except where rounding decides between
-                two.
+            decoder: what makes the steps. "eager": the model itself. "compiled": a float32 decoder
+                compiled from it, or an error with the reason why there is none. "auto": that
+                decoder where it can be compiled and packing the weights is worth it (16 steps or
+                more, and no autocast), else the model. Or a decoder that `compile_decoder` made. In
+                float32 all draw the same tokens from the same seed, except where rounding decides
+                between two.
 
         Returns:
-            (B * num_samples, length) or (B * num_samples, length, 3) int64. With `stop_tokens`,
-            sequences end with their stop token; -1 fills them up to the longest. With
-            `return_state` that and a `DecodingState`.
+            (B * num_samples, length) or (B * num_samples, length, 3) int64. With `stop_tokens`, a
+            sequence ends with its stop token, and -1 pads it to the longest. With `return_state`,
+            a tuple of that and a `DecodingState`.
 
         Raises:
-            ValueError, TypeError: arguments that cannot be right, before anything is drawn; or
-                outputs of the model that are NaN, with the step (on a GPU after the last step).
+            ValueError, TypeError: wrong arguments, before anything is drawn; or NaN in the outputs
+                of the model, with the step (on a GPU only after the last step).
 
         Cost: `length` steps; "rerun" costs O(length^2) positions (O(length^3) time with softmax).
         The weights packed for "auto" and "compiled" stay in memory as long as the model does, and
@@ -136,23 +136,22 @@ class Drawing(Predicting):
 
     @arguments_of(_plan)
     def stream(self, *arguments: Any, **options: Any) -> Iterator[Tensor]:
-        """The tokens of each step as soon as they are drawn.
+        """Yields the tokens of each step as soon as they are drawn.
 
-        Step i yields the token at position prefix_lengths[b] + i of each row b. Rows with longer
-        prefixes are complete before the others, and from then on yield -1, as do rows that drew a
-        stop token.
+        Step i yields the token at position prefix_lengths[b] + i of each row b. A row is -1 after
+        it is complete, which happens earlier for longer prefixes, or has drawn a stop token.
 
         Args:
-            arguments, options: as for `generate`, but `return_state`. Without a length, a model
-                that has no `max_length` never stops, at a fixed cost per token.
+            arguments, options: as for `generate`, without `return_state`. Without a length, a model
+                with linear attention and no `max_length` never stops, at a fixed cost per token.
 
         Yields:
             (B,) or (B, 3) int64, length - min(prefix_lengths) times, or until all rows have
             stopped; B counts every sample.
 
         Raises:
-            ValueError, TypeError: as for `generate`, at the call and not at the first token; on
-                the CPU, outputs that are NaN at their token.
+            ValueError, TypeError: as for `generate`: wrong arguments at the call, and on the CPU
+                NaN at the token where it occurs.
         """
         if options.get("return_state"):
             advice = "call generate, or prefill the tokens that came"

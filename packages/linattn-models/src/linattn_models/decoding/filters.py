@@ -1,4 +1,4 @@
-"""Which tokens may be drawn: the k likeliest, the nucleus, those not far below the likeliest."""
+"""Which tokens may be drawn: top_k, top_p (the nucleus) and min_p."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from linattn_core.errors import expected, shown
 from linattn_models.heads.base import Drawn
 from linattn_models.validation import at_least
 
-# Tokens that are sorted to find the end of a nucleus.
+# How many of the likeliest tokens are sorted to find the end of a nucleus.
 _LIKELY = 256
-# Of an interval of probabilities, which is then shorter than 1e-12.
+# Halvings of the interval [0, 1] of probabilities, which is then shorter than 1e-12.
 _HALVINGS = 40
 
 
 @dataclass(frozen=True)
 class Filters:
-    """Leaves out unlikely tokens before one is drawn; None leaves out none.
+    """Excludes unlikely tokens before one is drawn; None switches a filter off.
 
     Args:
-        top_k: draws from the `top_k` likeliest tokens, more where several are as likely.
-        top_p: draws from the nucleus: the fewest likeliest tokens whose probabilities sum to at
-            least `top_p`, above 0 and at most 1.
-        min_p: draws from tokens at least `min_p` times as likely as the likeliest, from 0 to 1.
+        top_k: keeps the `top_k` likeliest tokens, and those equally likely as the last of them.
+        top_p: keeps the nucleus: the fewest likeliest tokens whose probabilities sum to at least
+            `top_p`, above 0 and at most 1.
+        min_p: keeps tokens at least `min_p` times as likely as the likeliest, from 0 to 1.
 
     Probabilities are softmax(logits / temperature); `top_p` and `min_p` see them after `top_k`.
 
@@ -53,9 +53,9 @@ class Filters:
         return any(limit is not None for limit in (self.top_k, self.top_p, self.min_p))
 
     def __call__(self, logits: Tensor, temperature: float) -> Tensor:
-        """The logits (B, V) with those of tokens that are left out at -inf.
+        """The logits (B, V), -inf for tokens that are excluded.
 
-        Cost: that of the largest 256 of V; for a nucleus of more tokens also some reads of them.
+        Cost: finding the largest 256 of V; for a larger nucleus, some more passes over V.
         """
         if temperature == 0:  # the likeliest token passes every filter
             return logits
@@ -66,21 +66,25 @@ class Filters:
         return logits.masked_fill(probabilities < self._least(probabilities), -torch.inf)
 
     def redraw(self, head: Drawn, logits: Tensor, draw: Draw, tokens: Tensor) -> Tensor:
-        """The tokens (B,) that a draw takes where it drew `tokens` without filters.
+        """Corrects tokens that were drawn without filters, with the same random numbers.
 
-        A draw ranks all tokens of a row and takes the first; a filtered one takes the first that
-        passes. To check one token costs less than to find all that pass, and most pass.
+        A draw gives every token of a row a random score and takes the highest; with filters, it
+        takes the highest that passes. Most tokens pass, and checking one token costs less than
+        finding all that pass: only rows whose token fails are drawn again.
 
         Args:
             logits: (B, V).
-            draw: of the head, with which it chose the tokens.
+            draw: the random numbers with which the head chose the tokens.
             tokens: (B,) int64; overwritten.
 
-        Cost: a few reads of the logits; for rows whose token does not pass that of a call.
+        Returns:
+            (B,) int64, the tokens that a draw from the filtered logits would give.
+
+        Cost: a few reads of the logits; for rows that fail, the cost of filtering their logits.
         """
         if draw.waits is None:  # the likeliest token passes every filter
             return tokens
-        if not logits.is_cpu:  # to know which rows fail, one would wait for the device
+        if not logits.is_cpu:  # finding the rows that fail would wait for the device
             return head.choose(self(logits, draw.temperature), draw)
         rows = self._failed(logits, draw.temperature, tokens)
         if len(rows):
@@ -110,7 +114,7 @@ class Filters:
         return least
 
     def _failed(self, logits: Tensor, temperature: float, tokens: Tensor) -> Tensor:
-        """The rows (R,) int64 whose token is left out."""
+        """The rows (R,) int64 whose token is excluded."""
         logits = self._top(logits)
         own = logits.gather(1, tokens.unsqueeze(1))  # (B, 1)
         failed = own == -torch.inf
@@ -135,9 +139,9 @@ def nucleus(probabilities: Tensor, top_p: float) -> Tensor:
 
 
 def _large_nucleus(probabilities: Tensor, top_p: float, high: Tensor) -> Tensor:
-    """As `nucleus`, where tokens above `high` (B, 1) sum to less than top_p.
+    """As `nucleus`, for rows in which the tokens above `high` (B, 1) sum to less than top_p.
 
-    Halves the interval in which the result is until few tokens are in it, and sorts those.
+    Halves the interval that contains the result until few tokens are inside, and sorts those.
     """
     low = torch.zeros_like(high)
     for _ in range(_HALVINGS):
@@ -153,9 +157,9 @@ def _large_nucleus(probabilities: Tensor, top_p: float, high: Tensor) -> Tensor:
 
 
 def _last_before(ordered: Tensor, most: float | Tensor) -> Tensor:
-    """The last (B, 1) of the numbers (B, K) before which the others sum to less than `most`.
+    """The last of the descending numbers (B, K) before which the sum is less than `most`: (B, 1).
 
-    The first of them where rounding leaves no other.
+    If rounding leaves none, the first number.
     """
     before = ordered.cumsum(-1) - ordered
     last = ordered.masked_fill(before >= most, torch.inf).amin(-1, keepdim=True)
@@ -163,7 +167,7 @@ def _last_before(ordered: Tensor, most: float | Tensor) -> Tensor:
 
 
 def _mass(probabilities: Tensor, left_out: Tensor) -> Tensor:
-    """The sum (B, 1) of the others; overwrites the probabilities (B, V)."""
+    """The sum (B, 1) of the probabilities (B, V) not in `left_out`; overwrites them."""
     return probabilities.masked_fill_(left_out, 0).sum(-1, keepdim=True)
 
 

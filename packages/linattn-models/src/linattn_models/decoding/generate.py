@@ -1,4 +1,4 @@
-"""The mixin that gives models `generate` and `stream`, with the choice of the predictor."""
+"""The mixin with `generate`, `stream` and `beam_search` for models; chooses the predictor."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Generation(Drawing, Searching):
 
 
 def choose_method(model: TokenModel, method: str) -> str:
-    """ "stateful" or "rerun"; "auto" is the latter where an attention cannot step.
+    """ "stateful" or "rerun"; "auto" means "rerun" for a model that cannot step, else "stateful".
 
     Raises:
         ValueError: another name.
@@ -59,11 +59,13 @@ def choose_decoder(
     steps: int,
     positions: int | None = None,
 ) -> CompiledDecoder | None:
-    """The compiled decoder that `generate` steps by, or None where the model itself predicts.
+    """The compiled decoder that `generate` steps with, or None where the model itself predicts.
 
     Args:
         method: "stateful" or "rerun".
-        positions: that the sequences take, by default those of the model.
+        decoder: as for `generate`.
+        steps: tokens to draw, which decide whether packing the weights is worth it.
+        positions: how many positions the sequences take; by default as many as the model has.
 
     Raises:
         ValueError: a name that is unknown, "compiled" where no backend compiles the model, a

@@ -1,9 +1,8 @@
-"""Decoding on a GPU: a whole step of a model recorded once as a CUDA graph, and run again.
+"""Decoding on a GPU: a whole step of a model, recorded once as a CUDA graph and run again.
 
-A graph repeats the addresses that it was recorded with, so a step works in a slot: inputs, states
-and random numbers in tensors that stay where they are, one slot for each number of rows. `generate`
-reserves a slot and steps in it. Any other state is copied into a free slot, stepped, and copied
-back.
+A graph uses the same addresses in every run. So a step works in a slot: inputs, states and random
+numbers for one batch size, in tensors at fixed addresses. `generate` reserves a slot and steps in
+it. Any other state is copied into a free slot, stepped, and copied back.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from linattn_core.errors import expected
 from linattn_models.decoding.recording import EagerRecorder, Recorder
 from linattn_models.decoding.torch_step import TorchStep
 
-# Unowned slots that are kept for later steps, each with the memory of its states.
+# How many slots without an owner are kept for later steps, each with the memory of its states.
 _FREE_SLOTS = 4
 
 States = Sequence[LinearAttentionState]
@@ -33,13 +32,13 @@ Choose = Callable[[Tensor, Draw], Tensor]
 
 
 class GraphDecoder(NativeDecoder):
-    """See `linattn_core.decoding.NativeDecoder` for what the methods promise.
+    """A decoder that records steps; see `linattn_core.decoding.NativeDecoder` for the methods.
 
     Args:
         description: the model; its weights are copied.
         weights, backend: as for `TorchStep`.
-        choose: the head's, or None where tokens are not drawn inside.
-        recorder: what repeats the steps.
+        choose: the head's method `choose`, or None where tokens are not drawn inside the step.
+        recorder: records and repeats the steps.
 
     Raises:
         CannotCompile: weights of another dtype.
@@ -92,7 +91,7 @@ class GraphDecoder(NativeDecoder):
             return parameters, None if tokens is None else tokens.clone()
 
     def reserve(self, batch: int, owner: object) -> tuple[LinearAttentionState, ...]:
-        """The states of a slot, which is free again once the owner is gone."""
+        """The states of a slot, which is free again when the owner is garbage collected."""
         with self._lock:
             slot = self._free_slot(batch)
             slot.owner = weakref.ref(owner)
@@ -120,7 +119,7 @@ class GraphDecoder(NativeDecoder):
         for slot in free[: max(0, len(free) + 1 - _FREE_SLOTS)]:
             self._recorder.release(slot.tensors)
             self._slots.remove(slot)
-        # A graph of no rows would hold no kernel.
+        # With batch size 0 there is no kernel to record.
         recorder = self._recorder if batch else EagerRecorder()
         self._slots.append(_Slot(self._torch_step, self._choose, recorder, batch))
         return self._slots[-1]
@@ -147,12 +146,12 @@ class GraphDecoder(NativeDecoder):
 
 
 class _Slot:
-    """The tensors that the steps of one number of rows read and write, and their recordings.
+    """The tensors that steps of one batch size read and write, and the recorded steps.
 
     Attributes:
-        batch: the rows.
-        states: of each layer.
-        owner: for whom the slot is reserved.
+        batch: the batch size.
+        states: the state of each layer.
+        owner: the object for which the slot is reserved.
     """
 
     def __init__(
@@ -165,7 +164,7 @@ class _Slot:
         self._recorder = recorder
         self._recorded: dict[str, Callable[[], Stepped]] = {}
         self._temperature = 1.0
-        # Ordinary tensors, which may be written with inference mode on or off.
+        # Normal tensors, not inference tensors, so that steps may write them in either mode.
         with torch.inference_mode(False):
             self.states = torch_step.zeros(batch)
             self._make_inputs(torch_step.device)
@@ -177,12 +176,12 @@ class _Slot:
 
     @property
     def tensors(self) -> list[Tensor]:
-        """All that a run may still read or write: the states, and the inputs."""
+        """All tensors that a run may still read or write: states and inputs."""
         states = [x for state in self.states for x in state]
         return states + [x for x in vars(self).values() if isinstance(x, Tensor)]
 
     def noise(self, temperature: float) -> Draw:
-        """The random numbers that the next step reads; none at temperature 0."""
+        """The tensors of random numbers that the next step reads; None at temperature 0."""
         if temperature == 0:
             return Draw(temperature, None, None)
         return Draw(temperature, self._waits, self._uniform)
@@ -190,7 +189,7 @@ class _Slot:
     def step(
         self, states: States, inputs: Tensor, position: int | Tensor, draw: Draw | None
     ) -> Stepped:
-        """One step of the slot's own states, or of states elsewhere; both are updated in place."""
+        """One step of the slot's own states or of other ones, which are updated in place."""
         self._recorder.wait()
         if states is not self.states:
             _copy(states, self.states)
@@ -236,7 +235,7 @@ class _Slot:
                 own.copy_(other)
 
     def _recording(self, draw: Draw | None) -> Callable[[], Stepped]:
-        """The recorded step: without a draw, of the likeliest tokens, or of random ones."""
+        """The recorded step of one of three kinds: no draw, likeliest tokens, or random tokens."""
         kind = "parameters" if draw is None else "likeliest" if draw.waits is None else "drawn"
         if kind not in self._recorded:
             # Recording runs steps, which change the states.
@@ -253,7 +252,7 @@ class _Slot:
             return parameters, None
         if kind == "likeliest":
             return parameters, self._choose(parameters, Draw(0.0, None, None))
-        # A tensor, so that a recorded step reads its present value; heads divide by either.
+        # A tensor, so that a recorded step reads the current value; heads can divide by it.
         temperature = cast(float, self._divisor)
         return parameters, self._choose(parameters, Draw(temperature, self._waits, self._uniform))
 

@@ -1,4 +1,4 @@
-"""The protocols by which decoding knows a model."""
+"""The protocols of models that can be decoded."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from linattn_models.state import DecodingState
 
 
 class DescribedModel(Protocol):
-    """A model that a decoder is compiled from."""
+    """A model from which a decoder can be compiled."""
 
     @property
     def config(self) -> TransformerConfig: ...
 
     def describe(self) -> DecoderDescription:
-        """Its weights and numbers.
+        """Its weights and settings.
 
         Raises:
-            CannotCompile: it has no compiled step.
+            CannotCompile: the model has no compiled step.
         """
 
 
@@ -39,7 +39,7 @@ class Drawable(Protocol):
 
     Attributes:
         head: the distribution of a token.
-        max_length: tokens of a sequence by default, or None.
+        max_length: the default number of tokens in a sequence, or None.
     """
 
     head: Head
@@ -47,18 +47,18 @@ class Drawable(Protocol):
 
     @property
     def longest(self) -> int | None:
-        """The most tokens of a sequence; None where sequences have no end."""
+        """The most tokens of a sequence; None for no limit."""
 
     @property
     def device(self) -> torch.device:
-        """Where tokens and parameters are."""
+        """The device of tokens and parameters."""
 
 
 class TokenModel(Drawable, DescribedModel, Protocol):
     """A model of tokens, with the inputs, results and errors of `AutoregressiveTransformer`.
 
     Attributes:
-        training: whether `predict_next` may drop out.
+        training: whether the model is in training mode, in which `predict_next` uses dropout.
     """
 
     training: bool
@@ -78,7 +78,7 @@ class TokenModel(Drawable, DescribedModel, Protocol):
         """(B, N) -> the parameters (B, P) for the token after each prompt, and the state."""
 
     def describe(self, positions: int | None = None) -> DecoderDescription:
-        """As `DescribedModel.describe`; with the fewest positions to step through."""
+        """As `DescribedModel.describe`, for at least so many positions."""
 
     def step(self, token: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
         """(B,) -> the parameters (B, P) for the next token, and the next state."""

@@ -34,15 +34,15 @@ from linattn_models.validation import lengths_within
 
 
 class CompiledDecoder(Compiled, Drawing, Searching):
-    """The decoding interface of an `AutoregressiveTransformer`, each call one native call.
+    """The decoding interface of an `AutoregressiveTransformer`, with one native call per step.
 
-    States are those of the model: either takes over from the other at any position. Later changes
-    of the model's weights do not reach the decoder. Nothing that it returns has a gradient.
+    Its states are those of the model, so model and decoder can continue each other's states. Later
+    changes of the model's weights do not reach the decoder. Its results have no gradients.
 
     Attributes:
-        head, max_length: of the model.
-        longest: the most tokens of a sequence: the model's, or the rows of the packed table of
-            positions; None for a model without positions.
+        head, max_length: those of the model.
+        longest: the most tokens of a sequence: the rows of the packed table of positions; None for
+            a model without positions.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class CompiledDecoder(Compiled, Drawing, Searching):
         self.head = model.head
         self.max_length = model.max_length
         self._rows = len(positions)
-        # Any row serves every position of a model without positions.
+        # Without positions the table is zeros, so that its row 0 fits every position.
         self._anywhere = model.longest is None and not positions.any()
         self.longest: int | None = None if self._anywhere else self._rows
         self._drawn = cast(Drawn, model.head) if draws_inside else None
@@ -72,12 +72,12 @@ class CompiledDecoder(Compiled, Drawing, Searching):
         max_length: int | None = None,
         owner: object | None = None,
     ) -> tuple[Tensor, DecodingState]:
-        """As `AutoregressiveTransformer.prefill`; tokens behind a state are stepped through.
+        """As `AutoregressiveTransformer.prefill`; tokens that continue a state are read in steps.
 
         Args:
-            owner: for whom the decoder reserves states that it steps fastest, if it has such. Only
-                the owner may keep them, and a step of them may overwrite the parameters that the
-                step before returned.
+            owner: an object for which the decoder reserves the states that it steps fastest, if it
+                has such states. They are valid while it lives, and a step of them may overwrite
+                the parameters that the step before returned.
         """
         room = room_for(max_length, self.longest)
         self._check_device(tokens)
@@ -104,12 +104,12 @@ class CompiledDecoder(Compiled, Drawing, Searching):
     def empty_states(
         self, batch: int, owner: object | None = None
     ) -> tuple[LinearAttentionState, ...]:
-        """The states of `batch` rows, reserved for an owner where that makes steps faster."""
+        """Zero states of `batch` rows, reserved for an owner where that makes steps faster."""
         states = None if owner is None else self.native.reserve(batch, owner)
         return states or self._zeros(batch)
 
     def step(self, token: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
-        """As `AutoregressiveTransformer.step`, the state updated in place in any case."""
+        """As `AutoregressiveTransformer.step`, but always updates the state in place."""
         self._check_step(token, state)
         parameters, _ = self.native.step(token, self._place(state), layers_of(state), None)
         return _predicted(parameters, advanced(state))
@@ -136,7 +136,7 @@ class CompiledDecoder(Compiled, Drawing, Searching):
             (B, P) parameters, the next tokens (B,) or (B, 3), and the next state.
 
         Raises:
-            ValueError, TypeError: as for `step`, or arguments of a draw that cannot be right.
+            ValueError, TypeError: as for `step`, or wrong arguments of the draw.
         """
         sampling = Sampling(temperature, generator, Filters(top_k, top_p, min_p))
         sampling.check(self)
@@ -145,7 +145,7 @@ class CompiledDecoder(Compiled, Drawing, Searching):
     def step_and_draw(
         self, token: Tensor, state: DecodingState, sampling: Sampling
     ) -> tuple[Tensor, Tensor, DecodingState]:
-        """As `step_and_sample`, for settings that have been checked."""
+        """As `step_and_sample`, with settings that are checked already."""
         self._check_step(token, state)
         if self._drawn is None:
             parameters, state = self.step(token, state)
@@ -160,7 +160,7 @@ class CompiledDecoder(Compiled, Drawing, Searching):
         return parameters, next_token, state
 
     def predictor(self, method: str, decoder: str | CompiledDecoder, prompt: Prompt) -> Begin:
-        """Makes the predictor that steps by this decoder; see `Predicting`."""
+        """Makes the predictor that steps with this decoder; see `Predicting`."""
         if method not in ("auto", "stateful") or decoder not in ("auto", self):
             got = f"method={method!r} with decoder={decoder!r}"
             advice = "a compiled decoder draws by its own steps, so call the model's generate"
@@ -168,11 +168,15 @@ class CompiledDecoder(Compiled, Drawing, Searching):
         return partial(FusedPredictor, self)
 
     def reads(self, tokens: Tensor) -> bool:
-        """Whether prompts (B, N) are read at once, and not step by step."""
+        """Whether prompts (B, N) are read at once and not step by step."""
         return tokens.shape[1] < self._rows
 
     def check_decodes(self, model: TokenModel) -> None:
-        """Refuses a model that differs in shape from the one that this was compiled from."""
+        """Refuses a model whose settings differ from those of the model that was compiled.
+
+        Raises:
+            ValueError: naming the first setting that differs.
+        """
         for name in ("config", "head", "max_length", "device"):
             own, other = getattr(self, name), getattr(model, name)
             if own != other:
@@ -185,7 +189,7 @@ class CompiledDecoder(Compiled, Drawing, Searching):
         return 0 if self._anywhere else state.position
 
     def _draw(self, head: Drawn, state: DecodingState, sampling: Sampling) -> Draw:
-        """The head's random numbers, in the decoder's own tensors where it has some."""
+        """New random numbers for the head, in the decoder's own tensors if it has them."""
         draw = self.native.noise(layers_of(state), sampling.temperature)
         if draw is None:
             like = state.layers[0][0]
@@ -205,7 +209,7 @@ class CompiledDecoder(Compiled, Drawing, Searching):
 
 
 class FusedPredictor:
-    """Each token costs one call of a decoder, made when the draw is asked for."""
+    """Predicts by a compiled decoder: step and draw are one call, made by `draw`."""
 
     state: DecodingState
 
@@ -232,7 +236,7 @@ class FusedPredictor:
         return parameters, token
 
     def take(self, token: Tensor) -> None:
-        """Remembers the token for the next draw."""
+        """Stores the token, which the next draw steps with."""
         self.taken = token
 
     def keep(self, rows: Tensor) -> None:
@@ -244,7 +248,7 @@ class FusedPredictor:
         return self.decoder.step(token, state)[1]
 
     def _reserved(self, state: DecodingState) -> DecodingState:
-        """The state where the decoder steps it fastest."""
+        """A copy of the state in the memory where the decoder steps it fastest."""
         layers = self.decoder.empty_states(state.batch, self)
         for own, other in zip(layers, layers_of(state), strict=True):
             own.s.copy_(other.s)

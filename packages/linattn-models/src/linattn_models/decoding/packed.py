@@ -21,8 +21,8 @@ from linattn_models.decoding.native import CompiledDecoder
 class _Packed:
     """A decoder and what it was packed from.
 
-    The description keeps the packed tensors' memory alive, so that no other tensor can take their
-    addresses.
+    The description keeps the model's tensors alive, so that no new tensor can get the same address
+    and look unchanged.
     """
 
     decoder: CompiledDecoder
@@ -30,19 +30,19 @@ class _Packed:
     signature: tuple[Any, ...]
 
 
-# Not in the models, so that copies, pickles and state dicts do not contain it.
+# Not an attribute of the models, so that copies, pickles and state dicts do not contain it.
 _cache: weakref.WeakKeyDictionary[TokenModel, _Packed] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
 
 
 def packed_decoder(model: TokenModel, positions: int | None = None) -> CompiledDecoder:
-    """The float32 decoder of the model as it is now, for so many positions at least.
+    """The float32 decoder of the model with its current weights, for at least `positions`.
 
     Raises:
         CannotCompile: as for `compile_decoder`.
 
-    Cost: the weights are packed where a weight, a layer, a setting or the head has changed since
-    the last call; otherwise they are read once, about as long as one step takes.
+    Cost: if a weight, a layer, a setting or the head has changed since the last call, the weights
+    are packed; otherwise they are read once, which takes about as long as one step.
     """
     description = model.describe(positions)
     with _lock:
@@ -57,7 +57,7 @@ def packed_decoder(model: TokenModel, positions: int | None = None) -> CompiledD
 
 
 def _signature(model: TokenModel, description: DecoderDescription) -> tuple[Any, ...]:
-    """Equal for two descriptions only if a decoder of one decodes the other."""
+    """A value that changes whenever the decoder has to be compiled again."""
     tokens = description.tokens
     norms = [description.norm]
     for layer in description.layers:
@@ -75,7 +75,7 @@ def _signature(model: TokenModel, description: DecoderDescription) -> tuple[Any,
         description.norm_first,
         tuple(norm.eps for norm in norms),
         tuple(_identity(x) for x in tensors),
-        # Sums, because writes through `.data` or into a NumPy view advance no version.
+        # Sums too, because writes through `.data` or into a NumPy view do not change the version.
         tuple(torch.stack([x.sum() for x in tensors]).tolist()),
     )
 

@@ -1,4 +1,4 @@
-"""What predicts the next token: a step from a state, or a run of all tokens."""
+"""Predictors of the next token: by a step from a state, or by running all tokens again."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from linattn_models.state import Cursor, DecodingState
 
 
 class Predictor(Protocol):
-    """Draws the next token of each row, and takes that token once it is known.
+    """Draws the next token of each row; `take` then appends it.
 
-    Rows that are complete go on at their last position, and what is drawn for them is dropped.
+    Rows that are complete stay at their last position, and their draws are ignored.
     """
 
     @property
     def state(self) -> DecodingState | None:
-        """Of all rows, before the token that was drawn last; None without one."""
+        """The state of all rows before the token that was drawn last; None without a state."""
 
     def draw(self, sampling: Sampling) -> tuple[Tensor, Tensor]:
         """The parameters (B, P) and tokens (B,) or (B, 3) drawn from them, not yet taken."""
@@ -32,10 +32,10 @@ class Predictor(Protocol):
         """Appends one token to each row."""
 
     def keep(self, rows: Tensor) -> None:
-        """Goes on with the rows (any number, repeats allowed) alone, after a draw or none."""
+        """Continues with these rows only (any number, repeats allowed)."""
 
     def read(self, token: Tensor, state: DecodingState) -> DecodingState:
-        """The state after one token more of each row."""
+        """The state after one more token (B,) or (B, 3) of each row."""
 
 
 # Makes the predictor that continues a prompt.
@@ -43,10 +43,10 @@ Begin = Callable[[Prompt], Predictor]
 
 
 class Predicting:
-    """What the mixins of generation need of a `Drawable`."""
+    """The method that the mixins `Drawing` and `Searching` need."""
 
     def predictor(self, method: str, decoder: Any, prompt: Prompt) -> Begin:
-        """Makes the predictor that continues a prompt by this method and decoder.
+        """Makes the predictor that continues a prompt with this method and decoder.
 
         Raises:
             ValueError: a method or decoder that is unknown or does not fit, or a model in training
@@ -65,7 +65,7 @@ class StatefulPredictor:
         self.parameters, self.state = prefilled(model, prompt)
 
     def draw(self, sampling: Sampling) -> tuple[Tensor, Tensor]:
-        """From the parameters after the last token taken."""
+        """Draws from the parameters after the last token taken."""
         return self.parameters, sampling.draw(self.model.head, self.parameters)
 
     def take(self, token: Tensor) -> None:
@@ -112,19 +112,19 @@ class RerunPredictor:
         self.lengths = None if self.lengths is None else self.lengths[rows]
 
     def read(self, token: Tensor, state: DecodingState) -> DecodingState:
-        """There is no state; plans refuse to ask for one."""
+        """Not possible without a state; `Prompt.check_stateless` refuses such calls before."""
         raise NotImplementedError
 
 
 def prefilled(model: TokenModel, prompt: Prompt) -> tuple[Tensor, DecodingState]:
-    """The parameters after what is known of a prompt, and a state that belongs to nobody else."""
+    """Prefills a prompt: the parameters after it, and a state that nothing else uses."""
     tokens, lengths = prompt.known
     before = None if prompt.state is None else prompt.state.detach().clone()
     return model.prefill(tokens, lengths, before, max_length=prompt.positions)
 
 
 def within_room(state: DecodingState) -> DecodingState:
-    """The state with complete rows put back to the last position that there is room for."""
+    """The state, with rows that are complete moved back to the last position that exists."""
     position, room = state.cursor.position, state.max_length
     if room is None or state.cursor.furthest < room or not isinstance(position, Tensor):
         return state

@@ -1,4 +1,4 @@
-"""What sequences begin with, and the sequences that prompts and drawn tokens make together."""
+"""The prefixes of sequences, and the sequences made from prefixes and drawn tokens."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class Prompt:
     """The prefixes of sequences, each to be continued to the same length.
 
     Step i of generation draws the token at position lengths[b] + i of row b. A row with a longer
-    prefix is complete before others; what is drawn for it from then on is dropped.
+    prefix is complete earlier; its later draws are ignored.
 
     Attributes:
-        tokens: (B, P) or (B, P, 3) int64; 0 beyond a row's own length.
+        tokens: (B, P) or (B, P, 3) int64; 0 past a row's own length.
         lengths: (B,) int64, each row's own length; None when all are P.
         length: tokens of a complete sequence.
         shortest: the smallest of the lengths.
-        state: what came before the tokens, of B rows; not counted in the lengths.
-        keeps_state: whether the state after the last token is wanted, which takes a position more.
+        state: the state of the B rows before the tokens; its tokens do not count in the lengths.
+        keeps_state: whether the state after the last token is wanted; it takes one more position.
     """
 
     tokens: Tensor
@@ -54,7 +54,7 @@ class Prompt:
         return self.tokens.shape[0]
 
     def repeated(self, times: int) -> Prompt:
-        """Each row so many times, side by side."""
+        """Each row repeated `times` times, in consecutive rows."""
         if times == 1:
             return self
         lengths = None if self.lengths is None else self.lengths.repeat_interleave(times, 0)
@@ -62,11 +62,11 @@ class Prompt:
 
     @property
     def positions(self) -> int:
-        """The positions that the longest sequence takes: the start's, but not its last token's."""
+        """The number of positions of the longest sequence: with the start, without the last token."""
         return _tokens_of(self.state) + self.length + self.keeps_state
 
     def check_stateless(self) -> None:
-        """Refuses a state to begin from or to keep, for methods without one."""
+        """Refuses `state` and `return_state`, for methods without a state."""
         if self.state is not None or self.keeps_state:
             advice = "pass method='stateful', or leave out state and return_state"
             got = "method 'rerun', which runs all tokens again"
@@ -86,7 +86,7 @@ class Prompt:
 
     @property
     def known(self) -> tuple[Tensor, Tensor | None]:
-        """The tokens and lengths to prefill, which leave each row room for one token more."""
+        """The tokens and lengths to prefill, at most `length` - 1: one token is left to draw."""
         room = self.length - 1
         lengths = None if self.lengths is None else self.lengths.clamp(max=room)
         return self.tokens[:, :room], lengths
@@ -99,9 +99,9 @@ class Prompt:
         return drawn.masked_fill(complete.view(-1, *[1] * (drawn.ndim - 1)), -1)
 
     def completed(self, drawn: list[Tensor]) -> Tensor:
-        """The sequences (B, N) or (B, N, 3): each row's prefix, its tokens, and -1 after them.
+        """The sequences (B, N) or (B, N, 3): each row's prefix, its drawn tokens, then -1.
 
-        N is the length of the longest.
+        N is the length of the longest sequence.
         """
         if self.lengths is None or not drawn:
             return torch.cat([self.tokens, *(token.unsqueeze(1) for token in drawn)], 1)
@@ -130,7 +130,7 @@ def checked_prompt(
     """The prompt of the arguments of `generate`.
 
     Raises:
-        ValueError, TypeError: arguments that cannot be right.
+        ValueError, TypeError: wrong arguments.
     """
     if state is not None and not isinstance(state, DecodingState):
         raise TypeError(expected("state", "a DecodingState", f"a {type(state).__name__}"))
@@ -182,8 +182,8 @@ def as_tensors(
     """An array or lists as tokens and lengths on the model's device.
 
     Raises:
-        ValueError: lengths beside lists, which have lengths of their own, or no list.
-        TypeError: what holds no tokens.
+        ValueError: `prefix_lengths` together with lists, which have their own lengths; or no list.
+        TypeError: not an array or lists of tokens.
     """
     if hasattr(prefix, "__array__"):
         return torch.as_tensor(prefix, device=device), prefix_lengths
@@ -210,10 +210,10 @@ def _as_tokens(row: Any, device: torch.device) -> Tensor:
 
 
 def default_length(model: Drawable, length: int | None, before: int = 0) -> int:
-    """The length, by default the model's less the tokens that a state has read.
+    """The length; by default the model's `max_length` less the tokens that a state has read.
 
     Raises:
-        ValueError: a model without a default.
+        ValueError: the model has no `max_length`, or the state has taken all of it.
     """
     if length is not None:
         return length
@@ -227,7 +227,7 @@ def default_length(model: Drawable, length: int | None, before: int = 0) -> int:
 
 
 def check_length(model: Drawable, length: int, before: int = 0, keeps_state: bool = False) -> None:
-    """Refuses lengths that the model has no positions for."""
+    """Refuses a length for which the model has too few positions."""
     at_least("length", length, 1)
     longest = model.longest
     if longest is not None and length + before + keeps_state > longest:
@@ -245,7 +245,7 @@ def _checked_prefix(
     prefix_lengths: Tensor | None,
     length: int,
 ) -> Tensor:
-    """The prefix; without one, a prefix of no tokens."""
+    """The prefix, checked; an empty one for None."""
     if batch is not None:
         at_least("batch", batch, 1)
     extra = token_shape(model.head)

@@ -1,7 +1,7 @@
 """Work that is recorded once and run many times: as a CUDA graph, or by calling it again.
 
-The work reads its inputs from tensors that stay where they are and never reads a number from the
-device: a graph repeats the recorded addresses and launches.
+A graph repeats the recorded launches with the recorded addresses. So the work reads its inputs from
+tensors at fixed addresses, and never reads a number from the device.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from linattn_core.errors import expected
 
 Result = TypeVar("Result")
 
-# Runs before the recording, in which libraries load their kernels and allocate memory.
+# How often the work runs before it is recorded, so that libraries load kernels and allocate memory.
 _WARM_UPS = 2
 
 
@@ -26,26 +26,26 @@ class Recorder(Protocol):
     """Makes work that runs many times cheap to run.
 
     Attributes:
-        name: of what runs the steps, for a decoder's `repr`.
+        name: shown in a decoder's `repr`.
     """
 
     name: str
 
     def record(self, work: Callable[[], Result]) -> Callable[[], Result]:
-        """A function that runs `work` again and returns its tensors, which the next run may reuse.
+        """A function that runs `work` again and returns its results.
 
-        Recording may run the work any number of times.
+        The next run may overwrite the results. Recording may run the work any number of times.
         """
 
     def wait(self) -> None:
-        """Makes the next work on the current stream wait for the last run of any recording."""
+        """Makes later work on the current stream wait for the last run of any recording."""
 
     def release(self, tensors: Sequence[Tensor]) -> None:
-        """Frees the tensors once the last run, which may still write them, is done."""
+        """Makes sure that memory of the tensors is not reused before the last run has finished."""
 
 
 class EagerRecorder:
-    """Records nothing and calls the work itself, on any device; for tests and debugging."""
+    """Records nothing and calls the work each time, on any device; for tests and debugging."""
 
     name = "unrecorded"
 
@@ -86,8 +86,8 @@ class CudaGraphRecorder:
         self.name = f"CUDA graphs on {torch.cuda.get_device_name(device)}"
 
     def record(self, work: Callable[[], Result]) -> Callable[[], Result]:
-        # One recording at a time in the whole process: to begin one, torch synchronizes the device,
-        # which CUDA forbids while any of its streams is being recorded.
+        # One recording at a time in the whole process: torch synchronizes the device before it
+        # records, which CUDA forbids while any stream is being recorded.
         with _one_recording, torch.cuda.device(self.device):
             # One stream for all recordings: libraries keep scratch memory for each stream.
             stream = self._stream = self._stream or torch.cuda.Stream()
@@ -97,7 +97,7 @@ class CudaGraphRecorder:
                     work()
             torch.cuda.current_stream().wait_stream(stream)
             graph = torch.cuda.CUDAGraph()
-            # thread_local: other threads may allocate meanwhile.
+            # thread_local: other threads may allocate memory during the recording.
             with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
                 result = work()
 
@@ -108,9 +108,9 @@ class CudaGraphRecorder:
         return run
 
     def wait(self) -> None:
-        """If the last run was on another stream, the current one waits for it on the device.
+        """If the last run was on another stream, the current stream waits for it.
 
-        Any recording's last run counts: all share libraries' scratch memory.
+        This holds for the last run of any recording, because all share libraries' scratch memory.
         """
         stream = torch.cuda.current_stream(self.device)
         if self._last is not None and stream != self._last:
@@ -118,7 +118,7 @@ class CudaGraphRecorder:
         self._last = stream
 
     def release(self, tensors: Sequence[Tensor]) -> None:
-        """Keeps their memory from being reused before the last run is done."""
+        """Keeps their memory from being reused before the last run has finished."""
         if self._last is not None:
             for tensor in tensors:
                 tensor.record_stream(self._last)

@@ -1,4 +1,4 @@
-"""The loop over tokens: what is drawn, and one generation of it."""
+"""The loop over tokens: `Plan` says what to draw, `Run` draws it."""
 
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ from linattn_models.state import DecodingState, KeyValueCache
 
 @dataclass(frozen=True)
 class Plan:
-    """What is drawn, checked.
+    """The checked arguments of one generation.
 
     Attributes:
-        source: of the tokens.
-        prompt: what is prefilled.
-        samples: sequences that are drawn from each of its rows.
-        stop: (S,) tokens that end a sequence.
+        source: the model or decoder that gives the tokens.
+        prompt: the prompts.
+        samples: sequences that are drawn from each prompt.
+        sampling: how tokens are drawn.
+        stop: (S,) int64, tokens that end a sequence; None for none.
         begin: makes the predictor.
+        progress: whether to show a progress bar.
     """
 
     source: Drawable
@@ -40,7 +42,7 @@ class Plan:
     progress: bool
 
     def stopping(self) -> Stopping | None:
-        """What ends sequences one by one; None where all end together and leave no state."""
+        """Tracks which sequences have ended; None where all end together and no state is kept."""
         if self.stop is None and not self.prompt.keeps_state:
             return None
         none = self.prompt.tokens.new_empty(0)
@@ -48,11 +50,11 @@ class Plan:
 
     @cached_property
     def sequences(self) -> Prompt:
-        """The beginning of every sequence that is drawn, those of one prompt side by side."""
+        """The prompt of every sequence that is drawn; samples of a prompt are consecutive rows."""
         return self.prompt.repeated(self.samples)
 
     def predictor(self) -> Predictor:
-        """What predicts each of the `sequences`: prompts are prefilled once and then forked."""
+        """The predictor of all `sequences`: each prompt is prefilled once and then forked."""
         predictor = self.begin(self.prompt)
         if self.samples > 1:
             rows = torch.arange(self.prompt.batch, device=self.prompt.tokens.device)
@@ -61,10 +63,10 @@ class Plan:
 
 
 class Run:
-    """One generation: iterating draws the tokens (B,) or (B, 3) of each step.
+    """One generation: iterating over it draws the tokens (B,) or (B, 3) of each step.
 
-    Those of complete rows are among them. Rows that have drawn a stop token give -1 from then on,
-    and when none goes on the steps end.
+    Rows that are complete still give tokens, which the caller ignores. Rows that have drawn a stop
+    token give -1 from then on, and the iteration ends when no row continues.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -101,7 +103,7 @@ class Run:
             self._final = ends.state(predictor.read)
 
     def state(self) -> DecodingState:
-        """The state after the last tokens, once all are drawn and if the plan keeps it."""
+        """The state after the last tokens: after the iteration, if the plan keeps the state."""
         final = cast(DecodingState, self._final)
         room = self.plan.source.longest
         if any(isinstance(layer, KeyValueCache) for layer in final.layers):

@@ -1,4 +1,4 @@
-"""How a token is drawn from a model's outputs, and the refusal of NaN."""
+"""How a token is drawn from a model's outputs, and the check for NaN."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from linattn_models.decoding.model import Drawable
 from linattn_models.heads import Categorical, Head
 from linattn_models.heads.base import at_least_single, checked_temperature
 
-# Steps on an accelerator after which they are checked: a stream may have no end.
+# After so many steps on an accelerator their outputs are checked, because a stream may be endless.
 _MOST_UNREAD = 4096
 
 
@@ -23,8 +23,8 @@ class Sampling:
     """The settings of a draw.
 
     Args:
-        temperature: 1 draws from the model, less sharpens, 0 is greedy. Below 1e-30 it is 0.
-        generator: source of randomness, on the model's device; torch's own by default.
+        temperature: as for `generate`. Values below 1e-30 count as 0.
+        generator: source of randomness, on the model's device; torch's default one by default.
         filters: the tokens that may be drawn.
 
     Raises:
@@ -39,7 +39,7 @@ class Sampling:
         object.__setattr__(self, "temperature", checked_temperature(self.temperature))
 
     def check(self, source: Drawable) -> None:
-        """Refuses what does not fit the source of tokens.
+        """Refuses settings that do not fit the source of tokens.
 
         Raises:
             ValueError: a generator of another kind of device, or filters for a head that gives no
@@ -62,10 +62,10 @@ class Sampling:
 
 
 class NanCheck:
-    """Refuses parameters that are NaN and names the first such step.
+    """Raises ValueError for parameters that are NaN, and names the first such step.
 
-    On the CPU at once. On an accelerator after many steps, or when all are done: reading a number
-    at each step would wait for the device each time.
+    On the CPU at once. On an accelerator only after many steps or at the end, because reading a
+    number at each step would wait for the device each time.
     """
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class NanCheck:
             self.finish()
 
     def finish(self) -> None:
-        """Reads what was not read yet."""
+        """Checks the steps that are not checked yet."""
         if self._largest:
             first = self._steps - len(self._largest)
             for step, largest in enumerate(torch.stack(self._largest).tolist(), first):

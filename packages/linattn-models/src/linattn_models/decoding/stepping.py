@@ -1,4 +1,4 @@
-"""Prompts behind a state, read token by token by a decoder that cannot read them whole."""
+"""Prompts that continue a state, for a decoder that can only read them token by token."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from linattn_models.validation import lengths_within
 
 
 class Steps(Protocol):
-    """What steps from one token to the next, the state updated in place."""
+    """A decoder whose `step` updates the state in place."""
 
     head: Head
 
@@ -31,7 +31,7 @@ def step_through(
     state: DecodingState,
     room: int | None,
 ) -> tuple[Tensor, DecodingState]:
-    """As `AutoregressiveTransformer.prefill` from a state, which is updated in place."""
+    """As `AutoregressiveTransformer.prefill` from a state; updates the state in place."""
     check_sequences(decoder.head, tokens, 0, None)
     if lengths is not None:
         lengths_within("lengths", lengths, *tokens.shape[:2])
@@ -50,12 +50,12 @@ def step_through(
 
 
 def cut(lengths: Tensor, first: int) -> tuple[Tensor, Tensor]:
-    """The lengths within the first so many tokens, and beyond them."""
+    """How many of the tokens of each row are among the first `first` ones, and how many after."""
     return lengths.clamp(max=first), (lengths - first).clamp(min=0)
 
 
 def _with_rows(state: DecodingState, rows: Tensor, other: DecodingState) -> DecodingState:
-    """The state with some rows, in place, as another has them."""
+    """The state with `rows` replaced by those of `other`; its layers are updated in place."""
     for own, new in zip(layers_of(state), layers_of(other), strict=True):
         own.s.index_copy_(0, rows, new.s)
         own.z.index_copy_(0, rows, new.z)

@@ -1,4 +1,4 @@
-"""Which sequences go on, and the states of those that have ended."""
+"""Which sequences continue, and the states of those that have ended."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from linattn_models.decoding.prompts import Prompt
 from linattn_models.heads import Head
 from linattn_models.state import DecodingState
 
-# Rows that have ended are dropped from a batch once they are this share of it, since dropping
-# copies the states.
+# Rows that have ended are dropped from the batch when they are this share of it: dropping copies
+# the states, so it is not done for each row.
 _WORTH_DROPPING = 0.25
 
 
 class Stopping:
-    """The rows of a batch that go on: they are not complete and have drawn no stop token.
+    """Tracks which rows of a batch continue: they are not complete and drew no stop token.
 
-    A predictor holds the rows that go on, and for some steps a few that have ended.
+    The predictor holds the rows that continue, and for some steps a few that have ended.
 
     Args:
-        tokens: (S,) int64, each ends a row.
-        prompt: of all B rows.
+        tokens: (S,) int64, the stop tokens.
+        prompt: the prompts of all B rows.
 
     Attributes:
-        held: the rows that the predictor holds, of the batch.
-        ended: of those held, the ones that ended at the last step.
+        held: (R,) int64, the rows of the batch that the predictor holds.
+        ended: int64 indices into `held` of the rows that ended at the last step.
     """
 
     def __init__(self, tokens: Tensor, prompt: Prompt) -> None:
@@ -36,8 +36,8 @@ class Stopping:
         self._stop = frozenset(tokens.tolist())
         self._steps = prompt.steps_of_rows
         self._batch = batch = prompt.batch
-        self.held = torch.arange(batch, device=tokens.device)  # by the predictor, of the batch
-        self._going = torch.ones(batch, dtype=torch.bool, device=tokens.device)  # of those held
+        self.held = torch.arange(batch, device=tokens.device)
+        self._going = torch.ones(batch, dtype=torch.bool, device=tokens.device)  # of `held`
         self._all_go_on = True
         self._next_complete = int(self._steps.min())  # steps after which a row is complete
         self.ended = self.held[:0]
@@ -52,8 +52,8 @@ class Stopping:
         return spread
 
     def end(self, drawn: Tensor, step: int) -> bool:
-        """Marks rows that drew a stop token at this step or are complete; whether any goes on."""
-        # At most steps no row ends, and lists of a few tokens are compared faster than tensors.
+        """Marks rows that drew a stop token or are complete; returns whether any row continues."""
+        # At most steps no row ends; a set of tokens in Python is faster than tensors here.
         stopped = bool(self._stop) and not self._stop.isdisjoint(drawn.tolist())
         if not stopped and step + 1 < self._next_complete:
             self.ended = self.ended[:0]
@@ -71,7 +71,7 @@ class Stopping:
         return True
 
     def drop(self) -> Tensor | None:
-        """The held rows to keep, where dropping the others is worth it; they are held from now."""
+        """Drops ended rows where it is worth it: the indices into `held` to keep, else None."""
         if not len(self.ended):
             return None
         kept = self._going.nonzero().squeeze(1)
@@ -82,12 +82,12 @@ class Stopping:
 
 
 class Ends:
-    """The state of each sequence when it ends, for `return_state`.
+    """Collects the state of each sequence when it ends, for `return_state`.
 
-    A state is taken before the last token is read; all last tokens are read in one step at the end.
+    A state is collected before its last token is read; one step at the end reads all last tokens.
 
     Args:
-        prompt: of all B rows.
+        prompt: the prompts of all B rows.
     """
 
     def __init__(self, prompt: Prompt) -> None:
@@ -97,7 +97,7 @@ class Ends:
         self._states: list[DecodingState] = []
 
     def add(self, stopping: Stopping, drawn: Tensor, state: DecodingState) -> None:
-        """Takes the rows that ended at this step."""
+        """Collects the rows that ended at this step."""
         ended = stopping.ended
         if len(ended):
             rows = stopping.held[ended]
@@ -106,13 +106,13 @@ class Ends:
             self._states.append(state.index_select(ended))
 
     def state(self, read: Callable[[Tensor, DecodingState], DecodingState]) -> DecodingState:
-        """The state (B rows, in order) after the last tokens, which `read` adds to a state."""
+        """The state of all B rows, in order, after their last tokens, which `read` reads."""
         order = torch.cat(self._rows).argsort()
         after = read(torch.cat(self._tokens), DecodingState.cat(self._states))
         return after.index_select(order)
 
     def _last(self, rows: Tensor, drawn: Tensor) -> Tensor:
-        """The last token of rows: drawn, or the prefix's where that was complete before."""
+        """The last token of each row: the drawn one, or the prefix's if that was complete."""
         prompt = self._prompt
         complete = prompt.steps_of_rows[rows] == 0
         if not bool(complete.any()):
@@ -127,8 +127,8 @@ def checked_stop_tokens(
     """The tokens as (S,) int64, or None without any.
 
     Raises:
-        ValueError: a token that the head never draws, or a head whose tokens have several values.
-        TypeError: no int.
+        ValueError: a token that the head cannot draw, or a head whose tokens have several values.
+        TypeError: not an int or a sequence of them.
     """
     if stop is None:
         return None

@@ -1,9 +1,9 @@
-"""A described model in as few calls of torch as possible: on a GPU, each is a kernel.
+"""A described model in as few torch operations as possible: on a GPU, each launches kernels.
 
-A step never reads a number from the device, and all that changes from step to step is in tensors,
-so that a CUDA graph can repeat it.
+A step never reads a number from the device, and all values that change from step to step are in
+tensors, so that a CUDA graph can repeat it.
 
-Letters as in `linattn_core.decoding`; R rows: one for each vector, of a step or of whole prompts.
+Letters as in `linattn_core.decoding`; R rows: the vectors of a step, or of whole prompts.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ Attend = Callable[[int, Tensor], Tensor]
 
 
 class TorchStep:
-    """A copy of a model's weights, and the steps and prefills computed with it.
+    """A copy of a model's weights, with `step` and `prefill`.
 
     Args:
         description: the model.
         weights: "float32", or "bfloat16" for the layers' matrices and products.
-        backend: what runs the attention, as for `linear_attention`.
+        backend: the backend of the attention, as for `linear_attention`.
 
     Raises:
-        CannotCompile: other weights.
+        CannotCompile: another dtype of weights.
     """
 
     def __init__(self, description: DecoderDescription, weights: str, backend: str) -> None:
@@ -71,7 +71,7 @@ class TorchStep:
     def step(
         self, inputs: Tensor, position: Tensor, states: Sequence[LinearAttentionState]
     ) -> Tensor:
-        """One input of each row, at positions (B,), the states updated in place.
+        """One input of each row, at positions (B,); updates the states in place.
 
         Args:
             inputs: tokens (B,) or (B, C), or vectors (B, E).
@@ -90,7 +90,7 @@ class TorchStep:
     def prefill(
         self, inputs: Tensor, lengths: Tensor | None
     ) -> tuple[Tensor, list[LinearAttentionState]]:
-        """Whole prompts from the start; see `linattn_core.decoding.NativeDecoder.prefill`."""
+        """Whole prompts, as `linattn_core.decoding.NativeDecoder.prefill`; returns the states."""
         tokens = self.model.tokens
         states: list[LinearAttentionState] = []
         with torch.autocast(self.device.type, enabled=False):
@@ -176,7 +176,7 @@ def _fed_forward(x: Tensor, layer: DecoderLayer, activation: Callable[[Tensor], 
 
 
 def _embedded(coding: TokenCoding, tokens: Tensor) -> Tensor:
-    """The vectors of tokens (B,) or (B, C), in new memory."""
+    """The vectors (B, E) of tokens (B,) or (B, C), in new memory."""
     if len(coding.embeddings) == 1:
         return coding.embeddings[0].index_select(0, tokens)
     x = coding.embeddings[0].index_select(0, tokens[:, 0])
@@ -186,7 +186,7 @@ def _embedded(coding: TokenCoding, tokens: Tensor) -> Tensor:
 
 
 def _entered(coding: TokenCoding, tokens: Tensor) -> Tensor:
-    """The inputs of positions 0..N: the start, then the tokens (B, N) or (B, N, C)."""
+    """The inputs (B, N + 1, E) of the start vector and tokens (B, N) or (B, N, C)."""
     batch, length = tokens.shape[:2]
     embedded = _embedded(coding, tokens.reshape(batch * length, *tokens.shape[2:]))
     start = coding.start.expand(batch, 1, -1)
@@ -204,7 +204,7 @@ def _last(y: Tensor, lengths: Tensor | None) -> Tensor:
 def _copied(part: Any, dtype: torch.dtype) -> Any:
     """A part of a model with copied tensors: the layers' matrices and their biases in `dtype`."""
     if isinstance(part, Tensor):
-        # Keeps strides: BLAS reads a transposed matrix as fast.
+        # The copy keeps strides: BLAS reads a transposed matrix equally fast.
         return part.detach().to(dtype, copy=True)
     if isinstance(part, tuple):
         return tuple(_copied(each, dtype) for each in part)

@@ -1,4 +1,4 @@
-"""What compiled decoders share, and the one of vectors."""
+"""What compiled decoders share, and the compiled decoder of vectors."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Compiled:
     """What decoders of tokens and of vectors share.
 
     Attributes:
-        config: of the layers.
-        weights: the dtype of their matrices.
-        native: the packed weights and their steps; see `NativeDecoder`.
+        config: the configuration of the layers.
+        weights: the name of the dtype of the packed matrices.
+        native: the decoder with the packed weights; see `NativeDecoder`.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Compiled:
 
     @property
     def device(self) -> torch.device:
-        """Where inputs, outputs and states are."""
+        """The device of inputs, outputs and states."""
         return self._device
 
     def __repr__(self) -> str:
@@ -58,13 +58,13 @@ class Compiled:
 
 
 class CompiledTransformer(Compiled):
-    """The decoding interface of a `Transformer`: (B, E) -> (B, E), with the state updated in place.
+    """The decoding interface of a `Transformer`: (B, E) -> (B, E); updates states in place.
 
-    Later changes of the model's weights do not reach it. Nothing that it returns has a gradient.
+    Later changes of the model's weights do not reach it. Its results have no gradients.
     """
 
     def initial_state(self, batch: int, *, max_length: int | None = None) -> DecodingState:
-        """The state before the first position, as the model's own."""
+        """The state before the first position, as `Transformer.initial_state`."""
         at_least("batch", batch, 1)
         if max_length is not None:
             at_least("max_length", max_length, 1)
@@ -85,7 +85,7 @@ class CompiledTransformer(Compiled):
         return self.native.prefill(x.detach(), lengths, layers_of(state)), state
 
     def step(self, x: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
-        """As `Transformer.step`, the state updated in place whether gradients are on or not."""
+        """As `Transformer.step`, but always updates the state in place."""
         check_vectors(x, self.config.embed_dim)
         self._check_place(x)
         state.check_step(x.shape[0])
@@ -99,10 +99,10 @@ class CompiledTransformer(Compiled):
 
 
 def layers_of(state: DecodingState) -> tuple[LinearAttentionState, ...]:
-    """The layers of a state, all of which are sums.
+    """The layers of a state, which must all be `LinearAttentionState`.
 
     Raises:
-        TypeError: a key/value cache.
+        TypeError: a layer is a key/value cache.
     """
     for layer in state.layers:
         if not isinstance(layer, LinearAttentionState):
@@ -112,5 +112,5 @@ def layers_of(state: DecodingState) -> tuple[LinearAttentionState, ...]:
 
 
 def advanced(state: DecodingState) -> DecodingState:
-    """The state one position later, of the same memory."""
+    """The state one position later, with the same memory."""
     return replace(state, cursor=state.cursor.advanced())

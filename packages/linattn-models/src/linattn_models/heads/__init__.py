@@ -1,4 +1,4 @@
-"""Output heads: the distributions that a model can put out over its next token."""
+"""Output heads: the distributions of the next token that a model can predict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The interface of output heads: the distribution that a model's outputs describe."""
+"""The interface of output heads: distributions whose parameters are the outputs of a model."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from linattn_core.decoding import Draw, Sampler
 from linattn_core.errors import expected
 from linattn_models.validation import in_range
 
-# Lower temperatures count as 0; divided by this one, logits up to 1e8 stay finite in float32.
+# Lower temperatures count as 0. Logits up to 1e8, divided by this one, are finite in float32.
 _LEAST_TEMPERATURE = 1e-30
 
 
 class Head(Protocol):
-    """A distribution over one token, given the parameters that a model puts out for it.
+    """A distribution over one token, with parameters that a model predicts.
 
-    Heads have no weights of their own; the model's last linear layer makes the parameters.
+    Heads have no weights of their own; the model's last linear layer computes the parameters.
 
     Attributes:
-        kind: the name under which configurations are written.
-        levels: values that a channel can take, 0..levels-1.
+        kind: the name of the head in saved configurations.
+        levels: the number of values of a channel, which are 0..levels-1.
         channels: values in a token: tokens are (...) for one channel, (..., channels) for more.
-        num_parameters: P, the model's outputs for a token.
+        num_parameters: P, the number of parameters of a token's distribution.
     """
 
     kind: ClassVar[str]
@@ -42,7 +42,7 @@ class Head(Protocol):
     def num_parameters(self) -> int: ...
 
     def negative_log_likelihood(self, parameters: Tensor, tokens: Tensor) -> Tensor:
-        """Nats for a whole token: (..., P) and tokens -> (...)."""
+        """-log p of each whole token in nats: (..., P) and tokens -> (...)."""
 
     def sample(
         self,
@@ -54,16 +54,16 @@ class Head(Protocol):
         """Tokens drawn from the distributions: (..., P) -> int64 tokens."""
 
     def initial_bias(self) -> Tensor:
-        """(P,) parameters of a sensible distribution to start learning from."""
+        """(P,) the initial bias of the last layer: parameters of a good distribution to start."""
 
     def to_dict(self) -> dict[str, Any]:
         """The head as JSON values."""
 
 
 class Drawn(ABC):
-    """A head that chooses tokens by random numbers drawn apart from it.
+    """A head that draws random numbers and chooses tokens from them in two separate steps.
 
-    A backend may then make the choice inside a compiled step, from the same numbers.
+    So a backend can choose inside a compiled step, from the same random numbers.
     """
 
     kind: ClassVar[str]
@@ -75,12 +75,14 @@ class Drawn(ABC):
         temperature: float = 1.0,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """Tokens drawn from the distributions; the head's class says how temperature acts.
+        """Tokens drawn from the distributions; the head's class documents the temperature.
 
         Args:
             parameters: (..., P).
-            temperature: 0 takes the likeliest tokens and draws nothing; below 1e-30 it is 0.
-            generator: source of randomness, on the device of the parameters.
+            temperature: 0 takes the likeliest tokens without random numbers; values below 1e-30
+                count as 0.
+            generator: source of randomness, on the device of the parameters; torch's default one
+                by default.
 
         Returns:
             (...) int64 for one channel, (..., 3) for three.
@@ -101,7 +103,7 @@ class Drawn(ABC):
         *,
         like: Tensor,
     ) -> Draw:
-        """The random numbers for tokens of the `leading` shape, of `like`'s dtype and device."""
+        """Random numbers for tokens of shape `leading`, with the dtype and device of `like`."""
         temperature = checked_temperature(temperature)
         if temperature == 0:
             return Draw(0.0, None, None)
@@ -114,15 +116,15 @@ class Drawn(ABC):
     @property
     @abstractmethod
     def noise_sizes(self) -> tuple[int, int]:
-        """How many numbers a token takes from the exponential and the uniform distribution."""
+        """How many exponential and how many uniform random numbers a token needs."""
 
     @abstractmethod
     def choose(self, parameters: Tensor, draw: Draw) -> Tensor:
-        """The tokens that these random numbers draw from the parameters (..., P)."""
+        """The tokens (...) or (..., 3) that `draw` chooses from the parameters (..., P)."""
 
     @abstractmethod
     def sampler(self) -> Sampler:
-        """The head as a backend knows it."""
+        """The description of the head for a backend."""
 
     def to_dict(self) -> dict[str, Any]:
         """The head as JSON values."""
@@ -130,10 +132,10 @@ class Drawn(ABC):
 
 
 def checked_temperature(temperature: float) -> float:
-    """The temperature to compute with: 0 where logits divided by it would overflow float32.
+    """The temperature; 0 for values so small that logits divided by them would overflow.
 
     Raises:
-        ValueError: not a number of 0 or more.
+        ValueError: not a number, negative, infinite or NaN.
     """
     in_range("temperature", temperature, 0.0, math.inf)
     return temperature if temperature >= _LEAST_TEMPERATURE else 0.0
@@ -151,7 +153,7 @@ def check_tokens(
 ) -> None:
     """Refuses tokens of another dtype or shape, and on the CPU also values out of range.
 
-    On an accelerator the values are not read: that would wait for it at every call.
+    On an accelerator the values are not read, because each call would wait for the device.
     """
     _check_dtype(what, tokens)
     if leading is not None and tokens.shape != (*leading, *token_shape(head)):
@@ -178,7 +180,7 @@ def check_sequences(
 
 
 def check_step_shape(head: Head, token: Tensor) -> None:
-    """Refuses what is not one int64 token a row, (B,) or (B, 3); reads no values."""
+    """Refuses anything but one int64 token per row, (B,) or (B, 3); does not read the values."""
     _check_shape(head, "a step's tokens", token, "batch")
     _check_dtype("tokens", token)
 
@@ -201,12 +203,12 @@ def _check_dtype(what: str, tokens: Tensor) -> None:
 
 
 def at_least_single(parameters: Tensor) -> Tensor:
-    """The parameters in float32, float64 if they are: half precision cannot hold a tail."""
+    """The parameters, half precision cast to float32, as it is too coarse for probabilities."""
     return parameters if parameters.dtype == torch.float64 else parameters.float()
 
 
 def fill(draw: Draw, generator: torch.Generator | None) -> None:
-    """Draws new random numbers into a draw's tensors, in the order that all heads share."""
+    """Draws new random numbers into the tensors of `draw`, in the same order for all heads."""
     if draw.waits is not None:
         draw.waits.exponential_(generator=generator)
     if draw.uniform is not None:
@@ -214,12 +216,12 @@ def fill(draw: Draw, generator: torch.Generator | None) -> None:
 
 
 def choose(logits: Tensor, draw: Draw) -> Tensor:
-    """Indices (...) with probability softmax(logits / temperature); at 0 the likeliest.
+    """Indices (...) drawn from softmax(logits / temperature); at temperature 0 the likeliest.
 
-    The Gumbel-max trick: argmax(logits / temperature - log(waits)), with waits from the exponential
-    distribution. It takes a fraction of the time of torch.multinomial for one sequence.
+    By the Gumbel-max trick: argmax(logits / temperature - log(waits)), with waits from the
+    exponential distribution. For one sequence this is much faster than torch.multinomial.
     """
     if draw.waits is None:
         return logits.argmax(-1)
-    waits = draw.waits.clamp(min=torch.finfo(logits.dtype).tiny)  # -log(0) would beat any logit
+    waits = draw.waits.clamp(min=torch.finfo(logits.dtype).tiny)  # -log(0) would be infinite
     return (logits / draw.temperature - waits.log_()).argmax(-1)

@@ -1,4 +1,4 @@
-"""A free probability for every token."""
+"""The categorical head: one probability for each token."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Categorical(Drawn):
     """p(token) = softmax(parameters)[token]; samples follow softmax(parameters / temperature).
 
     Args:
-        vocabulary: number of tokens; the parameters are as many logits.
+        vocabulary: the number of tokens; the parameters are one logit for each.
     """
 
     kind: ClassVar[str] = "categorical"
@@ -36,7 +36,7 @@ class Categorical(Drawn):
 
     @property
     def channels(self) -> int:
-        """One value a token."""
+        """1: a token has one value."""
         return 1
 
     @property
@@ -64,7 +64,7 @@ class Categorical(Drawn):
 
     @property
     def noise_sizes(self) -> tuple[int, int]:
-        """A wait for every token."""
+        """One exponential number for every token, no uniform one."""
         return self.vocabulary, 0
 
     def choose(self, logits: Tensor, draw: Draw) -> Tensor:

@@ -1,4 +1,4 @@
-"""A mixture of logistic distributions cut into levels: neighboring intensities are alike."""
+"""The discretized mixture of logistics, for intensities: near levels have near probabilities."""
 
 from __future__ import annotations
 
@@ -19,8 +19,13 @@ _LOWEST_LOG_SCALE = -7.0
 
 
 class _Mixture(NamedTuple):
-    """The parameters by kind: logits (..., K), means and log_scales (..., C, K), and
-    coefficients (..., 3, K) of green on red, blue on red, blue on green (absent for C = 1)."""
+    """The parameters by kind.
+
+    Attributes:
+        logits: (..., K).
+        means, log_scales: (..., C, K).
+        coefficients: (..., 3, K), of green on red, blue on red, blue on green; None for C = 1.
+    """
 
     logits: Tensor
     means: Tensor
@@ -32,12 +37,12 @@ class _Mixture(NamedTuple):
 class MixtureOfLogistics(Drawn):
     """p(token) = sum_k pi_k prod_c (mass of logistic(mean_ck, scale_ck) on the level's bin).
 
-    As in PixelCNN++, which the paper follows. Levels 0..levels-1 stand at equal distances in
-    [-1, 1]; a bin reaches half-way to the neighbors, the first one down to minus infinity and the
-    last one up to infinity, so the probabilities of all levels sum to 1. With three channels the
-    mean of green moves with the red value and that of blue with both, by coefficients in (-1, 1).
-    Samples follow softmax(logits / temperature) and temperature * scale; at temperature 0 they are
-    the mean of the heaviest component.
+    As in PixelCNN++, which the paper follows. Levels 0..levels-1 are equally spaced in [-1, 1]; a
+    bin reaches half-way to the neighboring levels, the first one to minus infinity and the last one
+    to infinity, so the probabilities of all levels sum to 1. With three channels the mean of green
+    depends on the red value and that of blue on both, by coefficients in (-1, 1). A sample draws a
+    component from softmax(logits / temperature) and a value with temperature * scale; at
+    temperature 0 it is the mean of the component with the largest weight.
 
     Args:
         num_mixtures: K.
@@ -89,7 +94,7 @@ class MixtureOfLogistics(Drawn):
 
     @property
     def noise_sizes(self) -> tuple[int, int]:
-        """For the choice of a component, then for each channel."""
+        """K exponential numbers to choose a component, and a uniform one for each channel."""
         return self.num_mixtures, self.channels
 
     def choose(self, parameters: Tensor, draw: Draw) -> Tensor:
@@ -109,7 +114,7 @@ class MixtureOfLogistics(Drawn):
         return Sampler("mixture_of_logistics", self.num_mixtures, _LOWEST_LOG_SCALE)
 
     def initial_bias(self) -> Tensor:
-        """(P,) components spread evenly over [-1, 1], each as wide as the gap to the next."""
+        """(P,) component means spread evenly over [-1, 1], with scales of half their distance."""
         k, c = self.num_mixtures, self.channels
         centers = (torch.arange(k) + 0.5) * (2.0 / k) - 1.0
         log_scale = math.log(1.0 / k)
@@ -132,10 +137,10 @@ class MixtureOfLogistics(Drawn):
     def _to_level(self, x: Tensor) -> Tensor:
         half_range = (self.levels - 1) / 2.0
         level = x.mul(half_range).add_(half_range).round_().clamp_(0, self.levels - 1)
-        return level.nan_to_num_().long()  # NaN as an integer would index past all tables
+        return level.nan_to_num_().long()  # NaN as an integer would be an invalid index
 
     def _to_tokens(self, values: Tensor, coefficients: Tensor | None) -> Tensor:
-        """The levels at values (..., C), each channel moved by the levels of those before."""
+        """The levels nearest to values (..., C), shifted by the levels of earlier channels."""
         if coefficients is None:
             return self._to_level(values.squeeze(-1))
         green_on_red, blue_on_red, blue_on_green = coefficients.squeeze(-1).unbind(-1)
@@ -147,14 +152,14 @@ class MixtureOfLogistics(Drawn):
         return torch.stack([red, green, blue], -1)
 
     def _log_mass(self, tokens: Tensor, distance: Tensor, log_scales: Tensor) -> Tensor:
-        """log of the logistic's mass on each token's bin, at `distance` from its mean.
+        """log of the logistic's mass on each token's bin; `distance` is from mean to bin center.
 
         With a and b the bin's upper and lower end in units of the scale,
 
-            sigmoid(a) - sigmoid(b) = sigmoid(a) sigmoid(-b) (1 - exp(b - a)),
+            sigmoid(a) - sigmoid(b) = sigmoid(a) sigmoid(-b) (1 - exp(b - a)).
 
-        whose logarithm loses nothing however small the mass: a mass far out in the tail needs no
-        approximation by the density. At the ends one factor remains.
+        The logarithm of this product is accurate however small the mass, so tails need no
+        approximation by the density. For the first and last level one sigmoid remains.
         """
         half = 1.0 / (self.levels - 1)
         inverse_scale = torch.exp(-log_scales)
@@ -180,12 +185,12 @@ def _conditioned(mixture: _Mixture, x: Tensor) -> Tensor:
 
 
 def _logistic(uniform: Tensor) -> Tensor:
-    """Draws from the standard logistic distribution, by its inverse distribution function."""
+    """Standard logistic random numbers, by the inverse of the distribution function."""
     return torch.logit(uniform, eps=torch.finfo(uniform.dtype).eps / 2)
 
 
 def _log1m_exp(log_width: Tensor) -> Tensor:
-    """log(1 - exp(-w)) for w = exp(log_width) > 0, right for the smallest w too."""
+    """log(1 - exp(-w)) for w = exp(log_width) > 0, accurate also for very small w."""
     width = log_width.exp()
     narrow = 1e-4
     # 1 - exp(-w) = w (1 - w / 2 + ...): below `narrow` the next term is under float32's rounding.

@@ -1,13 +1,13 @@
 """linattn in Hugging Face's transformers.
 
 register                     attn_implementation="linattn" in models that dispatch by name
-LinattnForCausalLM           our model with the interface of transformers' language models
+LinattnForCausalLM           an AutoregressiveTransformer as a transformers language model
 LinattnConfig                its configuration
-convert                      a pretrained model's softmax replaced by learned feature maps
+convert                      replaces softmax in a pretrained model by learned feature maps
 transfer_attention           trains these maps, each layer against the softmax it replaces
-load_converted               a converted model that save_pretrained wrote
-ConvertedAttention           one of its layers
-StateLayer                   what a cache holds: a state whose size does not grow
+load_converted               loads a converted model that save_pretrained wrote
+ConvertedAttention           a converted attention layer
+StateLayer                   the cache of a layer: a state whose size does not grow
 
 All of it needs the extra `[transformers]`.
 """

@@ -1,4 +1,4 @@
-"""A layer of transformers' caches that holds a state of fixed size in the place of keys."""
+"""A layer of transformers' caches that holds a state of fixed size instead of keys and values."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from linattn_models.state import DecodingState
 
 
 class StateLayer(CacheLayerMixin):  # type: ignore[misc]
-    """The state after the tokens seen so far; `DynamicCache.layers` holds one a layer.
+    """The state after the tokens so far; `DynamicCache.layers` holds one per layer.
 
-    Beam search reorders it, several samples a prompt repeat it. Its bytes do not depend on the
-    number of tokens.
+    It supports beam search and several samples per prompt. Its size does not depend on the number
+    of tokens.
 
     Attributes:
-        state: of one layer, or of a whole model of ours; None before the first token.
-        seen: tokens seen so far, padding included.
+        state: of one layer, or of a whole `LinattnForCausalLM`; None before the first token.
+        seen: the number of tokens so far, padding included.
     """
 
     is_sliding = False
@@ -33,7 +33,7 @@ class StateLayer(CacheLayerMixin):  # type: ignore[misc]
         self.seen = 0
 
     def get_seq_length(self) -> int:
-        """Tokens seen so far, padding included."""
+        """The number of tokens so far, padding included."""
         return self.seen
 
     def get_max_length(self) -> int:
@@ -41,29 +41,29 @@ class StateLayer(CacheLayerMixin):  # type: ignore[misc]
         return -1
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """The columns of a mask, and the first of them."""
+        """The number of columns of a mask, and the index of the first."""
         return self.seen + query_length, 0
 
     def reset(self) -> None:
-        """Back to before the first token."""
+        """Resets the state to that before the first token."""
         self.state, self.seen = None, 0
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Takes the rows `beam_idx`, (B,) int64, as beam search does."""
+        """Selects the rows `beam_idx`, (B,) int64, for beam search."""
         if self.state is not None:
             self.state = self.state.index_select(beam_idx)
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Takes the rows `indices`, (new batch,) int64."""
+        """Selects the rows `indices`, (new batch,) int64."""
         self.reorder_cache(indices)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        """Forks each row so many times."""
+        """Repeats each row `repeats` times, in consecutive rows."""
         if self.state is not None:
             self.reorder_cache(torch.arange(_rows(self.state)).repeat_interleave(repeats))
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Refuses: tokens cannot be taken out of a sum.
+        """Refuses to remove tokens: they cannot be taken out of a sum.
 
         Raises:
             ValueError: for any number but 0.
@@ -78,7 +78,7 @@ class StateLayer(CacheLayerMixin):  # type: ignore[misc]
         self.update()
 
     def update(self, *tensors: Any, **options: Any) -> NoReturn:
-        """Refuses: a layer that keeps keys and values is not one of ours.
+        """Refuses keys and values: a layer that caches them uses the cache of another model.
 
         Raises:
             ValueError: always.
@@ -89,10 +89,10 @@ class StateLayer(CacheLayerMixin):  # type: ignore[misc]
 
 
 def state_layer(cache: Cache, index: int) -> StateLayer:
-    """The state at this index of a cache, in the place of an empty layer of keys and values.
+    """The `StateLayer` at this index of a cache; replaces an empty layer of keys and values.
 
     Raises:
-        ValueError: a cache that holds another model's keys already.
+        ValueError: a layer that already holds keys and values.
     """
     while len(cache.layers) <= index:
         cache.layers.append(StateLayer())

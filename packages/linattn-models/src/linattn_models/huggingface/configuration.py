@@ -1,4 +1,4 @@
-"""The configuration of our model in transformers."""
+"""The transformers configuration of `LinattnForCausalLM`."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ _SMALL = TransformerConfig(num_layers=4, num_heads=4, head_dim=64, ffn_dim=1024)
 
 
 class LinattnConfig(PreTrainedConfig):  # type: ignore[misc]
-    """What `LinattnForCausalLM` is built from: an `AutoregressiveTransformer` of a vocabulary.
+    """The configuration of `LinattnForCausalLM`, an `AutoregressiveTransformer` of a vocabulary.
 
     Args:
         transformer: the layers, a `TransformerConfig` or its `to_dict`; four small ones by default.
-        vocab_size: tokens.
-        max_position_embeddings: positions, one for each token and one for the start vector.
+        vocab_size: the number of tokens.
+        max_position_embeddings: the `max_length` of the model: positions, of which the start vector
+            takes one.
         positions: as for `AutoregressiveTransformer`.
         use_cache: whether a forward in evaluation mode returns its state.
-        **others: of every configuration of transformers, such as `eos_token_id`.
+        **others: settings of every `PreTrainedConfig`, such as `eos_token_id`.
 
     Raises:
         ValueError: as for `TransformerConfig`.
@@ -52,14 +53,14 @@ class LinattnConfig(PreTrainedConfig):  # type: ignore[misc]
 
     @classmethod
     def from_linattn(cls, model: AutoregressiveTransformer, **others: Any) -> LinattnConfig:
-        """The configuration of a model of ours.
+        """The configuration of an `AutoregressiveTransformer`.
 
         Args:
-            model: with a `Categorical` head.
+            model: a model with a `Categorical` head.
             **others: as for the class.
 
         Raises:
-            ValueError: another head, whose outputs are no logits.
+            ValueError: another head, whose outputs are not logits.
         """
         if not isinstance(model.head, Categorical):
             got = f"a {type(model.head).__name__}"
@@ -72,10 +73,10 @@ class LinattnConfig(PreTrainedConfig):  # type: ignore[misc]
         )  # fmt: skip
 
     def to_linattn(self) -> AutoregressiveTransformer:
-        """A model of ours with fresh weights.
+        """An `AutoregressiveTransformer` with newly drawn weights.
 
         Raises:
-            ValueError: a configuration that no model has, such as tied embeddings.
+            ValueError: settings that the model cannot have, such as tied embeddings.
         """
         if self.tie_word_embeddings:
             advice = "the output layer of a model of ours has weights of its own"
@@ -85,7 +86,7 @@ class LinattnConfig(PreTrainedConfig):  # type: ignore[misc]
             self.max_position_embeddings, self.positions,
         )  # fmt: skip
 
-    # Under the names by which transformers asks for them.
+    # The names that transformers uses for these settings.
 
     @property
     def num_hidden_layers(self) -> int:

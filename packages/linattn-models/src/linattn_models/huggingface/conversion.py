@@ -1,4 +1,4 @@
-"""Softmax attention in pretrained models replaced, layer by layer, by linear attention."""
+"""Replaces the softmax attention of pretrained models, layer by layer, by linear attention."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from linattn_models.huggingface.converted import NAME, ConvertedAttention, cache
 
 Model = TypeVar("Model", bound=nn.Module)
 
-# Attributes of layers whose attention is more than softmax of scaled products, and what they are.
+# Attributes of layers that compute more than softmax of scaled products, and what they mean.
 _MORE_THAN_SOFTMAX = {
     "attn_logit_softcapping": "it caps its scores",
     "is_cross_attention": "its keys come from another sequence",
     "sinks": "it has attention sinks",
     "sliding_window": "it sees a sliding window alone",
 }
-# What from_pretrained says of weights that it did not load.
+# The kinds of weights that from_pretrained reports as not loaded.
 _NOT_LOADED = {
     "missing_keys": "none",
     "mismatched_keys": "another shape",
@@ -35,20 +35,20 @@ def convert(model: Model, *, num_features: int | None = None) -> Model:
     """Replaces every attention layer of a model, in place, by linear attention.
 
     For models that dispatch attention by name, such as GPT-2, GPT-NeoX, Llama with grouped heads,
-    BERT and ViT.
-    The weights stay; each layer gets a `ConvertedAttention` around it, whose feature maps start
-    untrained: train them by `transfer_attention`, then fine-tune the model, whole or with LoRA.
-    Causal models then generate from a state of fixed size.
+    BERT and ViT. All weights stay. Each layer is wrapped in a `ConvertedAttention`, whose feature
+    maps are untrained: train them by `transfer_attention`, then fine-tune the whole model or use
+    LoRA. Causal models then generate from a state of fixed size.
 
     Args:
-        model: a `PreTrainedModel`; pass a copy where the teacher is needed too.
+        model: a `PreTrainedModel`; pass a copy if you need the original model too.
         num_features: F of each head's map, even; twice the head dim by default.
 
     Returns:
         The model. `save_pretrained` saves it, `load_converted` loads it.
 
     Raises:
-        ValueError: a layer whose attention cannot be replaced (which, and why), or none at all.
+        ValueError: a layer whose attention cannot be replaced, with the reason; or a model without
+            attention layers.
     """
     layers = dict(_attention_layers(model))
     if not layers:
@@ -60,20 +60,20 @@ def convert(model: Model, *, num_features: int | None = None) -> Model:
         setattr(model.get_submodule(parent), child, replaced.train(attention.training))
         cast(Any, attention.config)._attn_implementation = NAME
     marked = cast(Any, model)
-    # A number always: transformers saves no fields that are None.
+    # Always a number: transformers does not save fields that are None.
     marked.config.linattn_features = 2 * replaced.feature_map.query_weight.shape[-1]
     marked._is_stateful = True  # no token can be taken back, so generation is not speculative
     return model
 
 
 def load_converted(folder: str | Path, **options: Any) -> PreTrainedModel:
-    """The model that `save_pretrained` wrote after `convert`.
+    """Loads the model that `save_pretrained` wrote after `convert`.
 
-    `from_pretrained` alone would build layers of softmax with other weights.
+    `from_pretrained` alone would build softmax layers, whose weights have other names.
 
     Args:
-        folder: with config.json and weights.
-        **options: of `from_pretrained`.
+        folder: the folder with config.json and weights.
+        **options: as for `from_pretrained`.
 
     Raises:
         ValueError: a folder of a model that was not converted, or whose weights are not those of
@@ -99,13 +99,13 @@ def load_converted(folder: str | Path, **options: Any) -> PreTrainedModel:
 
 
 def _check_weights(folder: str | Path, info: dict[str, Any]) -> None:
-    """Refuses weights that are not those of the model: new ones would be random.
+    """Refuses weights that do not match the model, which would leave some of its weights random.
 
     Raises:
         ValueError: with the first three names.
     """
     for kind, what in _NOT_LOADED.items():
-        # Names of another shape come together with both shapes.
+        # A mismatched name comes in a tuple with both shapes.
         names = sorted(x if isinstance(x, str) else x[0] for x in info[kind])
         if names:
             others = f" and {len(names) - 3} others" if len(names) > 3 else ""
@@ -115,10 +115,10 @@ def _check_weights(folder: str | Path, info: dict[str, Any]) -> None:
 
 
 def _attention_layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The layers to replace, by name, each known to be replaceable.
+    """The attention layers to replace, with their names.
 
     Raises:
-        ValueError: the first that is not.
+        ValueError: naming the first layer that cannot be replaced.
     """
     for name, module in model.named_modules():
         if isinstance(module, ConvertedAttention):

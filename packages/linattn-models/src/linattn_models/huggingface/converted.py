@@ -20,21 +20,21 @@ NAME = "linattn-converted"
 
 
 class ConvertedAttention(nn.Module):
-    """The attention layer that it is built around, with linear attention between its projections.
+    """Wraps an attention layer and computes linear attention between its projections.
 
-        phi(x) = [softmax(W x), softmax(-W x)] of x times the square root of softmax's scale
+        phi(x) = [softmax(W x'), softmax(-W x')],   x' = x sqrt(scale)
 
-    with a W of its own for each head of queries and of keys (Zhang et al. 2024). Projections,
-    positions and names of weights within `attention` stay as they are. Weights of attention are
-    never formed, so dropout of them has no effect.
+    with the scale of the softmax, and one W for each head of queries and of keys (Zhang et al.
+    2024). Projections, positions and the names of weights within `attention` do not change. Linear
+    attention has no attention weights, so dropout of them has no effect.
 
     Args:
-        attention: a layer of transformers that dispatches by name.
+        attention: a layer of transformers that dispatches attention by name.
         num_features: F, even; twice the head dim by default.
 
     Attributes:
-        teaching: also compute softmax, return it, and set `error`; see `transfer_attention`.
-        error: that of `transfer_attention` in the last forward, a scalar; None where not teaching.
+        teaching: whether to return softmax attention and to set `error`; see `transfer_attention`.
+        error: the error of linear attention in the last forward, a scalar; None if not teaching.
     """
 
     def __init__(self, attention: nn.Module, num_features: int | None = None) -> None:
@@ -49,7 +49,7 @@ class ConvertedAttention(nn.Module):
         self._cache_name = cache_name(attention)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """As the layer inside; a cache gets the state in the place of keys and values."""
+        """As `attention`, but a cache holds the state instead of keys and values."""
         attention: Any = self.attention
         named = attention.config._attn_implementation
         if named != NAME:
@@ -60,11 +60,11 @@ class ConvertedAttention(nn.Module):
             cache, kwargs[self._cache_name] = kwargs.get(self._cache_name), None
             if cache is not None and not self.teaching:
                 layer = state_layer(cache, attention.layer_idx)
-        # A method, since accelerate moves the modules among a layer's arguments.
+        # Passes a method and not self, because accelerate moves modules in a layer's arguments.
         return attention(*args, converted=self.compute, layer=layer, **kwargs)
 
     def compute(self, call: Call, layer: StateLayer | None) -> Tensor:
-        """(B, H, N, M) between the projections: linear attention, or softmax while teaching."""
+        """The attention (B, H, N, M) before the output projection; softmax while teaching."""
         device = self.feature_map.query_weight.device
         if device != call.query.device:
             advice = "load the model without offloading its weights (device_map)"
@@ -101,7 +101,7 @@ class ConvertedAttention(nn.Module):
 
 
 def cache_name(attention: nn.Module) -> str | None:
-    """The argument by which a layer takes its cache; None where it takes none."""
+    """The name of the layer's argument for its cache; None if it has none."""
     parameters = inspect.signature(attention.forward).parameters
     return next((name for name in ("past_key_values", "layer_past") if name in parameters), None)
 
@@ -116,9 +116,9 @@ def shape_of(attention: nn.Module) -> tuple[int, int, int]:
 
 
 def softmax_attention(call: Call) -> Tensor:
-    """The teacher: softmax over the keys that a mask (B, 1, 1, N) leaves.
+    """The teacher: softmax attention over the keys where the mask (B, 1, 1, N) is True.
 
-    Padded queries see themselves, where causality would leave them nothing.
+    Every query also sees its own position, so that a padded query has at least one key.
     """
     mask = call.mask
     if mask is not None:
@@ -139,7 +139,7 @@ def _converted(
     layer: StateLayer | None = None,
     **options: Any,
 ) -> Tensor:
-    """What stands behind `NAME`; `converted` and `layer` come from `ConvertedAttention`."""
+    """The attention function named `NAME`; `ConvertedAttention` passes `converted` and `layer`."""
     if converted is None:
         wanted, got = "a layer that convert(model) replaced", type(call.module).__name__
         raise ValueError(expected(f"attn_implementation={NAME!r}", wanted, got))
@@ -147,7 +147,7 @@ def _converted(
 
 
 def _relative_error(out: Tensor, wanted: Tensor, mask: Tensor | None) -> Tensor:
-    """sum (out - wanted)^2 / sum wanted^2 over the positions that are no padding."""
+    """sum (out - wanted)^2 / sum wanted^2, over all positions except padding."""
     real = 1 if mask is None else mask.transpose(2, 3)  # (B, 1, N, 1)
     return ((out - wanted).square() * real).sum() / (wanted.square() * real).sum()
 

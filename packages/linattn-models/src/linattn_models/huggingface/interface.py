@@ -1,4 +1,4 @@
-"""Linear attention under a name, for models that look their attention function up by name."""
+"""Registers linear attention for models of transformers that look attention up by name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from transformers.masking_utils import (
 from linattn_core import FeatureMap, linear_attention
 from linattn_core.errors import expected
 
-# Arguments by which models change the weights of softmax, and what each of them is.
+# Arguments with which models change the attention weights, and what each of them is.
 _OF_SOFTMAX = {
     "cache": "a paged cache",
     "cu_seq_lens_q": "packed sequences",
@@ -31,14 +31,14 @@ _OF_SOFTMAX = {
 
 
 class Call(NamedTuple):
-    """What a layer asks of its attention function.
+    """The arguments with which a layer calls its attention function.
 
     Attributes:
         module: the layer.
         query, key, value: (B, H, N, D), (B, H_kv, L, D) and (B, H_kv, L, M).
         mask: from `key_mask`.
-        is_causal: whether a query sees the keys up to its own position alone.
-        dropout, scaling: of softmax; a scaling of None is 1 / sqrt(D).
+        is_causal: whether a query sees only the keys up to its own position.
+        dropout, scaling: dropout of attention weights and scale of scores; None for 1 / sqrt(D).
     """
 
     module: nn.Module
@@ -61,18 +61,18 @@ def register(
     """Makes `attn_implementation=name` compute `linear_attention` in models of transformers.
 
     For models that dispatch attention by name, such as GPT-2, Llama and BERT: training, prefill,
-    and `generate(use_cache=False)`. Padding on either side is exact: a row gives the same outputs
-    and gradients as alone. Grouped heads are not expanded. The model's scale of the scores is
-    left out where it is 1 or 1 / sqrt(D), since linear attention has no scores.
+    and `generate(use_cache=False)`. Padding on either side is exact: it changes neither outputs nor
+    gradients of a row. Grouped heads are not expanded. The model's scale of the scores is ignored
+    if it is 1 or 1 / sqrt(D), since linear attention has no scores.
 
-    Refused when the model runs, by a ValueError each: a cache, which would grow (`convert` and
+    When the model runs, a ValueError refuses: a cache, which would grow (`convert` and
     `LinattnForCausalLM` generate from a state instead), dropout of attention weights, sliding
     windows and other masks that differ between queries, packed sequences, other scales, biases,
     caps and sinks. Under `torch.compile` pass an `attention_mask`: without one, transformers
     treats every batch as packed.
 
     Args:
-        name: what `attn_implementation` says; a name that is registered already is replaced.
+        name: the value of `attn_implementation`; a registered name is replaced.
         feature_map, eps, backend: as for `linear_attention`; learned maps need `convert`.
     """
     register_function(name, partial(_linear, feature_map=feature_map, eps=eps, backend=backend))
@@ -82,7 +82,7 @@ def register_function(name: str, compute: Callable[..., Tensor]) -> None:
     """Registers an attention function together with the mask that it reads.
 
     Args:
-        name: what `attn_implementation` says.
+        name: the value of `attn_implementation`.
         compute: (call, **options) -> (B, H, N, M), from a `Call` and the model's other arguments.
     """
     AttentionInterface.register(name, partial(_attend, compute))
@@ -96,12 +96,12 @@ def key_mask(
     attention_mask: Tensor | None = None,
     **sizes: Any,
 ) -> Tensor | None:
-    """The mask that every layer of a forward gets: which keys take part, for all queries alike.
+    """The mask that every layer of a forward gets: which keys take part, for all queries.
 
     Args:
         q_length: N, positions of this forward.
-        mask_function: which key a query may see; transformers' own causal or bidirectional one.
-        attention_mask: (B, L) bool, those of a state that came before included.
+        mask_function: which key a query may see: transformers' causal or bidirectional function.
+        attention_mask: (B, L) bool, including the positions of a state, if there is one.
 
     Returns:
         (B, 1, 1, N) bool when causal, (B, 1, 1, L) when not, or None for all keys.
@@ -133,7 +133,7 @@ def _attend(
     is_causal: bool | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """The function that `AttentionInterface` asks for: (B, N, H, M), and None for the weights."""
+    """The function for `AttentionInterface`: returns (B, N, H, M), and None for the weights."""
     _refuse_options(module, options)
     if attention_mask is None:
         _refuse_packed(module, options.get("position_ids"))
@@ -145,7 +145,7 @@ def _attend(
 def _linear(
     call: Call, *, feature_map: str | FeatureMap, eps: float, backend: str, **options: Any
 ) -> Tensor:
-    """What `register` registers."""
+    """The attention function that `register` registers."""
     queries, keys = call.query.shape[2], call.key.shape[2]
     _refuse_dropout(call.dropout)
     _refuse_scaling(call.scaling, call.query.shape[-1])
@@ -161,7 +161,7 @@ def _linear(
 
 
 def _sees_only_the_past(module: nn.Module, is_causal: bool | None) -> bool:
-    """Whether a layer is causal: what the call says, then the model, then the layer."""
+    """Whether a layer is causal: decided by the call, else the model, else the layer."""
     if is_causal is not None:
         return is_causal
     if not getattr(module.config, "is_causal", True):
@@ -170,7 +170,7 @@ def _sees_only_the_past(module: nn.Module, is_causal: bool | None) -> bool:
 
 
 def _refuse_options(module: nn.Module, options: dict[str, Any]) -> None:
-    """Refuses what reads or changes single weights, which linear attention never forms.
+    """Refuses arguments that read or change attention weights, which linear attention lacks.
 
     Raises:
         ValueError: with the name of the argument.
@@ -185,9 +185,9 @@ def _refuse_options(module: nn.Module, options: dict[str, Any]) -> None:
 
 
 def _refuse_packed(module: nn.Module, positions: Tensor | None) -> None:
-    """Refuses positions (B, N) that start again, once a model: at its first layer.
+    """Refuses positions (B, N) that start again (packed sequences); checked at the first layer.
 
-    transformers looks for them where there is no cache alone.
+    transformers itself checks this only where there is no cache.
     """
     first = not getattr(module, "layer_idx", 0)
     if positions is None or positions.ndim != 2 or not first or torch.compiler.is_compiling():

@@ -1,4 +1,4 @@
-"""Our model as a model of transformers: saved, loaded and generated from as those are."""
+"""An `AutoregressiveTransformer` as a model of transformers, with saving, loading, generation."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from linattn_models.state import DecodingState, check_end, less_one
 class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
     """An `AutoregressiveTransformer` with the interface of transformers' language models.
 
-    `AutoModelForCausalLM` knows it, `generate` works from a state whose size does not grow, and
-    `model.model` is the model of ours itself: `save(model.model, folder)` writes it in our format,
-    `from_linattn(load(folder))` takes it back.
+    It is registered with `AutoModelForCausalLM`, and `generate` works from a state whose size does
+    not grow. `model.model` is the `AutoregressiveTransformer`: `save(model.model, folder)` writes
+    it in linattn's format, and `from_linattn(load(folder))` wraps it again.
 
     Args:
         config: the sizes; weights are drawn as those of `AutoregressiveTransformer`.
@@ -46,10 +46,10 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
 
     @classmethod
     def from_linattn(cls, model: AutoregressiveTransformer, **config: Any) -> LinattnForCausalLM:
-        """The model of ours itself, not a copy, with the interface of transformers.
+        """Wraps a model, which is not copied.
 
         Args:
-            model: with a `Categorical` head.
+            model: a model with a `Categorical` head.
             **config: as for `LinattnConfig`, such as `eos_token_id`.
 
         Raises:
@@ -76,20 +76,20 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
         """The logits of the token after each token.
 
         Args:
-            input_ids: (B, N) int64; without a state before them at most max_position_embeddings
-                - 1, since the start vector takes a position. After a state, the new tokens alone.
-            attention_mask: (B, L), 0 for padding, which may stand anywhere: a row gives the same
-                logits as alone. L is N, or counts the tokens of the state too.
+            input_ids: (B, N) int64, N at most max_position_embeddings - 1, since the start vector
+                takes a position. With a state in `past_key_values`, only the new tokens.
+            attention_mask: (B, L), 0 for padding, which may be anywhere: it does not change the
+                logits of a row. L is N, or also counts the tokens of the state.
             labels: (B, N) int64, the tokens themselves, -100 where they do not count; the loss is
                 the mean of -log p(labels[:, i + 1] | input_ids[:, :i + 1]).
             past_key_values: a cache, updated in place; empty at first.
-            use_cache: return the state; by default as configured, in evaluation mode only, and
-                not with LSH, which has none. Such a forward never drops out.
-            logits_to_keep: only so many last positions, or those of an index; 0 for all.
+            use_cache: whether to return the state; by default as configured, but only in evaluation
+                mode and not with LSH, which has none. A forward with a state has no dropout.
+            logits_to_keep: how many of the last positions get logits, or their indices; 0 for all.
             return_dict: False for a tuple; by default as configured.
-            num_items_in_batch: labels that the loss is divided by, from Trainer; by default those
-                that count.
-            **others: refused, unless None or False; inputs_embeds and output_attentions, say.
+            num_items_in_batch: the number by which the summed loss is divided, from Trainer; by
+                default the number of labels that count.
+            **others: refused unless None or False, such as inputs_embeds and output_attentions.
 
         Returns:
             loss (with labels), logits (B, N, V) and past_key_values (with use_cache). Logits at
@@ -130,17 +130,17 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
     def prepare_inputs_for_generation(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, **kwargs: Any
     ) -> dict[str, Any]:
-        """What `generate` passes to `forward`.
+        """The arguments that `generate` passes to `forward`.
 
         Raises:
-            ValueError: padding on the right, after which no token can follow.
+            ValueError: padding on the right, which no new token can follow.
         """
         check_left_padded(attention_mask)
         inputs = super().prepare_inputs_for_generation(
             input_ids, attention_mask=attention_mask, **kwargs
         )
-        inputs.pop("position_ids", None)  # a row's positions follow from its mask
-        inputs["attention_mask"] = attention_mask  # (B, L), also where keys have a fixed number
+        inputs.pop("position_ids", None)  # the mask gives the positions of a row
+        inputs["attention_mask"] = attention_mask  # (B, L), also with a static cache
         return cast(dict[str, Any], inputs)
 
     def get_input_embeddings(self) -> nn.Module:
@@ -152,7 +152,7 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
         return self.model.output
 
     def resize_token_embeddings(self, *sizes: Any, **options: Any) -> Any:
-        """Refuses: build a model of the new vocabulary.
+        """Refuses to change the vocabulary: build a model with the new one.
 
         Raises:
             NotImplementedError: always.
@@ -163,7 +163,7 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
         )
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Refuses weights that a folder misses: the model of ours draws its own when it is built.
+        """Refuses weights that are missing in a folder, which transformers would draw anew.
 
         Raises:
             ValueError: with the module and the names.
@@ -235,14 +235,14 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
         return logits
 
     def _room(self, positions: int) -> int | None:
-        """The positions of a cache: the model's, or where they do not end so many, doubled."""
+        """The positions of a cache: the model's; without a limit, the next power of 2."""
         model = self.model
         if model.longest is not None or not isinstance(model.config.attention, Softmax):
             return model.longest
         return max(model.max_length or 0, 1 << positions.bit_length())
 
     def _own(self, state: object) -> DecodingState:
-        """The state, once it is known to be of a model of this one's sizes."""
+        """The state; refuses one of a model with other sizes."""
         shape = self.config.transformer
         heads = shape.get("num_kv_heads") or shape["num_heads"]
         wanted = [(heads, shape["head_dim"])] * shape["num_layers"]
@@ -255,7 +255,7 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
 
 
 def _predicted(labels: Tensor, mask: Tensor | None) -> Tensor:
-    """The labels (B, N), with -100 behind padding, whose logits mean nothing."""
+    """The labels (B, N), with -100 after a padded position, whose logits mean nothing."""
     if mask is None:
         return labels
     behind = mask[:, -labels.shape[1] :][:, :-1].to(labels.device) == 0

@@ -1,4 +1,4 @@
-"""Padding anywhere in a batch of tokens, brought to the end of each row and back."""
+"""Moves padding from anywhere in a batch of tokens to the end of each row, and back."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Padding:
 
     @classmethod
     def of(cls, mask: Tensor | None, ids: Tensor) -> Padding:
-        """The padding that a mask (B, N) says, 0 for padding.
+        """The padding of a mask (B, N), which is 0 at padding.
 
         Raises:
             ValueError: a mask of another shape than the tokens (B, N).
@@ -40,11 +40,11 @@ class Padding:
         return cls(taken.sum(1), taken.logical_not().to(torch.uint8).argsort(dim=1, stable=True))
 
     def to_the_end(self, ids: Tensor) -> Tensor:
-        """The tokens (B, N) with each row's padding last."""
+        """The tokens (B, N) with the padding of each row at its end."""
         return ids if self.order is None else ids.gather(1, self.order)
 
     def back(self, vectors: Tensor) -> Tensor:
-        """The vectors (B, N, E) in the places that the tokens came from."""
+        """The vectors (B, N, E) at the original positions of their tokens."""
         if self.order is None:
             return vectors
         places = self.order.argsort(1)[..., None].expand_as(vectors)

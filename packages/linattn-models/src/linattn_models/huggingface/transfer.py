@@ -21,26 +21,27 @@ def transfer_attention(
 ) -> list[float]:
     """Trains the feature maps of a converted model, each layer against its own softmax.
 
-    Each layer gets the inputs that the softmax model gives it, computes both attentions from the
-    same queries, keys and values, and lowers by Adam
+    Each layer gets the inputs that it has in the softmax model, and computes both kinds of
+    attention from the same queries, keys and values. Adam minimizes
 
         error = sum (linear - softmax)^2 / sum softmax^2
 
-    over the outputs of its heads. All other weights stay as they are. Dropout is off meanwhile;
-    afterwards each module trains or not as before, and so do the flags of gradients.
+    over the outputs of the heads. No other weights change. During the training dropout is off;
+    afterwards training modes and `requires_grad` are as before.
 
     Args:
-        model: from `convert`.
-        batches: one step each: input_ids (B, N), or the model's inputs by name.
+        model: a model from `convert`.
+        batches: one for each step: input_ids (B, N), or the model's inputs by name.
         learning_rate: of Adam.
 
     Returns:
-        The mean of that error over the layers, at each step before its update.
+        For each step the mean error of the layers, before the update.
 
     Raises:
         ValueError: a model that was not converted.
 
-    Cost: a forward pass of the model without its head, and O(N^2) time a layer for softmax.
+    Cost per step: a forward pass of the model without its head, O(N^2) time per layer for softmax,
+    and the backward pass of the feature maps.
     """
     layers = [module for module in model.modules() if isinstance(module, ConvertedAttention)]
     if not layers:
@@ -63,7 +64,7 @@ def transfer_attention(
 
 @contextmanager
 def _training_only(model: nn.Module, weights: list[nn.Parameter]) -> Iterator[None]:
-    """Gradients for these weights alone, and no dropout, until the body ends."""
+    """Inside the `with` block, only these weights need gradients, and dropout is off."""
     flags = {parameter: parameter.requires_grad for parameter in model.parameters()}
     training = {module: module.training for module in model.modules()}
     model.eval().requires_grad_(False)
@@ -80,7 +81,7 @@ def _training_only(model: nn.Module, weights: list[nn.Parameter]) -> Iterator[No
 
 @contextmanager
 def _teaching(layers: list[ConvertedAttention]) -> Iterator[None]:
-    """Layers put out softmax and measure how far they are from it, until the body ends."""
+    """Inside the `with` block, layers return softmax attention and set their `error`."""
     try:
         for layer in layers:
             layer.teaching = True

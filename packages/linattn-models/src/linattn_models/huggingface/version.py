@@ -1,4 +1,4 @@
-"""The oldest transformers whose interfaces of attention and masks are the ones used here."""
+"""The oldest version of transformers with the attention and mask interfaces that are used here."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """The state between two steps of decoding.
 
-decoding_state   all layers of a model, their positions, and what comes next
-cache            a layer: sums, or the keys and values of softmax
+decoding_state   the state of a model: all layers, positions, and the parameters of the next token
+cache            the state of a layer: sums, or the keys and values of softmax
 cursor           the position of each row
 files            a state on disk
-checks           positions that there is room for
+checks           checks of states and positions
 """
 
 from linattn_models.state.cache import KeyValueCache, LayerState, zero_states

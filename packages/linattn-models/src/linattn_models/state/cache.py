@@ -1,4 +1,4 @@
-"""What a layer keeps between two steps of decoding."""
+"""The state of a layer between two steps of decoding."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class KeyValueCache(NamedTuple):
     """The keys and values of one softmax layer, allocated for the longest sequence.
 
     Attributes:
-        keys: (B, H, max_length, D); positions not yet written hold zeros.
-        values: (B, H, max_length, M).
+        keys: (B, H_kv, max_length, D); positions that are not written yet hold zeros.
+        values: (B, H_kv, max_length, D).
     """
 
     keys: Tensor
@@ -40,18 +40,18 @@ class KeyValueCache(NamedTuple):
 
     @classmethod
     def cat(cls, caches: Sequence[KeyValueCache]) -> KeyValueCache:
-        """One cache with the sequences of all, in order, for the longest that any has room for."""
+        """One cache with the sequences of all `caches`, in order, as long as the longest cache."""
         room = max(cache.max_length for cache in caches)
         parts = [cache.with_room(room) for cache in caches]
         return cls(torch.cat([x.keys for x in parts]), torch.cat([x.values for x in parts]))
 
     def split(self, sizes: int | Sequence[int]) -> list[KeyValueCache]:
-        """The cache in parts of so many sequences each, views; as `torch.split`."""
+        """Splits the sequences into parts, which are views; `sizes` as for `torch.split`."""
         parts = zip(self.keys.split(sizes), self.values.split(sizes), strict=True)
         return [KeyValueCache(keys, values) for keys, values in parts]
 
     def with_room(self, max_length: int) -> KeyValueCache:
-        """The cache with so many positions, itself where it has them; new ones hold zeros."""
+        """The cache resized to `max_length` positions (itself if it has them); new ones are 0."""
         more = max_length - self.max_length
         if more == 0:
             return self
@@ -59,7 +59,7 @@ class KeyValueCache(NamedTuple):
 
     @property
     def max_length(self) -> int:
-        """The positions that there is room for."""
+        """The number of positions that the cache has room for."""
         return self.keys.shape[2]
 
     def index_select(self, indices: Tensor) -> KeyValueCache:
@@ -91,7 +91,7 @@ LayerState = LinearAttentionState | KeyValueCache
 def zero_states(
     layers: int, batch: int, heads: int, head_dim: int, device: torch.device
 ) -> tuple[LinearAttentionState, ...]:
-    """The states of linear attention before the first position, in float32, one a layer."""
+    """The states of linear attention before the first position, float32, one per layer; F = D."""
     shape = (batch, heads, head_dim, head_dim)
     return tuple(
         LinearAttentionState.zeros(*shape, dtype=torch.float32, device=device)

@@ -1,4 +1,4 @@
-"""What positions a prompt and a step may take."""
+"""Checks of states, and of the positions that prompts and steps take."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def check_prompts(length: int, max_length: int | None) -> None:
 
 
 def check_positions(cursor: Cursor, positions: int | None) -> None:
-    """Refuses a step past the last position of the model; None where they do not end."""
+    """Refuses a step past the last of the model's `positions`; None for no limit."""
     if positions is not None and cursor.furthest >= positions:
         wanted = f"a position below {positions}, the model's number of positions"
         advice = "build the model with a larger max_length"
@@ -27,7 +27,7 @@ def check_positions(cursor: Cursor, positions: int | None) -> None:
 
 
 def check_end(cursor: Cursor, positions: int | None) -> None:
-    """Refuses prompts that end past the last position of the model."""
+    """Refuses prompts that end past the last of the model's `positions`; None for no limit."""
     if positions is not None and cursor.furthest > positions:
         wanted = f"at most the model's {positions} positions"
         advice = "shorten the prompts or build the model with a larger max_length"
@@ -35,10 +35,10 @@ def check_end(cursor: Cursor, positions: int | None) -> None:
 
 
 def known_parameters(state: DecodingState, length: int, lengths: Tensor | None) -> Tensor | None:
-    """The parameters (B, P) that rows without new tokens keep; None where every row has some.
+    """The parameters (B, P) of the state, for rows without new tokens; None if there are none.
 
     Raises:
-        ValueError: there are such rows, and the state knows no parameters.
+        ValueError: a row has no new tokens, and the state has no parameters.
     """
     if length and (lengths is None or bool((lengths > 0).all())):
         return None
@@ -50,7 +50,7 @@ def known_parameters(state: DecodingState, length: int, lengths: Tensor | None) 
 
 
 def check_layers(state: object, layers: int) -> None:
-    """Refuses what is no state, or one of another number of layers."""
+    """Refuses anything but a `DecodingState` with this number of layers."""
     if not isinstance(state, DecodingState):
         raise TypeError(expected("state", "a DecodingState", f"a {type(state).__name__}"))
     if len(state.layers) != layers:
@@ -59,11 +59,11 @@ def check_layers(state: object, layers: int) -> None:
 
 
 def check_fits(state: DecodingState, own: DecodingState) -> None:
-    """Refuses a state of another model, dtype or device than a model's own.
+    """Refuses a state that differs from the model's `own` in sizes, dtype or device.
 
     Raises:
         ValueError: with what was expected and what came.
-        TypeError: no DecodingState.
+        TypeError: not a DecodingState.
     """
     check_layers(state, len(own.layers))
     for index, (wanted, got) in enumerate(zip(shape_of(own), shape_of(state), strict=True)):
@@ -73,12 +73,12 @@ def check_fits(state: DecodingState, own: DecodingState) -> None:
 
 
 def less_one(positions: int | None) -> int | None:
-    """One position less; None where they do not end."""
+    """`positions` - 1; None (no limit) stays None."""
     return None if positions is None else positions - 1
 
 
 def room_for(max_length: int | None, positions: int | None) -> int | None:
-    """The positions to allocate, by default all of the model's."""
+    """The number of positions to allocate: `max_length`, by default all of the model's."""
     if max_length is None:
         return positions
     at_least("max_length", max_length, 1)

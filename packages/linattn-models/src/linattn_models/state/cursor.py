@@ -1,4 +1,4 @@
-"""Where each row of a batch is."""
+"""The position of each row of a batch."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class Cursor:
     """The position of each row's next input.
 
     Attributes:
-        position: one int for all rows, or (B,) int64 when rows are at different positions.
-        furthest: the largest position, an int, so that reading it waits for no device.
+        position: one int for all rows, or (B,) int64 if the rows are at different positions.
+        furthest: the largest position; an int, so that reading it never waits for a device.
     """
 
     position: int | Tensor
@@ -23,14 +23,14 @@ class Cursor:
 
     @classmethod
     def at(cls, positions: Tensor) -> Cursor:
-        """The cursor for (B,) positions: a plain int where all are equal."""
+        """The cursor for positions (B,), with an int if all are equal."""
         if positions.numel() == 0:
             return cls(0, 0)
         low, high = (int(bound) for bound in positions.aminmax())
         return cls(high if low == high else positions.long(), high)
 
     def after(self, length: int, lengths: Tensor | None) -> Cursor:
-        """The cursor after (B,) lengths more, all `length` by default."""
+        """The cursor after `lengths` (B,) more positions; None: `length` for all rows."""
         if lengths is None:
             return Cursor(self.position + length, self.furthest + length)
         return Cursor.at(self.position + lengths)
@@ -64,7 +64,7 @@ class Cursor:
     def visible(self) -> Tensor | None:
         """(B, 1, 1, furthest + 1) bool, the cached positions that each row sees; None for all.
 
-        Cached, because every layer of a step reads it.
+        Computed once, because every layer of a step reads it.
         """
         if isinstance(self.position, int):
             return None

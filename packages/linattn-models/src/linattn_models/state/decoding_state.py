@@ -22,13 +22,13 @@ class DecodingState:
     """The state of a batch of sequences: `step` takes it and returns the next.
 
     Under `torch.no_grad` a step updates the tensors of its argument in place, so `clone()` a state
-    that is needed again. With gradients on, the argument stays as it was.
+    that is needed again. With gradients on, a step does not change its argument.
 
     Attributes:
         layers: for each layer a `LinearAttentionState` (of fixed size) or a `KeyValueCache`; of a
             `Seq2SeqTransformer` then the sums over its source, which no step changes.
         cursor: the positions of the next inputs.
-        max_length: the most positions; None without a bound.
+        max_length: the most positions; None for no limit.
         parameters: (B, P), of the distribution of the next token; None for a model of vectors.
     """
 
@@ -44,7 +44,7 @@ class DecodingState:
 
     @property
     def position(self) -> int | Tensor:
-        """Inputs seen so far: an int, or (B,) int64 when rows differ."""
+        """The number of inputs so far: an int, or (B,) int64 if rows differ."""
         return self.cursor.position
 
     def check_step(self, rows: int) -> None:
@@ -73,7 +73,7 @@ class DecodingState:
             raise ValueError(expected("prompts", wanted, self.cursor.furthest, advice))
 
     def index_select(self, indices: Tensor) -> DecodingState:
-        """The states of the rows `indices`, as a copy: repeats fork a row, omissions drop it.
+        """The states of the rows `indices`, as a copy; a repeated index forks a row.
 
         Args:
             indices: (new batch,) int64 or int32 rows.
@@ -88,7 +88,7 @@ class DecodingState:
     def cat(cls, states: Sequence[DecodingState]) -> DecodingState:
         """One state with the sequences of all `states`, in order; their positions may differ.
 
-        Caches get the room of the largest.
+        Caches get the size of the largest cache.
 
         Raises:
             ValueError: no states, or states of different models, dtypes or devices.
@@ -106,13 +106,14 @@ class DecodingState:
         return cls(layers, Cursor.at(torch.cat(rows)), room, parameters)
 
     def split(self, sizes: int | Sequence[int]) -> list[DecodingState]:
-        """The state in parts of so many sequences each, in order: the inverse of `cat`.
+        """Splits the sequences into parts, in order: the inverse of `cat`.
 
         Args:
-            sizes: as for `torch.split`: sequences in every part (fewer in the last), or in each.
+            sizes: as for `torch.split`: one number of sequences for all parts (the last may have
+                fewer), or a list with the number of each part.
 
         Returns:
-            Views of this state's memory, which follow updates in place.
+            Views of this state's memory, which change when the state is updated in place.
         """
         rows = self.cursor.rows(self.batch, self.device).split(sizes)
         layers = zip(*(layer.split(sizes) for layer in self.layers), strict=True)
@@ -124,10 +125,13 @@ class DecodingState:
         ]
 
     def with_room(self, max_length: int | None) -> DecodingState:
-        """The state for sequences of at most so many positions; caches are copied to that size.
+        """The state with room for `max_length` positions; caches are copied to that size.
+
+        Args:
+            max_length: at least the positions taken so far; None for no limit, without caches.
 
         Raises:
-            ValueError: fewer positions than are taken, or None for a cache.
+            ValueError: fewer positions than are taken, or None with a cache.
         """
         caches = any(isinstance(layer, KeyValueCache) for layer in self.layers)
         if max_length is None and caches:
@@ -139,21 +143,21 @@ class DecodingState:
         return replace(self, layers=layers, max_length=max_length)
 
     def save(self, file: str | Path) -> None:
-        """Writes the state into one safetensors file, whole or not at all.
+        """Writes the state into one safetensors file; if it fails, an older file stays.
 
         Raises:
-            OSError: it cannot be written there.
+            OSError: the file cannot be written.
         """
         write_state_file(Path(file), self._tensors(), self.max_length)
 
     @classmethod
     def load(cls, file: str | Path, device: torch.device | str | None = None) -> DecodingState:
-        """The state that `save` wrote, on the CPU or on `device`; nothing is unpickled.
+        """Loads a state that `save` wrote, onto the CPU or `device`; nothing is unpickled.
 
         Raises:
             FileNotFoundError: no such file.
             IsADirectoryError: a directory.
-            ValueError: a file that is damaged, or that holds something else.
+            ValueError: a damaged file, or one with other content.
         """
         layers, position, max_length, parameters = read_state_file(Path(file))
         state = cls(layers, Cursor.at(position), max_length, parameters)
@@ -178,13 +182,13 @@ class DecodingState:
         return self._mapped(lambda layer: layer.detach(), Tensor.detach)
 
     def to(self, *args: Any, **kwargs: Any) -> DecodingState:
-        """The state moved or cast as by `torch.Tensor.to`; positions are moved, never cast."""
+        """The state, moved or cast as by `torch.Tensor.to`; positions are moved but not cast."""
         moved = self._mapped(lambda x: x.to(*args, **kwargs), lambda x: x.to(*args, **kwargs))
         return replace(moved, cursor=self.cursor.to(moved.device))
 
     @property
     def device(self) -> torch.device:
-        """Where the state is."""
+        """The device of the state."""
         return self.layers[0][0].device
 
     def _mapped(
@@ -200,7 +204,7 @@ class DecodingState:
 
 
 def shape_of(state: DecodingState) -> list[tuple[object, ...]]:
-    """What two states of one model have in common, but for the batch and the room of caches."""
+    """Type, dtype, device and sizes of each layer, without the batch and the size of caches."""
     return [
         (type(layer).__name__, layer[0].dtype, layer[0].device, _sizes(layer))
         for layer in state.layers

@@ -22,10 +22,10 @@ _WHOLE = "a whole file that DecodingState.save wrote"
 
 
 class StateContent(NamedTuple):
-    """What a file holds.
+    """The content of a file.
 
     Attributes:
-        layers: of the state.
+        layers: the layers of the state.
         position: (B,) int64.
         max_length: the most positions, or None.
         parameters: (B, P), or None.
@@ -46,12 +46,12 @@ def write_state_file(file: Path, tensors: Mapping[str, Tensor], max_length: int 
 
 
 def read_state_file(file: Path) -> StateContent:
-    """The content of a file, once it is known to be whole.
+    """The content of a file, after checks.
 
     Raises:
         FileNotFoundError: no such file.
         IsADirectoryError: a directory.
-        ValueError: a file that is damaged, or that holds something else.
+        ValueError: a damaged file, or one with other content.
     """
     if file.is_dir():
         advice = "pass the file inside it; a folder of a model is read by linattn_models.load"
@@ -80,7 +80,7 @@ def read_state_file(file: Path) -> StateContent:
 def _read(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     try:
         with safe_open(file, framework="pt") as content:
-            # In memory that torch aligned.
+            # Copied to memory that torch has aligned.
             tensors = {name: content.get_tensor(name).clone() for name in content.keys()}  # noqa: SIM118
             return tensors, content.metadata() or {}
     except SafetensorError as error:

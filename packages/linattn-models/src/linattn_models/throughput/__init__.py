@@ -1,4 +1,4 @@
-"""How fast a model generates, at which batch the most, and what memory that takes."""
+"""How fast a model generates, with which batch size it is fastest, and the memory it needs."""
 
 from linattn_models.memory import available_memory, lacks_memory, peak_memory
 from linattn_models.throughput.batches import WORTHWHILE, BestBatch, best_batch

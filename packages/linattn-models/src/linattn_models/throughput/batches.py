@@ -1,8 +1,8 @@
-"""The batch at which a method makes the most samples a second.
+"""The batch size with which a method makes the most samples per second.
 
-Sizes are doubled. The search ends after two doublings in a row that gain under a twentieth (one
-alone may be chance), or before a size that would not fit into the free memory or take too long,
-as predicted from the size before.
+Sizes are doubled. The search ends after two doublings in a row that gain less than 5 % (a single
+one may be chance), or before a size that is predicted, from the size before, not to fit into the
+free memory or to take too long.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from linattn_models.memory import available_memory, lacks_memory, peak_memory
 from linattn_models.throughput.generating import Throughput
 from linattn_models.validation import at_least
 
-# The ratio of rates that counts as a gain, and the share of the free memory that may be used.
+# The ratio of rates that counts as a gain; the share of the free memory that may be used.
 WORTHWHILE = 1.05
 USABLE = 0.8
 
@@ -29,9 +29,9 @@ class BestBatch:
     """The result of `best_batch`.
 
     Attributes:
-        batch: sequences side by side.
-        timed: what `time` returned for them.
-        bounded_by: what kept larger batches from being tried; None if they were no better.
+        batch: the fastest batch size.
+        timed: the measurement of this batch size.
+        bounded_by: why larger batches were not tried; None if they were not faster.
     """
 
     batch: int
@@ -58,13 +58,13 @@ def best_batch(
     """Times batches of `smallest`, twice that, and so on to `largest`; returns the best one.
 
     Args:
-        time: times a batch, as `generation_throughput` does; few positions are enough.
-        device: where the memory is taken.
-        largest, smallest: batches that are tried at most and first.
-        most_seconds: a batch is not tried if a position is expected to take longer.
+        time: measures a batch size, as `generation_throughput` does; few positions are enough.
+        device: the device whose memory is used.
+        largest, smallest: the largest and the first batch size that is tried.
+        most_seconds: a batch is not tried if one position is predicted to take longer.
 
     Raises:
-        ValueError: the smallest batch takes longer than `most_seconds` a position.
+        ValueError: a position of the smallest batch takes longer than `most_seconds`.
     """
     at_least("smallest", smallest, 1)
     at_least("largest", largest, smallest)

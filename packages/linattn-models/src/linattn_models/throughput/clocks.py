@@ -1,4 +1,4 @@
-"""Readings of time on either device: the processor's clock, or the GPU's own by CUDA events."""
+"""Clocks for a CPU (its own clock) and for a GPU (CUDA events)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import torch
 
 
 class Clock(Protocol):
-    """Notes moments, and says afterwards how far apart they were."""
+    """Records readings, and gives the times between them afterwards."""
 
     def read(self) -> None:
-        """Notes the present moment, after everything asked of the device so far."""
+        """Records the time at which all work submitted to the device so far is done."""
 
     def seconds(self) -> list[float]:
-        """The times between each reading and the next."""
+        """The times in seconds between each reading and the next."""
 
 
 def clock(device: torch.device) -> Clock:
@@ -36,7 +36,7 @@ class _CpuClock:
 
 
 class _CudaClock:
-    """CUDA events: the processor does not wait for them, and runs ahead as it does unmeasured."""
+    """CUDA events: the CPU does not wait for them, so it runs ahead as without measurement."""
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.current_stream(device)

@@ -1,4 +1,4 @@
-"""How fast a model generates: sequences a second, seconds a sequence, bytes of state."""
+"""How fast a model generates: sequences per second, seconds per sequence, bytes of state."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from linattn_models.state import Cursor
 from linattn_models.throughput.clocks import clock
 from linattn_models.validation import at_least
 
-# A short step is repeated for this many seconds in all, but at most this often.
+# A short step is repeated for so many seconds in total, but at most so many times.
 _SECONDS_A_POSITION = 0.05
 _MOST_REPEATS = 20
 
@@ -39,12 +39,12 @@ class Throughput:
     """The measurement of `generation_throughput`.
 
     Attributes:
-        samples_per_second: whole sequences, for the batch together.
-        seconds_per_sample: its inverse; at batch 1, the time that one sequence takes.
-        seconds_per_step: (position, seconds) of each position timed, for the batch together.
-        state_bytes_per_sample: what decoding carries along for one sequence; 0 for rerunning.
-        estimated: whether some positions were timed and the others interpolated.
-        compiled: whether a compiled decoder made the steps, and not the model itself.
+        samples_per_second: whole sequences per second, of the whole batch.
+        seconds_per_sample: its inverse; with a batch of 1, the time that one sequence takes.
+        seconds_per_step: (position, seconds) of each timed position, for the whole batch.
+        state_bytes_per_sample: bytes of the state of one sequence; 0 with method "rerun".
+        estimated: whether only some positions were timed and the others interpolated.
+        compiled: whether a compiled decoder made the steps; if not, the model itself.
     """
 
     samples_per_second: float
@@ -68,16 +68,17 @@ def generation_throughput(
     """Times the generation of `batch` sequences side by side, after a warm-up.
 
     Args:
-        model: whose weights need not be trained.
-        batch: sequences side by side.
+        model: the model; its weights need not be trained.
+        batch: the number of sequences.
         length: tokens of a sequence, the model's `max_length` by default.
         method, decoder: as for `generate`.
         steps: how many positions to time, spread over the sequence; the others are interpolated.
-            None generates whole sequences.
-        seed: of the tokens drawn.
+            None generates whole sequences and times every position.
+        seed: the seed of the drawn tokens.
 
     Raises:
-        ValueError: arguments that cannot be right.
+        ValueError: wrong arguments.
+        TypeError: a compiled decoder in place of the model.
     """
     if isinstance(model, CompiledDecoder):
         advice = "pass the model, and the decoder as decoder="
@@ -139,12 +140,12 @@ class _Generation:
 
     @torch.inference_mode()
     def positions(self, spread: npt.NDArray[np.float64]) -> list[tuple[int, float]]:
-        """Times these positions, rounded, each several times."""
+        """Times these positions, rounded to integers, each several times."""
         positions = sorted({int(x) for x in spread.round()})
         return [(x, _seconds(self.step_at(x), self.model.device)) for x in positions]
 
     def step_at(self, position: int) -> Callable[[], Tensor]:
-        """One step as it is at `position`: its time does not depend on what a state holds."""
+        """A step at `position`, from a zero state: its values do not change the time."""
         model, draw = self.model, partial(self.model.head.sample, generator=self.generator)
         if self.method == "rerun":
             tokens = self.tokens(self.batch, position)
@@ -159,7 +160,7 @@ class _Generation:
     def compiled_step(
         self, decoder: CompiledDecoder, token: Tensor, cursor: Cursor
     ) -> Callable[[], Tensor]:
-        """A step as `generate` makes it, from states that the decoder may have reserved."""
+        """A step as in `generate`, from states that the decoder may have reserved."""
         predictor = FusedPredictor(decoder, Prompt.of(token.unsqueeze(1)[:, :0], self.length))
         sampling = Sampling(generator=self.generator)
 
@@ -168,7 +169,7 @@ class _Generation:
             predictor.take(token)
             return predictor.draw(sampling)[1]
 
-        step()  # records the step where it is recorded
+        step()  # the first step on a GPU records the graph
         return step
 
     def tokens(self, *shape: int) -> Tensor:
@@ -179,7 +180,7 @@ class _Generation:
 
 
 def _seconds(step: Callable[[], Tensor], device: torch.device) -> float:
-    """The median of several runs after a warm-up; of one run, if that is long."""
+    """The median seconds of several runs after a warm-up; the warm-up itself, if it is long."""
     warm_up = _repeated(step, 1, device)[0]
     if warm_up > 20 * _SECONDS_A_POSITION:
         return warm_up

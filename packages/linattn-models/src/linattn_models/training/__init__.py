@@ -1,7 +1,7 @@
-"""Training runs that are folders: resumable bit for bit, on one process or many.
+"""Training runs that are folders: resumable bit for bit, with one process or many.
 
-`train` makes a run, `RunFolder` reads it. For scripts: `run_script` and `preset_flags`, and what
-puts several runs side by side. All of it needs the extra `[train]`.
+`train` makes a run, `RunFolder` reads it. For scripts there are `run_script` and `preset_flags`,
+and functions that compare several runs. All of this needs the extra `[train]`.
 """
 
 from __future__ import annotations

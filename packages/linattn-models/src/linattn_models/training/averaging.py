@@ -14,7 +14,7 @@ from linattn_models.training.checkpoint import read_checkpoint, require_kinds
 def average_weights(sources: Iterable[str | Path | Mapping[str, Tensor]]) -> dict[str, Tensor]:
     """The mean of each weight, computed in float64, in the dtype of the weights.
 
-    Tensors of integers are those of the last source. `model.load_state_dict` takes the result:
+    Integer tensors are taken from the last source. `model.load_state_dict` takes the result:
 
         model.load_state_dict(average_weights(RunFolder(path).checkpoints()[-5:]))
 
@@ -24,7 +24,7 @@ def average_weights(sources: Iterable[str | Path | Mapping[str, Tensor]]) -> dic
     Raises:
         ValueError: no source, a damaged checkpoint, or one of other names, shapes or dtypes.
 
-    Cost: reads one source at a time; memory for its weights and for the sums in float64.
+    Cost: reads one source at a time; memory for two sources' weights and for the sums in float64.
     """
     sums: dict[str, Tensor] = {}
     first: dict[str, Tensor] = {}

@@ -1,4 +1,4 @@
-"""A checkpoint on disk: safetensors and JSON, written whole or not at all, checked when read."""
+"""A checkpoint on disk: safetensors and JSON, written atomically, checked when read."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Checkpoint:
         return weights_from_format_1(tensors) if self.record["format_version"] == 1 else tensors
 
     def fitting(self, file: str, kinds: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The tensors of `file`, refused as by `require_kinds`."""
+        """The tensors of `file`, checked by `require_kinds`."""
         require_kinds(self.tensors[file], kinds, self.folder / file)
         return self.tensors[file]
 
@@ -51,10 +51,10 @@ def write_checkpoint(
 ) -> None:
     """Writes `tensors`, one file for each of `TENSOR_FILES`, and `record` as a new folder.
 
-    Everything is written and flushed under a temporary name beside it first; the rename comes last.
+    Everything is first written and flushed under a temporary name beside it, and then renamed.
 
     Raises:
-        OSError: if the disk refuses; nothing of the checkpoint is left then.
+        OSError: if a file cannot be written; nothing of the checkpoint is left then.
     """
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -70,7 +70,7 @@ def write_checkpoint(
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:
-    """The checkpoint in `folder`, every byte of its tensors compared with what was written.
+    """The checkpoint in `folder`, after its sizes and digests are verified.
 
     Raises:
         ValueError: naming the file that is missing, shorter, changed or of another format.
@@ -106,7 +106,7 @@ def signed_record(content: Mapping[str, object]) -> bytes:
 
 
 def damaged(folder: Path, what: str) -> ValueError:
-    """The error for a checkpoint in which something is not as it was written."""
+    """The error for a checkpoint that differs from what was written."""
     return ValueError(
         f"the checkpoint {folder} is damaged: {what.rstrip('.')}; restore the file, or remove that "
         "folder to go back to the checkpoint before it"

@@ -1,4 +1,4 @@
-"""Several runs side by side: for equally many updates or equal time; their records."""
+"""Comparison of several runs, for equal numbers of updates or equal time, and their records."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from linattn_models.training.runtime import deterministic_kernels, environment, 
 from linattn_models.validation import json_object
 
 _UPDATES_PER_ROUND = 3
-_KEPT = {"rounds", "environment"}  # beside the times, in their file
+_KEPT = {"rounds", "environment"}  # what a file of times must have besides "seconds"
 _EVALUATIONS = 8  # while a model trains, at least: the points of its curve
 
 
@@ -36,12 +36,13 @@ def trained_run(
     expected_config: Mapping[str, object],
     ended: Callable[[Mapping[str, Any]], bool] = lambda summary: True,
 ) -> RunFolder:
-    """The run in `out`, ended: made, resumed, or left as it is if it had ended before.
+    """The completed run in `out`: trained, resumed, or only read if it is complete already.
 
     Args:
+        out: the run folder.
         train: makes the run; its argument says whether to resume.
-        expected_config: as `require_run` takes it.
-        ended: whether a summary is complete, where the application adds to it after training.
+        expected_config: as for `require_run`.
+        ended: whether a summary is complete, for applications that add to it after training.
 
     Raises:
         ValueError: `out` holds a run of another configuration.
@@ -77,7 +78,7 @@ def run_summary(run: RunFolder, app: str) -> dict[str, Any]:
     """The summary of a run of `app` that has ended.
 
     Raises:
-        ValueError: if it has not, or is a run of another application.
+        ValueError: if it has not ended, or is a run of another application.
     """
     return _of_app(run.summary(), run, app)
 
@@ -121,7 +122,7 @@ def publish(out: Path, folder: Path, files: Iterable[str], runs: Iterable[RunFol
 
 
 def with_steps(flags: TrainingFlags, steps: int) -> TrainingFlags:
-    """The training cut or stretched to `steps` updates, with at least eight evaluations."""
+    """The flags with `steps` updates, and with at least eight evaluations (if `steps` >= 8)."""
     share = max(1, steps // _EVALUATIONS)
     return dataclasses.replace(
         flags,
@@ -133,7 +134,7 @@ def with_steps(flags: TrainingFlags, steps: int) -> TrainingFlags:
 
 def updates_within(seconds: float, seconds_per_update: float) -> int:
     """How many whole updates fit into `seconds`, at least 1."""
-    # n times s, divided by s, may round to just below n.
+    # (n * s) / s may round to slightly less than n.
     return max(1, math.floor(seconds / seconds_per_update * (1 + 1e-9)))
 
 
@@ -145,10 +146,10 @@ def measure_updates(
     rounds: int,
     order: Order | None = None,
 ) -> tuple[dict[str, float], dict[str, object]]:
-    """Seconds that an update of each model takes, by name, and the environment.
+    """The seconds of an update of each model, by name, and the environment.
 
     The models take turns, round by round, so that other load on the machine affects all of them;
-    a time is the median over the rounds. The models are trained by it.
+    a time is the median over the rounds. The measurement changes the weights of the models.
     """
     config = flags.config()
     accelerator = make_accelerator(config)
@@ -174,18 +175,19 @@ def recorded_times(
     names: Collection[str],
     measure: Callable[[], tuple[Mapping[str, float], Mapping[str, object]]],
 ) -> dict[str, Any]:
-    """The content of `file`, measured and written there if there is no such file.
+    """The content of `file`; if the file does not exist, measures the times and writes it.
 
-    A comparison that continues after an interruption then has the budgets that it began with.
+    So a comparison that continues after an interruption has the same time budgets as before.
 
     Args:
-        about: what decides the times, such as the dataset and the preset; JSON values.
-        names: of the models that must be in it.
-        measure: returns seconds by name, and what else the file holds: "rounds" (the turns of each
-            model), "environment", and more.
+        file: a JSON file.
+        about: what the times depend on, such as the dataset and the preset; JSON values.
+        names: the models that must be in the file.
+        measure: returns seconds by name, and the other content of the file: "rounds" (the turns of
+            each model), "environment", and more.
 
     Returns:
-        `about`, "seconds" by name, and what else `measure` returned.
+        `about`, "seconds" by name, and the other content.
 
     Raises:
         ValueError: the file is damaged, or has the times of other models.
@@ -227,9 +229,9 @@ def measure_memory(
     flags: TrainingFlags,
     order: Order | None = None,
 ) -> dict[str, float]:
-    """Bytes by which the memory in use rises during an update of each model, by name.
+    """The bytes by which the memory in use rises during an update of each model, by name.
 
-    The update is that of the first step, the second time it is made; the models are trained by it.
+    The first update is made twice and the second one is measured; the weights change.
     """
     config = flags.config()
     accelerator = make_accelerator(config)

@@ -1,4 +1,4 @@
-"""The configuration of a training, and what of it a resume may not change."""
+"""The configuration of a training, and which part of it a resumed run may not change."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Schedule = Literal["constant", "cosine", "step", "plateau"]
 MixedPrecision = Literal["no", "bf16", "fp16"]
 
 SUMMARIZED = {"seed", "parameters", "steps", "train_seconds", "metrics", "environment"}
-"""Names of `summary.json` that are not the application's."""
+"""Names in `summary.json` that the application may not use for its own values."""
 
 FREE_ON_RESUME = frozenset(
     {"steps", "log_every", "eval_every", "checkpoint_every", "keep_checkpoints"}
@@ -99,7 +99,7 @@ adamw_flags = functools.partial(
 
 @dataclasses.dataclass(frozen=True)
 class TrainingConfig(TrainingFlags):
-    """Everything that decides the updates of a run, and how often it is logged and kept.
+    """The checked settings of a run: its updates, and how often it is logged and saved.
 
     The fields are described in `TrainingFlags`.
 
@@ -128,7 +128,14 @@ class TrainingConfig(TrainingFlags):
         return self.warmup_steps
 
     def settled(self, begun: Mapping[str, Any] | None = None) -> TrainingConfig:
-        """With a number for the warm-up: that of `begun`, the `config.json` of a resumed run."""
+        """The configuration with a number for the warm-up: that of `config.json` when resumed.
+
+        Args:
+            begun: the content of `config.json` of the run that is resumed; None for a new run.
+
+        Raises:
+            ValueError: the schedule is cosine and `steps` does not exceed the warm-up.
+        """
         if self.warmup_steps is not None:
             return self
         training = {} if begun is None else begun.get("training")
@@ -183,7 +190,7 @@ def run_config(
     """The content of `config.json`.
 
     Raises:
-        ValueError: if `describe` takes a name that config.json or summary.json has already.
+        ValueError: if `describe` has a name that config.json or summary.json uses already.
         TypeError: if a value is not JSON.
     """
     own = {"model": dict(model_config), "training": config.to_dict(), "examples": examples}
@@ -194,13 +201,13 @@ def run_config(
 
 
 def fingerprint(config: Mapping[str, Any]) -> str:
-    """A digest of what a resume may not change in a `config.json`."""
+    """A digest of the fields of a `config.json` that a resumed run may not change."""
     content = json.dumps(_fixed(config), sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()
 
 
 def require_same_run(before: Mapping[str, Any], now: Mapping[str, Any], folder: Path) -> None:
-    """Refuses to resume the run that began as `before` when it is described as `now`.
+    """Refuses to resume a run with configuration `before` under another configuration, `now`.
 
     Raises:
         ValueError: naming every field that differs, with both values.
@@ -216,7 +223,7 @@ def require_same_run(before: Mapping[str, Any], now: Mapping[str, Any], folder: 
 
 
 def flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one, the names joined by dots."""
+    """Nested mappings as one flat mapping, with names joined by dots."""
     flat: dict[str, Any] = {}
     for name, item in value.items():
         nested = isinstance(item, Mapping)

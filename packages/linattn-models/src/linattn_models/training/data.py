@@ -17,7 +17,7 @@ from linattn_core.errors import expected
 
 
 class TrainingData(Protocol):
-    """A set of examples that can be counted and picked from."""
+    """A set of examples with a length and access by index."""
 
     def __len__(self) -> int:
         """The number of examples."""
@@ -27,7 +27,7 @@ class TrainingData(Protocol):
 
 
 class Order(Protocol):
-    """Which examples each update takes: a function of the step alone, so that resuming is exact."""
+    """Which examples each update uses: a function of the step alone, so that resuming is exact."""
 
     def indices(self, step: int) -> Tensor:
         """The examples of the update that follows `step` others: (batch,) int64."""
@@ -52,14 +52,14 @@ class TensorData:
 
 
 class ExampleOrder:
-    """Endless epochs, each a permutation of all examples, cut into batches that may straddle two.
+    """Endless epochs, each a permutation of all examples; a batch may span two epochs.
 
-    Permutation e is drawn from a generator seeded by (seed, e), so batch n follows from n alone,
-    without a walk through the batches before it: the position in the data is the step.
+    Permutation e is drawn with a seed from (seed, e), so batch n depends on n alone, and resuming
+    needs no other position in the data than the step.
 
     Args:
-        examples: how many examples there are.
-        batch_size: how many of them a step takes.
+        examples: the number of examples.
+        batch_size: the number of examples of an update.
         seed: the seed of the run.
 
     Raises:
@@ -141,7 +141,7 @@ def set_random_tensors(tensors: Mapping[str, Tensor], device: torch.device) -> N
 
 @contextmanager
 def preserved_random_state(device: torch.device) -> Iterator[None]:
-    """Puts the generators back to where they stood before the body."""
+    """Restores the random generators after the body."""
     tensors = random_tensors(device)
     try:
         yield

@@ -34,7 +34,7 @@ class Loop:
         evaluate: (model) -> metrics by name, or None.
         snapshots: writes the checkpoints.
         progress: the position of the run.
-        log: where measurements go; None on all but the main process.
+        log: the log of measurements; None on all processes but the main one.
         monitor: the metric that the schedule plateau follows.
     """
 
@@ -55,7 +55,7 @@ class Loop:
         Raises:
             KeyboardInterrupt: after a requested stop.
             ValueError: if the loss or a weight is no longer finite.
-            OSError: if the disk refuses a checkpoint or a line of metrics.
+            OSError: if a checkpoint or a line of metrics cannot be written.
         """
         config = self.updater.config
         while self.progress.step < config.steps:
@@ -73,7 +73,7 @@ class Loop:
                     f"stopped after step {step} of {config.steps}; its checkpoint is kept, "
                     "and resume continues from it"
                 )
-        # After the last checkpoint, so that a run extended later is as one that was never stopped.
+        # After the last checkpoint, so that a run that is extended later equals an unbroken one.
         self._log_losses()
         if self.progress.evaluated_at != self.progress.step:
             self._measure()
@@ -156,7 +156,7 @@ class Loop:
 
 @contextmanager
 def preserved_modes(model: nn.Module) -> Iterator[None]:
-    """Afterwards each module of `model` is in training or evaluation mode as it was before."""
+    """Restores training or evaluation mode of each module of `model` after the body."""
     modes = {module: module.training for module in model.modules()}
     try:
         yield

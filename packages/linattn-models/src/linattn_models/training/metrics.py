@@ -1,4 +1,4 @@
-"""Measurements: logged while a run runs, drawn as curves, set in tables."""
+"""Measurements: logs of runs, plots of curves, tables."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class MetricsLog:
         self._bar.update()
 
     def log(self, step: int, split: str, values: Mapping[str, float], seconds: float) -> None:
-        """Writes one line of measurements at once; inf and nan, unknown to JSON, become null."""
+        """Writes one line of measurements at once; inf and nan, which JSON lacks, become null."""
         named = {name: finite_or_none(value) for name, value in values.items()}
         line = {"step": step, "split": split, **named, "seconds": round(seconds, 3)}
         self._bytes += self._file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
@@ -71,11 +71,11 @@ class MetricsLog:
             )
 
     def sync(self) -> None:
-        """Returns once the disk has every line so far.
+        """Flushes every line so far to disk.
 
         Raises:
-            ValueError: if another process has replaced the file or written into it, which the
-                run's lock prevents only where the file system knows locks.
+            ValueError: if another process has replaced the file or written into it; the run's lock
+                prevents this only on file systems with locks.
         """
         os.fsync(self._file.fileno())
         own = os.fstat(self._file.fileno())
@@ -95,7 +95,7 @@ def checked_metrics(values: Mapping[str, Any]) -> dict[str, float]:
     """The result of an evaluation as plain floats.
 
     Raises:
-        ValueError: if it took a name that a line of `metrics.jsonl` already has.
+        ValueError: if a metric has a name that each line of `metrics.jsonl` uses already.
     """
     for name in sorted(values.keys() & NOT_MEASURED):
         raise ValueError(expected("metrics", "names that no line has already", repr(name)))
@@ -104,7 +104,7 @@ def checked_metrics(values: Mapping[str, Any]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Panel:
-    """One panel of a picture: the label of its x-axis, and points (x, y) by the name of a curve."""
+    """One panel of a plot: the label of its x-axis, and the points (x, y) of each curve by name."""
 
     xlabel: str
     curves: Mapping[str, Points]
@@ -144,8 +144,10 @@ def plot_panels(
     """Draws panels side by side as a PNG at `path`; returns `path`.
 
     Args:
-        ylabel: the one label of the y-axis, whose scale the panels then share; without it each
-            panel has a scale and a legend of its own.
+        path: the PNG file.
+        panels: what to draw.
+        ylabel: a label for the y-axis, whose scale all panels then share; without it each panel has
+            its own scale and legend.
         log_scale: whether the y-axis is logarithmic.
     """
     from matplotlib.figure import Figure
@@ -174,7 +176,7 @@ def plot_panels(
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """The table, its columns padded; the first is aligned left, the others right."""
+    """A Markdown table with padded columns, the first aligned left, the others right."""
     columns = list(zip(header, *rows, strict=True))
     widths = [max(len(cell) for cell in column) for column in columns]
     rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
@@ -188,7 +190,7 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def figure(value: float | None, estimated: bool = False) -> str:
-    """A number to three digits, after a ~ if it is estimated; a dash for None."""
+    """A number with three digits, after "~" if it is estimated; "-" for None."""
     if value is None:
         return "-"
     digits = f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:#.3g}".rstrip(".")

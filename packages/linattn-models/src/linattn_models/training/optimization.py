@@ -33,13 +33,13 @@ def learning_rate(config: TrainingConfig, step: int, errors: Errors = ()) -> flo
 
         rate(step) = learning_rate * min(1, (step + 1) / warmup) * decay(step)
 
-    A function of the step, and for the schedule plateau of what was measured until then, so that a
-    resumed run has the rates of one that was never stopped.
+    It depends only on the step and, for the schedule plateau, on the errors measured until then, so
+    that a resumed run has the same rates as one that was never stopped.
 
     Args:
         config: gives `learning_rate`, `schedule` and what the schedule needs.
         step: updates made so far; 0 for the first update.
-        errors: for the schedule plateau.
+        errors: for the schedule plateau, (updates made before it, error) of each evaluation.
 
     Returns:
         The rate, above 0 for every step below `config.steps`.
@@ -91,7 +91,7 @@ def build_optimizer(
 ) -> torch.optim.Optimizer:
     """The optimizer that `config` names, over `parameters` in their order.
 
-    In one pass over each tensor ("fused") where torch has that: not for RAdam.
+    Uses torch's fused implementation where there is one: not for RAdam.
     """
     settings: dict[str, Any] = {
         "lr": config.learning_rate,
@@ -108,7 +108,7 @@ def optimizer_tensors(
 ) -> dict[str, Tensor]:
     """The optimizer's state, each tensor as "<parameter>/<entry>": "layers.0.weight/exp_avg".
 
-    A parameter that has had no gradient yet has zeros, with which its optimizer would begin.
+    For a parameter that has had no gradient yet these are zeros, the initial state.
     """
     return {
         f"{name}/{entry}": optimizer.state.get(parameter, {}).get(entry, initial)
@@ -122,7 +122,7 @@ def load_optimizer_tensors(
     parameters: Mapping[str, nn.Parameter],
     tensors: Mapping[str, Tensor],
 ) -> None:
-    """Puts back what `optimizer_tensors` returned; rate and decay stay those of `optimizer`."""
+    """Restores what `optimizer_tensors` returned; learning rate and weight decay do not change."""
     state = {
         position: {entry: tensors[f"{name}/{entry}"] for entry in _initial_state(parameter)}
         for position, (name, parameter) in enumerate(parameters.items())
@@ -138,7 +138,7 @@ def _initial_state(parameter: Tensor) -> dict[str, Tensor]:
 
 
 class _LossModule(nn.Module):
-    """Model and loss as one module: data parallelism must see the forward that it averages."""
+    """Model and loss as one module, because data parallelism needs the loss inside `forward`."""
 
     def __init__(self, model: nn.Module, loss: Loss) -> None:
         super().__init__()
@@ -158,7 +158,7 @@ class Updater:
     Args:
         accelerator: device and processes. Each process takes its slice of every batch.
         model: trained in place, moved to the accelerator's device.
-        data: where batches come from.
+        data: the examples.
         loss: (model, batch) -> the mean over the examples of the batch, a scalar.
         config: the training configuration.
         order: the examples of each update; by default permutations.

@@ -1,4 +1,4 @@
-"""`train`: a run from a folder to its summary."""
+"""`train`: makes or continues a run in a folder."""
 
 from __future__ import annotations
 
@@ -39,25 +39,25 @@ def train(
     monitor: str | None = None,
     resume: bool = False,
 ) -> dict[str, Any]:
-    """The summary of a run made or continued in the folder `out`; `model` is trained in place.
+    """Trains `model` in place, as a new or resumed run in the folder `out`; returns its summary.
 
-    A run stopped at any moment and resumed gives the same losses and weights, bit for bit on one
-    device, as one that was never stopped; so does a run that ended and is resumed with more `steps`
-    (except under a cosine schedule). Under `torchrun` the processes share every batch. The first
-    Ctrl-C or SIGTERM finishes the current step and writes a checkpoint.
+    A run that was stopped at any moment and resumed gives the same losses and weights, bit for bit
+    on one device, as one that was never stopped; so does a run that ended and is resumed with more
+    `steps` (except with a cosine schedule). Under `torchrun` each process takes a part of every
+    batch. The first Ctrl-C or SIGTERM finishes the current step and writes a checkpoint.
 
     Args:
         model: any module; training starts from its weights, so seed before building it.
-        data: its examples come in an order that `config.seed` and the step decide.
+        data: the examples, in an order that depends on `config.seed` and the step.
         loss: (model, batch) -> the mean over the examples of the batch, a scalar tensor.
         config: the training configuration.
         out: the run folder.
-        describe: what the application says of the run, for `config.json` and `summary.json`, such
-            as its name and the dataset; JSON values that must not change between resumes.
-        model_config: what the model was built from, for `config.json`; JSON values.
+        describe: the application's description of the run, for `config.json` and `summary.json`,
+            such as its name and the dataset; JSON values that must not change between resumes.
+        model_config: the settings of the model, for `config.json`; JSON values.
         evaluate: (model) -> metrics by name. Called on the main process, in evaluation mode,
-            without gradients and in full precision; what it draws from the global generators does
-            not disturb training.
+            without gradients and in full precision; its use of the global random generators does
+            not change the training.
         order: the examples of each update, such as batches of similar lengths; by default
             permutations cut into batches of `config.batch_size`.
         monitor: the metric of `evaluate` that the schedule plateau follows; smaller is better.
@@ -71,14 +71,13 @@ def train(
 
     Raises:
         ValueError: if `out` already holds a run (without `resume`) or none (with it), if the
-            configuration differs from the run's, if a checkpoint is damaged, or if the loss is no
-            longer finite; if another process writes the run.
-        OSError: if the disk refuses.
-        KeyboardInterrupt: after Ctrl-C or SIGTERM, the checkpoint written.
+            configuration differs from that of the run, if a checkpoint is damaged, if the loss is
+            no longer finite, or if another process writes the run.
+        OSError: if a file cannot be written.
+        KeyboardInterrupt: after Ctrl-C or SIGTERM; the checkpoint is written then.
 
-    Cost:
-        Time O(steps); a checkpoint costs about twice the bytes of the largest of its files in host
-        memory.
+    Cost: O(steps) time; a checkpoint needs about twice the bytes of its largest file in main
+    memory.
     """
     followed = _followed(config, monitor, evaluate)
     folder = RunFolder(out)

@@ -1,4 +1,4 @@
-"""A run on disk: where its files are, how they are read, and which process may write them."""
+"""A run on disk: the paths of its files, how they are read, and which process may write them."""
 
 from __future__ import annotations
 
@@ -49,19 +49,19 @@ class RunFolder:
         return any(trace.exists() for trace in traces)
 
     def config(self) -> dict[str, Any]:
-        """`config.json`: what is trained ("app", ...), its "model" and "training" configuration.
+        """`config.json`: the description of the run ("app", ...), "model" and "training".
 
         Raises:
-            ValueError: if it is missing or not a JSON object; so do `summary` and `metrics`.
+            ValueError: if the file is missing or not a JSON object.
         """
         return _read_object(self.config_file)
 
     def summary(self) -> dict[str, Any]:
-        """`summary.json`: what came out of the run that ended here."""
+        """`summary.json`: the results of a run that has ended; raises as `config`."""
         return _read_object(self.summary_file)
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The lines of `metrics.jsonl`, in order; a last line still being written is left out."""
+        """The lines of `metrics.jsonl`, without an incomplete last one; raises as `config`."""
         if not self.metrics_file.exists():
             raise ValueError(expected(str(self.metrics_file), "the log of a run", "no file"))
         return [
@@ -82,11 +82,11 @@ class RunFolder:
         return next(reversed(self.checkpoints()), None)
 
     def checkpoint_folder(self, step: int) -> Path:
-        """The folder of the checkpoint of `step`, which need not exist."""
+        """The folder of the checkpoint of `step`; it may not exist."""
         return self.checkpoints_folder / f"step-{step}"
 
     def load_weights(self, model: nn.Module) -> int:
-        """Puts the weights of the latest checkpoint into `model`, in place.
+        """Loads the weights of the latest checkpoint into `model`, in place.
 
         Returns:
             The step of that checkpoint.
@@ -119,12 +119,12 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keeps other processes out of the body, and names the one in it to them.
+        """Locks the folder for the body; another process gets an error that names this one.
 
-        The system releases the lock when a process ends, however that happens.
+        The system releases the lock when the process ends for any reason.
 
         Raises:
-            ValueError: naming the process that is in the body.
+            ValueError: naming the process that holds the lock.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         lock = FileLock(self._lock_file, timeout=0)
@@ -151,16 +151,16 @@ class RunFolder:
         return expected(str(self.path), "a run that no other process writes", holder_name, advice)
 
     def write_config(self, config: dict[str, Any]) -> None:
-        """Makes `config` the content of `config.json`."""
+        """Writes `config` to `config.json`."""
         self.path.mkdir(parents=True, exist_ok=True)
         write_json(self.config_file, config)
 
     def write_summary(self, summary: dict[str, Any]) -> None:
-        """Makes `summary` the content of `summary.json`."""
+        """Writes `summary` to `summary.json`."""
         write_json(self.summary_file, summary)
 
     def cut_metrics(self, lines: int) -> None:
-        """Keeps the first `lines` lines of `metrics.jsonl`, not what a killed run wrote after them.
+        """Cuts `metrics.jsonl` to its first `lines` lines; a killed run may have written more.
 
         Raises:
             ValueError: if there are fewer.
@@ -190,7 +190,7 @@ def _read_object(path: Path) -> dict[str, Any]:
 
 
 def write_json(path: Path, value: object) -> None:
-    """Makes `value` the content of a JSON file, written whole or not at all.
+    """Writes `value` to a JSON file atomically: if it fails, an older file stays.
 
     Raises:
         ValueError: a number in it is NaN or infinite, which JSON does not have.

@@ -31,7 +31,7 @@ def make_accelerator(config: TrainingConfig) -> Accelerator:
     Raises:
         ValueError: if the processes cannot share a batch evenly, or the device lacks the precision.
     """
-    # A process may train twice, in two precisions; accelerate's state would keep the first.
+    # A process may train twice with different precisions; accelerate's state would keep the first.
     AcceleratorState._reset_state()
     accelerator = Accelerator(
         # By default, accelerate treats processes on a CPU as separate runs.
@@ -61,9 +61,9 @@ def is_main_process() -> bool:
 def deterministic_kernels(device: torch.device) -> Iterator[None]:
     """On CUDA, deterministic kernels while the body runs; an operator without one warns.
 
-    Without this the backward of softmax attention adds in a different order each time, and a
-    resumed run would drift from an unbroken one. On the CPU the kernels that training uses are
-    deterministic already.
+    Without it, the backward pass of softmax attention adds in a different order each time, and a
+    resumed run would differ from an unbroken one. The CPU kernels that training uses are always
+    deterministic.
     """
     if device.type != "cuda":
         yield
@@ -88,7 +88,7 @@ def environment(device: torch.device) -> dict[str, object]:
         "device": _device_name(device),
         "threads": torch.get_num_threads(),
         "backends": list(backends()),
-        # Of the script's checkout, or without one, of an editable installation.
+        # The commit of the script's checkout; without one, that of an editable installation.
         "commit": source_commit(Path(sys.argv[0]).resolve().parent)
         or source_commit(Path(__file__).parent),
         "python": platform.python_version(),

@@ -1,4 +1,4 @@
-"""For scripts: flags over a preset, errors as one sentence on stderr, signals."""
+"""For scripts: flags that override a preset, errors as one sentence on stderr, signals."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def preset_flags(
     description: str,
     args: Sequence[str] | None = None,
 ) -> Flags:
-    """The preset that `--preset` names, with the other flags in the place of its fields.
+    """The preset that `--preset` names, with its fields overridden by the other flags.
 
     Args:
-        presets: by name, dataclasses with a field `preset`, whose values are the flags' defaults.
-        default: the preset without `--preset`.
-        description: what `--help` begins with.
+        presets: by name, dataclasses with a field `preset`; their values are the flags' defaults.
+        default: the preset that is used without `--preset`.
+        description: the first text of `--help`.
         args: the command line without the program; None takes that of this process.
 
     Raises:
@@ -107,10 +107,10 @@ def peek_flag(name: str, default: str, args: Sequence[str] | None = None) -> str
 def run_script(main: Callable[[], object]) -> NoReturn:
     """Calls `main` and ends the process: 0 when it returns, 2 on bad input, 130 when interrupted.
 
-    A ValueError or OSError, or a lack of memory, becomes one sentence on stderr; with
-    LINATTN_DEBUG=1 in the environment the traceback comes before it. Any other exception is a bug
-    and keeps its traceback. A warning is its sentence alone. Ctrl-C raises KeyboardInterrupt from
-    here on, even where the script handled it otherwise during its imports.
+    A ValueError, an OSError or a lack of memory becomes one sentence on stderr; with
+    LINATTN_DEBUG=1 in the environment the traceback is printed before it. Any other exception is a
+    bug and keeps its traceback. A warning is printed as one sentence. Ctrl-C raises
+    KeyboardInterrupt, even if an import of the script has set another handler.
     """
     warnings.formatwarning = lambda message, *_: f"warning: {message}\n"
     try:
@@ -131,7 +131,7 @@ def run_script(main: Callable[[], object]) -> NoReturn:
 
 
 def require_at_least(flags: object, least: Mapping[str, int]) -> None:
-    """Refuses a flag below its minimum; None, where a default takes its place, passes.
+    """Refuses a flag below its minimum; None, for a default, is accepted.
 
     Raises:
         ValueError: naming the flag, the minimum and the value.
@@ -144,9 +144,9 @@ def require_at_least(flags: object, least: Mapping[str, int]) -> None:
 
 
 class StopRequest:
-    """While entered, the first SIGINT or SIGTERM sets `requested`; a second interrupts at once.
+    """Inside the `with` block, the first SIGINT or SIGTERM sets `requested`; a second interrupts.
 
-    Outside the main thread, where Python allows no signal handler, signals are left alone.
+    Outside the main thread Python allows no signal handlers, and this does nothing.
     """
 
     def __init__(self) -> None:

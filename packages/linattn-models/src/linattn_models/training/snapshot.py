@@ -33,13 +33,14 @@ class Progress:
     """The position of a run.
 
     Args:
-        step: updates made. It is also the position in the data.
-        train_seconds: spent in updates, over all resumes, evaluations and checkpoints left out.
+        step: the number of updates made, which is also the position in the data.
+        train_seconds: seconds of all updates, over all resumes, without evaluations and
+            checkpoints.
         metrics_lines: lines of `metrics.jsonl` when the last checkpoint was written.
-        unlogged_losses: of the updates since the last line of training loss.
+        unlogged_losses: the losses of the updates since the last logged training loss.
         evaluated_at: the step of the last evaluation, 0 if there was none.
-        metrics: what the last evaluation returned.
-        errors: of each evaluation, the step and the metric that the schedule plateau follows.
+        metrics: the result of the last evaluation.
+        errors: for each evaluation the step and the metric that the schedule plateau follows.
     """
 
     step: int = 0
@@ -52,7 +53,7 @@ class Progress:
 
     @contextmanager
     def timed(self) -> Iterator[None]:
-        """Counts the time that the body takes as training."""
+        """Adds the time that the body takes to `train_seconds`."""
         started = perf_counter()
         yield
         self.train_seconds += perf_counter() - started
@@ -64,7 +65,7 @@ class Snapshots:
 
     Args:
         updater: holds model, optimizer, configuration and processes.
-        folder: where the run is kept.
+        folder: the folder of the run.
         fingerprint: of the run's configuration; a checkpoint with another one is refused.
     """
 
@@ -75,7 +76,7 @@ class Snapshots:
     def save(self, progress: Progress) -> None:
         """Writes the checkpoint of `progress.step`, then removes those beyond `keep_checkpoints`.
 
-        All processes call it: each has random generators of its own.
+        All processes must call it, because each has its own random generators.
         """
         random_states = self._random_states()
         if self.updater.accelerator.is_main_process:
@@ -91,10 +92,11 @@ class Snapshots:
         self.updater.accelerator.wait_for_everyone()
 
     def restore(self, checkpoint: Checkpoint) -> Progress:
-        """Puts weights, optimizer, loss scale and random generators back, and returns the progress.
+        """Restores weights, optimizer, loss scale and random generators; returns the progress.
 
         Raises:
-            ValueError: if it is of another run, past the last step, or does not fit the model.
+            ValueError: if the checkpoint is of another run, is past the last step, or does not fit
+                the model.
         """
         record = _checked(checkpoint)
         progress = Progress(**{item.name: record[item.name] for item in fields(Progress)})
@@ -203,9 +205,9 @@ _RECORD: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def _checked(checkpoint: Checkpoint) -> dict[str, Any]:
-    """The record of a checkpoint, every field in its range."""
+    """The record of a checkpoint, after every field is checked."""
     folder = checkpoint.folder
-    record = {"errors": [], **checkpoint.record}  # which older checkpoints lack
+    record = {"errors": [], **checkpoint.record}  # older checkpoints have no "errors"
     checks = {**_RECORD, "step": (lambda v: v == checkpoint_step(folder), "that of the folder")}
     for name, (holds, wanted) in checks.items():
         got = record.get(name, "none")

@@ -14,12 +14,12 @@ def attend(
     """The softmax over the union of the keys that each query sees in the rounds.
 
     Args:
-        query: (G P, D) in the dtype to compute in.
-        value: (G P, M).
+        query: (G P, D), float32 or float64, the dtype of the computation.
+        value: (G P, M), the same dtype.
 
     Returns:
-        (G P, M), and (G P, 1) the logarithm of each softmax's denominator. It is infinite where a
-        query sees only itself, whose output is its own value.
+        The outputs (G P, M), and the logarithm of each softmax's denominator, (G P, 1). It is +inf
+        where a query sees only itself; its output is then its own value.
     """
     out = value.new_empty(value.shape)
     denominator = value.new_empty(len(value), 1)
@@ -37,9 +37,9 @@ def attend(
 
 
 def _attend_in(hashing: Round, block: slice, query: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """One round alone, for the queries of a block, in the round's order.
+    """Outputs and log-denominators of one round, for the queries of a block, in its order.
 
-    The logarithm of the denominator is -inf where a query sees nothing.
+    The logarithm of the denominator is -inf where a query sees no key.
     """
     chunk, rows = hashing.layout.chunk, hashing.window_rows(block)
     keys = query.index_select(0, rows)
@@ -57,7 +57,7 @@ def _attend_in(hashing: Round, block: slice, query: Tensor, value: Tensor) -> tu
 
 
 def _join(out: Tensor, denominator: Tensor, other: Tensor, other_denominator: Tensor) -> None:
-    """Extends a softmax in place by the keys of another softmax."""
+    """Joins two softmaxes over different keys; writes the result to `out` and `denominator`."""
     both = torch.logaddexp(denominator, other_denominator)
     finite = both.clamp(min=torch.finfo(both.dtype).min)  # -inf - -inf would be NaN
     out.mul_((denominator - finite).exp_())

@@ -1,4 +1,4 @@
-"""LSH attention backward: the weights of each round are recomputed from the denominators."""
+"""LSH attention backward: recomputes the weights of each round from the denominators."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Saved:
 def differentiate(layout: Layout, rounds: list[Round], saved: Saved) -> tuple[Tensor, Tensor]:
     """The gradients of queries (G P, D) and values (G P, M).
 
-    The rounds share no key of a query, so that with the weights p of the whole softmax
+    A query sees each key in one round only. So, with p the weights of the whole softmax,
 
         ds_ij = p_ij (dout_i . v_j - dout_i . out_i),    dq_i += ds_ij k_j,    dk_j += ds_ij q_i
 
-    can be summed over them. The choice of a bucket has no gradient. Where a query sees only itself,
-    all weights are 0, because the denominator is infinite.
+    is summed over the rounds. The choice of a bucket has no gradient. Where a query sees only
+    itself, all weights are 0, because the denominator is infinite.
     """
     grad_query, grad_value = torch.zeros_like(saved.query), torch.zeros_like(saved.value)
     alone = saved.denominator.view(-1).isposinf().nonzero().view(-1)
@@ -50,7 +50,7 @@ def differentiate(layout: Layout, rounds: list[Round], saved: Saved) -> tuple[Te
 
 
 def _differentiate_in(hashing: Round, block: slice, saved: Saved) -> tuple[Tensor, Tensor]:
-    """A block's share in the gradients of its window rows, ((chunks + 1) c, X) each."""
+    """What a block adds to the gradients of its window rows, ((chunks + 1) c, X) each."""
     chunk, rows = hashing.layout.chunk, hashing.window_rows(block)
     queries = saved.query.index_select(0, rows)
     norm = norms_of(queries)
@@ -66,7 +66,7 @@ def _differentiate_in(hashing: Round, block: slice, saved: Saved) -> tuple[Tenso
     weights = scores.sub_(denominator).exp_()
     grad_scores = torch.bmm(grad_out, v).sub_((grad_out * out).sum(-1, keepdim=True)).mul_(weights)
     grad_keys = _summed_windows(torch.bmm(grad_scores.transpose(1, 2), q))
-    # Through k = q / |q|: only the part of the gradient orthogonal to k counts.
+    # The derivative of k = q / |q| keeps only the part of the gradient that is orthogonal to k.
     along = (grad_keys * keys).sum(-1, keepdim=True)
     grad_queries = grad_keys.addcmul_(keys, along, value=-1).div_(norm)
     grad_queries[chunk:] += torch.bmm(grad_scores, k.transpose(1, 2)).flatten(0, 1)
@@ -78,7 +78,7 @@ def _by_chunk(rows: Tensor, chunk: int) -> Tensor:
 
 
 def _summed_windows(gradients: Tensor) -> Tensor:
-    """Gradients of windows (chunks, 2 c, X) as those of their rows ((chunks + 1) c, X)."""
+    """Adds the gradients of overlapping windows: (chunks, 2 c, X) -> ((chunks + 1) c, X)."""
     chunks, both, width = gradients.shape
     total = gradients.new_zeros(chunks + 1, both // 2, width)
     total[1:] = gradients[:, both // 2 :]

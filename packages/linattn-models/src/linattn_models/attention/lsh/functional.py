@@ -1,4 +1,4 @@
-"""`lsh_attention`, and the rotations that it hashes by."""
+"""`lsh_attention`, and the random rotations that it hashes with."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def lsh_attention(
     rotations: Tensor | None = None,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Softmax attention over the keys that hash near each query: Reformer's.
+    """Reformer's attention: softmax over the keys that hash into the same region as the query.
 
         out_i = sum_j exp(q_i . k_j) v_j / sum_j exp(q_i . k_j),    k_j = q_j / |q_j|,
 
@@ -38,22 +38,22 @@ def lsh_attention(
     to 6; "lsh-X" in "Transformers are RNNs", section 4, with X rounds, 64 buckets and chunks of
     32.) Two calls hash differently, unless `rotations` or a seeded `generator` is passed.
 
-    There is no key argument: the keys are the queries, normalized. The norm of 1 takes the place of
-    softmax attention's factor 1 / sqrt(D).
+    There is no key argument: the keys are the queries, normalized to length 1. This normalization
+    replaces the factor 1 / sqrt(D) of softmax attention.
 
     Args:
         query: (B, H, N, D) float, the keys as well.
         value: (B, H, N, M), of the same dtype and device.
         is_causal: whether position i sees only positions before it. Keys and values after i have
             no weight, but their order still decides which positions before i share its chunk.
-        rounds: of hashing; with more rounds the result approaches attention over all keys.
-        buckets: in each round, 1 or an even number.
-        chunk: positions in a chunk, at most N; N need not be a multiple.
+        rounds: rounds of hashing; with more rounds the result approaches attention over all keys.
+        buckets: buckets in each round, 1 or an even number.
+        chunk: positions in a chunk, at most N; N need not be a multiple of it.
         key_lengths: (B,) int in 1..N; positions at or past a row's length do not exist, and their
-            outputs are 0. A padded sequence gives the same as alone.
+            outputs are 0. Padding does not change the result of a sequence.
         rotations: (rounds, H, D, buckets / 2) from `draw_rotations`, for repeatable hashing; they
-            take the place of `rounds` and `buckets`. Drawn anew by default.
-        generator: draws the rotations; torch's own by default.
+            replace `rounds` and `buckets`. By default each call draws new ones.
+        generator: for drawing the rotations; torch's default generator by default.
 
     Returns:
         (B, H, N, M), the dtype of `value`.
@@ -62,8 +62,8 @@ def lsh_attention(
         ValueError, TypeError: another shape, dtype or device, or a number out of range. A second
             derivative raises RuntimeError, a forward-mode derivative NotImplementedError.
 
-    A NaN or an infinity spreads to its windows and the neighboring ones, of other heads and
-    sequences too, because 0 times NaN is NaN; padding is not read.
+    A NaN or infinity spreads to its windows and the neighboring ones, also of other heads and
+    sequences, because 0 times NaN is NaN. Padding may hold NaN: it is not read.
 
     Cost: for each head O(rounds (N log N + N chunk (D + M) + rounds N chunk)) time; beside inputs
     and outputs O(rounds N) memory for the orders and O(N (D + M + buckets)) for one round at a
@@ -101,7 +101,7 @@ def draw_rotations(
     """Random directions for hashing, separate for each round and head.
 
     Args:
-        generator: draws them, on `device`; torch's own by default.
+        generator: for the draw, on `device`; torch's default generator by default.
 
     Returns:
         (rounds, heads, head_dim, buckets // 2) float32, normally distributed.
@@ -140,7 +140,7 @@ def _check(query: Tensor, value: Tensor, chunk: int) -> None:
 
 
 def _refuse_tangents(*tensors: Tensor) -> None:
-    """Forward-mode differentiation would pass through the operator as zeros."""
+    """Refuses forward-mode differentiation, whose tangents the operator would drop silently."""
     if torch.compiler.is_compiling():
         return
     if any(forward_ad.unpack_dual(x).tangent is not None for x in tensors):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-# Up to 255 buckets are sorted as bytes, in half the time of wider integers.
+# Bucket numbers up to this one fit into a byte; bytes are sorted in half the time of int32.
 _MOST_IN_A_BYTE = 255
 
 
@@ -16,7 +16,7 @@ def buckets_of(query: Tensor, rotation: Tensor) -> Tensor:
 
     Args:
         query: (B, H, N, D).
-        rotation: (H, D, buckets / 2); without columns, all queries share one bucket.
+        rotation: (H, D, buckets / 2); with 0 columns, all queries are in one bucket.
 
     Returns:
         (B, H, N) int64 in 0..buckets-1.
@@ -33,12 +33,12 @@ def buckets_of(query: Tensor, rotation: Tensor) -> Tensor:
 def sorted_positions(query: Tensor, rotation: Tensor, padding: Tensor | None) -> Tensor:
     """The positions sorted by bucket, and within a bucket by position.
 
-    Padding comes last, whatever its bucket: a padded sequence has the chunks that it has alone.
+    Padding comes last, whatever its bucket, so that padding does not change a sequence's chunks.
 
     Args:
         query: (B, H, N, D).
         rotation: (H, D, buckets / 2).
-        padding: (B, N) bool; None without any.
+        padding: (B, N) bool, True at padding; None without padding.
 
     Returns:
         (B H, N) int64.

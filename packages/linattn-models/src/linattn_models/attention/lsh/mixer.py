@@ -14,12 +14,13 @@ from linattn_models.attention.lsh.functional import draw_rotations, lsh_attentio
 
 
 class LshMixer(Mixer):
-    """Heads attend by `lsh_attention`, so that one projection is queries and keys.
+    """Heads attend by `lsh_attention`; queries and keys share one projection.
 
-    In training mode each call hashes by new rotations, from torch's random numbers; in evaluation
-    mode by those that the model was built with, which are saved with it.
+    In training mode each call draws new rotations from torch's default generator. In evaluation
+    mode calls use the rotations that were drawn with the model, which are saved with it.
 
-    A sequence shorter than a chunk is one chunk, in which all positions see one another.
+    A sequence shorter than `chunk` is one chunk, in which all positions see one another (before
+    causality).
     """
 
     projections = 2

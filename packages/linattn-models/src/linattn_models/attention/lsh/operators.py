@@ -1,6 +1,6 @@
-"""LSH attention as two torch operators, so that torch.compile sees one node a pass.
+"""LSH attention as two torch operators, so that torch.compile sees one node per pass.
 
-linattn_models::lsh_attention            forward; returns what the backward pass needs, too
+linattn_models::lsh_attention            forward; also returns what the backward pass needs
 linattn_models::lsh_attention_backward   the gradients
 """
 
@@ -133,18 +133,18 @@ lsh_attention_operator = torch.ops.linattn_models.lsh_attention
 
 
 def _rows(x: Tensor, layout: Layout, lengths: Tensor | None) -> Tensor:
-    """(B, H, N, X) -> (G P, X) in the dtype to compute in; padding becomes 0."""
+    """(B, H, N, X) -> (G P, X) in float32 or float64; padding becomes 0."""
     rows = padded_rows(x, layout.positions).to(accumulation_dtype(x.dtype))
     if lengths is None:
         return rows
     places = torch.arange(layout.positions, device=x.device)
     padding = places >= layout.lengths.unsqueeze(1)  # (G, P)
-    # A weight of 0 alone would not do: 0 times NaN is NaN.
+    # A weight of 0 is not enough: padding may hold NaN, and 0 times NaN is NaN.
     return rows.masked_fill(padding.view(-1, 1), 0)
 
 
 def _positions(length: int, chunk: int) -> int:
-    """The length as whole chunks."""
+    """The length rounded up to whole chunks."""
     return -(-length // chunk) * chunk
 
 
@@ -158,7 +158,7 @@ def _layout(query: Tensor, lengths: Tensor | None, chunk: int, causal: bool) -> 
 
 
 def _orders(layout: Layout, query: Tensor, rotations: Tensor, lengths: Tensor | None) -> Tensor:
-    """(rounds, G, P) int64: the positions of every head in each round's order."""
+    """(rounds, G, P) int64: the positions of every head, sorted as in each round."""
     length = query.shape[2]
     padding = None
     if lengths is not None:
@@ -169,7 +169,7 @@ def _orders(layout: Layout, query: Tensor, rotations: Tensor, lengths: Tensor | 
 
 
 def _rounds(layout: Layout, orders: Tensor) -> list[Round]:
-    """The rounds, each with the chunks of those before it."""
+    """The rounds, each with the chunk numbers of all earlier rounds."""
     numbers = torch.empty(orders.shape, dtype=torch.int32, device=orders.device)
     rounds = []
     for index, order in enumerate(orders):

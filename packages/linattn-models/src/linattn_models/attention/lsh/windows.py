@@ -4,8 +4,8 @@ A round sorts the positions of each head and cuts them into chunks. A chunk sees
 and the chunk before it. The chunks of all heads form one list; the first chunk of a head sees
 nothing of the previous head.
 
-Letters: G heads of all sequences, P positions of each (padded to whole chunks), c chunk,
-C = G P / c chunks in all.
+Letters: G = B H heads of all sequences, P positions of each (padded to whole chunks), c positions
+per chunk, C = G P / c chunks in all.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 NOWHERE = torch.iinfo(torch.int32).max  # the position of a key that does not exist
-# Scores that are computed at once: few enough for the caches of a CPU, enough to fill a GPU.
+# How many scores are computed at once: few enough for a CPU's caches, enough to fill a GPU.
 _SCORES_AT_ONCE = {"cpu": 2**18}
 _SCORES_AT_ONCE_ELSEWHERE = 2**26
 
@@ -43,7 +43,7 @@ class Layout:
 
     @property
     def chunks(self) -> int:
-        """C, of all heads together."""
+        """C, the chunks of all heads together."""
         return self.groups * self.positions // self.chunk
 
     def blocks(self) -> list[slice]:
@@ -59,9 +59,9 @@ class Round:
     """The windows of one round.
 
     Attributes:
-        layout: of the call.
-        order: (G, P) int64, the positions of each head in the round's order.
-        earlier: (earlier rounds, G, P) int32, the chunk of each position in each of them.
+        layout: the sizes of the call.
+        order: (G, P) int64, the positions of each head, sorted as in this round.
+        earlier: (earlier rounds, G, P) int32, the chunk of each position in each earlier round.
     """
 
     layout: Layout
@@ -69,19 +69,19 @@ class Round:
     earlier: Tensor
 
     def rows(self, block: slice) -> Tensor:
-        """(chunks c,) int64: the rows of a block's queries in tensors (G P, X)."""
+        """(chunks * c,) int64: the rows of a block's queries in tensors (G P, X)."""
         return self.window_rows(block)[self.layout.chunk :]
 
     def window_rows(self, block: slice) -> Tensor:
-        """((chunks + 1) c,) int64: those rows, after the rows of the chunk before.
+        """((chunks + 1) * c,) int64: the rows of the chunk before the block, then of the block.
 
-        The first chunk of all comes after a copy of itself, which its window hides.
+        Before the very first chunk stands a copy of it, which `hide` masks.
         """
         chunk = self.layout.chunk
         return self._rows[block.start * chunk : (block.stop + 1) * chunk]
 
     def chunk_numbers(self) -> Tensor:
-        """(G, P) int32: the chunk of each position, counted from its own head's first."""
+        """(G, P) int32: the chunk of each position, counted from the first chunk of its head."""
         sorted_numbers = torch.arange(
             self.layout.positions, dtype=torch.int32, device=self.order.device
         )
@@ -91,23 +91,23 @@ class Round:
         )
 
     def hide(self, scores: Tensor, block: slice) -> None:
-        """Sets to -inf the scores (chunks, c, 2 c) of a block that do not count.
+        """Sets to -inf the scores (chunks, c, 2 c) of keys that a query of the block must not see.
 
-        A query does not see itself, nor keys that it saw in an earlier round: each counts once.
+        These are itself, keys that do not exist or come later, and keys seen in an earlier round.
         """
         chunk = self.layout.chunk
         scores.diagonal(chunk, -2, -1).fill_(-torch.inf)
         hidden = self._keys[block] > self._horizon[block]
         for numbers in self.earlier:
             keys = windows(numbers.view(-1)[self.window_rows(block)], chunk)  # (chunks, 2 c)
-            # How many chunks the key lies before the query; 0 and 1 were seen.
+            # How many chunks the key lies before the query: with 0 or 1 it was seen in that round.
             back = keys[:, chunk:].unsqueeze(2) - keys.unsqueeze(1)
             hidden |= back.bitwise_and_(-2) == 0
         scores.masked_fill_(hidden, -torch.inf)
 
     @cached_property
     def _rows(self) -> Tensor:
-        """(c + G P,) int64: the first chunk's rows, then all rows, in the round's order."""
+        """(c + G P,) int64: the rows of the first chunk, then all rows, sorted as in this round."""
         layout = self.layout
         starts = torch.arange(layout.groups, device=self.order.device) * layout.positions
         rows = (self.order + starts.unsqueeze(1)).flatten()
@@ -131,14 +131,14 @@ class Round:
         keys = torch.where(self._exists, self.order.int(), NOWHERE).flatten()
         window = windows(torch.cat([keys[: layout.chunk], keys]), layout.chunk).clone()
         firsts = window[:: layout.positions // layout.chunk]
-        firsts[:, : layout.chunk] = NOWHERE  # of another head, or a copy
+        firsts[:, : layout.chunk] = NOWHERE  # keys of another head, or the copy
         return window.unsqueeze(1)
 
 
 def windows(rows: Tensor, chunk: int) -> Tensor:
-    """The windows of consecutive chunks, as a view that overlaps itself.
+    """The windows of consecutive chunks, as an overlapping view.
 
-    ((chunks + 1) c,) -> (chunks, 2 c); ((chunks + 1) c, X) -> (chunks, X, 2 c), so transposed.
+    ((chunks + 1) c,) -> (chunks, 2 c); ((chunks + 1) c, X) -> (chunks, X, 2 c), transposed.
     """
     return rows.unfold(0, 2 * chunk, chunk)
 
