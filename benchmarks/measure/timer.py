@@ -52,26 +52,22 @@ def led(timed: Stopwatch, lead: Run, mark: Callable[[], Callable[[], bool]]) -> 
     """
     leads = 1
 
-    def once(run: Run) -> tuple[float, bool]:
+    def behind(run: Run) -> float:
+        nonlocal leads
         for _ in range(leads):
             lead()
-        reached = mark()
-        waited = False
+        reached, waited = mark(), False
 
         def launched() -> None:
             nonlocal waited
             run()
             waited = reached()
 
-        return timed(launched), waited
-
-    def behind(run: Run) -> float:
-        nonlocal leads
-        seconds, waited = once(run)
-        while waited and leads < MOST_LEADS:
-            leads *= 2
-            seconds, waited = once(run)
-        return seconds
+        seconds = timed(launched)
+        if not waited or leads >= MOST_LEADS:
+            return seconds
+        leads *= 2
+        return behind(run)
 
     return behind
 
