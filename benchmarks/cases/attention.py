@@ -136,7 +136,7 @@ def _softmax(function: Call, problem: Problem) -> Operator:
 
 
 def materialized(query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool) -> Tensor:
-    """Softmax attention as it is written down (the paper's equation 2), N x N matrices and all."""
+    """Softmax attention as in the paper's equation 2, with its N x N matrices."""
     scores = query @ key.mT / query.shape[-1] ** 0.5
     if is_causal:
         later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
