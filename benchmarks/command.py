@@ -118,7 +118,7 @@ def _report_faults(result: CaseResult) -> None:
 
 
 def _broken(method: MethodResult) -> bool:
-    """It is wrong, or one of ours raised where it should have run."""
+    """Whether the method is wrong, or is one of ours and raised."""
     ours = method.name.startswith(("linear", "every"))
     return method.status == NOT_CORRECT or (ours and method.status.startswith(RAISED))
 

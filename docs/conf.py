@@ -25,7 +25,7 @@ project = "linattn"
 author = "the authors of linattn"
 project_copyright = f"2026, {author}"
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-# Tables that the READMEs of the results link to are no pages of their own.
+# Tables that the READMEs of the results link to are not pages of the site.
 TABLES = ("table.md", "benchmark.md")
 exclude_patterns = ["README.md", *(f"results/**/{name}" for name in TABLES)]
 highlight_language = "none"  # what is Python says so

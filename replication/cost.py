@@ -63,8 +63,8 @@ class Model:
         return self.layers * (4 * self.width**2 + 2 * self.width * self.ffn)
 
     def forward(self, attention: str, positions: int | None = None) -> float:
-        """Operations of one sample: 4 D M a head and position linear, 4 N D softmax, by LSH 4
-        times two chunks of 32 a round."""
+        """Operations of one sample. Per head and position, attention takes 4 D M (linear), 4 N D
+        (softmax; half if causal), or 4 D times two chunks of 32 keys for each round (LSH)."""
         n = self.positions if positions is None else positions
         seen = {"linear": self.head_dim, "softmax": n / 2 if self.causal else n}
         keys = seen.get(attention, 64.0 * int(attention[4:] or 1) if attention[:3] == "lsh" else 0)

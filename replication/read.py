@@ -40,7 +40,7 @@ def _results(folder: Path) -> list[CaseResult]:
 
 
 def lengths(folder: Path) -> Figures:
-    """Figure 1: seconds and bytes a sample by length, exponents, and least ratios to linear."""
+    """Figure 1: seconds and bytes per sample by length, exponents, and least ratios to linear."""
     members, figures = _results(folder), dict[str, float]()
     names = {method.name for member in members for method in member.methods}
     linear = [name for name in LINEAR if name in names][:1]

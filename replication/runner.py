@@ -45,7 +45,7 @@ def lacking(experiment: Experiment, preset: PresetName) -> str | None:
 
 
 class Meter:
-    """What a run spends, with what the runs before spent that it continues."""
+    """What a run spends, added to what the earlier runs that it continues have spent."""
 
     def __init__(self, earlier: Spent | None) -> None:
         self.seconds, self.memory = (earlier.seconds, earlier.memory) if earlier else (0.0, 0.0)

@@ -43,8 +43,8 @@ class Operator:
             heads in float64; returns these rows of the output.
         inputs: the tensors that `call` takes.
         length_first: the layout is (B, N, H, D) instead of (B, H, N, D).
-        linear: the work grows with N, so that it can be held against the machine's limits.
-        stray: the share of rows that may differ, where rounding decides what they see.
+        linear: the work grows with N, so that it can be compared with the machine's limits.
+        stray: the share of rows that may differ, because rounding decides which keys they see.
     """
 
     call: Call
@@ -136,7 +136,7 @@ def _softmax(function: Call, problem: Problem) -> Operator:
 
 
 def materialized(query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool) -> Tensor:
-    """Softmax attention as it is written down (the paper's equation 2), N x N matrices and all."""
+    """Softmax attention as in the paper's equation 2, with its N x N matrices."""
     scores = query @ key.mT / query.shape[-1] ** 0.5
     if is_causal:
         later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
@@ -145,10 +145,10 @@ def materialized(query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool) 
 
 
 def lsh(rounds: int, problem: Problem) -> Operator:
-    """LSH attention, its hashing the same in every run.
+    """LSH attention with the same hashing in every run.
 
-    That the call is LSH attention is for linattn-models' own tests to show; here it must agree with
-    the same call in float64 at the very length that is timed.
+    The tests of linattn-models show that the call is LSH attention. Here it must agree with the
+    same call in float64 at the length that is timed.
     """
     device = problem.device
     generator = torch.Generator(device).manual_seed(0)

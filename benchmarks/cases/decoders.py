@@ -49,7 +49,8 @@ def stateful(
 
 def compiled(weights: str, task: Task) -> Method:
     """Generates whole images by a compiled decoder, whose packing of the weights is not timed."""
-    model, decoder = _compiled(weights, task)
+    model = task.model()
+    decoder = compiled_decoder(model, weights)
     check = partial(check_compiled, model, decoder, task.batch)
     limits = _limits(task, task.length, weights)
     return _generating(model, check, task, limits, decoder=decoder)
@@ -66,12 +67,8 @@ def peer(task: Task, settings: Settings) -> Method:
     """The peer's recurrent model with the same weights, embedding, head and sampling."""
     decoder = _peer(task, settings)
     run = partial(decoder.generate, task.batch, torch.Generator().manual_seed(0))
-    return Method(
-        partial(check_steps, decoder),
-        measure=partial(stopwatch("cpu"), run),
-        units=task.batch,
-        **_limits(task, task.length),
-    )
+    check, measure = partial(check_steps, decoder), partial(stopwatch("cpu"), run)
+    return Method(check, measure=measure, units=task.batch, **_limits(task, task.length))
 
 
 def eager_step(attention: str, task: Task, position: int) -> Method:
@@ -91,7 +88,8 @@ def peer_step(task: Task, settings: Settings) -> Method:
 
 def compiled_step(weights: str, task: Task) -> Method:
     """As `eager_step`, in the one call that a compiled decoder makes of the two."""
-    model, decoder = _compiled(weights, task)
+    model = task.model()
+    decoder = compiled_decoder(model, weights)
     state = _state_at(task.length // 2, model, task)
     generator, token = _seeded_token(model, task)
     run = partial(decoder.step_and_sample, token, state, generator=generator)
@@ -140,10 +138,10 @@ def _limits(task: Task, steps: int = 1, weights: str = "float32") -> Work:
     return {"operations": steps * task.operations, "traffic": steps * task.traffic(weights)}
 
 
-def _compiled(weights: str, task: Task) -> tuple[AutoregressiveTransformer, CompiledDecoder]:
-    model = task.model()
+def compiled_decoder(model: AutoregressiveTransformer, weights: str) -> CompiledDecoder:
+    """Packs the weights; NotMeasured where no backend compiles the model."""
     try:
-        return model, linattn_models.compile_decoder(model, weights)
+        return linattn_models.compile_decoder(model, weights)
     except linattn_models.CannotCompile as reason:
         raise NotMeasured(str(reason)) from None
 

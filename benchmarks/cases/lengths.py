@@ -54,13 +54,9 @@ def _per_sample(
         f"lengths/{name}",
         f"Causal attention, {problem.passes}, {problem}: time and peak memory of a sample.",
         {each: (each, problem) for each in names},
-        units=lambda problem: problem.batch,
-        peaks=True,
-        unit="sample",
-        series=f"causal, {problem.passes}, {series}, per sample",
-        at=problem.length,
-        **fields,
-    )
+        series=f"causal, {problem.passes}, {series}, per sample", at=problem.length,
+        units=lambda problem: problem.batch, unit="sample", peaks=True, **fields,
+    )  # fmt: skip
 
 
 def _on_cpu(length: int) -> Case:
@@ -97,14 +93,9 @@ def _crossover(problem: Problem) -> Case:
         f"crossover/d{problem.width}-h{problem.heads}/{problem.length}",
         f"Causal attention, {problem.passes}, {problem}.",
         {name: (name, problem) for name in METHODS},
-        most_seconds=CROSSOVER_SECONDS,
-        seconds=1.0,
-        rounds=(1, 3),
-        sample_seconds=SAMPLE_SECONDS,
-        series=f"D=M={problem.width}, H={problem.heads}",
-        at=problem.length,
-        summarized=True,
-    )
+        series=f"D=M={problem.width}, H={problem.heads}", at=problem.length, summarized=True,
+        most_seconds=CROSSOVER_SECONDS, seconds=1.0, rounds=(1, 3), sample_seconds=SAMPLE_SECONDS,
+    )  # fmt: skip
 
 
 registry.add(*map(_on_cpu, LENGTHS))

@@ -105,14 +105,14 @@ def method(name: str, problem: Problem, settings: Settings, *, peaks: bool = Fal
     made = method_of(build(name, problem, settings), problem)
     peak = None
     if settings.device == "cuda":
-        peak = partial(_peak, "cuda", made.run)
+        peak = partial(_peak, made.run, "cuda")
     elif peaks and not settings.quick:
         peak = partial(apart, peak_of_call, name, problem, settings, threads=settings.threads)
     return dataclasses.replace(made, peak=peak, note=note)
 
 
 def method_of(operator: Operator, problem: Problem) -> Method:
-    """Returns an operator that is at hand as a method."""
+    """Returns a built operator as a method."""
     tensors = operator.tensors(problem)
     upstream = torch.ones_like(tensors[-1]) if problem.backward else None
     return Method(
@@ -149,16 +149,13 @@ def peak_of_call(name: str, problem: Problem, settings: Settings) -> float:
     A tiny call first starts libraries and thread pools, whose memory is not the operator's.
     """
     tiny = dataclasses.replace(problem, batch=1, length=min(WARMING_LENGTH, problem.length))
-    _made_call(name, tiny, settings)()
-    return _peak("cpu", _made_call(name, problem, settings))
+    for each in (tiny, problem):
+        operator = build(name, each, settings)
+        peak = _peak(call_on(operator, operator.tensors(each)))
+    return peak
 
 
-def _made_call(name: str, problem: Problem, settings: Settings) -> Callable[[], object]:
-    operator = build(name, problem, settings)
-    return call_on(operator, operator.tensors(problem))
-
-
-def _peak(device: str, call: Callable[[], object]) -> float:
+def _peak(call: Callable[[], object], device: str = "cpu") -> float:
     return peak_memory(torch.device(device), call)[1]
 
 

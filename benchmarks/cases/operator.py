@@ -57,14 +57,11 @@ def one_head(problem: Problem) -> Case:
         name: (LINEAR_CPU, dataclasses.replace(problem, threads=threads))
         for threads, name in enumerate((ONE_THREAD, TWO_THREADS), 1)
     }
-    shows = f"One head, {problem.passes}, causal, {problem}: the sequence itself is shared among "
     return attention_case(
         f"operator/one-head/{problem.slug}",
-        f"{shows}threads.",
-        problems,
-        targets=(Target.faster(TWO_THREADS, ONE_THREAD, 1.8),),
-        seconds=10,
-    )
+        f"One head, {problem.passes}, causal, {problem}: threads share the sequence itself.",
+        problems, targets=(Target.faster(TWO_THREADS, ONE_THREAD, 1.8),), seconds=10,
+    )  # fmt: skip
 
 
 def bfloat16(problem: Problem) -> Case:
@@ -75,9 +72,8 @@ def bfloat16(problem: Problem) -> Case:
         "operator/bfloat16/forward",
         f"Causal linear attention, forward, {problem}: bfloat16 tensors beside float32.",
         {LINEAR_CPU: (LINEAR_CPU, problem), BFLOAT16: (LINEAR_CPU, half)},
-        targets=(Target.faster(BFLOAT16, LINEAR_CPU, least),),
-        seconds=10,
-    )
+        targets=(Target.faster(BFLOAT16, LINEAR_CPU, least),), seconds=10,
+    )  # fmt: skip
 
 
 def few_heads(backward: bool) -> Case:
@@ -93,11 +89,9 @@ def few_heads(backward: bool) -> Case:
         f"operator/few-heads/{problems[one].slug}",
         f"One sequence of N={LONG:,}, {problems[one].passes}, with few heads and with many.",
         {name: (LINEAR_CUDA, problem) for name, problem in problems.items()},
-        units=lambda problem: problem.heads * problem.length,
-        targets=(Target(shows, many, few, at_least=RATE_OF_FEW_HEADS),),
-        unit="position and head",
-        **GPU,
-    )
+        units=lambda problem: problem.heads * problem.length, unit="position and head",
+        targets=(Target(shows, many, few, at_least=RATE_OF_FEW_HEADS),), **GPU,
+    )  # fmt: skip
 
 
 FORWARD, BOTH = passes(Problem(USUAL))

@@ -38,7 +38,7 @@ class Problem:
 
     @property
     def passes(self) -> str:
-        """Such as "forward"."""
+        """Either "forward" or "forward and backward"."""
         return "forward and backward" if self.backward else "forward"
 
     @property
@@ -73,7 +73,7 @@ class Problem:
 
 
 def many_heads(length: int, heads: int = HEADS, *, backward: bool = False) -> Problem:
-    """A GPU's problem with as many positions at every length: the batch is what they leave."""
+    """A problem for a GPU with the same number of positions, B N, at every length."""
     batch, dtype = POSITIONS // length, torch.bfloat16
     return Problem(length, batch, heads, backward=backward, dtype=dtype)
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-import linattn_models
 from benchmarks.cases.decoder_checks import MOST_OTHER_DRAWS
+from benchmarks.cases.decoders import compiled_decoder
 from benchmarks.cases.models import Task
-from benchmarks.measure.cases import Case, Make, Method, NotMeasured, Settings, registry
+from benchmarks.measure.cases import Case, Make, Method, Settings, registry
 from benchmarks.measure.results import Target
 from linattn_models import Categorical, CompiledDecoder, DecodingState
 from linattn_models.decoding.filters import Filters
@@ -41,10 +41,7 @@ def _decoder(task: Task, vocabulary: int, spread: float) -> CompiledDecoder:
     with torch.no_grad():  # the output reads normalized vectors
         model.output.weight.normal_(std=spread / embed_dim**0.5, generator=generator)
         model.output.bias[0] = -1e4
-    try:
-        return linattn_models.compile_decoder(model)
-    except linattn_models.CannotCompile as reason:
-        raise NotMeasured(str(reason)) from None
+    return compiled_decoder(model, "float32")
 
 
 @torch.no_grad()

@@ -106,10 +106,8 @@ def _tokens(length: int, batch: int) -> Tensor:
 
 
 def _loss_and_gradients(model: AutoregressiveTransformer, tokens: Tensor) -> tuple[Tensor, ...]:
-    loss = model.loss(tokens)
-    return loss.detach()[None], *torch.autograd.grad(
-        loss, [model.get_parameter(x) for x in COMPARED]
-    )
+    loss, parameters = model.loss(tokens), [model.get_parameter(x) for x in COMPARED]
+    return loss.detach()[None], *torch.autograd.grad(loss, parameters)
 
 
 registry.add(
@@ -121,15 +119,11 @@ registry.add(
         targets=(
             Target(
                 f"{LINEAR_CPU}: share of the GEMM rate by the layers' matrix products alone",
-                LINEAR_CPU,
-                at_least=1 / OVER_PRODUCTS,
-                figure="gemm",
+                LINEAR_CPU, at_least=1 / OVER_PRODUCTS, figure="gemm",
             ),
             Target.faster(LINEAR_CPU, FAST_TRANSFORMERS, 1),
             Target.faster(LINEAR_CPU, SDPA, 1),
         ),
-        unit="step",
-        seconds=60,
-        rounds=(3, 20),
+        unit="step", seconds=60, rounds=(3, 20),
     )
-)
+)  # fmt: skip

@@ -74,7 +74,7 @@ class Machine:
 
 
 def measure_limits(settings: Settings) -> Limits:
-    """Returns the rates of square matrix products, of registers and of a copy no cache holds."""
+    """Returns the rates of matrix products, of multiply-adds, and of copying in memory."""
     size, count = QUICK_SIZES if settings.quick else SIZES[settings.device]
     if settings.device == "cuda":
         count = min(count, largest_tensor(torch.device("cuda")))
@@ -104,14 +104,9 @@ def measure_limits(settings: Settings) -> Limits:
 
 def describe_machine(settings: Settings) -> Machine:
     """Returns what is known of the hardware, the versions of the packages and the commit."""
-    return Machine(
-        date=datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
-        commit=_commit(),
-        hardware=_hardware(settings.device),
-        software=_software(),
-        backends=_backends(),
-        threads=settings.threads,
-    )
+    today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
+    hardware = _hardware(settings.device)
+    return Machine(today, _commit(), hardware, _software(), _backends(), settings.threads)
 
 
 def cpu_flags() -> frozenset[str]:

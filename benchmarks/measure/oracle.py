@@ -1,7 +1,7 @@
-"""The float64 oracle at full length, for a sample of query rows and the gradients through them.
+"""The float64 oracle at full length, for a sample of query rows and their gradients.
 
-A benchmark's check must hold for the very sizes that it times. Sixteen rows of the N x N matrix
-and their gradients cost O(16 N D), and the gradients still reach every key and value.
+A benchmark's check is made at the sizes that it times. Sixteen rows of the N x N matrix and their
+gradients cost O(16 N D), and the gradients still reach every key and value.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def disagreement(
 
     Args:
         tolerance: largest error over largest magnitude; that of the tensor's dtype by default.
-        stray: the share of rows that may differ, where rounding decides what they see.
+        stray: the share of rows that may differ, because rounding decides which keys they see.
     """
     allowed = TOLERANCE[actual.dtype] if tolerance is None else tolerance
     error = (actual.double() - exact).abs().amax(-1) / exact.abs().max()

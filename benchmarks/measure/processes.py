@@ -82,7 +82,7 @@ def _end(code: int | None) -> str:
 
 
 def _stop(child: BaseProcess, patience: float) -> None:
-    """Ends a process that goes on after so many seconds, and those that it started."""
+    """Ends a process that still runs after so many seconds, and those that it started."""
     child.join(patience)
     if child.is_alive():
         for descendant in psutil.Process(child.pid).children(recursive=True):

@@ -89,7 +89,7 @@ class Description:
 
     Args:
         name: `theme/what`, matched by --only.
-        unit: what times are per.
+        unit: what times are per, such as "call" or "step".
         series, at: cases that differ only in a size belong to one series, drawn as one table
             whose rows are the sizes `at`, beside the last method of each.
         summarized: one table summarizes several such series, in place of a table for each.

@@ -99,7 +99,7 @@ def _checked(makes: Mapping[str, Make]) -> tuple[dict[str, Method], dict[str, Me
 def _timed(
     case: Case, methods: Mapping[str, Method], settings: Settings
 ) -> tuple[dict[str, list[float]], dict[str, str]]:
-    """Samples per unit by method, one a round, and why others have none."""
+    """Samples per unit by method, one per round, and why others have none."""
     short = 0 if settings.quick else case.sample_seconds
     seconds = QUICK_SECONDS if settings.quick else case.seconds
     rounds = QUICK_ROUNDS if settings.quick else case.rounds

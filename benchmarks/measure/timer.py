@@ -21,8 +21,8 @@ FEWEST_CALLS, MOST_CALLS = 3, 100  # of which a sample is the median
 # and take so long that the processor enqueues the call meanwhile: launches are not part of the
 # time. A tensor of the benchmarks' own takes at most this share of the GPU's memory.
 LEAD_BYTES, LARGEST_SHARE = 2**30, 16
-# So often it may be written where one time is too short. A call that waits for the GPU itself has
-# its launches in its time whatever was written before.
+# How often it may be written where once is too short. A call that itself waits for the GPU has its
+# launches in its time, whatever was written before.
 MOST_LEADS = 64
 
 Run = Callable[[], object]
@@ -41,38 +41,33 @@ def stopwatch(device: str) -> Stopwatch:
 
 
 def led(timed: Stopwatch, lead: Run, mark: Callable[[], Callable[[], bool]]) -> Stopwatch:
-    """Times calls behind a lead that lasts until their last launch has been made.
+    """Times calls behind a lead that keeps the GPU busy until their last launch has been made.
 
-    The lead is as often repeated as that takes; the number is kept for later calls.
+    The lead is repeated until it is long enough; later calls repeat it as often.
 
     Args:
         timed: measures a call by the GPU's clock.
         lead: keeps the GPU busy for a while.
-        mark: notes the present end of the GPU's work, and returns what tells whether the GPU is
-            there.
+        mark: records the current end of the GPU's queue; returns whether the GPU has reached it.
     """
     leads = 1
 
-    def once(run: Run) -> tuple[float, bool]:
+    def behind(run: Run) -> float:
+        nonlocal leads
         for _ in range(leads):
             lead()
-        reached = mark()
-        waited = False
+        reached, waited = mark(), False
 
         def launched() -> None:
             nonlocal waited
             run()
             waited = reached()
 
-        return timed(launched), waited
-
-    def behind(run: Run) -> float:
-        nonlocal leads
-        seconds, waited = once(run)
-        while waited and leads < MOST_LEADS:
-            leads *= 2
-            seconds, waited = once(run)
-        return seconds
+        seconds = timed(launched)
+        if not waited or leads >= MOST_LEADS:
+            return seconds
+        leads *= 2
+        return behind(run)
 
     return behind
 
@@ -128,7 +123,7 @@ def interleave(
         now: reads the clock of the budget.
 
     Returns:
-        The samples by name, one a round; and the reasons of those that raised NotMeasured.
+        The samples by name, one per round; and the reasons of those that raised NotMeasured.
     """
     samples: dict[str, list[float]] = {name: [] for name in samplers}
     refused: dict[str, str] = {}

@@ -12,7 +12,7 @@ from benchmarks.report.tables import REACHED, median, memory, table
 
 LINEAR = "linear"
 FIT_FROM, FEWEST_POINTS = 4_096, 2
-# What is promised of the exponent of the time of methods whose name begins so.
+# The promised exponents of the time, by the beginning of a method's name.
 PROMISED = {LINEAR: (0.9, 1.1), "lsh": (-math.inf, 1.2), "softmax": (1.9, 2.1)}
 SAMPLE = "sample"  # the unit of the series whose exponents are shown
 CROSSOVER = (

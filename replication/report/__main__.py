@@ -42,7 +42,7 @@ def main(flags: Flags) -> None:
         replace_file(file, content.encode())
     for file in (flags.out / "figures").glob("*.svg"):
         if f"figures/{file.name}" not in files:
-            file.unlink()  # of what is measured no more
+            file.unlink()  # its measurement is gone
     print(f"written: {flags.out / 'report.md'}, {flags.page / PAGE}")
 
 

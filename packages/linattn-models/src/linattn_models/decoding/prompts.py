@@ -62,7 +62,7 @@ class Prompt:
 
     @property
     def positions(self) -> int:
-        """The number of positions of the longest sequence: with the start, without the last token."""
+        """The positions of the longest sequence: with the start, without its last token."""
         return _tokens_of(self.state) + self.length + self.keeps_state
 
     def check_stateless(self) -> None:
