@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from linattn_core import (
     feature_map_names,
     get_feature_map,
     linear_attention,
+    reference,
     register_feature_map,
 )
 from linattn_core.feature_maps import registry
@@ -270,10 +272,19 @@ def test_padding_never_reaches_a_map(name: str) -> None:
     assert all(x.isfinite().all() for x in torch.autograd.grad(out.sum(), leaves))
 
 
-def test_a_learned_map_by_name_says_what_to_do_instead() -> None:
+@pytest.mark.parametrize("attend", [linear_attention, reference.quadratic])
+def test_a_learned_map_by_name_says_what_to_do_instead(attend: Callable[..., Tensor]) -> None:
     q = torch.randn(1, 2, 5, 4)
     with pytest.raises(ValueError, match=r"learned, got the name 'hedgehog'; keep get_feature_map"):
-        linear_attention(q, q, q, feature_map="hedgehog")
+        attend(q, q, q, feature_map="hedgehog")
+
+
+@pytest.mark.parametrize("name", ["favor", "rff"])
+def test_the_definition_has_the_random_features_of_the_operator(name: str) -> None:
+    q, k, v = torch.randn(3, 1, 2, 5, 4)
+    out = linear_attention(q, k, v, feature_map=name)
+    assert_close(reference.quadratic(q, k, v, feature_map=name), out)
+    assert_close(reference.recurrent(q, k, v, feature_map=name), out)
 
 
 @pytest.mark.parametrize("name", ["polynomial", "taylor"])

@@ -192,6 +192,17 @@ def test_a_backend_that_fails_to_load_is_told_once(
     assert "loopback     live (linattn-loopback 1.2, a test's own)" in shown
 
 
+def test_info_calls_no_backend_that_is_broken_missing(
+    distribution: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    distribution.write_text("[linattn.backends]\n" + BAD)
+    reload_backends()
+    with pytest.warns(RuntimeWarning, match="libnothing"):
+        assert backends() == ("reference",)
+    assert info.main() == 0
+    assert "no native backend is installed" not in capsys.readouterr().out
+
+
 def test_the_reference_is_always_there() -> None:
     assert "reference" in backends()
     assert named("reference") is next(x.backend for x in installed() if x.name == "reference")

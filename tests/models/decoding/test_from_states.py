@@ -238,6 +238,14 @@ def test_a_stream_without_a_length_goes_on_for_ever(positions: str) -> None:
         model.generate(2)
 
 
+def test_a_stream_of_softmax_needs_a_length() -> None:
+    config = tiny_config("softmax")
+    model = AutoregressiveTransformer(config, 7, positions="none").eval()
+    assert len(list(model.stream(2, length=5))) == 5
+    with pytest.raises(ValueError, match="the model has no max_length, so pass length"):
+        model.stream(2)
+
+
 def test_max_length_limits_learned_positions_alone(attention: str) -> None:
     for positions in ("sinusoidal", "none"):
         model = tiny_model(attention, positions=positions)

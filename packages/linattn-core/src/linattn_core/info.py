@@ -9,7 +9,7 @@ import torch
 
 import linattn_core
 from linattn_core.feature_maps import feature_map_names
-from linattn_core.registry import backends, installed
+from linattn_core.registry import installed
 
 
 def lines() -> list[str]:
@@ -25,10 +25,11 @@ def lines() -> list[str]:
         "feature maps   " + ", ".join(feature_map_names()),
         "backends       in the order in which backend='auto' asks them",
     ]
-    for entry in installed():
+    entries = installed()
+    for entry in entries:
         about = "" if entry.backend is None else f", {entry.backend.description}"
         report.append(f"  {entry.name:<12} {entry.condition} ({entry.origin}{about})")
-    if backends() == ("reference",):
+    if len(entries) == 1:
         report.append("  no native backend is installed; everything runs in plain torch operations")
     return report
 

@@ -10,7 +10,7 @@ from linattn_core import pointwise
 from linattn_core.calls import AttentionCall
 from linattn_core.errors import expected
 from linattn_core.feature_maps.base import FeatureMap
-from linattn_core.feature_maps.registry import get_feature_map, shared_feature_map
+from linattn_core.feature_maps.registry import shared_feature_map
 from linattn_core.reference.definition import absent_keys
 from linattn_core.state import accumulation_dtype
 
@@ -37,7 +37,7 @@ def map_features(
     query: Tensor, key: Tensor, feature_map: str | FeatureMap
 ) -> tuple[Tensor, Tensor]:
     """phi(Q) and phi(K), for a map that the kernels do not apply."""
-    mapping = _module(feature_map, query.shape[-1])
+    mapping = shared_feature_map(feature_map, query.shape[-1])
     mapped_query, mapped_key = mapping(query, key)
     _check_features(mapping, query, mapped_query, mapped_key)
     # A map may return the inputs' dtype or that of the sums; any other is cast to that of the sums.
@@ -56,18 +56,12 @@ def check_bare_sums(call: AttentionCall, feature_map: str | FeatureMap) -> None:
     """
     if call.normalize and not call.return_normalizer:
         return
-    mapping = _module(feature_map, call.query.shape[-1])
+    mapping = shared_feature_map(feature_map, call.query.shape[-1])
     if mapping.scales_queries:
         what = "normalize=False" if not call.normalize else "return_normalizer=True"
         wanted = "a feature map whose queries share one scale"
         advice = "choose another map, or divide by the normalizer"
         raise ValueError(expected(what, wanted, type(mapping).__name__, advice))
-
-
-def _module(feature_map: str | FeatureMap, head_dim: int) -> FeatureMap:
-    if isinstance(feature_map, str):
-        return shared_feature_map(feature_map, head_dim)
-    return get_feature_map(feature_map, head_dim)
 
 
 def _check_features(mapping: FeatureMap, query: Tensor, phi_q: Tensor, phi_k: Tensor) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from linattn_core.decoding import CannotCompile, DecoderDescription, TokenCoding
 from linattn_core.errors import expected
 from linattn_models import description
-from linattn_models.attention import Attention, Softmax
+from linattn_models.attention import Attention
 from linattn_models.config import TransformerConfig
 from linattn_models.heads import Categorical, Head, MixtureOfLogistics, head_from_dict
 from linattn_models.heads.base import Drawn, check_sequences
@@ -165,8 +165,7 @@ class AutoregressiveTransformer(Likelihood, TokenTransformer):
     def _room(self, max_length: int | None) -> int | None:
         """The number of positions to make room for: `max_length`, `longest` or the default."""
         if max_length is None and self.longest is None:
-            is_cached = isinstance(self.config.attention, Softmax)
-            return self.max_length if is_cached else None
+            return self.max_length if self.config.has_cache else None
         return room_for(max_length, self.longest)
 
     def _table(self, positions: int | None) -> Tensor:

@@ -81,6 +81,11 @@ class TransformerConfig:
         """E, the width of the residual stream."""
         return self.num_heads * self.head_dim
 
+    @property
+    def has_cache(self) -> bool:
+        """Whether a state is a cache of keys and values, as for softmax attention."""
+        return cast(Attention, self.attention).has_cache
+
     def _check_combinations(self, attention: Attention) -> None:
         blocks = self.causal_block > 1
         if blocks and not self.is_causal:

@@ -130,16 +130,19 @@ def _seeded_and_fixed(name: str, head_dim: int) -> FeatureMap:
     return mapping
 
 
-def shared_feature_map(name: str, head_dim: int) -> FeatureMap:
-    """The map that all calls with this name and D share; random maps are drawn with seed 0.
+def shared_feature_map(feature_map: str | FeatureMap, head_dim: int) -> FeatureMap:
+    """The map of a call: a `FeatureMap` itself, or the one that all calls with a name and D share.
 
-    So a call with a name is a pure function: it has the same features in every call, for a whole
-    sequence and for a step.
+    Random maps that are given by name are drawn with seed 0. So a call with a name is a pure
+    function: it has the same features in every call, for a whole sequence and for a step.
 
     Raises:
-        ValueError: a learned map, which would run untrained.
+        ValueError: an unknown name, or that of a learned map, which would run untrained.
+        TypeError: neither a name nor a map.
     """
+    if not isinstance(feature_map, str):
+        return get_feature_map(feature_map, head_dim)
     # With dynamic shapes, D is a symbol while a graph is traced; the length of a range is an int.
     head_dim = len(range(head_dim))
-    _make_shared(name, head_dim)
-    return _shared[name, head_dim]
+    _make_shared(feature_map, head_dim)
+    return _shared[feature_map, head_dim]

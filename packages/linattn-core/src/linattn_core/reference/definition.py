@@ -12,10 +12,8 @@ from torch import Tensor
 from linattn_core.arguments import completed, returned
 from linattn_core.calls import AttentionCall
 from linattn_core.feature_maps.base import FeatureMap
-from linattn_core.feature_maps.registry import get_feature_map
+from linattn_core.feature_maps.registry import shared_feature_map
 from linattn_core.state import LinearAttentionState
-
-Result = tuple[Tensor, LinearAttentionState]
 
 
 class Options(TypedDict, total=False):
@@ -105,7 +103,7 @@ def _whole(
 
 def _features(call: AttentionCall) -> Features:
     """Applies phi, sets absent keys to zero, and repeats the key heads for each query head."""
-    mapping = get_feature_map(call.feature_map, call.query.shape[-1])
+    mapping = shared_feature_map(call.feature_map, call.query.shape[-1])
     query, key = mapping(call.query, call.key)
     value, decay = call.value, call.log_decay
     gone = absent_keys(key, call.key_lengths, call.attn_mask)

@@ -30,8 +30,7 @@ def quadratic(
 
     Arguments, shapes and results are those of `linear_attention`, without `backend`, but the
     arguments are not checked. `enable_gqa` has no effect: groups follow from the numbers of heads.
-    Everything is computed in the inputs' dtype. A random `feature_map` given by name is drawn anew
-    in each call: pass a `FeatureMap` to compare.
+    Everything is computed in the inputs' dtype.
 
     Cost: O(N L (F + M)) time, O(N L) memory per head.
     """

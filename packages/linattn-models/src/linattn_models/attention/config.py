@@ -21,9 +21,12 @@ class _Kind:
     Attributes:
         kind: the name.
         cannot_step: the reason why this attention cannot step; empty where it can.
+        has_cache: whether its state is a cache of keys and values, with room for a fixed number of
+            positions.
     """
 
     kind: ClassVar[str]
+    has_cache: ClassVar[bool] = False
     cannot_step: ClassVar[str] = ""
 
     def __str__(self) -> str:
@@ -70,6 +73,7 @@ class Softmax(_Kind):
     """Softmax attention: softmax(q^T K / sqrt(D)) V. Short form "softmax"."""
 
     kind = "softmax"
+    has_cache = True
 
 
 @dataclass(frozen=True)

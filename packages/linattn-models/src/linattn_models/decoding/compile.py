@@ -111,7 +111,7 @@ def _compile(backend: str, description: DecoderDescription, weights: str) -> Nat
     try:
         return registry.compile_decoder(backend, description, weights)
     except CannotCompile as error:
-        if registry.backends() != ("reference",):
+        if len(registry.installed()) > 1:
             raise
         advice = "install one that compiles decoders: linattn-cpu, the extra [cpu]"
         wanted = expected("backends", "a native one", "the reference alone", advice)

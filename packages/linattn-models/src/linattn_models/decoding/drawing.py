@@ -143,7 +143,8 @@ class Drawing(Predicting):
 
         Args:
             arguments, options: as for `generate`, without `return_state`. Without a length, a model
-                with linear attention and no `max_length` never stops, at a fixed cost per token.
+                with linear attention and no `max_length` never stops, at a fixed cost per token;
+                softmax attention needs one or the other, to allocate its cache.
 
         Yields:
             (B,) or (B, 3) int64, length - min(prefix_lengths) times, or until all rows have
@@ -156,7 +157,9 @@ class Drawing(Predicting):
         if options.get("return_state"):
             advice = "call generate, or prefill the tokens that came"
             raise ValueError(expected("return_state", "False in a stream", True, advice))
-        if options.get("length") is None and cast(Drawable, self).max_length is None:
+        model = cast(Drawable, self)
+        is_endless = model.max_length is None and not model.config.has_cache
+        if options.get("length") is None and is_endless:
             options["length"] = ENDLESS
         plan = self._plan(*arguments, **options)
         # Copied outside inference mode, because autograd refuses tensors made inside.

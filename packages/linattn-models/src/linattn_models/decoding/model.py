@@ -46,6 +46,10 @@ class Drawable(Protocol):
     max_length: int | None
 
     @property
+    def config(self) -> TransformerConfig:
+        """The configuration of the layers."""
+
+    @property
     def longest(self) -> int | None:
         """The most tokens of a sequence; None for no limit."""
 

@@ -11,7 +11,6 @@ from transformers.cache_utils import Cache
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from linattn_core.errors import expected
-from linattn_models.attention import Softmax
 from linattn_models.autoregressive import AutoregressiveTransformer
 from linattn_models.heads.base import check_sequences
 from linattn_models.huggingface.cache import StateLayer, state_layer
@@ -237,7 +236,7 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
     def _room(self, positions: int) -> int | None:
         """The positions of a cache: the model's; without a limit, the next power of 2."""
         model = self.model
-        if model.longest is not None or not isinstance(model.config.attention, Softmax):
+        if model.longest is not None or not model.config.has_cache:
             return model.longest
         return max(model.max_length or 0, 1 << positions.bit_length())
 
