@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from contextlib import nullcontext
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -33,6 +34,18 @@ def wide_call(dim: int, value_dim: int = 64) -> AttentionCall:
 def wide_step(dim: int) -> StepCall:
     query = torch.zeros(1, 2, dim)
     return STEP._replace(query=query, key=query)
+
+
+def test_a_launch_makes_its_gpu_current(monkeypatch: pytest.MonkeyPatch) -> None:
+    entered: list[int] = []
+    module = SimpleNamespace(built_with="nvcc", make_current=entered.append)
+    monkeypatch.setattr(backend, "_native", module)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=7))
+
+    with CudaBackend().launching(torch.device("cuda", 1)) as stream:
+        assert (stream, entered) == (7, [1])
 
 
 def test_auto_asks_it_before_the_processor() -> None:

@@ -15,7 +15,7 @@ from tests.cuda.machine_code import Kernel, architectures, kernels_of
 from tests.cuda.test_machine_code import HALF
 
 needs_nvrtc = pytest.mark.skipif(nvrtc.missing() is not None, reason="there is no NVRTC")
-# All would take an hour.
+# Each architecture takes minutes.
 COMPARED = ("sm_90",)
 # Bytes: NVRTC keeps four registers of one product in memory that nvcc does not.
 SPILLED_AT_MOST = 16
