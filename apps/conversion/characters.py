@@ -155,6 +155,8 @@ def check(flags: Flags) -> None:
         raise ValueError(expected("--tune", "whole, lora or both", "none"))
     if flags.width % 8:
         raise ValueError(expected("--width", "a multiple of 8", flags.width))
+    if flags.features % 2:
+        raise ValueError(expected("--features", "an even number", flags.features))
     if "lora" in flags.tune and importlib.util.find_spec("peft") is None:
         advice = "pip install peft, or give --tune whole"
         raise ValueError(expected("--tune lora", "peft to be installed", "none", advice))

@@ -64,10 +64,10 @@ def complaints(call: Call, backend: str) -> list[str]:
 def _rounding(x: Terms, dtype: torch.dtype) -> Results:
     """What rounding of their terms may add to each number of the results, by name."""
     sums = accumulation_dtype(dtype)
-    of_saved = {name: roundings(dtype) * terms for name, terms in x.saved.items()}
+    of_saved = {name: roundings(dtype) * own for name, own in x.saved.items()}
     return {
-        name: (roundings(sums) * terms + of_saved.get(name, 0.0)).nan_to_num(0.0, 0.0)
-        for name, terms in x.sums.items()
+        name: (roundings(sums) * own + of_saved.get(name, 0.0)).nan_to_num(0.0, 0.0)
+        for name, own in x.sums.items()
     }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ import torch
 import transformers
 
 from linattn_models.files import replace_file
-from linattn_models.training import environment, require_at_least
+from linattn_models.training import environment, require_at_least, write_json
 
 
 def prepare(flags: Any, least: Mapping[str, int], name: str) -> Path:
@@ -59,7 +58,7 @@ def write_results(
         f"{where['transformers']}, {where['device']}, threads: {where['threads']}."
     )
     text = "\n\n".join([*(table.strip() for table in tables), note]) + "\n"
-    replace_file(out / "results.json", (json.dumps(record, indent=2) + "\n").encode())
+    write_json(out / "results.json", record)
     replace_file(out / "results.md", text.encode())
     print(f"\n{text}\nAlso in {out}.")
 

@@ -92,6 +92,7 @@ def test_sentences_leaves_numbers_a_table_and_a_model(
     ("name", "flags", "sentence"),
     [("characters", ["--threads", 0], "--threads: expected 1 or more, got 0."),
      ("characters", ["--width", 12], "--width: expected a multiple of 8, got 12."),
+     ("characters", ["--features", 3], "--features: expected an even number, got 3."),
      ("characters", ["--text", "short"], "--text: expected 25600 bytes or more, got 9."),
      ("sentences", ["--model", ".", "--text", "short"], "--text: expected 20 sentences, got 0.")],
 )  # fmt: skip

@@ -311,6 +311,14 @@ class TestRefusals:
         model.config.sliding_window = None
         assert len(layers(convert(model))) == 1
 
+    def test_a_layer_whose_head_dim_has_another_name(self) -> None:
+        model = tiny.MODELS["llama"]()
+        del model.model.layers[1].self_attn.head_dim
+        with pytest.raises(
+            ValueError, match=r"layers\.1\.self_attn: .* its head dim has an unknown name"
+        ):
+            convert(model)
+
     def test_packed_sequences(self) -> None:
         positions = torch.tensor([[0, 1, 2, 0, 1, 2]])
         with pytest.raises(ValueError, match="position_ids: expected one sequence in each row"):

@@ -85,8 +85,8 @@ class Seq2SeqTransformer(TokenTransformer):
         Raises:
             ValueError, TypeError: another shape, dtype, length or value.
         """
-        memory = self._remember(source, attn_mask)
         check_sequences(self.head, target, 1, self.longest, "target")
+        memory = self._remember(source, attn_mask)
         if len(source) != len(target):
             wanted = f"a row for each of {len(source)} sources"
             raise ValueError(expected("target", wanted, f"{len(target)} rows"))

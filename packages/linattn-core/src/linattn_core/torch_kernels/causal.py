@@ -87,13 +87,13 @@ def query_gradient(
     `h` goes to `grad_normalizer`, (B, H, N), which `key_value_gradient` reads.
     """
     for part in parts:
-        q, k, v = (x(work, part) for x in (problem.queries, problem.keys, problem.values))
-        decay = decay_of(problem, work, part)
         g = load_output_gradient(work, output, upstream, part)
         h = load_normalizer_gradient(work, g, output, upstream, part)
         store(h, grad_normalizer[..., None], part)
         if into.query is None and grad_decay is None:
             continue  # only h is needed, for the second pass
+        q, k, v = (x(work, part) for x in (problem.queries, problem.keys, problem.values))
+        decay = decay_of(problem, work, part)
         grad_weights = decay.within(_lower_triangle(work, "weights", g, v, shift=h))
         gradient = torch.bmm(grad_weights, k, out=work("dq", *q.shape))
         before = sums.pass_over(decay.to_end(k), v, None, part, decay.across)

@@ -69,6 +69,8 @@ def query_gradient(
         h = load_normalizer_gradient(work, g, output, upstream, part)
         grad_sums.s.baddbmm_(q.mT, g)
         grad_sums.z.add_(torch.mul(q, h, out=work("scratch", *q.shape)).sum(1))
+        if into.query is None:
+            continue
         gradient = torch.bmm(g, sums.s.mT, out=work("dq", *q.shape)).addcmul_(h, sums.z[:, None])
         store(problem.derive(gradient, q), into.query, part)
 

@@ -115,11 +115,12 @@ class Filters:
 
     def _failed(self, logits: Tensor, temperature: float, tokens: Tensor) -> Tensor:
         """The rows (R,) int64 whose token is excluded."""
-        logits = self._top(logits)
         own = logits.gather(1, tokens.unsqueeze(1))  # (B, 1)
         failed = own == -torch.inf
+        if self.top_k is not None:
+            failed |= (logits > own).sum(-1, keepdim=True) >= self.top_k
         if self._nucleus is not None:
-            probabilities = torch.softmax(_at_temperature(logits, temperature), dim=-1)
+            probabilities = torch.softmax(_at_temperature(self._top(logits), temperature), dim=-1)
             failed |= _mass(probabilities, logits <= own) >= self._nucleus
         if self.min_p:
             least = logits.amax(-1, keepdim=True) + temperature * math.log(self.min_p)

@@ -12,7 +12,7 @@ from torch import nn
 from transformers import AutoConfig, PreTrainedModel
 
 from linattn_core.errors import expected
-from linattn_models.huggingface.converted import NAME, ConvertedAttention, cache_name
+from linattn_models.huggingface.converted import HEAD_DIMS, NAME, ConvertedAttention, cache_name
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -150,6 +150,8 @@ def _why_not(module: nn.Module) -> str:
         return "it passes no arguments on to its attention function"
     if module.is_causal and cache_name(module) is None:
         return "it takes its cache by an unknown name"
+    if not any(hasattr(module, name) for name in HEAD_DIMS):
+        return "its head dim has an unknown name"
     return ""
 
 

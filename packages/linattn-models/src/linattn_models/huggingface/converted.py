@@ -106,13 +106,16 @@ def cache_name(attention: nn.Module) -> str | None:
     return next((name for name in ("past_key_values", "layer_past") if name in parameters), None)
 
 
+# What the layers of transformers call D.
+HEAD_DIMS = ("head_dim", "attention_head_size", "head_size")
+
+
 def shape_of(attention: nn.Module) -> tuple[int, int, int]:
     """H, H_kv and D of a layer."""
     config: Any = attention.config
     heads = config.num_attention_heads
     kv_heads = getattr(config, "num_key_value_heads", None) or heads
-    names = ("head_dim", "attention_head_size", "head_size")
-    return heads, kv_heads, next(getattr(attention, x) for x in names if hasattr(attention, x))
+    return heads, kv_heads, next(getattr(attention, x) for x in HEAD_DIMS if hasattr(attention, x))
 
 
 def softmax_attention(call: Call) -> Tensor:

@@ -39,7 +39,7 @@ class LshMixer(Mixer):
     ) -> Tensor:
         """(B, H, N, D) twice -> (B, H, N, D) in O(N log N)."""
         if mask is not None:
-            advice = "pad on the right and pass key_lengths"
+            advice = "pass key_lengths to a Transformer, or use linear or softmax attention"
             raise ValueError(expected("attn_mask", "None for LSH attention", "a mask", advice))
         rotations = torch.randn_like(self.rotations) if self.training else self.rotations
         return lsh_attention(
