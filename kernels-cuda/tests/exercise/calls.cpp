@@ -25,7 +25,7 @@ void fill(Attention& call, const Inputs& inputs, const Schedule& schedule) {
     call.key = inputs.view(inputs.key, shape.keys, shape.dim);
     call.value = inputs.view(inputs.value, shape.keys, shape.value_dim);
     call.batch = shape.batch;
-    call.heads = shape.heads;
+    call.heads = call.kv_heads = shape.heads;
     call.queries = shape.queries;
     call.keys = shape.keys;
     call.dim = shape.dim;
@@ -108,7 +108,8 @@ bool step_agrees(const Inputs& inputs, double tolerance) {
     call.z = {z.data(), shape.heads * shape.dim, shape.dim, 0, 1};
     call.out = out.data();
     call.batch = shape.batch;
-    call.heads = shape.heads;
+    call.heads = call.kv_heads = shape.heads;
+    call.slots = shape.batch;
     call.dim = shape.dim;
     call.value_dim = shape.value_dim;
     call.query_dtype = call.value_dtype = shape.dtype;

@@ -17,6 +17,7 @@ namespace {
 // What the shared tables do not have.
 const FieldTable<Attention>& own_fields() {
     static const FieldTable<Attention> table{
+        {"kv_heads", set<&Attention::kv_heads>},
         {"precision", set<&Attention::precision>},
         {"segments", [](Attention& call, PyObject* value) { load(call.schedule.segments, value); }},
         {"relay", [](Attention& call, PyObject* value) { load(call.schedule.relay, value); }},
@@ -27,7 +28,12 @@ const FieldTable<Attention>& own_fields() {
 }
 
 const FieldTable<Step>& own_step_fields() {
-    static const FieldTable<Step> table{{"stream", set<&Step::stream>}};
+    static const FieldTable<Step> table{
+        {"kv_heads", set<&Step::kv_heads>},
+        {"state_indices", set<&Step::state_indices>},
+        {"slots", set<&Step::slots>},
+        {"stream", set<&Step::stream>},
+    };
     return table;
 }
 

@@ -14,7 +14,7 @@ struct Operand {
     Dtype dtype;
     FeatureMap map;  // what is applied to each number
     bool divided;    // each row is divided by its normalizer
-    bool of_keys;    // rows at or past the key length are zero
+    bool of_keys;    // it has heads of keys, and rows at or past the key length are zero
     bool vectors;    // rows begin at multiples of 16 bytes, and their numbers are neighbors
 };
 
@@ -28,6 +28,7 @@ inline bool copies_vectors(const Tensor4& x, Dtype dtype) {
 // Where one sequence of one head lies: which rows of the tensors are its own.
 struct Place {
     Int batch, head;
+    Int kv_head;    // that of keys and values, which all heads of a group read
     Int start;      // position of its first row, of packed sequences
     Int rows;       // positions of queries
     Int keys;       // positions of keys
@@ -36,8 +37,8 @@ struct Place {
 
 LINATTN_DEVICE const unsigned char* address(const Operand& operand, const Place& place, Int position, Int column) {
     const Tensor4& x = operand.tensor;
-    const Int offset =
-        place.batch * x.batch + place.head * x.head + (place.start + position) * x.position + column * x.dim;
+    const Int head = operand.of_keys ? place.kv_head : place.head;
+    const Int offset = place.batch * x.batch + head * x.head + (place.start + position) * x.position + column * x.dim;
     return static_cast<const unsigned char*>(x.data) + offset * bytes_of(operand.dtype);
 }
 

@@ -28,6 +28,10 @@
 
 namespace linattn {
 
+// Which heads of a group of queries begin with a state: each with its own, all with that of their key head, or only the
+// first with that of their key head, where what the heads come to is added up. One of a key head is written by the first.
+enum class Readers : int { own = 0, group = 1, first = 2 };
+
 // A state in global memory with strides in elements: X (rows of A, columns of C) and a vector, z or r. The vector has a
 // number for each row of X where the values have one more column, and for each column of X where there is a bias.
 struct StateView {
@@ -35,6 +39,7 @@ struct StateView {
     float* vector;
     Int sequence, head, segment, row, column;                        // strides of `matrix`
     Int vector_sequence, vector_head, vector_segment, vector_slice;  // of `vector`, whose numbers are neighbors
+    Readers readers;
 };
 
 enum class Bias : int { none = 0, of_row = 1, of_key = 2 };
@@ -50,7 +55,8 @@ struct Relay {
 
 struct Product {
     Operand row, key, value;
-    Int heads, sequences, queries, keys;  // `queries` and `keys` are lengths of the tensors
+    Int heads, group;              // of which `group` neighbors read one head of keys; 1 where they are heads of keys
+    Int sequences, queries, keys;  // `queries` and `keys` are lengths of the tensors
     const Int* key_lengths;
     const Int* cu_seqlens;
     int slices, segments;
@@ -78,11 +84,11 @@ LINATTN_DEVICE Int clamp(Int x, Int low, Int high) { return x < low ? low : x > 
 LINATTN_DEVICE Place place_of(const Product& call, Int sequence, Int head) {
     if (call.cu_seqlens == nullptr) {
         const Int live = call.key_lengths == nullptr ? call.keys : clamp(call.key_lengths[sequence], 0, call.keys);
-        return {sequence, head, 0, call.queries, call.keys, live};
+        return {sequence, head, head / call.group, 0, call.queries, call.keys, live};
     }
     const Int start = clamp(call.cu_seqlens[sequence], 0, call.keys);
     const Int length = clamp(call.cu_seqlens[sequence + 1], start, call.keys) - start;
-    return {0, head, start, length, length, length};
+    return {0, head, head / call.group, start, length, length, length};
 }
 
 // Segments begin at the same positions whatever the kernels' chunks are, for one pass goes on from another's sums.
@@ -104,16 +110,30 @@ struct Work {
         return (sequence * call.heads + place.head) * call.slices + column / slice_width;
     }
 
+    // Whether this block begins with that state, and whether it is the one to write it.
+    LINATTN_DEVICE bool begins_with(const Product& call, const StateView& view) const {
+        return view.readers != Readers::first || is_first(call);
+    }
+    LINATTN_DEVICE bool writes(const Product& call, const StateView& view) const {
+        return view.readers == Readers::own || is_first(call);
+    }
+    LINATTN_DEVICE bool is_first(const Product& call) const { return place.head == place.kv_head * call.group; }
+
+    LINATTN_DEVICE Int head_of(const StateView& view) const {
+        return view.readers == Readers::own ? place.head : place.kv_head;
+    }
+
     // Where the numbers of a state lie for this block; null where there are none.
     LINATTN_DEVICE float* matrix(const StateView& view) const {
         return view.matrix == nullptr
                    ? nullptr
-                   : view.matrix + sequence * view.sequence + place.head * view.head + segment * view.segment;
+                   : view.matrix + sequence * view.sequence + head_of(view) * view.head + segment * view.segment;
     }
     LINATTN_DEVICE float* vector(const StateView& view, int slice_width) const {
-        return view.vector == nullptr ? nullptr
-                                      : view.vector + sequence * view.vector_sequence + place.head * view.vector_head +
-                                            segment * view.vector_segment + column / slice_width * view.vector_slice;
+        return view.vector == nullptr
+                   ? nullptr
+                   : view.vector + sequence * view.vector_sequence + head_of(view) * view.vector_head +
+                         segment * view.vector_segment + column / slice_width * view.vector_slice;
     }
 };
 
