@@ -27,6 +27,7 @@ Product reading(const AttentionForward& call) {
     product.out_dtype = call.value_dtype;
     product.out_vectors = stores_vectors(call.out, call.value_dim, call.value_dtype);
     product.out_normalizer = call.normalizer;
+    product.normalize = call.normalize;
     return product;
 }
 

@@ -108,7 +108,7 @@ Operand values_of(const Attention& call) {
 
 Operand gradient_of(const AttentionBackward& call) {
     Operand result = operand(call.grad_out, call.value_dim, call.value_dtype);
-    result.divided = true;
+    result.divided = call.normalize;
     return result;
 }
 
@@ -163,6 +163,8 @@ Status launch_normalizer_gradient(const AttentionBackward& call, float* result) 
     gradient.vectors = gradient.grad_out.vectors && stores_vectors(call.out, call.value_dim, call.value_dtype) &&
                        call.value_dim % 8 == 0;
     gradient.normalizer = call.normalizer;
+    gradient.upstream = call.grad_normalizer;
+    gradient.normalize = call.normalize;
     gradient.result = result;
     gradient.batch = call.batch;
     gradient.heads = call.heads;

@@ -113,6 +113,15 @@ def test_float64_is_refused(emulation: object) -> None:
         )  # fmt: skip
 
 
+def test_decay_is_refused(emulation: object) -> None:
+    refusal = 'its kernels take no log_decay; pass backend="auto" or "reference".'
+    decayed = CALL._replace(log_decay=torch.zeros(1, 2, 8))
+
+    assert EmulatedBackend().refuses(decayed) == refusal
+    assert EmulatedBackend().refuses(STEP._replace(log_decay=torch.zeros(1, 2))) == refusal
+    assert EmulatedBackend().refuses(CALL._replace(normalize=False, return_normalizer=True)) is None
+
+
 def test_old_gpus_are_refused(emulation: object) -> None:
     assert (
         EmulatedBackend(V100).refuses(CALL)

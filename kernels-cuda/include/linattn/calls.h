@@ -51,6 +51,7 @@ struct Attention {
     FeatureMap map;
     Precision precision;
     float eps;
+    bool normalize;  // otherwise the output is the numerator alone
     bool causal;
     Schedule schedule;
     void* workspace;  // workspace_bytes of the same call; may be null where that is 0
@@ -65,10 +66,11 @@ struct AttentionForward : Attention {
 };
 
 struct AttentionBackward : Attention {
-    Tensor4 grad_out;  // (B, H, N, M), value_dtype
-    State grad_last;   // of `last`
-    State state;       // causal: `initial`; otherwise the sums over the keys
-    const void* out;   // as the forward pass wrote them
+    Tensor4 grad_out;              // (B, H, N, M), value_dtype
+    const float* grad_normalizer;  // (B, H, N), or null
+    State grad_last;               // of `last`
+    State state;                   // causal: `initial`; otherwise the sums over the keys
+    const void* out;               // as the forward pass wrote them
     const float* normalizer;
     void* grad_query;  // (B, H, N, D), query_dtype
     // What each query head adds to the gradients of its key head, which are the sums over the group.
@@ -89,6 +91,7 @@ struct Step {
     Dtype query_dtype, value_dtype;
     FeatureMap map;
     float eps;
+    bool normalize;  // otherwise the output is the numerator alone
     void* stream;
 };
 

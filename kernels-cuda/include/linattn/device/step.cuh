@@ -55,7 +55,8 @@ LINATTN_DEVICE float step_normalizer(const StepHead& of, float* queries, float* 
         queries[d] = q;
         sum += q * z;
     }
-    return warp_sum(sum) + of.call.eps;
+    const float normalizer = warp_sum(sum) + of.call.eps;
+    return of.call.normalize ? normalizer : 1.0f;
 }
 
 template <int width>

@@ -86,10 +86,12 @@ class KernelBackend(ABC):
         """Makes the device the current one, and gives the stream that kernels go to."""
 
     def refuses(self, call: AttentionCall | StepCall) -> str | None:
-        """Memory off the GPU, options without a kernel, float64, old GPUs, heads too wide."""
-        reason = self.refuses_device(call.device) or _unsupported(call)
+        """Memory off the GPU, `log_decay`, float64, old GPUs, heads too wide."""
+        reason = self.refuses_device(call.device)
         if reason is not None:
             return reason
+        if call.log_decay is not None:
+            return 'its kernels take no log_decay; pass backend="auto" or "reference".'
         for dtype in (call.query_dtype, call.value_dtype):
             if dtype not in _DTYPES:
                 return (
@@ -147,15 +149,18 @@ class KernelBackend(ABC):
         output: Output,
         grad_out: Tensor,
         grad_state: LinearAttentionState | None,
+        grad_normalizer: Tensor | None = None,
     ) -> Gradients:
         # Named, because the kernel is handed addresses and these may be copies.
         mask, call, grad_state = call.attn_mask, readable(call), contiguous(grad_state)
         out, normalizer = output.out.contiguous(), output.normalizer.contiguous()
+        grad_normalizer = None if grad_normalizer is None else grad_normalizer.contiguous()
         state = call.initial_state if call.is_causal else contiguous(output.state)
         gradients = _of_query_heads(new_gradients(call), call)
         with self.launching(call.device) as stream:
             fields = self._attention_fields(call)
             fields["grad_out"] = strided(grad_out)
+            fields["grad_normalizer"] = address(grad_normalizer)
             fields["grad_last"] = addresses(grad_state)
             fields["state"] = addresses(state)
             fields["out"] = out.data_ptr()
@@ -178,6 +183,7 @@ class KernelBackend(ABC):
         indices = None if indices is None else indices.to(torch.int64).contiguous()
         fields = self._fields.step(call)
         fields["kv_heads"] = call.kv_heads
+        fields["normalize"] = call.normalize
         fields["state_indices"] = address(indices)
         fields["slots"] = call.state.z.shape[0]
         fields["out"] = out.data_ptr()
@@ -190,6 +196,7 @@ class KernelBackend(ABC):
     def _attention_fields(self, call: AttentionCall) -> dict[str, Any]:
         fields = self._fields.attention(call)
         fields["kv_heads"] = call.kv_heads
+        fields["normalize"] = call.normalize
         fields["precision"] = self._precision()
         fields["segments"], fields["relay"] = self.schedule or self._best_schedule(call)
         return fields
@@ -223,19 +230,6 @@ class KernelBackend(ABC):
         # The older switches' own getters raise once somebody has used this one.
         allowed = torch.backends.cuda.matmul.fp32_precision == "tf32"
         return self.native.Precision.high if allowed else self.native.Precision.highest
-
-
-def _unsupported(call: AttentionCall | StepCall) -> str | None:
-    """Why no kernel has the options of a call, as a sentence; None where one has."""
-    if call.log_decay is not None:
-        reason = "take no log_decay"
-    elif not call.normalize:
-        reason = "cannot run normalize=False"
-    elif isinstance(call, AttentionCall) and call.return_normalizer:
-        reason = "return no normalizer"
-    else:
-        return None
-    return f'its kernels {reason}; pass backend="auto" or "reference".'
 
 
 def _of_query_heads(gradients: Gradients, call: AttentionCall) -> Gradients:

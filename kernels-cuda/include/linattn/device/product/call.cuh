@@ -74,6 +74,7 @@ struct Product {
     Dtype out_dtype;
     bool out_vectors;       // rows of `out` begin at multiples of 16 bytes
     float* out_normalizer;  // (B, H, N), for Finish::divide
+    bool normalize;         // Finish::divide divides, and does not only write the normalizers
     Operand origin;         // what the derivative is taken at, for Finish::derivative
     float eps;
 };
