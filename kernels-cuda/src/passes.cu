@@ -65,7 +65,7 @@ StateView view_of(const Attention& call, const State& state, Readers readers) {
     return view;
 }
 
-Int group_of(const Attention& call) { return call.kv_heads == 0 ? 1 : call.heads / call.kv_heads; }
+int group_of(const Attention& call) { return call.kv_heads == 0 ? 1 : static_cast<int>(call.heads / call.kv_heads); }
 
 StateView transposed(const StateView& view) {
     StateView result = view;
@@ -81,6 +81,7 @@ Operand operand(const Tensor4& tensor, Int width, Dtype dtype) {
     result.tensor = tensor;
     result.width = width;
     result.dtype = dtype;
+    result.group = 1;
     result.vectors = copies_vectors(tensor, dtype);
     return result;
 }
@@ -96,12 +97,14 @@ Operand queries_of(const Attention& call) {
 Operand keys_of(const Attention& call) {
     Operand result = operand(call.key, call.dim, call.query_dtype);
     result.map = call.map;
+    result.group = group_of(call);
     result.of_keys = true;
     return result;
 }
 
 Operand values_of(const Attention& call) {
     Operand result = operand(call.value, call.value_dim, call.value_dtype);
+    result.group = group_of(call);
     result.of_keys = true;
     return result;
 }
@@ -129,10 +132,10 @@ Product product_of(const Attention& call) {
 Product sums_of_keys(const Attention& call) {
     Product product = product_of(call);
     product.heads = call.kv_heads;
-    product.group = 1;
     product.sums = true;
     product.key = keys_of(call);
     product.value = values_of(call);
+    product.group = product.key.group = product.value.group = 1;
     product.column = Column::ones;
     return product;
 }
@@ -150,7 +153,7 @@ Status launch_scan(const Attention& call, const SegmentStates& states, const Sta
                    bool backwards) {
     const Int blocks = (states.numbers() + scan_threads - 1) / scan_threads * call.sequences * states.heads;
     if (blocks == 0) return {0, nullptr};
-    const Int group = states.readers == Readers::own ? group_of(call) : 1;
+    const int group = states.readers == Readers::own ? group_of(call) : 1;
     const Int matrix = states.dim * states.value_dim;
     const Scan sums = {states.data, first, last, matrix, states.dim, group, states.segments, backwards};
     return LINATTN_LAUNCH("scan", scan, blocks, 1, scan_threads, 0, call.stream, sums);

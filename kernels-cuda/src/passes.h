@@ -54,7 +54,7 @@ Status launch_relay(const Attention& call, const RelayMemory& memory, Product pr
 StateView view_of(const Attention& call, const State& state, Readers readers);
 
 // How many query heads read one head of keys.
-Int group_of(const Attention& call);
+int group_of(const Attention& call);
 
 // The same state read with its rows as columns: X for the gradients of queries and keys.
 StateView transposed(const StateView& view);

@@ -31,8 +31,7 @@ LINATTN_KERNEL(normalizer_gradient_threads, 1) normalizer_gradient(const LINATTN
     float sum = 0;
     if (exists && call.normalize) {
         const Int width = grad_out.width, position = row % call.queries;
-        const Int head = row / call.queries % call.heads;
-        const Place place = {row / call.queries / call.heads, head, head, 0, 0, 0, 0};
+        const Place place = {row / call.queries / call.heads, row / call.queries % call.heads, 0, 0, 0, 0};
         const float n = call.normalizer[row];
         Int first = lane * 8;
         for (; call.vectors && first < width; first += lanes_of_row * 8) {

@@ -14,7 +14,8 @@ struct Operand {
     Dtype dtype;
     FeatureMap map;  // what is applied to each number
     bool divided;    // each row is divided by its normalizer
-    bool of_keys;    // it has heads of keys, and rows at or past the key length are zero
+    int group;       // so many neighboring heads of the grid share one of its heads
+    bool of_keys;    // rows at or past the key length are zero
     bool vectors;    // rows begin at multiples of 16 bytes, and their numbers are neighbors
 };
 
@@ -28,16 +29,20 @@ inline bool copies_vectors(const Tensor4& x, Dtype dtype) {
 // Where one sequence of one head lies: which rows of the tensors are its own.
 struct Place {
     Int batch, head;
-    Int kv_head;    // that of keys and values, which all heads of a group read
     Int start;      // position of its first row, of packed sequences
     Int rows;       // positions of queries
     Int keys;       // positions of keys
     Int live_keys;  // keys that exist
 };
 
+// The head that so many neighbors share. Divided when it is needed: registers are scarcer than time.
+LINATTN_DEVICE Int head_of_group(Int head, int group) {
+    return group == 1 ? head : static_cast<u32>(head) / static_cast<u32>(group);
+}
+
 LINATTN_DEVICE const unsigned char* address(const Operand& operand, const Place& place, Int position, Int column) {
     const Tensor4& x = operand.tensor;
-    const Int head = operand.of_keys ? place.kv_head : place.head;
+    const Int head = head_of_group(place.head, operand.group);
     const Int offset = place.batch * x.batch + head * x.head + (place.start + position) * x.position + column * x.dim;
     return static_cast<const unsigned char*>(x.data) + offset * bytes_of(operand.dtype);
 }

@@ -13,8 +13,7 @@ struct Scan {
     float* states;
     State first, last;  // null where there is none
     Int matrix, vector;
-    Int group;
-    int segments;
+    int group, segments;
     bool backwards;
 };
 

@@ -55,8 +55,8 @@ struct Relay {
 
 struct Product {
     Operand row, key, value;
-    Int heads, group;              // of which `group` neighbors read one head of keys; 1 where they are heads of keys
-    Int sequences, queries, keys;  // `queries` and `keys` are lengths of the tensors
+    Int heads, sequences, queries, keys;  // `queries` and `keys` are lengths of the tensors
+    int group;  // so many neighboring heads share one head of keys; 1: these are heads of keys
     const Int* key_lengths;
     const Int* cu_seqlens;
     int slices, segments;
@@ -85,11 +85,11 @@ LINATTN_DEVICE Int clamp(Int x, Int low, Int high) { return x < low ? low : x > 
 LINATTN_DEVICE Place place_of(const Product& call, Int sequence, Int head) {
     if (call.cu_seqlens == nullptr) {
         const Int live = call.key_lengths == nullptr ? call.keys : clamp(call.key_lengths[sequence], 0, call.keys);
-        return {sequence, head, head / call.group, 0, call.queries, call.keys, live};
+        return {sequence, head, 0, call.queries, call.keys, live};
     }
     const Int start = clamp(call.cu_seqlens[sequence], 0, call.keys);
     const Int length = clamp(call.cu_seqlens[sequence + 1], start, call.keys) - start;
-    return {0, head, head / call.group, start, length, length, length};
+    return {0, head, start, length, length, length};
 }
 
 // Segments begin at the same positions whatever the kernels' chunks are, for one pass goes on from another's sums.
@@ -118,22 +118,24 @@ struct Work {
     LINATTN_DEVICE bool writes(const Product& call, const StateView& view) const {
         return view.readers == Readers::own || is_first(call);
     }
-    LINATTN_DEVICE bool is_first(const Product& call) const { return place.head == place.kv_head * call.group; }
+    LINATTN_DEVICE bool is_first(const Product& call) const {
+        return place.head == head_of_group(place.head, call.group) * call.group;
+    }
 
-    LINATTN_DEVICE Int head_of(const StateView& view) const {
-        return view.readers == Readers::own ? place.head : place.kv_head;
+    LINATTN_DEVICE Int head_of(const Product& call, const StateView& view) const {
+        return head_of_group(place.head, view.readers == Readers::own ? 1 : call.group);
     }
 
     // Where the numbers of a state lie for this block; null where there are none.
-    LINATTN_DEVICE float* matrix(const StateView& view) const {
+    LINATTN_DEVICE float* matrix(const Product& call, const StateView& view) const {
         return view.matrix == nullptr
                    ? nullptr
-                   : view.matrix + sequence * view.sequence + head_of(view) * view.head + segment * view.segment;
+                   : view.matrix + sequence * view.sequence + head_of(call, view) * view.head + segment * view.segment;
     }
-    LINATTN_DEVICE float* vector(const StateView& view, int slice_width) const {
+    LINATTN_DEVICE float* vector(const Product& call, const StateView& view, int slice_width) const {
         return view.vector == nullptr
                    ? nullptr
-                   : view.vector + sequence * view.vector_sequence + head_of(view) * view.vector_head +
+                   : view.vector + sequence * view.vector_sequence + head_of(call, view) * view.vector_head +
                          segment * view.vector_segment + column / slice_width * view.vector_slice;
     }
 };

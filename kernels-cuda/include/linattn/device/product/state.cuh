@@ -196,8 +196,8 @@ private:
         int row, column;  // strides
     };
     LINATTN_DEVICE Numbers numbers_of(const StateView& view, const Work& work, bool mine) const {
-        return {mine ? work.matrix(view) : nullptr, mine ? work.vector(view, E) : nullptr, static_cast<int>(view.row),
-                static_cast<int>(view.column)};
+        return {mine ? work.matrix(call_, view) : nullptr, mine ? work.vector(call_, view, E) : nullptr,
+                static_cast<int>(view.row), static_cast<int>(view.column)};
     }
 
     // Where a register's number lies, or null where it is padding.
