@@ -19,6 +19,14 @@ void take(void* library, const char* name, Function*& function) {
     if (function == nullptr) throw std::runtime_error("the CUDA driver has no function " + std::string(name) + ".");
 }
 
+std::string described_by(const Api& api, int error) {
+    const char *name = nullptr, *text = nullptr;
+    api.cuGetErrorName(error, &name);
+    api.cuGetErrorString(error, &text);
+    const auto or_unknown = [](const char* x) { return std::string(x == nullptr ? "unknown" : x); };
+    return or_unknown(name) + " (" + std::to_string(error) + "): " + or_unknown(text);
+}
+
 Api loaded() {
     void* const library = dlopen(library_path().c_str(), RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) throw std::runtime_error("the CUDA driver was not loaded: " + std::string(dlerror()) + ".");
@@ -27,7 +35,7 @@ Api loaded() {
     LINATTN_DRIVER_FUNCTIONS(LINATTN_DRIVER_TAKE)
 #undef LINATTN_DRIVER_TAKE
     const int error = api.cuInit(0);
-    if (error != 0) throw std::runtime_error("the CUDA driver did not start: error " + std::to_string(error) + ".");
+    if (error != 0) throw std::runtime_error("the CUDA driver did not start: " + described_by(api, error) + ".");
     return api;
 }
 
@@ -40,12 +48,6 @@ const Api& api() {
     return once;
 }
 
-std::string described(int error) {
-    const char *name = nullptr, *text = nullptr;
-    api().cuGetErrorName(error, &name);
-    api().cuGetErrorString(error, &text);
-    const auto or_unknown = [](const char* x) { return std::string(x == nullptr ? "unknown" : x); };
-    return or_unknown(name) + " (" + std::to_string(error) + "): " + or_unknown(text);
-}
+std::string described(int error) { return described_by(api(), error); }
 
 }  // namespace linattn::driver

@@ -15,9 +15,17 @@ constexpr int invalid_value = 1, relaxed_capture = 2, shared_bytes_of_function =
 constexpr int major_capability = 75, minor_capability = 76;
 constexpr int shared_without_asking = 48 * 1024;
 
-std::mutex functions_mutex, contexts_mutex;
-std::map<std::pair<int, std::string>, void*> functions;  // by device and kernel
-std::map<int, void*> contexts;                           // by ordinal
+// A kernel's code on a device.
+struct Function {
+    void* handle;
+    int shared = shared_without_asking;  // the most bytes that its blocks may have
+};
+
+using Key = std::pair<int, std::string>;  // device and kernel
+
+std::mutex functions_mutex, loading_mutex, contexts_mutex;
+std::map<Key, Function> functions;
+std::map<int, void*> contexts;  // by ordinal
 
 Compiler& compiler() {
     static auto* const given = new Compiler;  // not destroyed, as it may hold what outlives this module
@@ -53,26 +61,42 @@ int load(int device, const char* kernel, void** function) {
     return api().cuModuleGetFunction(function, module, image.symbol.c_str());
 }
 
+// Null where it has not been loaded.
+Function* loaded(const Key& key) {
+    const std::lock_guard<std::mutex> lock(functions_mutex);
+    const auto found = functions.find(key);
+    return found == functions.end() ? nullptr : &found->second;
+}
+
 // The kernel's code on the current device; it stays loaded.
-int find(const char* kernel, void** function) {
+int find(const char* kernel, Function** function) {
     int device = 0;
     if (const int error = api().cuCtxGetDevice(&device)) return error;
-    const std::lock_guard<std::mutex> lock(functions_mutex);  // held while a kernel is compiled
-    const std::pair<int, std::string> key{device, kernel};
-    const auto known = functions.find(key);
-    if (known != functions.end()) {
-        *function = known->second;
-        return 0;
-    }
-    if (const int error = load(device, kernel, function)) return error;
-    functions[key] = *function;
+    const Key key{device, kernel};
+    *function = loaded(key);
+    if (*function != nullptr) return 0;
+    // Held while a kernel is compiled, which takes seconds; loaded ones are launched meanwhile.
+    const std::lock_guard<std::mutex> one_at_a_time(loading_mutex);
+    *function = loaded(key);
+    if (*function != nullptr) return 0;
+    void* handle = nullptr;
+    if (const int error = load(device, kernel, &handle)) return error;
+    const std::lock_guard<std::mutex> lock(functions_mutex);
+    *function = &functions.emplace(key, Function{handle}).first->second;
     return 0;
 }
 
-// The same, allowed to have blocks with so many bytes of shared memory.
-int find(const char* kernel, int shared, void** function) {
-    if (const int error = find(kernel, function)) return error;
-    return shared > shared_without_asking ? api().cuFuncSetAttribute(*function, shared_bytes_of_function, shared) : 0;
+// The same, allowed to have blocks with so many bytes of shared memory; never fewer than before, as another thread may
+// be about to launch it with those.
+int find(const char* kernel, int shared, void** handle) {
+    Function* function = nullptr;
+    if (const int error = find(kernel, &function)) return error;
+    *handle = function->handle;
+    const std::lock_guard<std::mutex> lock(functions_mutex);
+    if (shared <= function->shared) return 0;
+    if (const int error = api().cuFuncSetAttribute(*handle, shared_bytes_of_function, shared)) return error;
+    function->shared = shared;
+    return 0;
 }
 
 int launched(const Launch& launch) {

@@ -1,5 +1,6 @@
 // The gradients of linear_attention: h first, then one product each for queries, keys and values. In segments, the sums
-// of each segment are taken again, and those of the gradients, once for keys and values.
+// of each segment are taken again, and those of the gradients, once for keys and values. Where a group of query heads
+// reads one head of keys, each of them has its own part of the gradients of keys, values and initial state.
 #include "passes.h"
 
 namespace linattn {
@@ -10,8 +11,8 @@ namespace {
 struct Workspace {
     float* normalizer_gradient;
     SegmentStates sums;       // S and z of each segment, causal
-    SegmentStates gradients;  // R and r of each segment
-    State total;              // R and r of the whole, not causal
+    SegmentStates gradients;  // R and r of each segment, of each query head
+    State total;              // R and r of the whole, not causal: the gradient of the initial state
     RelayMemory relay;        // causal, in a relay
     Int bytes;
 };
@@ -24,13 +25,19 @@ Workspace workspace_of(const AttentionBackward& call) {
         used += (numbers + 31) / 32 * 32;  // what follows begins at a cache line too
         return taken;
     };
+    const int segments = call.schedule.segments;
     const Int states = call.sequences * call.heads;
     work.normalizer_gradient = take(call.batch * call.heads * call.queries);
-    work.sums = work.gradients = {nullptr, call.heads, call.dim, call.value_dim, call.schedule.segments};
-    const bool cut = call.schedule.segments > 1 && !is_relay(call);
-    if (cut && call.causal) work.sums.data = take(work.sums.numbers() * states * call.schedule.segments);
-    if (cut) work.gradients.data = take(work.gradients.numbers() * states * call.schedule.segments);
-    if (!call.causal) work.total = {take(call.dim * call.value_dim * states), take(call.dim * states)};
+    work.sums = {nullptr, call.kv_heads, call.dim, call.value_dim, segments, Readers::group};
+    work.gradients = {nullptr, call.heads, call.dim, call.value_dim, segments, Readers::own};
+    const bool cut = segments > 1 && !is_relay(call);
+    if (cut && call.causal) work.sums.data = take(work.sums.numbers() * call.sequences * call.kv_heads * segments);
+    if (cut) work.gradients.data = take(work.gradients.numbers() * states * segments);
+    if (!call.causal) {
+        work.total = call.grad_initial;
+        if (work.total.s == nullptr) work.total.s = take(call.dim * call.value_dim * states);
+        if (work.total.z == nullptr) work.total.z = take(call.dim * states);
+    }
     if (is_relay(call)) {
         work.relay = relay_memory(call, nullptr);
         work.relay.states = take(work.relay.bytes() / Int(sizeof(float)));
@@ -92,18 +99,15 @@ Product sums_of_queries(const AttentionBackward& call, const Workspace& work) {
     return product;
 }
 
-StateView view_in(const AttentionBackward& call, const State& state) {
-    return view_of(state, call.heads, call.dim, call.value_dim);
-}
-
 Status causal(const AttentionBackward& call, const Workspace& work) {
     Product queries = query_pass(call, work), keys = key_pass(call, work), values = value_pass(call);
     Launches launches;
     if (call.schedule.segments == 1 || is_relay(call)) {
-        queries.start = transposed(view_in(call, call.state));
-        values.start = view_in(call, call.grad_last);
+        queries.start = transposed(view_of(call, call.state, Readers::group));
+        values.start = view_of(call, call.grad_last, Readers::first);
         keys.start = transposed(values.start);
-        keys.last = transposed(view_in(call, call.grad_initial));  // what flows back into the initial state
+        // What flows back into the initial state.
+        keys.last = transposed(view_of(call, call.grad_initial, Readers::own));
     } else {
         Product sums = sums_of_keys(call), gradients = sums_of_queries(call, work);
         sums.last = work.sums.view();
@@ -127,12 +131,12 @@ Status causal(const AttentionBackward& call, const Workspace& work) {
 Status not_causal(const AttentionBackward& call, const Workspace& work) {
     Product queries = query_pass(call, work), keys = key_pass(call, work), values = value_pass(call);
     Product gradients = sums_of_queries(call, work);
-    queries.start = transposed(view_in(call, call.state));
-    values.start = view_in(call, work.total);
+    queries.start = transposed(view_of(call, call.state, Readers::group));
+    values.start = view_of(call, work.total, Readers::own);
     keys.start = transposed(values.start);
     Launches launches;
     if (call.schedule.segments == 1) {
-        gradients.start = view_in(call, call.grad_last);
+        gradients.start = view_of(call, call.grad_last, Readers::first);
         gradients.last = values.start;
         launches.then([&] { return launch_product(call, gradients); });
     } else {

@@ -7,7 +7,12 @@ namespace linattn {
 namespace {
 
 SegmentStates states_of(const AttentionForward& call) {
-    return {static_cast<float*>(call.workspace), call.heads, call.dim, call.value_dim, call.schedule.segments};
+    return {static_cast<float*>(call.workspace),
+            call.kv_heads,
+            call.dim,
+            call.value_dim,
+            call.schedule.segments,
+            Readers::group};
 }
 
 // What every query reads: out_i = a_i . X over its normalizer.
@@ -22,6 +27,7 @@ Product reading(const AttentionForward& call) {
     product.out_dtype = call.value_dtype;
     product.out_vectors = stores_vectors(call.out, call.value_dim, call.value_dtype);
     product.out_normalizer = call.normalizer;
+    product.normalize = call.normalize;
     return product;
 }
 
@@ -32,8 +38,8 @@ Status causal(const AttentionForward& call) {
     const SegmentStates states = states_of(call);
     Launches launches;
     if (call.schedule.segments == 1 || is_relay(call)) {
-        product.start = view_of(call.initial, call.heads, call.dim, call.value_dim);
-        product.last = view_of(call.last, call.heads, call.dim, call.value_dim);
+        product.start = view_of(call, call.initial, Readers::group);
+        product.last = view_of(call, call.last, Readers::group);
         if (is_relay(call)) return launch_relay(call, relay_memory(call, call.workspace), product);
     } else {
         Product sums = sums_of_keys(call);
@@ -45,25 +51,25 @@ Status causal(const AttentionForward& call) {
 }
 
 Status not_causal(const AttentionForward& call) {
-    const StateView total = view_of(call.last, call.heads, call.dim, call.value_dim);
+    const StateView total = view_of(call, call.last, Readers::group);
     Product sums = sums_of_keys(call);
     sums.last = total;
     Product product = reading(call);
     product.start = total;
     const SegmentStates states = states_of(call);
     Launches launches;
-    if (call.schedule.segments > 1) sums.last = states.view();
+    const bool cut = call.schedule.segments > 1;
+    if (cut) sums.last = states.view();
+    else sums.start = view_of(call, call.initial, Readers::group);
     launches.then([&] { return launch_product(call, sums); });
-    if (call.schedule.segments > 1) {
-        launches.then([&] { return launch_scan(call, states, {}, call.last, false); });
-    }
+    if (cut) launches.then([&] { return launch_scan(call, states, call.initial, call.last, false); });
     return launches.then([&] { return launch_product(call, product); }).status();
 }
 
 }  // namespace
 
 Int workspace_bytes(const AttentionForward& call) {
-    const Int states = call.sequences * call.heads * call.schedule.segments;
+    const Int states = call.sequences * call.kv_heads * call.schedule.segments;
     if (is_relay(call)) return relay_memory(call, nullptr).bytes();
     return call.schedule.segments == 1 ? 0 : states * states_of(call).numbers() * Int(sizeof(float));
 }

@@ -14,6 +14,7 @@ StateView SegmentStates::view() const {
     view.sequence = view.vector_sequence = heads * segments * numbers();
     view.row = value_dim;
     view.column = 1;
+    view.readers = readers;
     return view;
 }
 
@@ -49,18 +50,22 @@ Status launch_relay(const Attention& call, const RelayMemory& memory, Product pr
         .status();
 }
 
-StateView view_of(const State& state, Int heads, Int dim, Int value_dim) {
+StateView view_of(const Attention& call, const State& state, Readers readers) {
+    const Int heads = readers == Readers::own ? call.heads : call.kv_heads;
     StateView view{};
     view.matrix = state.s;
     view.vector = state.z;
-    view.head = dim * value_dim;
-    view.sequence = heads * dim * value_dim;
-    view.row = value_dim;
+    view.head = call.dim * call.value_dim;
+    view.sequence = heads * view.head;
+    view.row = call.value_dim;
     view.column = 1;
-    view.vector_head = dim;
-    view.vector_sequence = heads * dim;
+    view.vector_head = call.dim;
+    view.vector_sequence = heads * call.dim;
+    view.readers = readers;
     return view;
 }
+
+int group_of(const Attention& call) { return call.kv_heads == 0 ? 1 : static_cast<int>(call.heads / call.kv_heads); }
 
 StateView transposed(const StateView& view) {
     StateView result = view;
@@ -76,6 +81,7 @@ Operand operand(const Tensor4& tensor, Int width, Dtype dtype) {
     result.tensor = tensor;
     result.width = width;
     result.dtype = dtype;
+    result.group = 1;
     result.vectors = copies_vectors(tensor, dtype);
     return result;
 }
@@ -91,25 +97,28 @@ Operand queries_of(const Attention& call) {
 Operand keys_of(const Attention& call) {
     Operand result = operand(call.key, call.dim, call.query_dtype);
     result.map = call.map;
+    result.group = group_of(call);
     result.of_keys = true;
     return result;
 }
 
 Operand values_of(const Attention& call) {
     Operand result = operand(call.value, call.value_dim, call.value_dtype);
+    result.group = group_of(call);
     result.of_keys = true;
     return result;
 }
 
 Operand gradient_of(const AttentionBackward& call) {
     Operand result = operand(call.grad_out, call.value_dim, call.value_dtype);
-    result.divided = true;
+    result.divided = call.normalize;
     return result;
 }
 
 Product product_of(const Attention& call) {
     Product product{};
     product.heads = call.heads;
+    product.group = group_of(call);
     product.sequences = call.sequences;
     product.queries = call.queries;
     product.keys = call.keys;
@@ -122,9 +131,11 @@ Product product_of(const Attention& call) {
 
 Product sums_of_keys(const Attention& call) {
     Product product = product_of(call);
+    product.heads = call.kv_heads;
     product.sums = true;
     product.key = keys_of(call);
     product.value = values_of(call);
+    product.group = product.key.group = product.value.group = 1;
     product.column = Column::ones;
     return product;
 }
@@ -140,9 +151,11 @@ Status launch_product(const Attention& call, const Product& product) {
 
 Status launch_scan(const Attention& call, const SegmentStates& states, const State& first, const State& last,
                    bool backwards) {
-    const Int blocks = (states.numbers() + scan_threads - 1) / scan_threads * call.sequences * call.heads;
+    const Int blocks = (states.numbers() + scan_threads - 1) / scan_threads * call.sequences * states.heads;
     if (blocks == 0) return {0, nullptr};
-    const Scan sums = {states.data, first, last, states.dim * states.value_dim, states.dim, states.segments, backwards};
+    const int group = states.readers == Readers::own ? group_of(call) : 1;
+    const Int matrix = states.dim * states.value_dim;
+    const Scan sums = {states.data, first, last, matrix, states.dim, group, states.segments, backwards};
     return LINATTN_LAUNCH("scan", scan, blocks, 1, scan_threads, 0, call.stream, sums);
 }
 
@@ -153,6 +166,8 @@ Status launch_normalizer_gradient(const AttentionBackward& call, float* result) 
     gradient.vectors = gradient.grad_out.vectors && stores_vectors(call.out, call.value_dim, call.value_dtype) &&
                        call.value_dim % 8 == 0;
     gradient.normalizer = call.normalizer;
+    gradient.upstream = call.grad_normalizer;
+    gradient.normalize = call.normalize;
     gradient.result = result;
     gradient.batch = call.batch;
     gradient.heads = call.heads;

@@ -22,8 +22,9 @@ private:
 // The states of all sequences, heads and segments in the workspace: for each, D x M numbers of S and D of z.
 struct SegmentStates {
     float* data;
-    Int heads, dim, value_dim;
+    Int heads, dim, value_dim;  // heads of queries where each has its own, else of keys
     int segments;
+    Readers readers;
 
     Int numbers() const { return dim * (value_dim + 1); }
     StateView view() const;
@@ -48,8 +49,12 @@ bool is_relay(const Attention& call);
 // Launches the product with its segments in a relay.
 Status launch_relay(const Attention& call, const RelayMemory& memory, Product product);
 
-// A state as a tensor of its own, S (sequences, heads, D, M) and z (sequences, heads, D).
-StateView view_of(const State& state, Int heads, Int dim, Int value_dim);
+// A state as a tensor of its own, S (sequences, heads, D, M) and z (sequences, heads, D), of the heads of queries where
+// each has its own, else of keys.
+StateView view_of(const Attention& call, const State& state, Readers readers);
+
+// How many query heads read one head of keys.
+int group_of(const Attention& call);
 
 // The same state read with its rows as columns: X for the gradients of queries and keys.
 StateView transposed(const StateView& view);
@@ -63,12 +68,13 @@ Operand gradient_of(const AttentionBackward& call);
 // A product of this call, all operands and results yet to be filled in.
 Product product_of(const Attention& call);
 
-// sum_j phi(k_j) [v_j, 1]^T of each segment.
+// sum_j phi(k_j) [v_j, 1]^T of each segment and head of keys.
 Product sums_of_keys(const Attention& call);
 
 Status launch_product(const Attention& call, const Product& product);
 
-// Turns the sums of each segment into the state that it begins with, from `first` on; `last` takes the total.
+// Turns the sums of each segment into the state that it begins with, from `first` on, which has heads of keys; `last`
+// takes the total.
 Status launch_scan(const Attention& call, const SegmentStates& states, const State& first, const State& last,
                    bool backwards);
 

@@ -17,7 +17,7 @@ bool reads_vectors(const Step& call) {
 Int step_shared_bytes(Int dim) { return step_warps * 2 * dim * Int(sizeof(float)); }
 
 Status step(const Step& call) {
-    const Int heads = call.batch * call.heads;
+    const Int heads = call.batch * call.kv_heads;
     if (heads == 0) return {0, nullptr};
     const int shared = static_cast<int>(step_shared_bytes(call.dim));
     return LINATTN_LAUNCH("step_heads", step_heads, (heads + step_warps - 1) / step_warps, 1, step_threads, shared,

@@ -126,6 +126,15 @@ def test_float64_is_refused(emulation: object) -> None:
         )  # fmt: skip
 
 
+def test_decay_is_refused(emulation: object) -> None:
+    refusal = 'its kernels take no log_decay; pass backend="auto" or "reference".'
+    decayed = CALL._replace(log_decay=torch.zeros(1, 2, 8))
+
+    assert EmulatedBackend().refuses(decayed) == refusal
+    assert EmulatedBackend().refuses(STEP._replace(log_decay=torch.zeros(1, 2))) == refusal
+    assert EmulatedBackend().refuses(CALL._replace(normalize=False, return_normalizer=True)) is None
+
+
 def test_old_gpus_are_refused(emulation: object) -> None:
     assert (
         EmulatedBackend(V100).refuses(CALL)
@@ -212,6 +221,52 @@ def test_gpus_that_nvrtc_does_not_know_are_refused(monkeypatch: pytest.MonkeyPat
         "an emulated H100 has compute capability 12.0 and NVRTC 12.4 compiles for sm_80, sm_90; "
         "install another nvidia-cuda-nvrtc."
     )
+
+
+@pytest.mark.parametrize(
+    ("driver", "version", "says"),
+    [
+        (12_040, "13.0", "NVRTC 13.0 and the driver, which is of CUDA 12.4, cannot load them; "),
+        (12_040, "12.8", None),
+        (13_000, "12.8", None),
+    ],
+)
+def test_a_driver_that_is_older_than_nvrtc_is_named(
+    driver: int, version: str, says: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Machine code runs on drivers of the same major version and of newer ones."""
+    module = SimpleNamespace(
+        built_with="NVRTC", device_attributes=lambda index: None, driver_version=lambda: driver
+    )
+    monkeypatch.setattr(device, "_native", module)
+    monkeypatch.setattr(device, "unbuilt", lambda: None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(nvrtc, "version", lambda: version)
+    reason = device.unusable.__wrapped__()
+
+    assert (reason is None) == (says is None)
+    if says is not None and reason is not None:
+        assert says in reason
+        assert reason.endswith("or run `python -m pip install nvidia-cuda-nvrtc-cu12`.")
+
+
+@pytest.mark.parametrize(
+    ("built_with", "advice"), [("NVRTC", ""), ("nvcc 13.0 for sm 90", " The kernels need a newer ")]
+)
+def test_a_driver_that_does_not_answer(
+    built_with: str, advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(index: int) -> None:
+        raise RuntimeError("the CUDA driver did not start.")
+
+    module = SimpleNamespace(built_with=built_with, device_attributes=failing)
+    monkeypatch.setattr(device, "_native", module)
+    monkeypatch.setattr(device, "unbuilt", lambda: None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    told = f"the CUDA driver did not start.{advice}"
+
+    reason = str(device.unusable.__wrapped__())
+    assert reason.startswith(told) and (reason == told) == (not advice)
 
 
 def test_it_says_which_compiler_its_kernels_have(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,24 +5,29 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 import linattn_cuda._native as native
 from linattn_cuda import compiling, nvrtc
-from tests.cuda.emulated_build import driver_module
+from tests.cuda.emulated_build import ROOT, driver_module
 from tests.cuda.machine_code import Kernel, architectures, kernels_of
 from tests.cuda.test_machine_code import HALF
 
 needs_nvrtc = pytest.mark.skipif(nvrtc.missing() is not None, reason="there is no NVRTC")
 # Each architecture takes minutes.
 COMPARED = ("sm_90",)
+# Of this checkout, whatever is installed.
+HEADERS = ROOT / "kernels-cuda" / "include"
 # Bytes: NVRTC keeps four registers of one product in memory that nvcc does not.
 SPILLED_AT_MOST = 16
 
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(compiling, "headers", lambda: HEADERS)
     monkeypatch.setenv("LINATTN_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
@@ -56,29 +61,54 @@ def test_machine_code_is_kept_on_disk(cache: Path, compiler: list[str]) -> None:
 def test_other_code_is_compiled_again(
     cache: Path, compiler: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another kernel, architecture, version of NVRTC, or header."""
+    """Another kernel, architecture, version of NVRTC, option, or header."""
     compiling.compiled("scan", "sm_90")
     compiling.compiled("step_heads", "sm_90")
     compiling.compiled("scan", "sm_80")
     monkeypatch.setattr(nvrtc, "version", lambda: "13.1")
     compiling.compiled("scan", "sm_90")
-    monkeypatch.setattr(compiling, "_digest_of_headers", lambda: "changed")
+    monkeypatch.setattr(nvrtc, "OPTIONS", (*nvrtc.OPTIONS, "--use_fast_math"))
+    compiling.compiled("scan", "sm_90")
+    monkeypatch.setattr(compiling, "_digest_of_headers", lambda folder: "changed")
     compiling.compiled("scan", "sm_90")
 
-    assert compiler == ["scan", "step_heads", "scan", "scan", "scan"]
-    assert len(list(cache.iterdir())) == 5
+    assert compiler == ["scan", "step_heads", "scan", "scan", "scan", "scan"]
+    assert len(list(cache.iterdir())) == 6
 
 
-def test_the_digest_is_of_the_headers_contents(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("damage", ["", "_Zscan\n", "shortened", "\udcff"])
+def test_a_damaged_file_is_written_again(cache: Path, compiler: list[str], damage: str) -> None:
+    first = compiling.compiled("scan", "sm_90")
+    (file,) = cache.iterdir()
+    whole = file.read_bytes()
+    file.write_bytes(
+        whole[:-1] if damage == "shortened" else damage.encode(errors="surrogateescape")
+    )
+
+    assert compiling.compiled("scan", "sm_90") != first  # the stand-in counts what it compiled
+    assert compiling.compiled("scan", "sm_90") == compiling.compiled("scan", "sm_90")
+    assert compiler == ["scan", "scan"]
+
+
+def test_a_file_that_was_not_written_leaves_nothing(
+    cache: Path, compiler: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def full(file: Path, content: bytes) -> int:
+        file.touch()
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    assert compiling.compiled("scan", "sm_90")[1] == "_Zscan"
+    assert list(cache.iterdir()) == []
+
+
+def test_the_digest_is_of_the_headers_contents(tmp_path: Path) -> None:
     header = tmp_path / "linattn" / "calls.h"
     header.parent.mkdir()
-    monkeypatch.setattr(compiling, "headers", lambda: tmp_path)
     digests = set()
     for text in ("one", "two"):
         header.write_text(text)
-        digests.add(compiling._digest_of_headers.__wrapped__())
+        digests.add(compiling._digest_of_headers.__wrapped__(tmp_path))
 
     assert len(digests) == 2
 
@@ -100,6 +130,22 @@ def test_the_folder_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert compiling.cache_folder() == tmp_path / ".cache" / "linattn"
 
 
+def test_a_user_without_a_home_keeps_nothing(
+    compiler: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(compiling, "headers", lambda: HEADERS)
+    monkeypatch.delenv("LINATTN_CACHE", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+
+    for _ in range(2):
+        assert compiling.compiled("scan", "sm_90")[1] == "_Zscan"
+    assert len(compiler) == 2
+
+
 def test_all_kernels_ahead_of_their_first_calls(
     cache: Path, compiler: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,19 +156,43 @@ def test_all_kernels_ahead_of_their_first_calls(
     assert len(set(compiler)) == 15
 
 
-def test_headers_that_are_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(compiling, "__file__", str(tmp_path / "a/b/c/linattn_cuda/x.py"))
+def test_headers_are_those_of_the_compiled_module(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Structs of newer ones would not be those that the module hands over."""
+    monkeypatch.setattr(
+        compiling, "_native", SimpleNamespace(__file__=str(tmp_path / "_native.so"))
+    )
 
-    with pytest.raises(RuntimeError, match=r"The device headers were expected in .* in neither"):
+    with pytest.raises(RuntimeError, match=r"The device headers were expected in .*; install"):
         compiling.headers.__wrapped__()
+    (tmp_path / "include" / "linattn").mkdir(parents=True)
+    (tmp_path / "include" / "linattn" / "calls.h").touch()
+    assert compiling.headers.__wrapped__() == tmp_path / "include"
 
 
 def test_without_nvrtc_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvrtc, "_library", lambda: None)
 
-    assert "pip install nvidia-cuda-nvrtc" in str(nvrtc.missing())
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    assert "pip install nvidia-cuda-nvrtc-cu12`" in str(nvrtc.missing())
+    monkeypatch.setattr(torch.version, "cuda", None)
+    assert "pip install nvidia-cuda-nvrtc`" in str(nvrtc.missing())
     with pytest.raises(RuntimeError, match=r"NVRTC: expected libnvrtc, got no such library; run"):
         nvrtc.compiled("", (), "sm_90", ())
+
+
+@pytest.mark.parametrize(
+    ("architecture", "served"),
+    [("sm_90", "sm_90"), ("sm_121", "sm_120"), ("sm_89", "sm_86"), ("sm_75", None)],
+)
+def test_a_gpu_that_is_newer_than_nvrtc_runs_code_of_its_generation(
+    architecture: str, served: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = ("sm_80", "sm_86", "sm_90", "sm_100", "sm_120")
+    monkeypatch.setattr(nvrtc, "architectures", lambda: known)
+
+    assert nvrtc.served_by(architecture) == served
 
 
 @needs_nvrtc
@@ -148,6 +218,7 @@ def compiled(
     with pytest.MonkeyPatch.context() as patch:
         kept = os.environ.get("LINATTN_CACHE") or tmp_path_factory.mktemp("cache")
         patch.setenv("LINATTN_CACHE", str(kept))
+        patch.setattr(compiling, "headers", lambda: HEADERS)
         found: dict[str, Kernel] = {}
         for kernel in driver_module().kernel_names():
             code, _ = compiling.compiled(kernel, request.param)

@@ -23,7 +23,7 @@ struct Tensor4 {
     Int batch, head, position, dim;
 };
 
-// S (sequences, heads, D, M) and z (sequences, heads, D), contiguous float32; null where there is no state.
+// S (sequences, H_kv, D, M) and z (sequences, H_kv, D), contiguous float32; null where there is no state.
 struct State {
     float* s;
     float* z;
@@ -38,17 +38,20 @@ struct Schedule {
 };
 
 // One call of linear_attention. Queries, keys, values and the gradient of the output have any strides; everything
-// that is written is contiguous. All memory is on the device.
+// that is written is contiguous. All memory is on the device. H is a multiple of H_kv, and a group of H / H_kv
+// neighboring query heads reads one head of keys, values and states.
 struct Attention {
-    Tensor4 query, key, value;  // (B, H, N, D), (B, H, L, D), (B, H, L, M)
-    Int batch, heads, queries, keys, dim, value_dim;
-    const Int* key_lengths;  // (B), or null
-    const Int* cu_seqlens;   // (sequences + 1), or null: then there are `batch` sequences
+    Tensor4 query, key, value;          // (B, H, N, D), (B, H_kv, L, D), (B, H_kv, L, M)
+    Int batch, heads, kv_heads;         // B, H, H_kv
+    Int queries, keys, dim, value_dim;  // N, L, D, M
+    const Int* key_lengths;             // (B), or null
+    const Int* cu_seqlens;              // (sequences + 1), or null: then there are `batch` sequences
     Int sequences;
     Dtype query_dtype, value_dtype;  // of query and key; of value, output and their gradients
     FeatureMap map;
     Precision precision;
     float eps;
+    bool normalize;  // otherwise the output is the numerator alone
     bool causal;
     Schedule schedule;
     void* workspace;  // workspace_bytes of the same call; may be null where that is 0
@@ -56,34 +59,39 @@ struct Attention {
 };
 
 struct AttentionForward : Attention {
-    State initial;      // causal only
+    State initial;      // what came before; not causal: what the sums over the keys begin with
     State last;         // after the last key, or the sums over all keys (not causal: never null)
     void* out;          // (B, H, N, M), value_dtype
     float* normalizer;  // (B, H, N)
 };
 
 struct AttentionBackward : Attention {
-    Tensor4 grad_out;  // (B, H, N, M), value_dtype
-    State grad_last;   // of `last`
-    State state;       // causal: `initial`; otherwise the sums over the keys
-    const void* out;   // as the forward pass wrote them
+    Tensor4 grad_out;              // (B, H, N, M), value_dtype
+    const float* grad_normalizer;  // (B, H, N), or null
+    State grad_last;               // of `last`
+    State state;                   // causal: `initial`; otherwise the sums over the keys
+    const void* out;               // as the forward pass wrote them
     const float* normalizer;
-    void* grad_query;    // (B, H, N, D), query_dtype
+    void* grad_query;  // (B, H, N, D), query_dtype
+    // What each query head adds to the gradients of its key head, which are the sums over the group.
     void* grad_key;      // (B, H, L, D), query_dtype
     void* grad_value;    // (B, H, L, M), value_dtype
-    State grad_initial;  // causal only
+    State grad_initial;  // S (sequences, H, D, M), z (sequences, H, D)
 };
 
 // One decoding step: s += phi(k) v^T, z += phi(k), out = phi(q)^T s / (phi(q)^T z + eps).
 // The tensors have no length: their `position` stride means nothing. The state has any strides.
 struct Step {
-    Tensor4 query, key, value;  // (B, H, D), (B, H, D), (B, H, M)
+    Tensor4 query, key, value;  // (B, H, D), (B, H_kv, D), (B, H_kv, M)
     Tensor4 s, z;               // float32; s: `position` is the stride of D and `dim` that of M
     void* out;                  // (B, H, M), contiguous, value_dtype
-    Int batch, heads, dim, value_dim;
+    Int batch, heads, kv_heads, dim, value_dim;
+    const Int* state_indices;  // (B): the slot of the state that a row works on, or null: its own
+    Int slots;                 // of the state; a row whose slot is none of them is empty, and its output 0
     Dtype query_dtype, value_dtype;
     FeatureMap map;
     float eps;
+    bool normalize;  // otherwise the output is the numerator alone
     void* stream;
 };
 

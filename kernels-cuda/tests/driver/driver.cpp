@@ -1,6 +1,7 @@
-// A stand-in for the CUDA driver's library: one GPU, on which some of the emulated kernels run. It refuses what the driver would
-// refuse of a launch layer: calls before cuInit, threads without a context, code that is loaded while a graph is
-// captured, shared memory that was not asked for.
+// A stand-in for the CUDA driver's library: two GPUs, on which some of the emulated kernels run. It refuses what the
+// driver would refuse of a launch layer: calls before cuInit, threads without a context, code of another GPU, code that is
+// loaded while a graph is captured, shared memory that was not asked for; and fewer bytes of it than were asked for
+// before, which would take them from another thread's launch.
 #include <cstring>
 #include <functional>
 #include <map>
@@ -19,7 +20,8 @@ namespace {
 
 using linattn::Int;
 
-constexpr int invalid_value = 1, not_initialized = 3, invalid_context = 201, not_found = 500, unsupported_capture = 900;
+constexpr int invalid_value = 1, not_initialized = 3, invalid_device = 101, invalid_context = 201, invalid_handle = 400;
+constexpr int not_found = 500, unsupported_capture = 900;
 constexpr int global_capture = 0, relaxed_capture = 2;
 constexpr unsigned shared_without_asking = 48 << 10;
 
@@ -29,6 +31,12 @@ struct Grid {
 
 struct Function {
     std::function<linattn::Status(const Grid&, void** parameters)> run;
+};
+
+// A function's code on one GPU.
+struct Loaded {
+    const Function& function;
+    int device;
     unsigned allowed_shared = shared_without_asking;
 };
 
@@ -76,17 +84,24 @@ Functions& functions() {
     return all;
 }
 
+constexpr int devices = 2;
+
 bool initialized = false;
-int primary_context = 0;
-thread_local void* current = nullptr;
+int primary_contexts[devices] = {0, 1};  // each its device
+thread_local const int* current = nullptr;
 thread_local int capture_mode = global_capture;
 
-int state_of_thread() { return !initialized ? not_initialized : current != &primary_context ? invalid_context : 0; }
+int state_of_thread() { return !initialized ? not_initialized : current == nullptr ? invalid_context : 0; }
 
 }  // namespace
 
 EXPORTED int cuInit(unsigned) {
     initialized = true;
+    return 0;
+}
+
+EXPORTED int cuDriverGetVersion(int* version) {
+    *version = 13000;
     return 0;
 }
 
@@ -101,29 +116,30 @@ EXPORTED int cuGetErrorString(int, const char** text) {
 }
 
 EXPORTED int cuDeviceGet(int* device, int ordinal) {
-    *device = 0;
-    return ordinal == 0 ? 0 : 101;
+    *device = ordinal;
+    return ordinal >= 0 && ordinal < devices ? 0 : invalid_device;
 }
 
-EXPORTED int cuDeviceGetAttribute(int* value, int attribute, int) {
-    const std::map<int, int> values = {{75, 9}, {76, 0}, {16, 132}, {97, 232448}};
+EXPORTED int cuDeviceGetAttribute(int* value, int attribute, int device) {
+    const std::map<int, int> values = {{75, device == 0 ? 9 : 8}, {76, 0}, {16, 132}, {97, 232448}};
     *value = values.at(attribute);
     return initialized ? 0 : not_initialized;
 }
 
-EXPORTED int cuDevicePrimaryCtxRetain(void** context, int) {
-    *context = &primary_context;
+EXPORTED int cuDevicePrimaryCtxRetain(void** context, int device) {
+    *context = &primary_contexts[device];
     return initialized ? 0 : not_initialized;
 }
 
 EXPORTED int cuCtxSetCurrent(void* context) {
-    current = context;
+    current = static_cast<const int*>(context);
     return 0;
 }
 
 EXPORTED int cuCtxGetDevice(int* device) {
-    *device = 0;
-    return state_of_thread();
+    if (const int error = state_of_thread()) return error;
+    *device = *current;
+    return 0;
 }
 
 EXPORTED int cuThreadExchangeStreamCaptureMode(int* mode) {
@@ -142,13 +158,14 @@ EXPORTED int cuModuleGetFunction(void** function, void* module, const char* name
     const std::string& kernel = *static_cast<std::string*>(module);
     const auto found = functions().find(kernel);
     if (found == functions().end() || name != "symbol of " + kernel) return not_found;
-    *function = &found->second;
+    *function = new Loaded{found->second, *current};
     return 0;
 }
 
 EXPORTED int cuFuncSetAttribute(void* function, int attribute, int value) {
-    if (attribute != 8 || value < 0) return invalid_value;
-    static_cast<Function*>(function)->allowed_shared = static_cast<unsigned>(value);
+    auto& loaded = *static_cast<Loaded*>(function);
+    if (attribute != 8 || value < static_cast<int>(loaded.allowed_shared)) return invalid_value;
+    loaded.allowed_shared = static_cast<unsigned>(value);
     return 0;
 }
 
@@ -160,17 +177,18 @@ EXPORTED int cuMemsetD8Async(unsigned long long address, unsigned char value, st
 
 EXPORTED int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void* function, int threads, std::size_t shared) {
     if (const int error = state_of_thread()) return error;
-    if (shared > static_cast<Function*>(function)->allowed_shared) return invalid_value;
+    if (shared > static_cast<Loaded*>(function)->allowed_shared) return invalid_value;
     return linattn::emulation::resident(threads, static_cast<int>(shared), blocks).error;
 }
 
 EXPORTED int cuLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned threads_y,
                             unsigned threads_z, unsigned shared, void*, void** parameters, void** extra) {
     if (const int error = state_of_thread()) return error;
-    const auto& kernel = *static_cast<Function*>(function);
+    const auto& loaded = *static_cast<Loaded*>(function);
+    if (loaded.device != *current) return invalid_handle;
     if (z != 1 || threads_y != 1 || threads_z != 1 || extra != nullptr || capture_mode != global_capture ||
-        shared > kernel.allowed_shared) {
+        shared > loaded.allowed_shared) {
         return invalid_value;
     }
-    return kernel.run({x, y, threads, shared}, parameters).error;
+    return loaded.function.run({x, y, threads, shared}, parameters).error;
 }

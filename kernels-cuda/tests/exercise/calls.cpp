@@ -26,6 +26,8 @@ void fill(Attention& call, const Inputs& inputs, const Schedule& schedule) {
     call.value = inputs.view(inputs.value, shape.keys, shape.value_dim);
     call.batch = shape.batch;
     call.heads = shape.heads;
+    call.kv_heads = shape.kv_heads;
+    call.normalize = true;
     call.queries = shape.queries;
     call.keys = shape.keys;
     call.dim = shape.dim;
@@ -61,7 +63,8 @@ Results run(const Inputs& inputs, const Schedule& schedule) {
 
     Memory grad_query(rows * shape.dim, shape.dtype), grad_key(keys * shape.dim, shape.dtype);
     Memory grad_value(keys * shape.value_dim, shape.dtype);
-    Memory grad_s(shape.state() * shape.value_dim, Dtype::float32), grad_z(shape.state(), Dtype::float32);
+    const Int states = shape.sequences() * shape.heads * shape.dim;
+    Memory grad_s(states * shape.value_dim, Dtype::float32), grad_z(states, Dtype::float32);
     AttentionBackward backward{};
     fill(backward, inputs, schedule);
     backward.grad_out = inputs.view(inputs.grad_out, shape.queries, shape.value_dim);
@@ -94,21 +97,24 @@ Results run(const Inputs& inputs, const Schedule& schedule) {
 
 bool step_agrees(const Inputs& inputs, double tolerance) {
     const Shape& shape = inputs.shape;
-    const Int heads = shape.batch * shape.heads;
-    Memory s(heads * shape.dim * shape.value_dim, Dtype::float32), z(heads * shape.dim, Dtype::float32);
+    const Int states = shape.batch * shape.kv_heads * shape.dim;
+    Memory s(states * shape.value_dim, Dtype::float32), z(states, Dtype::float32);
     s.fill([] { return 0.5; });
     z.fill([] { return 1.0; });
-    Memory out(heads * shape.value_dim, shape.dtype);
+    Memory out(shape.batch * shape.heads * shape.value_dim, shape.dtype);
     Step call{};
     // The first position of each head.
     call.query = inputs.view(inputs.query, shape.queries, shape.dim);
     call.key = inputs.view(inputs.key, shape.keys, shape.dim);
     call.value = inputs.view(inputs.value, shape.keys, shape.value_dim);
-    call.s = {s.data(), shape.heads * shape.dim * shape.value_dim, shape.dim * shape.value_dim, shape.value_dim, 1};
-    call.z = {z.data(), shape.heads * shape.dim, shape.dim, 0, 1};
+    call.s = {s.data(), shape.kv_heads * shape.dim * shape.value_dim, shape.dim * shape.value_dim, shape.value_dim, 1};
+    call.z = {z.data(), shape.kv_heads * shape.dim, shape.dim, 0, 1};
     call.out = out.data();
     call.batch = shape.batch;
     call.heads = shape.heads;
+    call.kv_heads = shape.kv_heads;
+    call.normalize = true;
+    call.slots = shape.batch;
     call.dim = shape.dim;
     call.value_dim = shape.value_dim;
     call.query_dtype = call.value_dtype = shape.dtype;

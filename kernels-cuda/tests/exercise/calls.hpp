@@ -19,7 +19,7 @@ inline Int between(Random& random, Int low, Int high) { return std::uniform_int_
 
 // One call, float32 or bfloat16.
 struct Shape {
-    Int batch, heads, queries, keys, dim, value_dim;
+    Int batch, heads, kv_heads, queries, keys, dim, value_dim;
     Dtype dtype;
     FeatureMap map;
     bool causal, with_state, length_first;
@@ -33,7 +33,8 @@ struct Shape {
         shape.seed = seed;
         shape.causal = between(random, 0, 2) > 0;
         shape.batch = between(random, 1, 2);
-        shape.heads = between(random, 1, 2);
+        shape.kv_heads = between(random, 1, 2);
+        shape.heads = shape.kv_heads * between(random, 1, 2);
         shape.queries = between(random, 1, 220);
         shape.keys = shape.causal ? shape.queries : between(random, 1, 220);
         // Wide heads are rarer, for their time.
@@ -41,7 +42,7 @@ struct Shape {
         shape.value_dim = widths[between(random, 0, seed % 4 == 0 ? 9 : 6)];
         shape.dtype = seed % 3 == 0 ? Dtype::float32 : Dtype::bfloat16;
         shape.map = between(random, 0, 3) > 0 ? FeatureMap::elu : FeatureMap::relu;
-        shape.with_state = shape.causal && between(random, 0, 1) == 1;
+        shape.with_state = between(random, 0, 1) == 1;
         shape.length_first = between(random, 0, 1) == 1;
         if (seed % 5 == 1) {
             for (Int b = 0; b < shape.batch; ++b) shape.key_lengths.push_back(between(random, 0, shape.keys));
@@ -55,11 +56,11 @@ struct Shape {
     }
 
     Int sequences() const { return cu_seqlens.empty() ? batch : static_cast<Int>(cu_seqlens.size()) - 1; }
-    Int state() const { return sequences() * heads * dim; }
+    Int state() const { return sequences() * kv_heads * dim; }
 
     void print() const {
-        std::printf("seed %u: B=%lld H=%lld N=%lld L=%lld D=%lld M=%lld dtype %d map %d %s\n", seed, batch, heads,
-                    queries, keys, dim, value_dim, int(dtype), int(map), causal ? "causal" : "not causal");
+        std::printf("seed %u: B=%lld H=%lld/%lld N=%lld L=%lld D=%lld M=%lld dtype %d map %d %s\n", seed, batch, heads,
+                    kv_heads, queries, keys, dim, value_dim, int(dtype), int(map), causal ? "causal" : "not causal");
     }
 };
 
@@ -114,8 +115,8 @@ struct Inputs {
     explicit Inputs(const Shape& of)
         : shape(of),
           query(of.batch * of.heads * of.queries * of.dim, of.dtype),
-          key(of.batch * of.heads * of.keys * of.dim, of.dtype),
-          value(of.batch * of.heads * of.keys * of.value_dim, of.dtype),
+          key(of.batch * of.kv_heads * of.keys * of.dim, of.dtype),
+          value(of.batch * of.kv_heads * of.keys * of.value_dim, of.dtype),
           grad_out(of.batch * of.heads * of.queries * of.value_dim, of.dtype),
           s(of.state() * of.value_dim, Dtype::float32),
           z(of.state(), Dtype::float32),
@@ -129,13 +130,17 @@ struct Inputs {
     }
 
     Tensor4 view(const Memory& x, Int length, Int dim) const {
+        const Int heads = &x == &key || &x == &value ? shape.kv_heads : shape.heads;
         const Int head = shape.length_first ? dim : length * dim;
-        return {x.data(), shape.heads * length * dim, head, shape.length_first ? shape.heads * dim : dim, 1};
+        return {x.data(), heads * length * dim, head, shape.length_first ? heads * dim : dim, 1};
     }
+    // The number that query head h reads.
     double at(const Memory& x, Int length, Int dim, Int b, Int h, Int n, Int d) const {
         const Tensor4 of = view(x, length, dim);
-        return x[b * of.batch + h * of.head + n * of.position + d];
+        const Int head = &x == &key || &x == &value ? kv_head(h) : h;
+        return x[b * of.batch + head * of.head + n * of.position + d];
     }
+    Int kv_head(Int h) const { return h / (shape.heads / shape.kv_heads); }
 
     const Shape& shape;
     Memory query, key, value, grad_out, s, z, grad_s, grad_z;

@@ -40,7 +40,7 @@ inline Numbers definition_of(const Inputs& inputs, Int b, Int h, Int i) {
     };
     for (Int d = 0; d < shape.dim && shape.with_state; ++d) {
         const double q = phi(shape.map, inputs.at(inputs.query, shape.queries, shape.dim, b, h, i, d));
-        const Int row = (seen.sequence * shape.heads + h) * shape.dim + d;
+        const Int row = (seen.sequence * shape.kv_heads + inputs.kv_head(h)) * shape.dim + d;
         normalizer += q * inputs.z[row];
         add(q, [&](Int m) { return inputs.s[row * shape.value_dim + m]; });
     }

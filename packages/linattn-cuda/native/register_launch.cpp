@@ -52,6 +52,13 @@ int attribute_of(int* value, int attribute, int index) {
 
 int make_current_device(int index) { return driver::make_current(index); }
 
+// Of the newest CUDA that the driver knows: 12040 is 12.4.
+int driver_version() {
+    int version = 0;
+    expect_success("the question for the driver's version", driver::api().cuDriverGetVersion(&version));
+    return version;
+}
+
 // Takes a function from a kernel's name and an architecture to (code, the kernel's name in it), as bytes and str.
 void set_compiler(py::function compile) {
     // Never given back: launches may come while Python ends.
@@ -102,6 +109,7 @@ void register_launch(py::module_& module) {
 #endif
 #ifdef LINATTN_DRIVER
     module.def("use_library", &driver::use_library);
+    module.def("driver_version", &driver_version);
     module.def("set_compiler", &set_compiler);
 #endif
 }

@@ -1,4 +1,4 @@
-// h_i = -g_i . out_i with g_i = G_i / n_i: the gradient of the normalizer of query i.
+// h_i = -g_i . out_i with g_i = G_i / n_i, and what arrives from above: the gradient of the normalizer of query i.
 #pragma once
 
 #include "linattn/device/operand.cuh"
@@ -9,10 +9,12 @@ struct NormalizerGradient {
     Operand grad_out;
     const void* out;  // contiguous (B, H, N, M), the dtype of grad_out
     const float* normalizer;
-    float* result;  // (B, H, N)
+    const float* upstream;  // (B, H, N), or null
+    float* result;          // (B, H, N)
     Int batch, heads, queries;
     int parts;
-    bool vectors;  // eight neighbors of both may be read at once
+    bool vectors;    // eight neighbors of both may be read at once
+    bool normalize;  // otherwise the output does not depend on it
 };
 
 constexpr int normalizer_gradient_threads = 256, lanes_of_row = 8;
@@ -27,7 +29,7 @@ LINATTN_KERNEL(normalizer_gradient_threads, 1) normalizer_gradient(const LINATTN
     const bool exists = row < call.batch * call.heads * call.queries;
     const Operand& grad_out = call.grad_out;
     float sum = 0;
-    if (exists) {
+    if (exists && call.normalize) {
         const Int width = grad_out.width, position = row % call.queries;
         const Place place = {row / call.queries / call.heads, row / call.queries % call.heads, 0, 0, 0, 0};
         const float n = call.normalizer[row];
@@ -50,7 +52,7 @@ LINATTN_KERNEL(normalizer_gradient_threads, 1) normalizer_gradient(const LINATTN
     }
     LINATTN_UNROLL
     for (int mask = lanes_of_row / 2; mask > 0; mask /= 2) sum += shuffle_xor(sum, mask);
-    if (exists && lane == 0) call.result[row] = sum;
+    if (exists && lane == 0) call.result[row] = sum + (call.upstream == nullptr ? 0.0f : call.upstream[row]);
 }
 
 }  // namespace linattn

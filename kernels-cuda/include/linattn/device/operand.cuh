@@ -14,6 +14,7 @@ struct Operand {
     Dtype dtype;
     FeatureMap map;  // what is applied to each number
     bool divided;    // each row is divided by its normalizer
+    int group;       // so many neighboring heads of the grid share one of its heads
     bool of_keys;    // rows at or past the key length are zero
     bool vectors;    // rows begin at multiples of 16 bytes, and their numbers are neighbors
 };
@@ -34,10 +35,15 @@ struct Place {
     Int live_keys;  // keys that exist
 };
 
+// The head that so many neighbors share. Divided when it is needed: registers are scarcer than time.
+LINATTN_DEVICE Int head_of_group(Int head, int group) {
+    return group == 1 ? head : static_cast<u32>(head) / static_cast<u32>(group);
+}
+
 LINATTN_DEVICE const unsigned char* address(const Operand& operand, const Place& place, Int position, Int column) {
     const Tensor4& x = operand.tensor;
-    const Int offset =
-        place.batch * x.batch + place.head * x.head + (place.start + position) * x.position + column * x.dim;
+    const Int head = head_of_group(place.head, operand.group);
+    const Int offset = place.batch * x.batch + head * x.head + (place.start + position) * x.position + column * x.dim;
     return static_cast<const unsigned char*>(x.data) + offset * bytes_of(operand.dtype);
 }
 

@@ -8,11 +8,12 @@ namespace linattn {
 
 // The states of all segments, (sequences * heads, segments, numbers) contiguous, each `matrix` numbers of X and behind
 // them `vector` of its vector; `first` and `last` lie apart, (sequences * heads, matrix) and (sequences * heads, vector).
+// Of `first` there is one for each group of heads, with which the first of them begins, and the others with zeros.
 struct Scan {
     float* states;
     State first, last;  // null where there is none
     Int matrix, vector;
-    int segments;
+    int group, segments;
     bool backwards;
 };
 
@@ -26,10 +27,13 @@ LINATTN_KERNEL(scan_threads, 1) scan(const LINATTN_PARAMETER Scan call) {
     const Int i = block_x() % blocks * scan_threads + thread_index();
     if (i >= numbers) return;
     const bool in_matrix = i < call.matrix;
-    const Int at = in_matrix ? sequence_and_head * call.matrix + i : sequence_and_head * call.vector + i - call.matrix;
+    const auto at = [&](Int state) {
+        return in_matrix ? state * call.matrix + i : state * call.vector + i - call.matrix;
+    };
     const float* first = in_matrix ? call.first.s : call.first.z;
     float* last = in_matrix ? call.last.s : call.last.z;
-    float sum = first == nullptr ? 0.0f : first[at];
+    const bool begins = first != nullptr && sequence_and_head % call.group == 0;
+    float sum = begins ? first[at(sequence_and_head / call.group)] : 0.0f;
     for (int k = 0; k < call.segments; ++k) {
         const int segment = call.backwards ? call.segments - 1 - k : k;
         float& state = call.states[(sequence_and_head * call.segments + segment) * numbers + i];
@@ -37,7 +41,7 @@ LINATTN_KERNEL(scan_threads, 1) scan(const LINATTN_PARAMETER Scan call) {
         state = sum;
         sum += own;
     }
-    if (last != nullptr) last[at] = sum;
+    if (last != nullptr) last[at(sequence_and_head)] = sum;
 }
 
 }  // namespace linattn

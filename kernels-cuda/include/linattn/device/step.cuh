@@ -1,7 +1,8 @@
 // One decoding step (equations 18 to 20): s += phi(k) v^T, z += phi(k), out = phi(q)^T s / (phi(q)^T z + eps).
 //
-// The cost is reading and writing the state once. Each warp has a head: lanes share the columns of s, four neighbors
-// each, then its rows.
+// The cost is reading and writing the state once. Each warp has a head of keys: lanes share the columns of s, four
+// neighbors each, then its rows. The first query head of a group adds the key on the way, and the others read what their
+// own lanes have written.
 #pragma once
 
 #include "linattn/device/feature_map.cuh"
@@ -11,21 +12,26 @@ namespace linattn {
 constexpr int step_warps = 4, step_threads = 32 * step_warps;
 constexpr int ahead = 4;  // rows of s that a lane loads before it goes on
 
-// What a warp works on: one sequence and head.
+// What a warp works on: one sequence and head of queries.
 struct StepHead {
     const Step& call;
-    Int batch, head;
+    Int batch, head, kv_head, slot;
+    bool adds;  // the key is not in the state yet
 
-    LINATTN_DEVICE Int offset(const Tensor4& x) const { return batch * x.batch + head * x.head; }
-    LINATTN_DEVICE float read(const Tensor4& x, Int column, Dtype dtype) const {
-        return read_number(x.data, offset(x) + column * x.dim, dtype);
+    LINATTN_DEVICE float read(const Tensor4& x, Int of, Int column, Dtype dtype) const {
+        return read_number(x.data, batch * x.batch + of * x.head + column * x.dim, dtype);
     }
-    LINATTN_DEVICE float query(Int d) const { return feature(call.map, read(call.query, d, call.query_dtype)); }
-    LINATTN_DEVICE float key(Int d) const { return feature(call.map, read(call.key, d, call.query_dtype)); }
-    LINATTN_DEVICE float* s(Int d, Int m) const {
-        return static_cast<float*>(call.s.data) + offset(call.s) + d * call.s.position + m * call.s.dim;
+    LINATTN_DEVICE float query(Int d) const { return feature(call.map, read(call.query, head, d, call.query_dtype)); }
+    LINATTN_DEVICE float key(Int d) const { return feature(call.map, read(call.key, kv_head, d, call.query_dtype)); }
+    LINATTN_DEVICE float value(Int m) const { return read(call.value, kv_head, m, call.value_dtype); }
+    LINATTN_DEVICE float* of_state(const Tensor4& x) const {
+        return static_cast<float*>(x.data) + slot * x.batch + kv_head * x.head;
     }
-    LINATTN_DEVICE float* z(Int d) const { return static_cast<float*>(call.z.data) + offset(call.z) + d * call.z.dim; }
+    LINATTN_DEVICE float* s(Int d, Int m) const { return of_state(call.s) + d * call.s.position + m * call.s.dim; }
+    LINATTN_DEVICE float* z(Int d) const { return of_state(call.z) + d * call.z.dim; }
+    LINATTN_DEVICE void write(Int m, float x) const {
+        write_number(call.out, (batch * call.heads + head) * call.value_dim + m, call.value_dtype, x);
+    }
 };
 
 LINATTN_DEVICE float warp_sum(float x) {
@@ -34,18 +40,23 @@ LINATTN_DEVICE float warp_sum(float x) {
     return x;
 }
 
-// Updates z and returns the normalizer in every lane. Writes the features to shared memory for all lanes.
+// Updates z, where the key is to be added, and returns the normalizer in every lane. Writes the features to shared memory
+// for all lanes.
 LINATTN_DEVICE float step_normalizer(const StepHead& of, float* queries, float* keys) {
     float sum = 0;
     for (Int d = thread_index() % 32; d < of.call.dim; d += 32) {
-        const float q = of.query(d), k = of.key(d);
-        const float z = *of.z(d) + k;
-        *of.z(d) = z;
+        const float q = of.query(d);
+        float z = *of.z(d);
+        if (of.adds) {
+            keys[d] = of.key(d);
+            z += keys[d];
+            *of.z(d) = z;
+        }
         queries[d] = q;
-        keys[d] = k;
         sum += q * z;
     }
-    return warp_sum(sum) + of.call.eps;
+    const float normalizer = warp_sum(sum) + of.call.eps;
+    return of.call.normalize ? normalizer : 1.0f;
 }
 
 template <int width>
@@ -79,7 +90,7 @@ LINATTN_DEVICE void step_columns(const StepHead& of, const float* queries, const
     float value[width], sum[width];
     LINATTN_UNROLL
     for (int i = 0; i < width; ++i) {
-        value[i] = there ? of.read(of.call.value, m + i, of.call.value_dtype) : 0.0f;
+        value[i] = there && of.adds ? of.value(m + i) : 0.0f;
         sum[i] = 0;
     }
     const int stride = 32 / columns;
@@ -96,20 +107,31 @@ LINATTN_DEVICE void step_columns(const StepHead& of, const float* queries, const
             if (at >= of.call.dim) continue;
             LINATTN_UNROLL
             for (int i = 0; i < width; ++i) {
-                x[row][i] += keys[at] * value[i];
+                if (of.adds) x[row][i] += keys[at] * value[i];
                 sum[i] += queries[at] * x[row][i];
             }
-            store_columns<width>(of.s(at, m), x[row]);
+            if (of.adds) store_columns<width>(of.s(at, m), x[row]);
         }
     }
     LINATTN_UNROLL
     for (int i = 0; i < width; ++i) {
         for (int mask = 16; mask >= columns; mask /= 2) sum[i] += shuffle_xor(sum[i], mask);
-        if (there && lane < columns) {
-            const Int at = (of.batch * of.call.heads + of.head) * of.call.value_dim + m + i;
-            write_number(of.call.out, at, of.call.value_dtype, sum[i] / normalizer);
-        }
+        if (there && lane < columns) of.write(m + i, sum[i] / normalizer);
     }
+}
+
+LINATTN_DEVICE void step_head(const StepHead& of, float* queries, float* keys, bool vectors) {
+    const float normalizer = step_normalizer(of, queries, keys);
+    LINATTN_WARP_BARRIER();
+    // As many lanes side by side as the values fill, the next power of two.
+    const int width = vectors ? 4 : 1;
+    int columns = 1;
+    while (columns < 32 && columns * width < of.call.value_dim) columns *= 2;
+    for (Int first = 0; first < of.call.value_dim; first += columns * width) {
+        if (vectors) step_columns<4>(of, queries, keys, normalizer, first, columns);
+        else step_columns<1>(of, queries, keys, normalizer, first, columns);
+    }
+    LINATTN_WARP_BARRIER();  // the next head's features may take the place of these
 }
 
 // `vectors`: the rows of s are contiguous and begin at multiples of 16 bytes.
@@ -117,19 +139,17 @@ LINATTN_KERNEL(step_threads, 1) step_heads(const LINATTN_PARAMETER Step call, co
     LINATTN_SHARED(shared);
     const int warp = thread_index() / 32;
     const Int index = block_x() * step_warps + warp;
-    if (index >= call.batch * call.heads) return;  // the whole warp
+    if (index >= call.batch * call.kv_heads) return;  // the whole warp
     float* queries = reinterpret_cast<float*>(shared) + warp * 2 * call.dim;
-    float* keys = queries + call.dim;
-    const StepHead of = {call, index / call.heads, index % call.heads};
-    const float normalizer = step_normalizer(of, queries, keys);
-    LINATTN_WARP_BARRIER();
-    // As many lanes side by side as the values fill, the next power of two.
-    const int width = vectors ? 4 : 1;
-    int columns = 1;
-    while (columns < 32 && columns * width < call.value_dim) columns *= 2;
-    for (Int first = 0; first < call.value_dim; first += columns * width) {
-        if (vectors) step_columns<4>(of, queries, keys, normalizer, first, columns);
-        else step_columns<1>(of, queries, keys, normalizer, first, columns);
+    const Int batch = index / call.kv_heads, kv_head = index % call.kv_heads, group = call.heads / call.kv_heads;
+    const Int slot = call.state_indices == nullptr ? batch : call.state_indices[batch];
+    for (Int i = 0; i < group; ++i) {
+        const StepHead of = {call, batch, kv_head * group + i, kv_head, slot, i == 0};
+        if (slot >= 0 && slot < call.slots) {
+            step_head(of, queries, queries + call.dim, vectors);
+        } else {
+            for (Int m = thread_index() % 32; m < call.value_dim; m += 32) of.write(m, 0.0f);
+        }
     }
 }
 

@@ -10,7 +10,7 @@ import contextlib
 import functools
 import hashlib
 import os
-import tempfile
+import uuid
 from pathlib import Path
 
 from linattn_cuda import _native, nvrtc
@@ -21,21 +21,20 @@ _HEADERS = {"step_heads": "step"}
 
 @functools.cache
 def headers() -> Path:
-    """The folder of the device headers: beside the packages in a checkout, else in the wheel.
+    """The folder of the device headers, beside the compiled module.
+
+    Those of a checkout may be newer than the module, which hands its structs to the kernels.
 
     Raises:
-        RuntimeError: neither is there.
+        RuntimeError: they are not there.
     """
-    package = Path(__file__).parent
-    places = (*(x / "kernels-cuda" / "include" for x in package.parents[3:4]), package / "include")
-    for place in places:
-        if (place / "linattn" / "calls.h").is_file():
-            return place
-    searched = " and ".join(map(str, places))
-    raise RuntimeError(
-        f"The device headers were expected in {searched} and are in neither; install linattn-cuda "
-        "again."
-    )
+    folder = Path(_native.__file__).parent / "include"
+    if not (folder / "linattn" / "calls.h").is_file():
+        raise RuntimeError(
+            f"The device headers were expected in {folder} and are not there; install linattn-cuda "
+            "again."
+        )
+    return folder
 
 
 def cache_folder() -> Path:
@@ -44,7 +43,10 @@ def cache_folder() -> Path:
     if chosen:
         return Path(chosen)
     caches = os.environ.get("XDG_CACHE_HOME")
-    return (Path(caches) if caches else Path.home() / ".cache") / "linattn"
+    try:
+        return (Path(caches) if caches else Path.home() / ".cache") / "linattn"
+    except RuntimeError:  # a user without a home, as in some containers: nothing is kept
+        return Path(os.devnull) / "linattn"
 
 
 def compile_kernels(architecture: str) -> Path:
@@ -96,31 +98,46 @@ def _source(kernel: str) -> str:
 
 def _key(kernel: str, architecture: str) -> str:
     """Differs wherever the machine code may."""
-    what = "\n".join((nvrtc.version(), architecture, kernel, _source(kernel), _digest_of_headers()))
+    options = (*nvrtc.OPTIONS, nvrtc.version(), architecture)
+    what = "\n".join((*options, kernel, _source(kernel), _digest_of_headers(headers())))
     return hashlib.sha256(what.encode()).hexdigest()
 
 
 @functools.cache
-def _digest_of_headers() -> str:
+def _digest_of_headers(folder: Path) -> str:
     digest = hashlib.sha256()
-    for path in sorted(headers().rglob("*")):
+    for path in sorted(folder.rglob("*")):
         if path.is_file():
-            digest.update(f"{path.relative_to(headers())}\n".encode() + path.read_bytes())
+            digest.update(f"{path.relative_to(folder)}\n".encode() + path.read_bytes())
     return digest.hexdigest()
 
 
 def _read(file: Path) -> tuple[bytes, str] | None:
-    """The kernel's name, in the first line, and its code."""
+    """Machine code and the kernel's name; None where they are not there, or damaged."""
     try:
-        symbol, _, code = file.read_bytes().partition(b"\n")
+        digest, _, kept = file.read_bytes().partition(b"\n")
     except OSError:
         return None
+    if digest != _digest(kept):
+        return None
+    symbol, _, code = kept.partition(b"\n")
     return code, symbol.decode()
 
 
+def _digest(kept: bytes) -> bytes:
+    return hashlib.sha256(kept).hexdigest().encode()
+
+
 def _write(file: Path, code: bytes, symbol: str) -> None:
-    """Complete or not at all: other processes may write the same file meanwhile."""
+    """A line with the digest of what follows, one with the kernel's name, the code.
+
+    Complete or not at all: other processes may write the same file meanwhile.
+    """
     file.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as part:
-        part.write(f"{symbol}\n".encode() + code)
-    Path(part.name).replace(file)
+    kept = f"{symbol}\n".encode() + code
+    part = file.with_name(f"{file.name}.{uuid.uuid4().hex}")
+    try:
+        part.write_bytes(_digest(kept) + b"\n" + kept)
+        part.replace(file)
+    finally:
+        part.unlink(missing_ok=True)

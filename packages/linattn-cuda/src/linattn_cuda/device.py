@@ -61,11 +61,30 @@ def unusable() -> str | None:
         return reason
     if not torch.cuda.is_available():
         return "torch finds no GPU, or no driver for it; see whether `nvidia-smi` lists one."
+    by_nvrtc = _native.built_with == NVRTC
     try:
         _native.device_attributes(0)
-    except RuntimeError as error:  # a driver that is new enough for torch and not for the kernels
+    except RuntimeError as error:
+        if by_nvrtc:
+            return str(error)
+        # A driver that is new enough for torch and not for the kernels.
         return f"{error} The kernels need a newer driver than torch does; update it."
-    return None
+    return _older_driver() if by_nvrtc else None
+
+
+def _older_driver() -> str | None:
+    """Why the driver loads no machine code of this NVRTC; None if it does.
+
+    It loads that of all minor versions of its own major version of CUDA, and of older ones.
+    """
+    major, minor = divmod(_native.driver_version() // 10, 100)
+    if int(nvrtc.version().partition(".")[0]) <= major:
+        return None
+    return (
+        f"its CUDA kernels are compiled by NVRTC {nvrtc.version()} and the driver, which is of "
+        f"CUDA {major}.{minor}, cannot load them; update the driver, or run `python -m pip install "
+        f"{nvrtc.package(major)}`."
+    )
 
 
 @functools.cache
@@ -131,7 +150,7 @@ def without_code(gpu: Gpu, built_with: str) -> str | None:
 
 def _without_compiler(gpu: Gpu) -> str | None:
     major, minor = gpu.capability
-    if f"sm_{major}{minor}" in nvrtc.architectures():
+    if nvrtc.served_by(f"sm_{major}{minor}") is not None:
         return None
     return (
         f"{gpu.name} has compute capability {major}.{minor} and NVRTC {nvrtc.version()} compiles "

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
@@ -25,7 +26,6 @@ from linattn_core.native import (
     new_state,
     readable,
     strided,
-    unsupported,
     written_in_place,
 )
 from linattn_core.state import LinearAttentionState
@@ -86,10 +86,12 @@ class KernelBackend(ABC):
         """Makes the device the current one, and gives the stream that kernels go to."""
 
     def refuses(self, call: AttentionCall | StepCall) -> str | None:
-        """Memory off the GPU, float64, old GPUs, heads too wide, and what `unsupported` names."""
-        reason = self.refuses_device(call.device) or unsupported(call)
+        """Memory off the GPU, `log_decay`, float64, old GPUs, heads too wide."""
+        reason = self.refuses_device(call.device)
         if reason is not None:
             return reason
+        if call.log_decay is not None:
+            return 'its kernels take no log_decay; pass backend="auto" or "reference".'
         for dtype in (call.query_dtype, call.value_dtype):
             if dtype not in _DTYPES:
                 return (
@@ -147,15 +149,18 @@ class KernelBackend(ABC):
         output: Output,
         grad_out: Tensor,
         grad_state: LinearAttentionState | None,
+        grad_normalizer: Tensor | None = None,
     ) -> Gradients:
         # Named, because the kernel is handed addresses and these may be copies.
         mask, call, grad_state = call.attn_mask, readable(call), contiguous(grad_state)
         out, normalizer = output.out.contiguous(), output.normalizer.contiguous()
+        grad_normalizer = None if grad_normalizer is None else grad_normalizer.contiguous()
         state = call.initial_state if call.is_causal else contiguous(output.state)
-        gradients = new_gradients(call)
+        gradients = _of_query_heads(new_gradients(call), call)
         with self.launching(call.device) as stream:
             fields = self._attention_fields(call)
             fields["grad_out"] = strided(grad_out)
+            fields["grad_normalizer"] = address(grad_normalizer)
             fields["grad_last"] = addresses(grad_state)
             fields["state"] = addresses(state)
             fields["out"] = out.data_ptr()
@@ -168,12 +173,19 @@ class KernelBackend(ABC):
             fields["workspace"] = address(workspace)
             fields["stream"] = stream
             self.native.attention_backward(fields)
-        return erased(gradients, mask)
+        return erased(_of_key_heads(gradients, call), mask)
 
     def step(self, call: StepCall) -> Tensor:
         check_own_memory(call.state)
-        out = call.value.new_empty(call.value.shape)
+        out = call.value.new_empty(call.batch, call.heads, call.value_dim)
+        # Named, because the kernel is handed its address and it may be a copy.
+        indices = call.state_indices
+        indices = None if indices is None else indices.to(torch.int64).contiguous()
         fields = self._fields.step(call)
+        fields["kv_heads"] = call.kv_heads
+        fields["normalize"] = call.normalize
+        fields["state_indices"] = address(indices)
+        fields["slots"] = call.state.z.shape[0]
         fields["out"] = out.data_ptr()
         with self.launching(call.device) as stream:
             fields["stream"] = stream
@@ -183,6 +195,8 @@ class KernelBackend(ABC):
 
     def _attention_fields(self, call: AttentionCall) -> dict[str, Any]:
         fields = self._fields.attention(call)
+        fields["kv_heads"] = call.kv_heads
+        fields["normalize"] = call.normalize
         fields["precision"] = self._precision()
         fields["segments"], fields["relay"] = self.schedule or self._best_schedule(call)
         return fields
@@ -216,6 +230,30 @@ class KernelBackend(ABC):
         # The older switches' own getters raise once somebody has used this one.
         allowed = torch.backends.cuda.matmul.fp32_precision == "tf32"
         return self.native.Precision.high if allowed else self.native.Precision.highest
+
+
+def _of_query_heads(gradients: Gradients, call: AttentionCall) -> Gradients:
+    """Memory for what each query head adds to the gradients of keys, values and initial state."""
+    return _shared(gradients, call, lambda x: x.new_empty(x.shape[0], call.heads, *x.shape[2:]))
+
+
+def _of_key_heads(gradients: Gradients, call: AttentionCall) -> Gradients:
+    """The sums over each group of query heads; torch adds half-precision numbers in float32."""
+    return _shared(gradients, call, lambda x: x.unflatten(1, (call.kv_heads, -1)).sum(2))
+
+
+def _shared(
+    gradients: Gradients, call: AttentionCall, change: Callable[[Tensor], Tensor]
+) -> Gradients:
+    """The gradients of what a group of query heads reads, each of them changed."""
+    if call.groups == 1:
+        return gradients
+    _, key, value, initial, _ = gradients
+    return gradients._replace(
+        key=None if key is None else change(key),
+        value=None if value is None else change(value),
+        initial_state=None if initial is None else LinearAttentionState(*map(change, initial)),
+    )
 
 
 def _workspace(nbytes: int, like: Tensor) -> Tensor | None:

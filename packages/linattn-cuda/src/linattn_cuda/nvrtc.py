@@ -17,7 +17,7 @@ import torch
 from linattn_core.errors import expected
 
 # NVRTC has no host functions, and takes declarations of them for the device's.
-_OPTIONS = ("--std=c++17", "--device-as-default-execution-space")
+OPTIONS = ("--std=c++17", "--device-as-default-execution-space")
 
 
 class Image(NamedTuple):
@@ -55,8 +55,13 @@ def missing() -> str | None:
         return None
     return (
         "its CUDA kernels are compiled by NVRTC when they are first called, and libnvrtc was not "
-        "found; run `python -m pip install nvidia-cuda-nvrtc`."
+        f"found; run `python -m pip install {package(_major())}`."
     )
+
+
+def package(major: int) -> str:
+    """What pip calls the NVRTC of this major version of CUDA."""
+    return "nvidia-cuda-nvrtc" if major > 12 else f"nvidia-cuda-nvrtc-cu{major}"
 
 
 @functools.cache
@@ -85,6 +90,20 @@ def architectures() -> tuple[str, ...]:
     return tuple(f"sm_{x}" for x in numbers)
 
 
+def served_by(architecture: str) -> str | None:
+    """Of `architectures()`, the newest whose machine code a GPU of this architecture runs.
+
+    None where there is none: it is of the same major version, and of no later minor one.
+
+    Raises:
+        RuntimeError: without NVRTC.
+    """
+    major, minor = divmod(int(architecture.removeprefix("sm_")), 10)
+    known = (int(x.removeprefix("sm_")) for x in architectures())
+    minors = [x % 10 for x in known if x // 10 == major and x % 10 <= minor]
+    return f"sm_{major}{max(minors)}" if minors else None
+
+
 def compiled(
     source: str, kernels: Sequence[str], architecture: str, folders: Sequence[Path]
 ) -> Image:
@@ -93,14 +112,16 @@ def compiled(
     Args:
         source: C++17.
         kernels: names of functions or of instances of templates.
-        architecture: one of `architectures()`.
+        architecture: that of the GPU; where NVRTC does not know it, the code is for the one by
+            which it is `served_by`.
         folders: where headers are looked for.
 
     Raises:
         RuntimeError: NVRTC is missing, or did not compile it; the message holds its log.
     """
     library, program = _loaded(), ctypes.c_void_p()
-    options = [*_OPTIONS, f"--gpu-architecture={architecture}", *(f"-I{x}" for x in folders)]
+    known = served_by(architecture) or architecture
+    options = [*OPTIONS, f"--gpu-architecture={known}", *(f"-I{x}" for x in folders)]
     library.call(
         "nvrtcCreateProgram", ctypes.byref(program), source.encode(), b"kernels.cu", 0, None, None
     )
@@ -132,7 +153,7 @@ def _symbol(library: _Library, program: ctypes.c_void_p, kernel: str) -> str:
 def _loaded() -> _Library:
     library = _library()
     if library is None:
-        advice = "run python -m pip install nvidia-cuda-nvrtc"
+        advice = f"run python -m pip install {package(_major())}"
         raise RuntimeError(expected("NVRTC", "libnvrtc", "no such library", advice))
     return library
 
@@ -155,12 +176,16 @@ def _opened(path: Path) -> ctypes.CDLL:
     return ctypes.CDLL(str(path))
 
 
+def _major() -> int:
+    """That of torch's own CUDA."""
+    return int((torch.version.cuda or "13").partition(".")[0])
+
+
 def _places() -> Iterator[str]:
     """Of torch's own CUDA first, whose machine code its driver knows; pip's before the system's."""
-    own = (torch.version.cuda or "").split(".")[0]
     nvidia = find_spec("nvidia")
     folders = nvidia.submodule_search_locations if nvidia is not None else None
-    for major in dict.fromkeys((own or "13", "13", "12")):
+    for major in dict.fromkeys((_major(), 13, 12)):
         name = f"libnvrtc.so.{major}"
         for folder in folders or ():
             yield from map(str, Path(folder).glob(f"*/lib/{name}"))

@@ -40,7 +40,8 @@ public:
 
     LINATTN_DEVICE void run() {
         // Values of width 0 have no matrix, but a vector.
-        const bool keeps = call_.last.matrix != nullptr || call_.last.vector != nullptr;
+        const bool keeps =
+            (call_.last.matrix != nullptr || call_.last.vector != nullptr) && work_.writes(call_, call_.last);
         this->load_state(is_relay() ? StateView{} : call_.start);
         // In a relay the first pass sums the keys only. A loop, so that the code of a pass is compiled once.
         LINATTN_UNROLL_NONE

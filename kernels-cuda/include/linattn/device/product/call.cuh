@@ -28,6 +28,10 @@
 
 namespace linattn {
 
+// Which heads of a group of queries begin with a state: each with its own, all with that of their key head, or only the
+// first with that of their key head, where what the heads come to is added up. One of a key head is written by the first.
+enum class Readers : int { own = 0, group = 1, first = 2 };
+
 // A state in global memory with strides in elements: X (rows of A, columns of C) and a vector, z or r. The vector has a
 // number for each row of X where the values have one more column, and for each column of X where there is a bias.
 struct StateView {
@@ -35,6 +39,7 @@ struct StateView {
     float* vector;
     Int sequence, head, segment, row, column;                        // strides of `matrix`
     Int vector_sequence, vector_head, vector_segment, vector_slice;  // of `vector`, whose numbers are neighbors
+    Readers readers;
 };
 
 enum class Bias : int { none = 0, of_row = 1, of_key = 2 };
@@ -51,6 +56,7 @@ struct Relay {
 struct Product {
     Operand row, key, value;
     Int heads, sequences, queries, keys;  // `queries` and `keys` are lengths of the tensors
+    int group;  // so many neighboring heads share one head of keys; 1: these are heads of keys
     const Int* key_lengths;
     const Int* cu_seqlens;
     int slices, segments;
@@ -68,6 +74,7 @@ struct Product {
     Dtype out_dtype;
     bool out_vectors;       // rows of `out` begin at multiples of 16 bytes
     float* out_normalizer;  // (B, H, N), for Finish::divide
+    bool normalize;         // Finish::divide divides, and does not only write the normalizers
     Operand origin;         // what the derivative is taken at, for Finish::derivative
     float eps;
 };
@@ -104,16 +111,32 @@ struct Work {
         return (sequence * call.heads + place.head) * call.slices + column / slice_width;
     }
 
+    // Whether this block begins with that state, and whether it is the one to write it.
+    LINATTN_DEVICE bool begins_with(const Product& call, const StateView& view) const {
+        return view.readers != Readers::first || is_first(call);
+    }
+    LINATTN_DEVICE bool writes(const Product& call, const StateView& view) const {
+        return view.readers == Readers::own || is_first(call);
+    }
+    LINATTN_DEVICE bool is_first(const Product& call) const {
+        return place.head == head_of_group(place.head, call.group) * call.group;
+    }
+
+    LINATTN_DEVICE Int head_of(const Product& call, const StateView& view) const {
+        return head_of_group(place.head, view.readers == Readers::own ? 1 : call.group);
+    }
+
     // Where the numbers of a state lie for this block; null where there are none.
-    LINATTN_DEVICE float* matrix(const StateView& view) const {
+    LINATTN_DEVICE float* matrix(const Product& call, const StateView& view) const {
         return view.matrix == nullptr
                    ? nullptr
-                   : view.matrix + sequence * view.sequence + place.head * view.head + segment * view.segment;
+                   : view.matrix + sequence * view.sequence + head_of(call, view) * view.head + segment * view.segment;
     }
-    LINATTN_DEVICE float* vector(const StateView& view, int slice_width) const {
-        return view.vector == nullptr ? nullptr
-                                      : view.vector + sequence * view.vector_sequence + place.head * view.vector_head +
-                                            segment * view.vector_segment + column / slice_width * view.vector_slice;
+    LINATTN_DEVICE float* vector(const Product& call, const StateView& view, int slice_width) const {
+        return view.vector == nullptr
+                   ? nullptr
+                   : view.vector + sequence * view.vector_sequence + head_of(call, view) * view.vector_head +
+                         segment * view.vector_segment + column / slice_width * view.vector_slice;
     }
 };
 

@@ -135,6 +135,7 @@ private:
             if (lane % 4 == 0 && work_.column == 0 && column_group_ == 0 && row < work_.place.rows) {
                 call_.out_normalizer[of_query(call_, work_, row)] = n;
             }
+            if (!call_.normalize) continue;
             // The inverse of a sum of features that all but vanish would overflow.
             const float scale = n < 1e-30f && n > 0.0f ? 1e30f : 1.0f, factor = 1.0f / (n * scale);
             LINATTN_UNROLL

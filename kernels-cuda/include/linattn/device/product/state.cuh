@@ -22,7 +22,7 @@ protected:
 
     // X and the vector as they are in global memory, zeros where that holds none.
     LINATTN_DEVICE void load_state(const StateView& view) {
-        const Numbers from = numbers_of(view, work_);
+        const Numbers from = numbers_of(view, work_, work_.begins_with(call_, view));
         LINATTN_UNROLL
         for (int m = 0; m < row_tiles; ++m) {
             LINATTN_UNROLL
@@ -37,7 +37,7 @@ protected:
 
     // Leaves X and the vector in global memory.
     LINATTN_DEVICE void store_state(const StateView& view) {
-        const Numbers to = numbers_of(view, work_);
+        const Numbers to = numbers_of(view, work_, work_.writes(call_, view));
         LINATTN_UNROLL
         for (int m = 0; m < row_tiles; ++m) {
             LINATTN_UNROLL
@@ -55,7 +55,8 @@ protected:
     // the store before it.
     LINATTN_DEVICE void exchange_states(const StateView& before, const Work& work_before, const StateView& behind,
                                         const Work& work_behind) {
-        const Numbers from = numbers_of(before, work_before), to = numbers_of(behind, work_behind);
+        const Numbers from = numbers_of(before, work_before, work_.begins_with(call_, before));
+        const Numbers to = numbers_of(behind, work_behind, work_.writes(call_, behind));
         float first[row_tiles][tiles + 1][4];
         LINATTN_UNROLL
         for (int m = 0; m < row_tiles; ++m) {
@@ -194,8 +195,9 @@ private:
         float* vector;
         int row, column;  // strides
     };
-    LINATTN_DEVICE Numbers numbers_of(const StateView& view, const Work& work) const {
-        return {work.matrix(view), work.vector(view, E), static_cast<int>(view.row), static_cast<int>(view.column)};
+    LINATTN_DEVICE Numbers numbers_of(const StateView& view, const Work& work, bool mine) const {
+        return {mine ? work.matrix(call_, view) : nullptr, mine ? work.vector(call_, view, E) : nullptr,
+                static_cast<int>(view.row), static_cast<int>(view.column)};
     }
 
     // Where a register's number lies, or null where it is padding.
