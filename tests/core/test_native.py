@@ -24,8 +24,9 @@ CALL = AttentionCall(Q, Q, V, True)
 def test_fields_of_a_call() -> None:
     fields = Fields(MODULE).attention(CALL)
     assert fields["query"] == (Q.data_ptr(), 60, 4, 12, 1)
-    sizes = ("batch", "heads", "queries", "keys", "dim", "value_dim", "sequences")
-    assert [fields[x] for x in sizes] == [2, 3, 5, 5, 4, 6, 2]
+    sizes = ("batch", "heads", "kv_heads", "queries", "keys", "dim", "value_dim", "sequences")
+    assert [fields[x] for x in sizes] == [2, 3, 3, 5, 5, 4, 6, 2]
+    assert fields["normalize"] is True
     assert fields["query_dtype"] is MODULE.Dtype.float32
     assert fields["value_dtype"] is MODULE.Dtype.bfloat16
     assert fields["map"] is MODULE.FeatureMap.elu

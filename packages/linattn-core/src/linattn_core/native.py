@@ -45,6 +45,7 @@ class Fields:
             "value": strided(value),
             "batch": batch,
             "heads": heads,
+            "kv_heads": call.kv_heads,
             "queries": queries,
             "keys": key.shape[2],
             "dim": dim,
@@ -56,6 +57,7 @@ class Fields:
             "value_dtype": self.dtypes[value.dtype],
             "map": self.feature_maps[call.feature_map],
             "eps": call.eps,
+            "normalize": call.normalize,
             "causal": call.is_causal,
         }
 
@@ -71,12 +73,14 @@ class Fields:
             "z": strided_row(z),
             "batch": batch,
             "heads": heads,
+            "kv_heads": call.kv_heads,
             "dim": dim,
             "value_dim": value.shape[2],
             "query_dtype": self.dtypes[query.dtype],
             "value_dtype": self.dtypes[value.dtype],
             "map": self.feature_maps[call.feature_map],
             "eps": call.eps,
+            "normalize": call.normalize,
         }
 
 

@@ -119,10 +119,8 @@ class CpuBackend:
         slots = None if slots is None else slots.to(torch.int64).contiguous()
         decay = None if decay is None else decay.contiguous()
         fields = _FIELDS.step(call)
-        fields["kv_heads"] = call.kv_heads
         fields["state_indices"] = address(slots)
         fields["log_decay"] = address(decay)
-        fields["normalize"] = call.normalize
         fields["out"] = out.data_ptr()
         fields["threads"] = torch.get_num_threads()
         _native.step(fields)
@@ -140,9 +138,7 @@ class CpuBackend:
 
 def _attention_fields(call: AttentionCall) -> dict[str, Any]:
     fields = _FIELDS.attention(call)
-    fields["kv_heads"] = call.kv_heads
     fields["mask"] = address(call.attn_mask)
     fields["log_decay"] = address(call.log_decay)
-    fields["normalize"] = call.normalize
     fields["threads"] = torch.get_num_threads()
     return fields

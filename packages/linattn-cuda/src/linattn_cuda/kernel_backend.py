@@ -182,8 +182,6 @@ class KernelBackend(ABC):
         indices = call.state_indices
         indices = None if indices is None else indices.to(torch.int64).contiguous()
         fields = self._fields.step(call)
-        fields["kv_heads"] = call.kv_heads
-        fields["normalize"] = call.normalize
         fields["state_indices"] = address(indices)
         fields["slots"] = call.state.z.shape[0]
         fields["out"] = out.data_ptr()
@@ -195,8 +193,6 @@ class KernelBackend(ABC):
 
     def _attention_fields(self, call: AttentionCall) -> dict[str, Any]:
         fields = self._fields.attention(call)
-        fields["kv_heads"] = call.kv_heads
-        fields["normalize"] = call.normalize
         fields["precision"] = self._precision()
         fields["segments"], fields["relay"] = self.schedule or self._best_schedule(call)
         return fields
