@@ -28,12 +28,11 @@ from benchmarks.measure.machine import measure_limits
 from linattn_core.errors import expected
 from linattn_models.training import figure, markdown_table, run_script
 from replication.claims import CLAIMS, NOT_RUN, Claim, chosen
+from replication.collect import FOLDER
 from replication.experiments import EXPERIMENTS, PresetName
 from replication.machine import DIRTY, ROOT, key, this_machine
 from replication.measurement import Measurement, read_or_set_aside, write
 from replication.runner import Runs, lacking
-
-PUBLISHED = ROOT / "docs" / "replication"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,7 +135,7 @@ def publish(records: dict[str, Measurement | str]) -> None:
     """
     ended = [each for each in records.values() if isinstance(each, Measurement) and each.ended]
     for name in {key(record.machine) for record in ended}:
-        file = PUBLISHED / f"{name}.json"
+        file = FOLDER / f"{name}.json"
         kept = {each.experiment: each for each in read_or_set_aside(file)}
         mine = (each for each in ended if key(each.machine) == name)
         kept |= {x.experiment: x for x in mine if x.sound or x.experiment not in kept}

@@ -267,7 +267,7 @@ def test_smoke_figures_are_not_published() -> None:
 def test_figures_are_published_by_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: Machine
 ) -> None:
-    monkeypatch.setattr(paper, "PUBLISHED", tmp_path)
+    monkeypatch.setattr(paper, "FOLDER", tmp_path)
     monkeypatch.setattr(paper, "ROOT", tmp_path)
     other = dataclasses.replace(machine, hardware="another CPU")
     paper.publish({"copy": Measurement("copy", "laptop", machine, {"a": 1.0})})
