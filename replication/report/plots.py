@@ -31,7 +31,7 @@ COUNTED = (16, 64, 256, 784, 1_568, 3_072, 6_144)
 ORDER = ("linear", "softmax", "lsh-1", "lsh-4", "lstm")
 KINDS = {"one": "one image", "best": "best batches"}
 FASTER = {"xlabel": "tokens of a sequence", "ylabel": "times as fast"}
-WARM = 100  # updates in which the loss falls so far that the rest of a curve looks flat
+WARM_UP = 100  # updates in which the loss falls so far that the rest of a curve looks flat
 LOGARITHMIC = {"xscale": "log", "yscale": "log"}
 
 
@@ -44,7 +44,7 @@ def pictures(best: Best) -> dict[str, str]:
         "time": by_length(lengths, "time", 1e3, "milliseconds per sample"),
         "memory": by_length(lengths, "memory", 2**-20, "peak memory per sample, MiB"),
         "copy": learned("copy_task", "train", "loss", "nats per symbol", yscale="log"),
-        "mnist": learned("mnist", "train", "loss", "nats per pixel, in training", start=WARM),
+        "mnist": learned("mnist", "train", "loss", "nats per pixel, in training", start=WARM_UP),
         "attentions": learned("attentions/mnist/updates", "eval", "bits_per_dim", bits),
         "speech": learned("speech", "eval", "phoneme_error_rate", "phoneme error rate"),
     }
@@ -115,8 +115,8 @@ def learned(folder: str, split: str, field: str, ylabel: str, start: int = 0, **
     curves: dict[str, Points] = {}
     for file in (x for name in ORDER for x in (RESULTS / folder).glob(f"*{name}*/metrics.jsonl")):
         rows = map(json.loads, file.read_text(encoding="utf-8").splitlines())
-        rows = (r for r in rows if r["split"] == split and r["step"] >= start)
-        points = [(r["step"], r[field]) for r in rows if field in r]
+        known = (r for r in rows if r["split"] == split and r["step"] >= start)
+        points = [(r["step"], r[field]) for r in known if field in r]
         if points:
             curves[file.parent.name.removeprefix("mnist-")] = points
     return lines(curves, xlabel="updates", ylabel=ylabel, **scales)

@@ -33,7 +33,8 @@ def cases(best: Best, rival: str) -> Iterator[Case]:
         for which, batch in (("one", "1, an image"), ("best", "the best of each")):
             gpu = paper_gain(shape, rival, which)
             cpu = paper_gain(shape, rival, "one", "cpu") if which == "one" else None
-            yield Case(length, batch, *gains(best, shape, rival, which), gpu, cpu)
+            eager, compiled = gains(best, shape, rival, which)
+            yield Case(length, batch, eager, compiled, gpu, cpu)
     grid = figures_of(best, "speedup")
     for side_by_side, points in by_batch(grid, rival).items():
         for length, eager in points:

@@ -38,8 +38,10 @@ def test_measurements_stay_small() -> None:
     assert sum(file.stat().st_size for file in FOLDER.glob("*.json")) < LARGEST
 
 
-def test_every_claim_is_in_the_report(files: dict[str, str]) -> None:
-    assert [claim.name for claim in CLAIMS if claim.says not in files["report.md"]] == []
+def test_every_claim_is_in_the_report_with_its_place_and_hardware(files: dict[str, str]) -> None:
+    shown = {claim.name: f"{claim.where}: {claim.says}" for claim in CLAIMS}
+    assert [name for name, words in shown.items() if words not in files["report.md"]] == []
+    assert [x.name for x in CLAIMS if x.hardware not in files["report.md"]] == []
 
 
 class Page(HTMLParser):
