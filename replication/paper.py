@@ -2,10 +2,12 @@
 
     nox -s paper -- --preset smoke              every claim's code, in minutes
     nox -s paper -- table1 figure2              some of them, as two cores can
+    nox -s paper -- speedup                     an experiment, and the claims that it measures
     nox -s paper -- --preset laptop --publish   and keep the figures for the report
 
 A claim is a place in the paper, such as table5, or one of its numbers, such as
 table5/mnist/linear/cpu; --list names all. Claims that one experiment measures are run together.
+The experiments are in experiments.toml, and one can be chosen by its name.
 What has ended is not run again as long as its code is the same, so that the command that was
 interrupted continues when it is given again. A claim that fails is recorded with its error, the
 others go on, and the exit code is 1. Smoke runs and runs of uncommitted code get no verdict.
@@ -25,13 +27,12 @@ from benchmarks.measure.cases import Settings
 from benchmarks.measure.machine import measure_limits
 from linattn_core.errors import expected
 from linattn_models.training import figure, markdown_table, run_script
-from replication.claims import NOT_RUN, Claim, chosen
+from replication.claims import CLAIMS, NOT_RUN, Claim, chosen
+from replication.collect import FOLDER
 from replication.experiments import EXPERIMENTS, PresetName
 from replication.machine import DIRTY, ROOT, key, this_machine
 from replication.measurement import Measurement, read_or_set_aside, write
 from replication.runner import Runs, lacking
-
-PUBLISHED = ROOT / "docs" / "replication"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Flags:
     """Run claims of the paper."""
 
     claims: tyro.conf.Positional[tuple[str, ...]] = ()
-    """Places or names of claims; all if none is given."""
+    """Places or names of claims, or names of experiments; all if none is given."""
     preset: PresetName = "laptop"
     """smoke: minutes, figures mean nothing; laptop: hours of two cores; paper: its own sizes."""
     list: bool = False
@@ -54,26 +55,28 @@ class Flags:
 
 def main(flags: Flags) -> None:
     """Runs what the claims need, and prints a verdict for each claim."""
-    claims = chosen(flags.claims)
+    claims, names = selected(flags.claims)
     if flags.list:
         print("\n".join(f"{claim.name}: {claim.says}" for claim in claims))
         return
     if flags.publish and flags.preset == "smoke":
         advice = "a smoke run's figures mean nothing"
         raise ValueError(expected("--publish", "the preset laptop or paper", "smoke", advice))
-    records = run_all(flags, names_of(claims, everything=not flags.claims))
+    records = run_all(flags, names)
     print(verdicts(claims, records))
     if flags.publish:
         publish(records)
-    failed = [record for record in records.values() if isinstance(record, Measurement)]
-    if any(record.error for record in failed):
+    if any(isinstance(record, Measurement) and record.error for record in records.values()):
         sys.exit(1)
 
 
-def names_of(claims: Sequence[Claim], *, everything: bool) -> list[str]:
-    """The experiments that the claims need; without a choice, those that no claim needs too."""
-    needed = {name for claim in claims for name in claim.experiments}
-    return [name for name in EXPERIMENTS if everything or name in needed]
+def selected(words: Sequence[str]) -> tuple[list[Claim], list[str]]:
+    """The claims and the experiments that are asked for; everything for no words."""
+    places, named = [x for x in words if x not in EXPERIMENTS], EXPERIMENTS.keys() & set(words)
+    asked = chosen(places) if places or not words else []
+    needed = {name for claim in asked for name in claim.experiments} | named
+    measured = [x for x in CLAIMS if x.measured_by(named) and x not in asked]
+    return [*asked, *measured], [name for name in EXPERIMENTS if not words or name in needed]
 
 
 def run_all(flags: Flags, names: Sequence[str]) -> dict[str, Measurement | str]:
@@ -132,7 +135,7 @@ def publish(records: dict[str, Measurement | str]) -> None:
     """
     ended = [each for each in records.values() if isinstance(each, Measurement) and each.ended]
     for name in {key(record.machine) for record in ended}:
-        file = PUBLISHED / f"{name}.json"
+        file = FOLDER / f"{name}.json"
         kept = {each.experiment: each for each in read_or_set_aside(file)}
         mine = (each for each in ended if key(each.machine) == name)
         kept |= {x.experiment: x for x in mine if x.sound or x.experiment not in kept}

@@ -161,13 +161,13 @@ def spoken(folder: Path) -> Figures:
 
 
 def epochs(folder: Path) -> Figures:
-    """Seconds an epoch of WSJ, from batches that stand for it."""
+    """Seconds per epoch of WSJ, from batches that stand for it."""
     times, utterances = defaultdict[str, float](float), defaultdict[str, int](int)
     for cost in loaded(folder / "benchmark.json").get("epoch", []):
         if not cost.get("failure"):
             times[cost["attention"]] += median_high(cost["seconds"])
             utterances[cost["attention"]] += len(cost["lengths"])
-    return {f"{x}/seconds-an-epoch": WSJ / utterances[x] * time for x, time in times.items()}
+    return {f"{x}/seconds-per-epoch": WSJ / utterances[x] * time for x, time in times.items()}
 
 
 READERS: Mapping[str, Callable[..., Figures]] = {

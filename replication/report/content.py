@@ -13,7 +13,7 @@ from replication.claims import CLAIMS
 from replication.collect import RESULTS, Stored, best, figures_of
 from replication.experiments import EXPERIMENTS, PRESETS
 from replication.report import plots, tables
-from replication.report.speedups import gains, paper_gain, times
+from replication.report.speedups import RIVALS, gains, paper_gain, times
 
 TEMPLATE = Path(__file__).with_name("report.md")
 DRAWN = ("mnist-linear/samples", "mnist-linear/completions",
@@ -62,7 +62,9 @@ def compose(measurements: list[Stored], limits: Limits) -> Report:
         claimed={name: sum(name in x.experiments for x in CLAIMS) for name in EXPERIMENTS},
         presets=PRESETS,
         claims_of=claims_of,
+        rivals=RIVALS,
         gain=gain,
+        eager=lambda *case: times(gains(chosen, *case)[0]),
         paper=lambda *case: times(paper_gain(*case)),
     )
     lines = "\n".join(line.rstrip() for line in text.strip().splitlines())

@@ -15,15 +15,7 @@ from matplotlib.figure import Figure
 
 from replication.claims import Figures
 from replication.collect import RESULTS, Best, figures_of
-from replication.report.speedups import (
-    LENGTHS,
-    SPEEDS,
-    WAYS,
-    by_batch,
-    counted,
-    paper_gain,
-    ratio,
-)
+from replication.report.speedups import LENGTHS, SPEEDS, WAYS, by_batch, counted, paper_gain, ratio
 
 STYLE: Any = {
     "svg.fonttype": "none",  # text stays text: small, and set in the page's font
@@ -31,13 +23,15 @@ STYLE: Any = {
     "font.size": 11,
     "axes.grid": True,
     "grid.alpha": 0.3,
-    "legend.fontsize": 9,
+    "legend.fontsize": 10,
+    "legend.frameon": False,
 }
 Points = Sequence[tuple[float, float]]
 COUNTED = (16, 64, 256, 784, 1_568, 3_072, 6_144)
 ORDER = ("linear", "softmax", "lsh-1", "lsh-4", "lstm")
-KINDS = {"one": "one image", "best": "best batch of each"}
+KINDS = {"one": "one image", "best": "best batches"}
 FASTER = {"xlabel": "tokens of a sequence", "ylabel": "times as fast"}
+WARM_UP = 100  # updates in which the loss falls so far that the rest of a curve looks flat
 LOGARITHMIC = {"xscale": "log", "yscale": "log"}
 
 
@@ -47,10 +41,10 @@ def pictures(best: Best) -> dict[str, str]:
     drawn = {
         "over-rerunning": speed_up("softmax", best),
         "over-cache": speed_up("stateful-softmax", best),
-        "time": by_length(lengths, "time", 1e3, "milliseconds a sample"),
-        "memory": by_length(lengths, "memory", 2**-20, "peak memory a sample, MiB"),
-        "copy": learned("copy_task", "train", "loss", "nats a symbol", yscale="log"),
-        "mnist": learned("mnist", "train", "loss", "nats a pixel, in training"),
+        "time": by_length(lengths, "time", 1e3, "milliseconds per sample"),
+        "memory": by_length(lengths, "memory", 2**-20, "peak memory per sample, MiB"),
+        "copy": learned("copy_task", "train", "loss", "nats per symbol", yscale="log"),
+        "mnist": learned("mnist", "train", "loss", "nats per pixel, in training", start=WARM_UP),
         "attentions": learned("attentions/mnist/updates", "eval", "bits_per_dim", bits),
         "speech": learned("speech", "eval", "phoneme_error_rate", "phoneme error rate"),
     }
@@ -58,14 +52,17 @@ def pictures(best: Best) -> dict[str, str]:
 
 
 def svg(curves: Mapping[str, tuple[Points, dict[str, Any]]], **settings: Any) -> str:
-    """Named curves with their style in one panel, as wide as a phone can show it readably."""
+    """Named curves with their style in one panel, small enough to be readable on a phone.
+
+    The legend stands below, where no curve can run under it.
+    """
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(5.4, 3.9), layout="constrained")
+        figure = Figure(figsize=(4.6, 3.3 + 0.12 * len(curves)), layout="constrained")
         axes: Axes = figure.subplots()
         for name, (points, style) in curves.items():
             axes.plot(*zip(*points, strict=True), label=name, **style)
         axes.set(**settings)
-        axes.legend()
+        figure.legend(loc="outside lower center", ncols=2)
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     text = buffer.getvalue()
@@ -95,29 +92,31 @@ def speed_up(rival: str, best: Best) -> str:
         rival: "softmax", which reruns, or "stateful-softmax", which keeps keys and values.
     """
     curves: dict[str, tuple[Points, dict[str, Any]]] = {
-        "operations alone": (
+        "by operations": (
             [(n, counted(rival, n)) for n in COUNTED], {"linestyle": "--", "color": "gray"}
         )
     }  # fmt: skip
     for batch, points in by_batch(figures_of(best, "speedup"), rival).items():
-        curves[f"measured, batch {batch}"] = (points, {"marker": "o"})
+        curves[f"batch {batch}, in PyTorch"] = (points, {"marker": "o"})
     for kind, (words, way) in itertools.product(SPEEDS, WAYS.items()):
         measured = {n: figures_of(best, f"generation-{shape}") for shape, n in LENGTHS.items()}
         found = [(n, ratio(x, way, rival, SPEEDS[kind])) for n, x in measured.items()]
         if at := [(n, gain) for n, gain in found if gain is not None]:
-            curves[f"here, {KINDS[kind]}, {words}"] = (at, {"marker": "s"})
-    paper = [(n, paper_gain(shape, rival, "best")) for shape, n in LENGTHS.items()]
-    star = {"color": "k", "marker": "*", "markersize": 11, "linestyle": ""}
-    curves["the paper, GPU, best batch"] = (paper, star)
+            curves[f"{KINDS[kind]}, {words}"] = (at, {"marker": "s"})
+    for kind, fill in (("one", "none"), ("best", "full")):
+        paper = [(n, paper_gain(shape, rival, kind)) for shape, n in LENGTHS.items()]
+        star = {"color": "k", "marker": "*", "markersize": 11, "linestyle": "", "fillstyle": fill}
+        curves[f"{KINDS[kind]}, paper's GPU"] = (paper, star)
     return svg(curves, **FASTER, **LOGARITHMIC)
 
 
-def learned(folder: str, split: str, field: str, ylabel: str, **scales: str) -> str:
-    """Curves of training, from the runs' own records in a folder under docs/results."""
+def learned(folder: str, split: str, field: str, ylabel: str, start: int = 0, **scales: str) -> str:
+    """Curves of training from update `start` on, by the runs' own records under docs/results."""
     curves: dict[str, Points] = {}
     for file in (x for name in ORDER for x in (RESULTS / folder).glob(f"*{name}*/metrics.jsonl")):
         rows = map(json.loads, file.read_text(encoding="utf-8").splitlines())
-        points = [(r["step"], r[field]) for r in rows if r["split"] == split and field in r]
+        known = (r for r in rows if r["split"] == split and r["step"] >= start)
+        points = [(r["step"], r[field]) for r in known if field in r]
         if points:
             curves[file.parent.name.removeprefix("mnist-")] = points
     return lines(curves, xlabel="updates", ylabel=ylabel, **scales)

@@ -23,15 +23,18 @@ class Case(NamedTuple):
     batch: str
     eager: float | None
     compiled: float | None
-    paper: float | None = None
+    paper_gpu: float | None = None
+    paper_cpu: float | None = None
 
 
 def cases(best: Best, rival: str) -> Iterator[Case]:
     """What was measured of the paper's images, and over length and batch."""
     for shape, length in LENGTHS.items():
         for which, batch in (("one", "1, an image"), ("best", "the best of each")):
+            gpu = paper_gain(shape, rival, which)
+            cpu = paper_gain(shape, rival, "one", "cpu") if which == "one" else None
             eager, compiled = gains(best, shape, rival, which)
-            yield Case(length, batch, eager, compiled, paper_gain(shape, rival, which))
+            yield Case(length, batch, eager, compiled, gpu, cpu)
     grid = figures_of(best, "speedup")
     for side_by_side, points in by_batch(grid, rival).items():
         for length, eager in points:
@@ -64,9 +67,10 @@ def by_batch(grid: Figures, rival: str) -> dict[int, list[tuple[int, float]]]:
     return known
 
 
-def paper_gain(shape: str, rival: str, which: str) -> float:
-    """The paper's gain on a GPU: for one image (table 5), or at the best batch (table 4)."""
-    place = {"one": f"table5/{shape}/{{}}/gpu", "best": f"table4/{shape}/{{}}/images-per-second"}
+def paper_gain(shape: str, rival: str, which: str, device: str = "gpu") -> float:
+    """The paper's gain: at the best batch (table 4), or of an image on "gpu" or "cpu" (table 5)."""
+    one, many = f"table5/{shape}/{{}}/{device}", f"table4/{shape}/{{}}/images-per-second"
+    place = {"one": one, "best": many}
     ours, theirs = (BY_NAME[place[which].format(x)].rule.number for x in ("linear", rival))
     assert ours
     assert theirs

@@ -50,12 +50,17 @@ def tally(best: Best) -> str:
 
 
 def claims(chosen: Iterable[Claim], best: Best) -> str:
-    """A row for each claim: verdict, the paper's number, the rule, ours, ratios, command."""
+    """A row for each claim: verdict, the paper's number, the rule, ours, ratios, command.
+
+    Below it, what the paper measured these on.
+    """
+    chosen = list(chosen)
     names = ["claim", "verdict", "the paper", "confirmed if", "here", "ratio, paper"]
     names += ["ratio, here", "compiled steps", "command"]
     columns = zip(names, *(_row(claim, best) for claim in chosen), strict=True)
     header, *rows = zip(*(column for column in columns if any(column[1:])), strict=True)
-    return table(header, rows)
+    hardware = "; ".join(dict.fromkeys(claim.hardware for claim in chosen if claim.hardware))
+    return table(header, rows) + f"\n\nThe paper measured on: {hardware}." * bool(hardware)
 
 
 def _row(claim: Claim, best: Best) -> list[str]:
@@ -68,7 +73,7 @@ def _row(claim: Claim, best: Best) -> list[str]:
         ratios += ["" if compiled is None else digits(compiled)]
     name = claim.experiments[0] if stored is None else stored.measurement.experiment
     return [
-        claim.says + f" ({claim.note})" * bool(claim.note),
+        f"{claim.where}: {claim.says}" + f" ({claim.note})" * bool(claim.note),
         verdict(claim, stored) + f"; {fault}" * bool(fault),
         claim.paper,
         "; ".join(f"{each.figure} " * (each is not rule) + each.words for each in claim.rules),
@@ -95,8 +100,8 @@ def resources(best: Best, limits: Limits) -> str:
         rows.append(
             [f"[{name}](#{name})", preset, work, _duration(least), taken[0], memory, taken[1]]
         )
-    header = ["experiment", "preset", "10^12 operations", "least time", "time taken", "least GB"]
-    return table([*header, "GB taken"], rows)
+    header = ["experiment", "preset", "10^12 operations", "least time", "measured time"]
+    return table([*header, "least GB", "measured GB"], rows)
 
 
 def _duration(seconds: float) -> str:
@@ -137,16 +142,18 @@ def _state(stored: Stored) -> str:
 def _machine(stored: Stored) -> str:
     machine = stored.measurement.machine
     versions = machine.software.partition(", linattn")[0]
-    return f"{machine.hardware}; {machine.threads} threads; {versions}"
+    threads = f"{machine.threads} thread" + "s" * (machine.threads != 1)
+    return f"{machine.hardware}; {threads}; {versions}"
 
 
 def speed_ups(best: Best) -> str:
     """The gain over both rivals by length and batch: in PyTorch, compiled, and the paper's."""
-    header = ["tokens", "batch", "times as fast as", "in PyTorch", "compiled", "operations alone"]
+    header = ["compared with", "tokens", "batch", "here, in PyTorch", "here, compiled"]
+    header += ["paper, GPU", "paper, CPU", "by operations"]
     rows = [
-        [f"{case.length:,}", case.batch, words, times(case.eager), times(case.compiled),
-         times(counted(rival, case.length)), times(case.paper)]
+        [words, f"{case.length:,}", case.batch, times(case.eager), times(case.compiled),
+         times(case.paper_gpu), times(case.paper_cpu), times(counted(rival, case.length))]
         for rival, words in RIVALS.items()
         for case in sorted(cases(best, rival), key=lambda case: case.length)
     ]  # fmt: skip
-    return table([*header, "the paper, GPU"], rows)
+    return table(header, rows)

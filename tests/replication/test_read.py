@@ -105,4 +105,4 @@ def test_error_rates_are_means_of_seeds_and_epochs_sums_of_batches(tmp_path: Pat
     write_json(tmp_path / "benchmark.json", {"epoch": batches})
 
     assert read.spoken(tmp_path) == {"linear/per": pytest.approx(20.0), "lstm/per": 50.0}
-    assert read.epochs(tmp_path) == {"linear/seconds-an-epoch": 37_416 / 3 * 6.0}
+    assert read.epochs(tmp_path) == {"linear/seconds-per-epoch": 37_416 / 3 * 6.0}

@@ -38,8 +38,10 @@ def test_measurements_stay_small() -> None:
     assert sum(file.stat().st_size for file in FOLDER.glob("*.json")) < LARGEST
 
 
-def test_every_claim_is_in_the_report(files: dict[str, str]) -> None:
-    assert [claim.name for claim in CLAIMS if claim.says not in files["report.md"]] == []
+def test_every_claim_is_in_the_report_with_its_place_and_hardware(files: dict[str, str]) -> None:
+    shown = {claim.name: f"{claim.where}: {claim.says}" for claim in CLAIMS}
+    assert [name for name, words in shown.items() if words not in files["report.md"]] == []
+    assert [x.name for x in CLAIMS if x.hardware not in files["report.md"]] == []
 
 
 class Page(HTMLParser):
@@ -99,7 +101,7 @@ def measured(machine: Machine) -> Measurement:
 def rows(limits: Limits, *stored: Stored) -> dict[str, list[str]]:
     text = compose(list(stored), limits).text
     cells = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
-    return {row[0]: row for row in cells if len(row) > 4}
+    return {row[0].partition(": ")[2]: row for row in cells if len(row) > 4}  # after the place
 
 
 def verdicts(limits: Limits, *stored: Stored) -> dict[str, str]:
@@ -141,10 +143,10 @@ def test_the_row_shows_bounds_compiled_steps_and_faults(machine: Machine, limits
 
     shown = rows(limits, Stored(measurement, None))
 
-    softmax = shown["softmax: 72.6 s for one image (linear: 5.5)."]
+    softmax = shown["softmax takes 72.6 s for one image (linear: 5.5 s)."]
     assert softmax[3] == "ratio 10.6 to 16.5"
     assert softmax[6:8] == ["10", "25"]
-    faulty = shown["stateful-softmax: 7.4 s for one image (linear: 5.5)."]
+    faulty = shown["stateful-softmax takes 7.4 s for one image (linear: 5.5 s)."]
     assert faulty[1] == "not confirmed; stateful-softmax/1/seconds is 0"
 
 
@@ -157,8 +159,10 @@ def test_the_grid_of_lengths_and_batches_stands_beside_the_paper(
 
     text = compose([Stored(measurement, None)], limits).text
 
-    assert "| 256 | 8 | softmax that reruns | 4.00x | 16.0x |" in text
-    assert "| 3,072 | the best of each | softmax with a cache | - | - | 1.96x | 55.8x |" in text
+    assert "| softmax that reruns | 256 | 8 | 4.00x | 16.0x |" in text
+    cache = "| softmax with a cache | 3,072 |"
+    assert f"{cache} the best of each | - | - | 55.8x | - | 1.96x |" in text
+    assert f"{cache} 1, an image | - | - | 1.15x | 1.59x | 1.96x |" in text
     assert "| 784 | 64 |" not in text
 
 
@@ -170,7 +174,7 @@ def test_a_gpus_measurement_comes_before_a_cpus(machine: Machine, limits: Limits
         cpu, experiment="generation-mnist-cuda", device="cuda",
         figures={f"linear/{best}": 310.0, f"softmax/{best}": 1.0},
     )  # fmt: skip
-    says = "MNIST is generated more than 300 times faster."
+    says = "Linear attention generates MNIST images more than 300 times faster."
 
     assert verdicts(limits, Stored(cpu, None))[says] == "confirmed in direction"
     assert verdicts(limits, Stored(cpu, None), Stored(gpu, None))[says] == "confirmed"

@@ -246,6 +246,19 @@ def test_smoke_and_uncommitted_code_get_no_verdict(
     assert table.splitlines()[-1].split("|")[-2].strip() == verdict
 
 
+def test_an_experiment_can_be_chosen_by_its_name() -> None:
+    claims, names = paper.selected(["speedup"])
+    assert (claims, names) == ([], ["speedup"])
+
+    claims, names = paper.selected(["decoding", "figure2/softmax"])
+    assert [claim.name for claim in claims] == ["figure2/softmax", "section3.4/constant-step"]
+    assert names == ["decoding", "copy"]
+
+    assert paper.selected([]) == (paper.chosen([]), list(EXPERIMENTS))
+    with pytest.raises(ValueError, match="did you mean"):
+        paper.selected(["speedup", "tabel5"])
+
+
 def test_smoke_figures_are_not_published() -> None:
     with pytest.raises(ValueError, match="a smoke run's figures mean nothing"):
         paper.main(paper.Flags(("section3.2",), preset="smoke", publish=True))
@@ -254,7 +267,7 @@ def test_smoke_figures_are_not_published() -> None:
 def test_figures_are_published_by_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: Machine
 ) -> None:
-    monkeypatch.setattr(paper, "PUBLISHED", tmp_path)
+    monkeypatch.setattr(paper, "FOLDER", tmp_path)
     monkeypatch.setattr(paper, "ROOT", tmp_path)
     other = dataclasses.replace(machine, hardware="another CPU")
     paper.publish({"copy": Measurement("copy", "laptop", machine, {"a": 1.0})})
