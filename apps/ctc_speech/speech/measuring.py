@@ -140,15 +140,14 @@ class Worker:
 
 
 def costs(
-    workers: Sequence[Worker], batches: Sequence[Sequence[int]], rounds: int, progress: Any
-) -> list[list[Cost]]:
-    """For each worker, the cost of each batch; within a round the workers take turns."""
-    result = [[Cost() for _ in batches] for _ in workers]
+    workers: Sequence[Worker], lengths: Sequence[int], rounds: int, progress: Any
+) -> list[Cost]:
+    """For each worker, the cost of a batch; within a round the workers take turns."""
+    result = [Cost() for _ in workers]
     for _ in range(rounds):
-        for place, lengths in enumerate(batches):
-            for worker, of in zip(workers, result, strict=True):
-                worker.measure(lengths, of[place])
-                progress.update()
+        for worker, cost in zip(workers, result, strict=True):
+            worker.measure(lengths, cost)
+            progress.update()
     return result
 
 
