@@ -11,8 +11,8 @@ utterances. For the curves every update has about --frames frames, in fewer utte
 they are. Each model has a process of its own, the processes take turns, and times are medians over
 the rounds; what cannot be measured has a dash, and the reason below the table.
 
-After each batch points.json is written. With --resume and the same flags, a measurement that was
-interrupted continues after the last batch in it.
+After each batch points.json is written. With --resume and the same flags a measurement that was
+interrupted continues: batches that are in the file are not measured again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ if __name__ == "__main__":
     import speech.interruption  # noqa: F401  (before torch)
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -81,11 +80,9 @@ class Flags:
 
     def settings(self) -> dict[str, object]:
         """What the points of a measurement have in common."""
-        names = ("preset", "attentions", "rounds")
-        shared = {name: getattr(self, name) for name in names}
-        shared["threads"] = self.threads or torch.get_num_threads()
-        loaded: dict[str, object] = json.loads(json.dumps(shared))
-        return loaded
+        threads = self.threads or torch.get_num_threads()
+        shared = {"preset": self.preset, "rounds": self.rounds, "threads": threads}
+        return {**shared, "attentions": list(self.attentions)}
 
 
 def main(flags: Flags) -> None:

@@ -37,10 +37,11 @@ from linattn_models.training import (
     run_script,
     write_json,
 )
-from speech.comparison import Comparison, Variant, draw, results_of, variants
+from speech.comparison import Comparison, Variant, variants
 from speech.corpora import BadInput, CorpusFlags, CorpusName
 from speech.models import APP
 from speech.presets import ATTENTIONS, Attention, PresetName
+from speech.results import draw, results_of
 from speech.selection import Selection
 from speech.tables import comparison_document, comparison_table
 

@@ -10,28 +10,20 @@ from typing import Any
 from torch import nn
 
 from linattn_models.training import (
-    Panel,
-    Points,
     RunFolder,
     measure_memory,
     measure_updates,
-    plot_panels,
-    points,
     recorded_times,
     require_run,
-    run_summary,
     trained_run,
     updates_within,
     with_steps,
 )
 from speech.batches import LongestOrder, TypicalOrder
 from speech.corpora import Corpus
-from speech.models import APP, build_model
+from speech.models import build_model
 from speech.presets import KERNEL, PRESETS, Attention, PresetName, Recipe
-from speech.selection import Selection
 from speech.training import length_order, recognizer_loss, train_model, training_speech
-
-YLABEL = "phoneme error rate, dev set"
 
 
 @dataclass(frozen=True)
@@ -135,12 +127,11 @@ class Comparison:
             ValueError: a run has other settings or another number of updates.
         """
         runs = {x: RunFolder(self.out / x.name) for x in chosen}
-        begun = {x: run for x, run in runs.items() if run.holds_run()}
-        for variant, run in begun.items():
-            require_run(run, self._described(self._recipe(variant, timing)))
-        absent = {x.name: "not trained" for x in chosen if x not in begun}
-        absent |= {x.name: _progress(run) for x, run in begun.items() if not _ended(run)}
-        return {x.name: run for x, run in begun.items() if _ended(run)}, absent
+        for variant, run in runs.items():
+            if run.holds_run():
+                require_run(run, self._described(self._recipe(variant, timing)))
+        absent = {x.name: _progress(run) for x, run in runs.items() if not _ended(run)}
+        return {x.name: run for x, run in runs.items() if _ended(run)}, absent
 
     def _recipe(self, variant: Variant, timing: Mapping[str, Any]) -> Recipe:
         recipe = variant.recipe(self.preset, self.settings)
@@ -167,50 +158,8 @@ def _ended(run: RunFolder) -> bool:
 
 
 def _progress(run: RunFolder) -> str:
+    if not run.holds_run():
+        return "not trained"
     lines = run.metrics() if run.metrics_file.exists() else []
     made, steps = max((x["step"] for x in lines), default=0), run.config()["training"]["steps"]
     return f"unfinished, {made:,} of {steps:,} updates"
-
-
-def results_of(
-    comparison: Comparison,
-    runs: Mapping[str, RunFolder],
-    absent: Mapping[str, str],
-    timing: Mapping[str, Any],
-    selection: Selection,
-    test: bool,
-) -> dict[str, Any]:
-    """The content of results.json: budget, timing, of each run its summary and its errors.
-
-    Args:
-        absent: why other runs are not among `runs`, by name.
-        test: whether the test set is recognized.
-    """
-    summaries = {name: run_summary(run, APP) for name, run in runs.items()}
-    for name, run in runs.items():
-        print(f"{name}:", flush=True)
-        summaries[name]["recognition"] = selection.recognition(run, test)
-    return {
-        "app": APP,
-        "corpus": comparison.corpus.name,
-        "preset": comparison.preset,
-        "minutes": comparison.minutes,
-        "average": selection.average,
-        "timing": dict(timing),
-        "runs": summaries,
-        "absent": dict(absent),
-    }
-
-
-def draw(path: Path, runs: Mapping[str, RunFolder], timing: Mapping[str, Any]) -> None:
-    """The paper's figure 5: the error rate over updates, and over time at the measured pace."""
-    pace = {name: timing["seconds"][name.partition("-seed")[0]] for name in runs}
-    over_updates = {name: curve(run) for name, run in runs.items()}
-    over_time = {name: curve(run, pace[name] / 60) for name, run in runs.items()}
-    panels = [Panel("updates", over_updates), Panel("minutes of updates", over_time)]
-    plot_panels(path, panels, ylabel=YLABEL, log_scale=True)
-
-
-def curve(run: RunFolder, scale: float = 1.0) -> Points:
-    """The error rate of the dev set over `scale` times the step."""
-    return points(run.metrics(), "phoneme_error_rate", split="eval", scale=scale)

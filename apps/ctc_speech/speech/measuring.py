@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
-from statistics import median
 from types import TracebackType
 from typing import Any
 
@@ -86,11 +85,6 @@ class Cost:
     seconds: list[float] = field(default_factory=list)
     bytes: float = 0.0
     failure: str | None = None
-
-    @property
-    def median(self) -> float:
-        """Seconds of the median round."""
-        return median(self.seconds)
 
 
 class Worker:

@@ -83,7 +83,7 @@ class Selection:
             "steps": run.summary()["steps"],
             "bad_input": self.bad_input,
             "beam": BEAM,
-            "grid": [decoding.label for decoding in grid()],
+            "grid": {"order": list(ORDERS), "weight": list(WEIGHTS), "bonus": list(BONUSES)},
         }
 
     def _on_dev(self, trained: TrainedRun) -> dict[str, Any]:

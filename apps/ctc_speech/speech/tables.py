@@ -90,27 +90,25 @@ def _absent(absent: Mapping[str, str]) -> list[str]:
 
 
 def _error_notes(results: Mapping[str, Any]) -> list[str]:
-    recognitions = [run["recognition"] for run in results["runs"].values()]
-    first, average = recognitions[0], results["average"]
-    weights = (
-        f"the mean of the last {average} checkpoints' weights"
-        if average > 1
-        else "the last weights"
-    )
-    kinds = "test, beam" if "test" in first else "dev, beam"
+    recognition = next(iter(results["runs"].values()))["recognition"]
+    tested, average = "test" in recognition, results["average"]
+    mean = f"the mean of the last {average} checkpoints' weights"
+    weights = mean if average > 1 else "the last weights"
+    grid = {name: ", ".join(map("{:g}".format, x)) for name, x in recognition["grid"].items()}
     notes = [
         f"Phoneme error rates on {results['corpus']}, preset {results['preset']}, with {weights}. "
         "`-conv`: with a convolution before each block; `-seedN`: another seed than 0.",
-        f"beam: prefix beam search ({first['beam']} prefixes) with an n-gram of the training "
-        "transcripts. The decoding in the last column has the fewest errors on the dev set, for "
-        f"each model among the same {len(first['grid'])}: {'; '.join(first['grid'])}. The test set "
-        "decided nothing.",
-        f'subst., ins., del.: the parts of "{kinds}". {_sizes(first)}',
+        f"beam: the decoding in the last column, which has the fewest errors on the dev set. For "
+        "each model the same were tried there: greedy, and prefix beam search "
+        f"({recognition['beam']} prefixes) without a language model and with n-grams of the "
+        f"training transcripts, of order {grid['order']}, weight {grid['weight']} and a bonus of "
+        f"{grid['bonus']} nats per phone. The test set "
+        f"{'decided nothing' if tested else 'was left out'}.",
+        f'subst., ins., del.: the parts of "{"test" if tested else "dev"}, beam". '
+        f"{_sizes(recognition)}",
     ]
-    if "test" not in first:
-        notes.append("The test set was left out.")
-    elif average > 1:
-        notes.append("test, last weights: greedy, as train.py reports it when a run ends.")
+    if tested and average > 1:
+        notes.append("test, last weights: greedy, as measured at the end of training.")
     return notes
 
 
