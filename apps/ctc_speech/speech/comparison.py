@@ -121,7 +121,7 @@ class Comparison:
     def ended(
         self, chosen: Sequence[Variant], timing: Mapping[str, Any]
     ) -> tuple[dict[str, RunFolder], dict[str, str]]:
-        """The runs among the chosen that have ended, and why the others are absent, by name.
+        """The runs among the chosen that have ended, and why the others have not, by name.
 
         Raises:
             ValueError: a run has other settings or another number of updates.

@@ -85,7 +85,10 @@ def _costs(name: str, run: Mapping[str, Any], timing: Mapping[str, Any]) -> dict
 
 
 def _absent(absent: Mapping[str, str]) -> list[str]:
-    named = "; ".join(f"{name}, {reason}" for name, reason in absent.items())
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in absent.items():
+        by_reason.setdefault(reason, []).append(name)
+    named = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in by_reason.items())
     return [f"Not in the tables: {named}."] if named else []
 
 

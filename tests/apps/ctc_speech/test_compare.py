@@ -72,7 +72,7 @@ def test_equal_time_is_turned_into_updates_and_ended_runs_are_kept(
     done = script("compare", *flags, "--finished", "--no-test")
     assert done.code == 0, done.stderr
     document = (out / "results.md").read_text()
-    absent = "lstm, unfinished, 3 of 3 updates; linear-conv, not trained."
+    absent = "lstm (unfinished, 3 of 3 updates); linear-conv (not trained)."
     assert f"Not in the tables: {absent}" in document
     assert "test, " not in document and "dev, beam" in document
     other = script("compare", *flags, "--finished", "--minutes", 0.02)
