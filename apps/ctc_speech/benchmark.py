@@ -2,6 +2,7 @@
 
     python apps/ctc_speech/benchmark.py
     python apps/ctc_speech/benchmark.py --lengths 200 800 2400 --rounds 5
+    python apps/ctc_speech/benchmark.py --resume
 
 The models of the paper's table 3, with random weights: 9 layers on each frame of audio, without
 convolutions. Their input is noise, 800 frames per utterance on average and 2,400 at most; an update
@@ -9,6 +10,9 @@ is a batch's forward and backward pass and the optimizer's step. An epoch is WSJ
 utterances. For the curves every update has about --frames frames, in fewer utterances the longer
 they are. Each model has a process of its own, the processes take turns, and times are medians over
 the rounds; what cannot be measured has a dash, and the reason below the table.
+
+After each batch points.json is written. With --resume and the same flags a measurement that was
+interrupted continues: batches that are in the file are not measured again.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ import dataclasses
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import torch
 from tqdm import tqdm
@@ -33,11 +38,13 @@ from linattn_models.training import (
     run_script,
     write_json,
 )
+from linattn_models.validation import json_object
 from speech.costs import benchmark_document, cost_panels
-from speech.measuring import Cost, Worker, costs, feature_speed, typical_lengths, where_it_runs
+from speech.measuring import Worker, costs, feature_speed, typical_lengths, where_it_runs
 from speech.models import APP
 from speech.presets import ATTENTIONS, Attention, PresetName, Recipe, paper, smoke
 
+Point = dict[str, Any]  # "lengths" of a batch, and "costs": of each attention
 LENGTHS = (200, 400, 800, 1_600, 2_400, 5_000, 10_000)
 
 
@@ -61,13 +68,21 @@ class Flags:
     """Turns that each model has."""
     threads: int | None = None
     """Threads of the CPU; torch's choice if not given."""
+    resume: bool = False
+    """Continue the measurement in --out."""
     out: Path = Path("runs", APP, "benchmark")
-    """Folder for benchmark.md, benchmark.json and costs.png."""
+    """Folder for benchmark.md, benchmark.json, costs.png and points.json."""
 
     def recipe(self, attention: Attention) -> Recipe:
         """The model, as the paper has it: on each frame, without convolutions."""
         recipe = (paper if self.preset == "paper" else smoke)(attention)
         return dataclasses.replace(recipe, subsampling=1, depthwise_kernel=0)
+
+    def settings(self) -> dict[str, object]:
+        """What the points of a measurement have in common."""
+        threads = self.threads or torch.get_num_threads()
+        shared = {"preset": self.preset, "rounds": self.rounds, "threads": threads}
+        return {**shared, "attentions": list(self.attentions)}
 
 
 def main(flags: Flags) -> None:
@@ -76,15 +91,15 @@ def main(flags: Flags) -> None:
     flags.out.mkdir(parents=True, exist_ok=True)  # refused now, not after all timing
     epoch = typical_lengths(flags.batch_size, flags.batches)
     curve = [[length] * max(1, flags.frames // length) for length in flags.lengths]
-    of_epoch, of_curve = measured(flags, (epoch, curve))
+    points = measured(flags, [*epoch, *curve])
     record = {
         "app": APP,
         "preset": flags.preset,
         "rounds": flags.rounds,
         "feature_speed": feature_speed(),
         "environment": where_it_runs(),
-        "epoch": as_json(flags.attentions, epoch, of_epoch),
-        "curve": as_json(flags.attentions, curve, of_curve),
+        "epoch": as_json(flags.attentions, points[: len(epoch)]),
+        "curve": as_json(flags.attentions, points[len(epoch) :]),
     }
     text = benchmark_document(record)
     write_json(flags.out / "benchmark.json", record)
@@ -106,26 +121,48 @@ def check(flags: Flags) -> None:
         raise ValueError(expected("--preset", "paper or smoke", "laptop"))
 
 
-def measured(flags: Flags, parts: Sequence[Sequence[Sequence[int]]]) -> list[list[list[Cost]]]:
-    """For each part, for each attention, the cost of each batch."""
+def measured(flags: Flags, batches: Sequence[Sequence[int]]) -> list[Point]:
+    """The point of each batch; every point is stored as soon as it is measured."""
+    file, settings = flags.out / "points.json", flags.settings()
+    points = stored_points(file, settings) if flags.resume else []
+    done = [point["lengths"] for point in points]
+    left = [list(lengths) for lengths in batches if list(lengths) not in done]
+    total = flags.rounds * len(left) * len(flags.attentions)
     threads = flags.threads or torch.get_num_threads()
-    total = flags.rounds * sum(map(len, parts)) * len(flags.attentions)
     with ExitStack() as stack, tqdm(total=total, desc="timing", unit="update") as progress:
         workers = [
             stack.enter_context(Worker(flags.recipe(attention), threads))
             for attention in flags.attentions
         ]
-        return [costs(workers, batches, flags.rounds, progress) for batches in parts]
+        for lengths in left:
+            of = costs(workers, lengths, flags.rounds, progress)
+            points.append({"lengths": lengths, "costs": [dataclasses.asdict(x) for x in of]})
+            write_json(file, {"settings": settings, "points": points})
+    return [next(p for p in points if p["lengths"] == list(lengths)) for lengths in batches]
 
 
-def as_json(
-    attentions: Sequence[Attention], batches: Sequence[Sequence[int]], found: list[list[Cost]]
-) -> list[dict[str, object]]:
+def stored_points(file: Path, settings: dict[str, object]) -> list[Point]:
+    """The points of a measurement that was interrupted; none if there is no file.
+
+    Raises:
+        ValueError: it was made with other settings, or is damaged.
+    """
+    if not file.exists():
+        return []
+    stored = json_object(file.read_bytes(), str(file))
+    if stored.get("settings") != settings:
+        advice = "give the same flags, or leave --resume out"
+        raise ValueError(expected(str(file), str(settings), str(stored.get("settings")), advice))
+    points: list[Point] = stored["points"]
+    return points
+
+
+def as_json(attentions: Sequence[Attention], points: Sequence[Point]) -> list[dict[str, object]]:
     """A record for each attention and batch."""
     return [
-        {"attention": attention, "lengths": list(lengths), **dataclasses.asdict(cost)}
-        for attention, of in zip(attentions, found, strict=True)
-        for lengths, cost in zip(batches, of, strict=True)
+        {"attention": attention, "lengths": point["lengths"], **point["costs"][place]}
+        for place, attention in enumerate(attentions)
+        for point in points
     ]
 
 

@@ -3,9 +3,15 @@
     python apps/ctc_speech/compare.py --preset smoke                    seconds, synthetic speech
     python apps/ctc_speech/compare.py --corpus an4 --data-dir DIR       40 minutes per model
     python apps/ctc_speech/compare.py --corpus an4 --data-dir DIR --convolution --average 5
+    python apps/ctc_speech/compare.py --corpus an4 --data-dir DIR --finished --no-test
 
 First a few updates of each model are timed, in turn. Then each is trained for as many updates as
 fit into --minutes, from the same seed, on the same utterances in the same order.
+
+Each run is decoded greedily and by beam search with an n-gram of the training transcripts. Its
+order, weight and bonus are those with the fewest errors on the dev set, of a small grid with greedy
+decoding in it. Then the test set is recognized, once: recognition.json in the run's folder has the
+errors, and the same command reads them there.
 
 Into --out go results.md, curves.png, results.json, timings.json, and a folder for each run. Given
 again after an interruption, the same command continues, with the times it measured. Runs that
@@ -31,10 +37,12 @@ from linattn_models.training import (
     run_script,
     write_json,
 )
-from speech.comparison import Comparison, Variant, draw, results_of, variants
+from speech.comparison import Comparison, Variant, variants
 from speech.corpora import BadInput, CorpusFlags, CorpusName
 from speech.models import APP
 from speech.presets import ATTENTIONS, Attention, PresetName
+from speech.results import draw, results_of
+from speech.selection import Selection
 from speech.tables import comparison_document, comparison_table
 
 MINUTES: dict[PresetName, float] = {"smoke": 0.02, "laptop": 40.0, "paper": 1_440.0}
@@ -64,7 +72,9 @@ class Flags(CorpusFlags):
     rounds: int = 7
     """Turns that each model has while updates are timed."""
     average: int = 1
-    """Above 1: evaluate also with the mean of the weights of this many newest checkpoints."""
+    """How many of the newest checkpoints the weights are the mean of."""
+    test: bool = True
+    """Recognize the test set; --no-test as long as anything is still decided on the dev set."""
     finished: bool = False
     """Train nothing: compare the runs that have ended."""
     out: Path | None = None
@@ -93,6 +103,7 @@ class Flags(CorpusFlags):
             f"--seeds {seeds}" * (self.seeds != (0,)),
             f"--minutes {self.minutes:g}" if self.minutes is not None else "",
             f"--average {self.average}" * (self.average > 1),
+            "--no-test" * (not self.test),
         ]
         return " ".join(filter(None, parts))
 
@@ -109,10 +120,11 @@ def main(flags: Flags) -> None:
     if not flags.finished:
         for variant in flags.chosen():
             comparison.trained(variant, timing)
-    runs = comparison.ended(flags.chosen())
+    runs, absent = comparison.ended(flags.chosen(), timing)
     if not runs:
         raise ValueError(expected(str(out), "a run that has ended", "none", "train first"))
-    results = results_of(comparison, runs, timing, flags.average)
+    selection = Selection(comparison.corpus, flags.cache, flags.bad_input, flags.average)
+    results = results_of(comparison, runs, absent, timing, selection, flags.test)
     draw(out / "curves.png", runs, timing)
     write_json(out / "results.json", results)
     replace_file(out / "results.md", comparison_document(results, flags.command()).encode())

@@ -62,8 +62,7 @@ def run_errors(run: TrainedRun, flags: Flags) -> Errors:
     recipe = run_recipe(run, flags.bad_input)
     corpus = flags.read(recipe.corpus, flags.bad_input, recipe.utterances)
     require_inventory(run, corpus)
-    transcripts = [corpus.classes(item.phones) for item in corpus.splits["train"]]
-    found = search(flags.decoding, transcripts, run.inventory)
+    found = search(flags.decoding, corpus.transcripts("train"), run.inventory)
     speech = held_out_speech(corpus, flags.split, recipe, flags.cache)
     return evaluated(run.model, speech, run.inventory, found.phones)
 

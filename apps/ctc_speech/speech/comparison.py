@@ -7,38 +7,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
-from linattn_models.ctc import ctc_greedy
 from linattn_models.training import (
-    Panel,
-    Points,
     RunFolder,
     measure_memory,
     measure_updates,
-    plot_panels,
-    points,
     recorded_times,
-    run_summary,
+    require_run,
     trained_run,
     updates_within,
     with_steps,
 )
-from speech.batches import LongestOrder, Speech, TypicalOrder
+from speech.batches import LongestOrder, TypicalOrder
 from speech.corpora import Corpus
-from speech.measures import evaluated
-from speech.models import APP, build_model, load_run
+from speech.models import build_model
 from speech.presets import KERNEL, PRESETS, Attention, PresetName, Recipe
-from speech.training import (
-    held_out_speech,
-    length_order,
-    recognizer_loss,
-    train_model,
-    training_speech,
-)
-
-YLABEL = "phoneme error rate, dev set"
+from speech.training import length_order, recognizer_loss, train_model, training_speech
 
 
 @dataclass(frozen=True)
@@ -124,41 +109,43 @@ class Comparison:
 
     def trained(self, variant: Variant, timing: Mapping[str, Any]) -> RunFolder:
         """The run of a variant, ended: made, resumed, or left as it is if it had ended before."""
-        recipe, out = variant.recipe(self.preset, self.settings), self.out / variant.name
-        steps = updates_within(60 * self.minutes, timing["seconds"][variant.model])
-        recipe = replace(recipe, training=with_steps(recipe.training, steps))
-        settings: dict[str, Any] = {"preset": self.preset, "corpus": self.corpus.name}
-        settings |= {"attention": variant.attention, "training.seed": variant.seed}
-        settings |= {"training.steps": steps}
-        if variant.attention != "lstm":
-            settings |= {"model.ctc_transformer.depthwise_kernel": recipe.depthwise_kernel}
-        print(f"\n{variant.name}, {steps:,} updates, in {out}", flush=True)
+        recipe, out = self._recipe(variant, timing), self.out / variant.name
+        print(f"\n{variant.name}, {recipe.training.steps:,} updates, in {out}", flush=True)
         return trained_run(
             out,
             lambda resume: train_model(self.corpus, recipe, out, self.cache, resume=resume),
-            settings,
+            self._described(recipe),
             ended=has_ended,
         )
 
-    def ended(self, chosen: Sequence[Variant]) -> dict[str, RunFolder]:
-        """The runs among the chosen that have ended, by name."""
-        runs = {x.name: RunFolder(self.out / x.name) for x in chosen}
-        summaries = {name: run for name, run in runs.items() if run.summary_file.exists()}
-        return {name: run for name, run in summaries.items() if has_ended(run.summary())}
+    def ended(
+        self, chosen: Sequence[Variant], timing: Mapping[str, Any]
+    ) -> tuple[dict[str, RunFolder], dict[str, str]]:
+        """The runs among the chosen that have ended, and why the others have not, by name.
 
-    def averaged(self, run: RunFolder, average: int) -> dict[str, float]:
-        """Error rates with the mean of the newest checkpoints' weights: "dev" and "test"."""
-        trained = load_run(run.path, average)
-        recipe = PRESETS[self.preset]("linear")
-        recipe = replace(recipe, **self.settings)
+        Raises:
+            ValueError: a run has other settings or another number of updates.
+        """
+        runs = {x: RunFolder(self.out / x.name) for x in chosen}
+        for variant, run in runs.items():
+            if run.holds_run():
+                require_run(run, self._described(self._recipe(variant, timing)))
+        absent = {x.name: _progress(run) for x, run in runs.items() if not _ended(run)}
+        return {x.name: run for x, run in runs.items() if _ended(run)}, absent
 
-        def rate(speech: Speech) -> float:
-            return evaluated(trained.model, speech, self.corpus.inventory, ctc_greedy).rate
+    def _recipe(self, variant: Variant, timing: Mapping[str, Any]) -> Recipe:
+        recipe = variant.recipe(self.preset, self.settings)
+        steps = updates_within(60 * self.minutes, timing["seconds"][variant.model])
+        return replace(recipe, training=with_steps(recipe.training, steps))
 
-        with torch.no_grad():
-            dev = rate(held_out_speech(self.corpus, "dev", recipe, self.cache))
-            test = rate(held_out_speech(self.corpus, "test", recipe, self.cache))
-        return {"dev": dev, "test": test}
+    def _described(self, recipe: Recipe) -> dict[str, Any]:
+        """What must be in the config.json of a run of `recipe`."""
+        described: dict[str, Any] = {"preset": self.preset, "corpus": self.corpus.name}
+        described |= {"attention": recipe.attention, "training.seed": recipe.training.seed}
+        described |= {"training.steps": recipe.training.steps}
+        if recipe.attention != "lstm":
+            described |= {"model.ctc_transformer.depthwise_kernel": recipe.depthwise_kernel}
+        return described
 
 
 def has_ended(summary: Mapping[str, Any]) -> bool:
@@ -166,37 +153,13 @@ def has_ended(summary: Mapping[str, Any]) -> bool:
     return "dev_phoneme_error_rate" in summary["metrics"]
 
 
-def results_of(
-    comparison: Comparison,
-    runs: Mapping[str, RunFolder],
-    timing: Mapping[str, Any],
-    average: int,
-) -> dict[str, Any]:
-    """The content of results.json: budget, timing, and of each run its summary."""
-    summaries = {name: run_summary(run, APP) for name, run in runs.items()}
-    if average > 1:
-        for name, run in runs.items():
-            summaries[name]["averaged"] = comparison.averaged(run, average)
-    return {
-        "app": APP,
-        "corpus": comparison.corpus.name,
-        "preset": comparison.preset,
-        "minutes": comparison.minutes,
-        "average": average,
-        "timing": dict(timing),
-        "runs": summaries,
-    }
+def _ended(run: RunFolder) -> bool:
+    return run.summary_file.exists() and has_ended(run.summary())
 
 
-def draw(path: Path, runs: Mapping[str, RunFolder], timing: Mapping[str, Any]) -> None:
-    """The paper's figure 5: the error rate over updates, and over time at the measured pace."""
-    pace = {name: timing["seconds"][name.partition("-seed")[0]] for name in runs}
-    over_updates = {name: curve(run) for name, run in runs.items()}
-    over_time = {name: curve(run, pace[name] / 60) for name, run in runs.items()}
-    panels = [Panel("updates", over_updates), Panel("minutes of updates", over_time)]
-    plot_panels(path, panels, ylabel=YLABEL, log_scale=True)
-
-
-def curve(run: RunFolder, scale: float = 1.0) -> Points:
-    """The error rate of the dev set over `scale` times the step."""
-    return points(run.metrics(), "phoneme_error_rate", split="eval", scale=scale)
+def _progress(run: RunFolder) -> str:
+    if not run.holds_run():
+        return "not trained"
+    lines = run.metrics() if run.metrics_file.exists() else []
+    made, steps = max((x["step"] for x in lines), default=0), run.config()["training"]["steps"]
+    return f"unfinished, {made:,} of {steps:,} updates"

@@ -31,6 +31,14 @@ class Decoding:
     insertion_bonus: float = 0.0
     """Added for each phone."""
 
+    @property
+    def label(self) -> str:
+        """For tables, without the beam and without files."""
+        if self.decoder == "greedy":
+            return "greedy"
+        weights = f"weight {self.lm_weight:g}, bonus {self.insertion_bonus:g}"
+        return f"{self.ngram}-gram, {weights}" if self.ngram else "no n-gram"
+
 
 @dataclass(frozen=True)
 class Search:

@@ -87,23 +87,27 @@ def phone_errors(said: Sequence[Sequence[str]], heard: Sequence[Sequence[str]]) 
 
 
 @torch.no_grad()
-def recognized(model: nn.Module, speech: Speech, decode: Decode) -> list[list[int]]:
-    """The phones of each utterance, as numbers, the model in the mode that it is in.
+def recognized(
+    model: nn.Module, speech: Speech, decoders: Sequence[Decode]
+) -> list[list[list[int]]]:
+    """For each decoder, the phones of each utterance, as numbers; the model runs once.
 
     Args:
-        model: a recognizer, called with frames and lengths.
-        decode: returns the phones for the log-probabilities (B, T, C) of rows of lengths (B,).
+        model: a recognizer, called with frames and lengths, in the mode that it is in.
+        decoders: return the phones for the log-probabilities (B, T, C) of rows of lengths (B,).
     """
     device = next(model.parameters()).device
-    result: list[list[int]] = [[]] * len(speech)
+    result: list[list[list[int]]] = [[[]] * len(speech) for _ in decoders]
     order = LengthOrder(speech.lengths(), UTTERANCES_AT_ONCE, FRAMES_AT_ONCE, seed=0)
     for places in order.epoch(0):
         batch = speech.batch(places)
         lengths = batch["lengths"].to(device)
         log_probabilities = model(batch["frames"].to(device), lengths)
-        phones = decode(log_probabilities, output_lengths(model, lengths))
-        for place, of in zip(places.tolist(), phones, strict=True):
-            result[place] = of
+        ends = output_lengths(model, lengths)
+        for decode, heard in zip(decoders, result, strict=True):
+            phones = decode(log_probabilities, ends)
+            for place, of in zip(places.tolist(), phones, strict=True):
+                heard[place] = of
     return result
 
 
@@ -115,8 +119,16 @@ def output_lengths(model: nn.Module, lengths: Tensor) -> Tensor:
 
 def evaluated(model: nn.Module, speech: Speech, inventory: Sequence[str], decode: Decode) -> Errors:
     """The errors of `model` on `speech`."""
-    heard = recognized(model, speech, decode)
-    return phone_errors(names(speech.classes, inventory), names(heard, inventory))
+    return evaluated_by(model, speech, inventory, [decode])[0]
+
+
+def evaluated_by(
+    model: nn.Module, speech: Speech, inventory: Sequence[str], decoders: Sequence[Decode]
+) -> list[Errors]:
+    """The errors of `model` on `speech` with each decoder."""
+    said = names(speech.classes, inventory)
+    heard = recognized(model, speech, decoders)
+    return [phone_errors(said, names(phones, inventory)) for phones in heard]
 
 
 def names(classes: Sequence[Sequence[int]], inventory: Sequence[str]) -> list[list[str]]:

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
-from statistics import median
 from types import TracebackType
 from typing import Any
 
@@ -87,11 +86,6 @@ class Cost:
     bytes: float = 0.0
     failure: str | None = None
 
-    @property
-    def median(self) -> float:
-        """Seconds of the median round."""
-        return median(self.seconds)
-
 
 class Worker:
     """A process that makes updates of one model."""
@@ -140,15 +134,14 @@ class Worker:
 
 
 def costs(
-    workers: Sequence[Worker], batches: Sequence[Sequence[int]], rounds: int, progress: Any
-) -> list[list[Cost]]:
-    """For each worker, the cost of each batch; within a round the workers take turns."""
-    result = [[Cost() for _ in batches] for _ in workers]
+    workers: Sequence[Worker], lengths: Sequence[int], rounds: int, progress: Any
+) -> list[Cost]:
+    """For each worker, the cost of a batch; within a round the workers take turns."""
+    result = [Cost() for _ in workers]
     for _ in range(rounds):
-        for place, lengths in enumerate(batches):
-            for worker, of in zip(workers, result, strict=True):
-                worker.measure(lengths, of[place])
-                progress.update()
+        for worker, cost in zip(workers, result, strict=True):
+            worker.measure(lengths, cost)
+            progress.update()
     return result
 
 

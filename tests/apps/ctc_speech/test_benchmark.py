@@ -43,6 +43,20 @@ def test_a_document_with_every_model(tmp_path: Path, script: Script) -> None:
     assert "| linear" in document and "s of audio in a second" in document
     assert (tmp_path / "costs.png").stat().st_size > 1_000
 
+    # Continued: the first batch, which is left, is not measured again.
+    stored = json.loads((tmp_path / "points.json").read_text())
+    first = stored["points"][0]["costs"] = [{"seconds": [5.0], "bytes": 1e6, "failure": None}] * 2
+    del stored["points"][1:]
+    (tmp_path / "points.json").write_text(json.dumps(stored))
+    flags += ["--attentions", "linear", "softmax", "--resume"]
+    done = script("benchmark", *flags)
+    assert done.code == 0, done.stderr
+    points = json.loads((tmp_path / "points.json").read_text())["points"]
+    assert len(points) == 3 and points[0]["costs"] == first
+    assert "4/4" in done.stderr
+    other = script("benchmark", *flags, "--rounds", 2)
+    assert other.code == 2 and "leave --resume out" in other.stderr
+
 
 def _kill(*arguments: object) -> None:
     os._exit(9)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -57,12 +58,25 @@ def test_equal_time_is_turned_into_updates_and_ended_runs_are_kept(
     assert before == {name: (out / name / "summary.json").read_bytes() for name in NAMES}
     results = json.loads((records / "results.json").read_text())
     assert list(results["runs"]) == NAMES
-    assert all(set(run["averaged"]) == {"dev", "test"} for run in results["runs"].values())
+    assert all({"dev", "test"} <= run["recognition"].keys() for run in results["runs"].values())
     document = (records / "results.md").read_text()
-    assert "test, mean of 2" in document and "| linear-conv |" in document
+    assert "the mean of the last 2 checkpoints' weights" in document
+    assert document.count("| linear-conv |") == 2 and "Not in the tables" not in document
     assert (records / "curves.png").stat().st_size > 1_000
     assert (records / "lstm" / "metrics.jsonl").exists()
     assert not list(records.rglob("*.safetensors"))
+
+    # Runs that are unfinished or missing are named, and those of another budget refused.
+    (out / "lstm" / "summary.json").unlink()
+    shutil.rmtree(out / "linear-conv")
+    done = script("compare", *flags, "--finished", "--no-test")
+    assert done.code == 0, done.stderr
+    document = (out / "results.md").read_text()
+    absent = "lstm (unfinished, 3 of 3 updates); linear-conv (not trained)."
+    assert f"Not in the tables: {absent}" in document
+    assert "test, " not in document and "dev, beam" in document
+    other = script("compare", *flags, "--finished", "--minutes", 0.02)
+    assert other.code == 2 and "training.steps of the run" in other.stderr
 
 
 def test_updates_are_measured_and_the_times_are_kept(

@@ -67,6 +67,10 @@ class Corpus:
         number = {phone: index for index, phone in enumerate(self.inventory, start=1)}
         return [number[phone] for phone in phones]
 
+    def transcripts(self, split: Split) -> list[list[int]]:
+        """The phones of each utterance of a split, as numbers."""
+        return [self.classes(item.phones) for item in self.splits[split]]
+
 
 def with_phones(
     utterances: Sequence[Utterance], lexicon: Lexicon, bad_input: BadInput, skipped: Counter[str]

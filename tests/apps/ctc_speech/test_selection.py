@@ -1,0 +1,54 @@
+"""The decoding that is selected on the dev set, and the test set, which is recognized once."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import speech.selection as selecting
+from linattn_models.training import RunFolder
+from speech.corpora import load_corpus
+from speech.decoding import Decoding
+from speech.selection import FILE, Selection, grid
+
+
+@pytest.fixture
+def run(smoke_run: Path, tmp_path: Path) -> RunFolder:
+    """A finished run, to write to."""
+    return RunFolder(shutil.copytree(smoke_run, tmp_path / "run"))
+
+
+def test_the_test_set_is_recognized_once_and_only_when_asked(
+    run: RunFolder, tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = load_corpus("kaldi", tones, cache=tmp_path)
+    selection = Selection(corpus, tmp_path, "refuse", average=2)
+    on_dev = selection.recognition(run, test=False)
+    rates = on_dev["dev_rates"]
+    assert list(rates) == [decoding.label for decoding in grid()]
+    assert rates[on_dev["selected"]] == min(rates.values()) <= rates["greedy"]
+    assert on_dev["dev"]["selected"]["phoneme_error_rate"] == min(rates.values())
+    assert "test" not in on_dev and '"test"' not in (run.path / FILE).read_text()
+
+    with_test = selection.recognition(run, test=True)
+    assert with_test["test"]["phones"] == 9
+    assert {name: with_test[name] for name in on_dev} == on_dev
+    monkeypatch.setattr(selecting, "load_run", None)  # whatever is stored needs no model
+    assert selection.recognition(run, test=True) == with_test
+    assert selection.recognition(run, test=False) == on_dev
+
+
+def test_other_weights_are_recognized_anew(run: RunFolder, tones: Path, tmp_path: Path) -> None:
+    corpus = load_corpus("kaldi", tones, cache=tmp_path)
+    averaged = Selection(corpus, tmp_path, "refuse", average=2).recognition(run, test=True)
+    last = Selection(corpus, tmp_path, "refuse", average=1).recognition(run, test=False)
+    assert (averaged["average"], last["average"]) == (2, 1)
+    assert "test" not in last and '"test"' not in (run.path / FILE).read_text()
+
+
+def test_the_simplest_of_equal_decodings_comes_first() -> None:
+    assert grid()[0] == Decoding() and not grid()[1].ngram
+    assert len({decoding.label for decoding in grid()}) == len(grid())
+    assert grid()[-1].label == "5-gram, weight 0.5, bonus 1"
