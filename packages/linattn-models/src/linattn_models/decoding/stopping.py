@@ -58,12 +58,13 @@ class Stopping:
         if not stopped and step + 1 < self._next_complete:
             self.ended = self.ended[:0]
             return True
-        going = self._going & (self._steps[self.held] > step + 1)
+        steps = self._steps[self.held]
+        going = self._going & (steps > step + 1)
         if stopped:
             going &= ~torch.isin(drawn, self._tokens)
         self.ended = (self._going & ~going).nonzero().squeeze(1)
         self._going = going
-        left = self._steps[self.held][going]
+        left = steps[going]
         if not len(left):
             return False
         self._next_complete = int(left.min())
