@@ -14,10 +14,9 @@ from torch import Tensor
 
 from linattn_core.errors import expected, near, shown
 from linattn_models.autoregressive import AutoregressiveTransformer
-from linattn_models.conversion import weights_from_format_1
+from linattn_models.conversion import FEWER_BITS, narrowed, weights_from_format_1, widened
 from linattn_models.ctc import CTCBiLSTM, CTCTransformer
 from linattn_models.decoding import CompiledDecoder, CompiledTransformer, compile_decoder
-from linattn_models.decoding.narrow import narrowed, widened
 from linattn_models.encoder_decoder import EncoderDecoder
 from linattn_models.files import replaced_folder
 from linattn_models.seq2seq import Seq2SeqTransformer
@@ -67,6 +66,8 @@ def save(
     """
     kind = type(model).__name__
     one_of("the class of the model", kind, _CLASSES)
+    if weights is not None:
+        one_of("weights", weights, FEWER_BITS)
     config = {
         "format_version": FORMAT_VERSION,
         "model": kind,

@@ -16,7 +16,6 @@ prompts      prefixes, also of different lengths, and the sequences made from th
 sampling     temperature, generator, and the check for NaN
 graph        a decoder whose steps are CUDA graphs, in slots of memory
 recording    records a step and runs it again
-narrow       matrices in fewer bits on disk
 torch_step   the step that is recorded
 model        the protocols of the models that can be decoded
 """
