@@ -93,6 +93,20 @@ def test_a_nan_logit_is_chosen_as_torch_chooses() -> None:
     assert drawn.tolist() == [3, 3]
 
 
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_level_drawn_from_nan_is_torchs_own(channels: int, temperature: float) -> None:
+    model = model_of(MixtureOfLogistics(2, channels, 8))
+    with torch.no_grad():
+        model.output.bias.fill_(float("nan"))
+    decoder = compile_decoder(model)
+    token = torch.zeros(2, *([] if channels == 1 else [channels]), dtype=torch.int64)
+    _, state = decoder.prefill(token[:, None])
+    parameters, drawn, _ = decoder.step_and_sample(token, state, temperature=temperature)
+    assert torch.equal(drawn, model.head.sample(parameters, temperature=temperature))
+    assert not drawn.any()
+
+
 def test_refusals_are_sentences() -> None:
     good = description()
     assert refuses_decoder(good, "int8") is None

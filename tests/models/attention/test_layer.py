@@ -207,3 +207,28 @@ def test_refuses_calls_that_cannot_be_right(call: Any, error: type[Exception], s
 def test_a_layer_with_a_decay_is_causal_only() -> None:
     with pytest.raises(ValueError, match="log_decay: expected is_causal=True"):
         layer(decay="fixed")(vectors(2, 5))
+
+
+class Doubled(nn.Module):
+    """A linear layer with something added, as adapters do."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.weight, self.bias = layer.weight, layer.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * nn.functional.linear(x, self.weight, self.bias)
+
+
+@pytest.mark.parametrize("how", ["module", "hook", "forward"])
+def test_cross_attention_sees_what_was_added_to_its_projection(how: str) -> None:
+    attention = layer(num_kv_heads=2)
+    if how == "module":
+        attention.qkv = Doubled(attention.qkv)  # type: ignore[assignment]
+    elif how == "hook":
+        attention.qkv.register_forward_hook(lambda module, inputs, output: 2 * output)
+    else:
+        attention.qkv.forward = Doubled(attention.qkv).forward  # type: ignore[method-assign]
+    x = vectors(2, 5)
+    torch.testing.assert_close(attention(x, x.clone()), attention(x))
+    torch.testing.assert_close(attention.read(x, attention.sums(x)), attention(x))

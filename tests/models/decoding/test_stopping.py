@@ -108,9 +108,19 @@ def test_lists_and_arrays_are_prompts() -> None:
     array = np.array([[1, 2], [3, 4]])
     drawn = [
         model.generate(prefix=prefix, generator=seeded())
-        for prefix in (torch.from_numpy(array), array, array.tolist())
+        for prefix in (torch.from_numpy(array), array, array.tolist(), array.astype(np.uint16))
     ]
-    assert torch.equal(drawn[0], drawn[1]) and torch.equal(drawn[0], drawn[2])
+    assert all(torch.equal(drawn[0], other) for other in drawn[1:])
+
+
+@pytest.mark.parametrize(
+    "stop", [2, [2], np.int64(2), np.array([2, 2]), torch.tensor(2), torch.tensor([2, 2])], ids=repr
+)
+def test_integers_of_any_kind_stop(stop: Any) -> None:
+    model = tiny_model()
+    with torch.no_grad():
+        model.output.bias[2] = 50.0
+    assert model.generate(2, stop_tokens=stop).tolist() == [[2], [2]]
 
 
 @pytest.mark.parametrize(
@@ -118,6 +128,9 @@ def test_lists_and_arrays_are_prompts() -> None:
     [
         ({"stop_tokens": 7}, ValueError, "stop_tokens: expected tokens in 0..6, got 7"),
         ({"stop_tokens": [1, "2"]}, TypeError, "stop_tokens: expected an int or several, got '2'"),
+        ({"stop_tokens": 2.5}, TypeError, "stop_tokens: expected an int or several, got 2.5"),
+        ({"stop_tokens": True}, TypeError, "stop_tokens: expected an int or several, got True"),
+        ({"prefix": np.array([[0.5]])}, TypeError, "prefix: expected a tensor, an array"),
         ({"num_samples": 0}, ValueError, "num_samples: expected"),
         ({"prefix": []}, ValueError, "prefix: expected at least one list of tokens, got none"),
         ({"prefix": "text"}, TypeError, "prefix: expected a tensor, an array, or a list of tokens"),

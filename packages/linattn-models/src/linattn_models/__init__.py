@@ -20,6 +20,7 @@ compile_decoder              packs a model's weights: a step is one native call 
 Hypotheses                   what beam_search returns
 DecodingState, KeyValueCache        the state between two steps
 save, load, read_config      one folder: config.json and model.safetensors
+load_decoder                 the compiled decoder of a saved model, also from weights in fewer bits
 """
 
 from linattn_core.decoding import CannotCompile
@@ -57,7 +58,7 @@ from linattn_models.decoding import (
 from linattn_models.encoder_decoder import EncoderDecoder
 from linattn_models.heads import Categorical, Head, MixtureOfLogistics, head_from_dict
 from linattn_models.seq2seq import Seq2SeqTransformer
-from linattn_models.serialization import load, read_config, save
+from linattn_models.serialization import load, load_decoder, read_config, save
 from linattn_models.state import DecodingState, KeyValueCache
 from linattn_models.throughput import Throughput, generation_throughput
 from linattn_models.transformer import Transformer
@@ -102,6 +103,7 @@ __all__ = [
     "generation_throughput",
     "head_from_dict",
     "load",
+    "load_decoder",
     "lsh_attention",
     "read_config",
     "save",

@@ -1,10 +1,13 @@
-"""Conversion of saved models of format 1: their configurations and their weights."""
+"""What saved weights become when they are loaded: those of format 1, and those in fewer bits."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
+
+from linattn_core.errors import expected
 
 # Fields of the attention's configuration, which format 1 stored beside the attention's name.
 _FIELDS = {
@@ -13,6 +16,10 @@ _FIELDS = {
 }
 # Matrices that format 1 has as (inputs, outputs), the transpose of torch's layout.
 _QKV, _EXPAND = "mixer.qkv.weight", "expand.weight"
+
+FEWER_BITS = ("bfloat16", "int8")
+_LEVELS = 127
+_LARGEST = ".largest"  # beside a matrix of int8: (outputs,), the largest weight of each output
 
 
 def config_from_format_1(values: object) -> object:
@@ -45,3 +52,53 @@ def weights_from_format_1(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         name: x.t().contiguous() if name in transposed and x.ndim == 2 else x
         for name, x in tensors.items()
     }
+
+
+def narrowed(model: nn.Module, weights: str) -> dict[str, Tensor]:
+    """The state dict with the matrices of all linear layers in fewer bits.
+
+    Args:
+        model: a model in float32.
+        weights: "bfloat16" or "int8"; see `compile_decoder`.
+
+    Raises:
+        TypeError: a matrix of another dtype.
+    """
+    tensors = {name: x.detach() for name, x in model.state_dict().items()}
+    layers = (name for name, layer in model.named_modules() if isinstance(layer, nn.Linear))
+    for name in (f"{layer}.weight" if layer else "weight" for layer in layers):
+        matrix = tensors[name]
+        if matrix.dtype != torch.float32:
+            advice = "convert the model by .float()"
+            raise TypeError(expected(name, "float32 to round", matrix.dtype, advice))
+        if weights == "bfloat16":
+            tensors[name] = matrix.bfloat16()
+        else:
+            tensors[name], tensors[name + _LARGEST] = _levels(matrix)
+    return tensors
+
+
+def widened(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The float32 state dict of what `narrowed` returned."""
+    wide = {name: x for name, x in tensors.items() if not name.endswith(_LARGEST)}
+    for name, x in wide.items():
+        if x.dtype == torch.int8:
+            wide[name] = _weights(x, tensors[name + _LARGEST])
+        elif x.dtype == torch.bfloat16:
+            wide[name] = x.float()
+    return wide
+
+
+def _levels(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """A matrix (outputs, inputs) as integers in -127..127, and each output's largest weight."""
+    largest = matrix.abs().amax(1)
+    inverse = torch.where(largest > 0, _LEVELS / largest, 0.0)
+    # In float64 the product is exact, as in the fused multiply-add of the kernels.
+    levels = (matrix.double() * inverse.double()[:, None]).round().clamp(-_LEVELS, _LEVELS)
+    return levels.nan_to_num(0.0).to(torch.int8), largest
+
+
+def _weights(levels: Tensor, largest: Tensor) -> Tensor:
+    """The inverse of `_levels`: rounded again, the result gives the same levels."""
+    weights = levels * (largest / _LEVELS)[:, None]
+    return torch.where(levels.abs() == _LEVELS, levels.sign() * largest[:, None], weights)

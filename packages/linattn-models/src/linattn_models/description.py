@@ -22,10 +22,15 @@ def require(module: nn.Module, kind: type[nn.Module]) -> None:
         name = f"{type(module).__module__}.{type(module).__name__}"
         advice = "a compiled decoder does not know its arithmetic, so decode eagerly"
         raise CannotCompile(expected("a layer", f"a {kind.__name__}", f"a {name}", advice))
-    if _hooked(module) or "forward" in vars(module):
+    if not is_plain(module, kind):
         wanted, got = "no hooks and the forward of its class", "hooks or a forward of its own"
         advice = "a compiled decoder would not run them, so remove them or decode eagerly"
         raise CannotCompile(expected(f"a {kind.__name__}", wanted, got, advice))
+
+
+def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
+    """Whether calling the module runs the forward of `kind`, and no hooks."""
+    return type(module) is kind and not _hooked(module) and "forward" not in module.__dict__
 
 
 def embedding(table: nn.Module) -> Tensor:

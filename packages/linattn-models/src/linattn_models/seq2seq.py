@@ -23,7 +23,7 @@ from linattn_models.positions import Positions
 from linattn_models.state import DecodingState, check_fits, check_layers
 from linattn_models.token_transformer import STD, TokenTransformer, embedding_of
 from linattn_models.transformer import Memory, Transformer
-from linattn_models.validation import check_key_mask, exact_keys, no_dropout
+from linattn_models.validation import exact_keys, key_mask_of, no_dropout
 
 
 class Seq2SeqTransformer(TokenTransformer):
@@ -204,8 +204,7 @@ class Seq2SeqTransformer(TokenTransformer):
     def _remember(self, source: Tensor, attn_mask: Tensor | None) -> Memory:
         """The sums of each block's cross-attention over a source (B, L)."""
         if attn_mask is not None and source.ndim == 2:
-            check_key_mask(attn_mask, *source.shape)
-            attn_mask = attn_mask.to(source.device)
+            attn_mask = key_mask_of(attn_mask, source)
             source = source.masked_fill(~attn_mask, 0)
         check_sequences(self.source_tokens, source, 1, self.source_positions.limit, "source")
         vectors = self.source_embedding(source)  # (B, L, E)

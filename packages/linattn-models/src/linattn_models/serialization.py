@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import torch
 from safetensors import SafetensorError
@@ -14,8 +14,9 @@ from torch import Tensor
 
 from linattn_core.errors import expected, near, shown
 from linattn_models.autoregressive import AutoregressiveTransformer
-from linattn_models.conversion import weights_from_format_1
+from linattn_models.conversion import FEWER_BITS, narrowed, weights_from_format_1, widened
 from linattn_models.ctc import CTCBiLSTM, CTCTransformer
+from linattn_models.decoding import CompiledDecoder, CompiledTransformer, compile_decoder
 from linattn_models.encoder_decoder import EncoderDecoder
 from linattn_models.files import replaced_folder
 from linattn_models.seq2seq import Seq2SeqTransformer
@@ -35,12 +36,18 @@ Model = (
     | CTCTransformer
 )
 
-_OWN_KEYS = ("format_version", "model", "extra")  # what `save` adds to a model's `to_dict`
+# What `save` adds to a model's `to_dict`.
+_OWN_KEYS = ("format_version", "model", "weights", "extra")
 _CLASSES: dict[str, type[Model]] = {cls.__name__: cls for cls in get_args(Model)}
 _OTHER = "was it saved from another configuration?"
 
 
-def save(model: Model, folder: str | Path, extra: Mapping[str, Any] | None = None) -> None:
+def save(
+    model: Model,
+    folder: str | Path,
+    extra: Mapping[str, Any] | None = None,
+    weights: str | None = None,
+) -> None:
     """Writes the model's configuration and weights into `folder`; if it fails, nothing changes.
 
     Args:
@@ -48,25 +55,32 @@ def save(model: Model, folder: str | Path, extra: Mapping[str, Any] | None = Non
         folder: created if it does not exist; a model saved there before is replaced.
         extra: JSON values to store beside the configuration, such as the data's name;
             `read_config(folder)["extra"]` returns them.
+        weights: "bfloat16" or "int8" writes the matrices of linear layers in a half or a quarter of
+            the bytes, rounded as `compile_decoder` rounds them; None as they are.
 
     Raises:
-        ValueError: a model of another class, a folder with other files in it, or `extra` that is
-            not JSON.
+        ValueError: a model of another class, other weights, a folder with other files in it, or
+            `extra` that is not JSON.
+        TypeError: weights in fewer bits of a model that is not in float32.
         OSError: the disk is full or cannot be written.
     """
     kind = type(model).__name__
     one_of("the class of the model", kind, _CLASSES)
+    if weights is not None:
+        one_of("weights", weights, FEWER_BITS)
     config = {
         "format_version": FORMAT_VERSION,
         "model": kind,
         **model.to_dict(),
+        **({} if weights is None else {"weights": weights}),
         "extra": dict(extra or {}),
     }
     try:
         text = json.dumps(config, indent=2, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ValueError(expected("extra", "JSON values only", error)) from None
-    tensors = {name: x.detach().contiguous() for name, x in model.state_dict().items()}
+    kept = model.state_dict() if weights is None else narrowed(model, weights)
+    tensors = {name: x.detach().contiguous() for name, x in kept.items()}
     with replaced_folder(Path(folder), (CONFIG_FILE, WEIGHTS_FILE)) as fresh:
         (fresh / CONFIG_FILE).write_text(text + "\n", encoding="utf-8")
         try:
@@ -78,7 +92,7 @@ def save(model: Model, folder: str | Path, extra: Mapping[str, Any] | None = Non
 def load(folder: str | Path) -> Model:
     """The model that `save` wrote, on the CPU, in evaluation mode, in the dtype it was saved in.
 
-    A folder of format 1 is converted.
+    Weights in fewer bits become float32. A folder of format 1 is converted.
 
     Raises:
         FileNotFoundError: no such folder, or one of its two files is absent.
@@ -90,6 +104,8 @@ def load(folder: str | Path) -> Model:
     tensors = _read_weights(weights)
     if config["format_version"] == 1:
         tensors = weights_from_format_1(tensors)
+    if config.get("weights") is not None:
+        tensors = _widened(weights, tensors)
     cls = _CLASSES[config["model"]]
     description = {key: value for key, value in config.items() if key not in _OWN_KEYS}
     _check_sizes(path, description, tensors)
@@ -99,6 +115,28 @@ def load(folder: str | Path) -> Model:
         model: Model = cls.from_dict(description)
     model.load_state_dict(tensors, assign=True)
     return model.eval()
+
+
+def load_decoder(
+    folder: str | Path, backend: str = "auto", max_length: int | None = None
+) -> CompiledDecoder | CompiledTransformer:
+    """The compiled decoder of a saved model, with the weights in which `save` wrote it.
+
+        save(model, folder, weights="int8")
+        decoder = load_decoder(folder)      # as compile_decoder(model, "int8")
+
+    Args:
+        folder: of a causal `Transformer` or `AutoregressiveTransformer` with linear attention.
+        backend, max_length: as for `compile_decoder`.
+
+    Raises:
+        FileNotFoundError, ValueError: as for `load` and `compile_decoder`.
+
+    Cost: the time to read the folder and pack the weights; the model is not kept.
+    """
+    weights = read_config(folder).get("weights") or "float32"
+    model = cast(AutoregressiveTransformer, load(folder))
+    return compile_decoder(model, weights, backend, max_length)
 
 
 def read_config(folder: str | Path) -> dict[str, Any]:
@@ -128,6 +166,13 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
         return {name: x.clone() for name, x in load_file(path).items()}
     except SafetensorError as error:
         raise ValueError(expected(str(path), "a whole safetensors file", error)) from None
+
+
+def _widened(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    try:
+        return widened(tensors)
+    except (KeyError, RuntimeError) as error:
+        raise ValueError(expected(str(path), "int8 matrices with their scales", error)) from None
 
 
 def _check_sizes(path: Path, description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:

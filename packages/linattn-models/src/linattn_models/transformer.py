@@ -25,10 +25,10 @@ from linattn_models.state import (
 )
 from linattn_models.validation import (
     at_least,
-    check_key_mask,
     check_vector_sequences,
     check_vectors,
     exact_keys,
+    key_mask_of,
     lengths_within,
 )
 
@@ -83,8 +83,7 @@ class Transformer(nn.Module):
             lengths_within("key_lengths", key_lengths, *x.shape[:2])
             key_lengths = key_lengths.to(x.device)
         if attn_mask is not None:
-            check_key_mask(attn_mask, *x.shape[:2])
-            attn_mask = attn_mask.to(x.device)
+            attn_mask = key_mask_of(attn_mask, x)
         for block, sums in zip(self.blocks, self._read(memory, x.shape[0]), strict=True):
             x = block(x, key_lengths, sums, attn_mask)
         return cast(Tensor, self.norm(x))
@@ -119,8 +118,7 @@ class Transformer(nn.Module):
             lengths_within("key_lengths", key_lengths, *memory.shape[:2])
             key_lengths = key_lengths.to(memory.device)
         if attn_mask is not None:
-            check_key_mask(attn_mask, *memory.shape[:2])
-            attn_mask = attn_mask.to(memory.device)
+            attn_mask = key_mask_of(attn_mask, memory)
         layers = (cast(LinearAttention, cast(Block, block).cross) for block in self.blocks)
         return tuple(layer.sums(memory, key_lengths, attn_mask) for layer in layers)
 

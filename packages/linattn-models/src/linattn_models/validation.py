@@ -139,8 +139,14 @@ def check_vector_sequences(x: Tensor, embed_dim: int) -> None:
         raise ValueError(expected("x", f"shape (batch, length, {embed_dim})", tuple(x.shape)))
 
 
-def check_key_mask(mask: Tensor, batch: int, length: int) -> None:
-    """Refuses anything but a bool mask (batch, length)."""
+def key_mask_of(mask: Tensor, x: Tensor) -> Tensor:
+    """The mask of keys x (B, L, ...) on the device of `x`.
+
+    Raises:
+        TypeError: another dtype than bool.
+        ValueError: another shape than (B, L).
+    """
+    batch, length = x.shape[:2]
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         got = mask.dtype if isinstance(mask, Tensor) else f"a {type(mask).__name__}"
         advice = "True takes part; convert it by .bool()"
@@ -149,6 +155,7 @@ def check_key_mask(mask: Tensor, batch: int, length: int) -> None:
         shape = f"shape ({batch}, {length}), True at positions that take part"
         advice = "is_causal belongs to the configuration"
         raise ValueError(expected("attn_mask", shape, tuple(mask.shape), advice))
+    return mask.to(x.device)
 
 
 def _is_integer(value: object) -> TypeGuard[int]:

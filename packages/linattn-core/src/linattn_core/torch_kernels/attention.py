@@ -176,16 +176,25 @@ def _causal_backward(
 def _noncausal_backward(
     problem: Problem, output: Output, upstream: Upstream, work: Workspace, into: Gradients
 ) -> None:
-    call, state = problem.call, upstream.state
+    call = problem.call
+    grad_sums = _sums_gradient(problem, output, upstream, into)
+    noncausal.query_gradient(
+        problem, output, upstream, _sums(output), grad_sums, _runs(problem, call.query), work, into
+    )
+    if grad_sums is not None and not (into.key is None and into.value is None):
+        noncausal.key_value_gradient(problem, grad_sums, _runs(problem, call.key), work, into)
+
+
+def _sums_gradient(
+    problem: Problem, output: Output, upstream: Upstream, into: Gradients
+) -> LinearAttentionState | None:
+    """The upstream gradient of the sums, to add to; None where only that of query is wanted."""
+    if into.initial_state is None and into.key is None and into.value is None:
+        return None
+    state = upstream.state
     grad_sums = _zeros(problem, output.normalizer.dtype) if state is None else state.clone()
     if into.initial_state is not None:  # the gradient of the sums is that of the initial state
         for target, source in zip(into.initial_state, grad_sums, strict=True):
             target.copy_(source)
         grad_sums = into.initial_state
-    grad_sums = _flat(grad_sums)
-    noncausal.query_gradient(
-        problem, output, upstream, _sums(output), grad_sums, _runs(problem, call.query), work, into
-    )
-    if into.key is None and into.value is None:
-        return
-    noncausal.key_value_gradient(problem, grad_sums, _runs(problem, call.key), work, into)
+    return _flat(grad_sums)

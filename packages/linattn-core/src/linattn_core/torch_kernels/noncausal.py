@@ -57,22 +57,22 @@ def query_gradient(
     output: Output,
     upstream: Upstream,
     sums: LinearAttentionState,
-    grad_sums: LinearAttentionState,
+    grad_sums: LinearAttentionState | None,
     parts: list[Segment],
     work: Workspace,
     into: Gradients,
 ) -> None:
-    """Writes the gradient of query and adds R and r to `grad_sums`."""
+    """Writes the gradient of query and adds R and r to `grad_sums`; skips what is None."""
     for part in parts:
         q = problem.queries(work, part)
         g = load_output_gradient(work, output, upstream, part)
         h = load_normalizer_gradient(work, g, output, upstream, part)
-        grad_sums.s.baddbmm_(q.mT, g)
-        grad_sums.z.add_(torch.mul(q, h, out=work("scratch", *q.shape)).sum(1))
-        if into.query is None:
-            continue
-        gradient = torch.bmm(g, sums.s.mT, out=work("dq", *q.shape)).addcmul_(h, sums.z[:, None])
-        store(problem.derive(gradient, q), into.query, part)
+        if grad_sums is not None:
+            grad_sums.s.baddbmm_(q.mT, g)
+            grad_sums.z.add_(torch.mul(q, h, out=work("scratch", *q.shape)).sum(1))
+        if into.query is not None:
+            dq = torch.bmm(g, sums.s.mT, out=work("dq", *q.shape)).addcmul_(h, sums.z[:, None])
+            store(problem.derive(dq, q), into.query, part)
 
 
 def key_value_gradient(
@@ -82,11 +82,13 @@ def key_value_gradient(
     work: Workspace,
     into: Gradients,
 ) -> None:
-    """Writes the gradients of key and value, from R and r."""
+    """Writes the wanted gradients of key and value, from R and r."""
     for part in parts:
-        k, v = problem.keys(work, part), problem.values(work, part)
-        dk = torch.bmm(v, grad_sums.s.mT, out=work("dk", *k.shape)).add_(grad_sums.z[:, None])
-        dv = torch.bmm(k, grad_sums.s, out=work("o", *v.shape))
-        dk = problem.derive(dk, k)
-        store(problem.erase(dk, part), into.key, part)
-        store(problem.erase(dv, part), into.value, part)
+        k = problem.keys(work, part)
+        if into.value is not None:
+            dv = torch.bmm(k, grad_sums.s, out=work("o", *k.shape[:2], grad_sums.s.shape[2]))
+            store(problem.erase(dv, part), into.value, part)
+        if into.key is not None:
+            v = problem.values(work, part)
+            dk = torch.bmm(v, grad_sums.s.mT, out=work("dk", *k.shape)).add_(grad_sums.z[:, None])
+            store(problem.erase(problem.derive(dk, k), part), into.key, part)

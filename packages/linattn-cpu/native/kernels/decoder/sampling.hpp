@@ -34,12 +34,11 @@ LINATTN_INLINE float logistic(float uniform) {
     return __builtin_logf(u / (1.0f - u));
 }
 
-// The level nearest to x in [-1, 1]; -1 for NaN, which the next step refuses as a token.
+// The level nearest to x in [-1, 1]; 0 for NaN, as in linattn_models.heads. Whoever draws checks the parameters for NaN.
 LINATTN_INLINE std::int64_t level_at(float x, std::int64_t levels) {
     const float half_range = static_cast<float>(levels - 1) / 2.0f;
     const float level = __builtin_rintf(x * half_range + half_range);
-    if (level != level) return -1;
-    if (level < 0) return 0;
+    if (!(level > 0)) return 0;
     return level > static_cast<float>(levels - 1) ? levels - 1 : static_cast<std::int64_t>(level);
 }
 

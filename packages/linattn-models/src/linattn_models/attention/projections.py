@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from linattn_core.errors import expected
+from linattn_models.description import is_plain
 
 
 class Projections(nn.Module):
@@ -63,6 +64,8 @@ class Projections(nn.Module):
 
     def project_one(self, x: Tensor, index: int) -> Tensor:
         """Only the projection `index` of x (B, N, E), 0 for queries: (B, heads, N, D)."""
+        if not is_plain(self.qkv, nn.Linear):  # adapters such as LoRA add to the weight's product
+            return self.project(x)[index]
         start = sum(self.heads[:index]) * self.head_dim
         rows = slice(start, start + self.heads[index] * self.head_dim)
         bias = None if self.qkv.bias is None else self.qkv.bias[rows]

@@ -40,7 +40,7 @@ def compile_decoder(
             and the feature map "elu", "relu" or "identity", in float32. A decoder never uses
             dropout, also if the model is in training mode.
         weights: the dtype of the packed matrices. "float32" gives the model's own results to
-            rounding. "bfloat16" rounds each weight by at most 2^-9 of itself, "int8" (CPU only) by
+            rounding. "bfloat16" rounds each weight by at most 2^-8 of itself, "int8" (CPU only) by
             at most 1/254 of the largest weight of the same output; reading them takes a half and a
             quarter of the time. On a GPU "bfloat16" also computes the layers' products in bfloat16,
             and keeps states, norms, residual sums and the head in float32; a CPU backend documents

@@ -185,14 +185,15 @@ def as_tensors(
         ValueError: `prefix_lengths` together with lists, which have their own lengths; or no list.
         TypeError: not an array or lists of tokens.
     """
-    if hasattr(prefix, "__array__"):
-        return torch.as_tensor(prefix, device=device), prefix_lengths
-    if prefix_lengths is not None:
+    is_array = hasattr(prefix, "__array__")
+    if prefix_lengths is not None and not is_array:
         advice = "pass lists of each sequence's own length"
         raise ValueError(expected("prefix_lengths", "None beside lists", "lengths", advice))
-    if not len(prefix):
+    if not is_array and not len(prefix):
         raise ValueError(expected("prefix", "at least one list of tokens", "none"))
     try:
+        if is_array:
+            return _as_tokens(prefix, device), prefix_lengths
         rows = [_as_tokens(row, device) for row in prefix]
         padded = pad_sequence(rows, batch_first=True)
     except (TypeError, ValueError, RuntimeError, IndexError):

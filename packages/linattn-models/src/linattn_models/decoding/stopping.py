@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -58,12 +60,13 @@ class Stopping:
         if not stopped and step + 1 < self._next_complete:
             self.ended = self.ended[:0]
             return True
-        going = self._going & (self._steps[self.held] > step + 1)
+        steps = self._steps[self.held]
+        going = self._going & (steps > step + 1)
         if stopped:
             going &= ~torch.isin(drawn, self._tokens)
         self.ended = (self._going & ~going).nonzero().squeeze(1)
         self._going = going
-        left = self._steps[self.held][going]
+        left = steps[going]
         if not len(left):
             return False
         self._next_complete = int(left.min())
@@ -132,13 +135,30 @@ def checked_stop_tokens(
     """
     if stop is None:
         return None
-    tokens = [stop] if isinstance(stop, int) else list(stop)
+    single = _as_int(stop)
+    tokens = [single] if single is not None else _several(stop)
     if head.channels > 1:
         got = f"{head.channels} values a token"
         raise ValueError(expected("stop_tokens", "a model with one value a token", got))
     for token in tokens:
-        if not isinstance(token, int) or isinstance(token, bool):
-            raise TypeError(expected("stop_tokens", "an int or several", shown(token)))
         if not 0 <= token < head.levels:
             raise ValueError(expected("stop_tokens", f"tokens in 0..{head.levels - 1}", token))
     return torch.tensor(tokens, dtype=torch.int64, device=device) if tokens else None
+
+
+def _several(values: Any) -> list[int]:
+    tokens = []
+    for value in values if isinstance(values, Iterable) else [values]:
+        token = _as_int(value)
+        if token is None:
+            raise TypeError(expected("stop_tokens", "an int or several", shown(value)))
+        tokens.append(token)
+    return tokens
+
+
+def _as_int(value: Any) -> int | None:
+    """The value if it is an integer, also of NumPy or in a tensor, else None."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return None

@@ -48,7 +48,7 @@ class Compiled:
         return f"{type(self).__name__}({packed}, {self.native.instruction_set})"
 
     def __reduce__(self) -> NoReturn:
-        wanted, advice = "no copying or pickling", "save the model and compile it where it is used"
+        wanted, advice = "no copying or pickling", "save the model and call load_decoder(folder)"
         raise TypeError(expected(f"a {type(self).__name__}", wanted, "one of them", advice))
 
     def _zeros(self, batch: int) -> tuple[LinearAttentionState, ...]:
