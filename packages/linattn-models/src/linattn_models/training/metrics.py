@@ -168,7 +168,8 @@ def plot_panels(
             place.legend()
     if shared:
         axes[0].set(ylabel=ylabel)
-        axes[0].legend()
+        # Beside the panels: many curves leave no room for it among them.
+        drawing.legend(*axes[0].get_legend_handles_labels(), loc="outside right center")
     picture = io.BytesIO()
     drawing.savefig(picture, format="png", dpi=120)
     replace_file(path, picture.getvalue())
