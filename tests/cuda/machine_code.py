@@ -71,9 +71,14 @@ def lines_of(*options: str, file: Path | str | None = None) -> Iterator[tuple[st
             yield name, line
 
 
+def code() -> Code:
+    """What the module says that it was compiled to."""
+    return Code.read(cuda_module().built_with)
+
+
 def architectures() -> list[str]:
     """Those that the module has machine code for: ["75", "80", ...]."""
-    return Code.read(cuda_module().built_with).machine
+    return code().machine
 
 
 def dump(*options: str, file: Path | str | None = None) -> Iterator[str]:

@@ -7,7 +7,15 @@ import re
 
 import pytest
 
-from tests.cuda.machine_code import HALF, architectures, cuda_module, dump, kernels_of, lines_of
+from tests.cuda.machine_code import (
+    HALF,
+    architectures,
+    code,
+    cuda_module,
+    dump,
+    kernels_of,
+    lines_of,
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -21,11 +29,14 @@ def on_tensor_cores() -> list[str]:
 
 
 def test_every_architecture_is_in_the_module() -> None:
-    found = {x for line in dump("-lelf") for x in re.findall(r"sm_(\d+)", line)}
+    machine, ptx = (
+        {x for line in dump(option) for x in re.findall(r"sm_(\d+[af]?)", line)}
+        for option in ("-lelf", "-lptx")
+    )
 
-    assert found == set(architectures())
+    assert (machine, ptx) == (set(code().machine), set(code().ptx))
     if "CUDAARCHS" not in os.environ:
-        assert found == {"75", "80", "90", "100", "120"}
+        assert (machine, ptx) == ({"75", "80", "90", "100", "120"}, {"120"})
 
 
 def test_products_run_on_tensor_cores() -> None:
