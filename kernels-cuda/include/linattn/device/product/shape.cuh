@@ -35,11 +35,11 @@ struct ProductShape {
     static constexpr int staged_row = state_tile + A * pitch_e * element;
     static constexpr int staged_key = staged_row + C * A * staged, staged_value = staged_key + C * A * staged;
     static constexpr int vectors = staged_value + C * E * staged;
-    // Normalizers and biases as they are staged, the biases in use, the state's vector, its parts of a chunk. With one
-    // part these are in the padding of the first two tiles: 64 dims would need more than the 64 KiB of capability 7.5.
-    static constexpr bool parts_in_padding = parts == 1;
+    // Normalizers and biases as they are staged, the biases in use, the state's vector, its parts of a chunk. Those of
+    // bfloat16's 64 dims are in the padding of the first two tiles: capability 7.5 has 64 KiB and no more.
+    static constexpr bool parts_in_padding = parts == 1 && A == 64;
     static constexpr int shared_bytes = vectors + 4 * (3 * C + E + (parts_in_padding ? 0 : threads));
-    static_assert(!parts_in_padding || threads <= 8 * C, "four numbers in each row of two tiles");
+    static_assert(!parts_in_padding || threads <= 2 * C, "one number in each row of two tiles");
     static_assert(C <= threads);
     static_assert(64 % C == 0, "segments are whole chunks");
     static_assert(row_groups * column_groups == warps && state_rows * state_columns == warps);
@@ -90,8 +90,7 @@ struct ProductMemory {
     LINATTN_DEVICE float* state_vector() const { return vectors() + 3 * Shape::C; }
     LINATTN_DEVICE float& vector_part(int thread) const {
         if (!Shape::parts_in_padding) return vectors()[3 * Shape::C + Shape::E + thread];
-        unsigned char* const row = shared + thread / 4 * Shape::pitch_a * Shape::element;
-        return reinterpret_cast<float*>(row + Shape::A * Shape::element)[thread % 4];
+        return *reinterpret_cast<float*>(shared + (thread * Shape::pitch_a + Shape::A) * Shape::element);
     }
 };
 
