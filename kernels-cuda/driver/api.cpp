@@ -16,7 +16,9 @@ std::string& library_path() {
 template <class Function>
 void take(void* library, const char* name, Function*& function) {
     function = reinterpret_cast<Function*>(dlsym(library, name));
-    if (function == nullptr) throw std::runtime_error("the CUDA driver has no function " + std::string(name) + ".");
+    if (function != nullptr) return;
+    throw std::runtime_error("expected the function " + std::string(name) + " of the CUDA driver in " + library_path() +
+                             ", got none; update NVIDIA's driver.");
 }
 
 std::string described_by(const Api& api, int error) {
@@ -29,14 +31,18 @@ std::string described_by(const Api& api, int error) {
 
 Api loaded() {
     void* const library = dlopen(library_path().c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (library == nullptr) throw std::runtime_error("the CUDA driver was not loaded: " + std::string(dlerror()) + ".");
+    if (library == nullptr) {
+        throw std::runtime_error("expected the CUDA driver, got \"" + std::string(dlerror()) +
+                                 "\"; install NVIDIA's driver.");
+    }
     Api api{};
 #define LINATTN_DRIVER_TAKE(name, ...) take(library, #name, api.name);
     LINATTN_DRIVER_FUNCTIONS(LINATTN_DRIVER_TAKE)
 #undef LINATTN_DRIVER_TAKE
     const int error = api.cuInit(0);
-    if (error != 0) throw std::runtime_error("the CUDA driver did not start: " + described_by(api, error) + ".");
-    return api;
+    if (error == 0) return api;
+    throw std::runtime_error("expected the CUDA driver to start, got " + described_by(api, error) +
+                             "; see whether `nvidia-smi` lists a GPU.");
 }
 
 }  // namespace

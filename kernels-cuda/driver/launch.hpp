@@ -29,8 +29,8 @@ struct Image {
     std::string code, symbol;
 };
 
-// Compiles a kernel, named as in namespace linattn, for an architecture as "sm_90". Called once for each kernel and GPU.
-// Callers hold no lock that the compiler takes.
+// Compiles a kernel, named as in namespace linattn, for an architecture as "sm_90". Called once for each kernel and
+// GPU. Callers hold no lock that the compiler takes.
 using Compiler = std::function<Image(const std::string& kernel, const std::string& architecture)>;
 void set_compiler(Compiler compiler);
 

@@ -53,8 +53,8 @@ private:
     std::unique_ptr<Block> block_;
 };
 
-// Runs the grid's blocks one after another; returns the error, or an empty string. ThreadSanitizer takes blocks that run
-// in one `Block` to be ordered. For it there are three `Block`s in pseudo-random turns, so that it sees most races.
+// Runs the grid's blocks one after another; returns the error, or an empty string. ThreadSanitizer takes blocks that
+// run in one `Block` to be ordered. For it there are three `Block`s in pseudo-random turns, so that it sees most races.
 std::string run_grid(const Launch& launch, int order) {
     std::deque<Lease> blocks;
     for (int i = 0; i < (threads_watched() ? 3 : 1); ++i) blocks.emplace_back(launch);

@@ -1,5 +1,5 @@
-// Running a kernel on the CPU: `launch` returns when every block has run, or throws std::runtime_error if the kernel did
-// something undefined on a GPU.
+// Running a kernel on the CPU: `launch` returns when every block has run, or throws std::runtime_error if the kernel
+// did something undefined on a GPU.
 #pragma once
 
 #include "linattn/calls.h"

@@ -1,4 +1,4 @@
-// The runtime behind the emulated device functions, compiled without ThreadSanitizer: it touches memory of its own only.
+// The runtime behind the emulated device functions, compiled without ThreadSanitizer: it touches only its own memory.
 // What a kernel reads or writes is read or written in platform.hpp, where a sanitizer sees it.
 #pragma once
 

@@ -1,5 +1,5 @@
-// The sanitizers' interface for fibers. The functions are null unless the program is linked with that sanitizer, so that
-// the runtime itself is compiled without any.
+// The sanitizers' interface for fibers. The functions are null unless the program is linked with that sanitizer, so
+// that the runtime itself is compiled without any.
 #pragma once
 
 #include <cstddef>

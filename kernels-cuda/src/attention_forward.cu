@@ -1,5 +1,5 @@
-// linear_attention. Causal: one product, or, in segments, their sums first. Not causal: the sums over all keys, then the
-// product of each query with them.
+// linear_attention. Causal: one product, or, in segments, their sums first. Not causal: the sums over all keys, then
+// the product of each query with them.
 #include "passes.h"
 
 namespace linattn {

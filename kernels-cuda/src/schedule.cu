@@ -69,8 +69,8 @@ Schedule best_schedule(const Extent& extent) {
     // A segment of fewer chunks would cost more in states than it gains.
     const Int most = extent.length / shortest;
     const Int wanted = wave / blocks;
-    // Many heads and a long sequence: short segments, one after another, read keys and values again from the cache. With
-    // few heads, blocks would wait for one another.
+    // Many heads and a long sequence: short segments, one after another, read keys and values again from the cache.
+    // With few heads, blocks would wait for one another.
     constexpr Int relayed = 512;
     if (extent.causal && may_relay(extent.dim, extent.value_dim) && 5 * blocks >= wave &&
         extent.length >= 16 * relayed) {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib.metadata import EntryPoint, entry_points
+from types import ModuleType
 
 import pytest
 import torch
@@ -30,8 +31,8 @@ class EmulatedBackend(KernelBackend):
     description = "CUDA kernels under an emulation"
     schedule = Schedule(1)
 
-    def __init__(self, gpu: Gpu = H100) -> None:
-        self.native = emulated_module()
+    def __init__(self, gpu: Gpu = H100, native: ModuleType | None = None) -> None:
+        self.native = native or emulated_module()
         self.on = gpu
 
     def refuses_device(self, device: torch.device) -> str | None:

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sysconfig
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -41,31 +42,43 @@ class Kernel(NamedTuple):
     spilled: int
 
 
+# The products of numbers in one part, bfloat16, and in two, float16. Three parts are float32's.
+HALF = re.compile(r"ProductShapeILi[12]E")
 _FUNCTION = re.compile(r"Function\s*:?\s*(\w+)")
 _USED = re.compile(r"REG:(\d+) STACK:(\d+) .*LOCAL:(\d+)")
 
 
 def kernels_of(file: Path | str, *options: str) -> dict[str, Kernel]:
     """Those of a file of machine code of one architecture, by their names in it."""
-    products: dict[str, int] = {}
-    for line in dump("-sass", *options, file=file):
-        if named := _FUNCTION.search(line):
-            products[name := named[1]] = 0
-        elif "HMMA" in line:
-            products[name] += 1
+    products: Counter[str] = Counter()
+    for name, line in lines_of("-sass", *options, file=file):
+        products[name] += "HMMA" in line
     found = {}
-    for line in dump("-res-usage", *options, file=file):
-        if named := _FUNCTION.search(line):
-            name = named[1]
-        elif used := _USED.search(line):
+    for name, line in lines_of("-res-usage", *options, file=file):
+        if used := _USED.search(line):
             registers, stack, local = map(int, used.groups())
             found[name] = Kernel(products[name], registers, stack + local)
     return found
 
 
+def lines_of(*options: str, file: Path | str | None = None) -> Iterator[tuple[str, str]]:
+    """The lines that cuobjdump prints of each kernel, with the kernel's name."""
+    name = ""
+    for line in dump(*options, file=file):
+        if named := _FUNCTION.search(line):
+            name = named[1]
+        if name:
+            yield name, line
+
+
+def code() -> Code:
+    """What the module says that it was compiled to."""
+    return Code.read(cuda_module().built_with)
+
+
 def architectures() -> list[str]:
     """Those that the module has machine code for: ["75", "80", ...]."""
-    return Code.read(cuda_module().built_with).machine
+    return code().machine
 
 
 def dump(*options: str, file: Path | str | None = None) -> Iterator[str]:

@@ -89,6 +89,14 @@ def test_what_is_missing_is_said(
     assert CudaBackend().refuses_device(torch.device("cuda")) == missing
 
 
+def test_on_windows_kernels_need_nvcc(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "_native", SimpleNamespace(built_with=""))
+    monkeypatch.setattr(sys, "platform", "win32")
+
+    told = str(device.unbuilt.__wrapped__())
+    assert "on Windows need nvcc; install the CUDA toolkit" in told and "NVRTC" not in told
+
+
 def test_calls_on_the_cpu_do_not_start_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that has started CUDA cannot be forked, as data loaders do."""
 
@@ -171,6 +179,23 @@ def test_heads_that_a_gpu_has_no_room_for_are_refused_with_the_numbers(
         f"its kernels for features of 256 and values of 256 in float32 need {needed:,} bytes of "
         'shared memory a block and an emulated T4 offers 65,536; pass backend="reference".'
     )
+
+
+@pytest.mark.parametrize(
+    ("dtype", "widest"), [(torch.bfloat16, 128), (torch.float16, 64), (torch.float32, 64)], ids=str
+)
+def test_a_gpu_takes_all_heads_up_to_its_widest(
+    dtype: torch.dtype, widest: int, emulation: object
+) -> None:
+    """A wider head never needs less memory than there is where a narrower one needs more."""
+    backend = EmulatedBackend(T4)
+    accepted = []
+    for width in (1, 32, 33, 64, 65, 128, 129, 256):
+        x = torch.zeros(1, 2, 8, width, dtype=dtype)
+        if backend.refuses(CALL._replace(query=x, key=x, value=x)) is None:
+            accepted.append(width)
+
+    assert accepted == [x for x in (1, 32, 33, 64, 65, 128) if x <= widest]
 
 
 def test_a_state_that_rows_share_is_not_updated_in_place(emulation: object) -> None:

@@ -15,12 +15,11 @@ import torch
 
 from linattn_core import LinearAttentionState, registry
 from linattn_core.calls import AttentionCall, StepCall
-from linattn_cuda.device import Gpu
-from linattn_cuda.kernel_backend import KernelBackend, Schedule
+from linattn_cuda.kernel_backend import Schedule
+from tests.cuda.emulated import EmulatedBackend
 from tests.cuda.emulated_build import driver_module
 
 WALK, CUT, RELAY = Schedule(1), Schedule(3), Schedule(3, relay=True)
-H100 = Gpu("an emulated H100", (9, 0), 132, 232_448)
 # Wrong arguments would change everything; what rounding does is held to its budget elsewhere.
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 6e-2}
 
@@ -36,22 +35,16 @@ class Compiler:
         return kernel.encode() + b"\0", f"symbol of {kernel}"
 
 
-class DriverBackend(KernelBackend):
+class DriverBackend(EmulatedBackend):
     """On the CPU's tensors, as the stand-in takes addresses."""
 
     name = "driver"
-    speed = -1
 
     def __init__(
         self, native: ModuleType, schedule: Schedule | None = WALK, index: int = 0
     ) -> None:
-        self.native, self.schedule, self.index = native, schedule, index
-
-    def refuses_device(self, device: torch.device) -> str | None:
-        return None
-
-    def gpu(self, device: torch.device) -> Gpu:
-        return H100
+        super().__init__(native=native)
+        self.schedule, self.index = schedule, index
 
     def launching(self, device: torch.device) -> AbstractContextManager[int]:
         self.native.make_current(self.index)

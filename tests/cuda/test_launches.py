@@ -36,16 +36,12 @@ def test_what_the_gpu_refuses_is_raised() -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_driver_each_kernel_says_so(emulation: object) -> None:
     """The CUDA module itself, past the refusals: it loads, and its calls fail with CUDA's words."""
-
-    class Unchecked(EmulatedBackend):
-        def __init__(self) -> None:
-            self.native = cuda_module()
-
+    unchecked = EmulatedBackend(native=cuda_module())
     no_driver = r"failed: (cudaErrorInsufficientDriver \(35\)|cudaErrorNoDevice \(100\)): \w+"
     with pytest.raises(RuntimeError, match=f"kernel product<.*> {no_driver}"):
-        Unchecked().attention(AttentionCall(X, X, X, True, return_state=True))
+        unchecked.attention(AttentionCall(X, X, X, True, return_state=True))
     state = LinearAttentionState.zeros(1, 2, 64, 64)
     with pytest.raises(RuntimeError, match=f"kernel step.* {no_driver}"):
-        Unchecked().step(StepCall(*3 * (X[:, :, 0],), state))
+        unchecked.step(StepCall(*3 * (X[:, :, 0],), state))
     with pytest.raises(RuntimeError, match=f"GPU's attributes {no_driver}"):
         cuda_module().device_attributes(0)

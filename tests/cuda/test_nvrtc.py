@@ -13,8 +13,7 @@ import torch
 import linattn_cuda._native as native
 from linattn_cuda import compiling, nvrtc
 from tests.cuda.emulated_build import ROOT, driver_module
-from tests.cuda.machine_code import Kernel, architectures, kernels_of
-from tests.cuda.test_machine_code import HALF
+from tests.cuda.machine_code import HALF, Kernel, architectures, kernels_of
 
 needs_nvrtc = pytest.mark.skipif(nvrtc.missing() is not None, reason="there is no NVRTC")
 # Each architecture takes minutes.

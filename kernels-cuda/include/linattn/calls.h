@@ -1,4 +1,5 @@
-// What a caller hands to the kernels: addresses on the device, sizes and strides, a stream. No framework's types, and no header but this one's: device code and hosts read it alike.
+// What a caller hands to the kernels: addresses on the device, sizes and strides, a stream. No framework's types, and
+// no other header: device code and host code both read it.
 #pragma once
 
 namespace linattn {
@@ -29,8 +30,8 @@ struct State {
     float* z;
 };
 
-// How the blocks of threads share a sequence of one head: one walks it from end to end, or each has a segment of it. The
-// states that segments begin with are summed up in a launch of their own or, in a relay (causal calls), handed from
+// How the blocks of threads share a sequence of one head: one walks it from end to end, or each has a segment of it.
+// The states that segments begin with are summed up in a launch of their own or, in a relay (causal calls), handed from
 // block to block within one launch.
 struct Schedule {
     int segments;

@@ -1,7 +1,7 @@
 // A stand-in for the CUDA driver's library: two GPUs, on which some of the emulated kernels run. It refuses what the
-// driver would refuse of a launch layer: calls before cuInit, threads without a context, code of another GPU, code that is
-// loaded while a graph is captured, shared memory that was not asked for; and fewer bytes of it than were asked for
-// before, which would take them from another thread's launch.
+// driver would refuse: calls before cuInit, threads without a context, code of another GPU, code that is loaded while a
+// graph is captured, shared memory that was not asked for; and fewer bytes of it than were asked for before, which
+// would take them from another thread's launch.
 #include <cstring>
 #include <functional>
 #include <map>

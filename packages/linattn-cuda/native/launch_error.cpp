@@ -31,9 +31,9 @@ void expect_success(const std::string& what, int error) {
     throw std::runtime_error(what + " failed: " + described(error) + ".");
 }
 
-void expect_launched(const Status& status) {
+void expect_success(const std::string& what, const Status& status) {
     if (status.error == 0) return;
-    expect_success("the launch of kernel " + std::string(status.kernel == nullptr ? "?" : status.kernel), status.error);
+    expect_success(what + " of kernel " + (status.kernel == nullptr ? "?" : status.kernel), status.error);
 }
 
 }  // namespace linattn

@@ -10,7 +10,8 @@ namespace linattn {
 // Throws std::runtime_error "<what> failed: <error>" unless the code is 0.
 void expect_success(const std::string& what, int error);
 
-// The same of a launch, by the kernel's name. What goes wrong while a kernel runs comes up later, in torch.
-void expect_launched(const Status& status);
+// Throws "<what> of kernel <its name> failed: <error>" unless the status is a success. What goes wrong while a kernel
+// runs is reported later, by torch.
+void expect_success(const std::string& what, const Status& status);
 
 }  // namespace linattn

@@ -56,19 +56,19 @@ AttentionBackward backward_of(const py::dict& fields) {
 void run_forward(const py::dict& fields) {
     const AttentionForward call = forward_of(fields);
     const py::gil_scoped_release unlocked;
-    expect_launched(attention_forward(call));
+    expect_success("the launch", attention_forward(call));
 }
 
 void run_backward(const py::dict& fields) {
     const AttentionBackward call = backward_of(fields);
     const py::gil_scoped_release unlocked;
-    expect_launched(attention_backward(call));
+    expect_success("the launch", attention_backward(call));
 }
 
 void run_step(const py::dict& fields) {
     const auto call = filled<Step>(fields, step_fields(), own_step_fields());
     const py::gil_scoped_release unlocked;
-    expect_launched(step(call));
+    expect_success("the launch", step(call));
 }
 
 }  // namespace

@@ -33,7 +33,7 @@ std::pair<int, bool> best_schedule_of(Int heads, Int length, Int dim, Int value_
 int resident_blocks_of(Int width, Dtype query_dtype, Dtype value_dtype, Precision precision) {
     int blocks = 0;
     const Status status = resident_blocks(width, query_dtype, value_dtype, precision, &blocks);
-    expect_success("the question how many blocks run side by side", status.error);
+    expect_success("counting the resident blocks", status);
     return blocks;
 }
 

@@ -5,8 +5,8 @@
 
 namespace linattn {
 
-// phi(x). elu(x) + 1 is exp(x) below zero and x + 1 above, which does not cancel (equation 7 of the paper). Numbers that
-// are kept in fewer than three parts have no use for the last bits of the exponential.
+// phi(x). elu(x) + 1 is exp(x) below zero and x + 1 above, which does not cancel (equation 7 of the paper). Numbers
+// that are kept in fewer than three parts have no use for the last bits of the exponential.
 template <int parts>
 LINATTN_DEVICE float below_zero(float x) {
     return parts < 3 ? fast_exponential(x) : exponential(x);

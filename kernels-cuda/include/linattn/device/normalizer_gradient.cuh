@@ -1,4 +1,4 @@
-// h_i = -g_i . out_i with g_i = G_i / n_i, and what arrives from above: the gradient of the normalizer of query i.
+// h_i = -g_i . out_i with g_i = G_i / n_i, plus the upstream gradient of the normalizer of query i.
 #pragma once
 
 #include "linattn/device/operand.cuh"

@@ -102,8 +102,8 @@ LINATTN_DEVICE void stage_numbers(const Staged& staged, const Operand& operand, 
     }
 }
 
-// Starts copying `rows` rows from `position` on, columns from `column` on, as they are. Rows from `count` on, and columns
-// that the operand has not, are left zero. With one part all numbers have two bytes.
+// Starts copying `rows` rows from `position` on, columns from `column` on, as they are. Rows from `count` on, and
+// columns that the operand has not, are left zero. With one part all numbers have two bytes.
 template <int rows, int width, int threads, int parts>
 LINATTN_DEVICE void stage(const Staged& staged, const Operand& operand, const Place& place, Int position, Int column,
                           int count) {
@@ -162,8 +162,8 @@ LINATTN_DEVICE void prepare_rows(Tile<parts, pitch> tile, const Staged& staged, 
     }
 }
 
-// The staged rows as the product wants them, in the tile; with one part the tile is where they were staged, and rows that
-// are to stay as they are need nothing. `live` rows exist; `divisors` are the rows' normalizers.
+// The staged rows as the product wants them, in the tile; with one part the tile is where they were staged, and rows
+// that are to stay as they are need nothing. `live` rows exist; `divisors` are the rows' normalizers.
 template <int rows, int width, int threads, int parts, int pitch>
 LINATTN_DEVICE void prepare(Tile<parts, pitch> tile, const Staged& staged, const Operand& operand, Int column, int live,
                             const float* divisors) {

@@ -1,5 +1,5 @@
-// Between the two passes over a sequence in segments: turns the sums of each segment into the state that it begins with,
-// and writes their total as the final state.
+// Between the two passes over a sequence in segments: turns the sums of each segment into the state that it begins
+// with, and writes their total as the final state.
 #pragma once
 
 #include "linattn/device/operand.cuh"
@@ -7,8 +7,9 @@
 namespace linattn {
 
 // The states of all segments, (sequences * heads, segments, numbers) contiguous, each `matrix` numbers of X and behind
-// them `vector` of its vector; `first` and `last` lie apart, (sequences * heads, matrix) and (sequences * heads, vector).
-// Of `first` there is one for each group of heads, with which the first of them begins, and the others with zeros.
+// them `vector` of its vector; `first` and `last` lie apart, (sequences * heads, matrix) and (sequences * heads,
+// vector). Of `first` there is one for each group of heads: the first head of the group begins with it, the others with
+// zeros.
 struct Scan {
     float* states;
     State first, last;  // null where there is none

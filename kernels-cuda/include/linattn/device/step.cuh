@@ -1,8 +1,8 @@
 // One decoding step (equations 18 to 20): s += phi(k) v^T, z += phi(k), out = phi(q)^T s / (phi(q)^T z + eps).
 //
 // The cost is reading and writing the state once. Each warp has a head of keys: lanes share the columns of s, four
-// neighbors each, then its rows. The first query head of a group adds the key on the way, and the others read what their
-// own lanes have written.
+// neighbors each, then its rows. The first query head of a group adds the key on the way, and the others read what
+// their own lanes have written.
 #pragma once
 
 #include "linattn/device/feature_map.cuh"
@@ -40,8 +40,8 @@ LINATTN_DEVICE float warp_sum(float x) {
     return x;
 }
 
-// Updates z, where the key is to be added, and returns the normalizer in every lane. Writes the features to shared memory
-// for all lanes.
+// Updates z, where the key is to be added, and returns the normalizer in every lane. Writes the features to shared
+// memory for all lanes.
 LINATTN_DEVICE float step_normalizer(const StepHead& of, float* queries, float* keys) {
     float sum = 0;
     for (Int d = thread_index() % 32; d < of.call.dim; d += 32) {

@@ -14,7 +14,8 @@
 
 namespace linattn {
 
-// The status of a call of the CUDA runtime. The runtime's record of an error is cleared, or the next launch would return it.
+// The status of a call of the CUDA runtime. The runtime's record of an error is cleared, or the next launch would
+// return it.
 inline Status status_of(cudaError_t error, const char* what) {
     if (error == cudaSuccess) return {0, nullptr};
     (void)cudaGetLastError();

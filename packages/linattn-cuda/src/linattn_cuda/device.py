@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import sys
 from typing import NamedTuple
 
 import torch
@@ -39,10 +40,7 @@ def unbuilt() -> str | None:
     A process that has started CUDA cannot be forked, so calls on CPU tensors ask for no more.
     """
     if not _native.built_with:
-        return (
-            "linattn-cuda was built without its CUDA kernels, as LINATTN_CUDA was OFF; build it "
-            "again with LINATTN_CUDA=NVRTC, or with LINATTN_CUDA=ON where there is an nvcc."
-        )
+        return _without_kernels()
     if _native.built_with == NVRTC and (reason := nvrtc.missing()):
         return reason
     if not torch.backends.cuda.is_built():
@@ -51,6 +49,18 @@ def unbuilt() -> str | None:
             "install a torch that is built for CUDA."
         )
     return None
+
+
+def _without_kernels() -> str:
+    if sys.platform == "win32":  # driver/api.cpp opens the driver by dlopen
+        return (
+            "linattn-cuda was built without its CUDA kernels, which on Windows need nvcc; install "
+            "the CUDA toolkit (12.8 or later) and build it again with LINATTN_CUDA=ON."
+        )
+    return (
+        "linattn-cuda was built without its CUDA kernels, as LINATTN_CUDA was OFF; build it "
+        "again with LINATTN_CUDA=NVRTC, or with LINATTN_CUDA=ON where there is an nvcc."
+    )
 
 
 @functools.cache

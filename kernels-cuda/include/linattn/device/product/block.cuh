@@ -1,9 +1,9 @@
 // One block of the product: chunk by chunk; the next chunk's rows are copied while this one's are multiplied.
 //
-// The segments of a sequence begin with states that an earlier launch wrote, or they pass states on themselves. In such a
-// relay each block sums its own keys, waits for the state before them, writes the state after them, and then computes its
-// rows, reading keys and values again while the cache still holds them. Blocks draw tickets when they start, so that a
-// block only waits for one that has started before it.
+// The segments of a sequence begin with states that an earlier launch wrote, or they pass states on themselves. In such
+// a relay each block sums its own keys, waits for the state before them, writes the state after them, and then computes
+// its rows, reading keys and values again while the cache still holds them. Blocks draw tickets when they start, so
+// that a block only waits for one that has started before it.
 #pragma once
 
 #include "linattn/device/product/rows.cuh"

@@ -29,7 +29,8 @@
 namespace linattn {
 
 // Which heads of a group of queries begin with a state: each with its own, all with that of their key head, or only the
-// first with that of their key head, where what the heads come to is added up. One of a key head is written by the first.
+// first with that of their key head, where the results of the heads are added up. A state of a key head is written by
+// the first.
 enum class Readers : int { own = 0, group = 1, first = 2 };
 
 // A state in global memory with strides in elements: X (rows of A, columns of C) and a vector, z or r. The vector has a

@@ -22,8 +22,9 @@ struct ProductShape {
     // State: warps share the rows of X, then its columns; the column after the slice is the last tile of every warp.
     static constexpr int state_rows = A / 16 < warps ? A / 16 : warps, state_columns = warps / state_rows;
     static constexpr int state_row_tiles = A / 16 / state_rows, state_tiles = E / 8 / state_columns;
-    // Shared memory. Pitches keep the lanes of a load on different banks. With one part, numbers are prepared where they
-    // were copied to: there are two sets of tiles in turn. With more, they are copied elsewhere and widened on the way.
+    // Shared memory. Pitches keep the lanes of a load on different banks. With one part, numbers are prepared where
+    // they were copied to: there are two sets of tiles in turn. With more, they are copied elsewhere and widened on the
+    // way.
     static constexpr int buffers = parts == 1 ? 2 : 1;
     static constexpr int pitch_a = parts == 1 ? A + 8 : A + 4, pitch_e = parts == 1 ? E + 8 : E + 12;
     static constexpr int element = parts == 1 ? 2 : 4, staged = parts == 1 ? 0 : 4;
@@ -34,8 +35,11 @@ struct ProductShape {
     static constexpr int staged_row = state_tile + A * pitch_e * element;
     static constexpr int staged_key = staged_row + C * A * staged, staged_value = staged_key + C * A * staged;
     static constexpr int vectors = staged_value + C * E * staged;
-    // Normalizers and biases as they are staged, the biases in use, the state's vector, its parts of a chunk.
-    static constexpr int shared_bytes = vectors + 4 * (3 * C + E + threads);
+    // Normalizers and biases as they are staged, the biases in use, the state's vector, its parts of a chunk. Those of
+    // bfloat16's 64 dims are in the padding of the first two tiles: capability 7.5 has 64 KiB and no more.
+    static constexpr bool parts_in_padding = parts == 1 && A == 64;
+    static constexpr int shared_bytes = vectors + 4 * (3 * C + E + (parts_in_padding ? 0 : threads));
+    static_assert(!parts_in_padding || threads <= 2 * C, "one number in each row of two tiles");
     static_assert(C <= threads);
     static_assert(64 % C == 0, "segments are whole chunks");
     static_assert(row_groups * column_groups == warps && state_rows * state_columns == warps);
@@ -84,7 +88,10 @@ struct ProductMemory {
     LINATTN_DEVICE float* staged_bias() const { return vectors() + Shape::C; }
     LINATTN_DEVICE float* bias() const { return vectors() + 2 * Shape::C; }
     LINATTN_DEVICE float* state_vector() const { return vectors() + 3 * Shape::C; }
-    LINATTN_DEVICE float* vector_parts() const { return vectors() + 3 * Shape::C + Shape::E; }
+    LINATTN_DEVICE float& vector_part(int thread) const {
+        if (!Shape::parts_in_padding) return vectors()[3 * Shape::C + Shape::E + thread];
+        return *reinterpret_cast<float*>(shared + (thread * Shape::pitch_a + Shape::A) * Shape::element);
+    }
 };
 
 }  // namespace linattn

@@ -51,8 +51,8 @@ protected:
     }
 
     // The sums of a segment become the state that it begins with, `before`, and `behind` gets the state at its end. All
-    // is read before anything is written: for all that the compiler knows, the two may overlap, and a load would wait for
-    // the store before it.
+    // is read before anything is written: for all that the compiler knows, the two may overlap, and a load would wait
+    // for the store before it.
     LINATTN_DEVICE void exchange_states(const StateView& before, const Work& work_before, const StateView& behind,
                                         const Work& work_behind) {
         const Numbers from = numbers_of(before, work_before, work_.begins_with(call_, before));
@@ -132,7 +132,7 @@ protected:
             const float value = memory_.values().read(j, column);
             sum += call_.bias == Bias::of_key ? memory_.bias()[j] * value : value;
         }
-        memory_.vector_parts()[thread_index()] = sum;
+        memory_.vector_part(thread_index()) = sum;
     }
 
     // Adds the groups' parts, which a barrier after `sum_vector` has made visible.
@@ -140,7 +140,7 @@ protected:
         if (!has_vector()) return;
         for (int i = thread_index(); i < E; i += threads) {
             float sum = memory_.state_vector()[i];
-            for (int group = 0; group < threads / E; ++group) sum += memory_.vector_parts()[group * E + i];
+            for (int group = 0; group < threads / E; ++group) sum += memory_.vector_part(group * E + i);
             memory_.state_vector()[i] = sum;
         }
     }
