@@ -185,14 +185,14 @@ def docs(session: nox.Session) -> None:
 @nox.session
 def bench(session: nox.Session) -> None:
     """Measure the operator and generation against softmax attention; see `-- --help`."""
-    install_packages(session, "matplotlib")
+    install_packages(session)
     session.run("python", "-m", "benchmarks", *session.posargs)
 
 
 @nox.session
 def bench_peers(session: nox.Session) -> None:
     """Measure against transformers and pytorch-fast-transformers (four minutes to compile) too."""
-    install_packages(session, "matplotlib", "setuptools", "wheel", "transformers")
+    install_packages(session, "setuptools", "wheel", "transformers")
     # Isolated, its setup.py would not find torch; with an nvcc in reach, it would compile for CUDA.
     install(
         session, "--no-build-isolation", "--no-deps", "pytorch-fast-transformers",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,6 +11,7 @@ from torch import Tensor
 from benchmarks.cases.peer_decoder import PeerDecoder
 from benchmarks.measure import oracle
 from linattn_models import AutoregressiveTransformer, CompiledDecoder
+from linattn_models.decoding.filters import Filters
 
 STEPS = "decoding by steps"
 # What the compiled decoder's parameters may differ from the float64 oracle's by, as largest error
@@ -36,34 +38,32 @@ def check_steps(decoder: AutoregressiveTransformer | PeerDecoder) -> str | None:
 
 @torch.no_grad()
 def check_compiled(
-    model: AutoregressiveTransformer, decoder: CompiledDecoder, batch: int
+    model: AutoregressiveTransformer, decoder: CompiledDecoder, batch: int, **limits: Any
 ) -> str | None:
     """As `check_steps`, with the batch that is timed, and what is drawn from the parameters.
 
     The rows repeat a few sequences, which keeps the oracle small.
+
+    Args:
+        limits: of the draws, by the names of `Filters`.
     """
+    filters = Filters(**limits)
     tokens, exact = _tokens_and_oracle(model)
     rows = torch.arange(batch, device=model.device) % len(tokens)
     parameters, state = decoder.prefill(tokens[rows, :0])
     generator, again = (torch.Generator(model.device).manual_seed(3) for _ in range(2))
     stepped, others = [parameters], 0
     for token in tokens[rows, :-1].unbind(1):
-        parameters, drawn, state = decoder.step_and_sample(token, state, generator=generator)
+        parameters, drawn, state = decoder.step_and_sample(
+            token, state, generator=generator, **limits
+        )
         stepped.append(parameters)
-        others += int((drawn != model.head.sample(parameters, generator=again)).sum())
-    if others > MOST_OTHER_DRAWS * batch * model.max_length:
+        allowed = filters(parameters, 1.0) if filters else parameters
+        others += int((drawn != model.head.sample(allowed, generator=again)).sum())
+    if others > max(1, MOST_OTHER_DRAWS * batch * model.max_length):
         return f"{others} of {batch * model.max_length} tokens drawn are not the head's own"
     tolerance = TOLERANCE[decoder.weights]
     return oracle.disagreement(STEPS, torch.stack(stepped, 1), exact[rows], tolerance)
-
-
-@torch.no_grad()
-def check_rerun(model: AutoregressiveTransformer) -> str | None:
-    """Compares what follows a sample of prefixes with the whole sequence in float64."""
-    tokens, exact = _tokens_and_oracle(model)
-    rows = oracle.sampled_rows(model.max_length)
-    rerun = torch.stack([model.predict_next(tokens[:, :row]) for row in rows.tolist()], 1)
-    return oracle.disagreement("rerunning the prefix", rerun, exact[:, rows])
 
 
 def _tokens_and_oracle(model: AutoregressiveTransformer) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import linattn_models
 from benchmarks.cases import peers
-from benchmarks.cases.decoder_checks import check_compiled, check_rerun, check_steps
+from benchmarks.cases.decoder_checks import check_compiled, check_steps
 from benchmarks.cases.models import WEIGHT_BYTES, Task
 from benchmarks.cases.peer_decoder import PeerDecoder
 from benchmarks.measure.cases import Method, NotMeasured, Settings
@@ -20,8 +20,7 @@ from benchmarks.measure.timer import stopwatch
 from linattn_models import AutoregressiveTransformer, CompiledDecoder
 from linattn_models.state import Cursor
 
-LINEAR = "linear (eager)"
-STATEFUL_SOFTMAX, RERUN_SOFTMAX = "stateful softmax", "softmax rerunning the prefix"
+LINEAR, STATEFUL_SOFTMAX = "linear (eager)", "stateful softmax"
 Check = Callable[[], str | None]
 Work = dict[str, Any]  # a method's least operations and bytes
 
@@ -31,20 +30,14 @@ def compiled_name(weights: str) -> str:
     return f"linear (compiled, {weights})"
 
 
-def stateful(
-    attention: str, task: Task, *, dtype: torch.dtype = torch.float32, positions: int | None = None
-) -> Method:
+def stateful(attention: str, task: Task) -> Method:
     """Generates whole images as an RNN: from sums for linear, from a cache for softmax.
 
     The model steps itself; its operators are of the fastest backend that is installed.
-
-    Args:
-        positions: how many are timed, the others being interpolated; None times whole images.
     """
-    model = task.model(attention, dtype)
+    model = task.model(attention)
     limits = _limits(task, task.length) if attention == "linear" else {}
-    check = partial(check_steps, model)
-    return _generating(model, check, task, limits, decoder="eager", steps=positions)
+    return _generating(model, partial(check_steps, model), task, limits, "eager")
 
 
 def compiled(weights: str, task: Task) -> Method:
@@ -52,22 +45,14 @@ def compiled(weights: str, task: Task) -> Method:
     model = task.model()
     decoder = compiled_decoder(model, weights)
     check = partial(check_compiled, model, decoder, task.batch)
-    limits = _limits(task, task.length, weights)
-    return _generating(model, check, task, limits, decoder=decoder)
-
-
-def rerunning(task: Task, positions: int) -> Method:
-    """Runs the whole prefix for each pixel; timed at some positions and interpolated."""
-    model = task.model("softmax")
-    check = partial(check_rerun, model)
-    return _generating(model, check, task, {}, method="rerun", steps=positions)
+    return _generating(model, check, task, _limits(task, task.length, weights), decoder)
 
 
 def peer(task: Task, settings: Settings) -> Method:
     """The peer's recurrent model with the same weights, embedding, head and sampling."""
     decoder = _peer(task, settings)
-    run = partial(decoder.generate, task.batch, torch.Generator().manual_seed(0))
-    check, measure = partial(check_steps, decoder), partial(stopwatch("cpu"), run)
+    run = partial(decoder.generate, task.batch, torch.Generator(task.device).manual_seed(0))
+    check, measure = partial(check_steps, decoder), partial(stopwatch(task.device), run)
     return Method(check, measure=measure, units=task.batch, **_limits(task, task.length))
 
 
@@ -109,14 +94,14 @@ def reading(weights: str, task: Task) -> Method:
 
 
 def _generating(
-    model: AutoregressiveTransformer, check: Check, task: Task, limits: Work, **options: Any
-) -> Method:
+    model: AutoregressiveTransformer, check: Check, task: Task, limits: Work,
+    decoder: str | CompiledDecoder,
+) -> Method:  # fmt: skip
     def measure() -> float:
-        timed = linattn_models.generation_throughput(model, batch=task.batch, **options)
+        timed = linattn_models.generation_throughput(model, batch=task.batch, decoder=decoder)
         return task.batch * timed.seconds_per_sample
 
-    estimated = options.get("steps") is not None
-    return Method(check, measure=measure, units=task.batch, estimated=estimated, **limits)
+    return Method(check, measure=measure, units=task.batch, **limits)
 
 
 def _step(

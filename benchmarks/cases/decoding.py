@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 from functools import partial
 from typing import Any
 
-import torch
-
 from benchmarks.cases import decoders
-from benchmarks.cases.decoders import LINEAR, RERUN_SOFTMAX, STATEFUL_SOFTMAX, compiled_name
+from benchmarks.cases.decoders import LINEAR, STATEFUL_SOFTMAX, compiled_name
 from benchmarks.cases.models import MODEL, WEIGHT_BYTES, Task
 from benchmarks.cases.peers import FAST_TRANSFORMERS
-from benchmarks.measure.cases import Case, Make, Method, Settings, registry
+from benchmarks.measure.cases import Case, Make, Settings, registry
 from benchmarks.measure.results import Target
-from linattn_models import generation_throughput
-from linattn_models.throughput import best_batch
 
 BATCH, MANY = 100, 10_000
 FLOAT32, BFLOAT16, INT8 = (compiled_name(weights) for weights in WEIGHT_BYTES)
 READING = {weights: f"reading the weights ({weights})" for weights in WEIGHT_BYTES}
 FIRST, LAST = "first step", "784th step"
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-GRAPHS = {weights: f"linear (CUDA graph, {weights})" for weights in DTYPES}
-BEST_SOFTMAX = {dtype: f"{STATEFUL_SOFTMAX}, best batch ({dtype})" for dtype in DTYPES}
-SAMPLED = 6  # positions of an image that are timed where whole images would take long
-SMALLEST_SEARCHED, LARGEST_SEARCHED, QUICK_SEARCHED = 32, 2**15, 4
-IMAGES_PER_SECOND, OVER_SOFTMAX, ONE_IMAGE_SECONDS = 5_000, 50, 0.2
+# Promised on a GPU, where a compiled decoder is a CUDA graph.
+IMAGES_PER_SECOND, ONE_IMAGE_SECONDS = 5_000, 0.2
+GPU: dict[str, Any] = {"device": "cuda", "rounds": (2, 10)}
 
 
 def _growing(asked: Task, settings: Settings) -> dict[str, Make]:
@@ -48,6 +40,16 @@ def _compiled(asked: Task, settings: Settings) -> dict[str, Make]:
     }
 
 
+def _whole(asked: Task, settings: Settings) -> dict[str, Make]:
+    task = asked.sized(settings)
+    return {
+        **{compiled_name(each): partial(decoders.compiled, each, task) for each in WEIGHT_BYTES},
+        LINEAR: partial(decoders.stateful, "linear", task),
+        FAST_TRANSFORMERS: partial(decoders.peer, task, settings),
+        STATEFUL_SOFTMAX: partial(decoders.stateful, "softmax", task),
+    }
+
+
 def _steps(name: str, task: Task, *promised: Target) -> tuple[Case, Case]:
     first, last = (f"{LINEAR}, {ordinal}" for ordinal in (FIRST, LAST))
     growth = Target(f"{LINEAR}: the {LAST} over the first", last, first, at_most=1.1)
@@ -65,58 +67,20 @@ def _steps(name: str, task: Task, *promised: Target) -> tuple[Case, Case]:
     )  # fmt: skip
 
 
+def _images(name: str, task: Task, *targets: Target, **fields: Any) -> Case:
+    shows = f"Whole images from start to end, {task.batch:,} at once: {MODEL}."
+    setup = partial(_whole, task)
+    return Case(
+        f"generation/images/{name}", shows, setup=setup, targets=targets, unit="image", **fields
+    )
+
+
 def _over_reading(weights: str, at_most: float) -> Target:
     name = compiled_name(weights)
     shows = f"{name}: time of a step over only reading the weights"
     return Target(shows, name, READING[weights], at_most=at_most)
 
 
-def _on_cpu(asked: Task, positions: int, settings: Settings) -> dict[str, Make]:
-    task = asked.sized(settings)
-    return {
-        **{compiled_name(each): partial(decoders.compiled, each, task) for each in WEIGHT_BYTES},
-        LINEAR: partial(decoders.stateful, "linear", task),
-        FAST_TRANSFORMERS: partial(decoders.peer, task, settings),
-        STATEFUL_SOFTMAX: partial(decoders.stateful, "softmax", task),
-        RERUN_SOFTMAX: partial(decoders.rerunning, task, positions),
-    }
-
-
-def _on_gpu(asked: Task, settings: Settings) -> dict[str, Make]:
-    task = asked.sized(settings)
-    eager = partial(decoders.stateful, task=task, positions=min(SAMPLED, task.length))
-    softmax: dict[str, Make] = {STATEFUL_SOFTMAX: partial(eager, "softmax")}
-    if asked.batch == MANY:
-        softmax = {n: partial(_best_softmax, d, task, settings) for d, n in BEST_SOFTMAX.items()}
-    graphs = {name: partial(decoders.compiled, each, task) for each, name in GRAPHS.items()}
-    return {**graphs, LINEAR: partial(eager, "linear"), **softmax}
-
-
-def _best_softmax(dtype: str, task: Task, settings: Settings) -> Method:
-    """Softmax with its cache at the batch that gives the most images per second."""
-    model = task.model("softmax", DTYPES[dtype])
-    most = QUICK_SEARCHED if settings.quick else LARGEST_SEARCHED
-    best = best_batch(
-        lambda batch: generation_throughput(model, batch=batch, decoder="eager", steps=SAMPLED),
-        torch.device(task.device), smallest=min(SMALLEST_SEARCHED, most), largest=most,
-    ).batch  # fmt: skip
-    task = dataclasses.replace(task, batch=best)
-    made = decoders.stateful("softmax", task, dtype=DTYPES[dtype], positions=SAMPLED)
-    return dataclasses.replace(made, note=f"batch {best:,}")
-
-
-def _images(name: str, task: Task, *targets: Target, positions: int = 0, **fields: Any) -> Case:
-    """On a GPU unless the positions at which rerunning is timed are given."""
-    if positions:
-        fields["setup"] = partial(_on_cpu, task, positions)
-    else:
-        fields |= {"setup": partial(_on_gpu, task), "device": "cuda", "rounds": (2, 10)}
-    shows = f"Whole images from start to end, {task.batch:,} at once: {MODEL}."
-    return Case(f"generation/images/{name}", shows, targets=targets, unit="image", **fields)
-
-
-_BEST = GRAPHS["bfloat16"]
-_RATE = f"{_BEST}: an image, {IMAGES_PER_SECOND:,} per second"
 faster = Target.faster
 registry.add(
     *_steps(
@@ -132,22 +96,24 @@ registry.add(
     _images(
         "one-image", Task(1), faster(FLOAT32, FAST_TRANSFORMERS, 4.5),
         faster(BFLOAT16, FAST_TRANSFORMERS, 8), faster(INT8, FAST_TRANSFORMERS, 11),
-        faster(FLOAT32, STATEFUL_SOFTMAX, 3), faster(LINEAR, FAST_TRANSFORMERS, 1.6),
-        faster(LINEAR, RERUN_SOFTMAX, 20), positions=16, seconds=75,
+        faster(FLOAT32, STATEFUL_SOFTMAX, 3), faster(LINEAR, FAST_TRANSFORMERS, 1.6), seconds=75,
     ),
     _images(
         f"batch-{BATCH}", Task(BATCH), faster(FLOAT32, STATEFUL_SOFTMAX, 8),
-        faster(LINEAR, STATEFUL_SOFTMAX, 3.5), faster(LINEAR, RERUN_SOFTMAX, 60),
-        positions=6, seconds=300, rounds=(3, 5),
+        faster(LINEAR, STATEFUL_SOFTMAX, 3.5), seconds=300, rounds=(3, 5),
     ),
     _images(
         "one-image", Task(1),
-        *(Target(f"{g}: one image", g, at_most=ONE_IMAGE_SECONDS) for g in GRAPHS.values()),
-        seconds=8,
+        *(Target(f"{g}: one image", g, at_most=ONE_IMAGE_SECONDS) for g in (FLOAT32, BFLOAT16)),
+        seconds=8, **GPU,
     ),
-    _images(f"batch-{BATCH}", Task(BATCH), seconds=6),
+    _images(f"batch-{BATCH}", Task(BATCH), seconds=6, **GPU),
     _images(
-        f"batch-{MANY}", Task(MANY), Target(_RATE, _BEST, at_most=1 / IMAGES_PER_SECOND),
-        *(faster(_BEST, softmax, OVER_SOFTMAX) for softmax in BEST_SOFTMAX.values()), seconds=25,
+        f"batch-{MANY}", Task(MANY),
+        Target(
+            f"{BFLOAT16}: an image, {IMAGES_PER_SECOND:,} per second", BFLOAT16,
+            at_most=1 / IMAGES_PER_SECOND,
+        ),
+        seconds=25, **GPU,
     ),
 )  # fmt: skip

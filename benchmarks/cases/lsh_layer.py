@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import types
 from collections.abc import Callable
 from functools import partial
@@ -78,17 +79,14 @@ def difference(ours: LshMixer, peer: Layer, x: Tensor) -> str | None:
 
     They may differ in one thing: the peer's first chunk sees the last one too.
     """
-    before = ours.rotations.clone()
+    same = copy.deepcopy(ours).eval()
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
         wanted = peer(x)
         torch.manual_seed(0)  # what the peer draws first, in its own layout
-        _, heads, width, planes = before.shape
-        drawn = torch.randn(heads, width, 1, planes)
-        ours.rotations.copy_(drawn.permute(2, 0, 1, 3))
-        actual = ours.eval()(x)
-        ours.rotations.copy_(before)
-        ours.train()
+        _, heads, width, planes = same.rotations.shape
+        same.rotations.copy_(torch.randn(heads, width, 1, planes).permute(2, 0, 1, 3))
+        actual = same(x)
     far = (actual - wanted).abs().amax(-1) > TOLERANCE * wanted.abs().max()
     share, allowed = far.double().mean().item(), heads * CHUNK / x.shape[1] + STRAY_ROWS
     if share <= allowed:

@@ -1,30 +1,24 @@
-"""Attention operators as methods of cases: whether they fit, their inputs, their peak memory."""
+"""Attention operators as methods of cases: their inputs, their peak memory."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
-from benchmarks.cases.attention import MATERIALIZED, Operator, build
+from benchmarks.cases.attention import Operator, build
 from benchmarks.cases.peers import FAST_TRANSFORMERS
 from benchmarks.cases.problem import Problem
-from benchmarks.measure.cases import Case, Make, Method, NotMeasured, Settings
+from benchmarks.measure.cases import Case, Make, Method, Settings
 from benchmarks.measure.processes import apart
-from linattn_models.throughput import available_memory, peak_memory
+from linattn_models.throughput import peak_memory
 
-GIB = 2**30
-SHARE_OF_FREE = 0.8  # of the free memory that a call may be expected to take
-MOST_SECONDS = 240.0  # of a call
-MOST_GROWTH = 4.0  # of the time of a unit, where the length doubles
 WARMING_LENGTH = 64
-# Tensors that are alive at once: of the inputs' size, and of the N x N matrices.
-OUTPUT_AND_GRADIENTS, WEIGHTS_AND_GRADIENTS = 4, 3
+PEAK_SECONDS = 600.0  # that a call may take in a process of its own
 
-Result = TypeVar("Result")
 Work = tuple[str, Problem]  # the name of an operator, and what is asked of it
 
 
@@ -34,7 +28,6 @@ def attention_case(
     work: Mapping[str, Work],
     *,
     units: Callable[[Problem], float] = lambda problem: 1,
-    most_seconds: float = MOST_SECONDS,
     peaks: bool = False,
     **fields: Any,
 ) -> Case:
@@ -42,50 +35,19 @@ def attention_case(
 
     Args:
         units: how many of the case's units a call does: 1 call, its positions, its samples.
-        most_seconds: a call that is expected to take longer is not made.
         peaks: see `method`.
     """
 
     def make(title: str, settings: Settings) -> Method:
         operator, asked = work[title]
-        if asked.threads is not None and asked.threads > settings.threads:
-            raise NotMeasured("the run was given fewer threads (--threads)")
-        problem, count = asked.sized(settings), units(asked)
-        if not settings.quick:
-            _check_memory(least_bytes(operator, problem), settings.device)
-            _check_time(title, count, most_seconds, settings)
-        return dataclasses.replace(method(operator, problem, settings, peaks=peaks), units=count)
+        problem = asked.sized(settings)
+        made = method(operator, problem, settings, peaks=peaks)
+        return dataclasses.replace(made, units=units(problem))
 
     def setup(settings: Settings) -> dict[str, Make]:
         return {title: partial(make, title, settings) for title in work}
 
     return Case(name, shows, setup=setup, **fields)
-
-
-def _check_memory(needed: float, device: str) -> None:
-    free = available_memory(torch.device(device))
-    if needed > SHARE_OF_FREE * free:
-        sizes = f"needs about {needed / GIB:.3g} GiB, {free / GIB:.3g} GiB are free"
-        raise NotMeasured(f"does not fit: {sizes}")
-
-
-def _check_time(title: str, units: float, most_seconds: float, settings: Settings) -> None:
-    """Refuses a method without a value at the length before, or that may now take too long."""
-    if not settings.earlier:
-        return
-    before = settings.earlier[-1].method(title)
-    if before.seconds is None:
-        raise NotMeasured(before.status)
-    expected = MOST_GROWTH * units * before.seconds
-    if expected > most_seconds:
-        raise NotMeasured(f"not measured: up to {expected:.0f} s per call")
-
-
-def least_bytes(name: str, problem: Problem) -> float:
-    """Returns a lower bound of the bytes that a call holds above its inputs, close in practice."""
-    matrices = problem.batch * problem.heads * problem.length**2 if name == MATERIALIZED else 0
-    numbers = OUTPUT_AND_GRADIENTS * problem.numbers + WEIGHTS_AND_GRADIENTS * matrices
-    return float(numbers * problem.dtype.itemsize)
 
 
 def method(name: str, problem: Problem, settings: Settings, *, peaks: bool = False) -> Method:
@@ -107,7 +69,10 @@ def method(name: str, problem: Problem, settings: Settings, *, peaks: bool = Fal
     if settings.device == "cuda":
         peak = partial(_peak, made.run, "cuda")
     elif peaks and not settings.quick:
-        peak = partial(apart, peak_of_call, name, problem, settings, threads=settings.threads)
+        peak = partial(
+            apart, peak_of_call, name, problem, settings, threads=settings.threads,
+            seconds=PEAK_SECONDS,
+        )  # fmt: skip
     return dataclasses.replace(made, peak=peak, note=note)
 
 
@@ -116,8 +81,8 @@ def method_of(operator: Operator, problem: Problem) -> Method:
     tensors = operator.tensors(problem)
     upstream = torch.ones_like(tensors[-1]) if problem.backward else None
     return Method(
-        check=_on_threads(lambda: operator.fault(tensors), problem.threads),
-        run=_on_threads(call_on(operator, tensors, upstream), problem.threads),
+        check=lambda: operator.fault(tensors),
+        run=call_on(operator, tensors, upstream),
         operations=problem.operations if operator.linear else 0,
         traffic=problem.traffic if operator.linear else 0,
     )
@@ -157,17 +122,3 @@ def peak_of_call(name: str, problem: Problem, settings: Settings) -> float:
 
 def _peak(call: Callable[[], object], device: str = "cpu") -> float:
     return peak_memory(torch.device(device), call)[1]
-
-
-def _on_threads(call: Callable[[], Result], threads: int | None) -> Callable[[], Result]:
-    """The call with this number of torch's threads, which is set back after it."""
-
-    def called() -> Result:
-        before = torch.get_num_threads()
-        torch.set_num_threads(threads or before)
-        try:
-            return call()
-        finally:
-            torch.set_num_threads(before)
-
-    return call if threads is None else called

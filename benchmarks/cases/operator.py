@@ -1,4 +1,4 @@
-"""The operator alone: beside its rivals, on one thread and two, in bfloat16, with few heads."""
+"""The operator alone: beside its rivals, in bfloat16, with few heads."""
 
 from __future__ import annotations
 
@@ -14,13 +14,11 @@ from benchmarks.cases.methods import attention_case
 from benchmarks.cases.peers import FAST_TRANSFORMERS
 from benchmarks.cases.problem import HEADS, Problem, many_heads, passes
 from benchmarks.measure.cases import Case, registry
-from benchmarks.measure.machine import FAST_BFLOAT16, cpu_flags
 from benchmarks.measure.results import Target
 
 MIB = 2**20
 LONG, USUAL, SHORT = 65_536, 16_384, 512
 RIVALS = (LINEAR_CPU, LINEAR, FAST_TRANSFORMERS, SDPA)
-ONE_THREAD, TWO_THREADS = f"{LINEAR_CPU}, one thread", f"{LINEAR_CPU}, two threads"
 BFLOAT16 = f"{LINEAR_CPU}, bfloat16"
 FEW_HEADS, RATE_OF_FEW_HEADS = 8, 0.6
 GPU: dict[str, Any] = {"device": "cuda", "seconds": 1.5, "rounds": (3, 20)}
@@ -49,31 +47,6 @@ def peaks(linear_cpu: int, linear: int) -> tuple[Target, ...]:
         Target(f"peak memory of {name}", name, at_most=bound * MIB, figure="peak")
         for name, bound in bounds.items()
     )
-
-
-def one_head(problem: Problem) -> Case:
-    """One thread and two on a single sequence with one head."""
-    problems = {
-        name: (LINEAR_CPU, dataclasses.replace(problem, threads=threads))
-        for threads, name in enumerate((ONE_THREAD, TWO_THREADS), 1)
-    }
-    return attention_case(
-        f"operator/one-head/{problem.slug}",
-        f"One head, {problem.passes}, causal, {problem}: threads share the sequence itself.",
-        problems, targets=(Target.faster(TWO_THREADS, ONE_THREAD, 1.8),), seconds=10,
-    )  # fmt: skip
-
-
-def bfloat16(problem: Problem) -> Case:
-    """bfloat16 beside float32; more is promised where the machine has instructions for it."""
-    half = dataclasses.replace(problem, dtype=torch.bfloat16)
-    least = 1.5 if FAST_BFLOAT16 & cpu_flags() else 1
-    return attention_case(
-        "operator/bfloat16/forward",
-        f"Causal linear attention, forward, {problem}: bfloat16 tensors beside float32.",
-        {LINEAR_CPU: (LINEAR_CPU, problem), BFLOAT16: (LINEAR_CPU, half)},
-        targets=(Target.faster(BFLOAT16, LINEAR_CPU, least),), seconds=10,
-    )  # fmt: skip
 
 
 def few_heads(backward: bool) -> Case:
@@ -115,7 +88,14 @@ registry.add(
         "rivals-not-causal", dataclasses.replace(BOTH, causal=False), RIVALS[:3],
         faster(FAST_TRANSFORMERS, 4), faster(LINEAR, 4),
     ),
-    *map(one_head, passes(Problem(LONG, heads=1))),
-    bfloat16(FORWARD),
+    attention_case(
+        "operator/bfloat16/forward",
+        f"Causal linear attention, forward, {FORWARD}: bfloat16 tensors beside float32.",
+        {
+            LINEAR_CPU: (LINEAR_CPU, FORWARD),
+            BFLOAT16: (LINEAR_CPU, dataclasses.replace(FORWARD, dtype=torch.bfloat16)),
+        },
+        targets=(Target.faster(BFLOAT16, LINEAR_CPU, 1.5),), seconds=10,
+    ),
     *map(few_heads, (False, True)),
 )  # fmt: skip

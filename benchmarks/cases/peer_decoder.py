@@ -33,7 +33,7 @@ class PeerDecoder:
             attention_type="linear", **peer_options(model.config)
         ).get()
         self.encoder.load_state_dict(peer_weights(model.transformer))
-        self.encoder.eval()
+        self.encoder.to(model.device).eval()
 
     def prefill(self, tokens: Tensor) -> tuple[Tensor, State]:
         """Takes no tokens yet, (B, 0); returns the parameters (B, P) of the first."""

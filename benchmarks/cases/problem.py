@@ -1,4 +1,4 @@
-"""What is asked of an attention operator: sizes, passes, dtype, device, threads."""
+"""What is asked of an attention operator: sizes, passes, dtype, device."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ class Problem:
     Args:
         width: of queries, keys and values.
         backward: the backward pass too.
-        threads: of torch, set for each call; None for those of the run.
     """
 
     length: int
@@ -30,7 +29,6 @@ class Problem:
     backward: bool = False
     dtype: torch.dtype = torch.float32
     device: str = "cpu"
-    threads: int | None = None
 
     def __str__(self) -> str:
         dtype = str(self.dtype).removeprefix("torch.")

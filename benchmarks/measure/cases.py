@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import Literal
 
-from benchmarks.measure.results import CaseResult, Description, Target
+from benchmarks.measure.results import Description, Target
 from linattn_core.errors import expected
 
 Device = Literal["cpu", "cuda"]
@@ -24,14 +24,12 @@ class Settings:
         quick: tiny sizes that only show that a case runs; its numbers mean nothing.
         peers: measure other libraries too, where they are installed.
         threads: threads that torch may use, in every process.
-        earlier: the results of the case's series so far.
     """
 
     quick: bool = False
     peers: bool = False
     threads: int = 2
     device: str = "cpu"
-    earlier: tuple[CaseResult, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +54,6 @@ class Method:
     units: float = 1
     operations: float = 0
     traffic: float = 0
-    estimated: bool = False
     note: str = ""
 
 

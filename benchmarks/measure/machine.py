@@ -29,8 +29,6 @@ QUICK_SIZES = (256, 2**22)
 SIZES = {"cpu": (2_048, 2**28), "cuda": (8_192, 2**32)}
 FUSED_STEPS = 100_000  # of the loop in registers: about 0.2 ms
 SECONDS, ROUNDS = 5.0, (3, 30)
-# Instructions that multiply bfloat16 faster than float32. Without them a product takes minutes.
-FAST_BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,8 +36,8 @@ class Limits:
     """Rates that no method can exceed here.
 
     Args:
-        gemm_float32, gemm_bfloat16: operations per second (a multiply and an add are two); None on
-            a processor without instructions for bfloat16.
+        gemm_float32, gemm_bfloat16: operations per second (a multiply and an add are two); the
+            latter of a GPU alone.
         copy_bandwidth: bytes per second, read and written both counted.
         fma_float32: operations per second of fused multiply-adds on numbers in registers; None on a
             GPU and without linattn-cpu.
@@ -86,9 +84,9 @@ def measure_limits(settings: Settings) -> Limits:
         "gemm_float32": (product, partial(torch.matmul, *numbers)),
         "copy_bandwidth": (2.0 * source.nbytes, partial(torch.zeros_like(source).copy_, source)),
     }
-    if settings.device == "cuda" or FAST_BFLOAT16 & cpu_flags():
+    if settings.device == "cuda":
         work["gemm_bfloat16"] = product, partial(torch.matmul, *numbers.bfloat16())
-    if settings.device == "cpu":
+    else:
         with contextlib.suppress(ImportError):  # without linattn-cpu
             from linattn_cpu import _native
 
@@ -107,12 +105,6 @@ def describe_machine(settings: Settings) -> Machine:
     today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
     hardware = _hardware(settings.device)
     return Machine(today, _commit(), hardware, _software(), _backends(), settings.threads)
-
-
-def cpu_flags() -> frozenset[str]:
-    """Returns the features of the processor by the kernel's names, such as "avx512_bf16"."""
-    known = _cpu_information()
-    return frozenset((known.get("flags") or known.get("Features", "")).split())
 
 
 def _cpu_information() -> dict[str, str]:

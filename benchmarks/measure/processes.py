@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
+import os
+import pickle
+import resource
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
-import psutil
 import torch
 
 from benchmarks.measure.cases import NotMeasured
+from linattn_models.throughput import available_memory
 
+ROOT = Path(__file__).parents[2]
 HOUR = 3_600.0
+SHARE_OF_FREE = 0.8  # of the free memory that a process may take
 Result = TypeVar("Result")
 
 
@@ -32,38 +37,47 @@ def apart(
         NotMeasured: raised there with that reason, or the process ended without an answer, or
             took too long and was stopped.
     """
-    # Spawned, not forked: a child forked after OpenMP ran would hang in its first parallel region.
-    context = multiprocessing.get_context("spawn")
-    receiver, sender = context.Pipe(duplex=False)
-    child = context.Process(target=_answer, args=(sender, threads, call, arguments))
     with _ignoring_interrupts():  # which the child inherits: Ctrl-C is handled here
-        child.start()
-    sender.close()
-    patience = 0.0
+        child = subprocess.Popen(
+            [sys.executable, "-m", __name__], cwd=ROOT, stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )  # fmt: skip
     try:
-        if not receiver.poll(seconds):
-            raise NotMeasured(f"its process was stopped after {seconds:,.0f} s")
-        reason, result = receiver.recv()
-        patience = 5.0
-    except EOFError:
-        child.join()
-        raise NotMeasured(f"its process {_end(child.exitcode)}") from None
+        answer, _ = child.communicate(pickle.dumps((call, arguments, threads, seconds)))
     finally:
-        _stop(child, patience)
+        child.kill()  # where Ctrl-C came first; it has ended otherwise
+        child.wait()
+    if not answer:
+        raise NotMeasured(f"its process {_end(child.returncode, seconds)}")
+    reason, result = pickle.loads(answer)
     if reason is not None:
         raise NotMeasured(reason)
-    answer: Result = result
-    return answer
+    returned: Result = result
+    return returned
 
 
-def _answer(
-    sender: Connection, threads: int, call: Callable[..., object], arguments: tuple[object, ...]
-) -> None:
+def _answer() -> None:
+    """Makes the call that `apart` describes on the standard input."""
+    answers = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what the call prints is no answer
+    call, arguments, threads, seconds = pickle.load(sys.stdin.buffer)
+    signal.setitimer(signal.ITIMER_REAL, seconds)  # ends the process, in native code too
     torch.set_num_threads(threads)
+    _limit_memory()
+    answer: tuple[str | None, Any]
     try:
-        sender.send((None, call(*arguments)))
+        answer = None, call(*arguments)
     except NotMeasured as reason:
-        sender.send((str(reason), None))
+        answer = str(reason), None
+    with os.fdopen(answers, "wb") as file:
+        pickle.dump(answer, file)
+
+
+def _limit_memory() -> None:
+    """Lets a call that needs too much memory fail, before the system has to end a process."""
+    most = int(SHARE_OF_FREE * available_memory(torch.device("cpu")))
+    with contextlib.suppress(ValueError):  # a lower limit is set already
+        resource.setrlimit(resource.RLIMIT_DATA, (most, resource.RLIM_INFINITY))
 
 
 @contextlib.contextmanager
@@ -75,17 +89,11 @@ def _ignoring_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _end(code: int | None) -> str:
-    if code is not None and code < 0:
-        return f"died by {signal.Signals(-code).name}"
-    return f"ended with exit code {code}"
+def _end(code: int, seconds: float) -> str:
+    if code == -signal.SIGALRM:
+        return f"was stopped after {seconds:,.0f} s"
+    return f"died by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
-def _stop(child: BaseProcess, patience: float) -> None:
-    """Ends a process that still runs after so many seconds, and those that it started."""
-    child.join(patience)
-    if child.is_alive():
-        for descendant in psutil.Process(child.pid).children(recursive=True):
-            descendant.kill()
-        child.kill()
-    child.join()
+if __name__ == "__main__":
+    _answer()

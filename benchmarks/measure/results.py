@@ -132,7 +132,6 @@ class MethodResult:
     share_of_gemm: Spread | None = None
     share_of_copy: Spread | None = None
     peak: float | None = None
-    estimated: bool = False
     note: str = ""
     detail: str | None = None
 

@@ -24,9 +24,9 @@ Samples = Mapping[str, Sequence[float]]
 def measured(case: Case, settings: Settings, limits: Limits) -> CaseResult:
     """Returns the results of a case; an exception becomes its result, and the others still run."""
     try:
-        return run_case(case, settings, limits)
-    except Exception as error:  # noqa: BLE001 - one broken case must not end the others
-        return unmeasured(case, f"{RAISED} {_first_line(error)}")
+        return guarded(partial(run_case, case, settings, limits))
+    except NotMeasured as reason:
+        return unmeasured(case, str(reason))
 
 
 def run_case(case: Case, settings: Settings, limits: Limits) -> CaseResult:
@@ -47,16 +47,13 @@ def run_case(case: Case, settings: Settings, limits: Limits) -> CaseResult:
 
 
 def unmeasured(case: Case, reason: str) -> CaseResult:
-    """Returns the result of a case that gave none: each method that it promises says why.
+    """Returns the result of a case that gave none, with the reason.
 
     It is in no series: the tables of one compare the same methods at every size.
     """
-    names = [name for target in case.targets for name in target.methods] or ["every method"]
-    return CaseResult(
-        dataclasses.replace(case.description, series=None, at=None),
-        tuple(MethodResult(name, reason) for name in dict.fromkeys(names)),
-        tuple(map(results.TargetResult, case.targets)),
-    )
+    description = dataclasses.replace(case.description, series=None, at=None)
+    methods = (MethodResult("every method", reason),)
+    return CaseResult(description, methods, tuple(map(results.TargetResult, case.targets)))
 
 
 def guarded(call: Callable[[], Result]) -> Result:
@@ -68,13 +65,9 @@ def guarded(call: Callable[[], Result]) -> Result:
     except Exception as error:
         if lacks_memory(error):
             raise NotMeasured("does not fit: no more memory could be allocated") from None
-        words = _first_line(error)
+        words = f"{type(error).__name__}: {error}".splitlines()[0]
         refused = isinstance(error, ValueError) and REFUSED in words
         raise NotMeasured(words if refused else f"{RAISED} {words}") from error
-
-
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def _checked(makes: Mapping[str, Make]) -> tuple[dict[str, Method], dict[str, MethodResult]]:
@@ -127,7 +120,6 @@ def _result(
         share_of_gemm=_share(made.operations / made.units, limits.gemm(device), samples),
         share_of_copy=_share(made.traffic / made.units, limits.copy_bandwidth, samples),
         peak=_peak(made),
-        estimated=made.estimated,
         note=made.note,
     )
 

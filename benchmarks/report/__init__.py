@@ -1,1 +1,1 @@
-"""What is written down: a document, its tables and a picture for each theme."""
+"""What is written down: a document and its tables for each theme."""

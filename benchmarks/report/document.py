@@ -99,25 +99,15 @@ def read(folder: Path, theme: str, device: str) -> Document:
 
 
 def write(document: Document, folder: Path) -> None:
-    """Writes the document, its JSON and, where lengths were measured, the picture."""
+    """Writes the document and its JSON."""
     stem = _stem(folder, document.theme, document.device)
     stem.parent.mkdir(parents=True, exist_ok=True)
-    picture = stem.with_suffix(".png")
-    text = to_markdown(document, picture.name if _draw(document, picture) else None)
-    stem.with_suffix(".md").write_text(text, encoding="utf-8")
+    stem.with_suffix(".md").write_text(to_markdown(document), encoding="utf-8")
     stem.with_suffix(".json").write_text(to_json(document), encoding="utf-8")
 
 
 def _stem(folder: Path, theme: str, device: str) -> Path:
     return folder / theme / ("results" if device == "cpu" else f"results-{device}")
-
-
-def _draw(document: Document, picture: Path) -> bool:
-    try:
-        from benchmarks.report import figure
-    except ImportError:  # matplotlib is not needed to measure
-        return False
-    return figure.draw(document.results, picture)
 
 
 def to_json(document: Document) -> str:
@@ -132,7 +122,7 @@ def _lines(records: Iterable[dict[str, Any]]) -> str:
     return "[\n" + ",\n".join(compact) + "\n]"
 
 
-def to_markdown(document: Document, picture: str | None = None) -> str:
+def to_markdown(document: Document) -> str:
     """Returns the document for readers."""
     theme, device, results, runs = document.theme, document.device, document.results, document.runs
     letters = {run: chr(ord("a") + number) for number, run in enumerate(runs)}
@@ -145,10 +135,9 @@ def to_markdown(document: Document, picture: str | None = None) -> str:
         *([QUICK] if quick else []),
         f"By `{command}`. Each case shows the latest run that measured it:",
         "\n".join(f"- **run {letters[run]}**: {run}" for run in runs),
-        *([f"![{theme} by length]({picture})"] if picture else []),
         "## Targets",
         targets(results, of_case),
-        *sections(results, quick=quick),
+        *sections(results),
         "## Everything measured",
         measurements(results, of_case),
         CLOSING.format(gemm=GEMM[device]),

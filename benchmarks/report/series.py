@@ -1,4 +1,4 @@
-"""Cases that differ in a length: one table, fitted exponents, and where linear attention wins."""
+"""Cases that differ in a length: a table by length, and where linear attention wins."""
 
 from __future__ import annotations
 
@@ -8,13 +8,10 @@ import statistics
 from collections.abc import Callable, Sequence
 
 from benchmarks.measure.results import CaseResult, MethodResult
-from benchmarks.report.tables import REACHED, median, memory, table
+from benchmarks.report.tables import median, memory, table
 
 LINEAR = "linear"
 FIT_FROM, FEWEST_POINTS = 4_096, 2
-# The promised exponents of the time, by the beginning of a method's name.
-PROMISED = {LINEAR: (0.9, 1.1), "lsh": (-math.inf, 1.2), "softmax": (1.9, 2.1)}
-SAMPLE = "sample"  # the unit of the series whose exponents are shown
 CROSSOVER = (
     "The length from which on linear attention, by the fastest live backend, is faster than each "
     "rival, forward and backward, causal (interpolated between the lengths measured)."
@@ -27,20 +24,11 @@ seconds: Read = operator.attrgetter("seconds")
 held: Read = operator.attrgetter("peak_per_unit")
 
 
-def sections(results: Sequence[CaseResult], *, quick: bool = False) -> list[str]:
-    """Returns the headings and tables of all series.
-
-    Args:
-        quick: the sizes are not the promised ones, so nothing is judged.
-    """
+def sections(results: Sequence[CaseResult]) -> list[str]:
+    """Returns the headings and tables of all series."""
     parts: list[str] = []
     for name, members in by_series(results).items():
         parts += [f"## By length: {name}", _by_length(members)]
-        unit = members[0].case.unit
-        if any(method.peak is not None for member in members for method in member.methods):
-            parts += [f"Peak memory above the inputs per {unit}:", _peaks(members)]
-        if unit == SAMPLE:
-            parts += [f"### Growth with the length: {name}", exponents(members, quick=quick)]
     summarized = by_series(results, summarized=True)
     return [*parts, "## Crossover", CROSSOVER, _crossover(summarized)] if summarized else parts
 
@@ -64,16 +52,6 @@ def exponent(at: Points) -> float:
     """Returns the slope of the least-squares line through log y over log x."""
     xs, ys = ([math.log(value) for value in axis] for axis in zip(*at, strict=True))
     return statistics.linear_regression(xs, ys).slope
-
-
-def exponents(members: Members, *, quick: bool) -> str:
-    """Returns the table of the exponents, fitted from FIT_FROM on, beside the promised ones."""
-    header = (
-        "method", "lengths", "exponent of the time", "to reach", "reached",
-        "exponent of the memory",
-    )  # fmt: skip
-    names = _names(members)
-    return table(header, [[name, *_exponents(members, name, quick)] for name in names])
 
 
 def crossing(ratios: Points) -> str:
@@ -101,35 +79,19 @@ def _names(members: Members) -> list[str]:
 
 
 def _by_length(members: Members) -> str:
+    """Times of each method, with the peak memory per unit where it is known, and their ratios."""
     *ours, rival = _names(members)
     rows = []
     for member in members:
         ratios = (member.method(name).over_last for name in ours)
         shown = (f"{ratio.median:.2f}" if ratio else "-" for ratio in ratios)
-        rows.append([f"{member.case.at:,}", *map(median, member.methods), *shown])
+        rows.append([f"{member.case.at:,}", *map(_cell, member.methods), *shown])
     return table(["N", *ours, rival, *(f"{rival} / {name}" for name in ours)], rows)
 
 
-def _peaks(members: Members) -> str:
-    rows = [
-        [f"{member.case.at:,}", *(memory(method.peak_per_unit) for method in member.methods)]
-        for member in members
-    ]
-    return table(["N", *_names(members)], rows)
-
-
-def _exponents(members: Members, name: str, quick: bool) -> list[str]:
-    times, peaks = (
-        [point for point in points(members, name, read) if point[0] >= FIT_FROM]
-        for read in (seconds, held)
-    )
-    time, space = (exponent(at) if len(at) >= FEWEST_POINTS else None for at in (times, peaks))
-    low, high = next((PROMISED[start] for start in PROMISED if name.startswith(start)), (None, 0))
-    wanted = "-" if low is None else f"{low:g} to {high:g}".replace("-inf to", "<=")
-    judged = None if quick or time is None or low is None else low <= time <= high
-    lengths = "-" if time is None else f"{times[0][0]:,} to {times[-1][0]:,}"
-    shown = ("-" if each is None else f"{each:.2f}" for each in (time, space))
-    return [lengths, next(shown), wanted, REACHED[judged], next(shown)]
+def _cell(method: MethodResult) -> str:
+    space = method.peak_per_unit
+    return median(method) if space is None else f"{median(method)}, {memory(space)}"
 
 
 def _crossover(series: dict[str, Members]) -> str:

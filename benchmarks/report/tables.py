@@ -19,7 +19,7 @@ METHODS = (
 def targets(results: Sequence[CaseResult], runs: Mapping[str, str]) -> str:
     """Returns one row for each target; `runs` names the run of each case."""
     rows = [
-        [result.case.name, outcome.target.shows, *_outcome(result, outcome), runs[result.case.name]]
+        [result.case.name, outcome.target.shows, *_outcome(outcome), runs[result.case.name]]
         for result in results
         for outcome in result.targets
     ]
@@ -44,13 +44,12 @@ def measurements(results: Sequence[CaseResult], runs: Mapping[str, str]) -> str:
     return table(header, filled)
 
 
-def _outcome(result: CaseResult, outcome: TargetResult) -> list[str]:
+def _outcome(outcome: TargetResult) -> list[str]:
     target, value = outcome.target, outcome.value
     measured = ["-", "-"]
     if value is not None:
         median, low, high = (_shown(target, each) for each in value)
-        estimated = any(result.method(name).estimated for name in target.methods)
-        measured = [median + " (estimated)" * estimated, f"{low} to {high}"]
+        measured = [median, f"{low} to {high}"]
     sign = ">=" if target.at_least is not None else "<="
     return [*measured, f"{sign} {_shown(target, target.bound)}", REACHED[outcome.reached]]
 
@@ -77,9 +76,7 @@ def _percent(share: Spread | None) -> str:
 
 def median(method: MethodResult) -> str:
     """The median, or why there is none."""
-    if method.value is None:
-        return method.status
-    return seconds(method.value.median) + " (estimated)" * method.estimated
+    return method.status if method.value is None else seconds(method.value.median)
 
 
 def seconds(value: float) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from types import SimpleNamespace
 
@@ -10,13 +9,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from benchmarks.cases import attention, methods, peers
-from benchmarks.cases import operator as operator_cases
+from benchmarks.cases import attention, peers
 from benchmarks.cases.attention import Operator
 from benchmarks.cases.methods import method, method_of
 from benchmarks.cases.problem import Problem
 from benchmarks.measure import oracle
-from benchmarks.measure.cases import Method, NotMeasured, Settings, registry
+from benchmarks.measure.cases import Method, NotMeasured, Settings
 
 PROBLEM = Problem(length=40, heads=2, width=8)
 SETTINGS = Settings(quick=True, peers=True, threads=1)
@@ -102,46 +100,6 @@ def test_least_traffic_is_every_tensor_once_a_pass(
 def test_softmax_is_held_against_no_limit() -> None:
     made = method(attention.SDPA, PROBLEM, SETTINGS)
     assert (made.operations, made.traffic) == (0, 0)
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_check_and_call_have_their_threads_and_leave_the_others(
-    monkeypatch: pytest.MonkeyPatch, fails: bool
-) -> None:
-    seen: list[int] = []
-
-    def look() -> None:
-        seen.append(torch.get_num_threads())
-        if fails:
-            raise KeyboardInterrupt
-
-    before = torch.get_num_threads()
-    monkeypatch.setattr(Operator, "fault", lambda *_: look())
-    monkeypatch.setattr(methods, "call_on", lambda *_: look)
-    operator = attention.build(attention.SDPA, PROBLEM, SETTINGS)
-    made = method_of(operator, dataclasses.replace(PROBLEM, threads=before + 1))
-    for call in (made.check, made.run):
-        with pytest.raises(KeyboardInterrupt) if fails else contextlib.nullcontext():
-            call()
-        assert torch.get_num_threads() == before
-    assert seen == [before + 1] * 2
-
-
-def test_two_threads_are_not_measured_where_one_was_given() -> None:
-    makes = registry.named("operator/one-head/forward", "cpu").setup(SETTINGS)
-    with pytest.raises(NotMeasured, match="the run was given fewer threads"):
-        makes[operator_cases.TWO_THREADS]()
-
-
-@pytest.mark.parametrize(
-    ("flags", "bound"), [({"avx512f"}, 1), ({"avx512_bf16"}, 1.5), ({"amx_bf16", "avx2"}, 1.5)]
-)
-def test_more_is_promised_of_bfloat16_where_the_machine_multiplies_it(
-    monkeypatch: pytest.MonkeyPatch, flags: set[str], bound: float
-) -> None:
-    monkeypatch.setattr(operator_cases, "cpu_flags", lambda: frozenset(flags))
-    (target,) = operator_cases.bfloat16(PROBLEM).targets
-    assert target.at_least == bound
 
 
 def test_a_backend_that_is_not_installed_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from benchmarks.cases import decoders, peers
-from benchmarks.cases.decoder_checks import check_compiled, check_rerun, check_steps
+from benchmarks.cases.decoder_checks import check_compiled, check_steps
 from benchmarks.cases.models import WEIGHT_BYTES, Task
 from benchmarks.cases.peer_decoder import PeerDecoder
-from benchmarks.measure.cases import NotMeasured, Settings
+from benchmarks.measure.cases import NotMeasured, Settings, registry
 from linattn_models import (
     AutoregressiveTransformer,
     CannotCompile,
@@ -48,7 +48,6 @@ def compiled(request: pytest.FixtureRequest) -> tuple[AutoregressiveTransformer,
 def test_both_attentions_pass_their_checks(attention: str) -> None:
     model = TASK.model(attention)
     assert check_steps(model) is None
-    assert check_rerun(model) is None
 
 
 def test_a_decoder_that_forgets_fails_its_check(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,20 +63,6 @@ def test_a_decoder_that_forgets_fails_its_check(monkeypatch: pytest.MonkeyPatch)
     fault = check_steps(TASK.model())
     assert fault is not None
     assert "decoding by steps differ" in fault
-
-
-def test_a_rerun_that_drops_the_first_token_fails_its_check(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    predict = AutoregressiveTransformer.predict_next
-    monkeypatch.setattr(
-        AutoregressiveTransformer,
-        "predict_next",
-        lambda model, tokens: predict(model, tokens[:, 1:]),
-    )
-    fault = check_rerun(TASK.model("softmax"))
-    assert fault is not None
-    assert "rerunning the prefix differ" in fault
 
 
 @pytest.mark.parametrize("batch", [1, 2, 5, 40])
@@ -110,6 +95,30 @@ def test_a_decoder_that_draws_other_tokens_fails_its_check(
     monkeypatch.setattr(CompiledDecoder, "step_and_sample", shifted)
     fault = check_compiled(*compiled, 3)
     assert fault == "33 of 36 tokens drawn are not the head's own"
+
+
+def test_a_decoder_that_ignores_a_filter_fails_its_check(
+    compiled: tuple[AutoregressiveTransformer, CompiledDecoder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert check_compiled(*compiled, 3) is None
+    draws = CompiledDecoder.step_and_sample
+
+    def unfiltered(decoder: CompiledDecoder, *arguments: Any, top_p: float, **given: Any) -> Any:
+        return draws(decoder, *arguments, **given)
+
+    monkeypatch.setattr(CompiledDecoder, "step_and_sample", unfiltered)
+    assert "are not the head's own" in str(check_compiled(*compiled, 3, top_p=0.1))
+
+
+@pytest.mark.parametrize("name", ["filters/32000-flat/batch-32", "flat/10000-tokens"])
+def test_tokens_are_generated_by_a_decoder_that_is_right(name: str) -> None:
+    for make in registry.named(f"generation/{name}", "cpu").setup(SETTINGS).values():
+        try:
+            made = make()
+        except NotMeasured as reason:
+            pytest.skip(str(reason))
+        assert made.check() is None
+        made.run()
 
 
 @pytest.mark.parametrize("make", [decoders.compiled, decoders.compiled_step])
@@ -184,12 +193,9 @@ def test_a_call_makes_the_whole_batch(monkeypatch: pytest.MonkeyPatch) -> None:
         return Throughput(4.0, 0.25, [], 0, estimated=False, compiled=False)
 
     monkeypatch.setattr(decoders.linattn_models, "generation_throughput", timed)
-    made = [decoders.stateful("linear", TASK), decoders.rerunning(TASK, 4)]
-    for method in made:
-        assert method.measure is not None
-        assert method.measure() / method.units == 0.25
-    assert [method.estimated for method in made] == [False, True]
-    assert decoders.stateful("linear", TASK, positions=2).estimated
+    method = decoders.stateful("linear", TASK)
+    assert method.measure is not None
+    assert method.measure() / method.units == 0.25
 
 
 def test_least_operations_count_every_matrix_of_the_layers() -> None:

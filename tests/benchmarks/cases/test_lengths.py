@@ -11,11 +11,10 @@ import torch
 from benchmarks.cases import attention, methods
 from benchmarks.cases.attention import LSH_ROUNDS, MATERIALIZED
 from benchmarks.cases.lengths import LENGTHS, METHODS, problem_on_cpu
-from benchmarks.cases.methods import GIB, attention_case, least_bytes, method
+from benchmarks.cases.methods import attention_case, method
 from benchmarks.cases.problem import Problem
-from benchmarks.measure.cases import Method, NotMeasured, Settings, registry
+from benchmarks.measure.cases import Settings, registry
 from benchmarks.measure.machine import Limits
-from benchmarks.measure.results import CaseResult, Description, MethodResult, Spread
 from benchmarks.measure.runner import run_case
 
 QUICK = Settings(quick=True, threads=1)
@@ -59,13 +58,6 @@ def test_materialized_attention_is_torchs(causal: bool) -> None:
     torch.testing.assert_close(ours, theirs)
 
 
-def test_the_n_by_n_matrices_are_counted_before_they_are_made() -> None:
-    problem = Problem(16_384, width=32)
-    matrix = 8 * 16_384**2 * 4
-    assert least_bytes(MATERIALIZED, problem) > 3 * matrix
-    assert least_bytes(attention.SDPA, problem) < matrix
-
-
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize("problem", [SMALL, Problem(96, heads=1, width=8, causal=False)])
 @pytest.mark.parametrize("name", [*LSH_ROUNDS, MATERIALIZED])
@@ -92,42 +84,3 @@ def test_lsh_attention_that_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -
     fault = method("lsh-1", dataclasses.replace(SMALL, backward=True), QUICK).check()
     assert fault is not None
     assert "of the rows of the output differ" in fault
-
-
-def _make(earlier: tuple[CaseResult, ...] = (), *, quick: bool = False, **fields: Any) -> Method:
-    """The method of a case after these results, with 10 GiB of free memory."""
-    problem = Problem(512, heads=1, width=1)
-    case = attention_case("a/case", "A.", {"a": (MATERIALIZED, problem)}, **fields)
-    return case.setup(Settings(quick=quick, threads=1, earlier=earlier))["a"]()
-
-
-def _before(status: str, seconds: float | None = None) -> tuple[CaseResult, ...]:
-    value = None if seconds is None else Spread(seconds, seconds, seconds)
-    return (CaseResult(Description("a/before", "A."), (MethodResult("a", status, value),)),)
-
-
-@pytest.fixture
-def free(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(methods, "available_memory", lambda device: 10.0 * GIB)
-
-
-@pytest.mark.usefixtures("free")
-def test_a_method_that_does_not_fit_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(methods, "least_bytes", lambda *_: 8.1 * GIB)
-    with pytest.raises(NotMeasured, match=r"does not fit: needs about 8\.1 GiB, 10 GiB are free"):
-        _make()
-    assert _make(quick=True).check() is None
-
-
-@pytest.mark.usefixtures("free")
-def test_a_method_without_a_figure_at_the_length_before_says_why() -> None:
-    with pytest.raises(NotMeasured, match="not installed"):
-        _make(_before("not installed"))
-
-
-@pytest.mark.usefixtures("free")
-def test_a_method_that_may_take_too_long_is_not_made() -> None:
-    with pytest.raises(NotMeasured, match="not measured: up to 60 s per call"):
-        _make(_before("measured", 5.0), units=lambda problem: 3, most_seconds=59)
-    assert _make(_before("measured", 5.0), quick=True, most_seconds=19).check() is None
-    _make(_before("measured", 5.0), most_seconds=21)

@@ -96,18 +96,6 @@ def test_a_missing_peer_says_why(make_case: MakeCase, run: RunCase) -> None:
     assert row[3:] == ["not installed / here", "a"]
 
 
-def test_an_estimated_figure_is_marked_wherever_it_goes(make_case: MakeCase, run: RunCase) -> None:
-    slow = Method(lambda: None, measure=lambda: 8.0, estimated=True)
-    fast = Method(lambda: None, measure=lambda: 2.0)
-    target = Target("times faster than slow", "slow", "fast", at_least=2)
-    made = {"slow": lambda: slow, "fast": lambda: fast}
-    case = make_case({}, setup=lambda settings: made, targets=(target,))
-    text = to_markdown(_document(run(case)))
-    assert _rows(text, "times faster")[0][2] == "4 (estimated)"
-    assert any(row[3] == "8 s (estimated)" for row in _rows(text, "slow"))
-    assert not any("estimated" in row[3] for row in _rows(text, "| fast |"))
-
-
 def _limited(gemm: float, copy: float) -> Method:
     """Takes a second and does these shares of the limits in it."""
     return Method(

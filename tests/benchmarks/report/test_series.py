@@ -1,17 +1,14 @@
-"""Known exponents come out of the fit and are judged; known crossovers come out in words."""
+"""Known exponents come out of the fit, lengths of a table; known crossovers come out in words."""
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 import pytest
 
 from benchmarks.measure.results import CaseResult, Description, MethodResult, Spread
-from benchmarks.report import figure
-from benchmarks.report.series import between, crossing, exponent, exponents, sections
+from benchmarks.report.series import between, crossing, exponent, sections
 
 LENGTHS = tuple(2**power for power in range(9, 17))
 
@@ -47,50 +44,15 @@ def test_a_known_exponent_is_recovered_from_noise(known: float) -> None:
     assert exponent(points) == pytest.approx(known, abs=0.02)
 
 
-def test_short_sequences_and_single_points_are_not_fitted() -> None:
-    members = _series({"linear (cpu)": lambda n: n if n >= 4_096 else 1e9})
-    (row,) = _rows(exponents(members, quick=False)).values()
-    assert row == ["4,096 to 65,536", "1.00", "0.9 to 1.1", "yes", "-"]
-    (row,) = _rows(exponents(members[:4], quick=False)).values()
-    assert row == ["-", "-", "0.9 to 1.1", "-", "-"]
-
-
-def _rows(markdown: str) -> dict[str, list[str]]:
-    rows = [line.strip("| ").split(" | ") for line in markdown.splitlines()[2:]]
-    return {row[0]: row[1:] for row in rows}
-
-
-def test_exponents_stand_beside_what_is_promised() -> None:
-    times = {
-        "linear (cpu)": _power(1, 1.05), "lsh-1": _power(1, 1.3), "lsh-4": _power(1, 0.9),
-        "softmax SDPA": _power(1, 2), "another": _power(1, 1),
-    }  # fmt: skip
-    members = _series(times, {"linear (cpu)": _power(1, 1)})
-    rows = _rows(exponents(members, quick=False))
-    lengths = "4,096 to 65,536"
-    assert rows["linear (cpu)"] == [lengths, "1.05", "0.9 to 1.1", "yes", "1.00"]
-    assert rows["lsh-1"] == [lengths, "1.30", "<= 1.2", "**no**", "-"]
-    assert rows["lsh-4"] == [lengths, "0.90", "<= 1.2", "yes", "-"]
-    assert rows["softmax SDPA"] == [lengths, "2.00", "1.9 to 2.1", "yes", "-"]
-    assert rows["another"] == [lengths, "1.00", "-", "-", "-"]
-    assert _rows(exponents(members, quick=True))["lsh-1"] == [lengths, "1.30", "<= 1.2", "-", "-"]
-
-
-def test_a_method_that_was_not_measured_has_no_exponent() -> None:
-    members = _series({"linear (cpu)": _power(1, 1)})
-    absent = MethodResult("linear (cpu)", "does not fit")
-    gone = [dataclasses.replace(member, methods=(absent,)) for member in members]
-    assert _rows(exponents(gone, quick=False))["linear (cpu)"] == ["-", "-", "0.9 to 1.1", "-", "-"]
-
-
-def test_only_series_per_sample_have_exponents() -> None:
-    members = _series({"linear (cpu)": _power(1, 1)})
-    assert "### Growth with the length: causal" in sections(members)
-    others = [
-        dataclasses.replace(member, case=dataclasses.replace(member.case, unit="call"))
-        for member in members
-    ]
-    assert not any("Growth" in part for part in sections(others))
+def test_a_row_holds_the_time_and_the_memory_of_a_sample() -> None:
+    members = _series(
+        {"linear (cpu)": _power(1e-6, 1), "lsh": _power(1e-6, 2)}, {"lsh": lambda n: n * 2**20}
+    )
+    title, shown = sections(members)
+    assert title == "## By length: causal"
+    header, _, first, *_ = shown.splitlines()
+    assert header == "| N | linear (cpu) | lsh | lsh / linear (cpu) |"
+    assert first == "| 512 | 512 us | 262 ms, 512 MiB | - |"
 
 
 def _summarized(at: int, series: str = "D=M=32, H=8", **seconds: float) -> CaseResult:
@@ -134,16 +96,3 @@ def test_one_table_holds_all_summarized_series_and_rivals() -> None:
 
 def test_no_table_without_such_cases() -> None:
     assert sections([]) == []
-
-
-def test_the_picture_is_written_where_lengths_were_measured(tmp_path: Path) -> None:
-    path = tmp_path / "figure.png"
-    assert not figure.draw([], path)
-    members = _series({"linear (cpu)": _power(1, 1), "softmax": _power(1, 2)})
-    assert figure.draw(members, path)
-    assert path.read_bytes().startswith(b"\x89PNG")
-    summarized = [
-        dataclasses.replace(member, case=dataclasses.replace(member.case, summarized=True))
-        for member in members
-    ]
-    assert not figure.draw(summarized, path)
