@@ -75,6 +75,8 @@ def _answer() -> None:
 
 def _limit_memory() -> None:
     """Lets a call that needs too much memory fail, before the system has to end a process."""
+    if torch.cuda.is_available():
+        return  # its driver reserves far more addresses than there is memory
     most = int(SHARE_OF_FREE * available_memory(torch.device("cpu")))
     with contextlib.suppress(ValueError):  # a lower limit is set already
         resource.setrlimit(resource.RLIMIT_DATA, (most, resource.RLIM_INFINITY))

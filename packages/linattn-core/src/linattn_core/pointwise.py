@@ -15,7 +15,7 @@ def elu_plus_one(x: Tensor) -> Tensor:
     Not computed as `elu(x) + 1`, which rounds to 0 for negative x in half precision. The derivative
     at 0 is 1: that of the exponential is 1, that of relu is 0.
     """
-    return torch.exp(x.clamp(max=0)).add(torch.relu(x))
+    return _exp_below_zero(x).add(torch.relu(x))
 
 
 def apply(name: str, x: Tensor) -> Tensor:
@@ -28,8 +28,16 @@ def apply(name: str, x: Tensor) -> Tensor:
 def derivative(name: str, x: Tensor) -> Tensor | float:
     """phi'(x), differentiable: exp(x) below zero and 1 above for "elu"; relu's is 0 at 0."""
     if name == "elu":
-        return torch.exp(x.clamp(max=0))
+        return _exp_below_zero(x)
     return (x > 0).to(x.dtype) if name == "relu" else 1.0
+
+
+def _exp_below_zero(x: Tensor) -> Tensor:
+    """exp(x) up to zero, where its derivative is 1; 1 above.
+
+    Not by `clamp`, whose derivative at its bound is 1 up to torch 2.13 and 0 from 2.14 on.
+    """
+    return torch.exp(x.masked_fill(x > 0, 0))
 
 
 def apply_into(name: str, x: Tensor, out: Tensor, scratch: Tensor) -> Tensor:
