@@ -151,7 +151,7 @@ def plot_panels(
         log_scale: whether the y-axis is logarithmic.
     """
     from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
     shared = bool(ylabel)
     drawing = Figure(figsize=(4.5 * len(panels), 3.4), layout="constrained")
@@ -162,6 +162,10 @@ def plot_panels(
             xs, ys = zip(*curve, strict=True) if curve else ((), ())
             place.plot(xs, ys, label=name, marker=marker, markersize=3, linewidth=1.2)
         place.set(xlabel=panel.xlabel, title=panel.title, yscale="log" if log_scale else "linear")
+        if log_scale:  # 0.2 rather than 2 x 10^-1
+            place.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            place.yaxis.set_major_formatter("{x:g}")
+            place.yaxis.set_minor_formatter(NullFormatter())
         place.xaxis.set_major_locator(MaxNLocator("auto", integer=True))  # no half updates
         place.grid(alpha=0.3)
         if not shared:
