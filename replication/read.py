@@ -6,20 +6,22 @@ A reader takes the folder of a run, and those of the runs that its experiment st
 from __future__ import annotations
 
 import json
+import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from statistics import fmean, median_high
+from statistics import fmean, linear_regression, median_high
 from typing import Any
 
 from benchmarks.measure.results import CaseResult
 from benchmarks.report.document import read
-from benchmarks.report.series import FEWEST_POINTS, FIT_FROM, exponent, held, points, seconds
+from benchmarks.report.series import Points, held, points, seconds
 from replication.claims import Figures
 
 LINEAR = ("linear (cpu)", "linear (cuda)", "linear (torch)")
 RIVALS = ("softmax, N x N", "softmax SDPA", "lsh-1", "lsh-4", "lsh-8")
 QUANTITIES = (("time", seconds, "exponent"), ("memory", held, "memory-exponent"))
+FIT_FROM, FEWEST_POINTS = 4_096, 2  # lengths of which an exponent is fitted
 WSJ = 37_416  # utterances of an epoch
 
 
@@ -58,6 +60,12 @@ def lengths(folder: Path) -> Figures:
             elif ratios := [value / ours[at] for at, value in known if at in ours]:
                 figures[f"{shown}/least-{what}-over-linear"] = min(ratios)
     return figures
+
+
+def exponent(at: Points) -> float:
+    """The slope of the least-squares line through log y over log x."""
+    xs, ys = ([math.log(value) for value in axis] for axis in zip(*at, strict=True))
+    return linear_regression(xs, ys).slope
 
 
 def decoding(folder: Path) -> Figures:

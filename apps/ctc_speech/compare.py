@@ -102,7 +102,11 @@ class Flags(CorpusFlags):
             "--convolution" * self.convolution,
             f"--seeds {seeds}" * (self.seeds != (0,)),
             f"--minutes {self.minutes:g}" if self.minutes is not None else "",
+            f"--rounds {self.rounds}" * (self.rounds != Flags.rounds),
             f"--average {self.average}" * (self.average > 1),
+            f"--bad-input {self.bad_input}" * (self.bad_input != Flags.bad_input),
+            f"--utterances {self.utterances}" if self.utterances is not None else "",
+            "--finished" * self.finished,
             "--no-test" * (not self.test),
         ]
         return " ".join(filter(None, parts))

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+import psutil
 import torch
 
 from benchmarks.measure.cases import NotMeasured
@@ -42,13 +43,15 @@ def apart(
             [sys.executable, "-m", __name__], cwd=ROOT, stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )  # fmt: skip
-    try:
-        answer, _ = child.communicate(pickle.dumps((call, arguments, threads, seconds)))
-    finally:
-        child.kill()  # where Ctrl-C came first; it has ended otherwise
-        child.wait()
+    with child:
+        try:
+            answer, _ = child.communicate(pickle.dumps((call, arguments, threads)), seconds)
+        except subprocess.TimeoutExpired:
+            raise NotMeasured(f"its process was stopped after {seconds:,.0f} s") from None
+        finally:
+            _stop(child)
     if not answer:
-        raise NotMeasured(f"its process {_end(child.returncode, seconds)}")
+        raise NotMeasured(f"its process {_end(child.returncode)}")
     reason, result = pickle.loads(answer)
     if reason is not None:
         raise NotMeasured(reason)
@@ -60,8 +63,7 @@ def _answer() -> None:
     """Makes the call that `apart` describes on the standard input."""
     answers = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what the call prints is no answer
-    call, arguments, threads, seconds = pickle.load(sys.stdin.buffer)
-    signal.setitimer(signal.ITIMER_REAL, seconds)  # ends the process, in native code too
+    call, arguments, threads = pickle.load(sys.stdin.buffer)
     torch.set_num_threads(threads)
     _limit_memory()
     answer: tuple[str | None, Any]
@@ -78,8 +80,9 @@ def _limit_memory() -> None:
     if torch.cuda.is_available():
         return  # its driver reserves far more addresses than there is memory
     most = int(SHARE_OF_FREE * available_memory(torch.device("cpu")))
-    with contextlib.suppress(ValueError):  # a lower limit is set already
-        resource.setrlimit(resource.RLIMIT_DATA, (most, resource.RLIM_INFINITY))
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
 
 
 @contextlib.contextmanager
@@ -91,10 +94,16 @@ def _ignoring_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _end(code: int, seconds: float) -> str:
-    if code == -signal.SIGALRM:
-        return f"was stopped after {seconds:,.0f} s"
+def _end(code: int) -> str:
     return f"died by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+
+
+def _stop(child: subprocess.Popen[bytes]) -> None:
+    """Ends a process that still runs, and those that it started."""
+    if child.poll() is None:
+        for process in (*psutil.Process(child.pid).children(recursive=True), child):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
 
 
 if __name__ == "__main__":

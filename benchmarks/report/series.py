@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 import operator
-import statistics
 from collections.abc import Callable, Sequence
 
 from benchmarks.measure.results import CaseResult, MethodResult
 from benchmarks.report.tables import median, memory, table
 
 LINEAR = "linear"
-FIT_FROM, FEWEST_POINTS = 4_096, 2
 CROSSOVER = (
     "The length from which on linear attention, by the fastest live backend, is faster than each "
     "rival, forward and backward, causal (interpolated between the lengths measured)."
@@ -46,12 +44,6 @@ def points(members: Members, name: str, read: Read) -> Points:
     """Returns the values of a method by length."""
     values = [(member.case.at, read(member.method(name))) for member in members]
     return [(at, value) for at, value in values if at is not None and value]
-
-
-def exponent(at: Points) -> float:
-    """Returns the slope of the least-squares line through log y over log x."""
-    xs, ys = ([math.log(value) for value in axis] for axis in zip(*at, strict=True))
-    return statistics.linear_regression(xs, ys).slope
 
 
 def crossing(ratios: Points) -> str:

@@ -16,7 +16,7 @@ from .agreement import assert_agree, assert_within_budget
 from .cases import Case, by_definition, evaluate, on_backend
 from .minimum import COMPLETE
 from .places import widest
-from .test_compile import _operator_arguments
+from .test_compile import _operator_arguments, opcheck_reads_gradients
 from .test_gradients import assert_second_derivatives_agree, function
 from .test_oracle import DTYPES, SLACK, error
 
@@ -175,8 +175,7 @@ def test_compiles_to_one_graph(case: Case, backend: str) -> None:
         assert_close(x, eager[name], msg=lambda m, name=name: f"{name}: {m}")
 
 
-# opcheck reads the gradient of a tensor that is no leaf, of which torch warns from 2.14 on.
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+@opcheck_reads_gradients
 @pytest.mark.parametrize("case", COMPILED, ids=str)
 def test_opcheck(case: Case, backend: str) -> None:
     # opcheck would wrap a refusal in an error of its own.

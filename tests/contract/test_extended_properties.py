@@ -234,19 +234,21 @@ def test_values_stay_within_what_was_seen(backend: str) -> None:
 
 
 @pytest.mark.parametrize("groups", [1, 2])
-@pytest.mark.parametrize("per_head", [True, False])
+@pytest.mark.parametrize("decayed", [None, "heads", "positions"])
 @pytest.mark.parametrize("normalize", [True, False])
-def test_steps_equal_the_whole(groups: int, per_head: bool, normalize: bool, backend: str) -> None:
+def test_steps_equal_the_whole(
+    groups: int, decayed: str | None, normalize: bool, backend: str
+) -> None:
     case = Case(
         heads=2 * groups, kv_heads=2, queries=9, initial_state=True, normalize=normalize,
-        log_decay="heads" if per_head else "positions",
+        log_decay=decayed,
     )  # fmt: skip
     tensors = exact(case, backend).inputs()
 
-    def by_steps(q, k, v, *, initial_state, return_state, log_decay):
+    def by_steps(q, k, v, *, initial_state, return_state, log_decay=None):
         outputs, state = [], initial_state
         for i in range(9):
-            decay = log_decay if per_head else log_decay[:, :, i]
+            decay = log_decay[:, :, i] if decayed == "positions" else log_decay
             out, state = linear_attention_step(
                 q[:, :, i], k[:, :, i], v[:, :, i], state, log_decay=decay, enable_gqa=True,
                 normalize=normalize, backend=backend,

@@ -1,4 +1,4 @@
-"""The backward pass in torch operations computes only the gradients that are wanted."""
+"""The non-causal backward pass in torch operations reads only the tensors of wanted gradients."""
 
 from __future__ import annotations
 

@@ -140,7 +140,19 @@ def test_decay_is_refused(emulation: object) -> None:
 
     assert EmulatedBackend().refuses(decayed) == refusal
     assert EmulatedBackend().refuses(STEP._replace(log_decay=torch.zeros(1, 2))) == refusal
-    assert EmulatedBackend().refuses(CALL._replace(normalize=False, return_normalizer=True)) is None
+
+
+def test_all_other_arguments_are_accepted(emulation: object) -> None:
+    """The contract suite skips what a backend refuses: this holds what must not be refused."""
+    state = LinearAttentionState.zeros(1, 2, 64, 64)
+    one_head = {"key": CALL.key[:, :1], "value": CALL.value[:, :1]}
+    accepted = (
+        CALL._replace(normalize=False, return_normalizer=True),
+        CALL._replace(is_causal=False, initial_state=state),
+        CALL._replace(**one_head),
+        STEP._replace(state_indices=torch.tensor([0]), normalize=False),
+    )
+    assert [EmulatedBackend().refuses(call) for call in accepted] == [None] * len(accepted)
 
 
 def test_old_gpus_are_refused(emulation: object) -> None:

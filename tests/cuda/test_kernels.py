@@ -28,7 +28,6 @@ pytestmark = pytest.mark.usefixtures("emulation")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 HALVES = DTYPES[1:]
 ONE = Case(batch=1, heads=2)
-STATELESS = {"initial_state": False}
 WIDTHS = (1, 5, 16, 24, 32, 48, 64, 80, 96, 128, 256)
 
 
@@ -52,7 +51,7 @@ def test_values_of_another_width(dim: int, value_dim: int) -> None:
 def test_ragged_lengths(backend: str, length: int) -> None:
     case = ONE.with_(queries=length, head_dim=20, value_dim=20, initial_state=True)
     assert_within_budget(case, backend)
-    assert_within_budget(case.with_(queries=70, keys=length, is_causal=False, **STATELESS), backend)
+    assert_within_budget(case.with_(queries=70, keys=length, is_causal=False), backend)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -63,7 +62,7 @@ def test_lengths_packing_and_states(backend: str, dtype: torch.dtype) -> None:
     packed = plain.with_(batch=1, queries=270, cu_seqlens=(0, 0, 64, 65, 200, 270))
     for case in (padded, packed):
         assert_within_budget(case, backend)
-        assert_within_budget(case.with_(is_causal=False, **STATELESS), backend)
+        assert_within_budget(case.with_(is_causal=False), backend)
 
 
 @pytest.mark.parametrize("segments", [2, 3, 5, 50])
@@ -180,7 +179,7 @@ def test_any_layout_is_read(dtype: torch.dtype) -> None:
 def test_every_output_is_written(backend: str, is_causal: bool) -> None:
     """torch's deterministic mode hands out memory full of NaN, of workspaces too."""
     case = Case(queries=200, head_dim=17, value_dim=9, key_lengths=(200, 0), is_causal=is_causal)
-    empty = Case(queries=0, head_dim=17, value_dim=9, initial_state=is_causal, is_causal=is_causal)
+    empty = Case(queries=0, head_dim=17, value_dim=9, initial_state=True, is_causal=is_causal)
     torch.use_deterministic_algorithms(True)
     try:
         results = [on_backend(x, backend, x.inputs()) for x in (case, empty)]
@@ -249,7 +248,7 @@ def test_a_matrix_precision_of_high_keeps_sixteen_bits() -> None:
 def test_values_of_dim_zero_have_a_normalizer(
     backend: str, is_causal: bool, every_output_is_written: None
 ) -> None:
-    case = ONE.with_(value_dim=0, is_causal=is_causal, initial_state=is_causal)
+    case = ONE.with_(value_dim=0, is_causal=is_causal, initial_state=True)
     tensors = case.inputs()
     expected = on_backend(case, "reference", tensors)
     for name, x in on_backend(case, backend, tensors).items():

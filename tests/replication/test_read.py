@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,13 @@ def speed(method: str, seconds: float, batch: int = 1) -> dict[str, object]:
 def write_speeds(folder: Path, *speeds: dict[str, object]) -> None:
     folder.mkdir()
     (folder / "benchmark.json").write_text(json.dumps({"speeds": speeds}))
+
+
+@pytest.mark.parametrize("known", [0.0, 1.0, 1.2, 2.0])
+def test_a_known_exponent_is_recovered_from_noise(known: float) -> None:
+    noise, lengths = random.Random(0), [2**power for power in range(9, 17)]
+    points = [(n, 3e-6 * n**known * noise.uniform(0.97, 1.03)) for n in lengths]
+    assert read.exponent(points) == pytest.approx(known, abs=0.02)
 
 
 def test_linear_is_what_steps_in_pytorch(tmp_path: Path) -> None:

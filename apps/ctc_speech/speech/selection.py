@@ -1,4 +1,4 @@
-"""Beam search with an n-gram, selected for each run on the dev set; the test set is seen once."""
+"""Beam search with an n-gram, selected on the dev set for each run, applied to the test set."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Selection:
                 record = about | self._on_dev(trained) | _today()
                 write_json(file, record)
             if test:
-                record["test"] = self._on_test(trained, record["selected"])
+                record |= {"test": self._on_test(trained, record["selected"])} | _today()
                 write_json(file, record)
         return {name: value for name, value in record.items() if test or name != "test"}
 

@@ -60,14 +60,14 @@ def _errors(run: Mapping[str, Any], average: int) -> dict[str, str]:
         column: f"{kinds[kind]:.2%}"
         for column, kind in zip(("subst.", "ins.", "del."), KINDS, strict=True)
     }
-    return row | {"beam": recognition["selected"]}
+    return row | {"selected": recognition["selected"]}
 
 
 def _rates(recognition: Mapping[str, Any], split: str) -> dict[str, str]:
     of = recognition[split]
     return {
         f"{split}, greedy": f"{of['greedy']['phoneme_error_rate']:.2%}",
-        f"{split}, beam": f"{of['selected']['phoneme_error_rate']:.2%}",
+        f"{split}, selected": f"{of['selected']['phoneme_error_rate']:.2%}",
     }
 
 
@@ -101,13 +101,13 @@ def _error_notes(results: Mapping[str, Any]) -> list[str]:
     notes = [
         f"Phoneme error rates on {results['corpus']}, preset {results['preset']}, with {weights}. "
         "`-conv`: with a convolution before each block; `-seedN`: another seed than 0.",
-        f"beam: the decoding in the last column, which has the fewest errors on the dev set. For "
-        "each model the same were tried there: greedy, and prefix beam search "
+        "selected: the decoding in the last column, which has the fewest errors on the dev set. "
+        "The same were tried there for each model: greedy, and prefix beam search "
         f"({recognition['beam']} prefixes) without a language model and with n-grams of the "
         f"training transcripts, of order {grid['order']}, weight {grid['weight']} and a bonus of "
         f"{grid['bonus']} nats per phone. The test set "
         f"{'decided nothing' if tested else 'was left out'}.",
-        f'subst., ins., del.: the parts of "{"test" if tested else "dev"}, beam". '
+        f'subst., ins., del.: the parts of "{"test" if tested else "dev"}, selected". '
         f"{_sizes(recognition)}",
     ]
     if tested and average > 1:
@@ -127,6 +127,7 @@ def _cost_notes(results: Mapping[str, Any]) -> list[str]:
         f"Each model has {results['minutes']:g} minutes of updates, by the seconds per update that "
         f"were measured first, the models taking turns ({timing['rounds']} rounds); torch "
         f"{where['torch']}, {where['device']}, threads: {where['threads']}.",
+        *([timing["note"]] if "note" in timing else []),
         "memory: by how much it rises during an update of the longest batch.",
     ]
 

@@ -70,7 +70,7 @@ struct AttentionBackward : Attention {
     Tensor4 grad_out;              // (B, H, N, M), value_dtype
     const float* grad_normalizer;  // (B, H, N), or null
     State grad_last;               // of `last`
-    State state;                   // causal: `initial`; otherwise the sums over the keys
+    State state;                   // causal: `initial`; otherwise `last` of the forward pass
     const void* out;               // as the forward pass wrote them
     const float* normalizer;
     void* grad_query;  // (B, H, N, D), query_dtype

@@ -74,7 +74,7 @@ def test_equal_time_is_turned_into_updates_and_ended_runs_are_kept(
     document = (out / "results.md").read_text()
     absent = "lstm (unfinished, 3 of 3 updates); linear-conv (not trained)."
     assert f"Not in the tables: {absent}" in document
-    assert "test, " not in document and "dev, beam" in document
+    assert "test, " not in document and "dev, selected" in document
     other = script("compare", *flags, "--finished", "--minutes", 0.02)
     assert other.code == 2 and "training.steps of the run" in other.stderr
 

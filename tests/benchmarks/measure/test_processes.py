@@ -5,10 +5,14 @@ from __future__ import annotations
 import operator
 import os
 import resource
+import subprocess
+import sys
 import time
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
@@ -41,6 +45,7 @@ def test_what_a_call_prints_is_no_answer(capfd: pytest.CaptureFixture[str]) -> N
     assert capfd.readouterr().err == "printed\n"
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="with a GPU memory is not limited")
 def test_a_call_that_needs_more_than_is_free_says_so() -> None:
     with pytest.raises(NotMeasured, match="does not fit"):
         apart(_more_than_is_free, threads=1)
@@ -66,6 +71,27 @@ def test_a_process_that_hangs_is_stopped() -> None:
     with pytest.raises(NotMeasured, match="stopped after 1 s"):
         apart(time.sleep, 600, threads=1, seconds=1)
     assert time.monotonic() - started < 300
+
+
+def _start_another(file: str) -> None:
+    """Starts a process, writes its number, and never ends."""
+    started = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    Path(file).write_text(str(started.pid))
+    time.sleep(600)
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.NoSuchProcess:
+        return True
+
+
+def test_what_a_stopped_process_has_started_is_stopped_too(tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    with pytest.raises(NotMeasured, match="stopped"):
+        apart(_start_another, str(file), threads=1, seconds=20)
+    assert _has_ended(int(file.read_text()))
 
 
 @pytest.mark.parametrize("backward", [False, True])

@@ -1,14 +1,13 @@
-"""Known exponents come out of the fit, lengths of a table; known crossovers come out in words."""
+"""Lengths come out of a table; known crossovers come out in words."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Mapping
 
 import pytest
 
 from benchmarks.measure.results import CaseResult, Description, MethodResult, Spread
-from benchmarks.report.series import between, crossing, exponent, sections
+from benchmarks.report.series import between, crossing, sections
 
 LENGTHS = tuple(2**power for power in range(9, 17))
 
@@ -35,13 +34,6 @@ def _at(length: int, times: Mapping[str, Curve], peaks: Mapping[str, Curve]) -> 
 
 def _power(scale: float, exponent: float) -> Curve:
     return lambda length: scale * float(length) ** exponent
-
-
-@pytest.mark.parametrize("known", [0.0, 1.0, 1.2, 2.0])
-def test_a_known_exponent_is_recovered_from_noise(known: float) -> None:
-    noise = random.Random(0)
-    points = [(n, 3e-6 * n**known * noise.uniform(0.97, 1.03)) for n in LENGTHS]
-    assert exponent(points) == pytest.approx(known, abs=0.02)
 
 
 def test_a_row_holds_the_time_and_the_memory_of_a_sample() -> None:

@@ -130,6 +130,16 @@ def test_integers_of_any_kind_stop(stop: Any) -> None:
         ({"stop_tokens": [1, "2"]}, TypeError, "stop_tokens: expected an int or several, got '2'"),
         ({"stop_tokens": 2.5}, TypeError, "stop_tokens: expected an int or several, got 2.5"),
         ({"stop_tokens": True}, TypeError, "stop_tokens: expected an int or several, got True"),
+        (
+            {"stop_tokens": torch.tensor([True])},
+            TypeError,
+            "several, got tensor(True)",
+        ),
+        (
+            {"stop_tokens": torch.tensor(2.5)},
+            TypeError,
+            "several, got tensor(2.5",
+        ),
         ({"prefix": np.array([[0.5]])}, TypeError, "prefix: expected a tensor, an array"),
         ({"num_samples": 0}, ValueError, "num_samples: expected"),
         ({"prefix": []}, ValueError, "prefix: expected at least one list of tokens, got none"),

@@ -63,10 +63,13 @@ def compile_kernels(architecture: str) -> Path:
 
     Raises:
         RuntimeError: without NVRTC, or where it does not compile for this architecture.
+        OSError: the folder cannot be written.
     """
+    folder = cache_folder()
+    folder.mkdir(parents=True, exist_ok=True)
     for kernel in _native.kernel_names():
         compiled(kernel, architecture)
-    return cache_folder()
+    return folder
 
 
 def compiled(kernel: str, architecture: str) -> tuple[bytes, str]:

@@ -98,7 +98,10 @@ def served_by(architecture: str) -> str | None:
     Raises:
         RuntimeError: without NVRTC.
     """
-    major, minor = divmod(int(architecture.removeprefix("sm_")), 10)
+    number = architecture.removeprefix("sm_")
+    if not number.isdecimal():  # as 90a, whose code runs nowhere else
+        return None
+    major, minor = divmod(int(number), 10)
     known = (int(x.removeprefix("sm_")) for x in architectures())
     minors = [x % 10 for x in known if x // 10 == major and x % 10 <= minor]
     return f"sm_{major}{max(minors)}" if minors else None

@@ -1,4 +1,4 @@
-"""What saved weights become when they are loaded: those of format 1, and those in fewer bits."""
+"""Conversion of saved models: those of format 1, and weights in bfloat16 or int8."""
 
 from __future__ import annotations
 
@@ -83,7 +83,10 @@ def widened(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     wide = {name: x for name, x in tensors.items() if not name.endswith(_LARGEST)}
     for name, x in wide.items():
         if x.dtype == torch.int8:
-            wide[name] = _weights(x, tensors[name + _LARGEST])
+            largest = tensors[name + _LARGEST]
+            if largest.shape != x.shape[:1]:
+                raise LookupError(f"{name + _LARGEST} has shape {tuple(largest.shape)}")
+            wide[name] = _weights(x, largest)
         elif x.dtype == torch.bfloat16:
             wide[name] = x.float()
     return wide

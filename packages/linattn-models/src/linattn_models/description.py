@@ -29,7 +29,7 @@ def require(module: nn.Module, kind: type[nn.Module]) -> None:
 
 
 def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
-    """Whether calling the module runs the forward of `kind`, and no hooks."""
+    """Whether calling the module runs the forward of `kind`, and no forward hooks."""
     return type(module) is kind and not _hooked(module) and "forward" not in module.__dict__
 
 

@@ -56,7 +56,7 @@ def save(
         extra: JSON values to store beside the configuration, such as the data's name;
             `read_config(folder)["extra"]` returns them.
         weights: "bfloat16" or "int8" writes the matrices of linear layers in a half or a quarter of
-            the bytes, rounded as `compile_decoder` rounds them; None as they are.
+            the bytes, rounded as `compile_decoder` rounds them on the CPU; None as they are.
 
     Raises:
         ValueError: a model of another class, other weights, a folder with other files in it, or
@@ -118,7 +118,10 @@ def load(folder: str | Path) -> Model:
 
 
 def load_decoder(
-    folder: str | Path, backend: str = "auto", max_length: int | None = None
+    folder: str | Path,
+    backend: str = "auto",
+    max_length: int | None = None,
+    device: str | torch.device = "cpu",
 ) -> CompiledDecoder | CompiledTransformer:
     """The compiled decoder of a saved model, with the weights in which `save` wrote it.
 
@@ -128,15 +131,17 @@ def load_decoder(
     Args:
         folder: of a causal `Transformer` or `AutoregressiveTransformer` with linear attention.
         backend, max_length: as for `compile_decoder`.
+        device: "cpu", or a CUDA GPU.
 
     Raises:
         FileNotFoundError, ValueError: as for `load` and `compile_decoder`.
+        TypeError: a model of another kind.
 
     Cost: the time to read the folder and pack the weights; the model is not kept.
     """
     weights = read_config(folder).get("weights") or "float32"
     model = cast(AutoregressiveTransformer, load(folder))
-    return compile_decoder(model, weights, backend, max_length)
+    return compile_decoder(model.to(device), weights, backend, max_length)
 
 
 def read_config(folder: str | Path) -> dict[str, Any]:
@@ -171,8 +176,9 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
 def _widened(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     try:
         return widened(tensors)
-    except (KeyError, RuntimeError) as error:
-        raise ValueError(expected(str(path), "int8 matrices with their scales", error)) from None
+    except (LookupError, RuntimeError) as error:
+        wanted = "int8 matrices with the largest weight of each output"
+        raise ValueError(expected(str(path), wanted, error)) from None
 
 
 def _check_sizes(path: Path, description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:

@@ -34,7 +34,7 @@ LINATTN_INLINE float logistic(float uniform) {
     return __builtin_logf(u / (1.0f - u));
 }
 
-// The level nearest to x in [-1, 1]; 0 for NaN, as in linattn_models.heads. Whoever draws checks the parameters for NaN.
+// The level nearest to x in [-1, 1]; 0 for NaN, as in linattn_models.heads. `generate` refuses NaN parameters.
 LINATTN_INLINE std::int64_t level_at(float x, std::int64_t levels) {
     const float half_range = static_cast<float>(levels - 1) / 2.0f;
     const float level = __builtin_rintf(x * half_range + half_range);

@@ -196,9 +196,9 @@ def as_tensors(
             return _as_tokens(prefix, device), prefix_lengths
         rows = [_as_tokens(row, device) for row in prefix]
         padded = pad_sequence(rows, batch_first=True)
-    except (TypeError, ValueError, RuntimeError, IndexError):
+    except (TypeError, ValueError, RuntimeError, IndexError) as error:
         wanted = "a tensor, an array, or a list of tokens for each sequence"
-        raise TypeError(expected("prefix", wanted, shown(prefix))) from None
+        raise TypeError(expected("prefix", wanted, shown(prefix), shown(error))) from None
     lengths = torch.tensor([len(row) for row in rows], device=device)
     return padded, lengths
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -148,7 +148,11 @@ def checked_stop_tokens(
 
 def _several(values: Any) -> list[int]:
     tokens = []
-    for value in values if isinstance(values, Iterable) else [values]:
+    try:
+        several = list(values)
+    except TypeError:  # one value, also in an array or tensor without dimensions
+        several = [values]
+    for value in several:
         token = _as_int(value)
         if token is None:
             raise TypeError(expected("stop_tokens", "an int or several", shown(value)))
@@ -158,7 +162,9 @@ def _several(values: Any) -> list[int]:
 
 def _as_int(value: Any) -> int | None:
     """The value if it is an integer, also of NumPy or in a tensor, else None."""
+    if isinstance(value, bool) or getattr(value, "dtype", None) == torch.bool:
+        return None
     try:
-        return None if isinstance(value, bool) else operator.index(value)
+        return operator.index(value)
     except TypeError:
         return None
