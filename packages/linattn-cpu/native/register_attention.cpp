@@ -18,8 +18,8 @@ namespace {
 // The fields that are not in the shared tables.
 const FieldTable<Attention>& own_fields() {
     static const FieldTable<Attention> table{
-        {"kv_heads", set<&Attention::kv_heads>},   {"mask", set<&Attention::mask>},
-        {"log_decay", set<&Attention::log_decay>}, {"normalize", set<&Attention::normalize>},
+        {"mask", set<&Attention::mask>},
+        {"log_decay", set<&Attention::log_decay>},
         {"threads", set<&Attention::threads>},
     };
     return table;
@@ -27,7 +27,6 @@ const FieldTable<Attention>& own_fields() {
 
 const FieldTable<AttentionBackward>& own_backward_fields() {
     static const FieldTable<AttentionBackward> table{
-        {"grad_normalizer", set<&AttentionBackward::grad_normalizer>},
         {"grad_log_decay", set<&AttentionBackward::grad_log_decay>},
         {"scratch", set<&AttentionBackward::scratch>},
     };
@@ -36,8 +35,7 @@ const FieldTable<AttentionBackward>& own_backward_fields() {
 
 const FieldTable<Step>& own_step_fields() {
     static const FieldTable<Step> table{
-        {"kv_heads", set<&Step::kv_heads>},   {"state_indices", set<&Step::state_indices>},
-        {"log_decay", set<&Step::log_decay>}, {"normalize", set<&Step::normalize>},
+        {"log_decay", set<&Step::log_decay>},
         {"threads", set<&Step::threads>},
     };
     return table;

@@ -17,8 +17,6 @@ namespace {
 // What the shared tables do not have.
 const FieldTable<Attention>& own_fields() {
     static const FieldTable<Attention> table{
-        {"kv_heads", set<&Attention::kv_heads>},
-        {"normalize", set<&Attention::normalize>},
         {"precision", set<&Attention::precision>},
         {"segments", [](Attention& call, PyObject* value) { load(call.schedule.segments, value); }},
         {"relay", [](Attention& call, PyObject* value) { load(call.schedule.relay, value); }},
@@ -28,16 +26,8 @@ const FieldTable<Attention>& own_fields() {
     return table;
 }
 
-const FieldTable<AttentionBackward>& own_backward_fields() {
-    static const FieldTable<AttentionBackward> table{{"grad_normalizer", set<&AttentionBackward::grad_normalizer>}};
-    return table;
-}
-
 const FieldTable<Step>& own_step_fields() {
     static const FieldTable<Step> table{
-        {"kv_heads", set<&Step::kv_heads>},
-        {"normalize", set<&Step::normalize>},
-        {"state_indices", set<&Step::state_indices>},
         {"slots", set<&Step::slots>},
         {"stream", set<&Step::stream>},
     };
@@ -49,8 +39,7 @@ AttentionForward forward_of(const py::dict& fields) {
 }
 
 AttentionBackward backward_of(const py::dict& fields) {
-    return filled<AttentionBackward>(fields, attention_fields(), backward_fields(), own_fields(),
-                                     own_backward_fields());
+    return filled<AttentionBackward>(fields, attention_fields(), backward_fields(), own_fields());
 }
 
 void run_forward(const py::dict& fields) {

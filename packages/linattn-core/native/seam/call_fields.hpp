@@ -26,6 +26,7 @@ inline const FieldTable<Attention>& attention_fields() {
         {"value", set<&Attention::value>},
         {"batch", set<&Attention::batch>},
         {"heads", set<&Attention::heads>},
+        {"kv_heads", set<&Attention::kv_heads>},
         {"queries", set<&Attention::queries>},
         {"keys", set<&Attention::keys>},
         {"dim", set<&Attention::dim>},
@@ -37,6 +38,7 @@ inline const FieldTable<Attention>& attention_fields() {
         {"value_dtype", set<&Attention::value_dtype>},
         {"map", set<&Attention::map>},
         {"eps", set<&Attention::eps>},
+        {"normalize", set<&Attention::normalize>},
         {"causal", set<&Attention::causal>},
     };
     return table;
@@ -55,6 +57,7 @@ inline const FieldTable<AttentionForward>& forward_fields() {
 inline const FieldTable<AttentionBackward>& backward_fields() {
     static const FieldTable<AttentionBackward> table{
         {"grad_out", set<&AttentionBackward::grad_out>},
+        {"grad_normalizer", set<&AttentionBackward::grad_normalizer>},
         {"grad_last", set<&AttentionBackward::grad_last>},
         {"state", set<&AttentionBackward::state>},
         {"out", set<&AttentionBackward::out>},
@@ -77,12 +80,15 @@ inline const FieldTable<Step>& step_fields() {
         {"out", set<&Step::out>},
         {"batch", set<&Step::batch>},
         {"heads", set<&Step::heads>},
+        {"kv_heads", set<&Step::kv_heads>},
         {"dim", set<&Step::dim>},
         {"value_dim", set<&Step::value_dim>},
         {"query_dtype", set<&Step::query_dtype>},
         {"value_dtype", set<&Step::value_dtype>},
         {"map", set<&Step::map>},
         {"eps", set<&Step::eps>},
+        {"normalize", set<&Step::normalize>},
+        {"state_indices", set<&Step::state_indices>},
     };
     return table;
 }
