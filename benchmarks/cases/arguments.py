@@ -44,10 +44,7 @@ def fault(operator: Operator, tensors: list[Tensor]) -> str | None:
     exact = [x.detach().double().requires_grad_(x.requires_grad) for x in tensors]
     ours = oracle.output_and_gradients(operator.call, tensors)
     wanted = oracle.output_and_gradients(operator.exact, exact)
-    inputs = ("query", "key", "value", "log_decay")
-    names = ("the output", *(f"the {name} gradient" for name in inputs))
-    faults = map(oracle.disagreement, names, ours, wanted)
-    return next((each for each in faults if each is not None), None)
+    return oracle.first_disagreement(("query", "key", "value", "log_decay"), ours, wanted)
 
 
 def _tensors(name: str, problem: Problem) -> list[Tensor]:

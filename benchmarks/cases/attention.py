@@ -81,10 +81,8 @@ class Operator:
         ours = oracle.output_and_gradients(lambda *x: pick(self.call(*x))[:, :, rows], tensors)
         exact = [pick(tensor.detach()).double().requires_grad_(backward) for tensor in tensors]
         wanted = oracle.output_and_gradients(partial(self.exact, chosen[1], rows), exact)
-        names = ("the output", *(f"the {name} gradient" for name in self.inputs))
-        compared = zip(names, (ours[0], *map(pick, ours[1:])), wanted, strict=False)
-        faults = (oracle.disagreement(*each, stray=self.stray) for each in compared)
-        return next((fault for fault in faults if fault is not None), None)
+        picked = (ours[0], *map(pick, ours[1:]))
+        return oracle.first_disagreement(self.inputs, picked, wanted, self.stray)
 
     def _heads_first(self, tensor: Tensor) -> Tensor:
         """From the operator's layout to (B, H, N, D), or back."""

@@ -98,6 +98,16 @@ def disagreement(
     )
 
 
+def first_disagreement(
+    inputs: Sequence[str], actual: Sequence[Tensor], exact: Sequence[Tensor], stray: float = 0.0
+) -> str | None:
+    """The first `disagreement` of two results of `output_and_gradients`, or None."""
+    names = ("the output", *(f"the {name} gradient" for name in inputs))
+    compared = zip(names, actual, exact, strict=False)  # without a backward pass, the output alone
+    faults = (disagreement(*each, stray=stray) for each in compared)
+    return next((fault for fault in faults if fault is not None), None)
+
+
 def _later(scores: Tensor, rows: Tensor) -> Tensor:
     """True (R, N) for the keys after each row's own position."""
     positions = torch.arange(scores.shape[-1], device=scores.device)

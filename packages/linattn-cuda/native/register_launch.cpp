@@ -55,7 +55,7 @@ int make_current_device(int index) { return driver::make_current(index); }
 // Of the newest CUDA that the driver knows: 12040 is 12.4.
 int driver_version() {
     int version = 0;
-    expect_success("the question for the driver's version", driver::api().cuDriverGetVersion(&version));
+    expect_success("reading the driver's version", driver::api().cuDriverGetVersion(&version));
     return version;
 }
 
@@ -83,7 +83,7 @@ std::array<int, 4> device_attributes(int index) {
     constexpr std::array<int, 4> asked = {75, 76, 16, 97};  // the numbers of these in the driver and in the runtime
     std::array<int, 4> values{};
     for (int i = 0; i < 4; ++i) {
-        expect_success("the question for a GPU's attributes", attribute_of(&values[i], asked[i], index));
+        expect_success("reading a GPU's attributes", attribute_of(&values[i], asked[i], index));
     }
     return values;
 }
