@@ -1,9 +1,18 @@
 // Asynchronous copies: a queue for each thread, from which a wait takes the copies that must have arrived.
+#include <atomic>
 #include <cstdint>
 
 #include "emulation/block.hpp"
 
 namespace linattn::emulation {
+
+namespace {
+
+std::atomic<Int> copied_bytes{0};
+
+}  // namespace
+
+Int take_copied_bytes() { return copied_bytes.exchange(0); }
 
 void check_shared(const void* address, int bytes, const char* function, Place place) {
     const long long offset = static_cast<const unsigned char*>(address) - running->shared;
@@ -29,6 +38,7 @@ void start_copy(void* shared, const void* global, int size, int bytes, Place pla
     if (bytes < 0 || bytes > size) {
         fail(place, "%s: expected to read 0 to %d bytes, got %d", function, size, bytes);
     }
+    copied_bytes += bytes;
     Fiber& self = current_fiber();
     if (self.copy_end - self.first_copy == Fiber::most_copies) {
         fail(place, "a thread was expected to have at most %d copies under way, as many as the emulation keeps",

@@ -24,6 +24,9 @@ Status resident(int threads, int shared, int* blocks);
 // an H100.
 void set_shared_limit(int bytes);
 
+// Bytes of global memory that asynchronous copies have read since the last call.
+Int take_copied_bytes();
+
 // The order in which blocks, warps and lanes run: 0 their own, -1 the reverse, otherwise one drawn from the seed.
 void set_order(int seed);
 

@@ -1,6 +1,7 @@
-// The gradients of linear_attention: h first, then one product each for queries, keys and values. In segments, the sums
-// of each segment are taken again, and those of the gradients, once for keys and values. Where a group of query heads
-// reads one head of keys, each of them has its own part of the gradients of keys, values and initial state.
+// The gradients of linear_attention: first those of the queries, by a product that finds h too, then those of keys and
+// values, by a pair where the widths allow it, else by a product each. In segments, the sums of each segment are taken
+// again, and those of the gradients, once for keys and values. Where a group of query heads reads one head of keys, each
+// of them has its own part of the gradients of keys, values and initial state.
 #include "passes.h"
 
 namespace linattn {
@@ -58,16 +59,17 @@ Product gradient_pass(const AttentionBackward& call, const Operand& row, const O
     product.rows_are_keys = row.of_keys;
     product.backwards = row.of_keys && call.causal;
     product.normalizer = call.normalizer;
-    product.out = result;
-    product.out_dtype = value.dtype;
-    product.out_vectors = stores_vectors(result, value.width, value.dtype);
+    product.result = result_of(result, value.width, value.dtype);
     return product;
 }
 
 Product query_pass(const AttentionBackward& call, const Workspace& work) {
     Product product = gradient_pass(call, gradient_of(call), values_of(call), keys_of(call), call.grad_query);
     product.bias = Bias::of_row;
-    product.row_bias = work.normalizer_gradient;
+    product.row_bias = call.grad_normalizer;
+    product.out_bias = work.normalizer_gradient;
+    product.output = output_of(call);
+    product.normalize = call.normalize;
     product.finish = Finish::derivative;
     product.origin = queries_of(call);
     return product;
@@ -86,6 +88,19 @@ Product value_pass(const AttentionBackward& call) {
     return gradient_pass(call, keys_of(call), queries_of(call), gradient_of(call), call.grad_value);
 }
 
+// The passes of values and of keys in one.
+Product pair_pass(const AttentionBackward& call, const Workspace& work) {
+    Product product = value_pass(call);
+    product.pair = true;
+    product.second_row = values_of(call);
+    product.second_result = result_of(call.grad_key, call.dim, call.query_dtype);
+    product.bias = Bias::of_key;
+    product.row_bias = work.normalizer_gradient;
+    return product;
+}
+
+bool is_pair(const AttentionBackward& call) { return call.dim <= widest_pair && call.value_dim <= widest_pair; }
+
 // sum_i phi(q_i) [g_i, h_i]^T of each segment.
 Product sums_of_queries(const AttentionBackward& call, const Workspace& work) {
     Product product = product_of(call);
@@ -99,45 +114,62 @@ Product sums_of_queries(const AttentionBackward& call, const Workspace& work) {
     return product;
 }
 
-Status causal(const AttentionBackward& call, const Workspace& work) {
-    Product queries = query_pass(call, work), keys = key_pass(call, work), values = value_pass(call);
-    Launches launches;
-    if (call.schedule.segments == 1 || is_relay(call)) {
-        queries.start = transposed(view_of(call, call.state, Readers::group));
-        values.start = view_of(call, call.grad_last, Readers::first);
-        keys.start = transposed(values.start);
-        // What flows back into the initial state.
-        keys.last = transposed(view_of(call, call.grad_initial, Readers::own));
-    } else {
-        Product sums = sums_of_keys(call), gradients = sums_of_queries(call, work);
-        sums.last = work.sums.view();
-        gradients.last = values.start = work.gradients.view();
-        queries.start = transposed(sums.last);
-        keys.start = transposed(gradients.last);
-        launches.then([&] { return launch_product(call, sums); })
-            .then([&] { return launch_scan(call, work.sums, call.state, {}, false); })
-            .then([&] { return launch_product(call, gradients); })
-            .then([&] { return launch_scan(call, work.gradients, call.grad_last, call.grad_initial, true); });
-    }
+// The gradients of keys and values, from a state R and r; `last` is where they leave it.
+Launches key_value_passes(const AttentionBackward& call, const Workspace& work, const StateView& start,
+                          const StateView& last) {
     const auto run = [&](const Product& product) {
         return is_relay(call) ? launch_relay(call, work.relay, product) : launch_product(call, product);
     };
-    return launches.then([&] { return run(queries); })
-        .then([&] { return run(keys); })
-        .then([&] { return run(values); })
+    if (is_pair(call)) {
+        Product pair = pair_pass(call, work);
+        pair.start = start;
+        pair.last = last;
+        return Launches().then([&] { return run(pair); });
+    }
+    Product keys = key_pass(call, work), values = value_pass(call);
+    values.start = start;
+    keys.start = transposed(start);
+    keys.last = transposed(last);
+    return Launches().then([&] { return run(keys); }).then([&] { return run(values); });
+}
+
+Status causal(const AttentionBackward& call, const Workspace& work) {
+    Product queries = query_pass(call, work);
+    if (call.schedule.segments == 1 || is_relay(call)) {
+        queries.start = transposed(view_of(call, call.state, Readers::group));
+        const StateView start = view_of(call, call.grad_last, Readers::first);
+        // What flows back into the initial state.
+        const StateView last = view_of(call, call.grad_initial, Readers::own);
+        return Launches()
+            .then([&] {
+                return is_relay(call) ? launch_relay(call, work.relay, queries) : launch_product(call, queries);
+            })
+            .then([&] { return key_value_passes(call, work, start, last).status(); })
+            .status();
+    }
+    Product sums = sums_of_keys(call), gradients = sums_of_queries(call, work);
+    sums.last = work.sums.view();
+    gradients.last = work.gradients.view();
+    queries.start = transposed(sums.last);
+    return Launches()
+        .then([&] { return launch_product(call, sums); })
+        .then([&] { return launch_scan(call, work.sums, call.state, {}, false); })
+        .then([&] { return launch_product(call, queries); })
+        .then([&] { return launch_product(call, gradients); })
+        .then([&] { return launch_scan(call, work.gradients, call.grad_last, call.grad_initial, true); })
+        .then([&] { return key_value_passes(call, work, gradients.last, {}).status(); })
         .status();
 }
 
 Status not_causal(const AttentionBackward& call, const Workspace& work) {
-    Product queries = query_pass(call, work), keys = key_pass(call, work), values = value_pass(call);
-    Product gradients = sums_of_queries(call, work);
+    Product queries = query_pass(call, work), gradients = sums_of_queries(call, work);
     queries.start = transposed(view_of(call, call.state, Readers::group));
-    values.start = view_of(call, work.total, Readers::own);
-    keys.start = transposed(values.start);
+    const StateView start = view_of(call, work.total, Readers::own);
     Launches launches;
+    launches.then([&] { return launch_product(call, queries); });
     if (call.schedule.segments == 1) {
         gradients.start = view_of(call, call.grad_last, Readers::first);
-        gradients.last = values.start;
+        gradients.last = start;
         launches.then([&] { return launch_product(call, gradients); });
     } else {
         gradients.last = work.gradients.view();
@@ -145,10 +177,7 @@ Status not_causal(const AttentionBackward& call, const Workspace& work) {
             return launch_scan(call, work.gradients, call.grad_last, work.total, false);
         });
     }
-    return launches.then([&] { return launch_product(call, queries); })
-        .then([&] { return launch_product(call, keys); })
-        .then([&] { return launch_product(call, values); })
-        .status();
+    return launches.then([&] { return key_value_passes(call, work, start, {}).status(); }).status();
 }
 
 }  // namespace
@@ -157,9 +186,7 @@ Int workspace_bytes(const AttentionBackward& call) { return workspace_of(call).b
 
 Status attention_backward(const AttentionBackward& call) {
     const Workspace work = workspace_of(call);
-    Launches launches;
-    launches.then([&] { return launch_normalizer_gradient(call, work.normalizer_gradient); });
-    return launches.then([&] { return call.causal ? causal(call, work) : not_causal(call, work); }).status();
+    return call.causal ? causal(call, work) : not_causal(call, work);
 }
 
 }  // namespace linattn

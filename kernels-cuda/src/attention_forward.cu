@@ -23,9 +23,7 @@ Product reading(const AttentionForward& call) {
     product.value = values_of(call);  // its width is that of the result
     product.column = Column::ones;
     product.finish = Finish::divide;
-    product.out = call.out;
-    product.out_dtype = call.value_dtype;
-    product.out_vectors = stores_vectors(call.out, call.value_dim, call.value_dtype);
+    product.result = result_of(call.out, call.value_dim, call.value_dtype);
     product.out_normalizer = call.normalizer;
     product.normalize = call.normalize;
     return product;

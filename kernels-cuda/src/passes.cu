@@ -1,6 +1,5 @@
 #include "passes.h"
 
-#include "linattn/device/normalizer_gradient.cuh"
 #include "linattn/device/scan.cuh"
 
 namespace linattn {
@@ -109,6 +108,13 @@ Operand values_of(const Attention& call) {
     return result;
 }
 
+Operand output_of(const AttentionBackward& call) {
+    const Int row = call.value_dim, head = call.queries * row;
+    // It is read only.
+    const Tensor4 output = {const_cast<void*>(call.out), call.heads * head, head, row, 1};
+    return operand(output, call.value_dim, call.value_dtype);
+}
+
 Operand gradient_of(const AttentionBackward& call) {
     Operand result = operand(call.grad_out, call.value_dim, call.value_dtype);
     result.divided = call.normalize;
@@ -159,30 +165,9 @@ Status launch_scan(const Attention& call, const SegmentStates& states, const Sta
     return LINATTN_LAUNCH("scan", scan, blocks, 1, scan_threads, 0, call.stream, sums);
 }
 
-Status launch_normalizer_gradient(const AttentionBackward& call, float* result) {
-    NormalizerGradient gradient{};
-    gradient.grad_out = gradient_of(call);
-    gradient.out = call.out;
-    gradient.vectors = gradient.grad_out.vectors && stores_vectors(call.out, call.value_dim, call.value_dtype) &&
-                       call.value_dim % 8 == 0;
-    gradient.normalizer = call.normalizer;
-    gradient.upstream = call.grad_normalizer;
-    gradient.normalize = call.normalize;
-    gradient.result = result;
-    gradient.batch = call.batch;
-    gradient.heads = call.heads;
-    gradient.queries = call.queries;
-    gradient.parts = parts_of(call.query_dtype, call.value_dtype, call.precision);
-    constexpr int rows = normalizer_gradient_threads / lanes_of_row;
-    const Int blocks = (call.batch * call.heads * call.queries + rows - 1) / rows;
-    if (blocks == 0) return {0, nullptr};
-    return LINATTN_LAUNCH("normalizer_gradient", normalizer_gradient, blocks, 1, normalizer_gradient_threads, 0,
-                          call.stream, gradient);
-}
-
-bool stores_vectors(const void* result, Int width, Dtype dtype) {
+Result result_of(void* data, Int width, Dtype dtype) {
     const Int bytes = dtype == Dtype::float32 ? 4 : 2;
-    return reinterpret_cast<unsigned long long>(result) % 16 == 0 && width * bytes % 16 == 0;
+    return {data, width, dtype, reinterpret_cast<unsigned long long>(data) % 16 == 0 && width * bytes % 16 == 0};
 }
 
 }  // namespace linattn

@@ -59,10 +59,11 @@ int group_of(const Attention& call);
 // The same state read with its rows as columns: X for the gradients of queries and keys.
 StateView transposed(const StateView& view);
 
-// The operands of the passes: phi(q), phi(k), v, and g = G / n.
+// The operands of the passes: phi(q), phi(k), v, the output, and g = G / n.
 Operand queries_of(const Attention& call);
 Operand keys_of(const Attention& call);
 Operand values_of(const Attention& call);
+Operand output_of(const AttentionBackward& call);
 Operand gradient_of(const AttentionBackward& call);
 
 // A product of this call, all operands and results yet to be filled in.
@@ -78,9 +79,6 @@ Status launch_product(const Attention& call, const Product& product);
 Status launch_scan(const Attention& call, const SegmentStates& states, const State& first, const State& last,
                    bool backwards);
 
-Status launch_normalizer_gradient(const AttentionBackward& call, float* result);
-
-// Whether rows of a contiguous result begin at multiples of 16 bytes.
-bool stores_vectors(const void* result, Int width, Dtype dtype);
+Result result_of(void* data, Int width, Dtype dtype);
 
 }  // namespace linattn

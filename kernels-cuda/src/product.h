@@ -13,9 +13,11 @@ namespace linattn {
 template <int parts>
 struct ProductShapes {
     using Least = ProductShape<parts, 32, 32, parts == 1 ? 64 : 32>;
-    using Small = ProductShape<parts, 64, 64, parts == 1 ? 64 : 16>;
+    using Small = ProductShape<parts, 64, 64, parts == 1 ? 32 : 16>;
     using Large = ProductShape<parts, 128, 64, parts == 1 ? 32 : 16>;
-    using Most = ProductShape<parts, 256, parts == 1 ? 32 : 64, parts == 1 ? 32 : 16>;
+    using Most = ProductShape<parts, 256, parts == 2 ? 64 : 32, parts == 1 ? 32 : 16>;
+    using LeastPair = ProductShape<parts, 32, 32, Least::C, true>;
+    using SmallPair = ProductShape<parts, 64, 64, Small::C, true>;
 };
 
 constexpr Int narrowest_slice = 32;
@@ -35,29 +37,46 @@ bool with_shape(Int width, const Use& use) {
     return true;
 }
 
+// The same for a pair, both of whose widths are at most this one.
+template <int parts, class Use>
+bool with_pair(Int width, const Use& use) {
+    using Shapes = ProductShapes<parts>;
+    if (width <= 32) use(typename Shapes::LeastPair{});
+    else if (width <= widest_pair) use(typename Shapes::SmallPair{});
+    else return false;
+    return true;
+}
+
 // The kernel of a shape by its name.
 template <class Shape>
 const char* product_name() {
     static const std::string name = "product<ProductShape<" + std::to_string(Shape::parts) + ", " +
                                     std::to_string(Shape::A) + ", " + std::to_string(Shape::E) + ", " +
-                                    std::to_string(Shape::C) + ">>";
+                                    std::to_string(Shape::C) + (Shape::pair ? ", true" : "") + ">>";
     return name.c_str();
 }
 
 constexpr int error_invalid_value = 1;  // cudaErrorInvalidValue
 
+template <class Shape>
+Status launch_shape(Product call, void* stream) {
+    // Values of width 0 still have normalizers.
+    call.slices = call.value.width == 0 ? 1 : static_cast<int>((call.value.width + Shape::E - 1) / Shape::E);
+    const Int blocks = call.sequences * call.heads * call.slices;
+    const int shared = call.finish == Finish::derivative ? Shape::shared_bytes_with_origin : Shape::shared_bytes;
+    return LINATTN_LAUNCH(product_name<Shape>(), product<Shape>, blocks, call.segments, Shape::threads, shared, stream,
+                          call);
+}
+
 template <int parts>
-Status launch_product_of(Product call, void* stream) {
+Status launch_product_of(const Product& call, void* stream) {
     Status status = {error_invalid_value, "product"};
-    const Int width = call.sums ? call.key.width : call.row.width;
-    with_shape<parts>(width, [&](auto shape) {
-        using Shape = decltype(shape);
-        // Values of width 0 still have normalizers.
-        call.slices = call.value.width == 0 ? 1 : static_cast<int>((call.value.width + Shape::E - 1) / Shape::E);
-        const Int blocks = call.sequences * call.heads * call.slices;
-        status = LINATTN_LAUNCH(product_name<Shape>(), product<Shape>, blocks, call.segments, Shape::threads,
-                                Shape::shared_bytes, stream, call);
-    });
+    const auto launch = [&](auto shape) { status = launch_shape<decltype(shape)>(call, stream); };
+    if (call.pair) {
+        with_pair<parts>(call.row.width > call.value.width ? call.row.width : call.value.width, launch);
+    } else {
+        with_shape<parts>(call.sums ? call.key.width : call.row.width, launch);
+    }
     return status;
 }
 

@@ -16,21 +16,24 @@ int bytes_of_widths(Int dim, Int value_dim) {
     int bytes = -1;
     // Passes have rows of either width, and the kernel of the wider one need not take more memory.
     const auto take = [&](auto shape) {
-        constexpr int needed = decltype(shape)::shared_bytes;
+        constexpr int needed = decltype(shape)::shared_bytes_with_origin;
         bytes = needed > bytes ? needed : bytes;
     };
+    with_pair<parts>(dim > value_dim ? dim : value_dim, take);
     return with_shape<parts>(dim, take) && with_shape<parts>(value_dim, take) ? bytes : -1;
 }
 
 template <int parts>
 void add_products(std::vector<const char*>& names) {
+    const auto add = [&](auto shape) { names.push_back(product_name<decltype(shape)>()); };
     for (const Int width : {32, 64, 128, 256}) {
-        with_shape<parts>(width, [&](auto shape) { names.push_back(product_name<decltype(shape)>()); });
+        with_shape<parts>(width, add);
+        with_pair<parts>(width, add);
     }
 }
 
 std::vector<const char*> all_names() {
-    std::vector<const char*> names = {"normalizer_gradient", "scan", "step_heads"};
+    std::vector<const char*> names = {"scan", "step_heads"};
     add_products<1>(names);
     add_products<2>(names);
     add_products<3>(names);

@@ -97,7 +97,7 @@ def test_the_schedule_depends_on_how_many_blocks_fit(
     shared_limit: int, resident: int, emulation: ModuleType
 ) -> None:
     """A hundred blocks are a wave of their own where a multiprocessor has room for one alone."""
-    x = torch.zeros(1, 100, 1, 64, dtype=torch.bfloat16).expand(1, 100, 65_536, 64)
+    x = torch.zeros(1, 100, 1, 64).expand(1, 100, 65_536, 64)
     emulation.set_shared_limit(shared_limit)
     try:
         chosen = EmulatedBackend()._best_schedule(AttentionCall(x, x, x, True))
@@ -288,3 +288,37 @@ def test_a_relay_needs_memory_that_does_not_grow_with_the_length(
         return nbytes - (4 * x[..., 0].numel() if which == "backward" else 0)
 
     assert 2 * 2 * 64 * 64 * 4 < needed(2) == needed(40)
+
+
+@pytest.mark.parametrize(("dtype", "size"), [(torch.bfloat16, 2), (torch.float32, 4)])
+def test_bytes_that_a_position_costs(dtype: torch.dtype, size: int, emulation: ModuleType) -> None:
+    """What is read: the least forward, and in two passes backward; results are written once.
+
+    The queries' pass reads q, k, v, the output, its gradient, and n. That of keys and values reads
+    q, k, v, the gradient, n, and h.
+    """
+    width, length = 64, 512
+    case = ONE.with_(heads=1, queries=length, head_dim=width, value_dim=width, dtype=dtype)
+    call = AttentionCall(*case.inputs().values(), is_causal=True, requires_grad=True)
+    backend = EmulatedBackend()
+    emulation.take_copied_bytes()
+
+    output = backend.attention(call)
+    assert emulation.take_copied_bytes() == length * 3 * width * size
+    backend.attention_backward(call, output, torch.ones_like(output.out), None)
+    assert emulation.take_copied_bytes() == length * (9 * width * size + 3 * 4)
+
+
+@pytest.mark.parametrize("backend", NAMES)
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize(("dim", "value_dim"), [(16, 48), (48, 16), (64, 64), (24, 72)])
+def test_keys_and_values_in_one_pass_or_two(
+    dim: int, value_dim: int, normalize: bool, backend: str
+) -> None:
+    """Up to 64 dims one pass computes both gradients; the state's gradient flows through it."""
+    case = ONE.with_(
+        queries=150, head_dim=dim, value_dim=value_dim, initial_state=True, normalize=normalize
+    )
+    assert_within_budget(case, backend)
+    assert_within_budget(case.with_(dtype=torch.bfloat16), backend)
+    assert_within_budget(case.with_(is_causal=False), backend)

@@ -153,7 +153,7 @@ def test_all_kernels_ahead_of_their_first_calls(
 
     assert compiling.compile_kernels("sm_90") == cache
     assert compiler == driver_module().kernel_names()
-    assert len(set(compiler)) == 15
+    assert len(set(compiler)) == 20
 
 
 def test_headers_are_those_of_the_compiled_module(
@@ -235,7 +235,7 @@ def test_every_kernel_by_nvrtc(compiled: tuple[str, dict[str, Kernel]]) -> None:
     architecture, kernels = compiled
     products = {name: kernel for name, kernel in kernels.items() if "product" in name}
 
-    assert len(kernels) == 15 and len(products) == 12
+    assert len(kernels) == 20 and len(products) == 18
     has_tensor_cores = int(architecture[3:]) >= 80  # for bfloat16
     assert all((kernel.products > 0) == has_tensor_cores for kernel in products.values())
     half = {name: x.spilled for name, x in products.items() if HALF.search(name)}

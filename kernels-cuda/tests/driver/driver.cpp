@@ -9,7 +9,6 @@
 #include <tuple>
 #include <utility>
 
-#include "linattn/device/normalizer_gradient.cuh"
 #include "linattn/device/scan.cuh"
 #include "linattn/device/step.cuh"
 #include "product.h"
@@ -69,13 +68,15 @@ void add_product(Functions& functions) {
 Functions all_functions() {
     Functions functions;
     functions["scan"] = function_of("scan", linattn::scan);
-    functions["normalizer_gradient"] = function_of("normalizer_gradient", linattn::normalizer_gradient);
     functions["step_heads"] = function_of("step_heads", linattn::step_heads);
     // Of each number of parts the smallest, and one that needs more shared memory than a block has unasked.
     add_product<linattn::ProductShapes<1>::Least>(functions);
-    add_product<linattn::ProductShapes<1>::Small>(functions);
+    add_product<linattn::ProductShapes<1>::LeastPair>(functions);
+    add_product<linattn::ProductShapes<1>::Large>(functions);
     add_product<linattn::ProductShapes<2>::Least>(functions);
+    add_product<linattn::ProductShapes<2>::LeastPair>(functions);
     add_product<linattn::ProductShapes<3>::Least>(functions);
+    add_product<linattn::ProductShapes<3>::LeastPair>(functions);
     return functions;
 }
 

@@ -26,4 +26,11 @@ LINATTN_DEVICE float feature_derivative(FeatureMap map, float x) {
     return 1.0f;
 }
 
+// The derivative where the feature is known: of elu + 1 the feature itself below zero, where it is less than 1.
+LINATTN_DEVICE float derivative_by_feature(FeatureMap map, float feature) {
+    if (map == FeatureMap::elu) return feature > 1.0f ? 1.0f : feature;
+    if (map == FeatureMap::relu) return feature > 0.0f ? 1.0f : 0.0f;
+    return 1.0f;
+}
+
 }  // namespace linattn

@@ -47,6 +47,16 @@ LINATTN_DEVICE const unsigned char* address(const Operand& operand, const Place&
     return static_cast<const unsigned char*>(x.data) + offset * bytes_of(operand.dtype);
 }
 
+// `count` neighbors of a row from global memory; the others are zero.
+LINATTN_DEVICE void read_eight(float (&x)[8], const Operand& operand, const Place& place, Int position, Int column,
+                               Int count) {
+    if (operand.vectors && count >= 8) return read_eight(x, address(operand, place, position, column), operand.dtype);
+    LINATTN_UNROLL
+    for (int k = 0; k < 8; ++k) {
+        x[k] = k < count ? read_number(address(operand, place, position, column + k), 0, operand.dtype) : 0.0f;
+    }
+}
+
 // Where rows land in shared memory as they are, `pitch` of the operand's own numbers from row to row.
 struct Staged {
     unsigned char* data;
@@ -139,7 +149,7 @@ LINATTN_DEVICE void apply(float (&x)[8], const Operand& operand, const float* di
 
 // Writes eight numbers of a row; `whole`: the row and its eight columns are there.
 template <bool whole, int rows, int width, int threads, int parts, int pitch>
-LINATTN_DEVICE void prepare_rows(Tile<parts, pitch> tile, const Staged& staged, const Operand& operand, int columns,
+LINATTN_DEVICE void prepare_rows(Tile<parts, pitch, rows> tile, const Staged& staged, const Operand& operand, int columns,
                                  int live, const float* divisors) {
     using Threads = Sharing<rows, width / 8, threads>;
     Threads of;
@@ -165,7 +175,7 @@ LINATTN_DEVICE void prepare_rows(Tile<parts, pitch> tile, const Staged& staged, 
 // The staged rows as the product wants them, in the tile; with one part the tile is where they were staged, and rows
 // that are to stay as they are need nothing. `live` rows exist; `divisors` are the rows' normalizers.
 template <int rows, int width, int threads, int parts, int pitch>
-LINATTN_DEVICE void prepare(Tile<parts, pitch> tile, const Staged& staged, const Operand& operand, Int column, int live,
+LINATTN_DEVICE void prepare(Tile<parts, pitch, rows> tile, const Staged& staged, const Operand& operand, Int column, int live,
                             const float* divisors) {
     if (parts == 1 && !operand.divided && operand.map == FeatureMap::identity) return;
     const int columns = static_cast<int>(operand.width - column);

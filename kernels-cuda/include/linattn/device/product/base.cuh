@@ -1,7 +1,7 @@
 // What all that a block does is built on: the call, which part of it is this block's, and its shared memory.
 //
-// ProductState, ProductRows and ProductBlock are layers of one object rather than objects that know one another: the
-// compiler keeps an object in registers only if nothing points into it.
+// ProductState, ProductResults, ProductRows and ProductBlock are layers of one object rather than objects that know one
+// another: the compiler keeps an object in registers only if nothing points into it.
 #pragma once
 
 #include "linattn/device/product/call.cuh"

@@ -83,7 +83,7 @@ private:
     // Goes through the chunks. `reads`: rows are computed; `sums`: keys are added to the state, those of the last chunk
     // too where `keeps`.
     LINATTN_DEVICE void walk(bool reads, bool sums, bool keeps) {
-        if (chunks_ > 0) copy(chunk(0), memory_.buffer, reads, sums);
+        if (chunks_ > 0) copy(0, memory_.buffer, reads, sums);
         if (reads && !sums) this->publish_state();
         for (Int i = 0; i < chunks_; ++i) {
             copies_wait<0>();
@@ -92,9 +92,9 @@ private:
             if (reads && sums) this->publish_state();
             prepare_tiles(chunk(i), reads, sums);
             LINATTN_BLOCK_BARRIER();  // the tiles are complete; what was staged is free
-            if (i + 1 < chunks_) copy(chunk(i + 1), memory_.other_buffer(), reads, sums);
+            if (i + 1 < chunks_) copy(i + 1, memory_.other_buffer(), reads, sums);
             if (sums) this->sum_vector();
-            if (reads) this->read_rows(chunk(i), sums);
+            if (reads) this->read_rows(chunk(i), sums, static_cast<int>(i % 2));
             if (sums && (keeps || i + 1 < chunks_)) this->add_keys();
             memory_.buffer = memory_.other_buffer();
         }
@@ -121,20 +121,31 @@ private:
         if (thread_index() == 0 && !is_last) announce(passed, turn + 1);
     }
 
-    LINATTN_DEVICE void copy(Int position, int set, bool reads, bool sums) {
+    LINATTN_DEVICE void copy(Int i, int set, bool reads, bool sums) {
+        const Int position = chunk(i);
         if (reads) {
-            stage<C, A, threads, parts>(memory_.staged_rows(set), call_.row, work_.place, position, 0,
-                                        rows_below(live_of(call_.row), position));
+            copy_rows<A>(memory_.staged_rows(set), call_.row, position, 0);
+            if constexpr (Shape::pair) copy_rows<E>(memory_.staged_second_rows(set), call_.second_row, position, 0);
+            if constexpr (Shape::stages_origin) {
+                if (call_.finish == Finish::derivative) {
+                    copy_rows<E>(memory_.staged_origin(static_cast<int>(i % 2)), call_.origin, position, work_.column);
+                }
+                if (finds_bias() && call_.normalize) copy_rows<A>(memory_.staged_output(), call_.output, position, 0);
+            }
         }
         if (sums) {
-            stage<C, A, threads, parts>(memory_.staged_keys(set), call_.key, work_.place, position, 0,
-                                        rows_below(live_of(call_.key), position));
-            stage<C, E, threads, parts>(memory_.staged_values(set), call_.value, work_.place, position, work_.column,
-                                        rows_below(live_of(call_.value), position));
+            copy_rows<A>(memory_.staged_keys(set), call_.key, position, 0);
+            copy_rows<E>(memory_.staged_values(set), call_.value, position, work_.column);
         }
         copy_vector(memory_.staged_normalizer(), call_.normalizer, position);
         copy_vector(memory_.staged_bias(), call_.row_bias, position);
         copies_commit();
+    }
+
+    template <int width>
+    LINATTN_DEVICE void copy_rows(const Staged& staged, const Operand& operand, Int position, Int column) const {
+        const int count = rows_below(live_of(operand), position);
+        stage<C, width, threads, parts>(staged, operand, work_.place, position, column, count);
     }
 
     // Numbers of queries, one each.
@@ -146,21 +157,33 @@ private:
         if (i < C) copy4(staged + i, numbers + (i < count ? at + i : 0), i < count);
     }
 
+    LINATTN_DEVICE bool finds_bias() const { return !Shape::pair && call_.out_bias != nullptr; }
+
     LINATTN_DEVICE void prepare_tiles(Int position, bool reads, bool sums) {
+        const int buffer = memory_.buffer;
         if (reads) {
-            prepare<C, A, threads>(memory_.rows(), memory_.staged_rows(memory_.buffer), call_.row, 0,
-                                   rows_below(live_of(call_.row), position), memory_.staged_normalizer());
+            prepare_rows<A>(memory_.rows(), memory_.staged_rows(buffer), call_.row, position, 0);
+            if constexpr (Shape::pair) {
+                prepare_rows<E>(memory_.second_rows(), memory_.staged_second_rows(buffer), call_.second_row, position,
+                                0);
+            }
         }
-        if (call_.row_bias != nullptr) {
-            if (thread_index() < C) memory_.bias()[thread_index()] = memory_.staged_bias()[thread_index()];
+        if (finds_bias()) {
+            if (reads) this->find_bias(position, rows_below(work_.place.rows, position));
+        } else if (call_.row_bias != nullptr && thread_index() < C) {
+            memory_.bias()[thread_index()] = memory_.staged_bias()[thread_index()];
         }
         if (!sums) return;
-        prepare<C, A, threads>(memory_.keys(), memory_.staged_keys(memory_.buffer), call_.key, 0,
-                               rows_below(live_of(call_.key), position), memory_.staged_normalizer());
-        const int live = rows_below(live_of(call_.value), position);
-        prepare<C, E, threads>(memory_.values(), memory_.staged_values(memory_.buffer), call_.value, work_.column, live,
-                               memory_.staged_normalizer());
-        if (call_.column != Column::none) write_column(live);
+        prepare_rows<A>(memory_.keys(), memory_.staged_keys(buffer), call_.key, position, 0);
+        prepare_rows<E>(memory_.values(), memory_.staged_values(buffer), call_.value, position, work_.column);
+        if (call_.column != Column::none) write_column(rows_below(live_of(call_.value), position));
+    }
+
+    template <int width, class TileOf>
+    LINATTN_DEVICE void prepare_rows(TileOf tile, const Staged& staged, const Operand& operand, Int position,
+                                     Int column) const {
+        const int live = rows_below(live_of(operand), position);
+        prepare<C, width, threads>(tile, staged, operand, column, live, memory_.staged_normalizer());
     }
 
     // The column after the slice: its products with the keys give z, with the rows n.

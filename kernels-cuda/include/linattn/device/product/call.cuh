@@ -11,7 +11,7 @@
 //
 //     pass        a             b               c             time       bias    column of c   result
 //     forward     phi(q)        phi(k)          v             forwards   -       1: gives n    (.) / n
-//     grad q      g = G / n     v               phi(k)        forwards   h_i     -             (.) phi'(q)
+//     grad q      g = G / n     v               phi(k)        forwards   h_i     -             (.) phi'(q), and h
 //     grad k      v             g               phi(q)        backwards  h_j     -             (.) phi'(k)
 //     grad v      phi(k)        phi(q)          g             backwards  -       -             (.)
 //     sums        -             phi(k), phi(q)  v, g          any        -       1, h          X alone
@@ -19,7 +19,8 @@
 //
 // n_i = phi(q_i) . z_i + eps, h_i = -g_i . out_i. Keys and values of the last two rows of gradients are queries and
 // their gradients: time runs backwards, and R takes the place of S (equations 13 to 15 of the paper, with the
-// normalizer folded in).
+// normalizer folded in). These two exchange b and c, and their states are each other's transpose: where a slice holds
+// all columns, one pass, a pair, reads everything once and computes both.
 //
 // One block computes a slice of the columns of c for one segment of one sequence and head.
 #pragma once
@@ -54,8 +55,18 @@ struct Relay {
     int* passed;     // zeros at first, one for each sequence, head and slice: segments whose state has been written
 };
 
+// A contiguous tensor (B, H, length of rows, width).
+struct Result {
+    void* data;
+    Int width;
+    Dtype dtype;
+    bool vectors;  // rows begin at multiples of 16 bytes
+};
+
 struct Product {
     Operand row, key, value;
+    bool pair;           // two results: `second_result` of `second_row`, a', which is multiplied with c
+    Operand second_row;
     Int heads, sequences, queries, keys;  // `queries` and `keys` are lengths of the tensors
     int group;  // so many neighboring heads share one head of keys; 1: these are heads of keys
     const Int* key_lengths;
@@ -68,14 +79,14 @@ struct Product {
     Column column;
     Finish finish;
     const float* normalizer;  // (B, H, N), of queries
-    const float* row_bias;    // h, (B, H, N)
+    const float* row_bias;    // h, (B, H, N); where the bias is found here: what is added to it, or null
+    float* out_bias;          // h, for the pass that finds it: that of the queries
+    Operand output;           // of the forward pass, for h
     StateView start, last;    // without a matrix: zeros; not written
     Relay relay;
-    void* out;  // contiguous (B, H, length of rows, value.width)
-    Dtype out_dtype;
-    bool out_vectors;       // rows of `out` begin at multiples of 16 bytes
+    Result result, second_result;
     float* out_normalizer;  // (B, H, N), for Finish::divide
-    bool normalize;         // Finish::divide divides, and does not only write the normalizers
+    bool normalize;         // Finish::divide divides, and does not only write the normalizers; h depends on the output
     Operand origin;         // what the derivative is taken at, for Finish::derivative
     float eps;
 };

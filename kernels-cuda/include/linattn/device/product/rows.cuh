@@ -1,61 +1,148 @@
 // The rows of a chunk: what each sees of the chunk's keys and of the state before them, and its way to global memory.
 #pragma once
 
-#include "linattn/device/product/state.cuh"
+#include "linattn/device/product/results.cuh"
 
 namespace linattn {
 
-template <class Shape>
-class ProductRows : protected ProductState<Shape> {
-    using State = ProductState<Shape>;
-    static constexpr int parts = Shape::parts, A = Shape::A, E = Shape::E, C = Shape::C;
-    using TileE = typename ProductMemory<Shape>::TileE;
+// The rows of a warp as left operands. Those that would take too many registers are loaded whenever they are used.
+template <int parts, int steps, class TileOf>
+class RowFragments {
+    static constexpr bool kept = parts * steps <= 12;
 
-protected:
-    using State::call_, State::is_wanted, State::memory_, State::work_;
-
-    LINATTN_DEVICE ProductRows(const Product& call, unsigned char* shared) : State(call, shared) {
-        const int warp = thread_index() / 32;
-        row_group_ = warp % Shape::row_groups;
-        column_group_ = warp / Shape::row_groups;
+public:
+    LINATTN_DEVICE RowFragments(TileOf tile, int row) : tile_(tile), row_(row) {
+        if constexpr (!kept) return;
+        LINATTN_UNROLL
+        for (int k = 0; k < steps; ++k) fragments_[k] = tile.left(row, k * 16);
     }
-
-    // out_i for the 16 rows and the columns of this warp.
-    LINATTN_DEVICE void read_rows(Int position, bool sums) {
-        float out[Shape::out_tiles + 1][4] = {};
-        if (sums) {
-            const int end = call_.backwards ? C / 16 : row_group_ + 1;
-            LINATTN_UNROLL_NONE
-            for (int j = call_.backwards ? row_group_ : 0; j < end; ++j) add_block(out, j);
-        }
-        add_state(out);
-        finish(out, position);
+    LINATTN_DEVICE LeftFragment<parts> operator()(int k) const {
+        if constexpr (kept) return fragments_[k];
+        else return tile_.left(row_, k * 16);
     }
 
 private:
-    // Rows that are not zero.
-    LINATTN_DEVICE Int live_rows() const { return call_.rows_are_keys ? work_.place.live_keys : work_.place.rows; }
+    TileOf tile_;
+    int row_;
+    LeftFragment<parts> fragments_[kept ? steps : 1];
+};
 
-    LINATTN_DEVICE LeftFragment<parts> row_fragment(int k) const {
-        return memory_.rows().left(row_group_ * 16, k * 16);
+// A pair has two results for each row: with rows a_i and a'_i, sum_j (a_i . b_j) c_j and sum_j (a'_i . c_j + bias) b_j,
+// the `second`, in which keys and values change places and the state is read with its rows as columns.
+template <class Shape>
+class ProductRows : protected ProductResults<Shape> {
+    using Results = ProductResults<Shape>;
+    static constexpr int parts = Shape::parts, A = Shape::A, E = Shape::E, C = Shape::C, threads = Shape::threads;
+    static constexpr int out_tiles = Shape::out_tiles, steps = A / 16;
+    static constexpr bool narrow = out_tiles == 1;  // a warp has one tile of columns, else always two or more
+
+protected:
+    using Results::call_, Results::column_group_, Results::memory_, Results::out_column, Results::row_group_,
+        Results::work_;
+    using Out = typename Results::Out;
+
+    LINATTN_DEVICE ProductRows(const Product& call, unsigned char* shared) : Results(call, shared) {}
+
+    // The bias of each row, h_i = b_i - g_i . o_i, from the rows g as the products see them, the outputs o and what was
+    // staged as b. Each thread reads what it has prepared itself.
+    LINATTN_DEVICE void find_bias(Int position, int count) {
+        constexpr int per_row = A / 8;
+        using Threads = Sharing<C, per_row, threads>;
+        static_assert(Threads::even && per_row <= 32);
+        Threads of;
+        LINATTN_UNROLL
+        for (int pass = 0; pass < Threads::passes; ++pass) {
+            const int row = of.row + pass * Threads::at_once;
+            float sum = call_.normalize ? product_with_output(position, row, of.at * 8, row < count) : 0.0f;
+            LINATTN_UNROLL
+            for (int mask = per_row / 2; mask > 0; mask /= 2) sum += shuffle_xor(sum, mask);
+            if (of.at != 0) continue;
+            const float bias = (call_.row_bias == nullptr ? 0.0f : memory_.staged_bias()[row]) - sum;
+            memory_.bias()[row] = bias;
+            if (row < count && work_.column == 0) call_.out_bias[of_query(call_, work_, position + row)] = bias;
+        }
+    }
+
+    // The results for the 16 rows and the columns of this warp. The derivative of the second is taken at the first's
+    // rows, where the first's results are to lie.
+    LINATTN_DEVICE void read_rows(Int position, bool sums, int turn) {
+        if constexpr (Shape::pair) read<true>(position, sums, turn);
+        read<false>(position, sums, turn);
+    }
+
+private:
+    // Eight products of a row with its output, added up.
+    LINATTN_DEVICE float product_with_output(Int position, int row, int column, bool exists) const {
+        if (!exists) return 0.0f;
+        float g[8], out[8];
+        memory_.rows().read_eight(g, row, column);
+        const Operand& output = call_.output;
+        if constexpr (Shape::stages_origin) {
+            const Staged staged = memory_.staged_output();
+            read_eight(out, staged.data + (row * staged.pitch + column) * bytes_of(output.dtype), output.dtype);
+        } else {
+            read_eight(out, output, work_.place, position + row, column, static_cast<int>(output.width - column));
+        }
+        float sum = 0;
+        LINATTN_UNROLL
+        for (int k = 0; k < 8; ++k) sum += g[k] * out[k];
+        return sum;
+    }
+
+    template <bool second>
+    LINATTN_DEVICE auto row_tile() const {
+        if constexpr (second) return memory_.second_rows();
+        else return memory_.rows();
+    }
+    template <bool second>
+    LINATTN_DEVICE auto key_tile() const {
+        if constexpr (second) return memory_.values();
+        else return memory_.keys();
+    }
+    template <bool second>
+    LINATTN_DEVICE auto value_tile() const {
+        if constexpr (second) return memory_.keys();
+        else return memory_.values();
+    }
+    template <bool second>
+    LINATTN_DEVICE bool has_bias() const {
+        return call_.bias != Bias::none && second == Shape::pair;
+    }
+
+    template <bool second>
+    LINATTN_DEVICE void read(Int position, bool sums, int turn) {
+        Out out = {};
+        const RowFragments<parts, steps, decltype(row_tile<second>())> rows(row_tile<second>(), row_group_ * 16);
+        if (sums) {
+            const int end = call_.backwards ? C / 16 : row_group_ + 1;
+            LINATTN_UNROLL_NONE
+            for (int j = call_.backwards ? row_group_ : 0; j < end; ++j) add_block<second>(out, rows, j);
+        }
+        add_state<second>(out, rows);
+        this->template finish<second>(out, position, turn);
     }
 
     // out += (a . b + bias) c for the 16 keys of block j.
-    LINATTN_DEVICE void add_block(float (&out)[Shape::out_tiles + 1][4], int j) {
+    template <bool second, class Rows>
+    LINATTN_DEVICE void add_block(Out& out, const Rows& rows, int j) {
+        const auto keys = key_tile<second>();
+        const auto values = value_tile<second>();
         float scores[2][4] = {};
-        LINATTN_UNROLL
-        for (int k = 0; k < A / 16; ++k) {
-            if (k * 16 >= call_.row.width) continue;
-            const LeftFragment<parts> rows = row_fragment(k);
-            const RightFragment<parts> keys = memory_.keys().right_transposed(j * 16, k * 16);
-            multiply<parts>(scores[0], rows, keys, 0);
-            multiply<parts>(scores[1], rows, keys, 1);
-        }
-        if (call_.bias != Bias::none || j == row_group_) weigh(scores, j);
-        multiply_values(out, left_of<parts>(scores), memory_.values(), j * 16);
+        load_ahead<steps>([&](int k) { return keys.right_transposed(j * 16, k * 16); },
+                          [&](int k, const RightFragment<parts>& right) {
+                              const LeftFragment<parts> left = rows(k);
+                              multiply<parts>(scores[0], left, right, 0);
+                              multiply<parts>(scores[1], left, right, 1);
+                          });
+        if (has_bias<second>() || j == row_group_) weigh<second>(scores, j);
+        const LeftFragment<parts> left = left_of<parts>(scores);
+        multiply_columns<1>(
+            out, [&](int) { return left; }, [&](int, int column) { return values.template right<narrow>(j * 16, column); });
+        add_weights(out, left, values, j * 16);
     }
 
     // Adds the bias, and leaves only the keys that each row sees.
+    template <bool second>
     LINATTN_DEVICE void weigh(float (&scores)[2][4], int j) const {
         const int lane = thread_index() % 32;
         LINATTN_UNROLL
@@ -63,22 +150,26 @@ private:
             LINATTN_UNROLL
             for (int i = 0; i < 4; ++i) {
                 const int row = row_group_ * 16 + lane / 4 + i / 2 * 8, key = j * 16 + n * 8 + lane % 4 * 2 + i % 2;
-                if (call_.bias != Bias::none) scores[n][i] += memory_.bias()[call_.bias == Bias::of_row ? row : key];
+                if (has_bias<second>()) scores[n][i] += memory_.bias()[call_.bias == Bias::of_row ? row : key];
                 if (call_.backwards ? key < row : key > row) scores[n][i] = 0.0f;
             }
         }
     }
 
     // out += a X, and what the bias adds to it.
-    LINATTN_DEVICE void add_state(float (&out)[Shape::out_tiles + 1][4]) {
+    template <bool second, class Rows>
+    LINATTN_DEVICE void add_state(Out& out, const Rows& rows) {
+        const auto state = memory_.state();
+        multiply_columns<steps>(out, rows, [&](int k, int column) {
+            if constexpr (second) return state.right_transposed(column, k * 16);
+            else return state.template right<narrow>(k * 16, column);
+        });
         LINATTN_UNROLL
-        for (int k = 0; k < A / 16; ++k) {
-            if (k * 16 < call_.row.width) multiply_values(out, row_fragment(k), memory_.state(), k * 16);
-        }
-        if (call_.bias == Bias::none) return;
+        for (int k = 0; k < steps; ++k) add_weights(out, rows(k), state, k * 16);
+        if (!has_bias<second>()) return;
         const int lane = thread_index() % 32;
         LINATTN_UNROLL
-        for (int n = 0; n < Shape::out_tiles; ++n) {
+        for (int n = 0; n < out_tiles; ++n) {
             LINATTN_UNROLL
             for (int i = 0; i < 4; ++i) {
                 const int row = row_group_ * 16 + lane / 4 + i / 2 * 8;
@@ -88,140 +179,29 @@ private:
         }
     }
 
-    LINATTN_DEVICE int out_column(int n) const { return (column_group_ * Shape::out_tiles + n) * 8; }
-
-    LINATTN_DEVICE void multiply_values(float (&out)[Shape::out_tiles + 1][4], const LeftFragment<parts>& left,
-                                        TileE values, int row) const {
-        LINATTN_UNROLL
-        for (int n = 0; n + 1 < Shape::out_tiles; n += 2) {
-            if (!is_wanted(out_column(n))) continue;
-            const RightFragment<parts> right = values.right(row, out_column(n));
-            multiply<parts>(out[n], left, right, 0);
-            multiply<parts>(out[n + 1], left, right, 1);
-        }
-        if (Shape::out_tiles % 2 == 1) {
-            constexpr int last = Shape::out_tiles - 1;
-            multiply<parts>(out[last], left, values.template right<true>(row, out_column(last)), 0);
-        }
-        if (call_.finish == Finish::divide) {
-            multiply<parts>(out[Shape::out_tiles], left, values.template right<true>(row, E), 0);
-        }
+    // out += left(k) right(k, column) for every k and all columns of this warp, two tiles at a time where there are two.
+    template <int count, class Left, class Right>
+    LINATTN_DEVICE void multiply_columns(Out& out, const Left& left, const Right& right) const {
+        constexpr int wide = narrow ? 1 : 2, across = out_tiles / wide;
+        static_assert(out_tiles % wide == 0);
+        load_ahead<count * across>([&](int i) { return right(i / across, out_column(i % across * wide)); },
+                                   [&](int i, const RightFragment<parts>& now) {
+                                       const LeftFragment<parts> rows = left(i / across);
+                                       LINATTN_UNROLL
+                                       for (int half = 0; half < wide; ++half) {
+                                           multiply<parts>(out[i % across * wide + half], rows, now, half);
+                                       }
+                                   });
     }
 
-    // Divides, and brings the rows to global memory through the row tile, which is free by now.
-    LINATTN_DEVICE void finish(float (&out)[Shape::out_tiles + 1][4], Int position) {
-        const int lane = thread_index() % 32, row = row_group_ * 16 + lane / 4;
-        if (call_.finish == Finish::divide) divide(out, position);
-        if (Shape::column_groups > 1) LINATTN_BLOCK_BARRIER();  // others read the same rows
-        else LINATTN_WARP_BARRIER();
-        LINATTN_UNROLL
-        for (int n = 0; n < Shape::out_tiles; ++n) {
-            LINATTN_UNROLL
-            for (int i = 0; i < 4; i += 2) {
-                memory_.rows().write_pair(row + i / 2 * 8, out_column(n) + lane % 4 * 2, out[n][i], out[n][i + 1]);
-            }
-        }
-        LINATTN_WARP_BARRIER();
-        store(position);
-    }
-
-    LINATTN_DEVICE void divide(float (&out)[Shape::out_tiles + 1][4], Int position) {
-        const int lane = thread_index() % 32;
-        LINATTN_UNROLL
-        for (int half = 0; half < 2; ++half) {
-            // The lane with the first column of the last tile has the sum of the weights.
-            const float n = shuffle(out[Shape::out_tiles][2 * half], lane & ~3) + call_.eps;
-            const Int row = position + row_group_ * 16 + lane / 4 + half * 8;
-            if (lane % 4 == 0 && work_.column == 0 && column_group_ == 0 && row < work_.place.rows) {
-                call_.out_normalizer[of_query(call_, work_, row)] = n;
-            }
-            if (!call_.normalize) continue;
-            // The inverse of a sum of features that all but vanish would overflow.
-            const float scale = n < 1e-30f && n > 0.0f ? 1e30f : 1.0f, factor = 1.0f / (n * scale);
-            LINATTN_UNROLL
-            for (int tile = 0; tile < Shape::out_tiles; ++tile) {
-                out[tile][2 * half] = out[tile][2 * half] * scale * factor;
-                out[tile][2 * half + 1] = out[tile][2 * half + 1] * scale * factor;
-            }
+    // The sums of the weights, by the column after the slice.
+    template <class TileOf>
+    LINATTN_DEVICE void add_weights(Out& out, const LeftFragment<parts>& left, const TileOf& tile, int row) const {
+        if constexpr (Shape::pair) return;
+        else if (call_.finish == Finish::divide) {
+            multiply<parts>(out[out_tiles], left, tile.template right<true>(row, E), 0);
         }
     }
-
-    // 16 rows of the row tile, the columns of this warp, eight numbers at a time.
-    LINATTN_DEVICE void store(Int position) {
-        const Int length = call_.rows_are_keys ? call_.keys : call_.queries;
-        const Int first = work_.column + column_group_ * Shape::out_tiles * 8, row = row_group_ * 16;
-        const Int at =
-            ((work_.place.batch * call_.heads + work_.place.head) * length + work_.place.start + position + row) *
-                call_.value.width +
-            first;
-        unsigned char* target = static_cast<unsigned char*>(call_.out) + at * bytes_of(call_.out_dtype);
-        const bool whole = call_.out_vectors && position + row + 16 <= live_rows() &&
-                           first + Shape::out_tiles * 8 <= call_.value.width;
-        if (parts == 1 && whole && call_.finish != Finish::derivative) store_whole(target);
-        else store_eights(target, position);
-    }
-
-    LINATTN_DEVICE int store_row(int i) const { return i / Shape::out_tiles; }
-    LINATTN_DEVICE int store_column(int i) const { return i % Shape::out_tiles * 8; }
-
-    LINATTN_DEVICE void store_whole(unsigned char* target) const {
-        LINATTN_UNROLL
-        for (int pass = 0; pass < (16 * Shape::out_tiles + 31) / 32; ++pass) {
-            const int i = thread_index() % 32 + pass * 32;
-            if (i >= 16 * Shape::out_tiles) continue;
-            const Element<parts>* source =
-                memory_.rows().at(row_group_ * 16 + store_row(i), out_column(0) + store_column(i));
-            *reinterpret_cast<Quad*>(target + (store_row(i) * call_.value.width + store_column(i)) * 2) =
-                *reinterpret_cast<const Quad*>(source);
-        }
-    }
-
-    LINATTN_DEVICE void store_eights(unsigned char* target, Int position) const {
-        const Int length = call_.rows_are_keys ? work_.place.keys : work_.place.rows;
-        for (int i = thread_index() % 32; i < 16 * Shape::out_tiles; i += 32) {
-            const int row = row_group_ * 16 + store_row(i), column = out_column(0) + store_column(i);
-            if (position + row >= length || !is_wanted(column)) continue;
-            const Int offset = store_row(i) * call_.value.width + store_column(i);
-            store_eight(target + offset * bytes_of(call_.out_dtype), position + row, row, column);
-        }
-    }
-
-    LINATTN_DEVICE void store_eight(void* target, Int position, int row, int column) const {
-        float x[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-        const Int first = work_.column + column, columns = call_.value.width - first;
-        const int count = columns < 8 ? static_cast<int>(columns) : 8;
-        if (position < live_rows()) {
-            memory_.rows().read_eight(x, row, column);
-            if (call_.finish == Finish::derivative) multiply_derivative(x, position, first, count);
-        }
-        if (call_.out_vectors && count == 8) {
-            write_eight(target, call_.out_dtype, x);
-            return;
-        }
-        LINATTN_UNROLL
-        for (int k = 0; k < 8; ++k) {
-            if (k < count) write_number(target, k, call_.out_dtype, x[k]);
-        }
-    }
-
-    LINATTN_DEVICE void multiply_derivative(float (&x)[8], Int position, Int first, int count) const {
-        const Operand& origin = call_.origin;
-        if (origin.vectors && count == 8) {
-            float y[8];
-            read_eight(y, address(origin, work_.place, position, first), origin.dtype);
-            LINATTN_UNROLL
-            for (int k = 0; k < 8; ++k) x[k] *= feature_derivative<parts>(origin.map, y[k]);
-            return;
-        }
-        LINATTN_UNROLL
-        for (int k = 0; k < 8; ++k) {
-            if (k >= count) continue;
-            const void* number = address(origin, work_.place, position, first + k);
-            x[k] *= feature_derivative<parts>(origin.map, read_number(number, 0, origin.dtype));
-        }
-    }
-
-    int row_group_, column_group_;
 };
 
 }  // namespace linattn

@@ -1,4 +1,5 @@
-// The state of a block: X in registers, spread over the warps, and the vector that runs along its columns.
+// The state of a block: X in registers, spread over the warps, and the vector that runs along its columns (of a pair:
+// its rows).
 #pragma once
 
 #include "linattn/device/product/base.cuh"
@@ -87,7 +88,8 @@ protected:
     }
 
     // The state as the tensor cores read it.
-    LINATTN_DEVICE void publish_state() const {
+    LINATTN_DEVICE void publish_state() {
+        if (rows() < Shape::A) clear_padding();
         LINATTN_UNROLL
         for (int m = 0; m < row_tiles; ++m) {
             LINATTN_UNROLL
@@ -106,31 +108,35 @@ protected:
     LINATTN_DEVICE void add_keys() {
         LINATTN_UNROLL
         for (int m = 0; m < row_tiles; ++m) {
-            const int row = row_ + m * 16;
-            if (row >= call_.key.width) continue;
-            LeftFragment<parts> keys[C / 16];
+            LeftFragment<parts> keys[steps];
             LINATTN_UNROLL
-            for (int k = 0; k < C / 16; ++k) keys[k] = memory_.keys().left_transposed(k * 16, row);
-            LINATTN_UNROLL
-            for (int n = 0; n + 1 < tiles; n += 2) {
-                if (is_wanted(column_ + n * 8)) add_two(m, n, keys);
-            }
-            if (tiles % 2 == 1) add_one(m, tiles - 1, column_ + (tiles - 1) * 8, keys);
-            if (call_.column != Column::none) add_one(m, tiles, E, keys);
+            for (int k = 0; k < steps; ++k) keys[k] = memory_.keys().left_transposed(k * 16, row_ + m * 16);
+            float sum[2][4];
+            // Two tiles of columns at a time, all of the chunk for each.
+            const auto load = [&](int i) {
+                return memory_.values().right(i % steps * 16, column_ + i / steps * 16);
+            };
+            load_ahead<tiles / 2 * steps>(load, [&](int i, const RightFragment<parts>& values) {
+                if (i % steps == 0) clear(sum);
+                multiply<parts>(sum[0], keys[i % steps], values, 0);
+                multiply<parts>(sum[1], keys[i % steps], values, 1);
+                if (i % steps == steps - 1) add(m, i / steps * 2, sum);
+            });
+            if (call_.column != Column::none) add_column(m, keys);
         }
     }
 
     LINATTN_DEVICE bool has_vector() const { return call_.bias != Bias::none; }
 
-    // The chunk's part of the vector, sum_j c_j or sum_j bias_j c_j, by groups of threads.
+    // The chunk's part of the vector, sum_j c_j or sum_j bias_j c_j (of a pair sum_j bias_j b_j), by groups of threads.
     LINATTN_DEVICE void sum_vector() const {
         if (!has_vector()) return;
         constexpr int groups = threads / E;
         const int column = thread_index() % E, group = thread_index() / E;
         float sum = 0;
         for (int j = group; j < C; j += groups) {
-            const float value = memory_.values().read(j, column);
-            sum += call_.bias == Bias::of_key ? memory_.bias()[j] * value : value;
+            const float number = Shape::pair ? memory_.keys().read(j, column) : memory_.values().read(j, column);
+            sum += call_.bias == Bias::of_key ? memory_.bias()[j] * number : number;
         }
         memory_.vector_part(thread_index()) = sum;
     }
@@ -146,29 +152,39 @@ protected:
     }
 
 private:
-    LINATTN_DEVICE void add_two(int m, int n, const LeftFragment<parts> (&keys)[C / 16]) {
-        float sum[2][4] = {};
+    static constexpr int steps = C / 16;
+
+    LINATTN_DEVICE static void clear(float (&sum)[2][4]) {
         LINATTN_UNROLL
-        for (int k = 0; k < C / 16; ++k) {
-            const RightFragment<parts> values = memory_.values().right(k * 16, column_ + n * 8);
-            multiply<parts>(sum[0], keys[k], values, 0);
-            multiply<parts>(sum[1], keys[k], values, 1);
-        }
+        for (int i = 0; i < 8; ++i) sum[i / 4][i % 4] = 0.0f;
+    }
+    LINATTN_DEVICE void add(int m, int n, const float (&sum)[2][4]) {
         LINATTN_UNROLL
-        for (int i = 0; i < 4; ++i) {
-            numbers_[m][n][i] += sum[0][i];
-            numbers_[m][n + 1][i] += sum[1][i];
-        }
+        for (int i = 0; i < 8; ++i) numbers_[m][n + i / 4][i % 4] += sum[i / 4][i % 4];
     }
 
-    LINATTN_DEVICE void add_one(int m, int n, int column, const LeftFragment<parts> (&keys)[C / 16]) {
+    // The column after the slice.
+    LINATTN_DEVICE void add_column(int m, const LeftFragment<parts> (&keys)[steps]) {
         float sum[4] = {};
         LINATTN_UNROLL
-        for (int k = 0; k < C / 16; ++k) {
-            multiply<parts>(sum, keys[k], memory_.values().template right<true>(k * 16, column), 0);
+        for (int k = 0; k < steps; ++k) {
+            multiply<parts>(sum, keys[k], memory_.values().template right<true>(k * 16, E), 0);
         }
         LINATTN_UNROLL
-        for (int i = 0; i < 4; ++i) numbers_[m][n][i] += sum[i];
+        for (int i = 0; i < 4; ++i) numbers_[m][tiles][i] += sum[i];
+    }
+
+    // Rows past the keys' width: products of zeros with numbers that may be infinite.
+    LINATTN_DEVICE void clear_padding() {
+        LINATTN_UNROLL
+        for (int m = 0; m < row_tiles; ++m) {
+            LINATTN_UNROLL
+            for (int i = 0; i < 4; ++i) {
+                if (row_of(m, i) < rows()) continue;
+                LINATTN_UNROLL
+                for (int n = 0; n <= tiles; ++n) numbers_[m][n][i] = 0.0f;
+            }
+        }
     }
 
     // Which number of X a register holds; the tile behind the slice is the column of the vector z.
@@ -210,9 +226,10 @@ private:
         return of.matrix + row * of.row + (static_cast<int>(work_.column) + column) * of.column;
     }
 
-    // Where the vector's number of a column of the slice lies.
+    // Where the vector's number of a column of the slice (of a pair: of a row of X) lies.
     LINATTN_DEVICE float* at(const Numbers& of, int i) const {
-        return of.vector != nullptr && is_wanted(i) ? of.vector + work_.column + i : nullptr;
+        const bool exists = Shape::pair ? i < rows() : is_wanted(i);
+        return of.vector != nullptr && exists ? of.vector + work_.column + i : nullptr;
     }
 
     int row_, column_;
