@@ -20,7 +20,7 @@ from linattn_core import (
     reference,
     register_feature_map,
 )
-from linattn_core.feature_maps import registry
+from linattn_core.feature_maps import Elementwise, registry
 from linattn_core.feature_maps.registry import shared_feature_map
 
 
@@ -316,3 +316,30 @@ def test_calls_by_name_compile_with_dynamic_shapes(name: str) -> None:
     with torch.no_grad():
         assert_close(compiled(q), attend(q))
         assert_close(compiled(q[:, :, :3]), attend(q[:, :, :3]))
+
+
+@pytest.mark.parametrize("default", [torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("name", ["favor", "rff"])
+def test_calls_by_name_do_not_depend_on_the_default_dtype(
+    name: str, default: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = shared_feature_map(name, 6).projection
+    monkeypatch.setattr(registry, "_shared", {})
+    torch.set_default_dtype(default)
+    try:
+        found = shared_feature_map(name, 6).projection
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+    assert found.dtype == torch.float32 and torch.equal(found, expected)
+
+
+def test_a_map_derived_from_elu_computes_what_it_says() -> None:
+    class Doubled(Elementwise):
+        def queries(self, x: Tensor) -> Tensor:
+            return super().queries(2 * x)
+
+    q, k, v = torch.randn(3, 1, 1, 5, 4)
+    assert_close(
+        linear_attention(q, k, v, feature_map=Doubled("elu")), linear_attention(2 * q, 2 * k, v)
+    )

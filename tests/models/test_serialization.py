@@ -44,11 +44,13 @@ def models() -> list[Model]:
         tiny_model(decay="learned"),
         tiny_model("softmax", num_kv_heads=1),
         AutoregressiveTransformer(tiny_config(), 7, None, "sinusoidal").double().eval(),
-        tiny_transformer("softmax", causal_block=3),
+        # Lengths that no tensor has.
+        tiny_transformer("softmax", causal_block=50_000),
+        AutoregressiveTransformer(tiny_config(), 7, 50_000, "none").eval(),
     ]
 
 
-@pytest.mark.parametrize("index", range(9))
+@pytest.mark.parametrize("index", range(10))
 def test_round_trips(index: int, tmp_path: Path) -> None:
     model = models()[index]
     save(model, tmp_path / "a" / "model")
@@ -64,6 +66,13 @@ def test_round_trips(index: int, tmp_path: Path) -> None:
         assert isinstance(loaded, AutoregressiveTransformer)
         tokens = random_tokens(model, 2, 5)
         assert torch.equal(loaded.loss(tokens), model.loss(tokens))
+
+
+def test_tied_weights_are_saved_as_two(tmp_path: Path) -> None:
+    model = tiny_model()
+    model.output.weight = model.embeddings[0].weight
+    save(model, tmp_path / "model")
+    assert torch.equal(load(tmp_path / "model").output.weight, model.output.weight)
 
 
 def test_the_folder_holds_two_files_and_what_was_added(tmp_path: Path) -> None:

@@ -6,10 +6,14 @@ import json
 from pathlib import Path
 
 import pytest
+import soundfile
 
+from speech.decoding import Decoding, Search
 from speech.measures import phone_errors
+from speech.models import load_run
+from speech.transcription import transcribe
 from tests.apps.app_scripts import Script
-from tests.apps.ctc_speech.conftest import smoke_flags
+from tests.apps.ctc_speech.conftest import smoke_flags, tone
 
 
 def test_a_run_says_what_it_reached(smoke_run: Path) -> None:
@@ -51,6 +55,15 @@ def test_transcribe(smoke_run: Path, tones: Path, tmp_path: Path, script: Script
     assert transcript["seconds"] == pytest.approx(0.73, abs=0.02)
     assert 1 <= len(transcript["hypotheses"]) <= 2
     assert (tmp_path / "test-0.png").stat().st_size > 1_000
+
+
+@pytest.mark.parametrize("seconds", [0.055, 0.105, 0.185])
+def test_times_of_a_short_recording(smoke_run: Path, tmp_path: Path, seconds: float) -> None:
+    """Every output frame is four frames of 10 ms, also where the last is not whole."""
+    file = tmp_path / "short.wav"
+    soundfile.write(file, tone(900.0, seconds), 16_000)
+    transcript = transcribe(load_run(smoke_run), file, Search(Decoding()), 1)
+    assert transcript.frame_seconds == pytest.approx(0.04)
 
 
 @pytest.mark.parametrize(

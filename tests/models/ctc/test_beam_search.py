@@ -135,3 +135,24 @@ def test_frames_that_cannot_be_decoded_are_refused() -> None:
         ctc_beam_search(torch.tensor([[[0.0, 0.0], [torch.nan, 0.0]]]))
     with pytest.raises(ValueError, match=r"the blank and at least one phone, got \(2, 3\)"):
         ctc_beam_search(torch.zeros(2, 3))
+
+
+class NothingButTheFirst:
+    """A language model in which phone 1 alone may be said, once."""
+
+    start = 0
+
+    def advance(self, state: int, phone: int) -> int:
+        return state + 1
+
+    def log_probs(self, state: int) -> np.ndarray:
+        return np.array([0.0, 0.0 if state == 0 else -np.inf, -np.inf])
+
+
+def test_a_language_model_may_exclude_everything() -> None:
+    """Frames that are phone 2, then more frames: no hypothesis, and no error."""
+    frames = np.log(np.array([[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]).clip(1e-300))
+    frames[frames < -600] = -np.inf
+    search = BeamSearch(3, lm=NothingButTheFirst())
+    search.feed(frames)
+    assert search.result() == []
