@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
-import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +13,8 @@ from linattn_models.training import RunFolder
 from pixels.comparison import curve
 from pixels.paper import PAPER
 from pixels.tables import attention_report
-from tests.apps.app_scripts import Script, command
+from tests.apps.app_scripts import PNG, Script, command, kill_when_there
 
-PNG = b"\x89PNG"
 TWO = ("--attentions", "linear", "softmax")
 SMOKE = ("--preset", "smoke", "--rounds", "1", *TWO)
 
@@ -134,16 +130,6 @@ def test_killed_and_given_again_it_comes_to_the_same_table(script: Script, tmp_p
     assert done.code == 0, done.stderr
     assert finished.stat().st_mtime_ns == before  # what had ended was not made again
     assert (broken / "table.md").read_text() == (unbroken / "table.md").read_text()
-
-
-def kill_when_there(process: list[str], file: Path) -> None:
-    running = subprocess.Popen(process, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 600
-    while not file.exists() and running.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.005)
-    running.kill()
-    _, errors = running.communicate()
-    assert running.returncode == -signal.SIGKILL, errors
 
 
 def test_a_run_killed_before_its_test_is_tested(

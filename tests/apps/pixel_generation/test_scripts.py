@@ -10,9 +10,7 @@ import pytest
 from matplotlib.image import imread
 from safetensors.numpy import load_file, save_file
 
-from tests.apps.app_scripts import Script
-
-PNG = b"\x89PNG"
+from tests.apps.app_scripts import PNG, Script
 
 
 @pytest.mark.parametrize("name", ["train", "generate", "benchmark", "compare", "demo"])
