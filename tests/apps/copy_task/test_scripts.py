@@ -65,10 +65,9 @@ def test_compare_draws_tabulates_and_keeps_the_records(script: Script, tmp_path:
     where = ["--out", tmp_path / "runs", "--publish", tmp_path / "results"]
     done = script("compare", *FAST, *where)
     assert done.code == 0, done.stderr
-    names = ["linear", *LSH, "softmax"]
     results = tmp_path / "results"
     assert sorted(path.name for path in results.iterdir()) == sorted(
-        ["curves.png", "table.md", *names]
+        ["curves.png", "table.md", "linear", *LSH, "softmax"]
     )
     assert (results / "curves.png").read_bytes().startswith(PNG)
     lines = (results / "table.md").read_text().splitlines()[2:]
