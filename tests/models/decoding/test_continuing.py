@@ -273,8 +273,7 @@ def test_refuses_states_that_do_not_fit(attention: str) -> None:
     ):
         with pytest.raises(error, match=re.escape(said)):
             call()
-    vectors_only, _ = tiny_transformer(attention), None
-    _, bare = vectors_only.prefill(vectors(2, 3), max_length=9)
+    _, bare = tiny_transformer(attention).prefill(vectors(2, 3), max_length=9)
     with pytest.raises(ValueError, match="pass at least one token for each sequence"):
         model.prefill(tokens[:, :0], state=bare)
 

@@ -289,3 +289,4 @@ def test_a_returned_state_can_be_differentiated_through() -> None:
     _, state = greedy(model, prefix=prompts, length=6, stop_tokens=[2], return_state=True)
 
     model.step(torch.tensor([1, 1]), state)[0].sum().backward()
+    assert model.output.weight.grad is not None
