@@ -18,8 +18,6 @@ from hypothesis import strategies as st
 
 from linattn_models import AutoregressiveTransformer, Head, Transformer, generation_throughput
 from tests.models.decoding.decoders import (
-    HEAD_NAMES,
-    HEADS,
     KINDS,
     LONG,
     Halves,
@@ -31,9 +29,8 @@ from tests.models.decoding.decoders import (
     same_state,
     sized,
 )
-from tests.models.tiny import MAX_LENGTH, tiny_config, tiny_model
+from tests.models.tiny import HEADS, MAX_LENGTH, heads, tiny_config, tiny_model
 
-heads = pytest.mark.parametrize("head", HEADS, ids=HEAD_NAMES)
 # Widths below a vector, between two and of whole panels, of each instruction set.
 sizes = pytest.mark.parametrize("size", [(1, 1, 1), (3, 5, 7), (2, 24, 40), (2, 32, 64)], ids=str)
 

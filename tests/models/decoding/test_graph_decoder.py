@@ -32,8 +32,6 @@ from linattn_models.decoding import torch_step
 from linattn_models.decoding.graph import GraphDecoder
 from linattn_models.decoding.recording import CudaGraphRecorder, EagerRecorder
 from tests.models.decoding.decoders import (
-    HEAD_NAMES,
-    HEADS,
     KINDS,
     LONG,
     Kind,
@@ -47,9 +45,7 @@ from tests.models.decoding.decoders import (
     worst,
 )
 from tests.models.decoding.tape import Tape, TapeRecorder
-from tests.models.tiny import MAX_LENGTH, random_tokens, tiny_model
-
-heads = pytest.mark.parametrize("head", HEADS, ids=HEAD_NAMES)
+from tests.models.tiny import MAX_LENGTH, heads, random_tokens, tiny_model
 
 
 @pytest.fixture(params=KINDS[2:], scope="module")
