@@ -11,7 +11,6 @@ from torch.testing import assert_close
 
 from linattn_core import (
     LinearAttentionState,
-    explain,
     feature_map_names,
     linear_attention,
     linear_attention_step,
@@ -307,34 +306,4 @@ def test_rows_work_on_their_slots(data: st.DataObject, backend: str) -> None:
         assert_agree(pool.s[slot : slot + 1], alone.s)
         assert_agree(pool.z[slot : slot + 1], alone.z)
     for slot in set(range(5)) - set(rows):
-        assert torch.equal(pool.s[slot], before.s[slot])
-
-
-def test_explain_takes_the_arguments_of_the_call() -> None:
-    q, k, v = torch.randn(1, 4, 5, 3), torch.randn(1, 2, 5, 3), torch.randn(1, 2, 5, 3)
-    answers = explain(
-        q, k, v, is_causal=True, enable_gqa=True, attn_mask=torch.ones(1, 5, dtype=torch.bool),
-        log_decay=-torch.ones(2), normalize=False, return_normalizer=True,
-    )  # fmt: skip
-    assert answers["reference"] == "accepts"
-    step = explain(
-        q[:, :, 0], k[:, :, 0], v[:, :, 0], LinearAttentionState.zeros(7, 2, 3, 3),
-        state_indices=torch.tensor([3]), inplace=True, enable_gqa=True, log_decay=-torch.ones(2),
-    )  # fmt: skip
-    assert step["reference"] == "accepts"
-
-
-@pytest.mark.parametrize("stepping", [False, True])
-def test_explain_names_an_argument_that_the_call_does_not_have(stepping: bool) -> None:
-    q = torch.randn(1, 2, 5, 3)
-    rows = (q[:, :, 0],) * 3 if stepping else (q, q, q)
-    state = LinearAttentionState.zeros(1, 2, 3, 3) if stepping else None
-    with pytest.raises(TypeError, match="got 'log_deca'; did you mean 'log_decay'"):
-        explain(*rows, state, log_deca=None)
-
-
-@pytest.mark.parametrize("options", [{"normalize": False}, {"return_normalizer": True}], ids=str)
-def test_bare_sums_of_a_map_that_relies_on_the_normalizer(options: dict[str, bool]) -> None:
-    q, k, v = (torch.randn(1, 2, 5, 4) for _ in range(3))
-    with pytest.raises(ValueError, match="whose queries share one scale, got Favor"):
-        linear_attention(q, k, v, feature_map="favor", **options)
+        assert all(torch.equal(x[slot], y[slot]) for x, y in zip(pool, before, strict=True))

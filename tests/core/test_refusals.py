@@ -177,3 +177,10 @@ def test_step(changes: dict, error: type[Exception], says: str) -> None:
     }
     with pytest.raises(error, match=says):
         linear_attention_step(**arguments)
+
+
+@pytest.mark.parametrize("options", [{"normalize": False}, {"return_normalizer": True}], ids=str)
+def test_a_map_that_relies_on_the_normalizer_gives_no_bare_sums(options: dict[str, bool]) -> None:
+    q, k, v = (torch.randn(1, 2, 5, 4) for _ in range(3))
+    with pytest.raises(ValueError, match="whose queries share one scale, got Favor"):
+        linear_attention(q, k, v, feature_map="favor", **options)
