@@ -72,7 +72,9 @@ def test_few_steps_still_warm_up() -> None:
     assert replace(training, steps=1).config().warmup == 0
 
 
-def test_the_demo_differs_from_the_laptop_in_budget_only() -> None:
-    assert demo().transformer().embed_dim == laptop("digits").transformer().embed_dim
-    assert demo().training.steps < laptop("digits").training.steps
-    assert set(PRESETS) == {"smoke", "laptop", "paper"}
+def test_the_demo_differs_from_the_laptop_in_updates_and_dropout_only() -> None:
+    short, long = demo(), laptop("digits")
+    assert short.training.steps < long.training.steps
+    budget = {name: getattr(long.training, name) for name in ("steps", "eval_every")}
+    training = replace(short.training, **budget)
+    assert replace(short, preset="laptop", dropout=long.dropout, training=training) == long
