@@ -29,7 +29,23 @@ def test_a_resumed_run_is_the_same(
     assert logged(tmp_path / "run") == logged(smoke_run)
 
 
-def test_evaluate(smoke_run: Path, tones: Path, tmp_path: Path, script: Script) -> None:
+def test_evaluate_finds_the_errors_that_training_found(
+    smoke_run: Path, tones: Path, tmp_path: Path, script: Script
+) -> None:
+    out = tmp_path / "errors.json"
+    flags = ["--run", smoke_run, "--data-dir", tones, "--cache", tmp_path, "--out", out]
+    done = script("evaluate", *flags)
+    assert done.code == 0, done.stderr
+    errors = json.loads(out.read_text())
+    metrics = json.loads((smoke_run / "summary.json").read_text())["metrics"]
+    for name in ("phoneme_error_rate", "substitutions", "insertions", "deletions"):
+        assert errors[name] == metrics[name]
+    assert errors["phones"] == metrics["test_phones"] == 9
+
+
+def test_evaluate_searches_with_the_mean_of_weights(
+    smoke_run: Path, tones: Path, tmp_path: Path, script: Script
+) -> None:
     out = tmp_path / "errors.json"
     flags = ["--run", smoke_run, "--data-dir", tones, "--cache", tmp_path, "--out", out]
     done = script("evaluate", *flags, "--decoder", "beam", "--ngram", 2, "--average", 2)
@@ -37,7 +53,9 @@ def test_evaluate(smoke_run: Path, tones: Path, tmp_path: Path, script: Script) 
     assert json.loads(out.read_text())["phones"] == 9
 
 
-def test_transcribe(smoke_run: Path, tones: Path, tmp_path: Path, script: Script) -> None:
+def test_transcribe_gives_hypotheses_and_a_picture(
+    smoke_run: Path, tones: Path, tmp_path: Path, script: Script
+) -> None:
     recording = tones / "test" / "test-0.wav"
     flags = ["--run", smoke_run, "--n-best", 2, "--json", "--pictures", tmp_path, recording]
     done = script("transcribe", *flags)
