@@ -61,7 +61,9 @@ def test_own_maps_can_be_registered(monkeypatch: pytest.MonkeyPatch) -> None:
         ("hedgehog", {"num_features": 5}, ValueError, "even number, got 5"),
     ],
 )
-def test_refusals(name: str, options: dict, error: type[Exception], says: str) -> None:
+def test_names_and_options_that_cannot_be_are_refused(
+    name: str, options: dict, error: type[Exception], says: str
+) -> None:
     with pytest.raises(error, match=says):
         get_feature_map(name, 4, **options)
 

@@ -23,7 +23,7 @@ def test_formats_without_loss(tmp_path: Path, suffix: str, format: str, subtype:
     np.testing.assert_allclose(read_audio(File(path)), tone(440, 0.5), atol=1 / 32_000)
 
 
-def test_ogg(tmp_path: Path) -> None:
+def test_ogg_comes_close_to_what_was_written(tmp_path: Path) -> None:
     path = tmp_path / "a.ogg"
     soundfile.write(path, tone(440, 0.5), 16_000)
     assert np.abs(read_audio(File(path)) - tone(440, 0.5)).mean() < 0.02

@@ -30,7 +30,7 @@ def test_many_missing_words_are_counted() -> None:
 
 
 @pytest.mark.parametrize(("lines", "sentence"), [(["word"], "line 1"), ([], "at least one word")])
-def test_damaged_dictionaries(lines: list[str], sentence: str) -> None:
+def test_damaged_dictionaries_are_refused(lines: list[str], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         parse_lexicon(lines, "x")
 

@@ -30,7 +30,7 @@ def test_models_fit_their_tokens(preset: str, name: DatasetName, attention: Atte
     assert recipe.training.config().seed == 0
 
 
-def test_paper_mnist() -> None:
+def test_the_papers_model_for_mnist() -> None:
     """Section 4.2 of the paper."""
     recipe = paper("mnist")
     model = build_model(recipe, blank("mnist"))
@@ -44,7 +44,7 @@ def test_paper_mnist() -> None:
     assert training.steps == 250 * 5_500
 
 
-def test_paper_cifar10() -> None:
+def test_the_papers_model_for_cifar10() -> None:
     recipe = paper("cifar10")
     assert (recipe.num_layers, recipe.training.batch_size, recipe.layout) == (16, 4, "sub-pixels")
     assert to_tokens(blank("cifar10").test[:1], recipe.layout).shape[1] == 3_072

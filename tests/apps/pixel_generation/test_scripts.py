@@ -21,7 +21,9 @@ def test_help_says_what_it_does_and_how_it_is_run(script: Script, name: str) -> 
     assert "--out" in done.stdout
 
 
-def test_generate(script: Script, smoke_run: Path, tmp_path: Path) -> None:
+def test_generate_draws_the_same_pictures_again(
+    script: Script, smoke_run: Path, tmp_path: Path
+) -> None:
     flags = ["--run", smoke_run, "--count", 9, "--completed", 3, "--copies", 2]
     done = script("generate", *flags, "--out", tmp_path / "a")
     assert done.code == 0, done.stderr
@@ -80,7 +82,9 @@ def test_generate_refuses_weights_of_another_run(
     assert not (tmp_path / "pictures").exists()
 
 
-def test_benchmark(script: Script, smoke_run: Path, tmp_path: Path) -> None:
+def test_benchmark_times_every_method_at_each_batch(
+    script: Script, smoke_run: Path, tmp_path: Path
+) -> None:
     flags = ["--runs", smoke_run, "--batch", 3, "--positions", 2, "--threads", 1]
     done = script("benchmark", *flags, "--out", tmp_path)
     assert done.code == 0, done.stderr
@@ -128,7 +132,9 @@ def test_benchmark_refuses(script: Script, tmp_path: Path) -> None:
         assert not (tmp_path / "out").exists()
 
 
-def test_compare(script: Script, smoke_run: Path, tmp_path: Path) -> None:
+def test_compare_tabulates_runs_that_have_ended(
+    script: Script, smoke_run: Path, tmp_path: Path
+) -> None:
     other = tmp_path / "other"
     shutil.copytree(smoke_run, other)
     done = script("compare", "--runs", smoke_run, other, "--out", tmp_path / "both")
@@ -157,7 +163,7 @@ def test_compare_refuses(script: Script, smoke_run: Path, tmp_path: Path) -> Non
         assert not (tmp_path / "both").exists()
 
 
-def test_demo_twice(script: Script, tmp_path: Path) -> None:
+def test_a_demo_may_be_repeated_and_published(script: Script, tmp_path: Path) -> None:
     flags = ["--steps", 5, "--batch", 2, "--positions", 2, "--out", tmp_path / "demo"]
     assert script("demo", *flags).code == 0
     done = script("demo", *flags, "--publish", tmp_path / "published")

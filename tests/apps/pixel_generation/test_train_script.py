@@ -64,7 +64,9 @@ def test_killed_and_resumed_equals_unbroken(script: Script, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("dataset", ["mnist", "cifar10"])
-def test_real_images(script: Script, shared_data: Path, tmp_path: Path, dataset: str) -> None:
+def test_real_images_are_learned_and_drawn(
+    script: Script, shared_data: Path, tmp_path: Path, dataset: str
+) -> None:
     out = tmp_path / "run"
     where = ["--data-dir", shared_data]
     done = script("train", "--preset", "smoke", "--dataset", dataset, *where, "--out", out)

@@ -323,7 +323,7 @@ def test_a_head_of_ones_own_samples_for_itself(kind: Kind) -> None:
     assert torch.equal(kind.decoder(model).generate(3), eager)
 
 
-def test_throughput(compiled: Kind) -> None:
+def test_its_throughput_is_measured(compiled: Kind) -> None:
     model = long_model().to(compiled.device)
     for steps in (None, 3):
         decoder = compiled.decoder(model)
