@@ -1,6 +1,6 @@
 """Recorded steps: what a CUDA graph needs of them, and the slots that they work in.
 
-What they share with other decoders is in test_decoder_contract.py.
+What they share with other decoders is in test_decoder_contract.py, _draws.py and _refusals.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Native decoders: threads, weights in fewer bits, and the models that they refuse.
 
-What they share with other decoders is in test_decoder_contract.py.
+What they share with other decoders is in test_decoder_contract.py, _draws.py and _refusals.py.
 """
 
 from __future__ import annotations
