@@ -19,7 +19,7 @@ from .places import device_of
     ("batch", "heads", "queries", "keys"),
     [(2, 3, 0, 0), (0, 3, 5, 5), (2, 0, 5, 5), (0, 3, 130, 130), (2, 0, 130, 130)],
 )
-def test_nothing_in_nothing_out(
+def test_empty_inputs_give_empty_outputs(
     batch: int, heads: int, queries: int, keys: int, is_causal: bool, backend: str
 ) -> None:
     case = Case(batch=batch, heads=heads, queries=queries, keys=keys, is_causal=is_causal)
@@ -133,7 +133,7 @@ def test_past_two_to_the_31_elements(backend: str) -> None:
 
 
 @pytest.mark.parametrize("feature_map", ["elu", "favor", "rff"])
-def test_autocast_lowers_no_float32_sums(feature_map: str, backend: str) -> None:
+def test_autocast_leaves_float32_sums_alone(feature_map: str, backend: str) -> None:
     case = Case(feature_map=feature_map, initial_state=feature_map == "elu")
     options = {**case.options(), "backend": backend}
     tensors = case.inputs()

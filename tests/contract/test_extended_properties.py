@@ -42,7 +42,7 @@ def placed(x: Tensor, slots: list[Tensor], length: int, filler: float = 0.0) -> 
 @pytest.mark.parametrize("is_causal", [True, False])
 @settings(max_examples=3)
 @given(data=st.data())
-def test_wherever_the_padding_stands(
+def test_padding_anywhere_changes_nothing(
     is_causal: bool, feature_map: str, backend: str, data: st.DataObject
 ) -> None:
     """Padded left, right, anywhere, packed and alone: one output, one state, one gradient."""
@@ -166,7 +166,7 @@ def test_groups_equal_expanding(is_causal: bool, backend: str) -> None:
 
 
 @pytest.mark.parametrize("shape", [(3,), (2, 3, 150)], ids=["heads", "positions"])
-def test_no_decay_is_what_there_was(shape: tuple[int, ...], backend: str) -> None:
+def test_a_decay_of_zero_changes_nothing(shape: tuple[int, ...], backend: str) -> None:
     tensors = exact(Case(queries=150, initial_state=True), backend).inputs()
     sums = tensors["s"].dtype
     plain = evaluate(linear_attention, tensors, {"is_causal": True, "backend": backend})
@@ -198,7 +198,7 @@ def test_decay_is_the_naive_formula(rate: float, backend: str) -> None:
     assert all(torch.isfinite(x).all() for x in gradients)
 
 
-def test_a_decay_of_minus_infinity_starts_anew(backend: str) -> None:
+def test_a_decay_of_minus_infinity_forgets_all_before(backend: str) -> None:
     case = exact(Case(queries=100, initial_state=True), backend)
     tensors = case.inputs()
     decay = torch.zeros(2, 3, 100, dtype=tensors["s"].dtype)
@@ -223,7 +223,7 @@ def test_without_eps_a_small_normalizer_keeps_its_digits(is_causal: bool, backen
     assert_close(normalizer.double(), exact, rtol=1e-5, atol=0)
 
 
-def test_values_stay_within_what_was_seen(backend: str) -> None:
+def test_constant_values_stay_constant_under_decay(backend: str) -> None:
     """With decay the weights are a convex combination still: constants come out constant."""
     q, k, _ = (x.detach() for x in leaves(Case(queries=200)))
     v = torch.full((2, 3, 200, 2), 1.5)

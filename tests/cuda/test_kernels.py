@@ -265,7 +265,7 @@ def every_output_is_written() -> Iterator[None]:
 
 @pytest.mark.parametrize("backend", NAMES)
 @pytest.mark.parametrize("dtype", [torch.float32, *HALVES], ids=str)
-def test_features_may_all_but_vanish(backend: str, dtype: torch.dtype) -> None:
+def test_tiny_features_do_not_underflow(backend: str, dtype: torch.dtype) -> None:
     """Their products are too small for the inverse of their sum to be a number."""
     q = torch.full((1, 1, 2, 1), -44.5).to(dtype)
     v = torch.tensor([[[[1.0], [2.0]]]]).to(dtype)

@@ -190,7 +190,7 @@ def test_ctrl_c_while_a_script_imports_is_one_line(name: str) -> None:
     assert process.returncode == 130
 
 
-def test_more_steps_are_no_other_warm_up(script: Script, tmp_path: Path) -> None:
+def test_more_steps_keep_the_warm_up(script: Script, tmp_path: Path) -> None:
     flags = [*FAST, "--out", tmp_path / "run"]
     assert script("train", *flags).code == 0
     with pytest.warns(UserWarning, match="cosine schedule now ends at step 40 instead of 6"):

@@ -132,7 +132,7 @@ def test_one_speaker_has_no_dev_set() -> None:
 
 
 @pytest.mark.parametrize("name", ["an4", "fsdd", "kaldi"])
-def test_a_corpus_that_is_not_there(name: str, tmp_path: Path) -> None:
+def test_a_missing_corpus_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="--data-dir"):
         load_corpus(name, None, cache=tmp_path)  # type: ignore[arg-type]
     with pytest.raises(OSError, match=r"got (no file|none)"):

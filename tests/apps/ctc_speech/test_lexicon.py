@@ -35,6 +35,6 @@ def test_damaged_dictionaries_are_refused(lines: list[str], sentence: str) -> No
         parse_lexicon(lines, "x")
 
 
-def test_a_dictionary_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_dictionary_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="lexicon in CMUdict format"):
         read_lexicon(tmp_path / "none.dict")

@@ -73,7 +73,7 @@ def test_of_equal_decodings_the_simplest_is_selected(
     assert found["selected"] == grid()[0].label == "greedy"
 
 
-def test_other_weights_are_recognized_anew(run: RunFolder, corpus: Corpus, tmp_path: Path) -> None:
+def test_other_weights_are_recognized_again(run: RunFolder, corpus: Corpus, tmp_path: Path) -> None:
     averaged = Selection(corpus, tmp_path, "refuse", average=2).recognition(run, test=True)
     last = Selection(corpus, tmp_path, "refuse", average=1).recognition(run, test=False)
     assert (averaged["average"], last["average"]) == (2, 1)

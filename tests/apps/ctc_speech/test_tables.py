@@ -101,6 +101,6 @@ def test_without_the_test_set_the_kinds_of_errors_are_those_of_dev() -> None:
     }
 
 
-def test_weights_that_are_no_mean_have_one_column() -> None:
+def test_weights_of_one_checkpoint_have_no_second_column() -> None:
     error_rates, _ = tables(1, linear=LINEAR)
     assert "test, last weights" not in error_rates["linear"]

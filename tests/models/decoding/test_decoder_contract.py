@@ -209,7 +209,7 @@ def test_defaults_of_torch_and_autocast_change_nothing(compiled: Kind, dtype: to
     assert torch.equal(actual, expected)
 
 
-def test_a_batch_without_rows_is_decoded_to_none(kind: Kind) -> None:
+def test_a_batch_without_rows_has_outputs_without_rows(kind: Kind) -> None:
     decoder = kind.decoder(model_of().to(kind.device))
     empty = torch.zeros(0, 3, dtype=torch.int64, device=kind.device)
     parameters, state = decoder.prefill(empty)

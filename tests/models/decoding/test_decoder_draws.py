@@ -99,7 +99,7 @@ def test_streams_side_by_side_and_steps_between_them(compiled: Kind) -> None:
     close(parameters, model(expected[0])[:, -1].detach())
 
 
-def test_a_head_of_ones_own_samples_for_itself(kind: Kind) -> None:
+def test_a_custom_head_samples_for_itself(kind: Kind) -> None:
     model = AutoregressiveTransformer(tiny_config(), Halves(), LONG).eval()  # type: ignore[arg-type]
     model.to(kind.device)
     eager = model.generate(3, decoder="eager")

@@ -223,7 +223,7 @@ def test_a_model_that_is_not_on_a_gpu_is_refused() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="refused only where there is no GPU")
-def test_no_gpu_is_said() -> None:
+def test_a_missing_gpu_is_named() -> None:
     with pytest.raises(CannotCompile, match="finds no CUDA GPU"):
         CudaGraphRecorder(torch.device("cuda"))
 
