@@ -43,10 +43,10 @@ def assert_near_oracle(case: Case, tensors: dict[str, Tensor], results: dict[str
 
 
 def assert_agree(got: Tensor, expected: Tensor, name: str = "") -> None:
-    """Equal but for rounding: two ways to the same number, each with an error of its own.
+    """Equal up to rounding: two ways to the same number, each with an error of its own.
 
-    float32 is given twice the floor of the budgets, of the largest number; the others what
-    `assert_close` gives them.
+    float32 may differ by twice the floor of the budgets, of the largest number; the other dtypes by
+    the tolerances of `assert_close`.
     """
     if got.dtype != torch.float32:
         assert_close(got, expected, msg=lambda m: f"{name}: {m}")

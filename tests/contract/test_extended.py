@@ -97,7 +97,7 @@ def cases(draw: st.DrawFn) -> Case:
 
 
 def _unless_refused(case: Case, backend: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """What the call gives; nothing where a backend that may refuses this combination."""
+    """The results of the call; none where the backend refuses this combination and may."""
     try:
         return on_backend(case, backend, tensors)
     except ValueError as error:

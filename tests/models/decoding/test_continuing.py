@@ -32,7 +32,7 @@ def vectors(*shape: int) -> Tensor:
 
 
 def same(one: DecodingState, other: DecodingState) -> None:
-    """Equal but for what lies past each row's position."""
+    """Equal up to the position of each row."""
     assert torch.equal(torch.as_tensor(one.position), torch.as_tensor(other.position))
     for mine, theirs in zip(one.layers, other.layers, strict=True):
         for a, b in zip(mine, theirs, strict=True):
