@@ -58,3 +58,10 @@ def kill_when_there(process: list[str], path: Path) -> None:
     running.kill()
     _, errors = running.communicate()
     assert running.returncode == -signal.SIGKILL, errors
+
+
+def cells(table: str) -> dict[str, list[str]]:
+    """The rows of a Markdown table by their first cell."""
+    lines = [line for line in table.splitlines() if line.startswith("|")]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return {row[0]: row[1:] for row in rows[2:]}

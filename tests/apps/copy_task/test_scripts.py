@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.apps.app_scripts import PNG, Script, command
+from tests.apps.app_scripts import PNG, Script, cells, command
 from tests.training.toy import logged
 
 FAST = ["--preset", "smoke", "--steps", 6]
@@ -70,11 +70,10 @@ def test_compare_draws_tabulates_and_keeps_the_records(script: Script, tmp_path:
         ["curves.png", "table.md", "linear", *LSH, "softmax"]
     )
     assert (results / "curves.png").read_bytes().startswith(PNG)
-    lines = (results / "table.md").read_text().splitlines()[2:]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    assert [row[0] for row in rows] == ["linear", "softmax", *LSH]
+    rows = cells((results / "table.md").read_text())
+    assert list(rows) == ["linear", "softmax", *LSH]
     assert (results / "table.md").read_text() in done.stdout
-    for name, updates, parameters, _, loss, *right in rows:
+    for name, (updates, parameters, _, loss, *right) in rows.items():
         assert sorted(path.name for path in (results / name).iterdir()) == RECORDS
         summary = json.loads((results / name / "summary.json").read_text())
         metrics = summary["metrics"]

@@ -13,7 +13,7 @@ from linattn_models.training import RunFolder
 from pixels.comparison import curve
 from pixels.paper import PAPER
 from pixels.tables import attention_report
-from tests.apps.app_scripts import PNG, Script, command, kill_when_there
+from tests.apps.app_scripts import PNG, Script, cells, command, kill_when_there
 
 TWO = ("--attentions", "linear", "softmax")
 SMOKE = ("--preset", "smoke", "--rounds", "1", *TWO)
@@ -36,13 +36,6 @@ def write_times(folder: Path, **seconds: float) -> None:
     times = {"dataset": "digits", "preset": "smoke", "rounds": 1, "seconds": seconds}
     folder.mkdir(parents=True)
     (folder / "timings.json").write_text(json.dumps({**times, "environment": where}))
-
-
-def cells(table: str) -> dict[str, list[str]]:
-    """The rows of a table by their first cell."""
-    lines = [line for line in table.splitlines() if line.startswith("|")]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    return {row[0]: row[1:] for row in rows[2:]}
 
 
 def summary(run: Path) -> dict[str, Any]:

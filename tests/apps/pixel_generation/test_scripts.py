@@ -10,7 +10,8 @@ import pytest
 from matplotlib.image import imread
 from safetensors.numpy import load_file, save_file
 
-from tests.apps.app_scripts import PNG, Script
+from linattn_models.training import RunFolder
+from tests.apps.app_scripts import PNG, Script, cells
 
 
 @pytest.mark.parametrize("name", ["train", "generate", "benchmark", "compare", "demo"])
@@ -137,12 +138,19 @@ def test_compare_tabulates_runs_that_have_ended(
 ) -> None:
     other = tmp_path / "other"
     shutil.copytree(smoke_run, other)
+    summaries = {run.name: RunFolder(run).summary() for run in (smoke_run, other)}
+    summaries["other"]["metrics"]["bits_per_dim"] = 5.125
+    (other / "summary.json").write_text(json.dumps(summaries["other"]))
     done = script("compare", "--runs", smoke_run, other, "--out", tmp_path / "both")
     assert done.code == 0, done.stderr
     assert (tmp_path / "both" / "curves.png").read_bytes().startswith(PNG)
-    assert (tmp_path / "both" / "table.md").read_text() in done.stdout
-    bits = json.loads((smoke_run / "summary.json").read_text())["metrics"]["bits_per_dim"]
-    assert done.stdout.count(f"| {bits:14.3f} |") >= 2
+    table = (tmp_path / "both" / "table.md").read_text()
+    assert table in done.stdout
+    rows = cells(table)
+    for name, summary in summaries.items():
+        bits = [summary["metrics"][x] for x in ("bits_per_dim", "validation_bits_per_dim")]
+        assert rows[name][:3] == ["linear", "20", f"{summary['parameters']:,}"]
+        assert rows[name][4:] == [f"{x:.3f}" for x in bits]
     kept = sorted(path.name for path in (tmp_path / "both" / "other").iterdir())
     assert kept == ["config.json", "metrics.jsonl", "summary.json"]
 
