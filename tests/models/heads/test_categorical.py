@@ -83,7 +83,7 @@ def test_refuses_what_cannot_be_right(
 
 
 @pytest.mark.parametrize("temperature", [-0.1, float("nan"), float("inf")])
-def test_refuses_temperatures_that_are_none(temperature: float) -> None:
+def test_refuses_temperatures_out_of_range(temperature: float) -> None:
     with pytest.raises(ValueError, match="temperature: expected a number of at least 0"):
         Categorical(6).sample(torch.zeros(6), temperature=temperature)
 
