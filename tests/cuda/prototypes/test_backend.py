@@ -91,7 +91,7 @@ def test_a_call_that_rungs_take() -> None:
 
 
 def test_tensors_of_another_device_are_refused_without_starting_cuda(
-    monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It starts no CUDA, after which a process could not be forked."""
     monkeypatch.setattr(backend, "without_cupy", lambda: None)
