@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -24,11 +25,9 @@ def speakers(corpus: Corpus, split: str) -> set[str]:
 
 
 def test_splits_of_an4_have_their_sizes_and_speakers_of_their_own(
-    shared_data: Path, tmp_path: Path
+    shared_data: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    if not (shared_data / "speech" / "an4").is_dir():
-        pytest.skip("no AN4")
-    corpus = load_corpus("an4", shared_data / "speech", cache=tmp_path)
+    corpus = load_corpus("an4", shared_data("speech/an4") / "speech", cache=tmp_path)
     assert {name: len(of) for name, of in corpus.splits.items()} == {
         "train": 846,
         "dev": 102,
@@ -39,10 +38,10 @@ def test_splits_of_an4_have_their_sizes_and_speakers_of_their_own(
     assert corpus.splits["train"][0].phones == ("Y", "EH", "S")
 
 
-def test_splits_of_fsdd_have_their_sizes(shared_data: Path, tmp_path: Path) -> None:
-    if not (shared_data / "speech" / "fsdd").is_dir():
-        pytest.skip("no FSDD")
-    corpus = load_corpus("fsdd", shared_data / "speech", cache=tmp_path)
+def test_splits_of_fsdd_have_their_sizes(
+    shared_data: Callable[[str], Path], tmp_path: Path
+) -> None:
+    corpus = load_corpus("fsdd", shared_data("speech/fsdd") / "speech", cache=tmp_path)
     assert [len(of) for of in corpus.splits.values()] == [2_000, 500, 500]
     assert len(read_audio(corpus.splits["test"][0].source)) > 1_600
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -50,9 +51,9 @@ def test_the_papers_model_for_cifar10() -> None:
     assert to_tokens(blank("cifar10").test[:1], recipe.layout).shape[1] == 3_072
 
 
-def test_an_epoch_is_that_of_the_published_files(shared_data: Path) -> None:
+def test_an_epoch_is_that_of_the_published_files(shared_data: Callable[[str], Path]) -> None:
     assert len(load("digits").train) == TRAINING_IMAGES["digits"]
-    assert len(load("mnist", shared_data).train) == TRAINING_IMAGES["mnist"]
+    assert len(load("mnist", shared_data("mnist")).train) == TRAINING_IMAGES["mnist"]
 
 
 def test_colors_as_one_token_need_a_head_for_three() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -65,10 +66,10 @@ def test_killed_and_resumed_equals_unbroken(script: Script, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("dataset", ["mnist", "cifar10"])
 def test_real_images_are_learned_and_drawn(
-    script: Script, shared_data: Path, tmp_path: Path, dataset: str
+    script: Script, shared_data: Callable[[str], Path], tmp_path: Path, dataset: str
 ) -> None:
     out = tmp_path / "run"
-    where = ["--data-dir", shared_data]
+    where = ["--data-dir", shared_data(dataset)]
     done = script("train", "--preset", "smoke", "--dataset", dataset, *where, "--out", out)
     assert done.code == 0, done.stderr
     assert "bits/dim on 8 test images" in done.stdout

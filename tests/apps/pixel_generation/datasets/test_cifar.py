@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import tracemalloc
 import zipfile
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -137,8 +138,8 @@ def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
         load("cifar10", tmp_path)
 
 
-def test_the_real_subset_has_its_sizes_and_its_mean(shared_data: Path) -> None:
-    images = load("cifar10", shared_data)
+def test_the_real_subset_has_its_sizes_and_its_mean(shared_data: Callable[[str], Path]) -> None:
+    images = load("cifar10", shared_data("cifar10"))
     assert images.train.shape == (9_000, 32, 32, 3) and images.test.shape == (2_000, 32, 32, 3)
     train = np.concatenate([images.train, images.validation])
     assert (train / 255).mean(axis=(0, 1, 2)) == pytest.approx((0.4902, 0.4815, 0.4466), abs=1e-4)
