@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 # Tests run side by side, one process a core; set before torch loads, so that its OpenMP heeds it,
@@ -36,12 +37,20 @@ def repository() -> Path:
 
 
 @pytest.fixture(scope="session")
-def shared_data() -> Path:
-    """The folder of real data sets: LINATTN_DATA, or shared/data beside the checkout."""
+def shared_data() -> Callable[[str], Path]:
+    """The folder of real data sets, if it has the one that is named, such as "speech/an4".
+
+    It is LINATTN_DATA, or shared/data beside the checkout. The test is skipped where it lacks the
+    data set.
+    """
     folder = Path(os.environ.get("LINATTN_DATA", ROOT.parent / "shared" / "data"))
-    if not folder.is_dir():
-        pytest.skip(f"no real data at {folder}: set LINATTN_DATA to the folder that holds it")
-    return folder
+
+    def folder_with(name: str) -> Path:
+        if not (folder / name).is_dir():
+            pytest.skip(f"no {name} in {folder}: set LINATTN_DATA to the folder that holds it")
+        return folder
+
+    return folder_with
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

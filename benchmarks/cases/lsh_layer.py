@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from benchmarks.cases import peers
 from benchmarks.cases.attention import BUCKETS, CHUNK, STRAY_ROWS
 from benchmarks.cases.problem import Problem
+from benchmarks.measure import oracle
 from benchmarks.measure.cases import Case, Make, Method, Settings, registry
 from benchmarks.measure.results import Target
 from linattn_models.attention import Lsh, LshMixer
@@ -33,13 +34,14 @@ def setup(settings: Settings) -> dict[str, Make]:
         peer = peer_layer(peers.load(REFORMER, settings), ours)
         return _method(peer, x, partial(difference, ours, peer, x))
 
-    return {OURS: lambda: _method(ours, x, lambda: None), PEER: make_peer}
+    return {OURS: lambda: _method(ours, x, partial(fault, ours, x)), PEER: make_peer}
 
 
 def inputs(problem: Problem) -> Tensor:
-    """One sequence of vectors, (1, N, E)."""
+    """One sequence of vectors, (1, N, E), multiples of 1/2."""
     generator = torch.Generator().manual_seed(0)
-    return torch.randn(1, problem.length, problem.heads * problem.width, generator=generator)
+    drawn = torch.randn(1, problem.length, problem.heads * problem.width, generator=generator)
+    return (2 * drawn).round() / 2
 
 
 def our_layer(problem: Problem) -> LshMixer:
@@ -72,6 +74,20 @@ def peer_layer(library: types.ModuleType, ours: LshMixer) -> Layer:
         return out
 
     return layer
+
+
+@torch.no_grad()
+def fault(layer: LshMixer, x: Tensor) -> str | None:
+    """Compares a copy of our layer with itself in float64.
+
+    Its weights are rounded to multiples of 1/32 and its rotations to multiples of 1/16, so that
+    float32 holds the projections of `inputs` exactly and both hash alike.
+    """
+    ours = copy.deepcopy(layer).eval()
+    ours.qkv.weight.copy_((32 * ours.qkv.weight).round() / 32)
+    ours.rotations.copy_((16 * ours.rotations).round() / 16)
+    exact = copy.deepcopy(ours).double()
+    return oracle.disagreement("the output", ours(x), exact(x.double()), stray=STRAY_ROWS)
 
 
 def difference(ours: LshMixer, peer: Layer, x: Tensor) -> str | None:

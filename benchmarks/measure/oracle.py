@@ -87,6 +87,8 @@ def disagreement(
         tolerance: largest error over largest magnitude; that of the tensor's dtype by default.
         stray: the share of rows that may differ, because rounding decides which keys they see.
     """
+    if actual.shape != exact.shape:
+        return f"{name} has shape {tuple(actual.shape)}, the float64 oracle's {tuple(exact.shape)}"
     allowed = TOLERANCE[actual.dtype] if tolerance is None else tolerance
     error = (actual.double() - exact).abs().amax(-1) / exact.abs().max()
     share = float((~(error <= allowed)).double().mean())  # a NaN must not pass
@@ -102,6 +104,8 @@ def first_disagreement(
     inputs: Sequence[str], actual: Sequence[Tensor], exact: Sequence[Tensor], stray: float = 0.0
 ) -> str | None:
     """The first `disagreement` of two results of `output_and_gradients`, or None."""
+    if len(actual) != len(exact):
+        return f"{len(actual) - 1} gradients came, and {len(exact) - 1} from the float64 oracle"
     names = ("the output", *(f"the {name} gradient" for name in inputs))
     compared = zip(names, actual, exact, strict=False)  # without a backward pass, the output alone
     faults = (disagreement(*each, stray=stray) for each in compared)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import runpy
+import signal
+import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -12,6 +15,7 @@ from pathlib import Path
 from unittest import mock
 
 APPS = Path(__file__).parents[2] / "apps"
+PNG = b"\x89PNG"  # how a picture's file begins
 
 
 @dataclass(frozen=True)
@@ -41,3 +45,23 @@ def run(app: str, name: str, *arguments: object) -> Finished:
         except SystemExit as ended:
             return Finished(int(ended.code or 0), out.getvalue(), err.getvalue())
     raise AssertionError(f"{name} returned without an exit code")
+
+
+def kill_when_there(process: list[str], path: Path) -> None:
+    """Runs a command until it has made the file or folder, and kills it then."""
+    running = subprocess.Popen(
+        process, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+    )
+    deadline = time.monotonic() + 600
+    while not path.exists() and running.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.005)
+    running.kill()
+    _, errors = running.communicate()
+    assert running.returncode == -signal.SIGKILL, errors
+
+
+def cells(table: str) -> dict[str, list[str]]:
+    """The rows of a Markdown table by their first cell."""
+    lines = [line for line in table.splitlines() if line.startswith("|")]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return {row[0]: row[1:] for row in rows[2:]}

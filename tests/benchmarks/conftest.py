@@ -27,7 +27,7 @@ class FakeClock:
         return self.seconds - before
 
     def call(self, name: str, *durations: float) -> Callable[[], float]:
-        """A call that takes these durations in turn, the last one for ever after."""
+        """A call that takes these durations in turn, and then always the last one."""
         left = list(durations)
 
         def run() -> float:

@@ -2,8 +2,8 @@
 
 A backend's error against the float64 oracle may be at most twice torch's own error for the same
 formula (the quadratic reference) in the same dtype, plus a rounding floor. The floor is for cases
-so small that torch happens to be exact, and for float64, where torch is the oracle. It counts from
-1 at least, the size of the inputs: a gradient that cancels to nearly zero cannot be exacter than
+so small that torch happens to be exact, and for float64, where torch is the oracle. It is relative
+to 1 at least, the size of the inputs: a gradient that cancels to nearly zero is no more exact than
 the terms that it is the difference of. Where inputs are of any size, as in random calls, the terms
 themselves are summed without their signs (`terms`), and each number of a result may be off by the
 floor of a number as large as its own terms.

@@ -22,7 +22,7 @@ from .places import device_of, differentiates, usable_backends
 # The CUDA kernels emulated, in each schedule: a block walks a sequence, several share it, or they
 # hand their states on.
 EMULATED = ("emulated", "emulated-segments", "emulated-relay")
-# What the way through torch promises has nothing to do with how a sequence is cut.
+# Tests of the way through torch, which does not depend on how a sequence is cut.
 CUT_ALIKE = ("test_compile",)
 
 
@@ -42,11 +42,11 @@ def _emulated(module: str) -> tuple[str, ...]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Function) -> Generator[None]:
-    """What a backend without gradients refuses is skipped, with its sentence.
+    """Skips what a backend without gradients refuses, with its sentence as the reason.
 
-    But for the minimum that each has to pass, or refusals could empty the suite. In modules of
-    arguments that a backend may lack (`MAY_REFUSE`) so are the refusals of every backend that is
-    not `COMPLETE`.
+    The minimum that each backend has to pass is not skipped, or refusals could empty the suite. In
+    modules of arguments that a backend may lack (`MAY_REFUSE`), the refusals of every backend that
+    is not `COMPLETE` are skipped.
     """
     try:
         return (yield)

@@ -1,4 +1,4 @@
-"""Where a backend runs, and the widest numbers that it takes: asked of the backend itself."""
+"""The device of a backend and the widest dtype that it takes, by its own answers."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from .places import device_of
     ("batch", "heads", "queries", "keys"),
     [(2, 3, 0, 0), (0, 3, 5, 5), (2, 0, 5, 5), (0, 3, 130, 130), (2, 0, 130, 130)],
 )
-def test_nothing_in_nothing_out(
+def test_empty_inputs_give_empty_outputs(
     batch: int, heads: int, queries: int, keys: int, is_causal: bool, backend: str
 ) -> None:
     case = Case(batch=batch, heads=heads, queries=queries, keys=keys, is_causal=is_causal)
@@ -90,7 +90,9 @@ def test_relu_with_no_positive_feature_gives_zero_not_nan(backend: str) -> None:
     x = -torch.rand(1, 2, 9, 4) - 0.1
     leaves = {n: x.clone().requires_grad_() for n in ("query", "key", "value")}
     options = {"is_causal": True, "feature_map": "relu", "backend": backend}
-    for name, result in evaluate(linear_attention, leaves, options).items():
+    results = evaluate(linear_attention, leaves, options)
+    assert not any(results[name].any() for name in ("out", "s", "z"))
+    for name, result in results.items():
         assert torch.isfinite(result).all(), name
 
 
@@ -107,7 +109,7 @@ def test_step_inplace_updates_the_state_itself(backend: str) -> None:
     assert_close(tuple(new), tuple(updated))
 
 
-def test_values_are_finite_in_a_step_of_low_precision(backend: str) -> None:
+def test_a_first_step_of_low_precision_gives_its_own_value(backend: str) -> None:
     state = LinearAttentionState.zeros(1, 2, 4, 4, dtype=torch.bfloat16)
     assert state.s.dtype == torch.float32
     q, k, v = (torch.randn(1, 2, 4).bfloat16() for _ in range(3))
@@ -131,7 +133,7 @@ def test_past_two_to_the_31_elements(backend: str) -> None:
 
 
 @pytest.mark.parametrize("feature_map", ["elu", "favor", "rff"])
-def test_autocast_lowers_no_float32_sums(feature_map: str, backend: str) -> None:
+def test_autocast_leaves_float32_sums_alone(feature_map: str, backend: str) -> None:
     case = Case(feature_map=feature_map, initial_state=feature_map == "elu")
     options = {**case.options(), "backend": backend}
     tensors = case.inputs()

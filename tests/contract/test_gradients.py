@@ -109,6 +109,57 @@ def second_derivatives(
     return torch.autograd.grad(again, inputs)
 
 
+def test_second_gradients_in_half_precision_sum_wide(backend: str) -> None:
+    """Normalizers of 1,200 keys of 64 features pass the largest float16."""
+    if not named(backend).double_backward:
+        pytest.skip(f"{backend} has no second derivatives")
+    draw = drawing(0)
+    half = [draw(1, 1, 1_200, 64, dtype=torch.float16).requires_grad_() for _ in range(3)]
+
+    def second(inputs: list[Tensor], backend: str) -> tuple[Tensor, ...]:
+        out = linear_attention(*inputs, is_causal=True, backend=backend)
+        first = torch.autograd.grad(out[:, :, 1_000:].sum(), inputs, create_graph=True)
+        return torch.autograd.grad(sum(x.sum() for x in first), inputs)
+
+    exact = second([x.detach().double().requires_grad_() for x in half], "reference")
+    for got, expected in zip(second(half, backend), exact, strict=True):
+        largest = expected.abs().max()
+        assert (got.double() - expected).abs().max() <= 2**-6 * largest
+
+
+@pytest.mark.parametrize("padded", ["key_lengths", "attn_mask"])
+def test_second_gradients_do_not_see_padding(padded: str, backend: str) -> None:
+    if not named(backend).double_backward:
+        pytest.skip(f"{backend} has no second derivatives")
+    case = Case(batch=1, heads=1, queries=6, head_dim=2, value_dim=2)
+    tensors = [x.detach().to(widest(backend)) for x in case.inputs().values()]
+    mask = {"key_lengths": torch.tensor([4])} if padded == "key_lengths" else {}
+    mask = mask or {"attn_mask": torch.arange(6)[None] < 4}
+
+    def second(filled: float) -> list[Tensor]:
+        inputs = [x.clone() for x in tensors]
+        for x in inputs[1:]:
+            x[:, :, 4:] = filled
+        leaves = [x.requires_grad_() for x in inputs]
+        out = linear_attention(*leaves, is_causal=True, backend=backend, **mask)
+        first = torch.autograd.grad(out.sin().sum(), leaves, create_graph=True)
+        return list(torch.autograd.grad(sum(x.sin().sum() for x in first), leaves))
+
+    for dirty, clean in zip(second(float("nan")), second(0.0), strict=True):
+        assert torch.equal(dirty, clean)
+
+
+def test_second_gradients_of_no_sequence(backend: str) -> None:
+    if not named(backend).double_backward:
+        pytest.skip(f"{backend} has no second derivatives")
+    empty = [torch.zeros(1, 2, 0, 3, dtype=widest(backend), requires_grad=True) for _ in range(3)]
+    none = torch.zeros(1, dtype=torch.int64)
+    out = linear_attention(*empty, is_causal=True, cu_seqlens=none, backend=backend)
+    first = torch.autograd.grad(out.sum(), empty, create_graph=True)
+    for x in torch.autograd.grad(sum(x.sum() for x in first), empty):
+        assert x.shape == (1, 2, 0, 3)
+
+
 @pytest.mark.parametrize("is_causal", [True, False])
 def test_second_gradients_where_everything_depends_on_one_tensor(
     is_causal: bool, backend: str

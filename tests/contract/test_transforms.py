@@ -45,10 +45,25 @@ def test_grad_and_vjp(options: dict[str, object], backend: str) -> None:
     attend = attending(backend, **options)
     leaves = [x.clone().requires_grad_() for x in (q, k, v)]
     expected = torch.autograd.grad(attend(*leaves), leaves)
-    for got, wanted in zip(torch.func.grad(attend, (0, 1, 2))(q, k, v), expected, strict=True):
-        assert_agree(got, wanted)
     value, pull = torch.func.vjp(attend, q, k, v)
-    assert_agree(pull(torch.ones_like(value))[0], expected[0])
+    pulled = pull(torch.ones_like(value))
+    for gradients in (torch.func.grad(attend, (0, 1, 2))(q, k, v), pulled):
+        for got, wanted in zip(gradients, expected, strict=True):
+            assert_agree(got, wanted)
+
+
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_sums_stay_wide_under_autocast(is_causal: bool, backend: str) -> None:
+    """Over more than one chunk, and the state that is returned."""
+    draw = drawing(0)
+    q, k, v = (draw(2, 2, 150, 8, dtype=torch.float32) for _ in range(3))
+    attend = attending(backend, is_causal=is_causal)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        got = torch.func.grad(attend, (0, 1, 2))(q, k, v)
+        leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+        expected = torch.autograd.grad(attend(*leaves), leaves)
+    for x, wanted in zip(got, expected, strict=True):
+        assert_agree(x, wanted)
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda x: "-".join(x))
@@ -63,6 +78,12 @@ def test_vmap_is_a_loop(options: dict[str, object], backend: str) -> None:
     got = torch.func.vmap(attend, in_dims=(None, 1, None))(q, others, v)
     expected = torch.stack([attend(q, x, v) for x in others.unbind(1)])
     assert_agree(got, expected)
+
+
+def test_vmap_over_nothing(backend: str) -> None:
+    empty = [x.new_empty(0, *x.shape) for x in inputs(backend)]
+    out = torch.func.vmap(lambda q, k, v: linear_attention(q, k, v, backend=backend))(*empty)
+    assert out.shape == (0, 3, 2, 6, 3)
 
 
 def test_gradients_of_each_sample(backend: str) -> None:
@@ -81,11 +102,13 @@ def test_a_step_mapped_and_differentiated(backend: str) -> None:
         out, _ = linear_attention_step(q, k, v, LinearAttentionState(s, z), backend=backend)
         return out
 
-    rows = torch.stack((q, 3 * q))
-    got = torch.func.vmap(step, in_dims=(0, None))(rows, s)
-    assert_agree(got, torch.stack([step(x, s) for x in rows]))
+    queries = torch.stack((q, 3 * q))
+    got = torch.func.vmap(step, in_dims=(0, None))(queries, s)
+    assert_agree(got, torch.stack([step(x, s) for x in queries]))
     jacobian = torch.func.jacrev(lambda x: step(x, s).sum((0, 1)))(q)
-    assert jacobian.shape == (3, *q.shape)
+    leaf = q.clone().requires_grad_()
+    rows = [torch.autograd.grad(x, leaf, retain_graph=True)[0] for x in step(leaf, s).sum((0, 1))]
+    assert_agree(jacobian, torch.stack(rows))
 
 
 def test_what_transforms_cannot_do_is_said(backend: str) -> None:

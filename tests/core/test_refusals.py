@@ -117,7 +117,9 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("changes", "error", "says"), REFUSED, ids=[x[2] for x in REFUSED])
-def test_whole_sequence(changes: dict, error: type[Exception], says: str) -> None:
+def test_a_call_that_cannot_be_right_is_refused(
+    changes: dict, error: type[Exception], says: str
+) -> None:
     arguments = {**tensors(), **changes}
     with pytest.raises(error, match=says) as caught:
         linear_attention(**arguments)
@@ -133,7 +135,7 @@ def test_whole_sequence(changes: dict, error: type[Exception], says: str) -> Non
         ([], "an empty tensor"),
     ],
 )
-def test_packing(bounds: list[int], says: str) -> None:
+def test_bounds_that_cannot_be_right_are_refused(bounds: list[int], says: str) -> None:
     one = {name: x[:1] for name, x in tensors().items()}
     with pytest.raises(ValueError, match=says):
         linear_attention(**one, cu_seqlens=torch.tensor(bounds, dtype=torch.int64))
@@ -167,7 +169,9 @@ STEPS = [
 
 
 @pytest.mark.parametrize(("changes", "error", "says"), STEPS, ids=[x[2] for x in STEPS])
-def test_step(changes: dict, error: type[Exception], says: str) -> None:
+def test_a_step_that_cannot_be_right_is_refused(
+    changes: dict, error: type[Exception], says: str
+) -> None:
     arguments = {
         "query": torch.randn(2, 3, 4),
         "key": torch.randn(2, 3, 4),
@@ -177,3 +181,10 @@ def test_step(changes: dict, error: type[Exception], says: str) -> None:
     }
     with pytest.raises(error, match=says):
         linear_attention_step(**arguments)
+
+
+@pytest.mark.parametrize("options", [{"normalize": False}, {"return_normalizer": True}], ids=str)
+def test_a_map_that_relies_on_the_normalizer_gives_no_bare_sums(options: dict[str, bool]) -> None:
+    q, k, v = (torch.randn(1, 2, 5, 4) for _ in range(3))
+    with pytest.raises(ValueError, match="whose queries share one scale, got Favor"):
+        linear_attention(q, k, v, feature_map="favor", **options)

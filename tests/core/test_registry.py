@@ -192,7 +192,7 @@ def test_a_backend_that_fails_to_load_is_told_once(
     assert "loopback     live (linattn-loopback 1.2, a test's own)" in shown
 
 
-def test_info_calls_no_backend_that_is_broken_missing(
+def test_info_does_not_say_that_a_broken_backend_is_not_installed(
     distribution: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     distribution.write_text("[linattn.backends]\n" + BAD)

@@ -1,7 +1,9 @@
-"""Calls of the operator with their gradients, on any backend."""
+"""Calls of the operator with their gradients, on any backend and number of threads."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -46,3 +48,14 @@ def zeros(tensors: list[Tensor]) -> LinearAttentionState:
     return LinearAttentionState.zeros(
         *query.shape[:2], query.shape[3], value.shape[3], dtype=value.dtype
     )
+
+
+@contextmanager
+def torch_threads(number: int) -> Iterator[None]:
+    """torch with so many threads, whatever the machine has."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-import torch
+
+from .calls import torch_threads
 
 linattn_cpu = pytest.importorskip("linattn_cpu", reason="linattn-cpu is not installed")
 
@@ -24,7 +25,5 @@ def instruction_set(request: pytest.FixtureRequest) -> Iterator[str]:
 @pytest.fixture
 def two_threads() -> Iterator[None]:
     """torch with two threads, whatever the machine has."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(threads)
+    with torch_threads(2):
+        yield

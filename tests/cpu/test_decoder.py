@@ -14,6 +14,8 @@ from linattn_cpu.decoder import CpuDecoder, refuses_decoder
 from linattn_models import MixtureOfLogistics, compile_decoder
 from tests.models.tiny import MAX_LENGTH, random_tokens, tiny_model
 
+from .calls import torch_threads
+
 # How far each way of keeping weights may be from the model, whose outputs are of size 1.
 ERRORS = {"float32": 1e-5, "bfloat16": 0.05, "int8": 0.1}
 
@@ -169,12 +171,8 @@ def test_more_threads_than_cores_give_the_same_bits(batch: int) -> None:
     model = model_of(head_dim=24)
     decoder = compile_decoder(model, backend="cpu")
     tokens = random_tokens(model, batch, 5)
-    before = torch.get_num_threads()
     outputs = []
-    try:
-        for threads in (1, 2, 8, 64):
-            torch.set_num_threads(threads)
+    for threads in (1, 2, 8, 64):
+        with torch_threads(threads):
             outputs.append(decoder.prefill(tokens)[0])
-    finally:
-        torch.set_num_threads(before)
     assert all(torch.equal(other, outputs[0]) for other in outputs)

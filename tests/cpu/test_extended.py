@@ -14,6 +14,8 @@ from linattn_core import LinearAttentionState, linear_attention, linear_attentio
 from tests.contract.agreement import assert_within_budget
 from tests.contract.cases import Case, evaluate
 
+from .calls import torch_threads
+
 LONG = Case(batch=1, heads=1, queries=1_500, head_dim=9, value_dim=7)
 CUT = [
     LONG.with_(heads=3, kv_heads=1, initial_state=True),
@@ -37,10 +39,8 @@ BUILT = [
 @pytest.fixture(params=[1, 2, 5])
 def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     """Numbers of torch's threads: a sequence is cut into as many parts."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield request.param
-    torch.set_num_threads(before)
+    with torch_threads(request.param):
+        yield request.param
 
 
 @pytest.mark.parametrize("case", CUT, ids=str)

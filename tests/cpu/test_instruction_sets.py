@@ -70,7 +70,7 @@ def test_bfloat16_errs_by_the_rounding_of_what_is_written(
     exact = run_without_state([x.double() for x in tensors], "reference", is_causal=True)
 
     for name, x in exact.items():
-        # A gradient that cancels is no exacter than the terms that it is the difference of.
+        # A gradient that cancels is no more exact than the terms that it is the difference of.
         scale = max(1.0, x.abs().max().item())
         assert (ours[name].double() - x).abs().max() <= 2**-7 * scale, name
 

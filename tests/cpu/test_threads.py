@@ -16,7 +16,7 @@ from torch.testing import assert_close
 
 from linattn_cpu import _native
 
-from .calls import draw, run
+from .calls import draw, run, torch_threads
 
 SPAWNED = """
 import multiprocessing, torch
@@ -88,12 +88,8 @@ def test_one_head_cut_among_threads(length: int, is_causal: bool, seed: int) -> 
 def test_any_number_of_threads(is_causal: bool, threads: int) -> None:
     tensors = draw(1, 1, 2_100, 5, dtype=torch.float64)
     options = {"is_causal": is_causal, "key_lengths": torch.tensor([1_700])}
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
+    with torch_threads(threads):
         cut = run(tensors, **options)
-    finally:
-        torch.set_num_threads(before)
 
     same(run(tensors, "reference", **options), cut)
 
@@ -121,13 +117,10 @@ def test_a_call_comes_out_the_same_every_time() -> None:
 def test_heads_do_not_depend_on_how_many_threads_there_are() -> None:
     """As many heads as threads or more: to the last bit."""
     tensors = draw(2, 4, 300, 20)
-    alone = run(tensors, is_causal=True)
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
+    with torch_threads(1):
+        alone = run(tensors, is_causal=True)
+    with torch_threads(2):
         shared = run(tensors, is_causal=True)
-    finally:
-        torch.set_num_threads(before)
 
     assert all(torch.equal(shared[name], x) for name, x in alone.items())
 

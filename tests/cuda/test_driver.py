@@ -79,7 +79,9 @@ def results(backend: Any, call: AttentionCall) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("schedule", [WALK, CUT, RELAY, None], ids=["walk", "cut", "relay", "any"])
-def test_all_passes(schedule: Schedule | None, dtype: torch.dtype, native: ModuleType) -> None:
+def test_every_pass_agrees_with_the_reference(
+    schedule: Schedule | None, dtype: torch.dtype, native: ModuleType
+) -> None:
     causal = draw(dtype)
     for call in (causal, causal._replace(is_causal=False)):
         ours = results(DriverBackend(native, schedule), call)
@@ -92,7 +94,7 @@ def test_all_passes(schedule: Schedule | None, dtype: torch.dtype, native: Modul
             )
 
 
-def test_a_step(native: ModuleType) -> None:
+def test_a_step_agrees_with_the_reference(native: ModuleType) -> None:
     """It takes two arguments of different sizes."""
     x = torch.randn(3, 2, 5)
     backends = (DriverBackend(native), registry.named("reference"))

@@ -207,7 +207,7 @@ def test_the_same_bits_in_any_order_of_blocks_and_warps(
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("dim", "value_dim"), [(1, 1), (5, 3), (32, 64), (100, 36), (300, 7)])
-def test_steps(dim: int, value_dim: int, dtype: torch.dtype) -> None:
+def test_steps_agree_with_float64(dim: int, value_dim: int, dtype: torch.dtype) -> None:
     """Any width, a state of any strides, three steps one after another."""
     q, k = (torch.randn(3, 5, dim).to(dtype) for _ in range(2))
     v = torch.randn(3, 5, value_dim).to(dtype)
@@ -265,7 +265,7 @@ def every_output_is_written() -> Iterator[None]:
 
 @pytest.mark.parametrize("backend", NAMES)
 @pytest.mark.parametrize("dtype", [torch.float32, *HALVES], ids=str)
-def test_features_may_all_but_vanish(backend: str, dtype: torch.dtype) -> None:
+def test_tiny_features_do_not_underflow(backend: str, dtype: torch.dtype) -> None:
     """Their products are too small for the inverse of their sum to be a number."""
     q = torch.full((1, 1, 2, 1), -44.5).to(dtype)
     v = torch.tensor([[[[1.0], [2.0]]]]).to(dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import graphlib
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 import grimp
 import pytest
@@ -11,7 +12,8 @@ import pytest
 PACKAGES = (
     "linattn_core", "linattn_cpu", "linattn_cuda", "linattn_models", "benchmarks", "replication",
 )  # fmt: skip
-APPLICATIONS = ("copying", "pixels", "speech")
+APPS = Path(__file__).parents[2] / "apps"
+APPLICATIONS = sorted(file.parent.name for file in APPS.glob("*/*/__init__.py"))
 
 
 @pytest.mark.parametrize("package", [*PACKAGES, *APPLICATIONS])

@@ -1,4 +1,4 @@
-"""Every package stands alone: its own papers, one version for all, everything pinned."""
+"""Every package has its own files, one version for all, and everything pinned."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ def pins(repository: Path) -> dict[str, str]:
     return dict(entry.split("==") for entry in entries)
 
 
-def test_every_package_has_its_papers(packages: list[Path], repository: Path) -> None:
+def test_every_package_has_a_readme_a_license_and_types(
+    packages: list[Path], repository: Path
+) -> None:
     text = (repository / "LICENSE").read_text()
     for folder in packages:
         module = folder.name.replace("-", "_")

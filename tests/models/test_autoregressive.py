@@ -11,21 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from linattn_models import (
-    AutoregressiveTransformer,
-    Categorical,
-    DecodingState,
-    Head,
-    MixtureOfLogistics,
+from linattn_models import AutoregressiveTransformer, DecodingState, Head, MixtureOfLogistics
+from tests.models.tiny import (
+    ATTENTIONS,
+    HEADS,
+    MAX_LENGTH,
+    heads,
+    random_tokens,
+    seeded,
+    tiny_config,
+    tiny_model,
 )
-from tests.models.tiny import ATTENTIONS, MAX_LENGTH, random_tokens, seeded, tiny_config, tiny_model
 
-HEADS: list[Head] = [
-    Categorical(7),
-    MixtureOfLogistics(2, 1, 17),
-    MixtureOfLogistics(2, 3, 8),
-]
-heads = pytest.mark.parametrize("head", HEADS, ids=["categorical", "gray", "color"])
 positions = pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
 
 

@@ -185,7 +185,7 @@ def test_model_and_state_round_trip(fields: dict[str, Any], tmp_path: Path) -> N
     assert torch.equal(torch.cat([tokens, rest], 1), whole)
 
 
-def test_colors_have_no_end_either() -> None:
+def test_colors_are_generated_without_a_longest_sequence() -> None:
     model = model_of(head=MixtureOfLogistics(2, 3, 8), max_length=None)
     source = sources(2, 30)
     tokens, state = greedy(model, state=model.read(source), length=40, return_state=True)

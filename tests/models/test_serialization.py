@@ -10,47 +10,49 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from linattn_core import feature_map_names
 from linattn_models import (
     AutoregressiveTransformer,
-    Linear,
-    Lsh,
     MixtureOfLogistics,
-    Softmax,
-    compile_decoder,
     load,
-    load_decoder,
     read_config,
     save,
     serialization,
 )
-from linattn_models.attention import Attention
 from linattn_models.block import Block
 from linattn_models.serialization import Model
 from tests.models.tiny import random_tokens, tiny_config, tiny_model, tiny_transformer
 
+MODELS: dict[str, Callable[[], Model]] = {
+    "linear": tiny_model,
+    "softmax, colors": lambda: tiny_model(
+        "softmax", MixtureOfLogistics(2, 3, 8), "sinusoidal", norm="post"
+    ),
+    "bfloat16, a trained map": lambda: tiny_model(feature_map="hedgehog").float().bfloat16(),
+    "an encoder, a random map": lambda: tiny_transformer(
+        feature_map="favor", feature_map_options={"num_features": 6}, is_causal=False
+    ),
+    "no positions, fixed decay": lambda: tiny_model(
+        positions="none", num_kv_heads=1, decay="fixed"
+    ),
+    "learned decay": lambda: tiny_model(decay="learned"),
+    "softmax, grouped heads": lambda: tiny_model("softmax", num_kv_heads=1),
+    "endless": lambda: (
+        AutoregressiveTransformer(tiny_config(), 7, None, "sinusoidal").double().eval()
+    ),
+    # Lengths that no tensor has.
+    "softmax, in blocks": lambda: tiny_transformer("softmax", causal_block=50_000),
+    "long, no positions": lambda: AutoregressiveTransformer(
+        tiny_config(), 7, 50_000, "none"
+    ).eval(),
+}
 
-def models() -> list[Model]:
-    return [
-        tiny_model("linear"),
-        tiny_model("softmax", MixtureOfLogistics(2, 3, 8), "sinusoidal", norm="post"),
-        tiny_model("linear", feature_map="hedgehog").float().bfloat16(),
-        tiny_transformer(
-            feature_map="favor", feature_map_options={"num_features": 6}, is_causal=False
-        ),
-        tiny_model(positions="none", num_kv_heads=1, decay="fixed"),
-        tiny_model(decay="learned"),
-        tiny_model("softmax", num_kv_heads=1),
-        AutoregressiveTransformer(tiny_config(), 7, None, "sinusoidal").double().eval(),
-        tiny_transformer("softmax", causal_block=3),
-    ]
 
-
-@pytest.mark.parametrize("index", range(9))
-def test_round_trips(index: int, tmp_path: Path) -> None:
-    model = models()[index]
+@pytest.mark.parametrize("make", MODELS.values(), ids=list(MODELS))
+def test_round_trips(make: Callable[[], Model], tmp_path: Path) -> None:
+    model = make()
     save(model, tmp_path / "a" / "model")
     loaded = load(tmp_path / "a" / "model")
     assert type(loaded) is type(model) and loaded.to_dict() == model.to_dict()
@@ -66,6 +68,13 @@ def test_round_trips(index: int, tmp_path: Path) -> None:
         assert torch.equal(loaded.loss(tokens), model.loss(tokens))
 
 
+def test_tied_weights_are_saved_as_two(tmp_path: Path) -> None:
+    model = tiny_model()
+    model.output.weight = model.embeddings[0].weight
+    save(model, tmp_path / "model")
+    assert torch.equal(load(tmp_path / "model").output.weight, model.output.weight)
+
+
 def test_the_folder_holds_two_files_and_what_was_added(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     save(tiny_model(), folder, extra={"dataset": "digits", "step": 3})
@@ -74,56 +83,6 @@ def test_the_folder_holds_two_files_and_what_was_added(tmp_path: Path) -> None:
     config = read_config(folder)
     assert config["extra"] == {"dataset": "digits", "step": 3}
     assert config["format_version"] == 2 and config["model"] == "AutoregressiveTransformer"
-
-
-def to_format_1(folder: Path) -> None:
-    """Rewrites a saved transformer as format 1 had it: two transposed matrices in each block, and
-    the fields of all attentions beside the attention's name."""
-    config = json.loads((folder / "config.json").read_text())
-    fields = config["transformer"]
-    attention = fields.pop("attention")
-    defaults = Lsh().to_dict() | Linear().to_dict() | attention
-    for name in ("rounds", "buckets", "chunk"):
-        fields[f"lsh_{name}"] = defaults[name]
-    for name in ("feature_map", "feature_map_options", "eps"):
-        fields[name] = defaults[name]
-    fields["attention"] = attention["kind"]
-    config["format_version"] = 1
-    (folder / "config.json").write_text(json.dumps(config))
-    path = folder / "model.safetensors"
-    tensors = load_file(path)
-    for name, x in tensors.items():
-        if name.endswith(("mixer.qkv.weight", "expand.weight")):
-            tensors[name] = x.t().contiguous()
-    save_file(tensors, path)
-
-
-@pytest.mark.parametrize(
-    "attention", [Linear("relu", 1e-3), Linear("hedgehog"), Softmax(), Lsh(2, 4, 3)]
-)
-@pytest.mark.parametrize("ffn_dim", [8, 12])  # with 8 the matrix of the network is square
-def test_a_folder_of_format_1_loads(attention: Attention, ffn_dim: int, tmp_path: Path) -> None:
-    model = tiny_model(attention, ffn_dim=ffn_dim)
-    save(model, tmp_path / "model", extra={"step": 3})
-    to_format_1(tmp_path / "model")
-    loaded = load(tmp_path / "model")
-    assert loaded.to_dict() == model.to_dict()
-    assert read_config(tmp_path / "model")["extra"] == {"step": 3}
-    for (name, x), (_, again) in zip(
-        model.state_dict().items(), loaded.state_dict().items(), strict=True
-    ):
-        assert torch.equal(x, again), name
-    save(loaded, tmp_path / "model")
-    assert load(tmp_path / "model").to_dict() == model.to_dict()
-
-
-def test_transposed_weights_in_todays_format_are_refused(tmp_path: Path) -> None:
-    save(tiny_model(), tmp_path / "model")
-    config = (tmp_path / "model" / "config.json").read_text()
-    to_format_1(tmp_path / "model")
-    (tmp_path / "model" / "config.json").write_text(config)
-    with pytest.raises(ValueError, match=r"expected shape \(24, 8\), got shape \(8, 24\)"):
-        load(tmp_path / "model")
 
 
 def test_loading_leaves_the_random_state_alone(tmp_path: Path) -> None:
@@ -358,84 +317,3 @@ def test_saving_through_a_link_replaces_what_it_points_to(tmp_path: Path) -> Non
     assert (tmp_path / "link").is_symlink()
     assert torch.equal(load(tmp_path / "folder").norm.bias, changed.norm.bias)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "link"]
-
-
-def test_configurations_that_came_before_groups_and_decays_load(tmp_path: Path) -> None:
-    model = tiny_model(positions="sinusoidal")
-    save(model, tmp_path / "model")
-    path = tmp_path / "model" / "config.json"
-    config = json.loads(path.read_text())
-    for name in ("num_kv_heads", "causal_block"):
-        del config["transformer"][name]
-    del config["transformer"]["attention"]["decay"]
-    path.write_text(json.dumps(config))
-    loaded = load(tmp_path / "model")
-    assert loaded.to_dict() == model.to_dict()
-    assert "positions.table" in load_file(tmp_path / "model" / "model.safetensors")
-
-
-# Weights in fewer bits
-
-
-def linears(model: Model) -> set[str]:
-    return {f"{name}.weight" for name, x in model.named_modules() if isinstance(x, nn.Linear)}
-
-
-@pytest.mark.parametrize(("weights", "error"), [("bfloat16", 2**-8), ("int8", 1 / 253)])
-def test_fewer_bits_are_rounded_once(weights: str, error: float, tmp_path: Path) -> None:
-    model = tiny_model().float()
-    with torch.no_grad():
-        model.transformer.blocks[0].contract.weight[1] = 0.0
-    save(model, tmp_path / "once", {"name": "x"}, weights)
-    once = load(tmp_path / "once")
-    save(once, tmp_path / "twice", {"name": "x"}, weights)
-    state, again = once.state_dict(), load(tmp_path / "twice").state_dict()
-    for name, x in model.state_dict().items():
-        assert torch.equal(state[name], again[name]) and state[name].dtype == torch.float32
-        if name in linears(model):
-            largest = x.abs() if weights == "bfloat16" else x.abs().amax(1, keepdim=True)
-            assert ((state[name] - x).abs() <= error * largest).all()
-        else:
-            assert torch.equal(state[name], x)
-
-
-@pytest.mark.parametrize("weights", [None, "bfloat16", "int8"])
-def test_a_loaded_decoder_is_the_one_of_the_model(weights: str | None, tmp_path: Path) -> None:
-    pytest.importorskip("linattn_cpu", reason="the backend that compiles decoders is not installed")
-    model = AutoregressiveTransformer(tiny_config(num_heads=3, ffn_dim=50), 40, 16).eval()
-    save(model, tmp_path / "model", weights=weights)
-    loaded = load_decoder(tmp_path / "model")
-    decoder = compile_decoder(model, weights or "float32")
-    assert loaded.weights == decoder.weights
-    tokens = random_tokens(model, 3, 8)
-    logits, state = loaded.prefill(tokens)
-    expected, other = decoder.prefill(tokens)
-    torch.testing.assert_close(logits, expected, rtol=1e-6, atol=1e-6)
-    logits, _ = loaded.step(tokens[:, 0], state)
-    torch.testing.assert_close(logits, decoder.step(tokens[:, 0], other)[0], rtol=1e-6, atol=1e-6)
-
-
-def test_fewer_bits_take_fewer_bytes(tmp_path: Path) -> None:
-    model = tiny_transformer(num_heads=8, head_dim=16, ffn_dim=512).float()
-    sizes = []
-    for weights in (None, "bfloat16", "int8"):
-        save(model, tmp_path / "model", weights=weights)
-        sizes.append((tmp_path / "model" / serialization.WEIGHTS_FILE).stat().st_size)
-    assert sizes[1] < 0.55 * sizes[0] and sizes[2] < 0.3 * sizes[0]
-
-
-def test_fewer_bits_that_cannot_be_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"weights: .* got 'int4'"):
-        save(tiny_model().float(), tmp_path / "model", weights="int4")
-    with pytest.raises(TypeError, match=r"expected float32 to round, got torch\.float64"):
-        save(tiny_model(), tmp_path / "model", weights="int8")
-    assert not (tmp_path / "model").exists()
-    save(tiny_model().float(), tmp_path / "model", weights="int8")
-    file = tmp_path / "model" / serialization.WEIGHTS_FILE
-    tensors = load_file(file)
-    save_file({name: x for name, x in tensors.items() if "largest" not in name}, file)
-    with pytest.raises(ValueError, match="expected int8 matrices with the largest"):
-        load(tmp_path / "model")
-    save(tiny_model("softmax"), tmp_path / "model")
-    with pytest.raises(ValueError, match="causal linear attention"):
-        load_decoder(tmp_path / "model")

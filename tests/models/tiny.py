@@ -5,14 +5,26 @@ from __future__ import annotations
 from dataclasses import fields as fields_of
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
-from linattn_models import AutoregressiveTransformer, Head, Linear, Transformer, TransformerConfig
+from linattn_models import (
+    AutoregressiveTransformer,
+    Categorical,
+    Head,
+    Linear,
+    MixtureOfLogistics,
+    Transformer,
+    TransformerConfig,
+)
 from linattn_models.attention import Attention
 
 ATTENTIONS = ("linear", "softmax")
 MAX_LENGTH = 9
+HEADS: list[Head] = [Categorical(7), MixtureOfLogistics(2, 1, 17), MixtureOfLogistics(2, 3, 8)]
+
+heads = pytest.mark.parametrize("head", HEADS, ids=["categorical", "gray", "color"])
 
 
 def tiny_config(attention: Attention | str = "linear", **fields: Any) -> TransformerConfig:

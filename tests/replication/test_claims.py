@@ -110,7 +110,7 @@ def test_a_ratio_below_one(ours: float, verdict: str) -> None:
         (1.01, NOT_CONFIRMED),
     ],
 )
-def test_more_than(ours: float, verdict: str) -> None:
+def test_more_than_is_judged_without_tolerance(ours: float, verdict: str) -> None:
     least = rule("least", "a", "b", "4000", "")
 
     assert least.judge({"a": ours, "b": 1.0}, same_scale=True) == verdict
@@ -182,7 +182,7 @@ def test_without_a_figure_nothing_is_confirmed() -> None:
 
 
 @pytest.mark.parametrize(("value", "verdict"), [(0.9, CONFIRMED), (1.2, NOT_CONFIRMED)])
-def test_a_bound(value: float, verdict: str) -> None:
+def test_a_figure_within_its_bounds_is_confirmed(value: float, verdict: str) -> None:
     claim = Claim("x/y", "x", "y", ("equations",), (Rule("a", 0.9, 1.1),))
 
     assert claim.judge({"a": value}, "laptop", "cpu") == verdict

@@ -25,7 +25,7 @@ def test_the_mean_of_the_last_checkpoints(unbroken: Path) -> None:
     assert any(not torch.equal(x, weights[1][name]) for name, x in averaged.items())
 
 
-def test_one_source_is_itself(unbroken: Path) -> None:
+def test_the_mean_of_one_source_is_the_source(unbroken: Path) -> None:
     folder = RunFolder(unbroken).checkpoints()[-1]
     weights = read_checkpoint(folder).weights
     for averaged in (average_weights([str(folder)]), average_weights([weights])):

@@ -51,7 +51,7 @@ from linattn_models.training import TrainingConfig
         ),
     ],
 )
-def test_refusals(changes: dict[str, object], sentence: str) -> None:
+def test_values_out_of_range_are_refused(changes: dict[str, object], sentence: str) -> None:
     with pytest.raises(ValueError) as refusal:  # noqa: PT011 - the sentence is compared below
         TrainingConfig(**{"steps": 10, "batch_size": 2, **changes})
     assert sentence in str(refusal.value)

@@ -31,7 +31,7 @@ def test_columns_line_up() -> None:
         (3.4, False, "3.40"),
     ],
 )
-def test_figures(value: float | None, estimated: bool, text: str) -> None:
+def test_figures_have_three_digits(value: float | None, estimated: bool, text: str) -> None:
     assert figure(value, estimated) == text
 
 

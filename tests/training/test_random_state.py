@@ -42,7 +42,7 @@ def test_draws_repeat_after_restoring(seed: int, before: int) -> None:
     assert [draws() for _ in range(3)] == expected
 
 
-def test_the_body_of_preserved_is_not_noticed() -> None:
+def test_draws_inside_preserved_random_state_are_not_noticed() -> None:
     seed_all(0, 0, 0)
     expected = draws()
     seed_all(0, 0, 0)

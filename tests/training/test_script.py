@@ -72,7 +72,7 @@ def test_help_shows_the_values_of_the_preset(capsys: pytest.CaptureFixture[str])
     assert "options\n" in text and not set(text) & set("╭│╰─") and "---" not in text
 
 
-def test_lines_of_help_are_full_whatever_lines_docstrings_have(
+def test_lines_of_help_are_filled_and_do_not_follow_docstrings(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
@@ -224,5 +224,5 @@ def test_a_bug_keeps_its_traceback() -> None:
         run_script(lambda: torch.ones(2, 3) @ torch.ones(2, 3))
 
 
-def test_the_exit_code_of_main_stands() -> None:
+def test_the_exit_code_of_main_is_that_of_the_script() -> None:
     assert failing(SystemExit(3)) == 3

@@ -250,7 +250,9 @@ def test_a_metric_that_json_cannot_hold_is_null(out: Path) -> None:
         ),
     ],
 )
-def test_refusals(out: Path, changes: dict[str, Any], sentence: str) -> None:
+def test_what_cannot_be_trained_is_refused(
+    out: Path, changes: dict[str, Any], sentence: str
+) -> None:
     with pytest.raises(ValueError, match=sentence):
         toy_run(out, steps=2, **changes)
 

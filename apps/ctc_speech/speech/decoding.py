@@ -55,7 +55,8 @@ class Search:
         """The phones of each row."""
         if self.decoding.decoder == "greedy":
             return ctc_greedy(log_probabilities, lengths)
-        return [best[0].labels for best in self.hypotheses(log_probabilities, lengths, 1)]
+        found = self.hypotheses(log_probabilities, lengths, 1)
+        return [best[0].labels if best else [] for best in found]
 
     def hypotheses(
         self, log_probabilities: Tensor, lengths: Tensor, n_best: int

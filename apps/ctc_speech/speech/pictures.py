@@ -42,7 +42,7 @@ def _draw_posteriors(place: Axes, transcript: Transcript) -> None:
         curve = posteriors[:, number]
         if curve.max() >= LABELED:
             place.plot(times, curve, linewidth=1.2)
-    for aligned in transcript.hypotheses[0].phones:
+    for aligned in transcript.hypotheses[0].phones if transcript.hypotheses else ():
         first, last = aligned.first, aligned.last
         at = first + int(posteriors[first : last + 1, aligned.phone].argmax())
         height = float(posteriors[at, aligned.phone])

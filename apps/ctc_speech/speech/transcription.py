@@ -55,10 +55,11 @@ class Transcript:
             f"{item.log_probability:10.3f}  {' '.join(self.name(n) for n in item.labels)}"
             for item in self.hypotheses
         ]
-        best = self.to_dict()["hypotheses"][0]["phones"]
+        best = self.to_dict()["hypotheses"][:1]
         times = [
             f"  {p['start']:7.2f} {p['end']:7.2f}  {p['phone']:4} {p['confidence']:.2f}"
-            for p in best
+            for hypothesis in best
+            for p in hypothesis["phones"]
         ]
         return [str(self.path), *rows, *times]
 
@@ -101,5 +102,5 @@ def transcribe(run: TrainedRun, path: Path, search: Search, n_best: int) -> Tran
     log_probabilities = run.model(torch.from_numpy(shown)[None].to(device), lengths)
     (hypotheses,) = search.hypotheses(log_probabilities, output_lengths(run.model, lengths), n_best)
     posteriors = log_probabilities[0].exp().cpu().numpy()
-    step = STEP_SECONDS * round(len(frames) / len(posteriors))
+    step = STEP_SECONDS * run.config["subsampling"]
     return Transcript(path, frames, posteriors, hypotheses, step, run.inventory)

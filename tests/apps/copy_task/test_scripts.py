@@ -6,22 +6,15 @@ import json
 import signal
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.apps.app_scripts import Script, command
+from tests.apps.app_scripts import PNG, Script, cells, command
+from tests.training.toy import logged
 
-PNG = b"\x89PNG"
 FAST = ["--preset", "smoke", "--steps", 6]
 RECORDS = ["config.json", "metrics.jsonl", "summary.json"]
 LSH = ["lsh-1", "lsh-4"]
-
-
-def lines_of(run: Path) -> list[dict[str, Any]]:
-    """metrics.jsonl without the times, which differ between runs."""
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in line.items() if name != "seconds"} for line in lines]
 
 
 @pytest.mark.parametrize("name", ["train", "compare"])
@@ -38,13 +31,13 @@ def test_a_run_leaves_numbers_and_a_picture(smoke_run: Path) -> None:
     assert (summary["dataset"], summary["attention"], summary["seed"]) == ("copy", "linear", 0)
     assert summary["steps"] == 20
     assert set(summary["metrics"]) == {"loss", "accuracy", "sequence_accuracy"}
-    assert summary["metrics"]["loss"] == lines_of(smoke_run)[-1]["loss"]
+    assert summary["metrics"]["loss"] == logged(smoke_run)[-1]["loss"]
     assert (smoke_run / "curve.png").read_bytes().startswith(PNG)
     assert (smoke_run / "checkpoints" / "step-20" / "model.safetensors").exists()
 
 
 def test_training_lowers_the_loss(smoke_run: Path) -> None:
-    losses = [line["loss"] for line in lines_of(smoke_run) if line["split"] == "train"]
+    losses = [line["loss"] for line in logged(smoke_run) if line["split"] == "train"]
     assert losses[-1] < losses[0]
 
 
@@ -55,7 +48,7 @@ def test_a_run_that_lost_its_end_resumes_to_the_same_losses(
     run = tmp_path / "run"
     flags = ["--preset", "smoke", "--attention", attention, "--checkpoint-every", 5, "--out", run]
     assert script("train", *flags).code == 0
-    lines, summary = lines_of(run), json.loads((run / "summary.json").read_text())
+    lines, summary = logged(run), json.loads((run / "summary.json").read_text())
     weights = (run / "checkpoints" / "step-20" / "model.safetensors").read_bytes()
     for lost in (run / "checkpoints" / "step-20").iterdir():
         lost.unlink()
@@ -63,7 +56,7 @@ def test_a_run_that_lost_its_end_resumes_to_the_same_losses(
     (run / "summary.json").unlink()
     done = script("train", *flags, "--resume")
     assert done.code == 0, done.stderr
-    assert lines_of(run) == lines
+    assert logged(run) == lines
     assert json.loads((run / "summary.json").read_text())["metrics"] == summary["metrics"]
     assert (run / "checkpoints" / "step-20" / "model.safetensors").read_bytes() == weights
 
@@ -72,18 +65,22 @@ def test_compare_draws_tabulates_and_keeps_the_records(script: Script, tmp_path:
     where = ["--out", tmp_path / "runs", "--publish", tmp_path / "results"]
     done = script("compare", *FAST, *where)
     assert done.code == 0, done.stderr
-    names = ["linear", *LSH, "softmax"]
     results = tmp_path / "results"
     assert sorted(path.name for path in results.iterdir()) == sorted(
-        ["curves.png", "table.md", *names]
+        ["curves.png", "table.md", "linear", *LSH, "softmax"]
     )
     assert (results / "curves.png").read_bytes().startswith(PNG)
-    rows = (results / "table.md").read_text().splitlines()[2:]
-    assert [row.split()[1] for row in rows] == ["linear", "softmax", *LSH]
+    rows = cells((results / "table.md").read_text())
+    assert list(rows) == ["linear", "softmax", *LSH]
     assert (results / "table.md").read_text() in done.stdout
-    for name in names:
+    for name, (updates, parameters, _, loss, *right) in rows.items():
         assert sorted(path.name for path in (results / name).iterdir()) == RECORDS
-        assert json.loads((results / name / "summary.json").read_text())["attention"] == name
+        summary = json.loads((results / name / "summary.json").read_text())
+        metrics = summary["metrics"]
+        assert summary["attention"] == name
+        assert (updates, parameters) == ("6", f"{summary['parameters']:,}")
+        assert float(loss) == pytest.approx(metrics["loss"], rel=1e-2)
+        assert right == [f"{metrics['accuracy']:.2%}", f"{metrics['sequence_accuracy']:.1%}"]
     compare_resumes(script, tmp_path, where)
 
 
@@ -192,7 +189,7 @@ def test_ctrl_c_while_a_script_imports_is_one_line(name: str) -> None:
     assert process.returncode == 130
 
 
-def test_more_steps_are_no_other_warm_up(script: Script, tmp_path: Path) -> None:
+def test_more_steps_keep_the_warm_up(script: Script, tmp_path: Path) -> None:
     flags = [*FAST, "--out", tmp_path / "run"]
     assert script("train", *flags).code == 0
     with pytest.warns(UserWarning, match="cosine schedule now ends at step 40 instead of 6"):

@@ -23,7 +23,7 @@ def test_formats_without_loss(tmp_path: Path, suffix: str, format: str, subtype:
     np.testing.assert_allclose(read_audio(File(path)), tone(440, 0.5), atol=1 / 32_000)
 
 
-def test_ogg(tmp_path: Path) -> None:
+def test_ogg_comes_close_to_what_was_written(tmp_path: Path) -> None:
     path = tmp_path / "a.ogg"
     soundfile.write(path, tone(440, 0.5), 16_000)
     assert np.abs(read_audio(File(path)) - tone(440, 0.5)).mean() < 0.02
@@ -91,7 +91,9 @@ def test_the_output_of_a_command(tmp_path: Path) -> None:
         (np.full(800, np.nan, np.float32), "expected finite samples, got 800 NaN or infinite"),
     ],
 )
-def test_audio_that_is_no_speech(tmp_path: Path, samples: np.ndarray, sentence: str) -> None:
+def test_audio_that_cannot_be_used_is_refused(
+    tmp_path: Path, samples: np.ndarray, sentence: str
+) -> None:
     path = tmp_path / "a.wav"
     soundfile.write(path, samples, 16_000, subtype="FLOAT")
     with pytest.raises(ValueError, match=sentence):
@@ -106,7 +108,7 @@ def test_damaged_files_are_named(tmp_path: Path, content: bytes) -> None:
         read_audio(File(path))
 
 
-def test_what_is_not_there(tmp_path: Path) -> None:
+def test_missing_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="expected an audio file, got no file"):
         read_audio(File(tmp_path / "none.wav"))
     (tmp_path / "a.tar").write_bytes(b"no archive")

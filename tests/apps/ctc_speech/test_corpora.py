@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -23,10 +24,10 @@ def speakers(corpus: Corpus, split: str) -> set[str]:
     return {item.speaker for item in corpus.splits[split]}  # type: ignore[index]
 
 
-def test_an4(shared_data: Path, tmp_path: Path) -> None:
-    if not (shared_data / "speech" / "an4").is_dir():
-        pytest.skip("no AN4")
-    corpus = load_corpus("an4", shared_data / "speech", cache=tmp_path)
+def test_splits_of_an4_have_their_sizes_and_speakers_of_their_own(
+    shared_data: Callable[[str], Path], tmp_path: Path
+) -> None:
+    corpus = load_corpus("an4", shared_data("speech/an4") / "speech", cache=tmp_path)
     assert {name: len(of) for name, of in corpus.splits.items()} == {
         "train": 846,
         "dev": 102,
@@ -37,10 +38,10 @@ def test_an4(shared_data: Path, tmp_path: Path) -> None:
     assert corpus.splits["train"][0].phones == ("Y", "EH", "S")
 
 
-def test_fsdd(shared_data: Path, tmp_path: Path) -> None:
-    if not (shared_data / "speech" / "fsdd").is_dir():
-        pytest.skip("no FSDD")
-    corpus = load_corpus("fsdd", shared_data / "speech", cache=tmp_path)
+def test_splits_of_fsdd_have_their_sizes(
+    shared_data: Callable[[str], Path], tmp_path: Path
+) -> None:
+    corpus = load_corpus("fsdd", shared_data("speech/fsdd") / "speech", cache=tmp_path)
     assert [len(of) for of in corpus.splits.values()] == [2_000, 500, 500]
     assert len(read_audio(corpus.splits["test"][0].source)) > 1_600
 
@@ -91,7 +92,7 @@ def test_phones_for_the_synthesizer() -> None:
     assert mnemonics(["S", "EH", "V", "AH", "N"]) == "s'EvVn"
 
 
-def test_kaldi(tones: Path, tmp_path: Path) -> None:
+def test_a_kaldi_folder_is_read_and_a_speaker_held_out(tones: Path, tmp_path: Path) -> None:
     corpus = load_corpus("kaldi", tones, cache=tmp_path)
     assert corpus.inventory == ("HIGH", "LOW", "MID")
     assert len(speakers(corpus, "train")) == 2 and len(speakers(corpus, "dev")) == 1
@@ -130,7 +131,7 @@ def test_one_speaker_has_no_dev_set() -> None:
 
 
 @pytest.mark.parametrize("name", ["an4", "fsdd", "kaldi"])
-def test_a_corpus_that_is_not_there(name: str, tmp_path: Path) -> None:
+def test_a_missing_corpus_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="--data-dir"):
         load_corpus(name, None, cache=tmp_path)  # type: ignore[arg-type]
     with pytest.raises(OSError, match=r"got (no file|none)"):

@@ -31,7 +31,7 @@ def test_a_tone_is_in_the_bins_of_its_pitch() -> None:
     assert 3 < low < 12 and 25 < high < 36
 
 
-def test_no_dither() -> None:
+def test_frames_have_no_dither() -> None:
     assert np.array_equal(filterbank(tone(440, 0.3)), filterbank(tone(440, 0.3)))
 
 

@@ -30,11 +30,11 @@ def test_many_missing_words_are_counted() -> None:
 
 
 @pytest.mark.parametrize(("lines", "sentence"), [(["word"], "line 1"), ([], "at least one word")])
-def test_damaged_dictionaries(lines: list[str], sentence: str) -> None:
+def test_damaged_dictionaries_are_refused(lines: list[str], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         parse_lexicon(lines, "x")
 
 
-def test_a_dictionary_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_dictionary_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="lexicon in CMUdict format"):
         read_lexicon(tmp_path / "none.dict")

@@ -6,10 +6,15 @@ import json
 from pathlib import Path
 
 import pytest
+import soundfile
 
+from speech.decoding import Decoding, Search
 from speech.measures import phone_errors
+from speech.models import load_run
+from speech.transcription import transcribe
 from tests.apps.app_scripts import Script
-from tests.apps.ctc_speech.conftest import smoke_flags
+from tests.apps.ctc_speech.conftest import smoke_flags, tone
+from tests.training.toy import logged
 
 
 def test_a_run_says_what_it_reached(smoke_run: Path) -> None:
@@ -25,16 +30,26 @@ def test_a_resumed_run_is_the_same(
     flags = smoke_flags(tones, tmp_path / "run")
     assert script("train", *flags, "--steps", 5).code == 0
     assert script("train", *flags, "--resume").code == 0
-    resumed, unbroken = (
-        [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-        for run in (tmp_path / "run", smoke_run)
-    )
-    for line in (*resumed, *unbroken):
-        line.pop("seconds")
-    assert resumed == unbroken
+    assert logged(tmp_path / "run") == logged(smoke_run)
 
 
-def test_evaluate(smoke_run: Path, tones: Path, tmp_path: Path, script: Script) -> None:
+def test_evaluate_finds_the_errors_that_training_found(
+    smoke_run: Path, tones: Path, tmp_path: Path, script: Script
+) -> None:
+    out = tmp_path / "errors.json"
+    flags = ["--run", smoke_run, "--data-dir", tones, "--cache", tmp_path, "--out", out]
+    done = script("evaluate", *flags)
+    assert done.code == 0, done.stderr
+    errors = json.loads(out.read_text())
+    metrics = json.loads((smoke_run / "summary.json").read_text())["metrics"]
+    for name in ("phoneme_error_rate", "substitutions", "insertions", "deletions"):
+        assert errors[name] == metrics[name]
+    assert errors["phones"] == metrics["test_phones"] == 9
+
+
+def test_evaluate_searches_with_the_mean_of_weights(
+    smoke_run: Path, tones: Path, tmp_path: Path, script: Script
+) -> None:
     out = tmp_path / "errors.json"
     flags = ["--run", smoke_run, "--data-dir", tones, "--cache", tmp_path, "--out", out]
     done = script("evaluate", *flags, "--decoder", "beam", "--ngram", 2, "--average", 2)
@@ -42,7 +57,9 @@ def test_evaluate(smoke_run: Path, tones: Path, tmp_path: Path, script: Script) 
     assert json.loads(out.read_text())["phones"] == 9
 
 
-def test_transcribe(smoke_run: Path, tones: Path, tmp_path: Path, script: Script) -> None:
+def test_transcribe_gives_hypotheses_and_a_picture(
+    smoke_run: Path, tones: Path, tmp_path: Path, script: Script
+) -> None:
     recording = tones / "test" / "test-0.wav"
     flags = ["--run", smoke_run, "--n-best", 2, "--json", "--pictures", tmp_path, recording]
     done = script("transcribe", *flags)
@@ -51,6 +68,15 @@ def test_transcribe(smoke_run: Path, tones: Path, tmp_path: Path, script: Script
     assert transcript["seconds"] == pytest.approx(0.73, abs=0.02)
     assert 1 <= len(transcript["hypotheses"]) <= 2
     assert (tmp_path / "test-0.png").stat().st_size > 1_000
+
+
+@pytest.mark.parametrize("seconds", [0.055, 0.105, 0.185])
+def test_times_of_a_short_recording(smoke_run: Path, tmp_path: Path, seconds: float) -> None:
+    """Every output frame is four frames of 10 ms, also where the last is not whole."""
+    file = tmp_path / "short.wav"
+    soundfile.write(file, tone(900.0, seconds), 16_000)
+    transcript = transcribe(load_run(smoke_run), file, Search(Decoding()), 1)
+    assert transcript.frame_seconds == pytest.approx(0.04)
 
 
 @pytest.mark.parametrize(

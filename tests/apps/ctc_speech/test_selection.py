@@ -6,12 +6,15 @@ import shutil
 from pathlib import Path
 
 import pytest
+from torch import Tensor
 
 import speech.selection as selecting
 from linattn_models.training import RunFolder
-from speech.corpora import load_corpus
-from speech.decoding import Decoding
+from speech.corpora import Corpus, load_corpus
+from speech.decoding import Decoding, Search
 from speech.selection import FILE, Selection, grid
+
+BEST = "3-gram, weight 0.35, bonus 0.5"
 
 
 @pytest.fixture
@@ -20,10 +23,14 @@ def run(smoke_run: Path, tmp_path: Path) -> RunFolder:
     return RunFolder(shutil.copytree(smoke_run, tmp_path / "run"))
 
 
+@pytest.fixture
+def corpus(tones: Path, tmp_path: Path) -> Corpus:
+    return load_corpus("kaldi", tones, cache=tmp_path)
+
+
 def test_the_test_set_is_recognized_once_and_only_when_asked(
-    run: RunFolder, tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: RunFolder, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    corpus = load_corpus("kaldi", tones, cache=tmp_path)
     selection = Selection(corpus, tmp_path, "refuse", average=2)
     on_dev = selection.recognition(run, test=False)
     rates = on_dev["dev_rates"]
@@ -40,15 +47,40 @@ def test_the_test_set_is_recognized_once_and_only_when_asked(
     assert selection.recognition(run, test=False) == on_dev
 
 
-def test_other_weights_are_recognized_anew(run: RunFolder, tones: Path, tmp_path: Path) -> None:
-    corpus = load_corpus("kaldi", tones, cache=tmp_path)
+def test_the_test_set_gets_the_decoding_with_the_fewest_errors_on_dev(
+    run: RunFolder, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that has learned nothing would make as many errors with each decoding."""
+
+    def phones(search: Search, log_probabilities: Tensor, lengths: Tensor) -> list[list[int]]:
+        return [[1] * (1 if search.decoding.label == BEST else 50)] * len(lengths)
+
+    monkeypatch.setattr(Search, "phones", phones)
+    found = Selection(corpus, tmp_path, "refuse", average=1).recognition(run, test=True)
+    assert found["selected"] == BEST
+    for split in ("dev", "test"):
+        errors = found[split]
+        assert errors["selected"]["phoneme_error_rate"] <= 1
+        assert errors["greedy"]["phoneme_error_rate"] > 10
+
+
+def test_of_equal_decodings_the_simplest_is_selected(
+    run: RunFolder, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Search, "phones", lambda *arguments: [[1]] * len(arguments[-1]))
+    found = Selection(corpus, tmp_path, "refuse", average=1).recognition(run, test=False)
+    assert len(set(found["dev_rates"].values())) == 1
+    assert found["selected"] == grid()[0].label == "greedy"
+
+
+def test_other_weights_are_recognized_again(run: RunFolder, corpus: Corpus, tmp_path: Path) -> None:
     averaged = Selection(corpus, tmp_path, "refuse", average=2).recognition(run, test=True)
     last = Selection(corpus, tmp_path, "refuse", average=1).recognition(run, test=False)
     assert (averaged["average"], last["average"]) == (2, 1)
     assert "test" not in last and '"test"' not in (run.path / FILE).read_text()
 
 
-def test_the_simplest_of_equal_decodings_comes_first() -> None:
+def test_the_grid_begins_with_the_simplest_and_has_no_decoding_twice() -> None:
     assert grid()[0] == Decoding() and not grid()[1].ngram
     assert len({decoding.label for decoding in grid()}) == len(grid())
     assert grid()[-1].label == "5-gram, weight 0.5, bonus 1"

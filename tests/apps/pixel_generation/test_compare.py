@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
-import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +13,8 @@ from linattn_models.training import RunFolder
 from pixels.comparison import curve
 from pixels.paper import PAPER
 from pixels.tables import attention_report
-from tests.apps.app_scripts import Script, command
+from tests.apps.app_scripts import PNG, Script, cells, command, kill_when_there
 
-PNG = b"\x89PNG"
 TWO = ("--attentions", "linear", "softmax")
 SMOKE = ("--preset", "smoke", "--rounds", "1", *TWO)
 
@@ -40,13 +36,6 @@ def write_times(folder: Path, **seconds: float) -> None:
     times = {"dataset": "digits", "preset": "smoke", "rounds": 1, "seconds": seconds}
     folder.mkdir(parents=True)
     (folder / "timings.json").write_text(json.dumps({**times, "environment": where}))
-
-
-def cells(table: str) -> dict[str, list[str]]:
-    """The rows of a table by their first cell."""
-    lines = [line for line in table.splitlines() if line.startswith("|")]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    return {row[0]: row[1:] for row in rows[2:]}
 
 
 def summary(run: Path) -> dict[str, Any]:
@@ -134,16 +123,6 @@ def test_killed_and_given_again_it_comes_to_the_same_table(script: Script, tmp_p
     assert done.code == 0, done.stderr
     assert finished.stat().st_mtime_ns == before  # what had ended was not made again
     assert (broken / "table.md").read_text() == (unbroken / "table.md").read_text()
-
-
-def kill_when_there(process: list[str], file: Path) -> None:
-    running = subprocess.Popen(process, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 600
-    while not file.exists() and running.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.005)
-    running.kill()
-    _, errors = running.communicate()
-    assert running.returncode == -signal.SIGKILL, errors
 
 
 def test_a_run_killed_before_its_test_is_tested(

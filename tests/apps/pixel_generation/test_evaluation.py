@@ -11,7 +11,7 @@ from pixels.datasets import load
 from pixels.evaluation import independent_pixels
 
 
-def test_by_hand() -> None:
+def test_bits_are_those_counted_by_hand() -> None:
     """Two positions, two levels, three images: counts (3, 0) and (1, 2), each plus a half."""
     train = np.array([[[0, 0]], [[0, 1]], [[0, 1]]], np.uint8)
     asked = np.array([[[0, 1]]], np.uint8)
@@ -32,7 +32,7 @@ def test_noise_costs_its_entropy() -> None:
     )
 
 
-def test_on_digits() -> None:
+def test_bits_of_the_digits() -> None:
     images = load("digits")
     assert independent_pixels(images.train, images.test, images.levels) == pytest.approx(
         2.436, abs=1e-3

@@ -10,9 +10,8 @@ import pytest
 from matplotlib.image import imread
 from safetensors.numpy import load_file, save_file
 
-from tests.apps.app_scripts import Script
-
-PNG = b"\x89PNG"
+from linattn_models.training import RunFolder
+from tests.apps.app_scripts import PNG, Script, cells
 
 
 @pytest.mark.parametrize("name", ["train", "generate", "benchmark", "compare", "demo"])
@@ -23,7 +22,9 @@ def test_help_says_what_it_does_and_how_it_is_run(script: Script, name: str) -> 
     assert "--out" in done.stdout
 
 
-def test_generate(script: Script, smoke_run: Path, tmp_path: Path) -> None:
+def test_generate_draws_the_same_pictures_again(
+    script: Script, smoke_run: Path, tmp_path: Path
+) -> None:
     flags = ["--run", smoke_run, "--count", 9, "--completed", 3, "--copies", 2]
     done = script("generate", *flags, "--out", tmp_path / "a")
     assert done.code == 0, done.stderr
@@ -82,7 +83,9 @@ def test_generate_refuses_weights_of_another_run(
     assert not (tmp_path / "pictures").exists()
 
 
-def test_benchmark(script: Script, smoke_run: Path, tmp_path: Path) -> None:
+def test_benchmark_times_every_method_at_each_batch(
+    script: Script, smoke_run: Path, tmp_path: Path
+) -> None:
     flags = ["--runs", smoke_run, "--batch", 3, "--positions", 2, "--threads", 1]
     done = script("benchmark", *flags, "--out", tmp_path)
     assert done.code == 0, done.stderr
@@ -130,15 +133,24 @@ def test_benchmark_refuses(script: Script, tmp_path: Path) -> None:
         assert not (tmp_path / "out").exists()
 
 
-def test_compare(script: Script, smoke_run: Path, tmp_path: Path) -> None:
+def test_compare_tabulates_runs_that_have_ended(
+    script: Script, smoke_run: Path, tmp_path: Path
+) -> None:
     other = tmp_path / "other"
     shutil.copytree(smoke_run, other)
+    summaries = {run.name: RunFolder(run).summary() for run in (smoke_run, other)}
+    summaries["other"]["metrics"]["bits_per_dim"] = 5.125
+    (other / "summary.json").write_text(json.dumps(summaries["other"]))
     done = script("compare", "--runs", smoke_run, other, "--out", tmp_path / "both")
     assert done.code == 0, done.stderr
     assert (tmp_path / "both" / "curves.png").read_bytes().startswith(PNG)
-    assert (tmp_path / "both" / "table.md").read_text() in done.stdout
-    bits = json.loads((smoke_run / "summary.json").read_text())["metrics"]["bits_per_dim"]
-    assert done.stdout.count(f"| {bits:14.3f} |") >= 2
+    table = (tmp_path / "both" / "table.md").read_text()
+    assert table in done.stdout
+    rows = cells(table)
+    for name, summary in summaries.items():
+        bits = [summary["metrics"][x] for x in ("bits_per_dim", "validation_bits_per_dim")]
+        assert rows[name][:3] == ["linear", "20", f"{summary['parameters']:,}"]
+        assert rows[name][4:] == [f"{x:.3f}" for x in bits]
     kept = sorted(path.name for path in (tmp_path / "both" / "other").iterdir())
     assert kept == ["config.json", "metrics.jsonl", "summary.json"]
 
@@ -159,7 +171,7 @@ def test_compare_refuses(script: Script, smoke_run: Path, tmp_path: Path) -> Non
         assert not (tmp_path / "both").exists()
 
 
-def test_demo_twice(script: Script, tmp_path: Path) -> None:
+def test_a_demo_may_be_repeated_and_published(script: Script, tmp_path: Path) -> None:
     flags = ["--steps", 5, "--batch", 2, "--positions", 2, "--out", tmp_path / "demo"]
     assert script("demo", *flags).code == 0
     done = script("demo", *flags, "--publish", tmp_path / "published")

@@ -18,7 +18,7 @@ COLOR = arrays.arrays(np.uint8, st.tuples(st.integers(1, 3), SIDES, SIDES, st.ju
 
 
 @given(images=st.one_of(GRAY, COLOR), layout=st.sampled_from(["sub-pixels", "pixels"]))
-def test_there_and_back(images: Pixels, layout: Layout) -> None:
+def test_tokens_become_the_same_images_again(images: Pixels, layout: Layout) -> None:
     tokens = to_tokens(images, layout)
     assert tokens.dtype == torch.int64
     back = to_images(tokens, images.shape[1], images.shape[2])

@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.apps.app_scripts import Script, command
-
-PNG = b"\x89PNG"
-
-
-def lines_of(run: Path) -> list[dict[str, Any]]:
-    """metrics.jsonl without the times, which differ between runs."""
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in line.items() if name != "seconds"} for line in lines]
+from tests.apps.app_scripts import PNG, Script, command, kill_when_there
+from tests.training.toy import logged
 
 
 def test_a_run_leaves_numbers_and_pictures(smoke_run: Path) -> None:
@@ -30,14 +20,14 @@ def test_a_run_leaves_numbers_and_pictures(smoke_run: Path) -> None:
     assert summary["parameters"] > 0
     metrics = summary["metrics"]
     assert 0 < metrics["bits_per_dim"] < 6
-    assert metrics["validation_bits_per_dim"] == lines_of(smoke_run)[-1]["bits_per_dim"]
+    assert metrics["validation_bits_per_dim"] == logged(smoke_run)[-1]["bits_per_dim"]
     assert metrics["test_images"] == 8
     for picture in ("samples.png", "curve.png"):
         assert (smoke_run / picture).read_bytes().startswith(PNG)
 
 
 def test_training_lowers_the_loss(smoke_run: Path) -> None:
-    losses = [line["loss"] for line in lines_of(smoke_run) if line["split"] == "train"]
+    losses = [line["loss"] for line in logged(smoke_run) if line["split"] == "train"]
     assert losses[-1] < losses[0]
 
 
@@ -59,11 +49,12 @@ def test_killed_and_resumed_equals_unbroken(script: Script, tmp_path: Path) -> N
     flags = ["--preset", "smoke", "--steps", "100", "--dropout", "0.2", "--checkpoint-every", "5"]
     unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
     assert script("train", *flags, "--out", unbroken).code == 0
-    kill_after_a_checkpoint([*flags, "--out", str(broken)], broken / "checkpoints" / "step-10")
+    process = command("pixel_generation", "train", *flags, "--out", broken)
+    kill_when_there(process, broken / "checkpoints" / "step-10")
     assert not (broken / "summary.json").exists()
     resumed = script("train", *flags, "--out", broken, "--resume")
     assert resumed.code == 0, resumed.stderr
-    assert lines_of(broken) == lines_of(unbroken)
+    assert logged(broken) == logged(unbroken)
     weights = Path("checkpoints", "step-100", "model.safetensors")
     assert (broken / weights).read_bytes() == (unbroken / weights).read_bytes()
     summaries = [json.loads((run / "summary.json").read_text()) for run in (unbroken, broken)]
@@ -73,22 +64,12 @@ def test_killed_and_resumed_equals_unbroken(script: Script, tmp_path: Path) -> N
     assert json.loads((broken / "summary.json").read_text())["metrics"] == summaries[0]["metrics"]
 
 
-def kill_after_a_checkpoint(flags: list[str], checkpoint: Path) -> None:
-    process = subprocess.Popen(
-        command("pixel_generation", "train", *flags), stderr=subprocess.PIPE, text=True
-    )
-    deadline = time.monotonic() + 600
-    while not checkpoint.exists() and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.005)
-    process.kill()
-    _, errors = process.communicate()
-    assert process.returncode == -signal.SIGKILL, errors
-
-
 @pytest.mark.parametrize("dataset", ["mnist", "cifar10"])
-def test_real_images(script: Script, shared_data: Path, tmp_path: Path, dataset: str) -> None:
+def test_real_images_are_learned_and_drawn(
+    script: Script, shared_data: Callable[[str], Path], tmp_path: Path, dataset: str
+) -> None:
     out = tmp_path / "run"
-    where = ["--data-dir", shared_data]
+    where = ["--data-dir", shared_data(dataset)]
     done = script("train", "--preset", "smoke", "--dataset", dataset, *where, "--out", out)
     assert done.code == 0, done.stderr
     assert "bits/dim on 8 test images" in done.stdout

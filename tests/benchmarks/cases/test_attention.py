@@ -97,7 +97,7 @@ def test_least_traffic_is_every_tensor_once_a_pass(
     assert problem.traffic == tensors * 2 * 3 * 100 * 8 * size
 
 
-def test_softmax_is_held_against_no_limit() -> None:
+def test_softmax_is_not_compared_with_the_limits() -> None:
     made = method(attention.SDPA, PROBLEM, SETTINGS)
     assert (made.operations, made.traffic) == (0, 0)
 

@@ -131,7 +131,7 @@ def test_a_missing_compiler_is_a_reason(make: Any, monkeypatch: pytest.MonkeyPat
         make("int8", TASK)
 
 
-def test_what_is_said_to_be_eager_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_methods_named_eager_decode_eagerly(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
 
     def timed(model: AutoregressiveTransformer, **given: object) -> Throughput:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from benchmarks.cases import attention
+from benchmarks.cases import attention, decoders
 from benchmarks.cases.attention import LINEAR, MATERIALIZED, SDPA
 from benchmarks.cases.lengths import LENGTHS
 from benchmarks.cases.methods import method
@@ -54,9 +54,12 @@ def test_a_missing_backend_is_a_reason_everywhere(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("name", ["one-image", "batch-10000"])
 def test_decoders_are_right(name: str) -> None:
-    for make in _makes(f"generation/images/{name}").values():
+    checked = set()
+    for method_name, make in _makes(f"generation/images/{name}").items():
         try:
             made = make()
         except NotMeasured:
             continue
-        assert made.check() is None
+        assert made.check() is None, method_name
+        checked.add(method_name)
+    assert {decoders.LINEAR, decoders.STATEFUL_SOFTMAX} <= checked

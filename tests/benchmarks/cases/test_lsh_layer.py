@@ -8,6 +8,7 @@ import torch
 from benchmarks.cases import lsh_layer as reformer
 from benchmarks.cases.problem import Problem
 from benchmarks.measure.cases import NotMeasured, Settings
+from linattn_models.attention import LshMixer
 
 SMALL = Problem(64, heads=2, width=8)
 LONG = Problem(4_096, heads=2, width=8)  # the first chunk is few of its rows
@@ -17,9 +18,20 @@ def test_without_peers_ours_runs_and_the_peer_says_why_not() -> None:
     ours, peer = reformer.setup(Settings(quick=True)).values()
     with pytest.raises(NotMeasured, match="--peers"):
         peer()
-    made = ours()
-    assert made.check() is None and made.run is not None
-    made.run()
+    ours().run()
+
+
+def test_our_layer_is_checked_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, x = reformer.our_layer(LONG), reformer.inputs(LONG)
+    assert reformer.fault(ours, x) is None
+
+    def lossy(self: LshMixer, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = forward(self, x)
+        return out if x.dtype == torch.float64 else out.mul(1.1)
+
+    forward = LshMixer.forward
+    monkeypatch.setattr(LshMixer, "forward", lossy)
+    assert "of the rows of the output differ" in str(reformer.fault(ours, x))
 
 
 def test_a_layer_that_draws_the_same_rotations_agrees() -> None:

@@ -10,7 +10,7 @@ from benchmarks.measure import machine
 from benchmarks.measure.cases import Settings
 
 
-def test_the_peak_is_that_of_registers() -> None:
+def test_the_peak_is_measured_where_linattn_cpu_is_installed() -> None:
     pytest.importorskip("linattn_cpu", reason="linattn-cpu is not installed")
     limits = machine.measure_limits(Settings(quick=True, threads=1))
     assert limits.fma_float32 is not None and limits.fma_float32 > 0

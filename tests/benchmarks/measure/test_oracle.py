@@ -74,3 +74,16 @@ def test_one_row_in_a_thousand_may_stray(wrong: int, found: bool) -> None:
             "0.20% of the rows of the output differ from the float64 oracle, the farthest by nan; "
             "allowed are 1e-03 and 0.1%"
         )
+
+
+def test_another_shape_is_no_agreement() -> None:
+    said = oracle.disagreement("x", torch.ones(1, 2, 3), torch.ones(4, 2, 3).double())
+    assert said == "x has shape (1, 2, 3), the float64 oracle's (4, 2, 3)"
+
+
+def test_gradients_that_are_missing_are_no_agreement() -> None:
+    x = torch.ones(2, 3, requires_grad=True)
+    ours = oracle.output_and_gradients(lambda x: x.detach().sin(), [x])
+    exact = oracle.output_and_gradients(torch.sin, [x.detach().double().requires_grad_()])
+    said = oracle.first_disagreement(("query",), ours, exact)
+    assert said == "0 gradients came, and 1 from the float64 oracle"

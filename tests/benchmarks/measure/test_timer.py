@@ -65,7 +65,7 @@ def test_a_long_call_is_made_once(clock: Any) -> None:
     assert clock.calls == ["A"]
 
 
-def test_of_short_calls_as_many_are_made_as_fit_after_a_first(clock: Any) -> None:
+def test_short_calls_are_repeated_until_their_time_is_used(clock: Any) -> None:
     call = clock.call("A", 0.5, 0.125, 0.25, 0.25, 9.0, 0.25)
     assert sample(call, clock.timed, 2.5) == 0.25
     assert clock.calls == ["A"] * (1 + 5)

@@ -10,14 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.measure.cases import Case, Method, Settings
+import benchmarks.cases  # noqa: F401  (registers the cases)
+from benchmarks.measure.cases import Case, Method, Settings, registry
 from benchmarks.measure.machine import Limits, Machine
-from benchmarks.measure.results import (
-    CaseResult,
-    Target,
-    from_record,
-    to_record,
-)
+from benchmarks.measure.results import CaseResult, Target, from_record, to_record
 from benchmarks.measure.runner import run_case
 from benchmarks.report.document import Document, Run, read, to_markdown, write
 from benchmarks.report.tables import memory, seconds
@@ -25,7 +21,7 @@ from benchmarks.report.tables import memory, seconds
 MakeCase = Callable[..., Case]
 RunCase = Callable[[Case], CaseResult]
 RESULTS = Path(__file__).parents[3] / "docs" / "results"
-THEMES = ("crossover", "decoding", "generation", "lengths", "lsh", "operator")
+THEMES = sorted({case.theme for case in registry if case.device == "cpu"})
 MACHINE = Machine(
     "2026-11-21", "abc1234", "A processor, 2 cores", "torch 2.13.0", "C++ kernels for avx512", 2
 )

@@ -1,4 +1,4 @@
-"""A backend that hands every call to the reference, and remembers which calls it had."""
+"""A backend that hands every call to the reference, and records which calls it got."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from linattn_core.torch_kernels.backend import ReferenceBackend
 
 
 class Loopback(ReferenceBackend):
-    """Faster than the reference by its own word; refuses float64 and second derivatives."""
+    """Says that it is faster than the reference; refuses float64 and second derivatives."""
 
     name = "loopback"
     speed = 5

@@ -90,7 +90,9 @@ def test_a_call_that_rungs_take() -> None:
     assert unsupported(call(dim=128, value_dim=1)) is None
 
 
-def test_memory_that_is_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensors_of_another_device_are_refused_without_starting_cuda(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """It starts no CUDA, after which a process could not be forked."""
     monkeypatch.setattr(backend, "without_cupy", lambda: None)
     elsewhere = call()

@@ -72,6 +72,6 @@ def test_every_dtype_and_the_widest_head(rung: Rung, dtype: torch.dtype) -> None
         assert rung.shared_bytes(128, 128, dtype) <= 227 << 10
 
 
-def test_an_architecture_that_is_none() -> None:
+def test_an_unknown_architecture_is_refused() -> None:
     with pytest.raises(RuntimeError, match=r"NVRTC did not compile .*chunked.cu for sm_1"):
         LADDER["chunked"].compile("sm_1")

@@ -56,7 +56,7 @@ def test_padding_is_as_if_it_were_not_there(is_causal: bool) -> None:
         torch.testing.assert_close(padded[row, :length], alone[0])
 
 
-def test_training_hashes_anew_and_evaluation_does_not() -> None:
+def test_training_draws_new_hashes_and_evaluation_does_not() -> None:
     model = tiny_transformer(LSH)
     x = torch.randn(1, 12, 8, dtype=torch.float64)
     assert torch.equal(model(x), model(x))

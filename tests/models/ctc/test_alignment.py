@@ -73,7 +73,7 @@ def test_phones_too_many_for_the_frames_are_refused() -> None:
             ctc_align(frames, labels)
 
 
-def test_no_frames_say_nothing() -> None:
+def test_no_frames_have_no_phones() -> None:
     frames = np.zeros((0, 3))
     assert ctc_align(frames, []) == [] and labeling_log_probability(frames, []) == 0
     with pytest.raises(ValueError, match="expected a path of 0 frames for 1 phones"):

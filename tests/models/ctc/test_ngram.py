@@ -59,7 +59,7 @@ def test_perplexity() -> None:
 
 
 @given(transcripts_of, st.integers(1, 4))
-def test_a_file_of_it_is_the_same_model(
+def test_a_model_read_from_its_file_is_the_same(
     tmp_path_factory: pytest.TempPathFactory, transcripts: list[list[int]], order: int
 ) -> None:
     model = NGram.estimate(transcripts, PHONES, order)
@@ -169,7 +169,7 @@ def test_what_cannot_be_estimated_is_refused(
 
 
 @pytest.mark.parametrize("phone", [-1, 4])
-def test_a_phone_that_is_none_has_no_probability(phone: int) -> None:
+def test_a_phone_out_of_range_is_refused(phone: int) -> None:
     with pytest.raises(ValueError, match=rf"phones: expected classes in 1\.\.3, got {phone}"):
         NGram.estimate([[1]], PHONES).log_prob([], phone)
 

@@ -119,10 +119,10 @@ def test_output_lengths(subsampling: int, expected: list[int]) -> None:
 def test_it_sees_all_frames_and_their_order() -> None:
     model, frames = tiny(), frames_of(1, 6)
     before = model(frames)
-    for changed, seen in ((5, 0), (0, 5)):
+    for changed in range(6):
         other = frames.clone()
         other[0, changed] += 1
-        assert not torch.equal(model(other)[0, seen], before[0, seen])
+        assert (model(other) != before).any(-1).all(), changed
     assert not torch.allclose(model(frames.flip(1)).flip(1), before)
 
 

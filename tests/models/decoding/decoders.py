@@ -9,21 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from linattn_models import (
-    AutoregressiveTransformer,
-    Categorical,
-    DecodingState,
-    Head,
-    MixtureOfLogistics,
-    compile_decoder,
-)
+from linattn_models import AutoregressiveTransformer, DecodingState, Head, compile_decoder
 from linattn_models.decoding.compile import compile_described
 from linattn_models.decoding.recording import EagerRecorder, Recorder
 from tests.models.decoding.tape import TapeRecorder
 from tests.models.tiny import random_tokens, tiny_config, tiny_model
 
-HEADS: list[Head] = [Categorical(7), MixtureOfLogistics(2, 1, 17), MixtureOfLogistics(2, 3, 8)]
-HEAD_NAMES = ["categorical", "gray", "color"]
 LONG = 24  # steps enough for "auto" to compile
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

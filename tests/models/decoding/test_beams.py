@@ -76,6 +76,21 @@ def test_is_the_search_by_hand(
             assert scores[row, beam].item() == pytest.approx(score)
 
 
+@pytest.mark.parametrize("stop", [None, 3])
+def test_a_hypothesis_that_has_ended_is_there_once(stop: int | None) -> None:
+    """Beside a row that is complete at the start and has no other."""
+    model = spread_model("linear")
+    tokens, scores = model.beam_search(
+        prefix=[[1, 2, 3, 4, 5], [1, 2]], num_beams=4, length=5, stop_tokens=stop
+    )
+    assert scores[0].tolist() == [0.0, *3 * [-torch.inf]]
+    assert tokens[0, 0].tolist() == [1, 2, 3, 4, 5]
+    real = {
+        tuple(x) for x, score in zip(tokens[1].tolist(), scores[1], strict=True) if score > -9e9
+    }
+    assert len(real) == 4
+
+
 def test_a_beam_of_all_sequences_finds_the_likeliest(attention: str) -> None:
     model = spread_model(attention, vocabulary=4)
     tokens, scores = model.beam_search(num_beams=4, length=2)

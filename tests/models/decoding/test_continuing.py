@@ -32,7 +32,7 @@ def vectors(*shape: int) -> Tensor:
 
 
 def same(one: DecodingState, other: DecodingState) -> None:
-    """Equal but for what lies past each row's position."""
+    """Equal up to the position of each row."""
     assert torch.equal(torch.as_tensor(one.position), torch.as_tensor(other.position))
     for mine, theirs in zip(one.layers, other.layers, strict=True):
         for a, b in zip(mine, theirs, strict=True):
@@ -273,8 +273,7 @@ def test_refuses_states_that_do_not_fit(attention: str) -> None:
     ):
         with pytest.raises(error, match=re.escape(said)):
             call()
-    vectors_only, _ = tiny_transformer(attention), None
-    _, bare = vectors_only.prefill(vectors(2, 3), max_length=9)
+    _, bare = tiny_transformer(attention).prefill(vectors(2, 3), max_length=9)
     with pytest.raises(ValueError, match="pass at least one token for each sequence"):
         model.prefill(tokens[:, :0], state=bare)
 

@@ -1,53 +1,23 @@
-"""What every decoder promises: the numbers, states and tokens of the model.
+"""What every decoder promises: the numbers and states of the model.
 
 The model itself is the eager decoder. Recorded steps are repeated by calling them, by a tape that
-repeats addresses as a CUDA graph does, and where there is a GPU by CUDA graphs.
+repeats addresses as a CUDA graph does, and where there is a GPU by CUDA graphs. What decoders draw
+is in test_decoder_draws.py, what they refuse in test_decoder_refusals.py.
 """
 
 from __future__ import annotations
-
-import re
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linattn_models import AutoregressiveTransformer, Head, Transformer, generation_throughput
-from tests.models.decoding.decoders import (
-    HEAD_NAMES,
-    HEADS,
-    KINDS,
-    LONG,
-    Halves,
-    Kind,
-    close,
-    forced,
-    long_model,
-    model_of,
-    same_state,
-    sized,
-)
-from tests.models.tiny import MAX_LENGTH, tiny_config, tiny_model
+from linattn_models import Head, Transformer
+from tests.models.decoding.decoders import Kind, close, forced, model_of, same_state, sized
+from tests.models.tiny import MAX_LENGTH, heads, tiny_config
 
-heads = pytest.mark.parametrize("head", HEADS, ids=HEAD_NAMES)
 # Widths below a vector, between two and of whole panels, of each instruction set.
 sizes = pytest.mark.parametrize("size", [(1, 1, 1), (3, 5, 7), (2, 24, 40), (2, 32, 64)], ids=str)
-
-
-@pytest.fixture(params=KINDS, scope="module")
-def kind(request: pytest.FixtureRequest) -> Kind:
-    """Every decoder."""
-    return Kind(request.param)
-
-
-@pytest.fixture(params=KINDS[1:], scope="module")
-def compiled(request: pytest.FixtureRequest) -> Kind:
-    """Every decoder with weights of its own."""
-    return Kind(request.param)
 
 
 # The numbers of the model
@@ -239,226 +209,7 @@ def test_defaults_of_torch_and_autocast_change_nothing(compiled: Kind, dtype: to
     assert torch.equal(actual, expected)
 
 
-# Drawing
-
-
-@heads
-@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
-@pytest.mark.parametrize("batch", [1, 5])
-def test_the_same_seed_draws_the_models_own_tokens(
-    compiled: Kind, head: Head, temperature: float, batch: int
-) -> None:
-    model = long_model(head).to(compiled.device)
-    decoder = compiled.decoder(model)
-    fields: dict[str, Any] = {"temperature": temperature}
-    sources = (
-        (model, "eager"),
-        (model, decoder),
-        (decoder, "auto"),
-        (model, decoder),
-        (model, "auto"),
-    )
-    eager, *others = (
-        source.generate(batch, generator=compiled.seeded(), decoder=which, **fields)
-        for source, which in sources
-    )
-    assert all(torch.equal(tokens, eager) for tokens in others)
-    streamed = torch.stack(list(decoder.stream(batch, generator=compiled.seeded(), **fields)), 1)
-    assert torch.equal(streamed, eager)
-
-
-@heads
-def test_forced_prefixes_of_different_lengths(compiled: Kind, head: Head) -> None:
-    model = long_model(head).to(compiled.device)
-    lengths = torch.tensor([6, 0, 3], device=compiled.device)
-    fields: dict[str, Any] = {"prefix": compiled.tokens(model, 3, 6), "prefix_lengths": lengths}
-    eager = model.generate(**fields, generator=compiled.seeded(), decoder="eager")
-    decoder = compiled.decoder(model)
-    drawn = model.generate(**fields, generator=compiled.seeded(), decoder=decoder)
-    assert torch.equal(drawn, eager)
-    for row, length in enumerate(lengths.tolist()):
-        assert torch.equal(eager[row, :length], fields["prefix"][row, :length])
-
-
-@heads
-@torch.no_grad()
-def test_a_step_that_samples_is_a_step_and_a_sample_at_any_temperature(
-    compiled: Kind, head: Head
-) -> None:
-    model = model_of(head).to(compiled.device)
-    decoder = compiled.decoder(model)
-    tokens = compiled.tokens(model, 40, 4)
-    _, state = decoder.prefill(tokens[:, :3])
-    alone, _ = decoder.step(tokens[:, 3], state.clone())
-    for temperature in (1.0, 0.0, 1.3, 0.2, 1e-39, 1.0):
-        parameters, drawn, after = decoder.step_and_sample(
-            tokens[:, 3], state.clone(), temperature=temperature, generator=compiled.seeded()
-        )
-        assert torch.equal(parameters, alone)
-        expected = model.head.sample(alone, temperature=temperature, generator=compiled.seeded())
-        assert torch.equal(drawn, expected) and drawn.dtype == torch.int64
-        assert after.position == 5
-
-
-def test_streams_side_by_side_and_steps_between_them(compiled: Kind) -> None:
-    model = long_model(HEADS[2]).to(compiled.device)
-    decoder = compiled.decoder(model)
-    expected = [
-        model.generate(2, generator=compiled.seeded(seed), decoder="eager") for seed in (1, 2)
-    ]
-    streams = [decoder.stream(2, generator=compiled.seeded(seed)) for seed in (1, 2)]
-    drawn: list[list[torch.Tensor]] = [[], []]
-    _, state = decoder.prefill(expected[0][:, :1])
-    for position in range(LONG):
-        for stream, tokens in zip(streams, drawn, strict=True):
-            tokens.append(next(stream))
-        if position > 1:
-            parameters, state = decoder.step(expected[0][:, position - 1], state)
-    for tokens, right in zip(drawn, expected, strict=True):
-        assert torch.equal(torch.stack(tokens, 1), right)
-    close(parameters, model(expected[0])[:, -1].detach())
-
-
-def test_a_head_of_ones_own_samples_for_itself(kind: Kind) -> None:
-    model = AutoregressiveTransformer(tiny_config(), Halves(), LONG).eval()  # type: ignore[arg-type]
-    model.to(kind.device)
-    eager = model.generate(3, decoder="eager")
-    assert torch.equal(kind.decoder(model).generate(3), eager)
-
-
-def test_throughput(compiled: Kind) -> None:
-    model = long_model().to(compiled.device)
-    for steps in (None, 3):
-        decoder = compiled.decoder(model)
-        measured = generation_throughput(model, batch=2, decoder=decoder, steps=steps)
-        assert measured.compiled and measured.samples_per_second > 0
-        assert measured.state_bytes_per_sample > 0
-        assert all(seconds > 0 for _, seconds in measured.seconds_per_step)
-
-
-def test_two_threads_at_once(kind: Kind) -> None:
-    model = model_of(**sized((2, 32, 64))).to(kind.device)
-    decoder = kind.decoder(model)
-    sequences = [kind.tokens(model, batch, MAX_LENGTH) for batch in (1, 5, 1, 5)]
-    with torch.no_grad():
-        expected = [model(tokens) for tokens in sequences]
-
-    def run(tokens: torch.Tensor) -> list[torch.Tensor]:
-        with torch.no_grad():
-            return [forced(decoder, tokens) for _ in range(10)]
-
-    torch.set_num_threads(2)
-    with ThreadPoolExecutor(4) as pool:
-        for actual, right in zip(pool.map(run, sequences), expected, strict=True):
-            for one in actual:
-                close(one, right)
-
-
-# Refusals
-
-
-def test_dropout_in_training_mode_refuses_generation_and_leaves_decoders_alone(
-    compiled: Kind,
-) -> None:
-    model = model_of(dropout=0.5).train().to(compiled.device)
-    decoder = compiled.decoder(model)
-    with pytest.raises(ValueError, match=re.escape("call model.eval() first")):
-        model.generate(decoder=decoder)
-    tokens = compiled.tokens(model, 2, 4)
-    actual = forced(decoder, tokens)
-    close(actual, model.eval()(tokens).detach())
-
-
-def ints(*shape: int) -> torch.Tensor:
-    return torch.zeros(*shape, dtype=torch.int64)
-
-
-def of_another_model(**fields: Any) -> Any:
-    return tiny_model("linear", **fields).float().prefill(ints(2, 1))[1]
-
-
-SHAPES_AND_DTYPES: list[Any] = [
-    (lambda d, s: d.step(ints(2, 1), s), ValueError, "shape (batch), got (2, 1)"),
-    (lambda d, s: d.step(torch.zeros(2), s), TypeError, "int64, got torch.float32"),
-    (lambda d, s: d.step(ints(3), s), ValueError, "3"),
-    (lambda d, s: d.prefill(ints(2, 9)), ValueError, "length 0 to 8, got 9"),
-    (lambda d, s: d.prefill(torch.zeros(2, 3)), TypeError, "int64, got torch.float32"),
-    (lambda d, s: d.prefill(ints(2, 3), torch.tensor([0, 4])), ValueError, "0..3"),
-    (lambda d, s: d.generate(temperature=-1.0), ValueError, "temperature"),
-]
-STATES: list[Any] = [
-    (lambda d, s: d.step(ints(2), s.to(torch.float64)), ValueError, "float64"),
-    (lambda d, s: d.step(ints(2), replace(s, layers=s.layers[:1])), ValueError, "layers"),
-    (lambda d, s: d.step(ints(2), of_another_model(num_layers=3)), ValueError, "layers"),
-    (lambda d, s: d.step(ints(2), of_another_model(num_heads=3)), ValueError, "(2, 2, 4, 4)"),
-    (lambda d, s: d.step(torch.zeros(2, dtype=torch.int64, device="meta"), s), ValueError, "meta"),
-    (lambda d, s: d.prefill(ints(2, 0).to("meta")), ValueError, "on cpu, got meta"),
-    (lambda d, s: d.step_and_sample(ints(2), s, temperature=-1.0), ValueError, "temperature"),
-    (lambda d, s: d.generate(method="rerun"), ValueError, "draws by its own steps"),
-    (lambda d, s: d.generate(decoder="eager"), ValueError, "decoder='eager'"),
-]
-
-
-@pytest.mark.parametrize(("call", "error", "said"), SHAPES_AND_DTYPES)
-def test_a_decoder_refuses(kind: Kind, call: Any, error: type[Exception], said: str) -> None:
-    if kind.device.type != "cpu":
-        pytest.skip("the tensors are on the CPU")
-    refuses(kind, call, error, said)
-
-
-@pytest.mark.parametrize(("call", "error", "said"), STATES)
-def test_a_compiled_decoder_refuses(
-    compiled: Kind, call: Any, error: type[Exception], said: str
-) -> None:
-    if compiled.device.type != "cpu":
-        pytest.skip("the tensors are on the CPU")
-    refuses(compiled, call, error, said)
-
-
-def refuses(kind: Kind, call: Any, error: type[Exception], said: str) -> None:
-    decoder = kind.decoder(model_of())
-    _, state = decoder.prefill(ints(2, 3))
-    before = state.clone()
-    with pytest.raises(error, match=re.escape(said)):
-        call(decoder, state)
-    assert torch.equal(state.layers[0].s, before.layers[0].s)
-
-
-@pytest.mark.parametrize("name", ["eager", "native"])
-@pytest.mark.parametrize(("token", "came"), [([1, 7], "1"), ([-1, 0], "-1")])
-@torch.no_grad()
-def test_a_step_explains_tokens_out_of_range(name: str, token: list[int], came: str) -> None:
-    if name == "native":
-        pytest.importorskip("linattn_cpu")
-    said = rf"0\.\.6.*{came} to {token[1]}"
-    refuses_matching(Kind(name), token, said)
-
-
-def refuses_matching(kind: Kind, token: list[int], said: str) -> None:
-    decoder = kind.decoder(model_of())
-    _, state = decoder.prefill(ints(2, 3))
-    before = state.clone()
-    with pytest.raises(ValueError, match=said):
-        decoder.step(torch.tensor(token), state)
-    assert torch.equal(state.layers[0].s, before.layers[0].s)
-
-
-def test_a_full_state_and_a_state_of_another_attention_are_refused(compiled: Kind) -> None:
-    model = model_of().to(compiled.device)
-    decoder = compiled.decoder(model)
-    token = ints(2).to(compiled.device)
-    _, full = decoder.prefill(compiled.tokens(model, 2, MAX_LENGTH - 1))
-    with pytest.raises(ValueError, match="a position below 9"):
-        decoder.step(token, full)
-    _, short = decoder.prefill(token[:, None], max_length=2)
-    with pytest.raises(ValueError, match="2 positions"):
-        decoder.step(token, short)
-    cache = tiny_model("softmax").float().to(compiled.device).prefill(token[:, None])[1]
-    with pytest.raises(TypeError, match="KeyValueCache"):
-        decoder.step(token, cache)
-
-
-def test_nothing_to_decode(kind: Kind) -> None:
+def test_a_batch_without_rows_has_outputs_without_rows(kind: Kind) -> None:
     decoder = kind.decoder(model_of().to(kind.device))
     empty = torch.zeros(0, 3, dtype=torch.int64, device=kind.device)
     parameters, state = decoder.prefill(empty)

@@ -127,7 +127,7 @@ def test_samples_are_forked_from_a_state_and_a_stream_goes_on(attention: str) ->
     assert torch.equal(torch.stack(list(streamed), 1), four)
 
 
-def test_a_state_goes_on_after_a_stay_on_disk(attention: str, tmp_path: Path) -> None:
+def test_a_state_goes_on_after_it_was_saved_and_loaded(attention: str, tmp_path: Path) -> None:
     model = tiny_model(attention)
     _, state = greedy(model, prefix=[[1, 2]], length=4, return_state=True)
     state.save(tmp_path / "state")
@@ -289,3 +289,4 @@ def test_a_returned_state_can_be_differentiated_through() -> None:
     _, state = greedy(model, prefix=prompts, length=6, stop_tokens=[2], return_state=True)
 
     model.step(torch.tensor([1, 1]), state)[0].sum().backward()
+    assert model.output.weight.grad is not None

@@ -11,17 +11,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linattn_models import (
-    AutoregressiveTransformer,
-    Categorical,
-    Head,
-    Lsh,
-    MixtureOfLogistics,
+from linattn_models import AutoregressiveTransformer, Categorical, Head, Lsh
+from tests.models.tiny import (
+    ATTENTIONS,
+    HEADS,
+    MAX_LENGTH,
+    heads,
+    random_tokens,
+    seeded,
+    tiny_model,
 )
-from tests.models.tiny import ATTENTIONS, MAX_LENGTH, random_tokens, seeded, tiny_model
-
-HEADS: list[Head] = [Categorical(7), MixtureOfLogistics(2, 1, 17), MixtureOfLogistics(2, 3, 8)]
-heads = pytest.mark.parametrize("head", HEADS, ids=["categorical", "gray", "color"])
 
 
 @heads
@@ -73,16 +72,6 @@ def test_forced_prefixes_come_out_as_they_went_in(
     assert tokens.shape[1] == 7
     for row, length in enumerate(lengths):
         assert torch.equal(tokens[row, :length], prefix[row, :length])
-
-
-def test_a_greedy_row_does_not_depend_on_its_neighbors(attention: str) -> None:
-    model = tiny_model(attention)
-    prefix = random_tokens(model, 3, 5)
-    lengths = [5, 0, 3]
-    together = model.generate(prefix=prefix, prefix_lengths=torch.tensor(lengths), temperature=0.0)
-    for row, length in enumerate(lengths):
-        alone = model.generate(prefix=prefix[row : row + 1, :length], temperature=0.0)
-        assert torch.equal(alone[0], together[row])
 
 
 def test_what_lies_beyond_a_rows_prefix_is_not_looked_at() -> None:

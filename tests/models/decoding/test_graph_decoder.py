@@ -1,6 +1,6 @@
 """Recorded steps: what a CUDA graph needs of them, and the slots that they work in.
 
-What they share with other decoders is in test_decoder_contract.py.
+What they share with other decoders is in test_decoder_contract.py, _draws.py and _refusals.py.
 """
 
 from __future__ import annotations
@@ -32,8 +32,6 @@ from linattn_models.decoding import torch_step
 from linattn_models.decoding.graph import GraphDecoder
 from linattn_models.decoding.recording import CudaGraphRecorder, EagerRecorder
 from tests.models.decoding.decoders import (
-    HEAD_NAMES,
-    HEADS,
     KINDS,
     LONG,
     Kind,
@@ -47,9 +45,7 @@ from tests.models.decoding.decoders import (
     worst,
 )
 from tests.models.decoding.tape import Tape, TapeRecorder
-from tests.models.tiny import MAX_LENGTH, random_tokens, tiny_model
-
-heads = pytest.mark.parametrize("head", HEADS, ids=HEAD_NAMES)
+from tests.models.tiny import MAX_LENGTH, heads, random_tokens, tiny_model
 
 
 @pytest.fixture(params=KINDS[2:], scope="module")
@@ -227,7 +223,7 @@ def test_a_model_that_is_not_on_a_gpu_is_refused() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="refused only where there is no GPU")
-def test_no_gpu_is_said() -> None:
+def test_a_missing_gpu_is_named() -> None:
     with pytest.raises(CannotCompile, match="finds no CUDA GPU"):
         CudaGraphRecorder(torch.device("cuda"))
 

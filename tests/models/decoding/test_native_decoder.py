@@ -1,6 +1,6 @@
 """Native decoders: threads, weights in fewer bits, and the models that they refuse.
 
-What they share with other decoders is in test_decoder_contract.py.
+What they share with other decoders is in test_decoder_contract.py, _draws.py and _refusals.py.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ def test_a_bare_transformer_that_is_not_causal_is_refused() -> None:
         ({"decoder": "compiled", "method": "rerun"}, "takes no decoder"),
     ],
 )
-def test_generation_refuses(fields: dict[str, Any], said: str) -> None:
+def test_generate_refuses_decoders_that_it_cannot_take(fields: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=re.escape(said)):
         model_of().generate(**fields)
 

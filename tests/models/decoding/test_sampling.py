@@ -11,10 +11,8 @@ import torch
 
 from linattn_models import Categorical, Head, MixtureOfLogistics
 from linattn_models.decoding import sampling
-from tests.models.decoding.decoders import HEAD_NAMES, HEADS, KINDS, Kind, long_model
-from tests.models.tiny import random_tokens, seeded, tiny_model
-
-heads = pytest.mark.parametrize("head", HEADS, ids=HEAD_NAMES)
+from tests.models.decoding.decoders import KINDS, Kind, long_model
+from tests.models.tiny import heads, random_tokens, seeded, tiny_model
 
 
 @heads

@@ -159,7 +159,9 @@ def test_integers_of_any_kind_stop(stop: Any) -> None:
         ({"prefix": [[1] * (MAX_LENGTH + 1)]}, ValueError, "prefix: expected at most the 9 tokens"),
     ],
 )
-def test_bad_input(options: dict[str, Any], error: type[Exception], said: str) -> None:
+def test_prompts_and_stop_tokens_that_cannot_be_right_are_refused(
+    options: dict[str, Any], error: type[Exception], said: str
+) -> None:
     with pytest.raises(error, match=re.escape(said)):
         tiny_model().generate(**options)
 

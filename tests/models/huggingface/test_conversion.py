@@ -221,7 +221,6 @@ def test_transfer_brings_each_layer_nearer_to_its_softmax(kind: str) -> None:
 
     errors = transfer_attention(model, batches(2) * 15, learning_rate=5e-2)
 
-    print(kind, errors[::6])
     assert sum(errors[-2:]) < 0.6 * sum(errors[:2])
     parameters = dict(model.named_parameters())
     assert all(torch.equal(parameters[name], x) for name, x in frozen.items())
@@ -293,7 +292,7 @@ def test_lora_trains_few_weights_and_merges() -> None:
 class TestRefusals:
     def test_a_second_conversion(self) -> None:
         with pytest.raises(ValueError, match=r"h\.0\.attn: .*; it is converted already"):
-            converted("gpt2") and convert(converted("gpt2"))
+            convert(converted("gpt2"))
 
     def test_cross_attention(self) -> None:
         with pytest.raises(ValueError, match=r"h\.0\.crossattention: .* from another sequence"):

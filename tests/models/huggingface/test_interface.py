@@ -202,7 +202,7 @@ def test_weights_that_the_config_asks_for_cannot_be_returned(kind: str) -> None:
         linear(kind, output_attentions=True)(tiny.tokens(1, 4))
 
 
-def test_a_name_and_a_feature_map_of_ones_own() -> None:
+def test_a_custom_name_and_feature_map() -> None:
     register("linattn-relu", feature_map="relu", eps=1e-3)
     model = tiny.gpt2()
     ids = tiny.tokens(1, 4)

@@ -80,7 +80,9 @@ def save(
     except (TypeError, ValueError) as error:
         raise ValueError(expected("extra", "JSON values only", error)) from None
     kept = model.state_dict() if weights is None else narrowed(model, weights)
-    tensors = {name: x.detach().contiguous() for name, x in kept.items()}
+    # Copies, because safetensors refuses tied weights, which share memory.
+    dense = torch.contiguous_format
+    tensors = {name: x.detach().clone(memory_format=dense) for name, x in kept.items()}
     with replaced_folder(Path(folder), (CONFIG_FILE, WEIGHTS_FILE)) as fresh:
         (fresh / CONFIG_FILE).write_text(text + "\n", encoding="utf-8")
         try:
@@ -184,9 +186,13 @@ def _widened(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _check_sizes(path: Path, description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
     """Refuses sizes that do not match the weights, before a model of these sizes is built."""
     elements = sum(x.numel() for x in tensors.values())
+    # The cost of building a model does not depend on these.
+    free: tuple[str, ...] = ("chunk", "buckets", "causal_block")
+    if description.get("positions") == "none":
+        free += ("max_length",)
     for name, value in _integers(description):
-        if name.endswith(("chunk", "buckets")):
-            continue  # the cost of building a model does not depend on these
+        if name.endswith(free):
+            continue
         # Each layer has a tensor, and every other size is a dimension of a tensor.
         most = len(tensors) if name == "num_layers" else elements
         if value > most:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import tracemalloc
 import zipfile
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ def _batches_of_four(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("place", ["cifar-10-batches-bin", "cifar10/cifar-10-batches-bin", "mine"])
-def test_batches(tmp_path: Path, place: str) -> None:
+def test_batches_are_read_wherever_they_stand(tmp_path: Path, place: str) -> None:
     train, test = images_of(20), images_of(4, seed=1)
     folder = tmp_path / place
     folder.parent.mkdir(exist_ok=True)
@@ -81,7 +82,7 @@ def test_a_batch_of_any_size_is_not_read(tmp_path: Path) -> None:
         cifar.read_batch(path, SOURCE)
 
 
-def test_npz(tmp_path: Path) -> None:
+def test_an_npz_is_read(tmp_path: Path) -> None:
     train, test = images_of(20), images_of(3, seed=1)
     np.savez(tmp_path / "cifar10-subset.npz", x_train=train, x_test=test)
     read = load("cifar10", tmp_path)
@@ -106,7 +107,7 @@ def test_npz(tmp_path: Path) -> None:
     ],
     ids=["missing", "dtype", "shape", "empty", "pickled"],
 )
-def test_wrong_npz(tmp_path: Path, arrays: dict[str, Any], sentence: str) -> None:
+def test_a_wrong_npz_is_refused(tmp_path: Path, arrays: dict[str, Any], sentence: str) -> None:
     path = tmp_path / "cifar10-subset.npz"
     np.savez(path, **arrays)
     with pytest.raises(ValueError, match=sentence):
@@ -132,13 +133,13 @@ def test_a_bare_array_is_no_archive(tmp_path: Path) -> None:
         cifar_npz.read_subset(path, SOURCE)
 
 
-def test_nothing_there(tmp_path: Path) -> None:
+def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"cifar-10-batches-bin.*subset\.npz in .*kriz"):
         load("cifar10", tmp_path)
 
 
-def test_real_subset(shared_data: Path) -> None:
-    images = load("cifar10", shared_data)
+def test_the_real_subset_has_its_sizes_and_its_mean(shared_data: Callable[[str], Path]) -> None:
+    images = load("cifar10", shared_data("cifar10"))
     assert images.train.shape == (9_000, 32, 32, 3) and images.test.shape == (2_000, 32, 32, 3)
     train = np.concatenate([images.train, images.validation])
     assert (train / 255).mean(axis=(0, 1, 2)) == pytest.approx((0.4902, 0.4815, 0.4466), abs=1e-4)

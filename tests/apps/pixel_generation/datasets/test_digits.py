@@ -37,6 +37,6 @@ def test_split_never_moves() -> None:
     assert int((first.test * weights).sum()) == CHECKSUM
 
 
-def test_unknown_names() -> None:
+def test_unknown_names_are_refused() -> None:
     with pytest.raises(ValueError, match="a known name, got 'cifar'; did you mean 'cifar10'"):
         load("cifar")  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ import hashlib
 import io
 import tarfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -147,10 +147,11 @@ def test_without_a_network_one_sentence_says_what_to_do(
         assert not (tmp_path / "run").exists()
 
 
-def test_the_published_checksum_is_that_of_real_mnist(shared_data: Path) -> None:
+def test_the_published_checksum_is_that_of_real_mnist(shared_data: Callable[[str], Path]) -> None:
+    folder = shared_data("mnist") / "mnist"
     for name, md5 in SOURCES["mnist"].checksums.items():
-        content = io.BytesIO((shared_data / "mnist" / name).read_bytes())
+        content = io.BytesIO((folder / name).read_bytes())
         assert hashlib.file_digest(content, "md5").hexdigest() == md5
-    before = sorted((shared_data / "mnist").iterdir())
-    fetch(replace(SOURCES["mnist"], base_url="http://127.0.0.1:1/"), shared_data / "mnist")
-    assert sorted((shared_data / "mnist").iterdir()) == before  # nothing was needed
+    before = sorted(folder.iterdir())
+    fetch(replace(SOURCES["mnist"], base_url="http://127.0.0.1:1/"), folder)
+    assert sorted(folder.iterdir()) == before  # nothing was needed

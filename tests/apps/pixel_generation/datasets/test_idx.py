@@ -85,7 +85,7 @@ def test_damage_is_one_sentence(tmp_path: Path, kind: str) -> None:
     ],
     ids=["plain", "truncated", "corrupt", "trailing"],
 )
-def test_damaged_gzip(tmp_path: Path, content: bytes, sentence: str) -> None:
+def test_damaged_gzip_is_refused(tmp_path: Path, content: bytes, sentence: str) -> None:
     path = tmp_path / f"{TRAIN}.gz"
     path.write_bytes(content)
     with pytest.raises(ValueError, match=sentence):
@@ -125,8 +125,8 @@ def test_missing_folder_and_files(tmp_path: Path, cache: Path) -> None:
         load("fashion-mnist", tmp_path)
 
 
-def test_real_mnist(shared_data: Path) -> None:
-    images = load("mnist", shared_data)
+def test_real_mnist_has_its_sizes_and_its_mean(shared_data: Callable[[str], Path]) -> None:
+    images = load("mnist", shared_data("mnist"))
     assert images.train.shape == (55_000, 28, 28)
     assert images.validation.shape == (5_000, 28, 28)
     assert images.test.shape == (10_000, 28, 28)

@@ -159,7 +159,7 @@ def test_large_and_small_queries_stay_finite(scale: float) -> None:
     assert out.isfinite().all() and gradient.isfinite().all()
 
 
-def test_queries_of_no_length_average_what_they_see() -> None:
+def test_queries_of_zero_norm_average_what_they_see() -> None:
     query, value = problem(1, 1, 6, 4)
     zero = torch.zeros_like(query).requires_grad_()
     out = lsh_attention(zero, value, chunk=6, rounds=1, buckets=1)
@@ -176,7 +176,7 @@ def test_a_position_does_not_see_itself_however_large_it_is() -> None:
     assert out[0, 0, 0] == 2.0
 
 
-def test_who_sees_nothing_else_puts_out_its_own_value() -> None:
+def test_a_position_that_sees_nothing_else_returns_its_own_value() -> None:
     query, value = problem(1, 2, 9, 4)
     value.requires_grad_()
     rotations = rotations_for(query, 3, 4)
@@ -187,7 +187,7 @@ def test_who_sees_nothing_else_puts_out_its_own_value() -> None:
 
 
 @pytest.mark.parametrize("shape", [(0, 2, 5, 4), (2, 0, 5, 4)])
-def test_of_no_sequences_or_heads_nothing_comes(shape: tuple[int, ...]) -> None:
+def test_no_sequences_or_heads_give_empty_outputs(shape: tuple[int, ...]) -> None:
     query, value = problem(*shape)
     query.requires_grad_()
     out = lsh_attention(query, value, chunk=2, key_lengths=torch.full(shape[:1], 3))

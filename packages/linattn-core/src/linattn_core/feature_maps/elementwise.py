@@ -18,17 +18,19 @@ class Elementwise(FeatureMap):
         name: "elu", "relu" or "identity".
     """
 
-    pointwise: str
+    pointwise: str | None
 
     def __init__(self, name: str) -> None:
         super().__init__()
-        self.pointwise = name
+        self.name = name
+        # A subclass may compute something else, which the kernels do not know.
+        self.pointwise = name if type(self) is Elementwise else None
 
     def queries(self, x: Tensor) -> Tensor:
-        return pointwise.apply(self.pointwise, x)
+        return pointwise.apply(self.name, x)
 
     def feature_dim(self, head_dim: int) -> int:
         return head_dim
 
     def extra_repr(self) -> str:
-        return repr(self.pointwise)
+        return repr(self.name)

@@ -44,7 +44,8 @@ class RandomFeatures(FeatureMap):
         self, head_dim: int, num_projections: int, generator: torch.Generator | None
     ) -> None:
         super().__init__()
-        self.register_buffer("projection", torch.empty(num_projections, head_dim))
+        dtype = accumulation_dtype(torch.get_default_dtype())
+        self.register_buffer("projection", torch.empty(num_projections, head_dim, dtype=dtype))
         self.redraw(generator)
 
     def redraw(self, generator: torch.Generator | None = None) -> None:

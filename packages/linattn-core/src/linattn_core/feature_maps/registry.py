@@ -127,7 +127,8 @@ def _seeded_and_fixed(name: str, head_dim: int) -> FeatureMap:
         )
         wanted = "a map with weights of its own, as they are learned"
         raise ValueError(expected("feature_map", wanted, f"the name {name!r}", advice))
-    return mapping
+    # The same numbers whatever torch's default dtype is when they are drawn.
+    return mapping.float() if seeded else mapping
 
 
 def shared_feature_map(feature_map: str | FeatureMap, head_dim: int) -> FeatureMap:

@@ -14,7 +14,7 @@ from linattn_core.errors import expected
 from linattn_core.operators.library import Flat, joined, pair, parted, register
 from linattn_core.operators.transforms import refuse_second_derivatives, transformable
 from linattn_core.reference import chunked
-from linattn_core.state import LinearAttentionState
+from linattn_core.state import LinearAttentionState, accumulation_dtype
 from linattn_core.torch_private import is_transformed, is_unobserved
 
 _FLAT = Flat(AttentionCall)
@@ -109,10 +109,16 @@ def _alone(x: Tensor | None) -> Tensor | None:
 def _reference_gradients(
     upstream: Sequence[Tensor | None], call: AttentionCall
 ) -> list[Tensor | None]:
-    """First gradients in the order of `Gradients`, as differentiable functions of the arguments."""
-    options = {**call.arguments(), "return_state": True, "return_normalizer": True}
+    """First gradients in the order of `Gradients`, as differentiable functions of the arguments.
+
+    Sums are in float32 or wider, as those of the kernels are.
+    """
+    dtype = accumulation_dtype(call.value_dtype)
+    query, key, value = (x.to(dtype) for x in (call.query, call.key, call.value))
+    wide = call._replace(query=query, key=key, value=value)
+    options = {**wide.arguments(), "return_state": True, "return_normalizer": True}
     out, normalizer, state = chunked(**options)
-    results = (out, *state, normalizer)
+    results = (out.to(call.value_dtype), *state, normalizer)
     outputs = [(x, grad) for x, grad in zip(results, upstream, strict=True) if grad is not None]
     inputs = _GRADIENTS.pack(_wanted(call, call))
     present = [x for x in inputs if x is not None]

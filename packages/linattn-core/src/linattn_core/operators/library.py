@@ -40,7 +40,7 @@ def register(
         backward, context: its autograd, as for `torch.library.register_autograd`.
     """
     _library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
-    _library.impl(name, _in_full_precision(kernel), "CompositeExplicitAutograd")
+    _library.impl(name, in_full_precision(kernel), "CompositeExplicitAutograd")
     torch.library.register_fake(f"linattn::{name}", shapes, lib=_library)
     if backward is not None:
         torch.library.register_autograd(
@@ -124,7 +124,7 @@ def joined(tensors: Sequence[Tensor | None], others: Sequence[Any]) -> list[Any]
     return [y if x is None else x for x, y in zip(tensors, others, strict=True)]
 
 
-def _in_full_precision(kernel: Callable[..., R]) -> Callable[..., R]:
+def in_full_precision(kernel: Callable[..., R]) -> Callable[..., R]:
     """The same kernel without autocast, which would compute float32 sums in half precision."""
 
     @functools.wraps(kernel)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from linattn_core.errors import expected
+from linattn_core.operators.library import in_full_precision
 
 
 def transformable(
@@ -33,13 +34,15 @@ def transformable(
 
     def rule(info: Any, in_dims: Sequence[int | None], *arguments: Any) -> tuple[Any, Any]:
         _check_whole(arguments, packed)
-        pairs = zip(arguments, in_dims, strict=True)
-        results = apply(*(_joined(x, dim, info.batch_size) for x, dim in pairs))
-        return tuple(_parted(x, info.batch_size) for x in results), (0,) * len(results)
+        size = info.batch_size
+        whole = [_joined(*pair, size) for pair in zip(arguments, in_dims, strict=True)]
+        results = apply(*whole)
+        batch = _batch(arguments[0], in_dims[0])
+        return tuple(_parted(x, size, batch) for x in results), (0,) * len(results)
 
     methods = {
-        "forward": kernel, "setup_context": context, "backward": backward, "vmap": rule,
-        "jvp": refuse_forward_mode,
+        "forward": in_full_precision(kernel), "setup_context": context, "backward": backward,
+        "vmap": rule, "jvp": refuse_forward_mode,
     }  # fmt: skip
     members = {name: staticmethod(method) for name, method in methods.items()}
     made = cast(Any, type("Transformable", (torch.autograd.Function,), members))
@@ -103,9 +106,14 @@ def _joined(x: Any, dim: int | None, size: int) -> Any:
     return mapped.flatten(0, 1)
 
 
-def _parted(x: Tensor, size: int) -> Tensor:
+def _batch(x: Tensor, dim: int | None) -> int:
+    """B of a tensor (B, ...), or of one that is mapped over `dim`."""
+    return x.shape[0 if dim is None or dim % x.dim() > 0 else 1]
+
+
+def _parted(x: Tensor, size: int, batch: int) -> Tensor:
     """The inverse of `_joined`; an empty 1-D tensor, which stands for None, stays empty."""
     if x.dim() == 1:
         return x.new_empty(size, 0)
-    parted: Tensor = x.unflatten(0, (size, x.shape[0] // size))
+    parted: Tensor = x.unflatten(0, (size, batch))
     return parted

@@ -104,12 +104,15 @@ def _whole(
 def _features(call: AttentionCall) -> Features:
     """Applies phi, sets absent keys to zero, and repeats the key heads for each query head."""
     mapping = shared_feature_map(call.feature_map, call.query.shape[-1])
-    query, key = mapping(call.query, call.key)
-    value, decay = call.value, call.log_decay
+    key, value, decay = call.key, call.value, call.log_decay
     gone = absent_keys(key, call.key_lengths, call.attn_mask)
     if gone is not None:
-        # Not multiplied by zero: padding may hold NaN, and 0 times NaN is NaN.
+        # Not multiplied by zero: padding may hold NaN, and 0 times NaN is NaN. Before the map too,
+        # whose derivative would be NaN.
         key, value = key.masked_fill(gone, 0), value.masked_fill(gone, 0)
+    query, key = mapping(call.query, key)
+    if gone is not None:
+        key = key.masked_fill(gone, 0)
         decay = None if decay is None else decay.masked_fill(gone[..., 0], 0)
     state = _zeros(key, value) if call.initial_state is None else call.initial_state
     if call.groups > 1:
@@ -133,12 +136,20 @@ def _one_by_one(
     """Computes each packed sequence alone and packs the results again."""
     assert call.cu_seqlens is not None, "only packed sequences are taken one by one"
     bounds = call.cu_seqlens.tolist()
+    if len(bounds) == 1:  # no sequence
+        out, normalizer, state = _whole(attend, _unpacked(call), options)
+        return out, normalizer, LinearAttentionState(*(x[:0] for x in state))
     parts = [
         _whole(attend, _sequence(call, i, slice(*window)), options)
         for i, window in enumerate(pairwise(bounds))
     ]
     outputs, normalizers, states = zip(*parts, strict=True)
     return torch.cat(outputs, 2), torch.cat(normalizers, 2), LinearAttentionState.cat(states)
+
+
+def _unpacked(call: AttentionCall) -> AttentionCall:
+    """The same tensors as one sequence without a state."""
+    return call._replace(cu_seqlens=None, initial_state=None)
 
 
 def _sequence(call: AttentionCall, number: int, window: slice) -> AttentionCall:

@@ -104,6 +104,8 @@ class BeamSearch:
     def result(self, n_best: int = 1) -> list[Hypothesis]:
         """At most `n_best` hypotheses for the frames so far, the best first.
 
+        None at all if the language model excludes every sequence of phones that the frames allow.
+
         Cost: O(n_best T S) time for T frames and S phones, T (2 S + 1) bytes.
         """
         at_least("n_best", n_best, 1)
@@ -116,7 +118,7 @@ class BeamSearch:
         if greedy not in candidates:
             candidates.append(greedy)
         scored = [self._scored(frames, phones) for phones in candidates]
-        possible = sorted((s for s in scored if s[1] > -np.inf), key=lambda s: -s[0])
+        possible = sorted((s for s in scored if s[0] > -np.inf), key=lambda s: -s[0])
         return [
             Hypothesis(tuple(ctc_align(frames, phones)), log_probability, score)
             for score, log_probability, phones in possible[:n_best]
@@ -129,6 +131,8 @@ class BeamSearch:
 
     def _advance(self, frame: Floats) -> None:
         prefixes, nodes = self.prefixes, self._nodes
+        if not nodes:
+            return  # the language model has excluded every prefix
         last = np.array([prefixes.lasts[node] for node in nodes])
         blank, phone, grown = self._paths(frame, last)
         prior = np.array([prefixes.priors[node] for node in nodes])

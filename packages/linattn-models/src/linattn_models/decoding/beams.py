@@ -169,7 +169,9 @@ class _Beam:
     def _sums_of(self, log_probs: Tensor, best: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
         rows = torch.arange(len(best), device=best.device).unsqueeze(1)
         going = ~self._ended.gather(1, best)
-        added = torch.where(going, log_probs[rows, best, token], 0.0)
+        # Where there are too few hypotheses, one that has ended was chosen with further tokens too.
+        staying = torch.where(token == 0, 0.0, -torch.inf)
+        added = torch.where(going, log_probs[rows, best, token], staying)
         return self._sums.gather(1, best) + added, self._counts.gather(1, best) + going
 
 

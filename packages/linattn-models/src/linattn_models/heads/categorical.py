@@ -59,7 +59,7 @@ class Categorical(Drawn):
         """
         check_parameters(self, parameters)
         check_tokens(self, tokens, parameters.shape[:-1])
-        logits = at_least_single(parameters).flatten(0, -2)
+        logits = at_least_single(parameters).reshape(-1, self.num_parameters)
         return F.cross_entropy(logits, tokens.flatten(), reduction="none").view(tokens.shape)
 
     @property

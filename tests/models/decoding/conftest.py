@@ -1,0 +1,19 @@
+"""Every decoder in turn: what a test holds, it holds of all."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.models.decoding.decoders import KINDS, Kind
+
+
+@pytest.fixture(params=KINDS, scope="module")
+def kind(request: pytest.FixtureRequest) -> Kind:
+    """Every decoder."""
+    return Kind(request.param)
+
+
+@pytest.fixture(params=KINDS[1:], scope="module")
+def compiled(request: pytest.FixtureRequest) -> Kind:
+    """Every decoder with weights of its own."""
+    return Kind(request.param)

@@ -1,0 +1,134 @@
+"""What decoders draw: the model's own tokens for the same seed, also side by side."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+
+from linattn_models import AutoregressiveTransformer, Head, generation_throughput
+from tests.models.decoding.decoders import (
+    LONG,
+    Halves,
+    Kind,
+    close,
+    forced,
+    long_model,
+    model_of,
+    sized,
+)
+from tests.models.tiny import HEADS, MAX_LENGTH, heads, tiny_config
+
+
+@heads
+@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
+@pytest.mark.parametrize("batch", [1, 5])
+def test_the_same_seed_draws_the_models_own_tokens(
+    compiled: Kind, head: Head, temperature: float, batch: int
+) -> None:
+    model = long_model(head).to(compiled.device)
+    decoder = compiled.decoder(model)
+    fields: dict[str, Any] = {"temperature": temperature}
+    sources = (
+        (model, "eager"),
+        (model, decoder),
+        (decoder, "auto"),
+        (model, decoder),
+        (model, "auto"),
+    )
+    eager, *others = (
+        source.generate(batch, generator=compiled.seeded(), decoder=which, **fields)
+        for source, which in sources
+    )
+    assert all(torch.equal(tokens, eager) for tokens in others)
+    streamed = torch.stack(list(decoder.stream(batch, generator=compiled.seeded(), **fields)), 1)
+    assert torch.equal(streamed, eager)
+
+
+@heads
+def test_forced_prefixes_of_different_lengths(compiled: Kind, head: Head) -> None:
+    model = long_model(head).to(compiled.device)
+    lengths = torch.tensor([6, 0, 3], device=compiled.device)
+    fields: dict[str, Any] = {"prefix": compiled.tokens(model, 3, 6), "prefix_lengths": lengths}
+    eager = model.generate(**fields, generator=compiled.seeded(), decoder="eager")
+    decoder = compiled.decoder(model)
+    drawn = model.generate(**fields, generator=compiled.seeded(), decoder=decoder)
+    assert torch.equal(drawn, eager)
+    for row, length in enumerate(lengths.tolist()):
+        assert torch.equal(eager[row, :length], fields["prefix"][row, :length])
+
+
+@heads
+@torch.no_grad()
+def test_a_step_that_samples_is_a_step_and_a_sample_at_any_temperature(
+    compiled: Kind, head: Head
+) -> None:
+    model = model_of(head).to(compiled.device)
+    decoder = compiled.decoder(model)
+    tokens = compiled.tokens(model, 40, 4)
+    _, state = decoder.prefill(tokens[:, :3])
+    alone, _ = decoder.step(tokens[:, 3], state.clone())
+    for temperature in (1.0, 0.0, 1.3, 0.2, 1e-39, 1.0):
+        parameters, drawn, after = decoder.step_and_sample(
+            tokens[:, 3], state.clone(), temperature=temperature, generator=compiled.seeded()
+        )
+        assert torch.equal(parameters, alone)
+        expected = model.head.sample(alone, temperature=temperature, generator=compiled.seeded())
+        assert torch.equal(drawn, expected) and drawn.dtype == torch.int64
+        assert after.position == 5
+
+
+def test_streams_side_by_side_and_steps_between_them(compiled: Kind) -> None:
+    model = long_model(HEADS[2]).to(compiled.device)
+    decoder = compiled.decoder(model)
+    expected = [
+        model.generate(2, generator=compiled.seeded(seed), decoder="eager") for seed in (1, 2)
+    ]
+    streams = [decoder.stream(2, generator=compiled.seeded(seed)) for seed in (1, 2)]
+    drawn: list[list[torch.Tensor]] = [[], []]
+    _, state = decoder.prefill(expected[0][:, :1])
+    for position in range(LONG):
+        for stream, tokens in zip(streams, drawn, strict=True):
+            tokens.append(next(stream))
+        if position > 1:
+            parameters, state = decoder.step(expected[0][:, position - 1], state)
+    for tokens, right in zip(drawn, expected, strict=True):
+        assert torch.equal(torch.stack(tokens, 1), right)
+    close(parameters, model(expected[0])[:, -1].detach())
+
+
+def test_a_custom_head_samples_for_itself(kind: Kind) -> None:
+    model = AutoregressiveTransformer(tiny_config(), Halves(), LONG).eval()  # type: ignore[arg-type]
+    model.to(kind.device)
+    eager = model.generate(3, decoder="eager")
+    assert torch.equal(kind.decoder(model).generate(3), eager)
+
+
+def test_its_throughput_is_measured(compiled: Kind) -> None:
+    model = long_model().to(compiled.device)
+    for steps in (None, 3):
+        decoder = compiled.decoder(model)
+        measured = generation_throughput(model, batch=2, decoder=decoder, steps=steps)
+        assert measured.compiled and measured.samples_per_second > 0
+        assert measured.state_bytes_per_sample > 0
+        assert all(seconds > 0 for _, seconds in measured.seconds_per_step)
+
+
+def test_two_threads_at_once(kind: Kind) -> None:
+    model = model_of(**sized((2, 32, 64))).to(kind.device)
+    decoder = kind.decoder(model)
+    sequences = [kind.tokens(model, batch, MAX_LENGTH) for batch in (1, 5, 1, 5)]
+    with torch.no_grad():
+        expected = [model(tokens) for tokens in sequences]
+
+    def run(tokens: torch.Tensor) -> list[torch.Tensor]:
+        with torch.no_grad():
+            return [forced(decoder, tokens) for _ in range(10)]
+
+    torch.set_num_threads(2)
+    with ThreadPoolExecutor(4) as pool:
+        for actual, right in zip(pool.map(run, sequences), expected, strict=True):
+            for one in actual:
+                close(one, right)

@@ -1,0 +1,105 @@
+"""What decoders refuse, before a state has changed."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from tests.models.decoding.decoders import KINDS, Kind, close, forced, model_of
+from tests.models.tiny import MAX_LENGTH, tiny_model
+
+
+def test_dropout_in_training_mode_refuses_generation_and_leaves_decoders_alone(
+    compiled: Kind,
+) -> None:
+    model = model_of(dropout=0.5).train().to(compiled.device)
+    decoder = compiled.decoder(model)
+    with pytest.raises(ValueError, match=re.escape("call model.eval() first")):
+        model.generate(decoder=decoder)
+    tokens = compiled.tokens(model, 2, 4)
+    actual = forced(decoder, tokens)
+    close(actual, model.eval()(tokens).detach())
+
+
+def ints(*shape: int) -> torch.Tensor:
+    return torch.zeros(*shape, dtype=torch.int64)
+
+
+def of_another_model(**fields: Any) -> Any:
+    return tiny_model("linear", **fields).float().prefill(ints(2, 1))[1]
+
+
+SHAPES_AND_DTYPES: list[Any] = [
+    (lambda d, s: d.step(ints(2, 1), s), ValueError, "shape (batch), got (2, 1)"),
+    (lambda d, s: d.step(torch.zeros(2), s), TypeError, "int64, got torch.float32"),
+    (lambda d, s: d.step(ints(3), s), ValueError, "3"),
+    (lambda d, s: d.prefill(ints(2, 9)), ValueError, "length 0 to 8, got 9"),
+    (lambda d, s: d.prefill(torch.zeros(2, 3)), TypeError, "int64, got torch.float32"),
+    (lambda d, s: d.prefill(ints(2, 3), torch.tensor([0, 4])), ValueError, "0..3"),
+    (lambda d, s: d.generate(temperature=-1.0), ValueError, "temperature"),
+]
+STATES: list[Any] = [
+    (lambda d, s: d.step(ints(2), s.to(torch.float64)), ValueError, "float64"),
+    (lambda d, s: d.step(ints(2), replace(s, layers=s.layers[:1])), ValueError, "layers"),
+    (lambda d, s: d.step(ints(2), of_another_model(num_layers=3)), ValueError, "layers"),
+    (lambda d, s: d.step(ints(2), of_another_model(num_heads=3)), ValueError, "(2, 2, 4, 4)"),
+    (lambda d, s: d.step(torch.zeros(2, dtype=torch.int64, device="meta"), s), ValueError, "meta"),
+    (lambda d, s: d.prefill(ints(2, 0).to("meta")), ValueError, "on cpu, got meta"),
+    (lambda d, s: d.step_and_sample(ints(2), s, temperature=-1.0), ValueError, "temperature"),
+    (lambda d, s: d.generate(method="rerun"), ValueError, "draws by its own steps"),
+    (lambda d, s: d.generate(decoder="eager"), ValueError, "decoder='eager'"),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "said"), SHAPES_AND_DTYPES)
+def test_a_decoder_refuses(kind: Kind, call: Any, error: type[Exception], said: str) -> None:
+    if kind.device.type != "cpu":
+        pytest.skip("the tensors are on the CPU")
+    refuses(kind, call, error, re.escape(said))
+
+
+@pytest.mark.parametrize(("call", "error", "said"), STATES)
+def test_a_compiled_decoder_refuses(
+    compiled: Kind, call: Any, error: type[Exception], said: str
+) -> None:
+    if compiled.device.type != "cpu":
+        pytest.skip("the tensors are on the CPU")
+    refuses(compiled, call, error, re.escape(said))
+
+
+def refuses(kind: Kind, call: Any, error: type[Exception], pattern: str) -> None:
+    """A call of a decoder and a state raises the error, and leaves the state as it was."""
+    decoder = kind.decoder(model_of())
+    _, state = decoder.prefill(ints(2, 3))
+    before = state.clone()
+    with pytest.raises(error, match=pattern):
+        call(decoder, state)
+    for layer, kept in zip(state.layers, before.layers, strict=True):
+        assert all(map(torch.equal, layer, kept))
+
+
+@pytest.mark.parametrize("name", KINDS[:2])
+@pytest.mark.parametrize("token", [[1, 7], [-1, 0]], ids=str)
+@torch.no_grad()
+def test_a_step_explains_tokens_out_of_range(name: str, token: list[int]) -> None:
+    pattern = rf"0\.\.6.*{token[0]} to {token[1]}"
+    refuses(Kind(name), lambda d, s: d.step(torch.tensor(token), s), ValueError, pattern)
+
+
+def test_a_full_state_and_a_state_of_another_attention_are_refused(compiled: Kind) -> None:
+    model = model_of().to(compiled.device)
+    decoder = compiled.decoder(model)
+    token = ints(2).to(compiled.device)
+    _, full = decoder.prefill(compiled.tokens(model, 2, MAX_LENGTH - 1))
+    with pytest.raises(ValueError, match="a position below 9"):
+        decoder.step(token, full)
+    _, short = decoder.prefill(token[:, None], max_length=2)
+    with pytest.raises(ValueError, match="2 positions"):
+        decoder.step(token, short)
+    cache = tiny_model("softmax").float().to(compiled.device).prefill(token[:, None])[1]
+    with pytest.raises(TypeError, match="KeyValueCache"):
+        decoder.step(token, cache)
