@@ -71,6 +71,38 @@ def lines_of(*options: str, file: Path | str | None = None) -> Iterator[tuple[st
             yield name, line
 
 
+# Registers that a tensor core reads: of the left operand, the right one, and the sums.
+_READ_BY_HMMA = (4, 2, 4)
+
+
+def exposed_loads(instructions: list[str], within: int) -> tuple[int, int]:
+    """How many loads of operands from shared memory (LDSM) an instruction needs so soon, and all.
+
+    Args:
+        within: the latency that is not hidden, in instructions.
+    """
+    loads = [i for i, line in enumerate(instructions) if " LDSM." in line]
+    soon = 0
+    for i in loads:
+        first = int(re.findall(r"\bR(\d+)", instructions[i])[0])
+        loaded = set(range(first, first + 4))
+        soon += any(loaded & _read_by(line) for line in instructions[i + 1 : i + 1 + within])
+    return soon, len(loads)
+
+
+def _read_by(line: str) -> set[int]:
+    """The registers that an instruction reads, if it is one of the tensor cores."""
+    if " HMMA." not in line:
+        return set()
+    operands = re.findall(r"\b(R\d+|RZ)\b", line)[1:]
+    return {
+        int(name[1:]) + k
+        for name, count in zip(operands, _READ_BY_HMMA, strict=False)
+        if name != "RZ"
+        for k in range(count)
+    }
+
+
 def code() -> Code:
     """What the module says that it was compiled to."""
     return Code.read(cuda_module().built_with)

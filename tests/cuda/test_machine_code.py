@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from itertools import pairwise
 
 import pytest
 
@@ -13,6 +14,7 @@ from tests.cuda.machine_code import (
     code,
     cuda_module,
     dump,
+    exposed_loads,
     kernels_of,
     lines_of,
 )
@@ -51,11 +53,30 @@ def test_products_run_on_tensor_cores() -> None:
         assert half == dict.fromkeys(half, 0), architecture
 
 
+def read_architecture() -> str:
+    """The one whose instructions are read."""
+    found = next((x for x in ("90", "80", "100") if x in architectures()), None)
+    return found or pytest.skip(f"built for sm {', '.join(architectures())}")
+
+
+def test_operands_are_loaded_before_they_are_needed() -> None:
+    """Most loads from shared memory have eight instructions' time, and products follow closely."""
+    instructions: dict[str, list[str]] = {}
+    for name, line in lines_of("-sass", "-arch", f"sm_{read_architecture()}"):
+        if "ProductShapeILi1E" in name and re.search(r"/\*[0-9a-f]{4,}\*/.*;", line):
+            instructions.setdefault(name, []).append(line)
+
+    for name, lines in instructions.items():
+        soon, loads = exposed_loads(lines, within=7)
+        assert soon <= loads / 2, f"{name}: {soon} of {loads} loads are waited for"
+        products = [i for i, line in enumerate(lines) if " HMMA." in line]
+        apart = sorted(b - a - 1 for a, b in pairwise(products))
+        assert apart[len(apart) * 3 // 4] <= 2, f"{name}: {apart}"
+
+
 def test_a_relay_reads_a_whole_state_before_it_writes_one() -> None:
     """Loads between two stores: 35 numbers a thread, where each waited for a store before."""
-    architecture = next((x for x in ("90", "80", "100") if x in architectures()), None)
-    if architecture is None:
-        pytest.skip(f"built for sm {', '.join(architectures())}")
+    architecture = read_architecture()
     loads = [0]
     for name, line in lines_of("-sass", "-arch", f"sm_{architecture}"):
         if "ProductShapeILi1ELi64ELi64E" not in name:

@@ -6,15 +6,14 @@
 namespace linattn {
 
 // The rows of a warp as left operands. Those that would take too many registers are loaded whenever they are used.
-template <int parts, int steps, class TileOf>
+template <int parts, int steps, bool kept, class TileOf>
 class RowFragments {
-    static constexpr bool kept = parts * steps <= 12;
-
 public:
     LINATTN_DEVICE RowFragments(TileOf tile, int row) : tile_(tile), row_(row) {
-        if constexpr (!kept) return;
-        LINATTN_UNROLL
-        for (int k = 0; k < steps; ++k) fragments_[k] = tile.left(row, k * 16);
+        if constexpr (kept) {
+            LINATTN_UNROLL
+            for (int k = 0; k < steps; ++k) fragments_[k] = tile.left(row, k * 16);
+        }
     }
     LINATTN_DEVICE LeftFragment<parts> operator()(int k) const {
         if constexpr (kept) return fragments_[k];
@@ -34,6 +33,7 @@ class ProductRows : protected ProductResults<Shape> {
     using Results = ProductResults<Shape>;
     static constexpr int parts = Shape::parts, A = Shape::A, E = Shape::E, C = Shape::C, threads = Shape::threads;
     static constexpr int out_tiles = Shape::out_tiles, steps = A / 16;
+    static constexpr bool keeps_rows = parts * steps <= (Shape::pair ? 4 : 12);
     static constexpr bool narrow = out_tiles == 1;  // a warp has one tile of columns, else always two or more
 
 protected:
@@ -112,7 +112,7 @@ private:
     template <bool second>
     LINATTN_DEVICE void read(Int position, bool sums, int turn) {
         Out out = {};
-        const RowFragments<parts, steps, decltype(row_tile<second>())> rows(row_tile<second>(), row_group_ * 16);
+        const RowFragments<parts, steps, keeps_rows, decltype(row_tile<second>())> rows(row_tile<second>(), row_group_ * 16);
         if (sums) {
             const int end = call_.backwards ? C / 16 : row_group_ + 1;
             LINATTN_UNROLL_NONE

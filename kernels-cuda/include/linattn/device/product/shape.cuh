@@ -37,7 +37,7 @@ struct ProductShape {
     static constexpr int row_groups = C / 16, column_groups = warps / row_groups;
     static constexpr int out_tiles = E / 8 / column_groups;
     // Blocks that a multiprocessor holds at once, which limits the registers of each.
-    static constexpr int resident = parts > 1 || A > 64 ? 1 : A > 32 ? 3 : 2;
+    static constexpr int resident = parts > 1 || A > 64 ? 1 : 2;
     // Whether segments may pass states on, for which a block holds two states at once.
     static constexpr bool relays = A <= widest_relay;
     // State: warps share the rows of X, then its columns; the column after the slice is the last tile of every warp.

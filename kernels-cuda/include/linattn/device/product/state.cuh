@@ -51,33 +51,16 @@ protected:
         for (int i = thread_index(); i < E; i += threads) write(at(to, i), memory_.state_vector()[i]);
     }
 
-    // The sums of a segment become the state that it begins with, `before`, and `behind` gets the state at its end. All
-    // is read before anything is written: for all that the compiler knows, the two may overlap, and a load would wait
-    // for the store before it.
+    // The sums of a segment become the state that it begins with, `before`, and `behind` gets the state at its end.
     LINATTN_DEVICE void exchange_states(const StateView& before, const Work& work_before, const StateView& behind,
                                         const Work& work_behind) {
         const Numbers from = numbers_of(before, work_before, work_.begins_with(call_, before));
         const Numbers to = numbers_of(behind, work_behind, work_.writes(call_, behind));
-        float first[row_tiles][tiles + 1][4];
+        constexpr int at_once = parts == 1 ? tiles + 1 : tiles / 2 + 1;  // as many as there are registers for
         LINATTN_UNROLL
         for (int m = 0; m < row_tiles; ++m) {
             LINATTN_UNROLL
-            for (int n = 0; n <= tiles; ++n) {
-                LINATTN_UNROLL
-                for (int i = 0; i < 4; ++i) first[m][n][i] = read(at(from, m, n, i));
-            }
-        }
-        LINATTN_UNROLL
-        for (int m = 0; m < row_tiles; ++m) {
-            LINATTN_UNROLL
-            for (int n = 0; n <= tiles; ++n) {
-                LINATTN_UNROLL
-                for (int i = 0; i < 4; ++i) {
-                    const float last = first[m][n][i] + numbers_[m][n][i];
-                    write(is_writer(behind, n) ? at(to, m, n, i) : nullptr, last);
-                    numbers_[m][n][i] = first[m][n][i];
-                }
-            }
+            for (int n = 0; n <= tiles; n += at_once) exchange<at_once>(from, to, behind, m, n);
         }
         if (!has_vector()) return;
         for (int i = thread_index(); i < E; i += threads) {
@@ -153,6 +136,30 @@ protected:
 
 private:
     static constexpr int steps = C / 16;
+
+    struct Numbers;
+
+    // The same for some columns of 16 rows. All is read before anything is written: for all that the compiler knows, the
+    // two may overlap, and a load would wait for the store before it.
+    template <int count>
+    LINATTN_DEVICE void exchange(const Numbers& from, const Numbers& to, const StateView& behind, int m, int n) {
+        float first[count][4];
+        LINATTN_UNROLL
+        for (int k = 0; k < count; ++k) {
+            LINATTN_UNROLL
+            for (int i = 0; i < 4; ++i) first[k][i] = n + k <= tiles ? read(at(from, m, n + k, i)) : 0.0f;
+        }
+        LINATTN_UNROLL
+        for (int k = 0; k < count; ++k) {
+            LINATTN_UNROLL
+            for (int i = 0; i < 4; ++i) {
+                if (n + k > tiles) continue;
+                const float last = first[k][i] + numbers_[m][n + k][i];
+                write(is_writer(behind, n + k) ? at(to, m, n + k, i) : nullptr, last);
+                numbers_[m][n + k][i] = first[k][i];
+            }
+        }
+    }
 
     LINATTN_DEVICE static void clear(float (&sum)[2][4]) {
         LINATTN_UNROLL
