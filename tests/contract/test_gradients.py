@@ -109,10 +109,15 @@ def second_derivatives(
     return torch.autograd.grad(again, inputs)
 
 
-def test_second_gradients_in_half_precision_sum_wide(backend: str) -> None:
-    """Normalizers of 1,200 keys of 64 features pass the largest float16."""
+def require_second_derivatives(backend: str) -> None:
+    """Skips the test where a backend refuses them, which another test asserts."""
     if not named(backend).double_backward:
         pytest.skip(f"{backend} has no second derivatives")
+
+
+def test_second_gradients_in_half_precision_sum_wide(backend: str) -> None:
+    """Normalizers of 1,200 keys of 64 features pass the largest float16."""
+    require_second_derivatives(backend)
     draw = drawing(0)
     half = [draw(1, 1, 1_200, 64, dtype=torch.float16).requires_grad_() for _ in range(3)]
 
@@ -129,8 +134,7 @@ def test_second_gradients_in_half_precision_sum_wide(backend: str) -> None:
 
 @pytest.mark.parametrize("padded", ["key_lengths", "attn_mask"])
 def test_second_gradients_do_not_see_padding(padded: str, backend: str) -> None:
-    if not named(backend).double_backward:
-        pytest.skip(f"{backend} has no second derivatives")
+    require_second_derivatives(backend)
     case = Case(batch=1, heads=1, queries=6, head_dim=2, value_dim=2)
     tensors = [x.detach().to(widest(backend)) for x in case.inputs().values()]
     mask = {"key_lengths": torch.tensor([4])} if padded == "key_lengths" else {}
@@ -150,8 +154,7 @@ def test_second_gradients_do_not_see_padding(padded: str, backend: str) -> None:
 
 
 def test_second_gradients_of_no_sequence(backend: str) -> None:
-    if not named(backend).double_backward:
-        pytest.skip(f"{backend} has no second derivatives")
+    require_second_derivatives(backend)
     empty = [torch.zeros(1, 2, 0, 3, dtype=widest(backend), requires_grad=True) for _ in range(3)]
     none = torch.zeros(1, dtype=torch.int64)
     out = linear_attention(*empty, is_causal=True, cu_seqlens=none, backend=backend)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linattn_models import AutoregressiveTransformer, MixtureOfLogistics
+from linattn_models.decoding.beams import _Beam
 from tests.models.decoding.decoders import KINDS, Kind, long_model
 from tests.models.tiny import ATTENTIONS, random_tokens, tiny_config, tiny_model
 
@@ -89,6 +91,16 @@ def test_a_hypothesis_that_has_ended_is_there_once(stop: int | None) -> None:
         tuple(x) for x, score in zip(tokens[1].tolist(), scores[1], strict=True) if score > -9e9
     }
     assert len(real) == 4
+
+
+def test_an_ended_hypothesis_continues_with_no_token() -> None:
+    """Where hypotheses are too few, the search may choose it with any token; one of them counts."""
+    no_steps = SimpleNamespace(
+        batch=1, tokens=torch.zeros(1, 5, dtype=torch.int64), steps_of_rows=torch.tensor([0])
+    )
+    beam = _Beam(no_steps, 2, None, 0.0)  # type: ignore[arg-type]
+    sums, _ = beam._sums_of(torch.zeros(1, 2, 7), torch.tensor([[0, 0]]), torch.tensor([[0, 3]]))
+    assert sums.tolist() == [[0.0, -torch.inf]]
 
 
 def test_a_beam_of_all_sequences_finds_the_likeliest(attention: str) -> None:
