@@ -82,7 +82,8 @@ def test_padding_anywhere_changes_nothing(
         return result(out, LinearAttentionState.cat([x for _, x in parts]), out * wanted)
 
     expected = alone()
-    anywhere = [torch.randperm(total, generator=seeds)[:n].sort().values for n in lengths]
+    orders = [torch.randperm(total, generator=seeds, device="cpu") for _ in lengths]
+    anywhere = [x[:n].sort().values for x, n in zip(orders, lengths, strict=True)]
     right = [torch.arange(n) for n in lengths]
     for slots in (right, [total - n + x for n, x in zip(lengths, right, strict=True)], anywhere):
         slots = [x.to(q.device) for x in slots]

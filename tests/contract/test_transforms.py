@@ -24,11 +24,19 @@ def inputs(backend: str, batch: int = 3) -> list[Tensor]:
 
 
 def attending(backend: str, **options: object) -> Callable[..., Tensor]:
+    options = on_the_device(options)
+
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         out, state = linear_attention(q, k, v, return_state=True, backend=backend, **options)
         return out.sin().sum() + state.s.cos().sum()
 
     return attend
+
+
+def on_the_device(options: dict[str, object]) -> dict[str, object]:
+    """Options, whose tensors were made on the CPU, on the device of the backend under test."""
+    device = torch.get_default_device()
+    return {name: x.to(device) if isinstance(x, Tensor) else x for name, x in options.items()}
 
 
 OPTIONS = [
@@ -58,7 +66,7 @@ def test_sums_stay_wide_under_autocast(is_causal: bool, backend: str) -> None:
     draw = drawing(0)
     q, k, v = (draw(2, 2, 150, 8, dtype=torch.float32) for _ in range(3))
     attend = attending(backend, is_causal=is_causal)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.autocast(q.device.type, dtype=torch.bfloat16):
         got = torch.func.grad(attend, (0, 1, 2))(q, k, v)
         leaves = [x.clone().requires_grad_() for x in (q, k, v)]
         expected = torch.autograd.grad(attend(*leaves), leaves)
@@ -71,6 +79,7 @@ def test_vmap_is_a_loop(options: dict[str, object], backend: str) -> None:
     """Mapped over a new dimension, and one tensor not at all."""
     q, k, v = inputs(backend)
     others = torch.stack((k, 2 * k), 1)  # mapped in dimension 1
+    options = on_the_device(options)
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return linear_attention(q, k, v, backend=backend, **options)

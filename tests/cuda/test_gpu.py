@@ -141,7 +141,7 @@ def test_lengths_on_the_cpu_are_refused_in_a_graph() -> None:
     tensors, lengths = draw(1, 1, 8, 8), torch.tensor([5])
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        with pytest.raises(ValueError, match="move them to cuda"):
+        with pytest.raises(ValueError, match="move it to cuda"):
             linear_attention(*tensors, is_causal=True, key_lengths=lengths, backend="cuda")
         torch.zeros(1, device="cuda")
 
