@@ -25,10 +25,6 @@ float shuffle_xor(float x, int mask);
 float shuffle(float x, int lane);
 u32 shuffle(u32 x, int lane);
 
-int next_ticket(int* counter);
-void announce(int* number, int value);
-void await(const int* number, int value);
-
 void copy16(void* shared, const void* global, int bytes);
 void copy4(void* shared, const void* global, bool exists);
 void copies_commit();

@@ -75,9 +75,6 @@ inline float shuffle(float x, int lane, LINATTN_CALLER) {
 inline u32 shuffle(u32 x, int lane, LINATTN_CALLER) { return emulation::shuffle_bits(x, lane, {file, line}); }
 
 // Blocks run one after another: a flag that is not set yet never would be.
-inline int next_ticket(int* counter) { return emulation::next_ticket(counter); }
-inline void announce(int* number, int value) { emulation::announce(number, value); }
-inline void await(const int* number, int value, LINATTN_CALLER) { emulation::await(number, value, {file, line}); }
 
 // Until its group is waited for, the destination holds NaN.
 inline void copy16(void* shared, const void* global, int bytes, LINATTN_CALLER) {

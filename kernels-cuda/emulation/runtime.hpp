@@ -36,11 +36,6 @@ void check_shared(const void* address, int bytes, const char* function, Place pl
 void block_barrier(Place place);
 void warp_barrier(Place place);
 
-// Blocks run one after another: a number that is too low by now stays so, and `await` raises.
-int next_ticket(int* counter);
-void announce(int* number, int value);
-void await(const int* number, int value, Place place);
-
 // The collectives of a warp: each lane deposits its operands, the last one computes, each takes its result.
 struct Matrices {
     u32 parts[4];

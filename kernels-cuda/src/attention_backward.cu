@@ -14,7 +14,6 @@ struct Workspace {
     SegmentStates sums;       // S and z of each segment, causal
     SegmentStates gradients;  // R and r of each segment, of each query head
     State total;              // R and r of the whole, not causal: the gradient of the initial state
-    RelayMemory relay;        // causal, in a relay
     Int bytes;
 };
 
@@ -26,22 +25,18 @@ Workspace workspace_of(const AttentionBackward& call) {
         used += (numbers + 31) / 32 * 32;  // what follows begins at a cache line too
         return taken;
     };
-    const int segments = call.schedule.segments;
+    const int segments = call.segments;
     const Int states = call.sequences * call.heads;
     work.normalizer_gradient = take(call.batch * call.heads * call.queries);
     work.sums = {nullptr, call.kv_heads, call.dim, call.value_dim, segments, Readers::group};
     work.gradients = {nullptr, call.heads, call.dim, call.value_dim, segments, Readers::own};
-    const bool cut = segments > 1 && !is_relay(call);
+    const bool cut = segments > 1;
     if (cut && call.causal) work.sums.data = take(work.sums.numbers() * call.sequences * call.kv_heads * segments);
     if (cut) work.gradients.data = take(work.gradients.numbers() * states * segments);
     if (!call.causal) {
         work.total = call.grad_initial;
         if (work.total.s == nullptr) work.total.s = take(call.dim * call.value_dim * states);
         if (work.total.z == nullptr) work.total.z = take(call.dim * states);
-    }
-    if (is_relay(call)) {
-        work.relay = relay_memory(call, nullptr);
-        work.relay.states = take(work.relay.bytes() / Int(sizeof(float)));
     }
     work.bytes = used * Int(sizeof(float));
     return work;
@@ -117,33 +112,30 @@ Product sums_of_queries(const AttentionBackward& call, const Workspace& work) {
 // The gradients of keys and values, from a state R and r; `last` is where they leave it.
 Launches key_value_passes(const AttentionBackward& call, const Workspace& work, const StateView& start,
                           const StateView& last) {
-    const auto run = [&](const Product& product) {
-        return is_relay(call) ? launch_relay(call, work.relay, product) : launch_product(call, product);
-    };
     if (is_pair(call)) {
         Product pair = pair_pass(call, work);
         pair.start = start;
         pair.last = last;
-        return Launches().then([&] { return run(pair); });
+        return Launches().then([&] { return launch_product(call, pair); });
     }
     Product keys = key_pass(call, work), values = value_pass(call);
     values.start = start;
     keys.start = transposed(start);
     keys.last = transposed(last);
-    return Launches().then([&] { return run(keys); }).then([&] { return run(values); });
+    return Launches().then([&] { return launch_product(call, keys); }).then([&] {
+        return launch_product(call, values);
+    });
 }
 
 Status causal(const AttentionBackward& call, const Workspace& work) {
     Product queries = query_pass(call, work);
-    if (call.schedule.segments == 1 || is_relay(call)) {
+    if (call.segments == 1) {
         queries.start = transposed(view_of(call, call.state, Readers::group));
         const StateView start = view_of(call, call.grad_last, Readers::first);
         // What flows back into the initial state.
         const StateView last = view_of(call, call.grad_initial, Readers::own);
         return Launches()
-            .then([&] {
-                return is_relay(call) ? launch_relay(call, work.relay, queries) : launch_product(call, queries);
-            })
+            .then([&] { return launch_product(call, queries); })
             .then([&] { return key_value_passes(call, work, start, last).status(); })
             .status();
     }
@@ -167,7 +159,7 @@ Status not_causal(const AttentionBackward& call, const Workspace& work) {
     const StateView start = view_of(call, work.total, Readers::own);
     Launches launches;
     launches.then([&] { return launch_product(call, queries); });
-    if (call.schedule.segments == 1) {
+    if (call.segments == 1) {
         gradients.start = view_of(call, call.grad_last, Readers::first);
         gradients.last = start;
         launches.then([&] { return launch_product(call, gradients); });

@@ -7,12 +7,8 @@ namespace linattn {
 namespace {
 
 SegmentStates states_of(const AttentionForward& call) {
-    return {static_cast<float*>(call.workspace),
-            call.kv_heads,
-            call.dim,
-            call.value_dim,
-            call.schedule.segments,
-            Readers::group};
+    return {
+        static_cast<float*>(call.workspace), call.kv_heads, call.dim, call.value_dim, call.segments, Readers::group};
 }
 
 // What every query reads: out_i = a_i . X over its normalizer.
@@ -35,10 +31,9 @@ Status causal(const AttentionForward& call) {
     product.key = keys_of(call);
     const SegmentStates states = states_of(call);
     Launches launches;
-    if (call.schedule.segments == 1 || is_relay(call)) {
+    if (call.segments == 1) {
         product.start = view_of(call, call.initial, Readers::group);
         product.last = view_of(call, call.last, Readers::group);
-        if (is_relay(call)) return launch_relay(call, relay_memory(call, call.workspace), product);
     } else {
         Product sums = sums_of_keys(call);
         sums.last = product.start = states.view();
@@ -56,7 +51,7 @@ Status not_causal(const AttentionForward& call) {
     product.start = total;
     const SegmentStates states = states_of(call);
     Launches launches;
-    const bool cut = call.schedule.segments > 1;
+    const bool cut = call.segments > 1;
     if (cut) sums.last = states.view();
     else sums.start = view_of(call, call.initial, Readers::group);
     launches.then([&] { return launch_product(call, sums); });
@@ -67,9 +62,8 @@ Status not_causal(const AttentionForward& call) {
 }  // namespace
 
 Int workspace_bytes(const AttentionForward& call) {
-    const Int states = call.sequences * call.kv_heads * call.schedule.segments;
-    if (is_relay(call)) return relay_memory(call, nullptr).bytes();
-    return call.schedule.segments == 1 ? 0 : states * states_of(call).numbers() * Int(sizeof(float));
+    const Int states = call.sequences * call.kv_heads * call.segments;
+    return call.segments == 1 ? 0 : states * states_of(call).numbers() * Int(sizeof(float));
 }
 
 Status attention_forward(const AttentionForward& call) { return call.causal ? causal(call) : not_causal(call); }

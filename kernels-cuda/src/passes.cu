@@ -17,38 +17,6 @@ StateView SegmentStates::view() const {
     return view;
 }
 
-RelayMemory relay_memory(const Attention& call, void* memory) {
-    RelayMemory relay{};
-    const Int widest = call.dim > call.value_dim ? call.dim : call.value_dim;
-    relay.states = static_cast<float*>(memory);
-    relay.heads = call.sequences * call.heads;
-    relay.slices = widest / narrowest_slice + 1;
-    relay.size = call.dim * call.value_dim + widest * relay.slices;
-    return relay;
-}
-
-bool is_relay(const Attention& call) {
-    return call.causal && call.schedule.relay && call.schedule.segments > 1 && may_relay(call.dim, call.value_dim);
-}
-
-Status launch_relay(const Attention& call, const RelayMemory& memory, Product product) {
-    StateView& ends = product.relay.ends;
-    ends.matrix = memory.states;
-    ends.vector = memory.states + call.dim * call.value_dim;
-    ends.segment = ends.vector_segment = memory.size;
-    ends.head = ends.vector_head = 2 * memory.size;
-    ends.sequence = ends.vector_sequence = call.heads * ends.head;
-    ends.row = product.value.width;
-    ends.column = 1;
-    ends.vector_slice = product.column == Column::none ? 0 : product.key.width;
-    product.relay.tickets = memory.counters();
-    product.relay.passed = memory.counters() + 1;
-    return Launches()
-        .then([&] { return clear(memory.counters(), memory.counter_bytes(), call.stream); })
-        .then([&] { return launch_product(call, product); })
-        .status();
-}
-
 StateView view_of(const Attention& call, const State& state, Readers readers) {
     const Int heads = readers == Readers::own ? call.heads : call.kv_heads;
     StateView view{};
@@ -130,7 +98,7 @@ Product product_of(const Attention& call) {
     product.keys = call.keys;
     product.key_lengths = call.key_lengths;
     product.cu_seqlens = call.cu_seqlens;
-    product.segments = call.schedule.segments;
+    product.segments = call.segments;
     product.eps = call.eps;
     return product;
 }

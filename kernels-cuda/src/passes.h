@@ -30,25 +30,6 @@ struct SegmentStates {
     StateView view() const;
 };
 
-// What the segments of a relay hand on: of each head two states in turn, and how many segments have handed on theirs.
-// Its size does not depend on the length. One product uses it at a time.
-struct RelayMemory {
-    float* states;
-    Int heads, size;  // heads of all sequences, and numbers of a state with its vectors
-    Int slices;       // of the values, at most: each counts its own segments
-
-    int* counters() const { return reinterpret_cast<int*>(states + 2 * heads * size); }
-    Int counter_bytes() const { return (heads * slices + 1) * Int(sizeof(int)); }
-    Int bytes() const { return 2 * heads * size * Int(sizeof(float)) + counter_bytes(); }
-};
-RelayMemory relay_memory(const Attention& call, void* memory);
-
-// Whether the segments of this call are a relay; where they may not be, they are summed up in a launch of its own.
-bool is_relay(const Attention& call);
-
-// Launches the product with its segments in a relay.
-Status launch_relay(const Attention& call, const RelayMemory& memory, Product product);
-
 // A state as a tensor of its own, S (sequences, heads, D, M) and z (sequences, heads, D), of the heads of queries where
 // each has its own, else of keys.
 StateView view_of(const Attention& call, const State& state, Readers readers);

@@ -20,11 +20,6 @@ struct ProductShapes {
     using SmallPair = ProductShape<parts, 64, 64, Small::C, true>;
 };
 
-constexpr Int narrowest_slice = 32;
-
-// Whether segments of this width may hand their states on.
-constexpr bool may_relay(Int dim, Int value_dim) { return dim <= widest_relay && value_dim <= widest_relay; }
-
 // Calls `use` with a Shape for rows of this width; false where there is none.
 template <int parts, class Use>
 bool with_shape(Int width, const Use& use) {
@@ -80,13 +75,15 @@ Status launch_product_of(const Product& call, void* stream) {
     return status;
 }
 
-// How many blocks of the kernel for rows of this width a multiprocessor runs side by side.
+// How many blocks of the kernel for rows of this width a multiprocessor runs side by side; those that take derivatives
+// need more shared memory.
 template <int parts>
-Status resident_of(Int width, int* blocks) {
+Status resident_of(Int width, bool derivatives, int* blocks) {
     Status status = {error_invalid_value, "product"};
     with_shape<parts>(width, [&](auto shape) {
         using Shape = decltype(shape);
-        status = LINATTN_RESIDENT(product_name<Shape>(), product<Shape>, Shape::threads, Shape::shared_bytes, blocks);
+        const int shared = derivatives ? Shape::shared_bytes_with_origin : Shape::shared_bytes;
+        status = LINATTN_RESIDENT(product_name<Shape>(), product<Shape>, Shape::threads, shared, blocks);
     });
     return status;
 }
@@ -95,8 +92,8 @@ Status resident_of(Int width, int* blocks) {
 Status launch_product_1(const Product& call, void* stream);
 Status launch_product_2(const Product& call, void* stream);
 Status launch_product_3(const Product& call, void* stream);
-Status resident_1(Int width, int* blocks);
-Status resident_2(Int width, int* blocks);
-Status resident_3(Int width, int* blocks);
+Status resident_1(Int width, bool derivatives, int* blocks);
+Status resident_2(Int width, bool derivatives, int* blocks);
+Status resident_3(Int width, bool derivatives, int* blocks);
 
 }  // namespace linattn

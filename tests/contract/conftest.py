@@ -21,7 +21,7 @@ from .places import device_of, differentiates, usable_backends
 
 # The CUDA kernels emulated, in each schedule: a block walks a sequence, several share it, or they
 # hand their states on.
-EMULATED = ("emulated", "emulated-segments", "emulated-relay")
+EMULATED = ("emulated", "emulated-segments")
 # Tests of the way through torch, which does not depend on how a sequence is cut.
 CUT_ALIKE = ("test_compile",)
 

@@ -17,7 +17,7 @@ from .random_calls import Drawing, value_of
 from .terms import terms
 
 # Emulated GPUs take seconds a call.
-CALLS = {"emulated": 5, "emulated-segments": 5, "emulated-relay": 5}
+CALLS = {"emulated": 5, "emulated-segments": 5}
 
 
 def test_random_calls_are_within_their_budget(backend: str) -> None:

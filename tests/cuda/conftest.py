@@ -14,6 +14,6 @@ from tests.cuda import emulated
 
 @pytest.fixture(scope="module")
 def emulation() -> Iterator[ModuleType]:
-    """The emulated kernels as backends, one a schedule, and their module."""
+    """The emulated kernels as backends, whole and in segments, and their module."""
     with emulated.registered():
         yield emulated.emulated_module()

@@ -13,13 +13,12 @@ import torch
 from linattn_core import registry
 from linattn_core.registry import ENTRY_POINT_GROUP, reload_backends
 from linattn_cuda.device import Gpu
-from linattn_cuda.kernel_backend import KernelBackend, Schedule
+from linattn_cuda.kernel_backend import KernelBackend
 from tests.cuda.emulated_build import emulated_module
 
-# One block of threads walks each sequence; or sequences are cut, a block for each piece, which
-# begins with what was summed up before, or takes it over from the piece before.
-WALKING, CUT, RELAY = "emulated", "emulated-segments", "emulated-relay"
-NAMES = (WALKING, CUT, RELAY)
+# One block of threads walks each sequence; or sequences are cut, a block for each segment, which
+# begins with what was summed up before.
+WALKING, CUT = NAMES = "emulated", "emulated-segments"
 H100 = Gpu("an emulated H100", (9, 0), 132, 232_448)
 
 
@@ -29,7 +28,7 @@ class EmulatedBackend(KernelBackend):
     name = WALKING
     speed = -1
     description = "CUDA kernels under an emulation"
-    schedule = Schedule(1)
+    segments = 1
 
     def __init__(self, gpu: Gpu = H100, native: ModuleType | None = None) -> None:
         self.native = native or emulated_module()
@@ -47,18 +46,12 @@ class EmulatedBackend(KernelBackend):
 
 class CutBackend(EmulatedBackend):
     name = CUT
-    schedule = Schedule(3)
-
-
-class RelayBackend(EmulatedBackend):
-    name = RELAY
-    schedule = Schedule(3, relay=True)
+    segments = 3
 
 
 _ENTRIES = (
     EntryPoint(WALKING, "tests.cuda.emulated:EmulatedBackend", ENTRY_POINT_GROUP),
     EntryPoint(CUT, "tests.cuda.emulated:CutBackend", ENTRY_POINT_GROUP),
-    EntryPoint(RELAY, "tests.cuda.emulated:RelayBackend", ENTRY_POINT_GROUP),
 )
 
 

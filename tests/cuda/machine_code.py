@@ -42,8 +42,10 @@ class Kernel(NamedTuple):
     spilled: int
 
 
-# The products of numbers in one part, bfloat16, and in two, float16. Three parts are float32's.
-HALF = re.compile(r"ProductShapeILi[12]E")
+# Products of which a multiprocessor runs one block at a time: float16 and float32 beyond 128 dims.
+ALONE = re.compile(r"ProductShapeILi[23]ELi256E")
+# Bytes of a thread.
+MOST_SPILLED = 64
 _FUNCTION = re.compile(r"Function\s*:?\s*(\w+)")
 _USED = re.compile(r"REG:(\d+) STACK:(\d+) .*LOCAL:(\d+)")
 
@@ -69,38 +71,6 @@ def lines_of(*options: str, file: Path | str | None = None) -> Iterator[tuple[st
             name = named[1]
         if name:
             yield name, line
-
-
-# Registers that a tensor core reads: of the left operand, the right one, and the sums.
-_READ_BY_HMMA = (4, 2, 4)
-
-
-def exposed_loads(instructions: list[str], within: int) -> tuple[int, int]:
-    """How many loads of operands from shared memory (LDSM) an instruction needs so soon, and all.
-
-    Args:
-        within: the latency that is not hidden, in instructions.
-    """
-    loads = [i for i, line in enumerate(instructions) if " LDSM." in line]
-    soon = 0
-    for i in loads:
-        first = int(re.findall(r"\bR(\d+)", instructions[i])[0])
-        loaded = set(range(first, first + 4))
-        soon += any(loaded & _read_by(line) for line in instructions[i + 1 : i + 1 + within])
-    return soon, len(loads)
-
-
-def _read_by(line: str) -> set[int]:
-    """The registers that an instruction reads, if it is one of the tensor cores."""
-    if " HMMA." not in line:
-        return set()
-    operands = re.findall(r"\b(R\d+|RZ)\b", line)[1:]
-    return {
-        int(name[1:]) + k
-        for name, count in zip(operands, _READ_BY_HMMA, strict=False)
-        if name != "RZ"
-        for k in range(count)
-    }
 
 
 def code() -> Code:

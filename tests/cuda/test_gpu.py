@@ -16,7 +16,6 @@ from linattn_core import (
     reference,
 )
 from linattn_core.registry import named
-from linattn_cuda.kernel_backend import Schedule
 from tests.contract.agreement import assert_within_budget
 from tests.contract.cases import Case
 
@@ -62,7 +61,7 @@ def test_every_width(width: int, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("heads", [1, 512])
-def test_both_schedules_give_the_same_bits_twice(heads: int, dtype: torch.dtype) -> None:
+def test_the_same_bits_twice(heads: int, dtype: torch.dtype) -> None:
     tensors = draw(1, heads, 5_000, 64, dtype=dtype)
     first, second = attend(tensors), attend(tensors)
 
@@ -86,19 +85,14 @@ def test_it_runs_on_the_callers_stream() -> None:
     assert all(torch.equal(x, y) for x, y in zip(found, expected, strict=True))
 
 
-@pytest.fixture
-def relay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Segments of 512 positions that hand their states on, far more than run side by side."""
-    monkeypatch.setattr(named("cuda"), "schedule", Schedule(64, relay=True))
-
-
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_a_relay_gives_what_walking_gives(
-    dtype: torch.dtype, relay: None, monkeypatch: pytest.MonkeyPatch
+def test_segments_give_what_walking_gives(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tensors = draw(1, 60, 32_768, 64, dtype=dtype)
+    monkeypatch.setattr(named("cuda"), "segments", 64)
     first, second = attend(tensors), attend(tensors)
-    monkeypatch.setattr(named("cuda"), "schedule", Schedule(1))
+    monkeypatch.setattr(named("cuda"), "segments", 1)
 
     for x, again, walked in zip(first, second, attend(tensors), strict=True):
         assert torch.equal(x, again)
@@ -106,22 +100,7 @@ def test_a_relay_gives_what_walking_gives(
         assert difference <= 2**-6 * walked.abs().max().item()
 
 
-def test_a_relay_runs_beside_other_work(relay: None) -> None:
-    """Its blocks wait for one another also where only some of them find room."""
-    tensors = draw(1, 60, 32_768, 64, dtype=torch.bfloat16)
-    expected = attend(tensors)
-    busy = torch.randn(4_096, 4_096, device="cuda")
-    beside = torch.cuda.Stream()
-    for _ in range(10):
-        with torch.cuda.stream(beside):
-            for _ in range(20):
-                busy = (busy @ busy).clamp(-1, 1)
-        found = attend(tensors)
-        assert all(torch.equal(x, y) for x, y in zip(found, expected, strict=True))
-
-
-def test_a_graph_replays_a_relay(relay: None) -> None:
-    """Tickets and flags begin at zero in every replay."""
+def test_a_graph_replays_segments() -> None:
     tensors = draw(1, 60, 32_768, 64, dtype=torch.bfloat16)
 
     def call() -> Tensor:

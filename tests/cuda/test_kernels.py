@@ -1,4 +1,4 @@
-"""The kernels' own source on the CPU: every width, dtype, layout, schedule; nothing unwritten."""
+"""The kernels' own source on the CPU: every width, dtype, layout, cut; nothing unwritten."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ from linattn_core import (
 )
 from linattn_core.calls import AttentionCall
 from linattn_core.registry import named
-from linattn_cuda.kernel_backend import Schedule
 from tests.contract.agreement import assert_agree, assert_within_budget
 from tests.contract.budgets import budget, error
 from tests.contract.cases import Case, by_definition, drawing, on_backend
-from tests.cuda.emulated import CUT, NAMES, RELAY, WALKING, EmulatedBackend
+from tests.cuda.emulated import CUT, NAMES, WALKING, EmulatedBackend
 
 pytestmark = pytest.mark.usefixtures("emulation")
 
@@ -66,50 +65,48 @@ def test_lengths_packing_and_states(backend: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("segments", [2, 3, 5, 50])
-@pytest.mark.parametrize(("backend", "is_causal"), [(CUT, True), (CUT, False), (RELAY, True)])
+@pytest.mark.parametrize("is_causal", [True, False])
 def test_segments_give_what_walking_gives(
-    backend: str, is_causal: bool, segments: int, monkeypatch: pytest.MonkeyPatch
+    is_causal: bool, segments: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = ONE.with_(queries=700, head_dim=16, value_dim=16, is_causal=is_causal)
     tensors = case.inputs()
     walked = on_backend(case, WALKING, tensors)
-    monkeypatch.setattr(named(backend), "schedule", Schedule(segments, backend == RELAY))
+    monkeypatch.setattr(named(CUT), "segments", segments)
 
-    for name, x in on_backend(case, backend, tensors).items():
+    for name, x in on_backend(case, CUT, tensors).items():
         assert_agree(x, walked[name], name)
 
 
-def test_the_schedule_is_chosen_by_shape() -> None:
-    """Few heads fill a GPU only in pieces, many fill it anyway; between them a relay does."""
-    best = named(CUT).native.best_schedule
+def test_segments_fill_a_gpu_and_no_more() -> None:
+    """As many blocks as run side by side; many heads fill it anyway, and short ones are not cut."""
+    best = named(CUT).native.best_segments
     side_by_side = 264
-    few, some, many = (best(heads, 65_536, 64, 64, True, side_by_side) for heads in (8, 64, 600))
-    assert few[0] > 1 and not few[1]
-    assert some[0] > 1 and some[1]
-    assert many == (1, False)
-    assert not best(64, 65_536, 64, 64, False, side_by_side)[1]
-    assert not best(64, 65_536, 256, 64, True, side_by_side)[1]
-    assert best(1, 64, 64, 64, True, side_by_side) == (1, False)
+    for heads in (1, 8, 64, 100, 132, 133, 600):
+        segments = best(heads, 2**20, 64, side_by_side)
+        assert segments == 1 or heads * segments <= side_by_side < heads * (segments + 1)
+    assert best(64, 65_536, 64, side_by_side) == 4
+    assert best(64, 65_536, 256, side_by_side) == 1  # its values are four slices, a block each
+    assert best(600, 65_536, 64, side_by_side) == best(1, 64, 64, side_by_side) == 1
+    assert best(0, 64, 64, side_by_side) == 1
 
 
-@pytest.mark.parametrize(("shared_limit", "resident"), [(232_448, 2), (101_376, 1)])
-def test_the_schedule_depends_on_how_many_blocks_fit(
-    shared_limit: int, resident: int, emulation: ModuleType
+@pytest.mark.parametrize(("shared_limit", "segments"), [(232_448, 2), (101_376, 1)])
+def test_segments_depend_on_how_many_blocks_fit(
+    shared_limit: int, segments: int, emulation: ModuleType
 ) -> None:
     """A hundred blocks are a wave of their own where a multiprocessor has room for one alone."""
     x = torch.zeros(1, 100, 1, 64).expand(1, 100, 65_536, 64)
     emulation.set_shared_limit(shared_limit)
     try:
-        chosen = EmulatedBackend()._best_schedule(AttentionCall(x, x, x, True))
+        assert EmulatedBackend()._best_segments(AttentionCall(x, x, x, True), False) == segments
     finally:
         emulation.set_shared_limit(232_448)
-
-    assert chosen == ((128, True) if resident == 2 else (1, False))
 
 
 @pytest.mark.parametrize("backend", NAMES)
 def test_a_backend_may_choose_for_itself(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(named(backend), "schedule", None)
+    monkeypatch.setattr(named(backend), "segments", None)
     assert_within_budget(ONE.with_(queries=600), backend)
 
 
@@ -271,23 +268,6 @@ def test_tiny_features_do_not_underflow(backend: str, dtype: torch.dtype) -> Non
     v = torch.tensor([[[[1.0], [2.0]]]]).to(dtype)
     out = linear_attention(q, q, v, is_causal=True, eps=0.0, backend=backend)
     torch.testing.assert_close(out, torch.tensor([[[[1.0], [1.5]]]]).to(dtype), rtol=1e-2, atol=0)
-
-
-@pytest.mark.parametrize("which", ["forward", "backward"])
-def test_a_relay_needs_memory_that_does_not_grow_with_the_length(
-    which: str, emulation: ModuleType
-) -> None:
-    """Beyond the number a query that every backward pass keeps."""
-
-    def needed(segments: int) -> int:
-        x = torch.zeros(1, 2, 512 * segments, 64)
-        call = AttentionCall(x, x, x, True)
-        backend = EmulatedBackend()
-        backend.schedule = Schedule(segments, relay=True)
-        nbytes = int(getattr(emulation, f"{which}_workspace")(backend._attention_fields(call)))
-        return nbytes - (4 * x[..., 0].numel() if which == "backward" else 0)
-
-    assert 2 * 2 * 64 * 64 * 4 < needed(2) == needed(40)
 
 
 @pytest.mark.parametrize(("dtype", "size"), [(torch.bfloat16, 2), (torch.float32, 4)])

@@ -14,15 +14,15 @@ import linattn_cuda._native as native
 from linattn_cuda import compiling, nvrtc
 from linattn_cuda.device import Code
 from tests.cuda.emulated_build import ROOT, driver_module
-from tests.cuda.machine_code import HALF, Kernel, architectures, kernels_of
+from tests.cuda.machine_code import MOST_SPILLED, Kernel, architectures, kernels_of
 
 needs_nvrtc = pytest.mark.skipif(nvrtc.missing() is not None, reason="there is no NVRTC")
 # What nvcc has built the module for (CUDAARCHS): each takes minutes.
 COMPARED = tuple(f"sm_{x}" for x in Code.read(native.built_with).machine) or ("sm_90",)
 # Of this checkout, whatever is installed.
 HEADERS = ROOT / "kernels-cuda" / "include"
-# Bytes: NVRTC keeps four registers of one product in memory that nvcc does not.
-SPILLED_AT_MOST = 16
+# Bytes by which NVRTC may spill more than nvcc.
+MORE_SPILLED = 16
 
 
 @pytest.fixture
@@ -231,15 +231,15 @@ def compiled(
 @pytest.mark.slow
 @needs_nvrtc
 def test_every_kernel_by_nvrtc(compiled: tuple[str, dict[str, Kernel]]) -> None:
-    """Products on tensor cores, and those of half precision hardly spill."""
+    """Products on tensor cores, which hardly spill."""
     architecture, kernels = compiled
     products = {name: kernel for name, kernel in kernels.items() if "product" in name}
 
     assert len(kernels) == 20 and len(products) == 18
     has_tensor_cores = int(architecture[3:]) >= 80  # for bfloat16
     assert all((kernel.products > 0) == has_tensor_cores for kernel in products.values())
-    half = {name: x.spilled for name, x in products.items() if HALF.search(name)}
-    assert half and max(half.values()) <= SPILLED_AT_MOST, half
+    spilled = {name: x.spilled for name, x in products.items()}
+    assert max(spilled.values()) <= MOST_SPILLED + MORE_SPILLED, spilled
 
 
 @pytest.mark.slow
@@ -253,5 +253,5 @@ def test_nvrtc_compiles_what_nvcc_compiles(compiled: tuple[str, dict[str, Kernel
 
     for name, kernel in kernels.items():
         assert kernel.products == theirs[name].products, name
-        assert kernel.spilled <= theirs[name].spilled + SPILLED_AT_MOST, name
+        assert kernel.spilled <= theirs[name].spilled + MORE_SPILLED, name
         assert kernel.registers == pytest.approx(theirs[name].registers, rel=0.1), name

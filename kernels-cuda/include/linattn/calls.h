@@ -30,14 +30,6 @@ struct State {
     float* z;
 };
 
-// How the blocks of threads share a sequence of one head: one walks it from end to end, or each has a segment of it.
-// The states that segments begin with are summed up in a launch of their own or, in a relay (causal calls), handed from
-// block to block within one launch.
-struct Schedule {
-    int segments;
-    bool relay;
-};
-
 // One call of linear_attention. Queries, keys, values and the gradient of the output have any strides; everything
 // that is written is contiguous. All memory is on the device. H is a multiple of H_kv, and a group of H / H_kv
 // neighboring query heads reads one head of keys, values and states.
@@ -54,7 +46,7 @@ struct Attention {
     float eps;
     bool normalize;  // otherwise the output is the numerator alone
     bool causal;
-    Schedule schedule;
+    int segments;     // pieces that each sequence is cut into, a block of threads for each; 1: one block walks it
     void* workspace;  // workspace_bytes of the same call; may be null where that is 0
     void* stream;     // cudaStream_t
 };
@@ -105,7 +97,7 @@ struct Status {
 // The kernels by number, each by its name as code in namespace linattn would write it; null past the last.
 const char* kernel_name(int index);
 
-// Bytes of scratch that a call needs with its schedule, its pointers not yet filled in.
+// Bytes of scratch that a call needs with its segments, its pointers not yet filled in.
 Int workspace_bytes(const AttentionForward& call);
 Int workspace_bytes(const AttentionBackward& call);
 
@@ -116,17 +108,17 @@ int shared_bytes(int dim, int value_dim, Dtype query_dtype, Dtype value_dtype, P
 // The same for a decoding step, which takes features of any width that fit.
 Int step_shared_bytes(Int dim);
 
-// How many blocks of the kernel for rows of this width a multiprocessor of the current GPU runs side by side.
-Status resident_blocks(Int width, Dtype query_dtype, Dtype value_dtype, Precision precision, int* blocks);
+// How many blocks of the kernel for rows of this width a multiprocessor of the current GPU runs side by side;
+// `derivatives`: in a backward pass.
+Status resident_blocks(Int width, Dtype query_dtype, Dtype value_dtype, Precision precision, bool derivatives,
+                       int* blocks);
 
-// What a schedule is chosen by: heads of all sequences, the length of a sequence, widths, and how many blocks the GPU
-// runs side by side.
+// What the number of segments is chosen by: heads of all sequences, the length of a sequence, the width of its values,
+// and how many blocks the GPU runs side by side.
 struct Extent {
-    Int heads, length, dim, value_dim;
-    bool causal;
-    Int side_by_side;
+    Int heads, length, value_dim, side_by_side;
 };
-Schedule best_schedule(const Extent& extent);
+int best_segments(const Extent& extent);
 
 Status attention_forward(const AttentionForward& call);
 Status attention_backward(const AttentionBackward& call);

@@ -111,43 +111,6 @@ LINATTN_TEST(a_launch_after_a_failure_works) {
     }
 }
 
-// Each thread adds to what its mirror image in the block before left, in the order of their tickets.
-LINATTN_KERNEL(64, 1) relay_kernel(int* tickets, int* passed, int* sums) {
-    LINATTN_SHARED(memory);
-    int* ticket = reinterpret_cast<int*>(memory);
-    if (thread_index() == 0) {
-        *ticket = next_ticket(tickets);
-        await(passed, *ticket);
-    }
-    LINATTN_BLOCK_BARRIER();
-    const int at = 64 * *ticket + thread_index();
-    sums[at] = (*ticket > 0 ? sums[64 * *ticket - 1 - thread_index()] : 0) + 1;
-    LINATTN_BLOCK_BARRIER();
-    if (thread_index() == 0) announce(passed, *ticket + 1);
-}
-
-LINATTN_TEST(a_block_sees_what_the_one_before_it_announced) {
-    for (int order : {0, -1}) {
-        int tickets = 0, passed = 0, sums[9 * 64] = {};
-        int *of_tickets = &tickets, *of_passed = &passed, *of_sums = sums;
-        emulation::set_order(order);
-        LINATTN_LAUNCH("relay", relay_kernel, 9, 1, 64, 4, nullptr, of_tickets, of_passed, of_sums);
-        emulation::set_order(0);
-        expect_equal(tickets, 9, "the number of tickets");
-        expect_equal(passed, 9, "what the last one announced");
-        for (int i = 0; i < 9 * 64; ++i) expect_equal(sums[i], i / 64 + 1, "sum " + std::to_string(i));
-    }
-}
-
-LINATTN_KERNEL(32, 1) waiting_kernel(const int* number) {
-    if (thread_index() == 0) await(number, 2);
-}
-
-LINATTN_TEST(a_block_that_waits_for_a_later_one_is_given_up) {
-    const int number = 1;
-    expect_failure("await was expected to find 2, written by a block that ran before", waiting_kernel, 32, 0, &number);
-}
-
 LINATTN_KERNEL(32, 1) empty_kernel(int) {}
 
 LINATTN_TEST(a_launch_that_no_gpu_takes_is_refused) {

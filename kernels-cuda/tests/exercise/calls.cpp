@@ -19,7 +19,7 @@ void expect_launched(const Status& status) {
 State state_of(const Memory& s, const Memory& z) { return {s.data<float>(), z.data<float>()}; }
 
 // The arguments that both passes share.
-void fill(Attention& call, const Inputs& inputs, const Schedule& schedule) {
+void fill(Attention& call, const Inputs& inputs, int segments) {
     const Shape& shape = inputs.shape;
     call.query = inputs.view(inputs.query, shape.queries, shape.dim);
     call.key = inputs.view(inputs.key, shape.keys, shape.dim);
@@ -39,20 +39,20 @@ void fill(Attention& call, const Inputs& inputs, const Schedule& schedule) {
     call.map = shape.map;
     call.eps = static_cast<float>(eps);
     call.causal = shape.causal;
-    call.schedule = schedule;
+    call.segments = segments;
 }
 
 Memory workspace(Int bytes) { return Memory((bytes + 3) / 4, Dtype::float32); }
 
 }  // namespace
 
-Results run(const Inputs& inputs, const Schedule& schedule) {
+Results run(const Inputs& inputs, int segments) {
     const Shape& shape = inputs.shape;
     const Int rows = shape.batch * shape.heads * shape.queries, keys = shape.batch * shape.heads * shape.keys;
     Memory out(rows * shape.value_dim, shape.dtype), normalizer(rows, Dtype::float32);
     Memory s(shape.state() * shape.value_dim, Dtype::float32), z(shape.state(), Dtype::float32);
     AttentionForward forward{};
-    fill(forward, inputs, schedule);
+    fill(forward, inputs, segments);
     if (shape.with_state) forward.initial = state_of(inputs.s, inputs.z);
     forward.last = state_of(s, z);
     forward.out = out.data();
@@ -66,7 +66,7 @@ Results run(const Inputs& inputs, const Schedule& schedule) {
     const Int states = shape.sequences() * shape.heads * shape.dim;
     Memory grad_s(states * shape.value_dim, Dtype::float32), grad_z(states, Dtype::float32);
     AttentionBackward backward{};
-    fill(backward, inputs, schedule);
+    fill(backward, inputs, segments);
     backward.grad_out = inputs.view(inputs.grad_out, shape.queries, shape.value_dim);
     backward.grad_last = state_of(inputs.grad_s, inputs.grad_z);
     backward.state = shape.causal ? forward.initial : forward.last;

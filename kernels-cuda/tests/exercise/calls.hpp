@@ -156,7 +156,7 @@ struct Results {
 };
 
 // The forward and the backward pass; raises where a launch fails.
-Results run(const Inputs& inputs, const Schedule& schedule);
+Results run(const Inputs& inputs, int segments);
 
 // Whether one decoding step agrees with its definition.
 bool step_agrees(const Inputs& inputs, double tolerance);

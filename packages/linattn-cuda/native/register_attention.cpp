@@ -18,8 +18,7 @@ namespace {
 const FieldTable<Attention>& own_fields() {
     static const FieldTable<Attention> table{
         {"precision", set<&Attention::precision>},
-        {"segments", [](Attention& call, PyObject* value) { load(call.schedule.segments, value); }},
-        {"relay", [](Attention& call, PyObject* value) { load(call.schedule.relay, value); }},
+        {"segments", [](Attention& call, PyObject* value) { load(call.segments, value); }},
         {"workspace", set<&Attention::workspace>},
         {"stream", set<&Attention::stream>},
     };

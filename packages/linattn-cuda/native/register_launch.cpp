@@ -1,4 +1,4 @@
-// What a caller asks before a launch: what the GPU offers, shared memory, the schedule.
+// What a caller asks before a launch: what the GPU offers, shared memory, segments.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -25,14 +25,13 @@ namespace linattn {
 
 namespace {
 
-std::pair<int, bool> best_schedule_of(Int heads, Int length, Int dim, Int value_dim, bool causal, Int side_by_side) {
-    const Schedule best = best_schedule({heads, length, dim, value_dim, causal, side_by_side});
-    return {best.segments, best.relay};
+int best_segments_of(Int heads, Int length, Int value_dim, Int side_by_side) {
+    return best_segments({heads, length, value_dim, side_by_side});
 }
 
-int resident_blocks_of(Int width, Dtype query_dtype, Dtype value_dtype, Precision precision) {
+int resident_blocks_of(Int width, Dtype query_dtype, Dtype value_dtype, Precision precision, bool derivatives) {
     int blocks = 0;
-    const Status status = resident_blocks(width, query_dtype, value_dtype, precision, &blocks);
+    const Status status = resident_blocks(width, query_dtype, value_dtype, precision, derivatives, &blocks);
     expect_success("counting the resident blocks", status);
     return blocks;
 }
@@ -99,7 +98,7 @@ void register_launch(py::module_& module) {
     module.def("step_shared_bytes", &step_shared_bytes);
     // Without Python's lock, as they may wait for a thread that compiles, which needs it.
     module.def("resident_blocks", &resident_blocks_of, py::call_guard<py::gil_scoped_release>());
-    module.def("best_schedule", &best_schedule_of);
+    module.def("best_segments", &best_segments_of);
 #ifdef LINATTN_EMULATED
     module.def("set_shared_limit", &emulation::set_shared_limit);
     module.def("set_order", &emulation::set_order);

@@ -29,10 +29,11 @@ inline bool copies_vectors(const Tensor4& x, Dtype dtype) {
 // Where one sequence of one head lies: which rows of the tensors are its own.
 struct Place {
     Int batch, head;
-    Int start;      // position of its first row, of packed sequences
-    Int rows;       // positions of queries
-    Int keys;       // positions of keys
-    Int live_keys;  // keys that exist
+    // Positions fit 32 bits, which the caller sees to.
+    int start;      // position of its first row, of packed sequences
+    int rows;       // positions of queries
+    int keys;       // positions of keys
+    int live_keys;  // keys that exist
 };
 
 // The head that so many neighbors share. Divided when it is needed: registers are scarcer than time.
@@ -40,7 +41,7 @@ LINATTN_DEVICE Int head_of_group(Int head, int group) {
     return group == 1 ? head : static_cast<u32>(head) / static_cast<u32>(group);
 }
 
-LINATTN_DEVICE const unsigned char* address(const Operand& operand, const Place& place, Int position, Int column) {
+LINATTN_DEVICE const unsigned char* address(const Operand& operand, const Place& place, int position, Int column) {
     const Tensor4& x = operand.tensor;
     const Int head = head_of_group(place.head, operand.group);
     const Int offset = place.batch * x.batch + head * x.head + (place.start + position) * x.position + column * x.dim;
@@ -48,7 +49,7 @@ LINATTN_DEVICE const unsigned char* address(const Operand& operand, const Place&
 }
 
 // `count` neighbors of a row from global memory; the others are zero.
-LINATTN_DEVICE void read_eight(float (&x)[8], const Operand& operand, const Place& place, Int position, Int column,
+LINATTN_DEVICE void read_eight(float (&x)[8], const Operand& operand, const Place& place, int position, Int column,
                                Int count) {
     if (operand.vectors && count >= 8) return read_eight(x, address(operand, place, position, column), operand.dtype);
     LINATTN_UNROLL
@@ -112,13 +113,11 @@ LINATTN_DEVICE void stage_numbers(const Staged& staged, const Operand& operand, 
     }
 }
 
-// Starts copying `rows` rows from `position` on, columns from `column` on, as they are. Rows from `count` on, and
-// columns that the operand has not, are left zero. With one part all numbers have two bytes.
+// Starts copying `rows` rows from `source` on, `columns` of each, as they are. Rows from `count` on, and columns that are
+// not there, are left zero. With one part all numbers have two bytes.
 template <int rows, int width, int threads, int parts>
-LINATTN_DEVICE void stage(const Staged& staged, const Operand& operand, const Place& place, Int position, Int column,
+LINATTN_DEVICE void stage(const Staged& staged, const Operand& operand, const unsigned char* source, int columns,
                           int count) {
-    const unsigned char* source = address(operand, place, position, column);
-    const int columns = static_cast<int>(operand.width - column);
     if (!operand.vectors) {
         stage_numbers<rows, width, threads>(staged, operand, source, columns, count);
     } else if (parts == 1 || operand.dtype != Dtype::float32) {
@@ -149,8 +148,8 @@ LINATTN_DEVICE void apply(float (&x)[8], const Operand& operand, const float* di
 
 // Writes eight numbers of a row; `whole`: the row and its eight columns are there.
 template <bool whole, int rows, int width, int threads, int parts, int pitch>
-LINATTN_DEVICE void prepare_rows(Tile<parts, pitch, rows> tile, const Staged& staged, const Operand& operand, int columns,
-                                 int live, const float* divisors) {
+LINATTN_DEVICE void prepare_rows(Tile<parts, pitch, rows> tile, const Staged& staged, const Operand& operand,
+                                 int columns, int live, const float* divisors) {
     using Threads = Sharing<rows, width / 8, threads>;
     Threads of;
     const Dtype dtype = parts == 1 ? Dtype::bfloat16 : operand.dtype;
@@ -175,8 +174,8 @@ LINATTN_DEVICE void prepare_rows(Tile<parts, pitch, rows> tile, const Staged& st
 // The staged rows as the product wants them, in the tile; with one part the tile is where they were staged, and rows
 // that are to stay as they are need nothing. `live` rows exist; `divisors` are the rows' normalizers.
 template <int rows, int width, int threads, int parts, int pitch>
-LINATTN_DEVICE void prepare(Tile<parts, pitch, rows> tile, const Staged& staged, const Operand& operand, Int column, int live,
-                            const float* divisors) {
+LINATTN_DEVICE void prepare(Tile<parts, pitch, rows> tile, const Staged& staged, const Operand& operand, Int column,
+                            int live, const float* divisors) {
     if (parts == 1 && !operand.divided && operand.map == FeatureMap::identity) return;
     const int columns = static_cast<int>(operand.width - column);
     if (parts == 1 && live == rows && columns >= width) {

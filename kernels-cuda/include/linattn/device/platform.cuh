@@ -37,21 +37,6 @@ LINATTN_DEVICE u32 shuffle(u32 x, int lane) { return __shfl_sync(0xffffffffu, x,
 
 LINATTN_DEVICE u32 shared_address(const void* pointer) { return static_cast<u32>(__cvta_generic_to_shared(pointer)); }
 
-// The next number of a counter that all blocks share.
-LINATTN_DEVICE int next_ticket(int* counter) { return atomicAdd(counter, 1); }
-
-// A rising number in global memory, from one block to another: what the one's threads wrote before a block barrier and
-// `announce` is there for the other's threads after `await` and a block barrier. One thread of each block calls these.
-LINATTN_DEVICE void announce(int* number, int value) {
-    __threadfence();
-    *static_cast<volatile int*>(number) = value;
-}
-LINATTN_DEVICE void await(const int* number, int value) {
-    while (*static_cast<const volatile int*>(number) < value) {
-    }
-    __threadfence();
-}
-
 // Starts copying 16 bytes to shared memory, of which the first `bytes` are read and the others zero.
 LINATTN_DEVICE void copy16(void* shared, const void* global, int bytes) {
 #if __CUDA_ARCH__ >= 800

@@ -17,8 +17,7 @@ class Precision:
     highest: Precision
     high: Precision
 
-# A struct of linattn/calls.h by the names of its fields, those that are left out zero; a schedule's
-# are `segments` and `relay`.
+# A struct of linattn/calls.h by the names of its fields, those that are left out zero.
 Fields = Mapping[str, Any]
 
 def forward_workspace(call: Fields) -> int: ...
@@ -34,11 +33,9 @@ def shared_bytes(
 ) -> int: ...
 def step_shared_bytes(dim: int) -> int: ...
 def resident_blocks(
-    width: int, query_dtype: Dtype, value_dtype: Dtype, precision: Precision
+    width: int, query_dtype: Dtype, value_dtype: Dtype, precision: Precision, derivatives: bool
 ) -> int: ...
-def best_schedule(
-    heads: int, length: int, dim: int, value_dim: int, causal: bool, side_by_side: int
-) -> tuple[int, bool]: ...
+def best_segments(heads: int, length: int, value_dim: int, side_by_side: int) -> int: ...
 
 # Built for NVRTC alone: the compiler of a kernel for an architecture, the driver's library, and
 # the newest CUDA that the driver knows, 12040 for 12.4.

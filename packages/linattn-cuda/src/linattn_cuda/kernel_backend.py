@@ -9,7 +9,7 @@ import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,20 +32,8 @@ from linattn_core.state import LinearAttentionState
 from linattn_cuda import _native
 from linattn_cuda.device import OLDEST_CAPABILITY, Gpu
 
+LONGEST = 2**31 - 1
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-
-
-class Schedule(NamedTuple):
-    """How blocks of threads share a sequence of one head.
-
-    Attributes:
-        segments: pieces that it is cut into, a block each; 1 has one block walk it.
-        relay: causal segments hand their states from block to block within one launch; otherwise
-            what comes before each is summed up in launches of its own.
-    """
-
-    segments: int
-    relay: bool = False
 
 
 class KernelBackend(ABC):
@@ -55,15 +43,15 @@ class KernelBackend(ABC):
 
     Attributes:
         native: the compiled module.
-        schedule: how blocks of threads share the sequences; None leaves that to the shape of each
-            call.
+        segments: pieces that each sequence is cut into, a block of threads for each; None leaves
+            that to the shape of each call.
     """
 
     name: str
     speed: int
     double_backward = True
     native: Any = _native
-    schedule: Schedule | None = None
+    segments: int | None = None
 
     @functools.cached_property
     def _fields(self) -> Fields:
@@ -107,6 +95,13 @@ class KernelBackend(ABC):
 
     def _refuses_width(self, call: AttentionCall | StepCall, gpu: Gpu) -> str | None:
         width = f"features of {call.feature_dim} and values of {call.value_dim}"
+        if isinstance(call, AttentionCall):
+            longest = max(call.query_length, call.key_length)
+            if longest > LONGEST:
+                return (
+                    f"its kernels count up to {LONGEST:,} positions, and a sequence has "
+                    f'{longest:,}; pass backend="reference".'
+                )
         if isinstance(call, StepCall):
             needed = self.native.step_shared_bytes(call.feature_dim)
         else:
@@ -158,7 +153,7 @@ class KernelBackend(ABC):
         state = call.initial_state if call.is_causal else contiguous(output.state)
         gradients = _of_query_heads(new_gradients(call), call)
         with self.launching(call.device) as stream:
-            fields = self._attention_fields(call)
+            fields = self._attention_fields(call, derivatives=True)
             fields["grad_out"] = strided(grad_out)
             fields["grad_normalizer"] = address(grad_normalizer)
             fields["grad_last"] = addresses(grad_state)
@@ -191,27 +186,28 @@ class KernelBackend(ABC):
         written_in_place(*call.state)
         return out
 
-    def _attention_fields(self, call: AttentionCall) -> dict[str, Any]:
+    def _attention_fields(
+        self, call: AttentionCall, *, derivatives: bool = False
+    ) -> dict[str, Any]:
         fields = self._fields.attention(call)
         fields["precision"] = self._precision()
-        fields["segments"], fields["relay"] = self.schedule or self._best_schedule(call)
+        fields["segments"] = self.segments or self._best_segments(call, derivatives)
         return fields
 
-    def _best_schedule(self, call: AttentionCall) -> tuple[int, bool]:
+    def _best_segments(self, call: AttentionCall, derivatives: bool) -> int:
         sequences = call.num_sequences
         length = max(call.query_length, call.key_length) * call.batch // max(1, sequences)
-        best: tuple[int, bool] = self.native.best_schedule(
-            sequences * call.heads, length, call.feature_dim, call.value_dim, call.is_causal,
-            self._side_by_side(call),
-        )  # fmt: skip
+        best: int = self.native.best_segments(
+            sequences * call.heads, length, call.value_dim, self._side_by_side(call, derivatives)
+        )
         return best
 
-    def _side_by_side(self, call: AttentionCall) -> int:
+    def _side_by_side(self, call: AttentionCall, derivatives: bool) -> int:
         """Blocks that the GPU, now the current one, runs at once of the call's widest kernel."""
         dtypes = self._fields.dtypes
         resident: int = self.native.resident_blocks(
             max(call.feature_dim, call.value_dim),
-            dtypes[call.query_dtype], dtypes[call.value_dtype], self._precision(),
+            dtypes[call.query_dtype], dtypes[call.value_dtype], self._precision(), derivatives,
         )  # fmt: skip
         return self.gpu(call.device).multiprocessors * resident
 

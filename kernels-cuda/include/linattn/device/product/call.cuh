@@ -39,21 +39,14 @@ enum class Readers : int { own = 0, group = 1, first = 2 };
 struct StateView {
     float* matrix;
     float* vector;
-    Int sequence, head, segment, row, column;                        // strides of `matrix`
-    Int vector_sequence, vector_head, vector_segment, vector_slice;  // of `vector`, whose numbers are neighbors
+    Int sequence, head, segment, row, column;          // strides of `matrix`
+    Int vector_sequence, vector_head, vector_segment;  // of `vector`, whose numbers are neighbors
     Readers readers;
 };
 
 enum class Bias : int { none = 0, of_row = 1, of_key = 2 };
 enum class Column : int { none = 0, ones = 1, bias = 2 };
 enum class Finish : int { plain = 0, divide = 1, derivative = 2 };
-
-// Segments that hand their states on within one launch: see ProductBlock.
-struct Relay {
-    StateView ends;  // the state after a segment, two in turn
-    int* tickets;    // zero at first: the counter from which blocks draw tickets; null: no relay
-    int* passed;     // zeros at first, one for each sequence, head and slice: segments whose state has been written
-};
 
 // A contiguous tensor (B, H, length of rows, width).
 struct Result {
@@ -65,7 +58,7 @@ struct Result {
 
 struct Product {
     Operand row, key, value;
-    bool pair;           // two results: `second_result` of `second_row`, a', which is multiplied with c
+    bool pair;  // two results: `second_result` of `second_row`, a', which is multiplied with c
     Operand second_row;
     Int heads, sequences, queries, keys;  // `queries` and `keys` are lengths of the tensors
     int group;  // so many neighboring heads share one head of keys; 1: these are heads of keys
@@ -83,7 +76,6 @@ struct Product {
     float* out_bias;          // h, for the pass that finds it: that of the queries
     Operand output;           // of the forward pass, for h
     StateView start, last;    // without a matrix: zeros; not written
-    Relay relay;
     Result result, second_result;
     float* out_normalizer;  // (B, H, N), for Finish::divide
     bool normalize;         // Finish::divide divides, and does not only write the normalizers; h depends on the output
@@ -96,19 +88,21 @@ LINATTN_DEVICE Int clamp(Int x, Int low, Int high) { return x < low ? low : x > 
 // The place of a sequence; lengths beyond what exists are taken as all that exists.
 LINATTN_DEVICE Place place_of(const Product& call, Int sequence, Int head) {
     if (call.cu_seqlens == nullptr) {
-        const Int live = call.key_lengths == nullptr ? call.keys : clamp(call.key_lengths[sequence], 0, call.keys);
-        return {sequence, head, 0, call.queries, call.keys, live};
+        const int keys = static_cast<int>(call.keys);
+        const int live =
+            call.key_lengths == nullptr ? keys : static_cast<int>(clamp(call.key_lengths[sequence], 0, keys));
+        return {sequence, head, 0, static_cast<int>(call.queries), keys, live};
     }
-    const Int start = clamp(call.cu_seqlens[sequence], 0, call.keys);
-    const Int length = clamp(call.cu_seqlens[sequence + 1], start, call.keys) - start;
+    const int start = static_cast<int>(clamp(call.cu_seqlens[sequence], 0, call.keys));
+    const int length = static_cast<int>(clamp(call.cu_seqlens[sequence + 1], start, call.keys)) - start;
     return {0, head, start, length, length, length};
 }
 
 // Segments begin at the same positions whatever the kernels' chunks are, for one pass goes on from another's sums.
-constexpr Int segment_grain = 64;
+constexpr int segment_grain = 64;
 
-LINATTN_DEVICE Int positions_of_segment(Int positions, int segments) {
-    const Int grains = (positions + segment_grain - 1) / segment_grain;
+LINATTN_DEVICE Int positions_of_segment(int positions, int segments) {
+    const Int grains = positions / segment_grain + (positions % segment_grain != 0);
     return (grains + segments - 1) / segments * segment_grain;
 }
 
@@ -116,11 +110,14 @@ LINATTN_DEVICE Int positions_of_segment(Int positions, int segments) {
 struct Work {
     Place place;
     Int sequence, column;  // where the slice begins
-    int segment;           // in a relay counted in the order in which states are handed on
+    Int first_query;       // where the numbers of its queries begin in an array (B, H, N)
+    Int first_row;         // where its rows begin among those of the result
+    int segment;
 
-    // The number of its sequence, head and slice.
-    LINATTN_DEVICE Int index(const Product& call, int slice_width) const {
-        return (sequence * call.heads + place.head) * call.slices + column / slice_width;
+    LINATTN_DEVICE void begin(const Product& call) {
+        const Int head = place.batch * call.heads + place.head;
+        first_query = head * call.queries + place.start;
+        first_row = head * (call.rows_are_keys ? call.keys : call.queries) + place.start;
     }
 
     // Whether this block begins with that state, and whether it is the one to write it.
@@ -144,17 +141,11 @@ struct Work {
                    ? nullptr
                    : view.matrix + sequence * view.sequence + head_of(call, view) * view.head + segment * view.segment;
     }
-    LINATTN_DEVICE float* vector(const Product& call, const StateView& view, int slice_width) const {
-        return view.vector == nullptr
-                   ? nullptr
-                   : view.vector + sequence * view.vector_sequence + head_of(call, view) * view.vector_head +
-                         segment * view.vector_segment + column / slice_width * view.vector_slice;
+    LINATTN_DEVICE float* vector(const Product& call, const StateView& view) const {
+        return view.vector == nullptr ? nullptr
+                                      : view.vector + sequence * view.vector_sequence +
+                                            head_of(call, view) * view.vector_head + segment * view.vector_segment;
     }
 };
-
-// Where the number of a query lies in an array (B, H, N).
-LINATTN_DEVICE Int of_query(const Product& call, const Work& work, Int position) {
-    return (work.place.batch * call.heads + work.place.head) * call.queries + work.place.start + position;
-}
 
 }  // namespace linattn

@@ -25,7 +25,7 @@ protected:
     // Divides or multiplies by the derivative, and brings the rows of this warp to global memory through their tile,
     // which is free by now. `turn`: where their origins were staged.
     template <bool second>
-    LINATTN_DEVICE void finish(Out& out, Int position, int turn) {
+    LINATTN_DEVICE void finish(Out& out, int position, int turn) {
         const int lane = thread_index() % 32, row = row_group_ * 16 + lane / 4;
         if constexpr (second) multiply_derivative_of_features(out);
         if (!Shape::pair && call_.finish == Finish::divide) divide(out, position);
@@ -47,7 +47,7 @@ protected:
 
 private:
     // Rows that are not zero.
-    LINATTN_DEVICE Int live_rows() const { return call_.rows_are_keys ? work_.place.live_keys : work_.place.rows; }
+    LINATTN_DEVICE int live_rows() const { return call_.rows_are_keys ? work_.place.live_keys : work_.place.rows; }
 
     template <bool second>
     LINATTN_DEVICE const Result& result() const {
@@ -70,15 +70,15 @@ private:
         }
     }
 
-    LINATTN_DEVICE void divide(Out& out, Int position) {
+    LINATTN_DEVICE void divide(Out& out, int position) {
         const int lane = thread_index() % 32;
         LINATTN_UNROLL
         for (int half = 0; half < 2; ++half) {
             // The lane with the first column of the last tile has the sum of the weights.
             const float n = shuffle(out[out_tiles][2 * half], lane & ~3) + call_.eps;
-            const Int row = position + row_group_ * 16 + lane / 4 + half * 8;
+            const int row = position + row_group_ * 16 + lane / 4 + half * 8;
             if (lane % 4 == 0 && work_.column == 0 && column_group_ == 0 && row < work_.place.rows) {
-                call_.out_normalizer[of_query(call_, work_, row)] = n;
+                call_.out_normalizer[work_.first_query + row] = n;
             }
             if (!call_.normalize) continue;
             // The inverse of a sum of features that all but vanish would overflow.
@@ -93,14 +93,10 @@ private:
 
     // 16 rows of the row tile, the columns of this warp, eight numbers at a time.
     template <bool second>
-    LINATTN_DEVICE void store(Int position, int turn) {
+    LINATTN_DEVICE void store(int position, int turn) {
         const Result& to = result<second>();
-        const Int length = call_.rows_are_keys ? call_.keys : call_.queries;
-        const Int first = work_.column + out_column(0), row = row_group_ * 16;
-        const Int at =
-            ((work_.place.batch * call_.heads + work_.place.head) * length + work_.place.start + position + row) *
-                to.width +
-            first;
+        const int row = row_group_ * 16;
+        const Int first = work_.column + out_column(0), at = (work_.first_row + position + row) * to.width + first;
         unsigned char* target = static_cast<unsigned char*>(to.data) + at * bytes_of(to.dtype);
         const bool whole = to.vectors && position + row + 16 <= live_rows() && first + out_tiles * 8 <= to.width;
         if constexpr (parts == 1) {
@@ -126,9 +122,9 @@ private:
     }
 
     template <bool second>
-    LINATTN_DEVICE void store_eights(unsigned char* target, Int position, int turn) const {
+    LINATTN_DEVICE void store_eights(unsigned char* target, int position, int turn) const {
         const Result& to = result<second>();
-        const Int length = call_.rows_are_keys ? work_.place.keys : work_.place.rows;
+        const int length = call_.rows_are_keys ? work_.place.keys : work_.place.rows;
         for (int i = thread_index() % 32; i < 16 * out_tiles; i += 32) {
             const int row = row_group_ * 16 + store_row(i), column = out_column(0) + store_column(i);
             if (position + row >= length || work_.column + column >= to.width) continue;
@@ -138,7 +134,7 @@ private:
     }
 
     template <bool second>
-    LINATTN_DEVICE void store_eight(void* target, Int position, int row, int column, int turn) const {
+    LINATTN_DEVICE void store_eight(void* target, int position, int row, int column, int turn) const {
         const Result& to = result<second>();
         float x[8] = {0, 0, 0, 0, 0, 0, 0, 0};
         const Int left = to.width - work_.column - column;
@@ -159,7 +155,7 @@ private:
         }
     }
 
-    LINATTN_DEVICE void multiply_derivative(float (&x)[8], Int position, int row, int column, int count,
+    LINATTN_DEVICE void multiply_derivative(float (&x)[8], int position, int row, int column, int count,
                                             int turn) const {
         const Operand& origin = call_.origin;
         float y[8];

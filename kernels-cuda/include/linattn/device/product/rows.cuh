@@ -33,7 +33,7 @@ class ProductRows : protected ProductResults<Shape> {
     using Results = ProductResults<Shape>;
     static constexpr int parts = Shape::parts, A = Shape::A, E = Shape::E, C = Shape::C, threads = Shape::threads;
     static constexpr int out_tiles = Shape::out_tiles, steps = A / 16;
-    static constexpr bool keeps_rows = parts * steps <= (Shape::pair ? 4 : 12);
+    static constexpr bool keeps_rows = A <= 32;
     static constexpr bool narrow = out_tiles == 1;  // a warp has one tile of columns, else always two or more
 
 protected:
@@ -45,7 +45,7 @@ protected:
 
     // The bias of each row, h_i = b_i - g_i . o_i, from the rows g as the products see them, the outputs o and what was
     // staged as b. Each thread reads what it has prepared itself.
-    LINATTN_DEVICE void find_bias(Int position, int count) {
+    LINATTN_DEVICE void find_bias(int position, int count) {
         constexpr int per_row = A / 8;
         using Threads = Sharing<C, per_row, threads>;
         static_assert(Threads::even && per_row <= 32);
@@ -59,20 +59,20 @@ protected:
             if (of.at != 0) continue;
             const float bias = (call_.row_bias == nullptr ? 0.0f : memory_.staged_bias()[row]) - sum;
             memory_.bias()[row] = bias;
-            if (row < count && work_.column == 0) call_.out_bias[of_query(call_, work_, position + row)] = bias;
+            if (row < count && work_.column == 0) call_.out_bias[work_.first_query + position + row] = bias;
         }
     }
 
     // The results for the 16 rows and the columns of this warp. The derivative of the second is taken at the first's
     // rows, where the first's results are to lie.
-    LINATTN_DEVICE void read_rows(Int position, bool sums, int turn) {
+    LINATTN_DEVICE void read_rows(int position, bool sums, int turn) {
         if constexpr (Shape::pair) read<true>(position, sums, turn);
         read<false>(position, sums, turn);
     }
 
 private:
     // Eight products of a row with its output, added up.
-    LINATTN_DEVICE float product_with_output(Int position, int row, int column, bool exists) const {
+    LINATTN_DEVICE float product_with_output(int position, int row, int column, bool exists) const {
         if (!exists) return 0.0f;
         float g[8], out[8];
         memory_.rows().read_eight(g, row, column);
@@ -110,9 +110,10 @@ private:
     }
 
     template <bool second>
-    LINATTN_DEVICE void read(Int position, bool sums, int turn) {
+    LINATTN_DEVICE void read(int position, bool sums, int turn) {
         Out out = {};
-        const RowFragments<parts, steps, keeps_rows, decltype(row_tile<second>())> rows(row_tile<second>(), row_group_ * 16);
+        const RowFragments<parts, steps, keeps_rows, decltype(row_tile<second>())> rows(row_tile<second>(),
+                                                                                        row_group_ * 16);
         if (sums) {
             const int end = call_.backwards ? C / 16 : row_group_ + 1;
             LINATTN_UNROLL_NONE
@@ -134,25 +135,37 @@ private:
                               multiply<parts>(scores[0], left, right, 0);
                               multiply<parts>(scores[1], left, right, 1);
                           });
-        if (has_bias<second>() || j == row_group_) weigh<second>(scores, j);
+        if (has_bias<second>()) add_bias(scores, j);
+        if (j == row_group_) mask(scores, j);
         const LeftFragment<parts> left = left_of<parts>(scores);
         multiply_columns<1>(
-            out, [&](int) { return left; }, [&](int, int column) { return values.template right<narrow>(j * 16, column); });
+            out, [&](int) { return left; },
+            [&](int, int column) { return values.template right<narrow>(j * 16, column); });
         add_weights(out, left, values, j * 16);
     }
 
-    // Adds the bias, and leaves only the keys that each row sees.
-    template <bool second>
-    LINATTN_DEVICE void weigh(float (&scores)[2][4], int j) const {
-        const int lane = thread_index() % 32;
+    // Adds the bias of each row, or of each key.
+    LINATTN_DEVICE void add_bias(float (&scores)[2][4], int j) const {
+        const bool of_row = call_.bias == Bias::of_row;
+        for_scores(scores, j, [&](float& score, int row, int key) { score += memory_.bias()[of_row ? row : key]; });
+    }
+
+    // Leaves only the keys that each row sees.
+    LINATTN_DEVICE void mask(float (&scores)[2][4], int j) const {
+        const bool backwards = call_.backwards;
+        for_scores(scores, j, [&](float& score, int row, int key) {
+            if (backwards ? key < row : key > row) score = 0.0f;
+        });
+    }
+
+    // Calls `use(score, row, key)` for the scores of this lane.
+    template <class Use>
+    LINATTN_DEVICE void for_scores(float (&scores)[2][4], int j, const Use& use) const {
+        const int lane = thread_index() % 32, row = row_group_ * 16 + lane / 4, key = j * 16 + lane % 4 * 2;
         LINATTN_UNROLL
         for (int n = 0; n < 2; ++n) {
             LINATTN_UNROLL
-            for (int i = 0; i < 4; ++i) {
-                const int row = row_group_ * 16 + lane / 4 + i / 2 * 8, key = j * 16 + n * 8 + lane % 4 * 2 + i % 2;
-                if (has_bias<second>()) scores[n][i] += memory_.bias()[call_.bias == Bias::of_row ? row : key];
-                if (call_.backwards ? key < row : key > row) scores[n][i] = 0.0f;
-            }
+            for (int i = 0; i < 4; ++i) use(scores[n][i], row + i / 2 * 8, key + n * 8 + i % 2);
         }
     }
 

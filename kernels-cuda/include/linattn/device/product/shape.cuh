@@ -5,7 +5,7 @@
 
 namespace linattn {
 
-constexpr int widest_relay = 128, widest_pair = 64;
+constexpr int widest_pair = 64;
 
 template <int parts, int A, int pitch>
 struct StateTileOf {
@@ -37,9 +37,7 @@ struct ProductShape {
     static constexpr int row_groups = C / 16, column_groups = warps / row_groups;
     static constexpr int out_tiles = E / 8 / column_groups;
     // Blocks that a multiprocessor holds at once, which limits the registers of each.
-    static constexpr int resident = parts > 1 || A > 64 ? 1 : 2;
-    // Whether segments may pass states on, for which a block holds two states at once.
-    static constexpr bool relays = A <= widest_relay;
+    static constexpr int resident = A <= 64 ? 4 : A < 256 || parts == 1 ? 2 : 1;
     // State: warps share the rows of X, then its columns; the column after the slice is the last tile of every warp.
     static constexpr int state_rows = A / 16 < warps ? A / 16 : warps, state_columns = warps / state_rows;
     static constexpr int state_row_tiles = A / 16 / state_rows, state_tiles = E / 8 / state_columns;
@@ -51,7 +49,7 @@ struct ProductShape {
     static constexpr int pitch_a = A + 8, pitch_e = E + 8, number = parts == 1 ? 2 : 4;
     using TileA = Tile<parts, pitch_a, C>;
     using TileE = Tile<parts, pitch_e, C>;
-    using StateTile = typename StateTileOf<parts, A, parts == 3 ? E + 12 : pitch_e>::Type;
+    using StateTile = typename StateTileOf<parts, A, pitch_e>::Type;
     using ResultTile = typename ResultTileOf<parts, C, E, TileA>::Type;
     static constexpr int row_tile = 0, key_tile = row_tile + TileA::bytes, value_tile = key_tile + TileA::bytes;
     static constexpr int second_tile = value_tile + TileE::bytes, tiles = second_tile + (pair ? TileE::bytes : 0);

@@ -44,30 +44,11 @@ protected:
             LINATTN_UNROLL
             for (int n = 0; n <= tiles; ++n) {
                 LINATTN_UNROLL
-                for (int i = 0; i < 4; ++i) write(is_writer(view, n) ? at(to, m, n, i) : nullptr, numbers_[m][n][i]);
+                for (int i = 0; i < 4; ++i) write(is_writer(n) ? at(to, m, n, i) : nullptr, numbers_[m][n][i]);
             }
         }
         if (!has_vector()) return;
         for (int i = thread_index(); i < E; i += threads) write(at(to, i), memory_.state_vector()[i]);
-    }
-
-    // The sums of a segment become the state that it begins with, `before`, and `behind` gets the state at its end.
-    LINATTN_DEVICE void exchange_states(const StateView& before, const Work& work_before, const StateView& behind,
-                                        const Work& work_behind) {
-        const Numbers from = numbers_of(before, work_before, work_.begins_with(call_, before));
-        const Numbers to = numbers_of(behind, work_behind, work_.writes(call_, behind));
-        constexpr int at_once = parts == 1 ? tiles + 1 : tiles / 2 + 1;  // as many as there are registers for
-        LINATTN_UNROLL
-        for (int m = 0; m < row_tiles; ++m) {
-            LINATTN_UNROLL
-            for (int n = 0; n <= tiles; n += at_once) exchange<at_once>(from, to, behind, m, n);
-        }
-        if (!has_vector()) return;
-        for (int i = thread_index(); i < E; i += threads) {
-            const float vector_before = read(at(from, i));
-            write(at(to, i), vector_before + memory_.state_vector()[i]);
-            memory_.state_vector()[i] = vector_before;
-        }
     }
 
     // The state as the tensor cores read it.
@@ -96,9 +77,7 @@ protected:
             for (int k = 0; k < steps; ++k) keys[k] = memory_.keys().left_transposed(k * 16, row_ + m * 16);
             float sum[2][4];
             // Two tiles of columns at a time, all of the chunk for each.
-            const auto load = [&](int i) {
-                return memory_.values().right(i % steps * 16, column_ + i / steps * 16);
-            };
+            const auto load = [&](int i) { return memory_.values().right(i % steps * 16, column_ + i / steps * 16); };
             load_ahead<tiles / 2 * steps>(load, [&](int i, const RightFragment<parts>& values) {
                 if (i % steps == 0) clear(sum);
                 multiply<parts>(sum[0], keys[i % steps], values, 0);
@@ -136,30 +115,6 @@ protected:
 
 private:
     static constexpr int steps = C / 16;
-
-    struct Numbers;
-
-    // The same for some columns of 16 rows. All is read before anything is written: for all that the compiler knows, the
-    // two may overlap, and a load would wait for the store before it.
-    template <int count>
-    LINATTN_DEVICE void exchange(const Numbers& from, const Numbers& to, const StateView& behind, int m, int n) {
-        float first[count][4];
-        LINATTN_UNROLL
-        for (int k = 0; k < count; ++k) {
-            LINATTN_UNROLL
-            for (int i = 0; i < 4; ++i) first[k][i] = n + k <= tiles ? read(at(from, m, n + k, i)) : 0.0f;
-        }
-        LINATTN_UNROLL
-        for (int k = 0; k < count; ++k) {
-            LINATTN_UNROLL
-            for (int i = 0; i < 4; ++i) {
-                if (n + k > tiles) continue;
-                const float last = first[k][i] + numbers_[m][n + k][i];
-                write(is_writer(behind, n + k) ? at(to, m, n + k, i) : nullptr, last);
-                numbers_[m][n + k][i] = first[k][i];
-            }
-        }
-    }
 
     LINATTN_DEVICE static void clear(float (&sum)[2][4]) {
         LINATTN_UNROLL
@@ -201,11 +156,8 @@ private:
     }
     LINATTN_DEVICE Int rows() const { return call_.sums ? call_.key.width : call_.row.width; }
 
-    // That tile is held by all who share the rows of X, and by the blocks of all slices; one of them writes it, unless
-    // each slice has a place of its own for it.
-    LINATTN_DEVICE bool is_writer(const StateView& view, int n) const {
-        return n < tiles || (column_ == 0 && (work_.column == 0 || view.vector_slice != 0));
-    }
+    // That tile is held by all who share the rows of X, and by the blocks of all slices; one of them writes it.
+    LINATTN_DEVICE bool is_writer(int n) const { return n < tiles || (column_ == 0 && work_.column == 0); }
 
     LINATTN_DEVICE static float read(const float* number) { return number == nullptr ? 0.0f : *number; }
     LINATTN_DEVICE static void write(float* number, float x) {
@@ -219,7 +171,7 @@ private:
         int row, column;  // strides
     };
     LINATTN_DEVICE Numbers numbers_of(const StateView& view, const Work& work, bool mine) const {
-        return {mine ? work.matrix(call_, view) : nullptr, mine ? work.vector(call_, view, E) : nullptr,
+        return {mine ? work.matrix(call_, view) : nullptr, mine ? work.vector(call_, view) : nullptr,
                 static_cast<int>(view.row), static_cast<int>(view.column)};
     }
 

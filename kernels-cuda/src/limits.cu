@@ -1,4 +1,4 @@
-// What a caller needs before a launch: the kernels, their shared memory, and the best schedule.
+// What a caller needs before a launch: the kernels, their shared memory, and how many segments are best.
 #include <vector>
 
 #include "product.h"
@@ -55,31 +55,24 @@ int shared_bytes(int dim, int value_dim, Dtype query_dtype, Dtype value_dtype, P
     }
 }
 
-Status resident_blocks(Int width, Dtype query_dtype, Dtype value_dtype, Precision precision, int* blocks) {
+Status resident_blocks(Int width, Dtype query_dtype, Dtype value_dtype, Precision precision, bool derivatives,
+                       int* blocks) {
     switch (parts_of(query_dtype, value_dtype, precision)) {
-        case 1: return resident_1(width, blocks);
-        case 2: return resident_2(width, blocks);
-        default: return resident_3(width, blocks);
+        case 1: return resident_1(width, derivatives, blocks);
+        case 2: return resident_2(width, derivatives, blocks);
+        default: return resident_3(width, derivatives, blocks);
     }
 }
 
-Schedule best_schedule(const Extent& extent) {
+int best_segments(const Extent& extent) {
     constexpr Int slice = 64, shortest = 4 * segment_grain;
     const Int blocks = extent.heads * (extent.value_dim > slice ? (extent.value_dim + slice - 1) / slice : 1);
-    // With nearly as many blocks as run in parallel, cutting only costs a second reading of the keys.
-    const Int wave = extent.side_by_side;
-    if (blocks == 0 || 2 * blocks >= wave) return {1, false};
+    // As many segments as run side by side: one more than that would run alone when all others have ended. With more
+    // than half as many blocks, cutting only costs a second reading of the keys.
+    const Int wanted = blocks == 0 ? 1 : extent.side_by_side / blocks;
     // A segment of fewer chunks would cost more in states than it gains.
     const Int most = extent.length / shortest;
-    const Int wanted = wave / blocks;
-    // Many heads and a long sequence: short segments, one after another, read keys and values again from the cache.
-    // With few heads, blocks would wait for one another.
-    constexpr Int relayed = 512;
-    if (extent.causal && may_relay(extent.dim, extent.value_dim) && 5 * blocks >= wave &&
-        extent.length >= 16 * relayed) {
-        return {static_cast<int>(clamped(extent.length / relayed, 2, most_segments)), true};
-    }
-    return {static_cast<int>(clamped(wanted, 1, most < 1 ? 1 : most)), false};
+    return static_cast<int>(clamped(wanted, 1, most < 1 ? 1 : most));
 }
 
 }  // namespace linattn
