@@ -91,6 +91,16 @@ def test_segments_fill_a_gpu_and_no_more() -> None:
     assert best(0, 64, 64, side_by_side) == 1
 
 
+def test_more_positions_than_32_bits_count_are_refused() -> None:
+    x = torch.zeros(1, 1, 1, 1).expand(1, 1, 2**31, 1)
+    call = AttentionCall(x, x, x, True)
+    backend = EmulatedBackend()
+    assert "up to 2,147,483,647 positions, and a sequence has 2,147,483,648" in str(
+        backend.refuses(call)
+    )
+    assert backend.refuses(call._replace(query=x[..., 1:, :], key=x[..., 1:, :])) is None
+
+
 @pytest.mark.parametrize(("shared_limit", "segments"), [(232_448, 2), (101_376, 1)])
 def test_segments_depend_on_how_many_blocks_fit(
     shared_limit: int, segments: int, emulation: ModuleType
