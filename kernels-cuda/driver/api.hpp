@@ -6,21 +6,20 @@
 #include <string>
 
 // Each function's name and parameters, as in cuda.h.
-#define LINATTN_DRIVER_FUNCTIONS(each)                                                                                 \
-    each(cuInit, unsigned flags) each(cuDriverGetVersion, int* version)                                                \
-        each(cuGetErrorName, int error, const char** name) each(cuGetErrorString, int error, const char** text) each(  \
-            cuDeviceGet, int* device, int ordinal) each(cuDeviceGetAttribute, int* value, int attribute, int device)   \
-            each(cuDevicePrimaryCtxRetain, void** context, int device) each(cuCtxSetCurrent, void* context)            \
-                each(cuCtxGetDevice, int* device) each(cuThreadExchangeStreamCaptureMode, int* mode)                   \
-                    each(cuModuleLoadData, void** module, const void* image)                                           \
-                        each(cuModuleGetFunction, void** function, void* module, const char* name)                     \
-                            each(cuFuncSetAttribute, void* function, int attribute, int value) each(                   \
-                                cuOccupancyMaxActiveBlocksPerMultiprocessor, int* blocks, void* function, int threads, \
-                                std::size_t shared) each(cuMemsetD8Async, unsigned long long address,                  \
-                                                         unsigned char value, std::size_t bytes, void* stream)         \
-                                each(cuLaunchKernel, void* function, unsigned grid_x, unsigned grid_y,                 \
-                                     unsigned grid_z, unsigned threads_x, unsigned threads_y, unsigned threads_z,      \
-                                     unsigned shared, void* stream, void** parameters, void** extra)
+#define LINATTN_DRIVER_FUNCTIONS(each)                                                                                \
+    each(cuInit, unsigned flags) each(cuDriverGetVersion, int* version)                                               \
+        each(cuGetErrorName, int error, const char** name) each(cuGetErrorString, int error, const char** text) each( \
+            cuDeviceGet, int* device, int ordinal) each(cuDeviceGetAttribute, int* value, int attribute, int device)  \
+            each(cuDevicePrimaryCtxRetain, void** context, int device) each(cuCtxSetCurrent, void* context)           \
+                each(cuCtxGetDevice, int* device) each(cuThreadExchangeStreamCaptureMode, int* mode)                  \
+                    each(cuModuleLoadData, void** module, const void* image)                                          \
+                        each(cuModuleGetFunction, void** function, void* module, const char* name)                    \
+                            each(cuFuncSetAttribute, void* function, int attribute, int value)                        \
+                                each(cuOccupancyMaxActiveBlocksPerMultiprocessor, int* blocks, void* function,        \
+                                     int threads, std::size_t shared)                                                 \
+                                    each(cuLaunchKernel, void* function, unsigned grid_x, unsigned grid_y,            \
+                                         unsigned grid_z, unsigned threads_x, unsigned threads_y, unsigned threads_z, \
+                                         unsigned shared, void* stream, void** parameters, void** extra)
 
 namespace linattn::driver {
 

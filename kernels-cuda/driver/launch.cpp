@@ -134,13 +134,3 @@ int make_current(int ordinal) {
 }
 
 }  // namespace linattn::driver
-
-namespace linattn {
-
-Status clear(void* memory, Int bytes, void* stream) {
-    const auto address = reinterpret_cast<unsigned long long>(memory);
-    return driver::status_of(driver::api().cuMemsetD8Async(address, 0, static_cast<std::size_t>(bytes), stream),
-                             "clear");
-}
-
-}  // namespace linattn

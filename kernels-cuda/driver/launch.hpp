@@ -58,7 +58,4 @@ Status resident(const char* name, void (*)(Parameters...), int threads, int shar
     return driver::resident(name, threads, shared, blocks);
 }
 
-// Zeros, in the order of the stream.
-Status clear(void* memory, Int bytes, void* stream);
-
 }  // namespace linattn

@@ -84,7 +84,7 @@ void set_shared_limit(int bytes) { shared_limit = bytes; }
 void set_order(int seed) { order = seed; }
 
 Status resident(int threads, int shared, int* blocks) {
-    constexpr int registers = 65536, of_a_thread = 256;
+    constexpr int registers = 65536, of_a_thread = 128;
     *blocks = std::min(registers / (of_a_thread * threads), shared_limit / std::max(shared, 1));
     return {0, nullptr};
 }

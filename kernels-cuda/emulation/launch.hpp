@@ -47,9 +47,4 @@ Status resident(const char* /*name*/, void (*)(Parameters...), int threads, int 
     return emulation::resident(threads, shared, blocks);
 }
 
-inline Status clear(void* memory, Int bytes, void* /*stream*/) {
-    for (Int i = 0; i < bytes; ++i) static_cast<unsigned char*>(memory)[i] = 0;
-    return {0, nullptr};
-}
-
 }  // namespace linattn

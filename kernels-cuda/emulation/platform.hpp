@@ -74,8 +74,6 @@ inline float shuffle(float x, int lane, LINATTN_CALLER) {
 }
 inline u32 shuffle(u32 x, int lane, LINATTN_CALLER) { return emulation::shuffle_bits(x, lane, {file, line}); }
 
-// Blocks run one after another: a flag that is not set yet never would be.
-
 // Until its group is waited for, the destination holds NaN.
 inline void copy16(void* shared, const void* global, int bytes, LINATTN_CALLER) {
     emulation::start_copy(shared, global, 16, bytes, {file, line});

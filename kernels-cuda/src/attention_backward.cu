@@ -1,7 +1,7 @@
 // The gradients of linear_attention: first those of the queries, by a product that finds h too, then those of keys and
 // values, by a pair where the widths allow it, else by a product each. In segments, the sums of each segment are taken
-// again, and those of the gradients, once for keys and values. Where a group of query heads reads one head of keys, each
-// of them has its own part of the gradients of keys, values and initial state.
+// again, and those of the gradients, once for keys and values. Where a group of query heads reads one head of keys,
+// each of them has its own part of the gradients of keys, values and initial state.
 #include "passes.h"
 
 namespace linattn {

@@ -7,8 +7,6 @@ namespace linattn {
 
 namespace {
 
-constexpr Int most_segments = 65535;  // of a grid's second size
-
 Int clamped(Int x, Int low, Int high) { return x < low ? low : x > high ? high : x; }
 
 template <int parts>
@@ -67,8 +65,8 @@ Status resident_blocks(Int width, Dtype query_dtype, Dtype value_dtype, Precisio
 int best_segments(const Extent& extent) {
     constexpr Int slice = 64, shortest = 4 * segment_grain;
     const Int blocks = extent.heads * (extent.value_dim > slice ? (extent.value_dim + slice - 1) / slice : 1);
-    // As many segments as run side by side: one more than that would run alone when all others have ended. With more
-    // than half as many blocks, cutting only costs a second reading of the keys.
+    // As many segments as run side by side: one more would run alone when all others have ended. If the blocks fill
+    // more than half of the GPU, cutting only costs a second reading of the keys.
     const Int wanted = blocks == 0 ? 1 : extent.side_by_side / blocks;
     // A segment of fewer chunks would cost more in states than it gains.
     const Int most = extent.length / shortest;

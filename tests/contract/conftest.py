@@ -19,8 +19,7 @@ from linattn_core.registry import named
 from .minimum import COMPLETE, required
 from .places import device_of, differentiates, usable_backends
 
-# The CUDA kernels emulated, in each schedule: a block walks a sequence, several share it, or they
-# hand their states on.
+# The CUDA kernels emulated: a block walks a sequence, or several share it in segments.
 EMULATED = ("emulated", "emulated-segments")
 # Tests of the way through torch, which does not depend on how a sequence is cut.
 CUT_ALIKE = ("test_compile",)

@@ -101,7 +101,7 @@ def test_more_positions_than_32_bits_count_are_refused() -> None:
     assert backend.refuses(call._replace(query=x[..., 1:, :], key=x[..., 1:, :])) is None
 
 
-@pytest.mark.parametrize(("shared_limit", "segments"), [(232_448, 2), (101_376, 1)])
+@pytest.mark.parametrize(("shared_limit", "segments"), [(232_448, 5), (101_376, 1)])
 def test_segments_depend_on_how_many_blocks_fit(
     shared_limit: int, segments: int, emulation: ModuleType
 ) -> None:

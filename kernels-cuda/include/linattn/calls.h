@@ -4,7 +4,7 @@
 
 namespace linattn {
 
-using Int = long long;  // sizes, strides and positions: 64 bits wherever a tensor may pass 2^31 elements
+using Int = long long;  // sizes and strides: 64 bits wherever a tensor may pass 2^31 elements
 
 // Numbers as they lie in memory, by the names that torch gives them. float64 has no kernels here.
 enum class Dtype : int { float32 = 1, bfloat16 = 2, float16 = 3 };
@@ -36,7 +36,7 @@ struct State {
 struct Attention {
     Tensor4 query, key, value;          // (B, H, N, D), (B, H_kv, L, D), (B, H_kv, L, M)
     Int batch, heads, kv_heads;         // B, H, H_kv
-    Int queries, keys, dim, value_dim;  // N, L, D, M
+    Int queries, keys, dim, value_dim;  // N, L, D, M; N and L below 2^31
     const Int* key_lengths;             // (B), or null
     const Int* cu_seqlens;              // (sequences + 1), or null: then there are `batch` sequences
     Int sequences;
@@ -97,7 +97,7 @@ struct Status {
 // The kernels by number, each by its name as code in namespace linattn would write it; null past the last.
 const char* kernel_name(int index);
 
-// Bytes of scratch that a call needs with its segments, its pointers not yet filled in.
+// Bytes of scratch that a call needs. It reads `segments`, and of the pointers only which are null.
 Int workspace_bytes(const AttentionForward& call);
 Int workspace_bytes(const AttentionBackward& call);
 
@@ -109,7 +109,7 @@ int shared_bytes(int dim, int value_dim, Dtype query_dtype, Dtype value_dtype, P
 Int step_shared_bytes(Int dim);
 
 // How many blocks of the kernel for rows of this width a multiprocessor of the current GPU runs side by side;
-// `derivatives`: in a backward pass.
+// `derivatives`: with the memory that a backward pass needs.
 Status resident_blocks(Int width, Dtype query_dtype, Dtype value_dtype, Precision precision, bool derivatives,
                        int* blocks);
 

@@ -170,12 +170,6 @@ EXPORTED int cuFuncSetAttribute(void* function, int attribute, int value) {
     return 0;
 }
 
-EXPORTED int cuMemsetD8Async(unsigned long long address, unsigned char value, std::size_t bytes, void*) {
-    if (const int error = state_of_thread()) return error;
-    std::memset(reinterpret_cast<void*>(address), value, bytes);
-    return 0;
-}
-
 EXPORTED int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void* function, int threads, std::size_t shared) {
     if (const int error = state_of_thread()) return error;
     if (shared > static_cast<Loaded*>(function)->allowed_shared) return invalid_value;

@@ -1,5 +1,6 @@
 // Runs every pass of the operator on random calls, in memory of exactly the size of each tensor, for the sanitizers.
-// Compares the forward pass with the definition in double precision, and all passes over whole sequences with those over segments.
+// Compares the forward pass with the definition in double precision, and passes over whole sequences with those over
+// segments.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

@@ -29,7 +29,7 @@ inline bool copies_vectors(const Tensor4& x, Dtype dtype) {
 // Where one sequence of one head lies: which rows of the tensors are its own.
 struct Place {
     Int batch, head;
-    // Positions fit 32 bits, which the caller sees to.
+    // Positions fit 32 bits; the caller refuses longer sequences.
     int start;      // position of its first row, of packed sequences
     int rows;       // positions of queries
     int keys;       // positions of keys
@@ -113,8 +113,8 @@ LINATTN_DEVICE void stage_numbers(const Staged& staged, const Operand& operand, 
     }
 }
 
-// Starts copying `rows` rows from `source` on, `columns` of each, as they are. Rows from `count` on, and columns that are
-// not there, are left zero. With one part all numbers have two bytes.
+// Starts copying `rows` rows from `source` on, `columns` of each, as they are. Rows from `count` on, and columns that
+// are not there, are left zero. With one part all numbers have two bytes.
 template <int rows, int width, int threads, int parts>
 LINATTN_DEVICE void stage(const Staged& staged, const Operand& operand, const unsigned char* source, int columns,
                           int count) {

@@ -12,6 +12,8 @@
 #else
 #include <cuda_runtime.h>
 
+#include <mutex>
+
 namespace linattn {
 
 // The status of a call of the CUDA runtime. The runtime's record of an error is cleared, or the next launch would
@@ -24,10 +26,20 @@ inline Status status_of(cudaError_t error, const char* what) {
 
 constexpr int shared_without_asking = 48 * 1024;
 
+inline std::mutex& allowing_shared() {
+    static std::mutex mutex;
+    return mutex;
+}
+
+// Allows the kernel blocks with so much shared memory. Never less than before: another thread may be about to launch it
+// with that. The request is of the kernel and not of the stream, so that the launch may be captured.
 template <class... Parameters>
 Status allow_shared(const char* name, void (*kernel)(Parameters...), int shared) {
     if (shared <= shared_without_asking) return {0, nullptr};
-    // The request is of the kernel and not of the stream, so that the launch may be captured.
+    const std::lock_guard<std::mutex> lock(allowing_shared());
+    cudaFuncAttributes now{};
+    const Status status = status_of(cudaFuncGetAttributes(&now, kernel), name);
+    if (status.error != 0 || shared <= now.maxDynamicSharedSizeBytes) return status;
     return status_of(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared), name);
 }
 
@@ -48,12 +60,6 @@ Status launch(const char* name, void (*kernel)(Parameters...), Int grid_x, int g
     const dim3 grid(static_cast<unsigned>(grid_x), static_cast<unsigned>(grid_y));
     kernel<<<grid, threads, shared, static_cast<cudaStream_t>(stream)>>>(arguments...);
     return status_of(cudaPeekAtLastError(), name);
-}
-
-// Zeros, in the order of the stream.
-inline Status clear(void* memory, Int bytes, void* stream) {
-    return status_of(cudaMemsetAsync(memory, 0, static_cast<size_t>(bytes), static_cast<cudaStream_t>(stream)),
-                     "clear");
 }
 
 }  // namespace linattn

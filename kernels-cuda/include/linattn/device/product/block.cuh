@@ -20,7 +20,7 @@ public:
         work_.column = index % call.slices * E;
         work_.sequence = index / call.slices / call.heads;
         work_.place = place_of(call, work_.sequence, index / call.slices % call.heads);
-        work_.begin(call);
+        work_.find_rows(call);
         const int positions = positions_to_walk();
         const Int per_segment = positions_of_segment(positions, call.segments);
         first_ = static_cast<int>(clamp(per_segment * work_.segment, 0, positions));

@@ -35,7 +35,8 @@ namespace linattn {
 enum class Readers : int { own = 0, group = 1, first = 2 };
 
 // A state in global memory with strides in elements: X (rows of A, columns of C) and a vector, z or r. The vector has a
-// number for each row of X where the values have one more column, and for each column of X where there is a bias.
+// number for each row of X where the values have one more column, and for each column (of a pair: row) where there is a
+// bias.
 struct StateView {
     float* matrix;
     float* vector;
@@ -114,7 +115,7 @@ struct Work {
     Int first_row;         // where its rows begin among those of the result
     int segment;
 
-    LINATTN_DEVICE void begin(const Product& call) {
+    LINATTN_DEVICE void find_rows(const Product& call) {
         const Int head = place.batch * call.heads + place.head;
         first_query = head * call.queries + place.start;
         first_row = head * (call.rows_are_keys ? call.keys : call.queries) + place.start;

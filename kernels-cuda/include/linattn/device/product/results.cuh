@@ -98,7 +98,7 @@ private:
         const int row = row_group_ * 16;
         const Int first = work_.column + out_column(0), at = (work_.first_row + position + row) * to.width + first;
         unsigned char* target = static_cast<unsigned char*>(to.data) + at * bytes_of(to.dtype);
-        const bool whole = to.vectors && position + row + 16 <= live_rows() && first + out_tiles * 8 <= to.width;
+        const bool whole = to.vectors && position + row <= live_rows() - 16 && first + out_tiles * 8 <= to.width;
         if constexpr (parts == 1) {
             if (whole && call_.finish != Finish::derivative) return store_whole<second>(target);
         }

@@ -192,7 +192,7 @@ private:
         }
     }
 
-    // out += left(k) right(k, column) for every k and all columns of this warp, two tiles at a time where there are two.
+    // out += left(k) right(k, column) for every k and all columns of this warp, two tiles at a time if there are two.
     template <int count, class Left, class Right>
     LINATTN_DEVICE void multiply_columns(Out& out, const Left& left, const Right& right) const {
         constexpr int wide = narrow ? 1 : 2, across = out_tiles / wide;

@@ -60,8 +60,8 @@ struct ProductShape {
     // Normalizers and biases as they are staged, the biases in use, the state's vector, its parts of a chunk.
     static constexpr int vectors = staged_second + (pair ? staged_e : 0);
     static constexpr int shared_bytes = vectors + 4 * (3 * C + E + threads);
-    // What only the gradients of queries have: the outputs, and what the derivative is taken at, two chunks in turn.
-    // They are staged where the memory is there for them.
+    // What passes with a derivative have: what it is taken at, two chunks in turn; and of queries the outputs. They are
+    // staged where the memory is there for them.
     static constexpr bool stages_origin = A <= widest_pair && !pair;
     static constexpr int output = shared_bytes, origin = output + C * A * number, origins = C * E * number;
     static constexpr int shared_bytes_with_origin = stages_origin ? origin + 2 * origins : shared_bytes;

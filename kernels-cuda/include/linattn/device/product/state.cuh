@@ -23,7 +23,7 @@ protected:
 
     // X and the vector as they are in global memory, zeros where that holds none.
     LINATTN_DEVICE void load_state(const StateView& view) {
-        const Numbers from = numbers_of(view, work_, work_.begins_with(call_, view));
+        const Numbers from = numbers_of(view, work_.begins_with(call_, view));
         LINATTN_UNROLL
         for (int m = 0; m < row_tiles; ++m) {
             LINATTN_UNROLL
@@ -38,7 +38,7 @@ protected:
 
     // Leaves X and the vector in global memory.
     LINATTN_DEVICE void store_state(const StateView& view) {
-        const Numbers to = numbers_of(view, work_, work_.writes(call_, view));
+        const Numbers to = numbers_of(view, work_.writes(call_, view));
         LINATTN_UNROLL
         for (int m = 0; m < row_tiles; ++m) {
             LINATTN_UNROLL
@@ -170,8 +170,8 @@ private:
         float* vector;
         int row, column;  // strides
     };
-    LINATTN_DEVICE Numbers numbers_of(const StateView& view, const Work& work, bool mine) const {
-        return {mine ? work.matrix(call_, view) : nullptr, mine ? work.vector(call_, view) : nullptr,
+    LINATTN_DEVICE Numbers numbers_of(const StateView& view, bool mine) const {
+        return {mine ? work_.matrix(call_, view) : nullptr, mine ? work_.vector(call_, view) : nullptr,
                 static_cast<int>(view.row), static_cast<int>(view.column)};
     }
 
