@@ -95,7 +95,7 @@ def test_more_positions_than_32_bits_count_are_refused() -> None:
     x = torch.zeros(1, 1, 1, 1).expand(1, 1, 2**31, 1)
     call = AttentionCall(x, x, x, True)
     backend = EmulatedBackend()
-    assert "up to 2,147,483,647 positions, and a sequence has 2,147,483,648" in str(
+    assert "up to 2,147,483,647 positions and the tensors have 2,147,483,648" in str(
         backend.refuses(call)
     )
     assert backend.refuses(call._replace(query=x[..., 1:, :], key=x[..., 1:, :])) is None

@@ -95,10 +95,10 @@ def test_a_hypothesis_that_has_ended_is_there_once(stop: int | None) -> None:
 
 def test_an_ended_hypothesis_continues_with_no_token() -> None:
     """Where hypotheses are too few, the search may choose it with any token; one of them counts."""
-    no_steps = SimpleNamespace(
+    no_steps: Any = SimpleNamespace(
         batch=1, tokens=torch.zeros(1, 5, dtype=torch.int64), steps_of_rows=torch.tensor([0])
     )
-    beam = _Beam(no_steps, 2, None, 0.0)  # type: ignore[arg-type]
+    beam = _Beam(no_steps, 2, None, 0.0)
     sums, _ = beam._sums_of(torch.zeros(1, 2, 7), torch.tensor([[0, 0]]), torch.tensor([[0, 3]]))
     assert sums.tolist() == [[0.0, -torch.inf]]
 

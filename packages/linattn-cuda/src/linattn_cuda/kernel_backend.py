@@ -74,7 +74,7 @@ class KernelBackend(ABC):
         """Makes the device the current one, and gives the stream that kernels go to."""
 
     def refuses(self, call: AttentionCall | StepCall) -> str | None:
-        """Memory off the GPU, `log_decay`, float64, old GPUs, heads too wide."""
+        """Memory off the GPU, `log_decay`, float64, old GPUs, heads too wide, 2^31 positions."""
         reason = self.refuses_device(call.device)
         if reason is not None:
             return reason
@@ -91,17 +91,21 @@ class KernelBackend(ABC):
             return "its kernels need compute capability {}.{} and {} has {}.{}.".format(
                 *OLDEST_CAPABILITY, gpu.name, *gpu.capability
             )
-        return self._refuses_width(call, gpu)
+        return self._refuses_length(call) or self._refuses_width(call, gpu)
+
+    def _refuses_length(self, call: AttentionCall | StepCall) -> str | None:
+        if isinstance(call, StepCall):
+            return None
+        longest = max(call.query_length, call.key_length)
+        if longest <= LONGEST:
+            return None
+        return (
+            f"its kernels count up to {LONGEST:,} positions and the tensors have {longest:,}; "
+            'pass backend="reference".'
+        )
 
     def _refuses_width(self, call: AttentionCall | StepCall, gpu: Gpu) -> str | None:
         width = f"features of {call.feature_dim} and values of {call.value_dim}"
-        if isinstance(call, AttentionCall):
-            longest = max(call.query_length, call.key_length)
-            if longest > LONGEST:
-                return (
-                    f"its kernels count up to {LONGEST:,} positions, and a sequence has "
-                    f'{longest:,}; pass backend="reference".'
-                )
         if isinstance(call, StepCall):
             needed = self.native.step_shared_bytes(call.feature_dim)
         else:
