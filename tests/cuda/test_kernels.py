@@ -20,7 +20,7 @@ from linattn_core.registry import named
 from tests.contract.agreement import assert_agree, assert_within_budget
 from tests.contract.budgets import budget, error
 from tests.contract.cases import Case, by_definition, drawing, on_backend
-from tests.cuda.emulated import CUT, NAMES, WALKING, EmulatedBackend
+from tests.cuda.emulated import CUT, H100, NAMES, WALKING, EmulatedBackend
 
 pytestmark = pytest.mark.usefixtures("emulation")
 
@@ -107,9 +107,10 @@ def test_segments_depend_on_how_many_blocks_fit(
 ) -> None:
     """A hundred blocks are a wave of their own where a multiprocessor has room for one alone."""
     x = torch.zeros(1, 100, 1, 64).expand(1, 100, 65_536, 64)
+    backend = EmulatedBackend(H100._replace(shared_bytes=shared_limit))
     emulation.set_shared_limit(shared_limit)
     try:
-        assert EmulatedBackend()._best_segments(AttentionCall(x, x, x, True), False) == segments
+        assert backend._best_segments(AttentionCall(x, x, x, True), False) == segments
     finally:
         emulation.set_shared_limit(232_448)
 

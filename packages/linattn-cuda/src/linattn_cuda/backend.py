@@ -44,13 +44,17 @@ class CudaBackend(KernelBackend):
 
     def gpu(self, device: torch.device) -> Gpu:
         """What the GPU offers; asked for once."""
-        index = torch.cuda.current_device() if device.index is None else device.index
-        return gpu_at(index)
+        return gpu_at(_index(device))
 
     @contextmanager
     def launching(self, device: torch.device) -> Iterator[int]:
         """The caller's stream on that GPU."""
-        with torch.cuda.device(device):
+        index = _index(device)
+        with torch.cuda.device(index):
             # torch leaves a thread alone that has not used CUDA before, as is right for GPU 0.
-            _native.make_current(torch.cuda.current_device())
-            yield torch.cuda.current_stream(device).cuda_stream
+            _native.make_current(index)
+            yield torch.cuda.current_stream(index).cuda_stream
+
+
+def _index(device: torch.device) -> int:
+    return torch.cuda.current_device() if device.index is None else device.index

@@ -146,6 +146,7 @@ def _runs_machine_code(architecture: str, capability: tuple[int, int]) -> bool:
     return built[0] == capability[0] and built <= capability
 
 
+@functools.cache
 def without_code(gpu: Gpu, built_with: str) -> str | None:
     """Why there is no code that the GPU can run; None if there is, or NVRTC can make it."""
     if built_with == NVRTC:

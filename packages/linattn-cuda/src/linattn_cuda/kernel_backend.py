@@ -105,7 +105,6 @@ class KernelBackend(ABC):
         )
 
     def _refuses_width(self, call: AttentionCall | StepCall, gpu: Gpu) -> str | None:
-        width = f"features of {call.feature_dim} and values of {call.value_dim}"
         if isinstance(call, StepCall):
             needed = self.native.step_shared_bytes(call.feature_dim)
         else:
@@ -114,15 +113,16 @@ class KernelBackend(ABC):
                 call.feature_dim, call.value_dim,
                 dtypes[call.query_dtype], dtypes[call.value_dtype], self._precision(),
             )  # fmt: skip
+        if 0 <= needed <= gpu.shared_bytes:
+            return None
+        width = f"features of {call.feature_dim} and values of {call.value_dim}"
         if needed < 0:
             return f'it has no kernel for {width}; pass backend="reference".'
-        if needed > gpu.shared_bytes:
-            return (
-                f"its kernels for {width} in {str(call.query_dtype).removeprefix('torch.')} need "
-                f"{needed:,} bytes of shared memory a block and {gpu.name} offers "
-                f'{gpu.shared_bytes:,}; pass backend="reference".'
-            )
-        return None
+        return (
+            f"its kernels for {width} in {str(call.query_dtype).removeprefix('torch.')} need "
+            f"{needed:,} bytes of shared memory a block and {gpu.name} offers "
+            f'{gpu.shared_bytes:,}; pass backend="reference".'
+        )
 
     def attention(self, call: AttentionCall) -> Output:
         call = readable(call)
@@ -208,12 +208,11 @@ class KernelBackend(ABC):
 
     def _side_by_side(self, call: AttentionCall, derivatives: bool) -> int:
         """Blocks that the GPU, now the current one, runs at once of the call's widest kernel."""
-        dtypes = self._fields.dtypes
-        resident: int = self.native.resident_blocks(
-            max(call.feature_dim, call.value_dim),
+        dtypes, gpu = self._fields.dtypes, self.gpu(call.device)
+        return gpu.multiprocessors * _resident_blocks(
+            self.native, gpu, max(call.feature_dim, call.value_dim),
             dtypes[call.query_dtype], dtypes[call.value_dtype], self._precision(), derivatives,
         )  # fmt: skip
-        return self.gpu(call.device).multiprocessors * resident
 
     def _precision(self) -> Any:
         """How products of float32 numbers are computed, as torch's own on CUDA are told to.
@@ -226,6 +225,13 @@ class KernelBackend(ABC):
         # The older switches' own getters raise once somebody has used this one.
         allowed = torch.backends.cuda.matmul.fp32_precision == "tf32"
         return self.native.Precision.high if allowed else self.native.Precision.highest
+
+
+@functools.cache
+def _resident_blocks(native: Any, gpu: Gpu, *kernel: Any) -> int:
+    """Blocks that a multiprocessor of `gpu`, the current one, holds; asked for once a kernel."""
+    resident: int = native.resident_blocks(*kernel)
+    return resident
 
 
 def _of_query_heads(gradients: Gradients, call: AttentionCall) -> Gradients:
