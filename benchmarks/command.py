@@ -14,7 +14,7 @@ import benchmarks.cases  # noqa: F401  (registers the cases)
 from benchmarks.measure.cases import Case, NotMeasured, Registry, Settings, registry
 from benchmarks.measure.machine import Limits, describe_machine, measure_limits
 from benchmarks.measure.processes import apart
-from benchmarks.measure.results import NOT_CORRECT, RAISED, CaseResult
+from benchmarks.measure.results import FAULTS, LOST, CaseResult
 from benchmarks.measure.runner import measured, unmeasured
 from benchmarks.report.document import QUICK, Document, Run, read, to_markdown, write
 from linattn_core.errors import expected
@@ -23,7 +23,10 @@ RESULTS = Path("docs") / "results"
 
 
 def main(arguments: Sequence[str] | None = None, cases: Registry = registry) -> int:
-    """Returns the exit code: 0, or 1 when a method was wrong or broke, or 2 for a wrong call."""
+    """Returns the exit code: 0, or 1 when a method was wrong or broke, or 2 for a wrong call.
+
+    A method broke when it raised, or when its process ended without an answer.
+    """
     options = _parser().parse_args(arguments)
     try:
         chosen = cases.matching(options.only, options.device)
@@ -76,7 +79,7 @@ def isolated(case: Case, settings: Settings, limits: Limits) -> CaseResult:
     try:
         return apart(_named, case.name, settings, limits, threads=settings.threads)
     except NotMeasured as reason:
-        return unmeasured(case, f"not measured: {reason}")
+        return unmeasured(case, f"{LOST}: {reason}")
 
 
 def _named(name: str, settings: Settings, limits: Limits) -> CaseResult:
@@ -89,12 +92,12 @@ def isolated_limits(settings: Settings) -> Limits:
 
 
 def _faults(result: CaseResult) -> list[str]:
-    """The methods that were wrong or raised, in a sentence each."""
+    """The methods that were wrong or broke, in a sentence each."""
     return [
         f"{result.case.name}, {method.name}: {method.status}"
         + (f": {method.detail}" if method.detail else "")
         for method in result.methods
-        if method.status == NOT_CORRECT or method.status.startswith(RAISED)
+        if method.status.startswith(FAULTS)
     ]
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import torch
@@ -23,6 +26,8 @@ from replication.measurement import Measurement, Spent, read_or_set_aside, write
 
 RECORD, LOG = "record.json", "output.log"
 SECONDS = 0.25  # between two looks at a running command
+SIGNALS = ((signal.SIGINT, 300.0), (signal.SIGTERM, 10.0), (signal.SIGKILL, 10.0))
+"""What ends a command, and seconds until the next: a training still writes its checkpoint."""
 LAST_WORDS = 300  # characters of a failed command's last line
 
 Tick = Callable[[float], object]
@@ -159,24 +164,53 @@ def watched(command: list[str], log: Path, tick: Tick, meter: Meter, *, hide_gpu
         RuntimeError: it failed, with its last line.
     """
     env = os.environ | ({"CUDA_VISIBLE_DEVICES": ""} if hide_gpu else {})
-    with log.open("ab") as output:
+    with _interruptible(), log.open("ab") as output:
         process = subprocess.Popen(
             command, cwd=ROOT, env=env, stdout=output, stderr=output, process_group=0
         )
-    try:
-        while process.poll() is None:
-            meter.memory = max(meter.memory, held(process.pid))
-            time.sleep(SECONDS)
-            tick(SECONDS)
-    finally:
-        # Interrupted: the command ends as by Ctrl-C, which in a group of its own it did not see.
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGINT)
-            process.wait()
+        try:
+            while process.poll() is None:
+                meter.memory = max(meter.memory, held(process.pid))
+                time.sleep(SECONDS)
+                tick(SECONDS)
+        finally:
+            _end(process)
     if process.returncode:
         lines = log.read_text(errors="replace").replace("\r", "\n").split("\n")
         words = next((line.strip() for line in reversed(lines) if line.strip()), "no output")
         raise RuntimeError(f"exit code {process.returncode}: {words[-LAST_WORDS:]}")
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Inside, SIGINT and SIGTERM raise KeyboardInterrupt, so that no command outlives this process.
+
+    A script's `nohup ... &` ignores SIGINT, which a command would inherit; handlers it does not.
+    Outside the main thread Python allows no signal handlers, and this does nothing.
+    """
+    previous: dict[signal.Signals, Any] = {}
+    try:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                previous[number] = signal.signal(number, signal.default_int_handler)
+        yield
+    finally:
+        for number, handler in previous.items():
+            if handler is not None:  # installed from C, which Python cannot put back
+                signal.signal(number, handler)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ends a command that still runs as by Ctrl-C, which in a group of its own it did not see.
+
+    If it goes on, or Ctrl-C is pressed once more, the group is sent the next of `SIGNALS`.
+    """
+    for number, seconds in SIGNALS:
+        if process.poll() is not None:
+            return
+        os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+            process.wait(seconds)
 
 
 def held(pid: int) -> float:

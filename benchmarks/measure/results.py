@@ -11,7 +11,8 @@ from typing import Any, Literal, TypeVar
 
 from linattn_core.errors import expected
 
-MEASURED, NOT_CORRECT, RAISED = "measured", "not correct", "raised"
+MEASURED, NOT_CORRECT, RAISED, LOST = "measured", "not correct", "raised", "lost"
+FAULTS = (NOT_CORRECT, RAISED, LOST)  # how the status of a method begins that should have a value
 DIGITS = 4  # of a value in JSON; the machine's noise leaves no more
 
 Record = TypeVar("Record")
@@ -113,7 +114,8 @@ class MethodResult:
     """The values of a method, or the reason why there are none.
 
     Args:
-        status: "measured", "not correct", or why it was not measured.
+        status: "measured", "not correct", "raised" and what, "lost" and how its process ended, or
+            why it was not measured.
         value: seconds per unit; None unless measured.
         units: how many of the case's units a call does.
         over_last: times as fast as the case's last method, round by round; of a series.

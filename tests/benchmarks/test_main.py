@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks import command
 from benchmarks.command import isolated, isolated_limits, main
 from benchmarks.measure.cases import Case, Method, Registry, Settings, registry
 from benchmarks.measure.machine import Limits
@@ -75,9 +76,22 @@ def test_a_process_of_its_own_measures_every_method() -> None:
 def test_a_case_that_dies_costs_only_itself(make_case: MakeCase) -> None:
     unknown = make_case({"a": 1.0}, name="nobody/knows", targets=(Target("a", "a", at_most=1),))
     result = isolated(unknown, Settings(), Limits(1, 1, 1))
-    assert (
-        result.method("every method").status == "not measured: its process ended with exit code 1"
-    )
+    assert result.method("every method").status == "lost: its process ended with exit code 1"
+
+
+def test_cases_that_die_are_told_and_the_exit_code(
+    make_case: MakeCase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(command, "isolated_limits", lambda settings: Limits(1, 1, 1))
+    names = ["nobody/knows", "nobody/else"]  # a process of its own finds them in no registry
+    cases = Registry(*(make_case({"a": 1.0}, name=name) for name in names))
+    assert main(["--threads", "1", "--out", str(tmp_path)], cases) == 1
+    assert [result.case.name for result in read(tmp_path, "nobody", "cpu").results] == names
+    died = "every method: lost: its process ended with exit code 1"
+    said = capsys.readouterr().err
+    assert all(f"{name}, {died}" in said for name in names)
+    assert died.partition(": ")[2] in (tmp_path / "nobody" / "results.md").read_text()
 
 
 def test_a_case_that_breaks_leaves_the_others(

@@ -122,6 +122,21 @@ def test_random_maps_redraw_only_when_told(name: str) -> None:
     assert torch.equal(mapping.queries(x), same.queries(x))
 
 
+@pytest.mark.parametrize("name", ["favor", "rff"])
+def test_random_maps_are_drawn_on_the_cpu_whatever_the_default_device_is(name: str) -> None:
+    here, there = get_feature_map(name, 4), get_feature_map(name, 4)
+    generator = torch.Generator()
+    torch.manual_seed(5)
+    here.redraw()
+    following = torch.randn(3)
+    torch.manual_seed(5)
+    with torch.device("meta"):
+        assert get_feature_map(name, 4, generator=generator).projection.is_meta
+        there.redraw()
+    assert torch.equal(here.projection, there.projection)
+    assert torch.equal(following, torch.randn(3))
+
+
 def test_random_directions_are_orthogonal_in_blocks() -> None:
     projection = get_feature_map("favor", 6, num_features=15).projection
     block = torch.nn.functional.normalize(projection[6:12], dim=1)

@@ -12,6 +12,8 @@ REGISTRY = re.compile(
     r"pypi\.(?:org|python\.org)/simple|files\.pythonhosted\.org|download\.pytorch\.org"
     r"|--(?:extra-)?index-url|--trusted-host"
 )
+# No registry has these packages: what is installed is a folder, such as ./packages/linattn-core.
+UNPUBLISHED = re.compile(r"pip install\b.*[\s'\"]linattn-")
 LARGEST = 1_000_000  # bytes; pictures and results, never data sets or wheels
 
 
@@ -23,11 +25,17 @@ def test_no_registry(tracked_files: list[Path]) -> None:
     assert found(REGISTRY, tracked_files) == []
 
 
+def test_nothing_is_installed_by_a_name_that_no_registry_has(tracked_files: list[Path]) -> None:
+    assert found(UNPUBLISHED, tracked_files) == []
+
+
 def test_patterns_find_what_they_are_for() -> None:
     for path in ("see /" + "home/someone/file", '"/' + 'root/x"', "/" + "work/data"):
         assert MACHINE_PATH.search(path)
     assert not MACHINE_PATH.search("packages/work/x and https://example.org/home/x")
     assert REGISTRY.search("pip install --" + "index-url somewhere")
+    assert UNPUBLISHED.search("run pip install 'linattn-models[train]'")
+    assert not UNPUBLISHED.search('pip install "./packages/linattn-models[train]"')
 
 
 def test_no_large_file(repository: Path, tracked_files: list[Path]) -> None:

@@ -75,6 +75,26 @@ def test_tied_weights_are_saved_as_two(tmp_path: Path) -> None:
     assert torch.equal(load(tmp_path / "model").output.weight, model.output.weight)
 
 
+def test_only_weights_that_share_memory_or_are_not_contiguous_are_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny_model()
+    tied, turned = "output.weight", "transformer.blocks.0.expand.weight"
+    model.output.weight = model.embeddings[0].weight
+    weight = model.get_parameter(turned)
+    weight.data = weight.data.mT.contiguous().mT
+    written: dict[str, Tensor] = {}
+    monkeypatch.setattr(serialization, "save_file", lambda tensors, path: written.update(tensors))
+    save(model, tmp_path / "model")
+
+    own = {name: tensor.data_ptr() for name, tensor in model.state_dict().items()}
+    copied = {name for name, tensor in written.items() if tensor.data_ptr() != own[name]}
+    assert copied == {tied, turned}
+    assert len({tensor.data_ptr() for tensor in written.values()}) == len(own)
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(written[name], tensor) and written[name].is_contiguous()
+
+
 def test_the_folder_holds_two_files_and_what_was_added(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     save(tiny_model(), folder, extra={"dataset": "digits", "step": 3})

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import time
+import os
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from benchmarks.measure.machine import Limits, Machine
@@ -72,32 +75,82 @@ def test_an_interrupted_run_continues_in_its_folder(runs: Runs, quick: Experimen
     assert (folder / "runs.txt").read_text() == "xx"
 
 
-def test_an_interruption_ends_the_command_and_leaves_a_record_of_it(
-    runs: Runs, quick: Experiment, tmp_path: Path
-) -> None:
-    script = tmp_path / "slow.py"
-    script.write_text(
-        "import pathlib, sys, time\n"
-        "try:\n    time.sleep(600)\n"
-        "except KeyboardInterrupt:\n    pathlib.Path(sys.argv[-1], 'saved').touch()\n"
-    )
-    slow = dataclasses.replace(quick, command=str(script))
-    folder, _ = runs.of(slow)
-    started = time.monotonic()
+SAVES = """
+import pathlib, sys, time
+pathlib.Path(sys.argv[-1], "started").touch()
+try:
+    time.sleep(600)
+except KeyboardInterrupt:
+    pathlib.Path(sys.argv[-1], "saved").touch()
+"""
+GOES_ON = """
+import os, pathlib, signal, sys, time
+for name in sys.argv[1].split("+"):
+    signal.signal(signal.Signals[name], signal.SIG_IGN)
+pathlib.Path(sys.argv[-1], "started").write_text(str(os.getpid()))
+time.sleep(600)
+"""
 
-    def interrupt(seconds: float) -> None:
-        if time.monotonic() > started + 3:  # the command has begun to sleep
-            raise KeyboardInterrupt
+
+@pytest.fixture(params=[signal.default_int_handler, signal.SIG_IGN], ids=["asked", "ignored"])
+def sigint(request: pytest.FixtureRequest) -> Iterator[None]:
+    """SIGINT as an interactive shell leaves it, and as `nohup ... &` in a script does."""
+    before = signal.signal(signal.SIGINT, request.param)
+    yield
+    assert signal.getsignal(signal.SIGINT) is request.param
+    signal.signal(signal.SIGINT, before)
+
+
+def slow(quick: Experiment, tmp_path: Path, source: str) -> Experiment:
+    """An experiment whose command runs this source."""
+    script = tmp_path / "slow.py"
+    script.write_text(source)
+    return dataclasses.replace(quick, command=str(script))
+
+
+def signals_once_started(folder: Path, number: signal.Signals) -> Callable[[float], None]:
+    """A tick that sends this process the signal when the command has begun."""
+
+    def tick(seconds: float) -> None:
+        if (folder / "started").exists():
+            os.kill(os.getpid(), number)
+
+    return tick
+
+
+@pytest.mark.usefixtures("sigint")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_ends_the_command_and_leaves_a_record_of_it(
+    runs: Runs, quick: Experiment, tmp_path: Path, number: signal.Signals
+) -> None:
+    saves = slow(quick, tmp_path, SAVES)
+    folder, _ = runs.of(saves)
 
     with pytest.raises(KeyboardInterrupt):
-        runs.run(slow, interrupt)
+        runs.run(saves, signals_once_started(folder, number))
 
     assert (folder / "saved").exists()
-    _, record = runs.of(slow)
+    _, record = runs.of(saves)
     assert record is not None
     assert not record.ended
     assert record.spent is not None
-    assert record.spent.seconds > 3
+    assert record.spent.seconds > 0
+
+
+@pytest.mark.parametrize("ignored", ["SIGINT", "SIGINT+SIGTERM"])
+def test_a_command_that_goes_on_after_an_interruption_is_ended(
+    runs: Runs, quick: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ignored: str
+) -> None:
+    soon = [(number, 0.5) for number, _ in runner.SIGNALS[:-1]]
+    monkeypatch.setattr(runner, "SIGNALS", (*soon, runner.SIGNALS[-1]))
+    goes_on = slow(quick, tmp_path, GOES_ON)
+    goes_on = dataclasses.replace(goes_on, command=f"{goes_on.command} {ignored}")
+    folder, _ = runs.of(goes_on)
+
+    with pytest.raises(KeyboardInterrupt):
+        runs.run(goes_on, signals_once_started(folder, signal.SIGINT))
+
+    assert not psutil.pid_exists(int((folder / "started").read_text()))
 
 
 def test_what_was_spent_before_an_interruption_counts(runs: Runs, quick: Experiment) -> None:

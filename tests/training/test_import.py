@@ -15,6 +15,8 @@ import linattn_models.training
 )
 def test_a_missing_dependency_names_the_extra(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ImportError, match=r"pip install linattn-models\[train\]") as refusal:
+    with pytest.raises(
+        ImportError, match=r"install linattn-models with its extra \[train\]"
+    ) as refusal:
         importlib.reload(linattn_models.training)
-    assert f"needs {name}," in str(refusal.value)
+    assert f"needs {name};" in str(refusal.value)

@@ -6,8 +6,12 @@ import math
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from matplotlib.figure import Figure
 
 from linattn_models.training import Panel, figure, markdown_table, plot_panels, points
+from linattn_models.training.metrics import label_log_axis
 
 
 def test_columns_line_up() -> None:
@@ -47,6 +51,17 @@ def test_points_of_a_quantity() -> None:
     assert points(LINES, "loss", split="train", over="seconds", scale=2) == [(1, 2.0), (2, 1.0)]
     assert points(LINES, "bits", split="train") == []
     assert math.isnan(points(LINES, "loss", split="eval")[0][1])
+
+
+@given(low=st.floats(1e-6, 1e6), ratio=st.one_of(st.floats(1.1, 20), st.floats(1.1, 1e9)))
+@example(low=0.85, ratio=2.1)
+def test_a_log_axis_has_several_ticks_with_distinct_labels(low: float, ratio: float) -> None:
+    place = Figure().subplots()
+    place.set(yscale="log", ylim=(low, low * ratio))
+    label_log_axis(place.yaxis)
+    ticks = [x for x in place.get_yticks() if low <= x <= low * ratio]
+    labels = place.yaxis.get_major_formatter().format_ticks(ticks)
+    assert 3 <= len(set(labels)) == len(ticks)
 
 
 def test_panels_become_a_picture(tmp_path: Path) -> None:

@@ -141,6 +141,7 @@ class Comparison:
     def _described(self, recipe: Recipe) -> dict[str, Any]:
         """What must be in the config.json of a run of `recipe`."""
         described: dict[str, Any] = {"preset": self.preset, "corpus": self.corpus.name}
+        described |= {"utterances": recipe.utterances, "inventory": list(self.corpus.inventory)}
         described |= {"attention": recipe.attention, "training.seed": recipe.training.seed}
         described |= {"training.steps": recipe.training.steps}
         if recipe.attention != "lstm":

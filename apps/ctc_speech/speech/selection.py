@@ -56,6 +56,8 @@ class Selection:
     def recognition(self, run: RunFolder, test: bool) -> dict[str, Any]:
         """The errors of a run that has ended: measured and stored in its folder, or read there.
 
+        What is stored of other utterances, settings or weights is measured again.
+
         Args:
             test: whether the test set is recognized, too.
 
@@ -79,6 +81,8 @@ class Selection:
 
     def _about(self, run: RunFolder) -> dict[str, Any]:
         return {
+            "corpus": self.corpus.name,
+            "utterances": self.corpus.digest(),
             "average": self.average,
             "steps": run.summary()["steps"],
             "bad_input": self.bad_input,

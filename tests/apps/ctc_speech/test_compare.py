@@ -66,7 +66,7 @@ def test_equal_time_is_turned_into_updates_and_ended_runs_are_kept(
     assert (records / "lstm" / "metrics.jsonl").exists()
     assert not list(records.rglob("*.safetensors"))
 
-    # Runs that are unfinished or missing are named, and those of another budget refused.
+    # Runs that are unfinished or missing are named, and those of another budget or corpus refused.
     (out / "lstm" / "summary.json").unlink()
     shutil.rmtree(out / "linear-conv")
     done = script("compare", *flags, "--finished", "--no-test")
@@ -77,6 +77,8 @@ def test_equal_time_is_turned_into_updates_and_ended_runs_are_kept(
     assert "test, " not in document and "dev, selected" in document
     other = script("compare", *flags, "--finished", "--minutes", 0.02)
     assert other.code == 2 and "training.steps of the run" in other.stderr
+    other = script("compare", *flags, "--finished", "--utterances", 5)
+    assert other.code == 2 and "utterances of the run" in other.stderr
 
 
 def test_updates_are_measured_and_the_times_are_kept(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -78,6 +80,29 @@ def test_other_weights_are_recognized_again(run: RunFolder, corpus: Corpus, tmp_
     last = Selection(corpus, tmp_path, "refuse", average=1).recognition(run, test=False)
     assert (averaged["average"], last["average"]) == (2, 1)
     assert "test" not in last and '"test"' not in (run.path / FILE).read_text()
+
+
+OTHERS: dict[str, Callable[[Selection], Selection]] = {
+    "corpus": lambda of: replace(of, corpus=replace(of.corpus, name="other")),
+    "utterances": lambda of: replace(of, corpus=_without_one(of.corpus)),
+    "bad input": lambda of: replace(of, bad_input="skip"),
+}
+
+
+def _without_one(corpus: Corpus) -> Corpus:
+    return replace(corpus, splits={**corpus.splits, "train": corpus.splits["train"][1:]})
+
+
+@pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
+def test_other_speech_is_recognized_again(
+    run: RunFolder, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    other: Callable[[Selection], Selection],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(Search, "phones", lambda *arguments: [[1]] * len(arguments[-1]))
+    selection = Selection(corpus, tmp_path, "refuse", average=1)
+    selection.recognition(run, test=True)
+    other(selection).recognition(run, test=False)
+    assert '"test"' not in (run.path / FILE).read_text()
 
 
 def test_the_grid_begins_with_the_simplest_and_has_no_decoding_twice() -> None:

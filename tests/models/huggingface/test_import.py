@@ -15,7 +15,7 @@ from linattn_models.huggingface.version import check_version
 
 def test_a_missing_transformers_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(ImportError, match=r"pip install linattn-models\[transformers\]"):
+    with pytest.raises(ImportError, match=r"linattn-models with its extra \[transformers\]"):
         importlib.reload(linattn_models.huggingface)
 
 

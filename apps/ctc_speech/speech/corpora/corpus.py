@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -70,6 +71,12 @@ class Corpus:
     def transcripts(self, split: Split) -> list[list[int]]:
         """The phones of each utterance of a split, as numbers."""
         return [self.classes(item.phones) for item in self.splits[split]]
+
+    def digest(self) -> str:
+        """A hash of the name and of what is said in each utterance of each split."""
+        said = {split: [[x.id, x.phones] for x in self.splits[split]] for split in self.splits}
+        content = json.dumps([self.name, self.inventory, said], sort_keys=True)
+        return hashlib.sha256(content.encode()).hexdigest()
 
 
 def with_phones(

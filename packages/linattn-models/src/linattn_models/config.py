@@ -12,8 +12,8 @@ from linattn_models.attention.config import Attention, Linear, Lsh, attention_co
 from linattn_models.attention.projections import checked_kv_heads
 from linattn_models.conversion import config_from_format_1
 from linattn_models.validation import (
-    at_least,
     boolean,
+    fields_at_least,
     from_fields,
     in_range,
     json_object,
@@ -64,15 +64,15 @@ class TransformerConfig:
     cross_attention: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("num_layers", "num_heads", "head_dim", "ffn_dim"):
-            at_least(name, getattr(self, name), 1)
+        fields_at_least(self, 1, "num_layers", "num_heads", "head_dim", "ffn_dim", "causal_block")
         object.__setattr__(self, "attention", attention_config(self.attention))
         boolean("is_causal", self.is_causal)
         one_of("activation", self.activation, ACTIVATIONS)
         one_of("norm", self.norm, NORMS)
         in_range("dropout", self.dropout, 0.0, 1.0)
-        checked_kv_heads(self.num_heads, self.num_kv_heads)
-        at_least("causal_block", self.causal_block, 1)
+        if self.num_kv_heads is not None:
+            kv_heads = checked_kv_heads(self.num_heads, self.num_kv_heads)
+            object.__setattr__(self, "num_kv_heads", kv_heads)
         boolean("cross_attention", self.cross_attention)
         self._check_combinations(cast(Attention, self.attention))
 

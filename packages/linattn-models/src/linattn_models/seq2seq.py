@@ -62,9 +62,9 @@ class Seq2SeqTransformer(TokenTransformer):
             advice = "its outputs would see the tokens that they predict"
             raise ValueError(expected("causal_block", 1, decoder.causal_block, advice))
         self.source_tokens = Categorical(source_vocabulary)
-        self.source_embedding = embedding_of(source_vocabulary, encoder.embed_dim)
+        self.source_embedding = embedding_of(self.source_tokens.levels, encoder.embed_dim)
         self.add_tokens(decoder.embed_dim, head, max_length, positions)
-        self.source_positions = Positions(positions, max_length, encoder.embed_dim, std=STD)
+        self.source_positions = Positions(positions, self.max_length, encoder.embed_dim, std=STD)
         self.encoder = Transformer(encoder)
         self.transformer = Transformer(decoder)
         self.add_output()

@@ -80,9 +80,7 @@ def save(
     except (TypeError, ValueError) as error:
         raise ValueError(expected("extra", "JSON values only", error)) from None
     kept = model.state_dict() if weights is None else narrowed(model, weights)
-    # Copies, because safetensors refuses tied weights, which share memory.
-    dense = torch.contiguous_format
-    tensors = {name: x.detach().clone(memory_format=dense) for name, x in kept.items()}
+    tensors = _separate(kept)
     with replaced_folder(Path(folder), (CONFIG_FILE, WEIGHTS_FILE)) as fresh:
         (fresh / CONFIG_FILE).write_text(text + "\n", encoding="utf-8")
         try:
@@ -163,6 +161,21 @@ def read_config(folder: str | Path) -> dict[str, Any]:
         raise ValueError(expected(str(path), wanted, shown(version), "update linattn-models"))
     one_of(f"{path}: the model", config.get("model"), _CLASSES)
     return config
+
+
+def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors contiguous and in memory of their own, as safetensors takes them.
+
+    Cost: copies of those that are not, such as tied weights; the others are not copied.
+    """
+    separate: dict[str, Tensor] = {}
+    seen: set[tuple[torch.device, int]] = set()
+    for name, x in tensors.items():
+        memory = x.device, x.untyped_storage().data_ptr()
+        dense = x.detach().contiguous()
+        separate[name] = dense.clone() if memory in seen else dense
+        seen.add(memory)
+    return separate
 
 
 def _read_weights(path: Path) -> dict[str, Tensor]:

@@ -36,8 +36,8 @@ class TokenTransformer(Generation, nn.Module):
     ) -> None:
         """Makes the embeddings, the start vector and the positions."""
         if max_length is not None:
-            at_least("max_length", max_length, 1)
-        self.head: Head = Categorical(head) if isinstance(head, int) else head
+            max_length = at_least("max_length", max_length, 1)
+        self.head: Head = cast(Head, head) if hasattr(head, "kind") else Categorical(head)
         self.max_length: Any = max_length  # int or None; Any spares callers a cast
         self.position_kind = positions
         self.start = nn.Parameter(torch.randn(embed_dim) * STD)

@@ -142,9 +142,9 @@ class Transformer(nn.Module):
             ValueError: a model that is not causal, softmax without `max_length`, or LSH.
         """
         self._check_causal("have a state")
-        at_least("batch", batch, 1)
+        batch = at_least("batch", batch, 1)
         if max_length is not None:
-            at_least("max_length", max_length, 1)
+            max_length = at_least("max_length", max_length, 1)
         weight = self.norm.weight
         where = weight.device if device is None else torch.device(device)
         layers = tuple(

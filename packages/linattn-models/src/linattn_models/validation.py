@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 from collections.abc import Collection, Mapping
 from dataclasses import MISSING, fields
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,16 +17,41 @@ from linattn_core.errors import LONGEST, expected, near, shown
 Fields = TypeVar("Fields")
 
 
-def at_least(name: str, value: object, lowest: int) -> None:
-    """Refuses anything but an integer of `lowest` or more."""
-    if not _is_integer(value) or value < lowest:
+def as_int(value: object) -> int | None:
+    """The value as an int if it is an integer, also of NumPy or in a tensor; else None."""
+    if type(value) is int:
+        return value
+    if isinstance(value, bool) or getattr(value, "dtype", None) == torch.bool:
+        return None
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+
+
+def at_least(name: str, value: object, lowest: int) -> int:
+    """The value as an int; refuses anything but an integer of `lowest` or more."""
+    number = as_int(value)
+    if number is None or number < lowest:
         raise ValueError(expected(name, f"an integer of at least {lowest}", shown(value)))
+    return number
 
 
-def hash_buckets(name: str, value: object) -> None:
-    """Refuses anything but 1 or an even number, as a direction and its opposite are two buckets."""
-    if not _is_integer(value) or value < 1 or (value > 1 and value % 2):
+def fields_at_least(record: object, lowest: int, *names: str) -> None:
+    """Makes fields of a frozen dataclass ints, as `at_least`."""
+    for name in names:
+        object.__setattr__(record, name, at_least(name, getattr(record, name), lowest))
+
+
+def hash_buckets(name: str, value: object) -> int:
+    """The value as an int; refuses anything but 1 or an even number.
+
+    A direction and its opposite are two buckets.
+    """
+    number = as_int(value)
+    if number is None or number < 1 or (number > 1 and number % 2):
         raise ValueError(expected(name, "1 or an even number of buckets", shown(value)))
+    return number
 
 
 def boolean(name: str, value: object) -> None:
@@ -156,7 +182,3 @@ def key_mask_of(mask: Tensor, x: Tensor) -> Tensor:
         advice = "is_causal belongs to the configuration"
         raise ValueError(expected("attn_mask", shape, tuple(mask.shape), advice))
     return mask.to(x.device)
-
-
-def _is_integer(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -13,15 +14,17 @@ from linattn_core.state import accumulation_dtype
 
 
 def _orthogonal_gaussian(rows: int, columns: int, generator: torch.Generator | None) -> Tensor:
-    """(rows, columns) matrix: orthogonal directions within each block, lengths of Gaussian rows."""
+    """(rows, columns) matrix: orthogonal directions within each block, lengths of Gaussian rows.
+
+    Drawn on the CPU whatever the default device is, so that a seed gives the same map everywhere.
+    """
+    gaussian = partial(torch.randn, generator=generator, dtype=torch.float64, device="cpu")
     blocks = []
     for start in range(0, rows, columns):
-        gaussian = torch.randn(columns, columns, generator=generator, dtype=torch.float64)
-        q, r = torch.linalg.qr(gaussian)
+        q, r = torch.linalg.qr(gaussian(columns, columns))
         # Q times the signs of R's diagonal is uniform over the orthogonal matrices; Q alone is not.
         blocks.append((q * r.diagonal().sign())[: rows - start])
-    gaussian = torch.randn(rows, columns, generator=generator, dtype=torch.float64)
-    lengths: Tensor = torch.linalg.vector_norm(gaussian, dim=1)
+    lengths: Tensor = torch.linalg.vector_norm(gaussian(rows, columns), dim=1)
     directions: Tensor = torch.cat(blocks)
     return directions * lengths[:, None]
 

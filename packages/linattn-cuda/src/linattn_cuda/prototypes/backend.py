@@ -77,7 +77,7 @@ class CupyBackend:
 def without_cupy() -> str | None:
     """None if CuPy is installed, or what to do, as a sentence."""
     if find_spec("cupy") is None:
-        return "CuPy is not installed: python -m pip install 'linattn-cuda[cupy]'."
+        return "CuPy is not installed; install linattn-cuda with its extra [cupy]."
     return None
 
 

@@ -17,14 +17,14 @@ def cupy_cuda() -> Any:
     """The module `cupy.cuda`, loaded where it is first needed: CuPy is an extra.
 
     Raises:
-        ModuleNotFoundError: without CuPy, with the command that installs it.
+        ModuleNotFoundError: without CuPy, with what to install.
     """
     try:
         return importlib.import_module("cupy.cuda")
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
             "CuPy launches the prototypes and is not installed; "
-            "run python -m pip install 'linattn-cuda[cupy]'."
+            "install linattn-cuda with its extra [cupy]."
         ) from error
 
 

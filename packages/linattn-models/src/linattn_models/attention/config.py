@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from linattn_core import feature_map_names
 from linattn_core.errors import LONGEST, expected, near, shown
 from linattn_models.attention.decay import DECAYS
-from linattn_models.validation import at_least, from_fields, hash_buckets, in_range, one_of
+from linattn_models.validation import fields_at_least, from_fields, hash_buckets, in_range, one_of
 
 Options = tuple[tuple[str, Any], ...]
 
@@ -98,9 +98,8 @@ class Lsh(_Kind):
     chunk: int = 32
 
     def __post_init__(self) -> None:
-        at_least("rounds", self.rounds, 1)
-        hash_buckets("buckets", self.buckets)
-        at_least("chunk", self.chunk, 1)
+        fields_at_least(self, 1, "rounds", "chunk")
+        object.__setattr__(self, "buckets", hash_buckets("buckets", self.buckets))
 
     def __str__(self) -> str:
         return f"{self.kind}-{self.rounds}"

@@ -59,8 +59,8 @@ class LinearAttention(LinearHeads):
         decay: str | None = None,
         feature_map_options: Mapping[str, Any] | None = None,
     ) -> None:
-        at_least("embed_dim", embed_dim, 1)
-        at_least("num_heads", num_heads, 1)
+        embed_dim = at_least("embed_dim", embed_dim, 1)
+        num_heads = at_least("num_heads", num_heads, 1)
         in_range("eps", eps, 0.0, float("inf"))
         kv_heads = checked_kv_heads(num_heads, num_kv_heads)
         dim = _head_dim(embed_dim, num_heads, head_dim)
@@ -131,7 +131,7 @@ class LinearAttention(LinearHeads):
 
     def initial_state(self, batch: int) -> LinearAttentionState:
         """The state before the first position, for the device and dtype of the weights."""
-        at_least("batch", batch, 1)
+        batch = at_least("batch", batch, 1)
         return self.zero_state(batch, self.out.weight.device, self.out.weight.dtype)
 
     def step(self, x: Tensor, state: LinearAttentionState) -> tuple[Tensor, LinearAttentionState]:
@@ -179,7 +179,7 @@ class LinearAttention(LinearHeads):
 
 def _head_dim(embed_dim: int, num_heads: int, head_dim: int | None) -> int:
     if head_dim is not None:
-        at_least("head_dim", head_dim, 1)
+        head_dim = at_least("head_dim", head_dim, 1)
         return head_dim
     if embed_dim % num_heads:
         advice = "pass head_dim"

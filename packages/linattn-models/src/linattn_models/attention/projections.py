@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from linattn_core.errors import expected
 from linattn_models.description import is_plain
+from linattn_models.validation import as_int
 
 
 class Projections(nn.Module):
@@ -88,8 +89,8 @@ def checked_kv_heads(num_heads: int, num_kv_heads: int | None) -> int:
     Raises:
         ValueError: a number that does not divide H.
     """
-    kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-    is_integer = isinstance(kv_heads, int) and not isinstance(kv_heads, bool)
-    if not is_integer or kv_heads < 1 or num_heads % kv_heads:
-        raise ValueError(expected("num_kv_heads", f"a divisor of num_heads {num_heads}", kv_heads))
+    kv_heads = num_heads if num_kv_heads is None else as_int(num_kv_heads)
+    if kv_heads is None or kv_heads < 1 or num_heads % kv_heads:
+        wanted = f"a divisor of num_heads {num_heads}"
+        raise ValueError(expected("num_kv_heads", wanted, num_kv_heads))
     return kv_heads

@@ -70,8 +70,8 @@ class BeamSearch:
         lm_weight: float = 0.5,
         insertion_bonus: float = 0.0,
     ) -> None:
-        at_least("num_classes", num_classes, 2)
-        at_least("beam", beam, 1)
+        num_classes = at_least("num_classes", num_classes, 2)
+        beam = at_least("beam", beam, 1)
         in_range("lm_weight", lm_weight, 0.0, np.inf)
         in_range("insertion_bonus", insertion_bonus, -1e9, 1e9)
         self.beam = beam
@@ -108,7 +108,7 @@ class BeamSearch:
 
         Cost: O(n_best T S) time for T frames and S phones, T (2 S + 1) bytes.
         """
-        at_least("n_best", n_best, 1)
+        n_best = at_least("n_best", n_best, 1)
         frames = np.concatenate([np.empty((0, self.prefixes.num_classes)), *self._fed])
         scores = np.logaddexp(self._ending_blank, self._ending_phone)
         scores += [self.prefixes.final_prior(node) for node in self._nodes]

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from linattn_core.errors import expected, shown
 from linattn_models.config import TransformerConfig
-from linattn_models.validation import at_least, from_fields, in_range
+from linattn_models.validation import as_int, fields_at_least, from_fields, in_range
 
 SUBSAMPLINGS = (1, 4)
 
@@ -56,8 +56,7 @@ class CTCBiLSTMConfig:
 
     def __post_init__(self) -> None:
         _check_front(self)
-        for name in ("num_layers", "hidden_dim"):
-            at_least(name, getattr(self, name), 1)
+        fields_at_least(self, 1, "num_layers", "hidden_dim")
         in_range("dropout", self.dropout, 0.0, 1.0)
         if self.dropout and self.num_layers == 1:
             wanted = "0 with one layer, since it acts between layers"
@@ -107,7 +106,7 @@ class CTCTransformerConfig:
                 "a TransformerConfig with is_causal=False, since each phone depends on all frames"
             )
             raise ValueError(expected("transformer", wanted, shown(self.transformer)))
-        at_least("depthwise_kernel", self.depthwise_kernel, 0)
+        fields_at_least(self, 0, "depthwise_kernel")
         if self.depthwise_kernel and self.depthwise_kernel % 2 == 0:
             wanted = "an odd number of frames, or 0 for no convolution"
             raise ValueError(expected("depthwise_kernel", wanted, self.depthwise_kernel))
@@ -130,7 +129,8 @@ class CTCTransformerConfig:
 
 
 def _check_front(config: FrontConfig) -> None:
-    for name in ("num_phones", "num_features", "channels"):
-        at_least(name, getattr(config, name), 1)
-    if config.subsampling not in SUBSAMPLINGS or isinstance(config.subsampling, bool):
+    fields_at_least(config, 1, "num_phones", "num_features", "channels")
+    subsampling = as_int(config.subsampling)
+    if subsampling not in SUBSAMPLINGS:
         raise ValueError(expected("subsampling", "1 or 4", shown(config.subsampling)))
+    object.__setattr__(config, "subsampling", subsampling)

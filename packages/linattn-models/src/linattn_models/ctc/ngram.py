@@ -69,7 +69,7 @@ class NGram:
         Raises:
             ValueError: no transcript, phones out of range, or order below 1.
         """
-        at_least("order", order, 1)
+        order = at_least("order", order, 1)
         _check_names(phones)
         sentences = [_tokens(transcript, len(phones)) for transcript in transcripts]
         if not sentences:

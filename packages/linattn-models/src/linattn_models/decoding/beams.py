@@ -73,7 +73,7 @@ class Searching(Predicting):
         Cost: that of generating B * K sequences, and a copy of their states at each position.
         """
         source = cast(Drawable, self)
-        _check_beams(source, num_beams)
+        num_beams = _checked_beams(source, num_beams)
         in_range("length_penalty", length_penalty, 0.0, float("inf"))
         stop = checked_stop_tokens(stop_tokens, source.head, source.device)
         prompt = checked_prompt(source, batch, prefix, prefix_lengths, length, state)
@@ -175,12 +175,13 @@ class _Beam:
         return self._sums.gather(1, best) + added, self._counts.gather(1, best) + going
 
 
-def _check_beams(source: Drawable, num_beams: int) -> None:
+def _checked_beams(source: Drawable, num_beams: int) -> int:
     if not isinstance(source.head, Categorical):
         got = f"a {type(source.head).__name__}"
         advice = "call generate, which draws from any head"
         raise ValueError(expected("the head", "a Categorical to search", got, advice))
-    at_least("num_beams", num_beams, 1)
+    num_beams = at_least("num_beams", num_beams, 1)
     if num_beams > source.head.levels:
         wanted = f"at most the vocabulary, {source.head.levels}"
         raise ValueError(expected("num_beams", wanted, num_beams))
+    return num_beams

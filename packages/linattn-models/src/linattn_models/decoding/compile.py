@@ -69,7 +69,7 @@ def compile_decoder(
         raise TypeError(expected("model", wanted, f"a {type(model).__name__}"))
     if max_length is None:
         return compile_described(model, model.describe(), weights, backend)
-    at_least("max_length", max_length, 1)
+    max_length = at_least("max_length", max_length, 1)
     if not hasattr(model, "head"):
         advice = "a decoder of vectors has no positions"
         raise ValueError(expected("max_length", "a model of tokens", "one of vectors", advice))

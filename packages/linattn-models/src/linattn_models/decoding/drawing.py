@@ -71,7 +71,7 @@ class Drawing(Predicting):
         sampling = Sampling(temperature, generator, Filters(top_k, top_p, min_p))
         sampling.check(source)
         ends = checked_stop_tokens(stop_tokens, source.head, source.device)
-        at_least("num_samples", num_samples, 1)
+        num_samples = at_least("num_samples", num_samples, 1)
         prompt = checked_prompt(source, batch, prefix, prefix_lengths, length, state, return_state)
         begin = self.predictor(method, decoder, prompt)
         return Plan(source, prompt, num_samples, sampling, ends, begin, progress)

@@ -217,7 +217,7 @@ def default_length(model: Drawable, length: int | None, before: int = 0) -> int:
         ValueError: the model has no `max_length`, or the state has taken all of it.
     """
     if length is not None:
-        return length
+        return at_least("length", length, 1)
     if model.max_length is None:
         advice = "the model has no max_length, so pass length"
         raise ValueError(expected("length", "a number of tokens", None, advice))
@@ -229,7 +229,6 @@ def default_length(model: Drawable, length: int | None, before: int = 0) -> int:
 
 def check_length(model: Drawable, length: int, before: int = 0, keeps_state: bool = False) -> None:
     """Refuses a length for which the model has too few positions."""
-    at_least("length", length, 1)
     longest = model.longest
     if longest is not None and length + before + keeps_state > longest:
         wanted = f"at most the model's {longest} positions"
@@ -248,7 +247,7 @@ def _checked_prefix(
 ) -> Tensor:
     """The prefix, checked; an empty one for None."""
     if batch is not None:
-        at_least("batch", batch, 1)
+        batch = at_least("batch", batch, 1)
     extra = token_shape(model.head)
     if prefix is None:
         if prefix_lengths is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ from linattn_core.errors import expected, shown
 from linattn_models.decoding.prompts import Prompt
 from linattn_models.heads import Head
 from linattn_models.state import DecodingState
+from linattn_models.validation import as_int
 
 # Rows that have ended are dropped from the batch when they are this share of it: dropping copies
 # the states, so it is not done for each row.
@@ -135,7 +135,7 @@ def checked_stop_tokens(
     """
     if stop is None:
         return None
-    single = _as_int(stop)
+    single = as_int(stop)
     tokens = [single] if single is not None else _several(stop)
     if head.channels > 1:
         got = f"{head.channels} values a token"
@@ -153,18 +153,8 @@ def _several(values: Any) -> list[int]:
     except TypeError:  # one value, also in an array or tensor without dimensions
         several = [values]
     for value in several:
-        token = _as_int(value)
+        token = as_int(value)
         if token is None:
             raise TypeError(expected("stop_tokens", "an int or several", shown(value)))
         tokens.append(token)
     return tokens
-
-
-def _as_int(value: Any) -> int | None:
-    """The value if it is an integer, also of NumPy or in a tensor, else None."""
-    if isinstance(value, bool) or getattr(value, "dtype", None) == torch.bool:
-        return None
-    try:
-        return operator.index(value)
-    except TypeError:
-        return None

@@ -65,9 +65,9 @@ class CompiledTransformer(Compiled):
 
     def initial_state(self, batch: int, *, max_length: int | None = None) -> DecodingState:
         """The state before the first position, as `Transformer.initial_state`."""
-        at_least("batch", batch, 1)
+        batch = at_least("batch", batch, 1)
         if max_length is not None:
-            at_least("max_length", max_length, 1)
+            max_length = at_least("max_length", max_length, 1)
         return DecodingState(self._zeros(batch), START, max_length)
 
     def prefill(

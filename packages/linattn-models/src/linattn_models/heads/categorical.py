@@ -11,7 +11,7 @@ from torch import Tensor
 
 from linattn_core.decoding import Draw, Sampler
 from linattn_models.heads.base import Drawn, at_least_single, check_parameters, check_tokens, choose
-from linattn_models.validation import at_least
+from linattn_models.validation import fields_at_least
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Categorical(Drawn):
     vocabulary: int
 
     def __post_init__(self) -> None:
-        at_least("vocabulary", self.vocabulary, 2)
+        fields_at_least(self, 2, "vocabulary")
 
     @property
     def levels(self) -> int:

@@ -13,7 +13,7 @@ from torch import Tensor
 from linattn_core.decoding import Draw, Sampler
 from linattn_core.errors import expected
 from linattn_models.heads.base import Drawn, at_least_single, check_parameters, check_tokens, choose
-from linattn_models.validation import at_least
+from linattn_models.validation import fields_at_least
 
 _LOWEST_LOG_SCALE = -7.0
 
@@ -57,9 +57,8 @@ class MixtureOfLogistics(Drawn):
     levels: int = 256
 
     def __post_init__(self) -> None:
-        at_least("num_mixtures", self.num_mixtures, 1)
-        at_least("levels", self.levels, 2)
-        at_least("channels", self.channels, 1)
+        fields_at_least(self, 1, "num_mixtures", "channels")
+        fields_at_least(self, 2, "levels")
         if self.channels not in (1, 3):
             raise ValueError(expected("channels", "1 or 3", self.channels))
 

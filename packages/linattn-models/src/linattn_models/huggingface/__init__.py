@@ -18,8 +18,8 @@ from importlib.util import find_spec
 
 if find_spec("transformers") is None:
     raise ImportError(
-        "linattn_models.huggingface needs transformers, which the extra [transformers] brings: "
-        "pip install linattn-models[transformers]"
+        "linattn_models.huggingface needs transformers; "
+        "install linattn-models with its extra [transformers]."
     )
 
 from transformers import AutoConfig, AutoModelForCausalLM, __version__

@@ -19,5 +19,5 @@ def check_version(version: str) -> None:
     major, minor = (int(part) for part in version.split(".")[:2])
     if (major, minor) < OLDEST:
         wanted = f"version {OLDEST[0]}.{OLDEST[1]} or later"
-        advice = "pip install --upgrade linattn-models[transformers]"
+        advice = "pip install --upgrade transformers"
         raise ImportError(expected("transformers", wanted, version, advice))

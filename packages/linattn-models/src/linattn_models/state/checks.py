@@ -81,7 +81,7 @@ def room_for(max_length: int | None, positions: int | None) -> int | None:
     """The number of positions to allocate: `max_length`, by default all of the model's."""
     if max_length is None:
         return positions
-    at_least("max_length", max_length, 1)
+    max_length = at_least("max_length", max_length, 1)
     if positions is not None and max_length > positions:
         wanted = f"at most the model's {positions} positions"
         raise ValueError(expected("max_length", wanted, max_length))

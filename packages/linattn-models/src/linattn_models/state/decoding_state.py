@@ -138,7 +138,7 @@ class DecodingState:
             advice = "a softmax cache is allocated for the longest sequence"
             raise ValueError(expected("max_length", "a number of positions", None, advice))
         if max_length is not None:
-            at_least("max_length", max_length, max(1, self.cursor.furthest))
+            max_length = at_least("max_length", max_length, max(1, self.cursor.furthest))
         layers = tuple(_with_room(layer, max_length) for layer in self.layers)
         return replace(self, layers=layers, max_length=max_length)
 

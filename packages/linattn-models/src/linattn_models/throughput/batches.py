@@ -66,8 +66,8 @@ def best_batch(
     Raises:
         ValueError: a position of the smallest batch takes longer than `most_seconds`.
     """
-    at_least("smallest", smallest, 1)
-    at_least("largest", largest, smallest)
+    smallest = at_least("smallest", smallest, 1)
+    largest = at_least("largest", largest, smallest)
     best = trial = _try(time, device, smallest)
     if trial.slowest > most_seconds:
         what = f"seconds a position of a batch of {smallest}"

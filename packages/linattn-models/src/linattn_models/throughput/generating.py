@@ -84,7 +84,7 @@ def generation_throughput(
         advice = "pass the model, and the decoder as decoder="
         wanted, got = "an AutoregressiveTransformer", "a CompiledDecoder"
         raise TypeError(expected("model", wanted, got, advice))
-    at_least("batch", batch, 1)
+    batch = at_least("batch", batch, 1)
     method = choose_method(model, method)
     length = default_length(model, length)
     check_length(model, length)
@@ -95,7 +95,7 @@ def generation_throughput(
     if steps is None:
         timed = generation.every_position()
     else:
-        at_least("steps", steps, 2)
+        steps = at_least("steps", steps, 2)
         timed = generation.positions(np.linspace(0, length - 1, steps))
     positions, seconds = zip(*timed, strict=True)
     total = float(np.interp(np.arange(length), positions, seconds).sum())

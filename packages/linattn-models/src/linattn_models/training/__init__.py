@@ -12,8 +12,8 @@ _NEEDED = ("accelerate", "filelock", "matplotlib", "tensorboard", "tqdm", "tyro"
 _missing = [name for name in _NEEDED if find_spec(name) is None]
 if _missing:
     raise ImportError(
-        f"linattn_models.training needs {', '.join(_missing)}, which the extra [train] brings: "
-        "pip install linattn-models[train]"
+        f"linattn_models.training needs {', '.join(_missing)}; "
+        "install linattn-models with its extra [train]."
     )
 
 from linattn_models.training.averaging import average_weights  # noqa: E402

@@ -10,13 +10,16 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
 from linattn_core.errors import expected
 from linattn_models.files import replace_file
+
+if TYPE_CHECKING:
+    from matplotlib.axis import Axis
 
 # Names in a line of metrics.jsonl that are not measurements.
 NOT_MEASURED = frozenset({"step", "split", "seconds"})
@@ -151,7 +154,7 @@ def plot_panels(
         log_scale: whether the y-axis is logarithmic.
     """
     from matplotlib.figure import Figure
-    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+    from matplotlib.ticker import MaxNLocator
 
     shared = bool(ylabel)
     drawing = Figure(figsize=(4.5 * len(panels), 3.4), layout="constrained")
@@ -162,14 +165,13 @@ def plot_panels(
             xs, ys = zip(*curve, strict=True) if curve else ((), ())
             place.plot(xs, ys, label=name, marker=marker, markersize=3, linewidth=1.2)
         place.set(xlabel=panel.xlabel, title=panel.title, yscale="log" if log_scale else "linear")
-        if log_scale:  # 0.2 rather than 2 x 10^-1
-            place.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            place.yaxis.set_major_formatter("{x:g}")
-            place.yaxis.set_minor_formatter(NullFormatter())
         place.xaxis.set_major_locator(MaxNLocator("auto", integer=True))  # no half updates
         place.grid(alpha=0.3)
         if not shared:
             place.legend()
+    if log_scale:  # now that limits, which panels may share, include every curve
+        for place in axes:
+            label_log_axis(place.yaxis)
     if shared:
         axes[0].set(ylabel=ylabel)
         # Beside the panels: many curves leave no room for it among them.
@@ -178,6 +180,21 @@ def plot_panels(
     drawing.savefig(picture, format="png", dpi=120)
     replace_file(path, picture.getvalue())
     return path
+
+
+def label_log_axis(axis: Axis) -> None:
+    """Ticks at 1, 2 and 5 times powers of ten, written as 0.2 rather than 2 x 10^-1.
+
+    Where fewer than three are within the limits, the ticks are evenly spaced numbers instead.
+    """
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+
+    low, high = axis.get_view_interval()
+    locator = LogLocator(subs=(1, 2, 5))
+    within = [tick for tick in locator.tick_values(low, high) if low <= tick <= high]
+    axis.set_major_locator(locator if len(within) > 2 else MaxNLocator(6))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter(NullFormatter())
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

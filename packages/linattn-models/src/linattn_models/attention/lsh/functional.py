@@ -69,6 +69,7 @@ def lsh_attention(
     and outputs O(rounds N) memory for the orders and O(N (D + M + buckets)) for one round at a
     time.
     """
+    chunk = at_least("chunk", chunk, 1)
     _check(query, value, chunk)
     _refuse_tangents(query, value)
     if not isinstance(is_causal, bool):
@@ -109,8 +110,8 @@ def draw_rotations(
     Raises:
         ValueError: no rounds, or buckets neither 1 nor even.
     """
-    at_least("rounds", rounds, 1)
-    hash_buckets("buckets", buckets)
+    rounds = at_least("rounds", rounds, 1)
+    buckets = hash_buckets("buckets", buckets)
     shape = (rounds, heads, head_dim, buckets // 2)
     return torch.randn(shape, generator=generator, device=device)
 
@@ -133,7 +134,6 @@ def _check(query: Tensor, value: Tensor, chunk: int) -> None:
     length = query.shape[2]
     if length == 0:
         raise ValueError(expected("query", "at least one position", "none"))
-    at_least("chunk", chunk, 1)
     if chunk > length:
         advice = f"with chunk={length} every position sees all keys"
         raise ValueError(expected("chunk", f"at most the length {length}", chunk, advice))
