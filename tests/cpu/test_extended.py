@@ -69,11 +69,13 @@ def test_wanted_gradients_are_what_they_are_among_all(kind: str, groups: int, wi
         some = evaluate(linear_attention, leaves, options)
         assert {n for n in some if n.startswith("grad_")} == {f"grad_{n}" for n in names}
         for name, x in some.items():
-            assert torch.equal(x, every[name]), name
+            # The gradient of decay is computed in chunks, and the others with it.
+            chunks = "log_decay" in tensors and "log_decay" not in names
+            assert_close(x, every[name], rtol=0, atol=1e-12 if chunks else 0, msg=name)
 
 
 def test_a_fixed_decay_takes_no_memory_for_its_gradient() -> None:
-    """Of torch's; the states before every chunk, which it needs, are taken where it is."""
+    """Of torch's; the states that it needs are taken where it is."""
     taken = []
     for trained in (False, True):
         x = torch.randn(1, 1, 4096, 64, requires_grad=True)

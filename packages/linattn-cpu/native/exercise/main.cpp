@@ -120,7 +120,7 @@ private:
         backward.grad_query = tensors[5].data();
         backward.grad_key = tensors[6].data();
         backward.grad_value = tensors[7].data();
-        if (call.log_decay != nullptr) backward.grad_log_decay = decays[1].data();
+        if (call.log_decay != nullptr && between(random, 0, 1) == 1) backward.grad_log_decay = decays[1].data();
         // Any of them may be unwanted.
         for (void** gradient :
              {&backward.grad_query, &backward.grad_key, &backward.grad_value, &backward.grad_log_decay}) {
@@ -131,7 +131,8 @@ private:
     void make_decay(Random& random, Attention& call, Dtype dtype) {
         if (!call.causal || between(random, 0, 1) == 0) return;
         for (int i = 0; i < 2; ++i) decays.emplace_back(call.batch, call.kv_heads, call.keys, 1, dtype);
-        std::exponential_distribution<double> draw(2);
+        // Slow or fast; and a fixed decay goes through other kernels than one whose gradient is wanted.
+        std::exponential_distribution<double> draw(between(random, 0, 1) == 1 ? 50 : 2);
         for (std::int64_t i = 0; i < decays[0].size(); ++i) decays[0].set(i, -draw(random));
         call.log_decay = decays[0].data();
     }

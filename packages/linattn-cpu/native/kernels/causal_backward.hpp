@@ -6,7 +6,7 @@
 //   G_j = sum_{i >= j} phi(q_i) g_i^T    r_j = sum_{i >= j} h_i phi(q_i)        backwards
 //
 // S and G are computed again, by the same sweeps as in the forward pass with exchanged operands. Between the two
-// passes only h is kept, one number per position.
+// passes only h is kept, one number per position. Calls with grouped heads or a trained decay are computed in chunks.
 #pragma once
 
 #include "causal_forward.hpp"
@@ -26,28 +26,39 @@ struct WeightedRows {
     std::int64_t step, turn;
 };
 
-// For C vectors of columns of z: to_t += factor_t z_t with z_t = z_{t-1} + weight_t row_t.
-template <class T, int C>
-LINATTN_LOOP void add_sum_columns(WeightedRows<T> x, int size, T* z, T* compensation, T* to) {
+// For C vectors of columns of z: to_t += factor_t z, for z before the sweep of position t; adds weight_t row_t to z.
+template <class T, int C, bool Decays>
+LINATTN_LOOP void add_sum_columns(WeightedRows<T> x, int size, const RunDecay<T>& decay, T* z, T* compensation, T* to) {
     Vec<T> before[C], inside[C] = {};
 #pragma GCC unroll 4
     for (int c = 0; c < C; ++c) before[c] = load<T>(z + c * W<T>);
-    for (int t = 0; t < size; ++t, x.rows += x.step, x.weights += x.turn, x.factors += x.turn, to += x.step) {
+    for (int first = 0; first < size; first += kSweep) {
+        Vec<T> sum[C];
 #pragma GCC unroll 4
-        for (int c = 0; c < C; ++c) {
-            inside[c] += *x.weights * load<T>(x.rows + c * W<T>);
-            store<T>(to + c * W<T>, load<T>(to + c * W<T>) + *x.factors * (before[c] + inside[c]));
+        for (int c = 0; c < C; ++c) sum[c] = z_before_sweep<T, Decays>(before[c], decay, first, inside[c]);
+        for (int t = 0; t < kSweep; ++t, x.rows += x.step, x.weights += x.turn, x.factors += x.turn, to += x.step) {
+            const T factor = Decays ? *x.factors * decay.from_start()[first + t] : *x.factors;
+            const T weight = Decays ? *x.weights * decay.to_end(first)[t] : *x.weights;
+#pragma GCC unroll 4
+            for (int c = 0; c < C; ++c) {
+                store<T>(to + c * W<T>, load<T>(to + c * W<T>) + factor * sum[c]);
+                inside[c] += weight * load<T>(x.rows + c * W<T>);
+            }
         }
     }
 #pragma GCC unroll 4
-    for (int c = 0; c < C; ++c) kahan_add<T>(z + c * W<T>, compensation + c * W<T>, inside[c]);
+    for (int c = 0; c < C; ++c) {
+        kahan_add<T, Decays>(z + c * W<T>, compensation + c * W<T>, inside[c], decay.across_run());
+    }
 }
 
 template <class T>
-static inline void add_sums(const WeightedRows<T>& x, int size, const Sums<T>& sums, T* to) {
+static inline void add_sums(const WeightedRows<T>& x, int size, const RunDecay<T>& decay, const Sums<T>& sums, T* to) {
     by_vectors<T, 4>(sums.s.rows, [&](auto vectors, std::int64_t d) {
+        constexpr int C = decltype(vectors)::value;
         const WeightedRows<T> columns{x.rows + d, x.weights, x.factors, x.step, x.turn};
-        add_sum_columns<T, decltype(vectors)::value>(columns, size, sums.z + d, sums.z_compensation + d, to + d);
+        const auto add = decay ? add_sum_columns<T, C, true> : add_sum_columns<T, C, false>;
+        add(columns, size, decay, sums.z + d, sums.z_compensation + d, to + d);
     });
 }
 
@@ -66,7 +77,9 @@ public:
           gradient_(arena.take<T>(kRunRows * sums.s.width)),
           out_(arena.take<T>(kRunRows * sums.s.width)),
           grad_query_(arena.take<T>(kRunRows * sums.s.rows)),
-          partial_(arena.take<T>(kChunk * W<T>)) {
+          partial_(arena.take<T>(kChunk * W<T>)),
+          weights_(arena),
+          decay_(arena, call) {
         for (T& one : ones_) one = T(1);
     }
 
@@ -87,9 +100,14 @@ public:
             inputs.gradients(first, size, gradient_);
             inputs.normalizer_gradients(first, size, gradient_, out_, partial_, normalizer_gradients);
             std::memcpy(h + first, normalizer_gradients, sizeof(T) * count);
+            decay_.load_forwards(inputs, first, size);
             // grad = S g + h z.
-            state_.run({gradient_, value_, value_width, key_, grad_query_, width}, size);
-            add_sums<T>({key_, ones_, normalizer_gradients, width, 1}, size, sums, grad_query_);
+            const SweepRows<T> rows{gradient_, value_, value_width, key_, grad_query_, width};
+            weights_.load_from(rows, value_width, size);
+            weights_.add(normalizer_gradients, ones_, 1, size);
+            weights_.decay_by(decay_, size);
+            state_.run(rows, weights_, decay_, size);
+            add_sums<T>({key_, ones_, normalizer_gradients, width, 1}, size, decay_, sums, grad_query_);
             store_gradients<T>(grad_query, first, count, grad_query_, query_, call_.map);
         }
     }
@@ -104,6 +122,8 @@ private:
     const Matrix<T> transposed_;
     const Panels<T> state_;  // S^T
     T *const query_, *const key_, *const value_, *const gradient_, *const out_, *const grad_query_, *const partial_;
+    const SweepWeights<T> weights_;
+    RunDecay<T> decay_;
     T ones_[kRunRows];
 };
 
@@ -124,7 +144,9 @@ public:
           value_(arena.take<T>(kRunRows * sums.s.width)),
           gradient_(arena.take<T>(kRunRows * sums.s.width)),
           grad_key_(arena.take<T>(kRunRows * sums.s.rows)),
-          grad_value_(arena.take<T>(kRunRows * sums.s.width)) {
+          grad_value_(arena.take<T>(kRunRows * sums.s.width)),
+          weights_(arena),
+          decay_(arena, call) {
         for (T& one : ones_) one = T(1);
     }
 
@@ -149,24 +171,33 @@ public:
             inputs.keys(first, size, key_);
             inputs.values(first, size, value_);
             inputs.gradients(first, size, gradient_);
+            decay_.load_backwards(inputs, first, size);
             // grad v = G^T phi(k).
             if (wants_values_) {
-                const SweepRows<T> rows{key_, query_, width, gradient_, grad_value_, value_width};
-                state_.run(rows.backwards(size), size);
+                const SweepRows<T> rows =
+                    SweepRows<T>{key_, query_, width, gradient_, grad_value_, value_width}.backwards(size);
+                weights_.load_from(rows, width, size);
+                weights_.decay_by(decay_, size);
+                state_.run(rows, weights_, decay_, size);
                 inputs.erase_absent(first, count, value_width, grad_value_);
                 write_rows<T>(grad_value, first, grad_value_, count);
             }
             // grad phi(k) = G v + r.
             if (wants_keys_) {
-                const SweepRows<T> rows{value_, gradient_, value_width, query_, grad_key_, width};
-                columns_.run(rows.backwards(size), size);
-                add_sums<T>({query_ + last * width, normalizer_gradients + last, ones_ + last, -width, -1}, size, sums,
-                            grad_key_ + last * width);
+                const SweepRows<T> rows =
+                    SweepRows<T>{value_, gradient_, value_width, query_, grad_key_, width}.backwards(size);
+                weights_.load_from(rows, value_width, size);
+                weights_.add(ones_ + last, normalizer_gradients + last, -1, size);
+                weights_.decay_by(decay_, size);
+                columns_.run(rows, weights_, decay_, size);
+                add_sums<T>({query_ + last * width, normalizer_gradients + last, ones_ + last, -width, -1}, size,
+                            decay_, sums, grad_key_ + last * width);
                 inputs.erase_absent(first, count, width, grad_key_);
                 store_gradients<T>(grad_key, first, count, grad_key_, key_, call_.map);
             }
         }
         state_.save_to(sums.s);
+        if (decay_) decay_by_first(inputs, range);
     }
 
 private:
@@ -176,10 +207,20 @@ public:
     const Sums<T> sums;  // G and r
 
 private:
+    // From the gradient of the state after the first position of the range to that of the state before it.
+    void decay_by_first(const Inputs<T>& inputs, Range range) const {
+        if (range.low == range.high) return;
+        T log;
+        inputs.log_decays(range.low, 1, &log);
+        sums.decay_by(Decay<T>::by(log));
+    }
+
     const Matrix<T> transposed_;
     const Panels<T> state_, columns_;       // G and G^T
     const bool wants_values_, wants_keys_;  // also for the initial state: the first updates G, the second r
     T *const query_, *const key_, *const value_, *const gradient_, *const grad_key_, *const grad_value_;
+    const SweepWeights<T> weights_;
+    RunDecay<T> decay_;
     T ones_[kRunRows];
 };
 
@@ -259,8 +300,9 @@ static void differentiate_keys_and_values(const AttentionBackward& call, std::in
 template <class T>
 static void causal_backward(const AttentionBackward& call) {
     const std::int64_t parts = parts_for(call, call.queries, groups_of(call));
-    const bool chunks = in_chunks(call), narrow = call.dim <= kWidestSweep && call.value_dim <= kWidestSweep;
     const Checkpoints<T> checkpoints(call);
+    const bool chunks = groups_of(call) > 1 || checkpoints.kept();
+    const bool narrow = call.dim <= kWidestSweep && call.value_dim <= kWidestSweep;
     if (call.grad_query == nullptr && !checkpoints.kept()) {
         differentiate_normalizers<T>(call, parts);
     } else if (chunks) {

@@ -25,6 +25,18 @@ struct ChunkRows {
         decay.load_from(inputs, first);
     }
 
+    // Decays the sums over the chunk and adds its keys and values. `key_columns` (D, kChunk) is scratch.
+    void add_keys(const Sums<T>& sums, T* key_columns) const {
+        transpose<T>(key, kChunk, width, width, key_columns, kChunk);
+        add_key_columns(sums, key_columns);
+    }
+    // The same for keys that are transposed already.
+    void add_key_columns(const Sums<T>& sums, T* key_columns) const {
+        if (decay) scale_columns<T>(decay.to_end(), width, key_columns);
+        sums.s.add(key_columns, value, kChunk, decay.across());
+        add_weighted_rows<T>(sums, key, decay.to_end(), kChunk, decay.across());
+    }
+
     const std::int64_t width, value_width;
     T* const query;
     T* const key;

@@ -1,4 +1,4 @@
-// Causal attention chunk by chunk, for calls in which several query heads read one state or the state decays.
+// Causal attention chunk by chunk, for calls in which several query heads read one state.
 //
 // Within a chunk there is a triangular matrix of scores of all queries and keys; earlier keys are read from S and z.
 // The keys are added once for all query heads. Decay multiplies the scores, the queries that read the state, the keys
@@ -23,15 +23,12 @@ public:
     void run(const Item& item, Range range) {
         const Item part = item.up_to(range.high);
         const Inputs<T> inputs(call_, part);
-        const ChunkDecay<T>& decay = chunk_.decay;
         for (std::int64_t first = range.low; first < range.high; first += kChunk) {
             chunk_.load_keys(inputs, first);
             transpose<T>(chunk_.key, kChunk, chunk_.width, chunk_.width, key_columns_, kChunk);
             const int count = rows_at(first, range.high, kChunk);
             for (std::int64_t group = 0; group < groups_of(call_); ++group) read(part.read_by(group), first, count);
-            if (decay) scale_columns<T>(decay.to_end(), chunk_.width, key_columns_);
-            sums.s.add(key_columns_, chunk_.value, kChunk, decay.across());
-            add_weighted_rows<T>(sums, chunk_.key, decay.to_end(), kChunk, decay.across());
+            chunk_.add_key_columns(sums, key_columns_);
         }
     }
 

@@ -1,4 +1,4 @@
-// grad k and grad v chunk by chunk, for wide heads, for grouped heads and with decay. Within a chunk there is a
+// grad k and grad v chunk by chunk, for wide heads, grouped heads and trained decay. Within a chunk there is a
 // triangular matrix of scores of all keys and queries. For each position, the sweeps of `KeyValueGradient` take four
 // products for each number of the state; chunks take three, and their scores, which is less if the state is wide.
 #pragma once
@@ -21,6 +21,7 @@ public:
         : call_(call),
           sums(arena, call.dim, call.value_dim),
           decay_(arena, call),
+          states_(arena, call),
           width_(sums.s.rows),
           value_width_(sums.s.width),
           rows_(kChunk * groups_of(call)),
@@ -57,7 +58,10 @@ public:
                 store_gradients<T>(grad_key, first, count, grad_, key_, call_.map);
             }
             if (checkpoints.kept()) {
-                write_decay_gradient(inputs, item, first, count, checkpoints.at(call_, item, first));
+                const std::int64_t low = first / kBlock * kBlock;
+                const bool enters_block = chunk == chunks - 1 || low + kBlock == first + kChunk;
+                if (enters_block) states_.load_from(inputs, low, first, checkpoints.at(call_, item, low));
+                write_decay_gradient(inputs, item, first, count, states_.before(first));
             }
             if (decay_) decay_from_start();
             sums.s.add(query_columns_, gradient_, rows_, decay_.across());
@@ -169,6 +173,7 @@ private:
     }
 
     ChunkDecay<T> decay_;
+    StatesOfBlock<T> states_;
     const std::int64_t width_, value_width_, rows_;
     T* const query_;
     T* const query_columns_;

@@ -1,9 +1,9 @@
-// grad q and h chunk by chunk, for grouped heads and with decay; see causal_backward.hpp. Also writes the part of the
+// grad q and h chunk by chunk, for grouped heads and trained decay; see causal_backward.hpp. Also writes the part of the
 // decay's gradient that comes from queries reading the state before their chunk; `ChunkedKeyValueGradient` adds the
 // rest, which needs G.
 #pragma once
 
-#include "chunk_rows.hpp"
+#include "rewind.hpp"
 
 LINATTN_BEGIN
 
@@ -39,7 +39,7 @@ public:
         transposed_.become_transpose_of(sums.s);
         for (std::int64_t first = range.low; first < range.high; first += kChunk) {
             chunk_.load_keys(inputs, first);
-            if (checkpoints.kept()) keep(checkpoints.at(call_, item, first));
+            if (checkpoints.kept() && first % kBlock == 0) keep(checkpoints.at(call_, item, first));
             transpose<T>(x.value, kChunk, x.value_width, x.value_width, value_columns_, kChunk);
             const int count = rows_at(first, range.high, kChunk);
             std::memset(reads_, 0, sizeof reads_);

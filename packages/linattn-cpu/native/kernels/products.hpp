@@ -69,9 +69,12 @@ struct Decay {
 
     // By exp(log), for log <= 0.
     static Decay by(double log) {
+        if (log > -0.69) {
+            const double lost = __builtin_expm1(log);
+            return {static_cast<T>(1 + lost), T(1), static_cast<T>(lost)};
+        }
         const T factor = static_cast<T>(__builtin_exp(log));
-        if (factor < T(0.5)) return {factor, factor, T(0)};
-        return {factor, T(1), static_cast<T>(__builtin_expm1(log))};
+        return {factor, factor, T(0)};
     }
     bool is_none() const { return scale == T(1) && lost == T(0); }
 };

@@ -78,9 +78,6 @@ LINATTN_INLINE Range part_of(std::int64_t length, std::int64_t part, std::int64_
     return {low < length ? low : length, high < length ? high : length};
 }
 
-// Whether a causal call is computed in chunks: sweeps support neither grouped heads nor decay.
-LINATTN_INLINE bool in_chunks(const Attention& call) { return groups_of(call) > 1 || call.log_decay != nullptr; }
-
 LINATTN_INLINE std::int64_t items_of(const Attention& call) { return call.sequences * call.kv_heads; }
 
 // The number of parts into which each sequence is cut, so that all threads have work. Each position has `rows` rows of

@@ -76,6 +76,15 @@ struct Sums {
         }
     }
 
+    void decay_by(const Decay<T>& decay) const {
+        for (std::int64_t i = 0; i < s.rows * s.width; i += W<T>) {
+            kahan_add<T, true>(s.sum + i, s.compensation + i, Vec<T>{}, decay);
+        }
+        for (std::int64_t d = 0; d < s.rows; d += W<T>) {
+            kahan_add<T, true>(z + d, z_compensation + d, Vec<T>{}, decay);
+        }
+    }
+
     // The dot product with another S and z, which are stored one after the other.
     double product(const T* other) const {
         double total = 0;

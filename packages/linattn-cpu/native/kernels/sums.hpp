@@ -207,44 +207,6 @@ private:
     const Scratch scratch_, decays_;
 };
 
-// S and z before every chunk, which the first pass of the backward pass keeps for the second: N D M / kChunk numbers
-// per head. Only the gradient of the decay needs them; without it nothing is kept.
-template <class T>
-class Checkpoints {
-public:
-    explicit Checkpoints(const AttentionBackward& call)
-        : kept_(call.grad_log_decay != nullptr),
-          packed_(call.cu_seqlens != nullptr),
-          kv_heads_(call.kv_heads),
-          chunks_(call.queries / kChunk + 1),
-          numbers_(padded<T>(call.dim) * (padded<T>(call.value_dim) + 1)),
-          bytes_(kept_ ? sizeof(T) * numbers_ * kv_heads_ * per_head(call) : 0),
-          scratch_(bytes_) {
-        expect_writes(scratch_.get(), bytes_);
-    }
-
-    // Whether S and z are kept.
-    bool kept() const { return kept_; }
-
-    // S (D, M) followed by z (D), padded, before position `first` of an item.
-    T* at(const Attention& call, const Item& item, std::int64_t first) const {
-        const std::int64_t sequence = item.state / kv_heads_;
-        const std::int64_t start = packed_ ? item.start / kChunk + sequence : sequence * chunks_;
-        const std::int64_t slot = item.head * per_head(call) + start + first / kChunk;
-        return static_cast<T*>(scratch_.get()) + slot * numbers_;
-    }
-
-private:
-    // Sequences have at most one chunk more than their length fills.
-    std::int64_t per_head(const Attention& call) const {
-        return packed_ ? call.queries / kChunk + call.sequences : call.sequences * chunks_;
-    }
-
-    const bool kept_, packed_;
-    const std::int64_t kv_heads_, chunks_, numbers_, bytes_;
-    const Scratch scratch_;
-};
-
 // Every part of a sequence is summed in two pieces: with two parts, only one has to be summed beforehand, and its two
 // pieces give both threads work.
 inline constexpr std::int64_t kPieces = 2;

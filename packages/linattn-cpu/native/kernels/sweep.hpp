@@ -1,73 +1,50 @@
 // The sweep of causal attention: consecutive positions in one walk over a state that stays in cache.
 //
-//   S_t = S_{t-1} + k_t v_t^T    out_t = S_t^T q_t
+//   out_t = S^T q_t + sum_{j <= t} (q_t . k_j) v_j        S += sum_t k_t v_t^T
 //
-// kSweep positions share one walk over S, which is kept as a total and a rest: the sum of what was added since the
-// total was last rounded. Outputs read both. At the end of every run the rest is folded into the total by Kahan's
-// summation. So the error does not grow with the length. The extra additions cost nothing on machines where they do not
-// compete with the products.
+// S is the state before the sweep. kSweep positions share one walk over it; among themselves they see each other
+// through weights (runs.hpp). S is kept as a total and a rest: the sum of what was added since the total was last
+// rounded. Outputs read both. At the end of every run the rest is folded into the total by Kahan's summation. So the
+// error does not grow with the length.
 //
-// Only for one query head per key/value head and without decay: other calls are computed in chunks
-// (chunked_forward.hpp).
+// With decay, the rest decays in every sweep. The total decays once a run, when the rest is folded into it; until
+// then, outputs read it times one number.
+//
+// Only for one query head per key/value head: other calls are computed in chunks (chunked_forward.hpp).
 #pragma once
 
-#include "inputs.hpp"
+#include "runs.hpp"
 #include "state.hpp"
 
 LINATTN_BEGIN
 
-// The positions of one walk over the state: their outputs and values stay in registers. Without fused multiply-adds
-// and broadcasts from memory, two positions leave registers for intermediate results.
-inline constexpr int kSweep = kRegisters == 32 ? 4 : kVectorBytes == 32 ? 3 : 2;
-// The positions of one run. In a longer run the state moves to the first-level cache less often; the sum of a run is
-// small compared with the total of a long sequence, and so is its rounding.
-inline constexpr int kRun = kSweep == 4 ? 64 : 60;
-// The rows of scratch for a run: a multiple of kChunk, because rows are summed kChunk at a time.
-inline constexpr int kRunRows = 64;
 // The vectors of the state's columns that one sweep takes.
 inline constexpr int kPanelVectors = 2;
 
-// `count` rounded up to whole sweeps; positions past the last one have rows of zeros.
-LINATTN_INLINE int sweeps_for(int count) { return static_cast<int>(round_up(count, kSweep)); }
+// How much of the rest remains over a sweep: all of it, most, or less than half. A factor near 1 is applied as
+// 1 + lost; see Decay.
+enum class Remains { all, most, less };
 
-// The rows of a sweep, starting at its first position; `step` (negative when walking backwards) is the distance from
-// one position to the next.
-template <class T>
-struct SweepRows {
-    const T *query, *key;  // (positions, D)
-    std::int64_t step;
-    const T* value;  // (positions, M)
-    T* out;          // (positions, M)
-    std::int64_t value_step;
-
-    SweepRows at(std::int64_t position, std::int64_t column) const {
-        return {query + position * step,
-                key + position * step,
-                step,
-                value + position * value_step + column,
-                out + position * value_step + column,
-                value_step};
-    }
-    SweepRows backwards(std::int64_t count) const {
-        SweepRows rows = at(count - 1, 0);
-        rows.step = -step;
-        rows.value_step = -value_step;
-        return rows;
-    }
-};
-
-// One sweep over C vectors of columns. A row of the panel is the total, then the rest. Without the pragmas the compiler
-// would keep the arrays in memory.
-template <class T, int C, bool Fold>
-LINATTN_LOOP void sweep(const SweepRows<T>& x, T* panel, std::int64_t rows) {
+// The sweep that begins at position `first`, over C vectors of columns; `weights` (kSweep, kSweep). A row of the panel
+// is the total, then the rest. Without the pragmas the compiler would keep the arrays in memory.
+template <class T, int C, Remains R, bool Fold>
+LINATTN_LOOP void sweep(const SweepRows<T>& x, const T* weights, const RunDecay<T>& decay, int first, T* panel,
+                        std::int64_t rows) {
+    constexpr bool decays = R != Remains::all;
     Vec<T> out[kSweep][C] = {}, value[kSweep][C];
     const T *query = x.query, *key = x.key;
     const std::int64_t step = x.step;
 #pragma GCC unroll 4
     for (int t = 0; t < kSweep; ++t) {
 #pragma GCC unroll 2
-        for (int c = 0; c < C; ++c) value[t][c] = load<T>(x.value + t * x.value_step + c * W<T>);
+        for (int c = 0; c < C; ++c) {
+            value[t][c] = load<T>(x.value + t * x.value_step + c * W<T>);
+            if (decays) value[t][c] *= decay.to_end(first)[t];
+        }
     }
+    const T before = decays ? decay.before(first) : T(1);
+    const T across = R == Remains::most ? decay.across(first).lost : decay.across(first).factor;
+    const T scale = decay.across_run().scale, lost = decay.across_run().lost;
     for (std::int64_t d = 0; d < rows; ++d, panel += 2 * C * W<T>) {
         Vec<T> total[C], rest[C], sum[C];
 #pragma GCC unroll 2
@@ -75,23 +52,29 @@ LINATTN_LOOP void sweep(const SweepRows<T>& x, T* panel, std::int64_t rows) {
             total[c] = load<T>(panel + c * W<T>);
             rest[c] = load<T>(panel + (C + c) * W<T>);
         }
+#pragma GCC unroll 2
+        for (int c = 0; c < C; ++c) {
+            sum[c] = decays ? total[c] * before + rest[c] : total[c] + rest[c];
+            if (R == Remains::most) rest[c] += rest[c] * across;
+            if (R == Remains::less) rest[c] *= across;
+        }
 #pragma GCC unroll 4
         for (int t = 0; t < kSweep; ++t) {
+            const Vec<T> q = broadcast(query[t * step + d]);
+#pragma GCC unroll 2
+            for (int c = 0; c < C; ++c) out[t][c] += q * sum[c];
             const Vec<T> k = broadcast(key[t * step + d]);
 #pragma GCC unroll 2
             for (int c = 0; c < C; ++c) rest[c] += k * value[t][c];
-            const Vec<T> q = broadcast(query[t * step + d]);
-#pragma GCC unroll 2
-            for (int c = 0; c < C; ++c) {
-                sum[c] = total[c] + rest[c];
-                out[t][c] += q * sum[c];
-            }
         }
 #pragma GCC unroll 2
         for (int c = 0; c < C; ++c) {
             if (Fold) {
-                store<T>(panel + c * W<T>, sum[c]);
-                rest[c] -= sum[c] - total[c];
+                if (decays) total[c] *= scale;
+                if (decays) rest[c] += total[c] * lost;
+                const Vec<T> folded = total[c] + rest[c];
+                store<T>(panel + c * W<T>, folded);
+                rest[c] -= folded - total[c];
             }
             store<T>(panel + (C + c) * W<T>, rest[c]);
         }
@@ -99,7 +82,14 @@ LINATTN_LOOP void sweep(const SweepRows<T>& x, T* panel, std::int64_t rows) {
 #pragma GCC unroll 4
     for (int t = 0; t < kSweep; ++t) {
 #pragma GCC unroll 2
-        for (int c = 0; c < C; ++c) store<T>(x.out + t * x.value_step + c * W<T>, out[t][c]);
+        for (int c = 0; c < C; ++c) {
+            if (decays) out[t][c] *= decay.from_start()[first + t];
+#pragma GCC unroll 4
+            for (int j = 0; j <= t; ++j) {
+                out[t][c] += weights[t * kSweep + j] * load<T>(x.value + j * x.value_step + c * W<T>);
+            }
+            store<T>(x.out + t * x.value_step + c * W<T>, out[t][c]);
+        }
     }
 }
 
@@ -125,15 +115,26 @@ public:
     }
 
     // Computes `count` positions, a multiple of kSweep; at the end the rest is folded into the total.
-    void run(const SweepRows<T>& rows, int count) const {
+    void run(const SweepRows<T>& rows, const SweepWeights<T>& weights, const RunDecay<T>& decay, int count) const {
         each_panel([&](T* panel, std::int64_t column, auto vectors) {
             constexpr int C = decltype(vectors)::value;
-            for (int t = 0; t + kSweep < count; t += kSweep) sweep<T, C, false>(rows.at(t, column), panel, rows_);
-            sweep<T, C, true>(rows.at(count - kSweep, column), panel, rows_);
+            for (int t = 0; t < count; t += kSweep) {
+                const auto sweep = t + kSweep == count ? sweep_for<C, true>(decay, t) : sweep_for<C, false>(decay, t);
+                sweep(rows.at(t, column), weights.at(t), decay, t, panel, rows_);
+            }
         });
     }
 
 private:
+    using Sweep = void (*)(const SweepRows<T>&, const T*, const RunDecay<T>&, int, T*, std::int64_t);
+
+    template <int C, bool Fold>
+    static Sweep sweep_for(const RunDecay<T>& decay, int first) {
+        if (!decay) return sweep<T, C, Remains::all, Fold>;
+        if (decay.across(first).scale == T(1)) return sweep<T, C, Remains::most, Fold>;
+        return sweep<T, C, Remains::less, Fold>;
+    }
+
     // Calls work(panel, its first column, its vectors).
     template <class Work>
     void each_panel(const Work& work) const {

@@ -1,0 +1,201 @@
+// Runs of causal positions: what the sweeps over a state (sweep.hpp) read besides it.
+//
+// The positions of one sweep see each other through weights, q_t . k_j for j <= t, and everything before the sweep
+// through the state. Decay multiplies the weights, the outputs, the keys and the state. With g_m the logarithms of the
+// decay, each at most 0, every factor is exp of a sum of g, never of a difference, so none exceeds 1.
+#pragma once
+
+#include "decay.hpp"
+
+LINATTN_BEGIN
+
+// The positions of one walk over the state: their outputs and values stay in registers. Without fused multiply-adds
+// and broadcasts from memory, two positions leave registers for intermediate results.
+inline constexpr int kSweep = kRegisters == 32 ? 4 : kVectorBytes == 32 ? 3 : 2;
+// The positions of one run. In a longer run the state moves to the first-level cache less often; the sum of a run is
+// small compared with the total of a long sequence, and so is its rounding.
+inline constexpr int kRun = kSweep == 4 ? 64 : 60;
+// The rows of scratch for a run: a multiple of kChunk, because rows are summed kChunk at a time.
+inline constexpr int kRunRows = 64;
+
+// `count` rounded up to whole sweeps; positions past the last one have rows of zeros.
+LINATTN_INLINE int sweeps_for(int count) { return static_cast<int>(round_up(count, kSweep)); }
+
+// The rows of a run, starting at its first position; `step` (negative when walking backwards) is the distance from
+// one position to the next.
+template <class T>
+struct SweepRows {
+    const T *query, *key;  // (positions, D)
+    std::int64_t step;
+    const T* value;  // (positions, M)
+    T* out;          // (positions, M)
+    std::int64_t value_step;
+
+    SweepRows at(std::int64_t position, std::int64_t column) const {
+        return {query + position * step,
+                key + position * step,
+                step,
+                value + position * value_step + column,
+                out + position * value_step + column,
+                value_step};
+    }
+    SweepRows backwards(std::int64_t count) const {
+        SweepRows rows = at(count - 1, 0);
+        rows.step = -step;
+        rows.value_step = -value_step;
+        return rows;
+    }
+};
+
+// The factors of one run, by its positions in the order of the pass. Without decay nothing is multiplied.
+template <class T>
+class RunDecay {
+public:
+    RunDecay(Arena& arena, const Attention& call)
+        : decays_(call.log_decay != nullptr),
+          from_start_(arena.take<T>(kRunRows)),
+          between_(arena.take<T>(kRunRows * kSweep)),
+          before_(arena.take<T>(kRunRows)) {}
+
+    explicit operator bool() const { return decays_; }
+    // For each position, exp of the sum of g in its sweep up to and including it: the decay of what is older.
+    const T* from_start() const { return from_start_; }
+    // The decay from each position of the sweep that begins at `first` to its end.
+    const T* to_end(int first) const { return between_ + (first + kSweep - 1) * kSweep; }
+    // The decay from the start of the run to the sweep that begins at `first`.
+    T before(int first) const { return before_[first / kSweep]; }
+    // The decay over the sweep that begins at `first`.
+    const Decay<T>& across(int first) const { return across_[first / kSweep]; }
+    // The decay over the whole run.
+    const Decay<T>& across_run() const { return across_run_; }
+
+    // For a pass from the first of `count` positions, a multiple of kSweep, to the last.
+    void load_forwards(const Inputs<T>& inputs, std::int64_t first, int count) {
+        if (!decays_) return;
+        T logs[kRunRows];
+        inputs.log_decays(first, count, logs);
+        load_from(logs, 1, count);
+    }
+    // For a pass from the last position to the first: what is older than position j is later, and decays at j + 1.
+    void load_backwards(const Inputs<T>& inputs, std::int64_t first, int count) {
+        if (!decays_) return;
+        T logs[kRunRows];
+        inputs.log_decays(first + 1, count, logs);
+        load_from(logs + count - 1, -1, count);
+    }
+
+    // Weights (positions, kSweep) *= exp of the sum of g over j < m <= t.
+    void within(T* weights, int count) const {
+        if (decays_) multiply_into<T>(between_, round_up(count * kSweep, kChunk), weights);
+    }
+
+private:
+    void load_from(const T* logs, int turn, int count) {
+        double passed = 0;
+        for (int first = 0; first < count; first += kSweep) {
+            before_[first / kSweep] = static_cast<T>(passed);
+            const double sum = load_sweep(logs + first * turn, turn, first);
+            across_[first / kSweep] = Decay<T>::by(sum);
+            passed += sum;
+        }
+        across_run_ = Decay<T>::by(passed);
+        fill_up(before_, count / kSweep);
+        fill_up(from_start_, count);
+        fill_up(between_, count * kSweep);
+    }
+
+    // Sums logarithms within one sweep; returns the sum of all.
+    double load_sweep(const T* logs, int turn, int first) {
+        T *at = between_ + first * kSweep, *to = from_start_ + first;
+        T sums[kSweep];
+        double sum = 0;
+#pragma GCC unroll 4
+        for (int t = 0; t < kSweep; ++t) {
+            const T log = logs[t * turn];
+            to[t] = static_cast<T>(sum += log);
+#pragma GCC unroll 4
+            for (int j = 0; j < kSweep; ++j) at[t * kSweep + j] = sums[j] = j < t ? sums[j] + log : T(0);
+        }
+        return sum;
+    }
+
+    // Pads the logarithms to whole vectors and replaces them by their exponentials.
+    static void fill_up(T* x, int count) {
+        const int size = static_cast<int>(round_up(count, kChunk));
+        std::memset(x + count, 0, sizeof(T) * (size - count));
+        exponentiate<T>(size, x);
+    }
+
+    const bool decays_;
+    T *const from_start_, *const between_, *const before_;
+    Decay<T> across_[kRunRows / kSweep], across_run_;
+};
+
+// z before the sweep that begins at `first`, of the z before its run and what the run has added; the latter decays to
+// the end of the sweep.
+template <class T, bool Decays>
+LINATTN_INLINE Vec<T> z_before_sweep(Vec<T> before, const RunDecay<T>& decay, int first, Vec<T>& inside) {
+    if constexpr (!Decays) return before + inside;
+    const Vec<T> sum = before * decay.before(first) + inside;
+    const Decay<T>& across = decay.across(first);
+    inside = inside * across.scale + inside * across.lost;
+    return sum;
+}
+
+// partial (positions * kSweep, W) = the products of query t and key j of one sweep for j <= t, before their lanes are
+// summed, else 0.
+template <class T>
+LINATTN_LOOP void multiply_within_sweeps(const SweepRows<T>& x, std::int64_t width, int count, T* partial) {
+    for (int first = 0; first < count; first += kSweep) {
+        const T *query = x.query + first * x.step, *key = x.key + first * x.step;
+        Vec<T> sums[kSweep][kSweep] = {};
+        for (std::int64_t d = 0; d < width; d += W<T>) {
+            Vec<T> keys[kSweep];
+#pragma GCC unroll 4
+            for (int j = 0; j < kSweep; ++j) keys[j] = load<T>(key + j * x.step + d);
+#pragma GCC unroll 4
+            for (int t = 0; t < kSweep; ++t) {
+                const Vec<T> q = load<T>(query + t * x.step + d);
+#pragma GCC unroll 4
+                for (int j = 0; j <= t; ++j) sums[t][j] += q * keys[j];
+            }
+        }
+#pragma GCC unroll 4
+        for (int t = 0; t < kSweep; ++t) {
+#pragma GCC unroll 4
+            for (int j = 0; j < kSweep; ++j, partial += W<T>) store<T>(partial, sums[t][j]);
+        }
+    }
+}
+
+// The weights between the positions of every sweep of a run: row t has those of position t with its sweep's positions
+// j <= t, then zeros.
+template <class T>
+class SweepWeights {
+public:
+    explicit SweepWeights(Arena& arena)
+        : weights_(arena.take<T>(kRunRows * kSweep)), partial_(arena.take<T>(kRunRows * kSweep * W<T>)) {}
+
+    // The products of queries and keys, which are `width` numbers wide.
+    void load_from(const SweepRows<T>& rows, std::int64_t width, int count) const {
+        multiply_within_sweeps<T>(rows, width, count, partial_);
+        for (int row = 0; row < count * kSweep; row += kChunk) sum_rows<T>(partial_ + row * W<T>, weights_ + row);
+    }
+
+    // Adds the products of one number of every query and one of every key; consecutive numbers are `turn` apart.
+    void add(const T* queries, const T* keys, int turn, int count) const {
+        for (int t = 0; t < count; ++t) {
+            const T* key = keys + (t - t % kSweep) * turn;
+            for (int j = 0; j <= t % kSweep; ++j) weights_[t * kSweep + j] += queries[t * turn] * key[j * turn];
+        }
+    }
+
+    void decay_by(const RunDecay<T>& decay, int count) const { decay.within(weights_, count); }
+
+    const T* at(int position) const { return weights_ + position * kSweep; }
+
+private:
+    T *const weights_, *const partial_;
+};
+
+LINATTN_END
