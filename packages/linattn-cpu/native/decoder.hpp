@@ -93,6 +93,9 @@ struct DecoderCall {
     const float* waits;          // (B, choices) from the exponential distribution; null: take the argmax
     const float* uniform;        // (B, channels), for a mixture of logistics; null where `waits` is
     float temperature;
+    // Filters of a categorical head's tokens, as in linattn_core.decoding.TokenFilters; 0 switches one off.
+    std::int64_t top_k;
+    double top_p, min_p;
     std::int64_t* drawn;  // (B, channels), or null to draw nothing
     int threads;
 };

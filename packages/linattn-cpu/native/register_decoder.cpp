@@ -99,7 +99,9 @@ const FieldTable<ListedCall>& call_fields() {
         {"s", set<&ListedCall::listed_s>},        {"z", set<&ListedCall::listed_z>},
         {"outputs", set<&ListedCall::outputs>},   {"waits", set<&ListedCall::waits>},
         {"uniform", set<&ListedCall::uniform>},   {"temperature", set<&ListedCall::temperature>},
-        {"drawn", set<&ListedCall::drawn>},       {"threads", set<&ListedCall::threads>},
+        {"top_k", set<&ListedCall::top_k>},       {"top_p", set<&ListedCall::top_p>},
+        {"min_p", set<&ListedCall::min_p>},       {"drawn", set<&ListedCall::drawn>},
+        {"threads", set<&ListedCall::threads>},
     };
     return table;
 }

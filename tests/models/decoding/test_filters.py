@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linattn_models import Categorical, MixtureOfLogistics
+from linattn_models import MixtureOfLogistics
 from linattn_models.decoding.filters import Filters
 from tests.models.decoding.decoders import KINDS, Kind, long_model
 from tests.models.tiny import seeded, tiny_model
@@ -82,29 +82,6 @@ def test_the_ends_of_the_range_of_top_p(top_p: float) -> None:
     kept = passing(Filters(top_p=top_p), logits)
     likeliest = [{index} for index in logits.argmax(-1).tolist()]
     assert kept == (likeliest if top_p < 1 else [set(range(1_000))] * 3)
-
-
-@given(
-    vocabulary=st.sampled_from([3, 40, 900]),
-    top_k=st.none() | st.integers(1, 50),
-    top_p=st.none() | st.floats(0.05, 0.95),
-    min_p=st.none() | st.floats(0.0, 1.0),
-    temperature=TEMPERATURES,
-    seed=st.integers(0, 99),
-)
-def test_a_draw_again_is_the_draw_from_what_passes(
-    vocabulary: int,
-    top_k: int | None,
-    top_p: float | None,
-    min_p: float | None,
-    temperature: float,
-    seed: int,
-) -> None:
-    head, filters = Categorical(vocabulary), Filters(top_k, top_p, min_p)
-    logits = 2 * torch.randn(20, vocabulary, generator=seeded(seed), dtype=torch.float64)
-    draw = head.noise((20,), temperature, seeded(seed), like=logits)
-    expected = head.choose(filters(logits, temperature), draw)
-    assert torch.equal(filters.redraw(head, logits, draw, head.choose(logits, draw)), expected)
 
 
 FILTERS = [{"top_p": 0.7}, {"top_k": 3}, {"min_p": 0.3}, {"top_k": 5, "top_p": 0.8, "min_p": 0.1}]

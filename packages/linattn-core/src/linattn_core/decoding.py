@@ -213,6 +213,33 @@ class Draw(NamedTuple):
     uniform: Tensor | None
 
 
+class TokenFilters(Protocol):
+    """Which tokens of a categorical head may be drawn; None switches a filter off.
+
+    Probabilities are softmax(logits / temperature); `top_p` and `min_p` see them after `top_k`. A
+    draw with filters gives every token the same score as without, and takes the highest score of
+    the tokens that pass. At temperature 0 the likeliest token passes.
+
+    Attributes:
+        top_k: passes the `top_k` likeliest tokens, and those equally likely as the last of them.
+        top_p: passes the nucleus: the fewest likeliest tokens whose probabilities sum to at least
+            `top_p`, above 0 and at most 1, and those equally likely as the last of them.
+        min_p: passes tokens at least `min_p` times as likely as the likeliest, from 0 to 1.
+    """
+
+    @property
+    def top_k(self) -> int | None: ...
+
+    @property
+    def top_p(self) -> float | None: ...
+
+    @property
+    def min_p(self) -> float | None: ...
+
+    def __call__(self, logits: Tensor, temperature: float) -> Tensor:
+        """The logits (B, K), -inf for tokens that do not pass; for decoders that draw by torch."""
+
+
 class NativeDecoder(Protocol):
     """A decoder with packed copies of the weights; later changes of the tensors do not reach it.
 
@@ -253,6 +280,7 @@ class NativeDecoder(Protocol):
         position: int | Tensor,
         states: Sequence[LinearAttentionState],
         draw: Draw | None,
+        filters: TokenFilters | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """One input of each row.
 
@@ -261,6 +289,7 @@ class NativeDecoder(Protocol):
             position: of the inputs: an int for all rows, or (B,) int64.
             states: of each layer; updated in place.
             draw: how to draw the next tokens; None draws none.
+            filters: which tokens may be drawn, for a categorical head; None for all.
 
         Returns:
             The parameters (B, P), or for vectors (B, E); and the tokens that were drawn, (B,) or

@@ -1,12 +1,69 @@
-// A small model with random weights, decoded with several threads and with one.
+// A small model with random weights, decoded with several threads and with one, and what filters let it draw.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 
 #include "exercise/tensors.hpp"
 #include "packed_decoder.hpp"
 
 namespace linattn::exercise {
+
+// The settings of a draw: the temperature and the filters, some of them off.
+struct Filters {
+    double temperature;
+    std::int64_t top_k;
+    double top_p, min_p;
+
+    explicit Filters(Random& random) : temperature(between(random, 1, 20) / 10.0) {
+        std::uniform_real_distribution<double> unit(0.0, 1.0);
+        top_k = between(random, 0, 1) * between(random, 1, 50);
+        top_p = static_cast<double>(between(random, 0, 1)) * unit(random);
+        min_p = static_cast<double>(between(random, 0, 1)) * unit(random);
+    }
+
+    // The definition for logits[token]; with a slack, some more tokens pass, with a negative one, some fewer.
+    bool pass(const std::vector<float>& logits, std::size_t token, double slack) const {
+        const double own = logits[token], largest = *std::max_element(logits.begin(), logits.end());
+        if (own == largest) return true;
+        double all = 0, larger = 0;
+        for (const float logit : logits) {
+            const double weight = std::exp((logit - largest) / temperature);
+            all += is_top(logits, logit) ? weight : 0;
+            larger += logit > own ? weight : 0;
+        }
+        return is_top(logits, logits[token]) && (top_p == 0 || larger < all * (top_p + slack)) &&
+               (min_p == 0 || own > largest + temperature * std::log(min_p) - slack);
+    }
+
+private:
+    bool is_top(const std::vector<float>& logits, float logit) const {
+        const auto is_larger = [=](float other) { return other > logit; };
+        return top_k == 0 || std::count_if(logits.begin(), logits.end(), is_larger) < top_k;
+    }
+};
+
+// The result of the last step: the parameters (B, levels), the random numbers and the tokens drawn.
+struct Decoded {
+    std::vector<float> parameters, waits;
+    std::vector<std::int64_t> drawn;
+
+    // Whether row b's token passes the filters, and no token that passes has a higher score.
+    bool is_drawn_right(std::size_t b, const Filters& filters) const {
+        const std::size_t levels = waits.size() / drawn.size();
+        const auto first = parameters.begin() + static_cast<std::ptrdiff_t>(b * levels);
+        const std::vector<float> logits(first, first + static_cast<std::ptrdiff_t>(levels));
+        const auto score = [&](std::size_t token) {
+            return logits[token] / filters.temperature - std::log(waits[b * levels + token]);
+        };
+        const auto token = static_cast<std::size_t>(drawn[b]);
+        if (!filters.pass(logits, token, 1e-4)) return false;
+        for (std::size_t other = 0; other < levels; ++other) {
+            if (filters.pass(logits, other, -1e-4) && score(other) > score(token) + 1e-4) return false;
+        }
+        return true;
+    }
+};
 
 // Random weights in memory of exactly their size, and a decoder packed from them.
 class RandomModel {
@@ -16,7 +73,7 @@ public:
           heads_(between(random, 1, 3)),
           head_dim_(between(random, 1, 19)),
           hidden_(between(random, 1, 70)),
-          levels_(between(random, 2, 40)) {
+          levels_(between(random, 2, 90)) {
         const std::int64_t e = heads_ * head_dim_;
         ModelSource model{
             {format, heads_, head_dim_, hidden_, FeatureMap::elu, 1e-6f, between(random, 0, 1) == 1, Activation::gelu},
@@ -36,8 +93,9 @@ public:
         weights_.clear();  // the decoder must not read them any more
     }
 
-    // The parameters after a prompt for every row and a few steps.
-    std::vector<float> decode(const std::vector<std::int64_t>& tokens, std::int64_t batch, int threads) const {
+    // A prompt for every row, and a few steps after it.
+    Decoded decode(const std::vector<std::int64_t>& tokens, std::int64_t batch, const Filters& filters,
+                   int threads) const {
         const auto states = static_cast<std::size_t>(batch * heads_ * head_dim_);
         std::vector<std::vector<float>> s(2), z(2);
         std::vector<float*> s_at, z_at;
@@ -47,14 +105,17 @@ public:
             s_at.push_back(s[i].data());
             z_at.push_back(z[i].data());
         }
-        std::vector<float> outputs(static_cast<std::size_t>(batch * levels_)), waits(outputs.size(), 0.5f);
-        std::vector<std::int64_t> drawn(static_cast<std::size_t>(batch));
+        Decoded last;
+        last.parameters.resize(static_cast<std::size_t>(batch * levels_));
+        last.drawn.resize(static_cast<std::size_t>(batch));
+        Random random(1);
+        std::exponential_distribution<float> wait;
+        for (std::int64_t i = 0; i < batch * levels_; ++i) last.waits.push_back(wait(random));
         DecoderCall call{};
         call.batch = batch;
         call.s = s_at.data();
         call.z = z_at.data();
-        call.outputs = outputs.data();
-        call.temperature = 1.0f;
+        call.outputs = last.parameters.data();
         call.threads = threads;
         call.begins = true;
         call.tokens = tokens.data();
@@ -62,14 +123,16 @@ public:
         decoder_->run(call);
         call.begins = false;
         call.inputs = 1;
-        call.waits = waits.data();
-        call.drawn = drawn.data();
+        call.waits = last.waits.data();
+        call.temperature = static_cast<float>(filters.temperature);
+        call.top_k = filters.top_k, call.top_p = filters.top_p, call.min_p = filters.min_p;
+        call.drawn = last.drawn.data();
         for (call.position = kLength - 3; call.position < kLength; ++call.position) {
             std::vector<std::int64_t> next(static_cast<std::size_t>(batch), call.position % levels_);
             call.tokens = next.data();
             decoder_->run(call);
         }
-        return outputs;
+        return last;
     }
 
     std::vector<std::int64_t> prompts(std::int64_t batch) {

@@ -259,17 +259,23 @@ void run_step(Random& random, const Kernels& kernels) {
     }
 }
 
-// Several threads must decode the same as one thread. The decoder is packed for the kernels in use.
+// Several threads must decode the same as one thread, and draw by the filters. The decoder is packed for the kernels in
+// use.
 void run_decoder(Random& random, const Kernels& kernels) {
     const WeightFormat formats[] = {WeightFormat::float32, WeightFormat::bfloat16, WeightFormat::int8};
     RandomModel model(random, formats[between(random, 0, 2)]);
     const std::int64_t batch = between(random, 1, 40);
     const std::vector<std::int64_t> prompts = model.prompts(batch);
-    const std::vector<float> one = model.decode(prompts, batch, 1), team = model.decode(prompts, batch, 3);
-    for (std::size_t i = 0; i < one.size(); ++i) {
-        if (!(std::fabs(one[i] - team[i]) <= 2e-2 * (1 + std::fabs(one[i])))) {
-            fail(kernels, "a decoded parameter", team[i], one[i]);
+    const Filters filters(random);
+    const Decoded one = model.decode(prompts, batch, filters, 1), team = model.decode(prompts, batch, filters, 3);
+    for (std::size_t i = 0; i < one.parameters.size(); ++i) {
+        const double expected = one.parameters[i], got = team.parameters[i];
+        if (!(std::fabs(expected - got) <= 2e-2 * (1 + std::fabs(expected)))) {
+            fail(kernels, "a decoded parameter", got, expected);
         }
+    }
+    for (std::size_t b = 0; b < team.drawn.size(); ++b) {
+        if (!team.is_drawn_right(b, filters)) fail(kernels, "the draw of a row", static_cast<double>(b), 0);
     }
 }
 

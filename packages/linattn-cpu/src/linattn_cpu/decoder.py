@@ -28,6 +28,7 @@ from linattn_core.decoding import (
     Norm,
     Sampler,
     TokenCoding,
+    TokenFilters,
 )
 from linattn_core.errors import expected, shown
 from linattn_core.native import address, written_in_place
@@ -94,7 +95,7 @@ class CpuDecoder(NativeDecoder):
         shape = (batch, length, self._width) if self._sequential else (batch, self._width)
         outputs = torch.empty(shape, dtype=torch.float32, device="cpu")
         begins = not self._sequential
-        self._run(inputs, length + begins, lengths, 0, begins, states, outputs, None, None)
+        self._run(inputs, length + begins, lengths, 0, begins, states, outputs)
         return outputs
 
     def step(
@@ -103,13 +104,14 @@ class CpuDecoder(NativeDecoder):
         position: int | Tensor,
         states: Sequence[LinearAttentionState],
         draw: Draw | None,
+        filters: TokenFilters | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         shape = (inputs.shape[0], self._width)
         outputs = torch.empty(shape, dtype=torch.float32, device="cpu")
         drawn = None
         if draw is not None:
             drawn = torch.empty(inputs.shape, dtype=torch.int64, device="cpu")
-        self._run(inputs, 1, None, position, False, states, outputs, draw, drawn)
+        self._run(inputs, 1, None, position, False, states, outputs, draw, drawn, filters)
         return outputs, drawn
 
     def _run(
@@ -121,8 +123,9 @@ class CpuDecoder(NativeDecoder):
         begins: bool,
         states: Sequence[LinearAttentionState],
         outputs: Tensor,
-        draw: Draw | None,
-        drawn: Tensor | None,
+        draw: Draw | None = None,
+        drawn: Tensor | None = None,
+        filters: TokenFilters | None = None,
     ) -> None:
         # Variables keep possible copies alive until the call returns.
         inputs = inputs.resolve_neg().contiguous()
@@ -146,11 +149,20 @@ class CpuDecoder(NativeDecoder):
                 "waits": address(waits),
                 "uniform": address(uniform),
                 "temperature": 1.0 if draw is None else draw.temperature,
+                **({} if filters is None else self._filters(filters)),
                 "drawn": address(drawn),
                 "threads": torch.get_num_threads(),
             }
         )
         written_in_place(*(x for state in states for x in state))
+
+    def _filters(self, filters: TokenFilters) -> _native.Fields:
+        top_p = filters.top_p
+        return {
+            "top_k": min(filters.top_k or 0, self._width),
+            "top_p": 0.0 if top_p is None or top_p == 1 else float(top_p),
+            "min_p": float(filters.min_p or 0),
+        }
 
     def _addresses(
         self, states: Sequence[LinearAttentionState], batch: int

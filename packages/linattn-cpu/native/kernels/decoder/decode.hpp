@@ -317,7 +317,9 @@ static void predict(Run run) {
             const std::int64_t b = run.block.sequence + r;
             float* const to = call.outputs + b * output.outputs;
             std::memcpy(to, parameters.row(r), output.outputs * sizeof(float));
-            if (call.drawn != nullptr) draw_token(run.model.tokens, call, b, parameters.row(r));
+            if (call.drawn != nullptr) {
+                draw_token(run.model.tokens, call, b, parameters.row(r), run.space.weights.row(run.member.part));
+            }
         }
     });
 }

@@ -2,30 +2,10 @@
 // that the same numbers give the same tokens.
 #pragma once
 
-#include "decoder.hpp"
-#include "kernels/simd.hpp"
+#include "kernels/decoder/choice.hpp"
 
 LINATTN_BEGIN
 namespace decoding {
-
-// Whether a score replaces the best so far. The first NaN wins, as in torch.argmax.
-LINATTN_INLINE bool is_better(float score, float best) { return score > best || (score != score && best == best); }
-
-// argmax(logits / temperature - log(waits)), the Gumbel-max trick; argmax(logits) without waits.
-static std::int64_t choose(const float* logits, std::int64_t count, const float* waits, float temperature) {
-    std::int64_t chosen = 0;
-    float best = 0;
-    for (std::int64_t i = 0; i < count; ++i) {
-        float score = logits[i];
-        if (waits != nullptr) {
-            // -log(0) would be infinite.
-            const float wait = waits[i] > __FLT_MIN__ ? waits[i] : __FLT_MIN__;
-            score = score / temperature - __builtin_logf(wait);
-        }
-        if (i == 0 || is_better(score, best)) chosen = i, best = score;
-    }
-    return chosen;
-}
 
 // A standard logistic random number, by the inverse of the distribution function.
 LINATTN_INLINE float logistic(float uniform) {
@@ -70,15 +50,18 @@ static void draw_logistics(const TokenWeights& tokens, const float* parameters, 
     }
 }
 
-// The token of row b from its parameters.
-static void draw_token(const TokenWeights& tokens, const DecoderCall& call, std::int64_t b, const float* parameters) {
+// The token of row b from its parameters. May overwrite their padding and, with top_p, `weights`.
+static void draw_token(const TokenWeights& tokens, const DecoderCall& call, std::int64_t b, float* parameters,
+                       float* weights) {
     const float* waits = call.waits == nullptr ? nullptr : call.waits + b * tokens.choices;
     const float* uniform = call.uniform == nullptr ? nullptr : call.uniform + b * tokens.channels;
     std::int64_t* drawn = call.drawn + b * tokens.channels;
-    if (tokens.head == Head::categorical) {
-        *drawn = choose(parameters, tokens.choices, waits, call.temperature);
-    } else {
+    if (tokens.head == Head::mixture_of_logistics) {
         draw_logistics(tokens, parameters, waits, uniform, call.temperature, drawn);
+    } else if (waits != nullptr && has_filters(call)) {
+        *drawn = choose_filtered(call, parameters, tokens.choices, waits, weights);
+    } else {
+        *drawn = choose(parameters, tokens.choices, waits, call.temperature);
     }
 }
 

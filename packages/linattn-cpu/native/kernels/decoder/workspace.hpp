@@ -51,7 +51,8 @@ struct Workspace {
     Buffer parameters;  // of the head
     char* operand;      // rows converted for a product, and their scales
     float* scales;
-    Buffer mapped;  // phi(q) and phi(k) of one head, a row for each part
+    Buffer mapped;   // phi(q) and phi(k) of one head, a row for each part
+    Buffer weights;  // of the tokens that top_p may pass, a row for each part
 };
 
 static Buffer take_rows(Arena& arena, std::int64_t count, std::int64_t numbers) {
@@ -78,6 +79,7 @@ static Workspace lay_out(Arena& arena, const DecoderModel& model, const DecoderC
     space.operand = arena.take<char>(shared * widest * kOperandBytes);
     space.scales = arena.take<float>(shared);
     space.mapped = take_rows(arena, call.threads, 2 * round_up(model.head_dim, W<float>));
+    space.weights = take_rows(arena, call.top_p > 0 ? call.threads : 0, model.tokens.choices);
     return space;
 }
 

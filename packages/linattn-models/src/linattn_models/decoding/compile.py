@@ -32,8 +32,8 @@ def compile_decoder(
 ) -> CompiledDecoder | CompiledTransformer:
     """Packs a model's weights for decoding; a whole step is then one native call or CUDA graph.
 
-    On the CPU a backend compiles the decoder. On a GPU a step is recorded as one CUDA graph, draw
-    included, at the first step with each batch size.
+    On the CPU a backend compiles the decoder. On a GPU a step is recorded as one CUDA graph, at the
+    first step with each batch size. Both include the draw; filters of it follow a graph in torch.
 
     Args:
         model: an `AutoregressiveTransformer` or a bare `Transformer`, with causal linear attention

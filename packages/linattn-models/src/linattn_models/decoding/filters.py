@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
@@ -10,9 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linattn_core.decoding import Draw
 from linattn_core.errors import expected, shown
-from linattn_models.heads.base import Drawn
 from linattn_models.validation import at_least
 
 # How many of the likeliest tokens are sorted to find the end of a nucleus.
@@ -26,12 +23,7 @@ class Filters:
     """Excludes unlikely tokens before one is drawn; None switches a filter off.
 
     Args:
-        top_k: keeps the `top_k` likeliest tokens, and those equally likely as the last of them.
-        top_p: keeps the nucleus: the fewest likeliest tokens whose probabilities sum to at least
-            `top_p`, above 0 and at most 1.
-        min_p: keeps tokens at least `min_p` times as likely as the likeliest, from 0 to 1.
-
-    Probabilities are softmax(logits / temperature); `top_p` and `min_p` see them after `top_k`.
+        top_k, top_p, min_p: as defined by `linattn_core.decoding.TokenFilters`.
 
     Raises:
         ValueError: a number out of its range.
@@ -62,35 +54,9 @@ class Filters:
         logits = self._top(logits)
         if self._nucleus is None and not self.min_p:
             return logits
-        probabilities = torch.softmax(_at_temperature(logits, temperature), dim=-1)
+        scaled = logits if temperature == 1 else logits / temperature
+        probabilities = torch.softmax(scaled, dim=-1)
         return logits.masked_fill(probabilities < self._least(probabilities), -torch.inf)
-
-    def redraw(self, head: Drawn, logits: Tensor, draw: Draw, tokens: Tensor) -> Tensor:
-        """Corrects tokens that were drawn without filters, with the same random numbers.
-
-        A draw gives every token of a row a random score and takes the highest; with filters, it
-        takes the highest that passes. Most tokens pass, and checking one token costs less than
-        finding all that pass: only rows whose token fails are drawn again.
-
-        Args:
-            logits: (B, V).
-            draw: the random numbers with which the head chose the tokens.
-            tokens: (B,) int64; overwritten.
-
-        Returns:
-            (B,) int64, the tokens that a draw from the filtered logits would give.
-
-        Cost: a few reads of the logits; for rows that fail, the cost of filtering their logits.
-        """
-        if draw.waits is None:  # the likeliest token passes every filter
-            return tokens
-        if not logits.is_cpu:  # finding the rows that fail would wait for the device
-            return head.choose(self(logits, draw.temperature), draw)
-        rows = self._failed(logits, draw.temperature, tokens)
-        if len(rows):
-            again = Draw(draw.temperature, draw.waits[rows], None)
-            tokens[rows] = head.choose(self(logits[rows], draw.temperature), again)
-        return tokens
 
     @property
     def _nucleus(self) -> float | None:
@@ -112,20 +78,6 @@ class Filters:
         if self.min_p:
             least = torch.maximum(least, self.min_p * probabilities.amax(-1, keepdim=True))
         return least
-
-    def _failed(self, logits: Tensor, temperature: float, tokens: Tensor) -> Tensor:
-        """The rows (R,) int64 whose token is excluded."""
-        own = logits.gather(1, tokens.unsqueeze(1))  # (B, 1)
-        failed = own == -torch.inf
-        if self.top_k is not None:
-            failed |= (logits > own).sum(-1, keepdim=True) >= self.top_k
-        if self._nucleus is not None:
-            probabilities = torch.softmax(_at_temperature(self._top(logits), temperature), dim=-1)
-            failed |= _mass(probabilities, logits <= own) >= self._nucleus
-        if self.min_p:
-            least = logits.amax(-1, keepdim=True) + temperature * math.log(self.min_p)
-            failed |= own < least
-        return failed.nonzero()[:, 0]
 
 
 def nucleus(probabilities: Tensor, top_p: float) -> Tensor:
@@ -170,10 +122,6 @@ def _last_before(ordered: Tensor, most: float | Tensor) -> Tensor:
 def _mass(probabilities: Tensor, left_out: Tensor) -> Tensor:
     """The sum (B, 1) of the probabilities (B, V) not in `left_out`; overwrites them."""
     return probabilities.masked_fill_(left_out, 0).sum(-1, keepdim=True)
-
-
-def _at_temperature(logits: Tensor, temperature: float) -> Tensor:
-    return logits if temperature == 1 else logits / temperature
 
 
 def _is_number(value: Any) -> bool:

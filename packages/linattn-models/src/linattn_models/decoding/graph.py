@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from linattn_core import LinearAttentionState, registry
-from linattn_core.decoding import DecoderDescription, Draw, NativeDecoder
+from linattn_core.decoding import DecoderDescription, Draw, NativeDecoder, TokenFilters
 from linattn_core.errors import expected
 from linattn_models.decoding.recording import EagerRecorder, Recorder
 from linattn_models.decoding.torch_step import TorchStep
@@ -78,9 +78,18 @@ class GraphDecoder(NativeDecoder):
         return outputs
 
     def step(
-        self, inputs: Tensor, position: int | Tensor, states: States, draw: Draw | None
+        self,
+        inputs: Tensor,
+        position: int | Tensor,
+        states: States,
+        draw: Draw | None,
+        filters: TokenFilters | None = None,
     ) -> Stepped:
         with self._lock, torch.no_grad():
+            if draw is not None and filters is not None and self._choose is not None:
+                # Filters read numbers from the device, which a recorded step cannot.
+                parameters, _ = self.step(inputs, position, states, None)
+                return parameters, self._choose(filters(parameters, draw.temperature), draw)
             slot = reserved = self._slot_of(states)
             if slot is None:
                 self._check(states, position, inputs.shape[0])

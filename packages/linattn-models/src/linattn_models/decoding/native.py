@@ -152,12 +152,9 @@ class CompiledDecoder(Compiled, Drawing, Searching):
             return parameters, sampling.draw(self.head, parameters), state
         draw = self._draw(self._drawn, state, sampling)
         place, layers = self._place(state), layers_of(state)
-        parameters, drawn = self.native.step(token, place, layers, draw)
-        next_token = cast(Tensor, drawn)
-        if sampling.filters:
-            next_token = sampling.filters.redraw(self._drawn, parameters, draw, next_token)
+        parameters, drawn = self.native.step(token, place, layers, draw, sampling.filters or None)
         _, state = _predicted(parameters, advanced(state))
-        return parameters, next_token, state
+        return parameters, cast(Tensor, drawn), state
 
     def predictor(self, method: str, decoder: str | CompiledDecoder, prompt: Prompt) -> Begin:
         """Makes the predictor that steps with this decoder; see `Predicting`."""
