@@ -275,7 +275,7 @@ void run_decoder(Random& random, const Kernels& kernels) {
         }
     }
     for (std::size_t b = 0; b < team.drawn.size(); ++b) {
-        if (!team.is_drawn_right(b, filters)) fail(kernels, "the draw of a row", static_cast<double>(b), 0);
+        if (!team.is_drawn_right(b, filters)) fail(kernels, "correct draws of row " + std::to_string(b), 0, 1);
     }
 }
 
