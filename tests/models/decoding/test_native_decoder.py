@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from linattn_core.decoding import CannotCompile
@@ -55,6 +57,33 @@ def test_prefill_over_many_blocks_of_rows() -> None:
     expected, theirs = model.prefill(tokens, torch.tensor([299, 130]))
     close(actual, expected)
     same_state(ours, theirs)
+
+
+@given(
+    batch=st.sampled_from([1, 3, 40, 130, 300]),
+    longest=st.sampled_from([0, 1, 5, 140]),
+    threads=st.integers(1, 3),
+    norm=st.sampled_from(["pre", "post"]),
+    weights=st.sampled_from(["float32", "int8"]),
+    seed=st.integers(0, 999),
+)
+@settings(max_examples=20)
+@torch.no_grad()
+def test_rows_of_any_lengths_are_packed_into_blocks(
+    batch: int, longest: int, threads: int, norm: str, weights: str, seed: int
+) -> None:
+    torch.manual_seed(seed)
+    model = AutoregressiveTransformer(tiny_config(norm=norm), 7, 150).eval()
+    nn.init.normal_(model.output.weight, std=0.5)
+    tokens, lengths = random_tokens(model, batch, longest), torch.randint(longest + 1, (batch,))
+    torch.set_num_threads(threads)
+    actual, ours = compile_decoder(model, weights).prefill(tokens, lengths)
+    expected, theirs = model.prefill(tokens, lengths)
+    if weights == "float32":
+        close(actual, expected)
+        same_state(ours, theirs)
+    else:
+        assert worst(actual, expected) < 0.1
 
 
 # Weights in fewer bits

@@ -120,7 +120,11 @@ public:
         call.begins = true;
         call.tokens = tokens.data();
         call.inputs = static_cast<std::int64_t>(tokens.size()) / batch + 1;
+        std::vector<std::int64_t> lengths(static_cast<std::size_t>(batch));
+        for (std::int64_t b = 0; b < batch; ++b) lengths[static_cast<std::size_t>(b)] = b % call.inputs + 1;
+        call.lengths = lengths.data();
         decoder_->run(call);
+        call.lengths = nullptr;
         call.begins = false;
         call.inputs = 1;
         call.waits = last.waits.data();

@@ -93,7 +93,9 @@ class CpuDecoder(NativeDecoder):
     ) -> Tensor:
         batch, length = inputs.shape[0], inputs.shape[1]
         shape = (batch, length, self._width) if self._sequential else (batch, self._width)
-        outputs = torch.empty(shape, dtype=torch.float32, device="cpu")
+        # The padding of vectors has no outputs.
+        make = torch.zeros if self._sequential and lengths is not None else torch.empty
+        outputs = make(shape, dtype=torch.float32, device="cpu")
         begins = not self._sequential
         self._run(inputs, length + begins, lengths, 0, begins, states, outputs)
         return outputs

@@ -159,8 +159,8 @@ class AutoregressiveTransformer(Likelihood, TokenTransformer):
         room = self._room(max_length)
         check_sequences(self.head, tokens, 0, less_one(room))
         inputs = self._inputs(tokens, lengths)
-        y, state = self.transformer.prefill(self._enter(tokens), inputs, max_length=room)
-        return self._predicted(self._last(y, inputs), state)
+        y, state = self.transformer.prefill_last(self._enter(tokens), inputs, max_length=room)
+        return self._predicted(cast(Tensor, self.output(y)), state)
 
     def _room(self, max_length: int | None) -> int | None:
         """The number of positions to make room for: `max_length`, `longest` or the default."""
@@ -183,3 +183,10 @@ class AutoregressiveTransformer(Likelihood, TokenTransformer):
             return None
         lengths_within("lengths", lengths, *tokens.shape[:2])
         return lengths.to(tokens.device, torch.int64) + 1
+
+    def _last(self, y: Tensor, inputs: Tensor | None) -> Tensor:
+        """The parameters after each row's last input: (B, N, E) -> (B, P)."""
+        if inputs is None:
+            return cast(Tensor, self.output(y[:, -1]))
+        rows = torch.arange(y.shape[0], device=y.device)
+        return cast(Tensor, self.output(y[rows, inputs - 1]))

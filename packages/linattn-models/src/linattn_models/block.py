@@ -22,6 +22,7 @@ from linattn_models.attention import (
 )
 from linattn_models.config import TransformerConfig
 from linattn_models.initialization import bound_residual_stream, spread_queries_and_keys
+from linattn_models.packing import Packing, last_of
 from linattn_models.state import Cursor, LayerState
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "relu": F.relu}
@@ -75,16 +76,24 @@ class Block(nn.Module):
     def prefill(
         self,
         x: Tensor,
-        lengths: Tensor | None,
+        packing: Packing | None,
         max_length: int | None,
         state: LayerState | None,
         cursor: Cursor,
         memory: LinearAttentionState | None = None,
+        last_only: bool = False,
     ) -> tuple[Tensor, LayerState]:
-        """As `forward` without dropout, from a state or None; also the state after each row."""
+        """As `forward` without dropout, from a state or None; also the state after each row.
+
+        Args:
+            x: whole rows (B, N, E), or with a packing packed ones (1, T, E).
+            last_only: return only the output at each row's last position, (B, E).
+        """
         inputs = self._attention_input(x)
-        attended, state = self.mixer.prefill(inputs, lengths, max_length, state, cursor)
-        return self._output(x, attended, memory), state
+        attended, state = self.mixer.prefill(inputs, packing, max_length, state, cursor, last_only)
+        if last_only:
+            return self._output(last_of(x, packing), attended, memory), state
+        return self._output(x, attended, memory, packing=packing), state
 
     def step(
         self,
@@ -145,12 +154,13 @@ class Block(nn.Module):
         attended: Tensor,
         memory: LinearAttentionState | None,
         dropout: float = 0.0,
+        packing: Packing | None = None,
     ) -> Tensor:
         x = x + _dropped(attended, dropout)
         if not self.norm_first:
             x = self.norm1(x)
         if self.cross is not None:
-            x = self._crossed(self.cross, x, memory, dropout)
+            x = self._crossed(self.cross, x, memory, dropout, packing)
         if self.norm_first:
             return x + _dropped(self._ffn(self.norm2(x)), dropout)
         return cast(Tensor, self.norm2(x + _dropped(self._ffn(x), dropout)))
@@ -161,14 +171,18 @@ class Block(nn.Module):
         x: Tensor,
         memory: LinearAttentionState | None,
         dropout: float,
+        packing: Packing | None,
     ) -> Tensor:
-        """x (B, N, E), or (B, E) in a step, plus what cross-attention reads from the memory."""
+        """x (B, N, E), packed (1, T, E) or (B, E), plus what cross-attention reads."""
         if memory is None:
             wanted = "the sums that cross-attention reads"
             raise ValueError(expected("memory", wanted, "none", "see Transformer.remember"))
         inputs = self.norm_cross(x) if self.norm_first else x
-        whole = inputs.unsqueeze(1) if x.ndim == 2 else inputs
-        read = cross.read(whole, memory).view_as(x)
+        if packing is not None:
+            read = packing.pack(cross.read(packing.unpack(inputs), memory))
+        else:
+            whole = inputs.unsqueeze(1) if x.ndim == 2 else inputs
+            read = cross.read(whole, memory).view_as(x)
         x = x + _dropped(read, dropout)
         return x if self.norm_first else cast(Tensor, self.norm_cross(x))
 

@@ -152,8 +152,8 @@ class Seq2SeqTransformer(TokenTransformer):
         no_dropout(self.training, max(self.encoder.config.dropout, self.config.dropout))
         memory = self._remember(source, attn_mask)
         start = self.positions(self.start.expand(len(source), 1, -1))
-        y, state = self.transformer.prefill(start, max_length=self.longest, memory=memory)
-        return self._predicted(self._last(y, None), _joined(state, memory))[1]
+        y, state = self.transformer.prefill_last(start, max_length=self.longest, memory=memory)
+        return self._predicted(cast(Tensor, self.output(y)), _joined(state, memory))[1]
 
     def predictor(self, method: str, decoder: str | CompiledDecoder, prompt: Prompt) -> Begin:
         """Makes the predictor, which goes on from the state of a source."""
@@ -233,7 +233,9 @@ class Seq2SeqTransformer(TokenTransformer):
         self, x: Tensor, lengths: Tensor | None, state: DecodingState, max_length: int | None
     ) -> tuple[Tensor, DecodingState]:
         own, memory = self._parted(state)
-        y, own = self.transformer.prefill(x, lengths, own, max_length=max_length, memory=memory)
+        y, own = self.transformer.prefill_last(
+            x, lengths, own, max_length=max_length, memory=memory
+        )
         return y, _joined(own, memory)
 
     def _parted(self, state: DecodingState) -> tuple[DecodingState, Memory]:

@@ -90,16 +90,17 @@ class TokenTransformer(Generation, nn.Module):
         self._check_state(state)
         check_sequences(self.head, tokens, 0, None)
         if lengths is not None:
-            lengths_within("lengths", lengths, *tokens.shape[:2])
+            _, longest = lengths_within("lengths", lengths, *tokens.shape[:2])
             lengths = lengths.to(tokens.device, torch.int64)
+            tokens = tokens[:, :longest]
         check_end(state.cursor.after(tokens.shape[1], lengths), self.longest)
         before = known_parameters(state, tokens.shape[1], lengths)
         if tokens.shape[1] == 0:
             room = state.max_length if max_length is None else max_length
             return cast(Tensor, before), state.with_room(room)
         x = self.positions(self._embed(tokens), state.cursor.position)  # (B, N, E)
-        y, state = self._prefill_layers(x, lengths, state, max_length)
-        parameters = self._last(y, lengths)
+        y, state = self._prefill_layers(x, lengths, state, max_length)  # (B, E)
+        parameters = cast(Tensor, self.output(y))
         if before is not None and lengths is not None:
             parameters = torch.where((lengths > 0).unsqueeze(1), parameters, before)
         return self._predicted(parameters, state)
@@ -154,7 +155,7 @@ class TokenTransformer(Generation, nn.Module):
     def _prefill_layers(
         self, x: Tensor, lengths: Tensor | None, state: DecodingState, max_length: int | None
     ) -> tuple[Tensor, DecodingState]:
-        return self.transformer.prefill(x, lengths, state, max_length=max_length)
+        return self.transformer.prefill_last(x, lengths, state, max_length=max_length)
 
     def _embed(self, tokens: Tensor) -> Tensor:
         """The vectors of tokens: (...) or (..., 3) -> (..., E)."""
@@ -171,13 +172,6 @@ class TokenTransformer(Generation, nn.Module):
 
     def _predicted(self, parameters: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
         return parameters, replace(state, parameters=parameters)
-
-    def _last(self, y: Tensor, inputs: Tensor | None) -> Tensor:
-        """The parameters after each row's last input: (B, N, E) -> (B, P)."""
-        if inputs is None:
-            return cast(Tensor, self.output(y[:, -1]))
-        rows = torch.arange(y.shape[0], device=y.device)
-        return cast(Tensor, self.output(y[rows, inputs - 1]))
 
 
 def embedding_of(tokens: int, embed_dim: int) -> nn.Embedding:

@@ -16,9 +16,11 @@ from linattn_models import description
 from linattn_models.attention import Linear, LinearAttention
 from linattn_models.block import Block
 from linattn_models.config import TransformerConfig
+from linattn_models.packing import Packing
 from linattn_models.state import (
     START,
     DecodingState,
+    LayerState,
     check_fits,
     check_layers,
     check_prompts,
@@ -183,7 +185,39 @@ class Transformer(nn.Module):
         Raises:
             ValueError: a model that is not causal, or LSH; lengths out of 0..N, positions past
                 `max_length`, or a state that does not fit.
+
+        Cost: for linear attention without `causal_block`, and for all layers around an attention,
+        in proportion to the sum of the lengths: padding is left out.
         """
+        y, packing, state = self._prefill(x, lengths, state, max_length, memory, last_only=False)
+        return y if packing is None else packing.unpack(y), state
+
+    def prefill_last(
+        self,
+        x: Tensor,
+        lengths: Tensor | None = None,
+        state: DecodingState | None = None,
+        *,
+        max_length: int | None = None,
+        memory: Memory | None = None,
+    ) -> tuple[Tensor, DecodingState]:
+        """As `prefill`, but returns only the outputs at the last position of each row, (B, E).
+
+        Those of a row of length 0 mean nothing. The last layer computes no other outputs.
+        """
+        y, _, state = self._prefill(x, lengths, state, max_length, memory, last_only=True)
+        return y, state
+
+    def _prefill(
+        self,
+        x: Tensor,
+        lengths: Tensor | None,
+        state: DecodingState | None,
+        max_length: int | None,
+        memory: Memory | None,
+        last_only: bool,
+    ) -> tuple[Tensor, Packing | None, DecodingState]:
+        """The outputs, how they are packed (None: whole rows), and the state."""
         self._check_causal("prefill")
         check_vector_sequences(x, self.config.embed_dim)
         batch, length = x.shape[:2]
@@ -198,14 +232,17 @@ class Transformer(nn.Module):
         known = before.layers or [None] * len(self.blocks)
         after = replace(before, cursor=before.cursor.after(length, lengths), parameters=None)
         after.check_room()
-        layers = []
+        packing = None if lengths is None else Packing.of(lengths, length)
+        x = x if packing is None else packing.pack(x)
+        layers: list[LayerState] = []
         read = self._read(memory, batch)
         for block, past, sums in zip(self.blocks, known, read, strict=True):
+            last = last_only and len(layers) == len(self.blocks) - 1
             x, layer = cast(Block, block).prefill(
-                x, lengths, before.max_length, past, before.cursor, sums
+                x, packing, before.max_length, past, before.cursor, sums, last
             )
             layers.append(layer)
-        return cast(Tensor, self.norm(x)), replace(after, layers=tuple(layers))
+        return cast(Tensor, self.norm(x)), packing, replace(after, layers=tuple(layers))
 
     def step(
         self, x: Tensor, state: DecodingState, memory: Memory | None = None

@@ -21,13 +21,16 @@ struct Share {
     std::int64_t begin, end;
 };
 
-// A thread's view of a call and of the block of rows that it works on.
+// A thread's view of a call and of the rows that it works on: `count` rows, those of the block or those of them that
+// are still needed.
 struct Run {
     const DecoderModel& model;
     const DecoderCall& call;
     const Workspace& space;
     Member& member;
-    RowBlock block;
+    const RowBlock& block;
+    std::int64_t count;
+    bool is_single_row;  // each part computes what is before a product for itself
 
     // Calls work() for parts of a phase until all of them are done, by this thread or by others.
     template <class Work>
@@ -41,16 +44,11 @@ struct Run {
     }
     Share share_of(std::int64_t count) const { return share_of(count, member.part); }
     // The rows that the part writes.
-    Share rows() const { return block.is_single_row() ? Share{0, 1} : share_of(block.rows()); }
+    Share rows() const { return is_single_row ? Share{0, 1} : share_of(count); }
     // The buffer; with a single row, the part's own copy if there is one for each part.
     Buffer own(const Buffer& buffer) const {
-        const bool is_own = block.is_single_row() && buffer.for_each_part;
+        const bool is_own = is_single_row && buffer.for_each_part;
         return {is_own ? buffer.row(member.part) : buffer.data, buffer.width};
-    }
-    std::int64_t sequence(std::int64_t row) const { return block.sequence + row / block.inputs; }
-    std::int64_t input(std::int64_t row) const { return block.first + row % block.inputs; }
-    std::int64_t inputs_of(std::int64_t sequence) const {
-        return call.lengths == nullptr ? call.inputs : call.lengths[sequence];
     }
 };
 
@@ -121,14 +119,14 @@ static void multiply(const Run& run, const Operand& x, ActivationFormat format, 
 // The rows of x in the format that the product reads.
 static Operand operand_of(const Run& run, ActivationFormat format, const Buffer& x) {
     if (format == ActivationFormat::floats) return {x.data, x.width, nullptr};
-    const std::int64_t first = run.block.is_single_row() ? run.member.part : 0;
+    const std::int64_t first = run.is_single_row ? run.member.part : 0;
     return {run.space.operand + first * x.width * kOperandBytes, x.width, run.space.scales + first};
 }
 
 // Converts the part's rows of x.
 static void convert_rows(const Run& run, ActivationFormat format, const Buffer& x) {
     if (format == ActivationFormat::floats) return;
-    const std::int64_t first = run.block.is_single_row() ? run.member.part : 0;
+    const std::int64_t first = run.is_single_row ? run.member.part : 0;
     char* const to = run.space.operand + first * x.width * kOperandBytes;
     float* const scales = run.space.scales + first;
     const Share rows = run.rows();
@@ -152,13 +150,12 @@ static void normalize_rows(const Run& run, const NormWeights* norm) {
 
 // The result of x W + b for all rows.
 static void product(const Run& run, const Buffer& x, const PackedMatrix& matrix, const Result& result) {
-    const ActivationFormat format = activation_format(run.model.format, run.block.rows());
+    const ActivationFormat format = activation_format(run.model.format, run.count);
     const auto compute = [&] {
         const Operand operand = operand_of(run, format, run.own(x));
-        multiply(run, operand, format, run.block.rows(), matrix,
-                 {result.to, result.epilogue, run.own(result.residual)});
+        multiply(run, operand, format, run.count, matrix, {result.to, result.epilogue, run.own(result.residual)});
     };
-    if (run.block.is_single_row()) {
+    if (run.is_single_row) {
         return run.phase([&] {
             convert_rows(run, format, run.own(x));
             compute();
@@ -172,17 +169,15 @@ static void product(const Run& run, const Buffer& x, const PackedMatrix& matrix,
 // another phase.
 static void product_of_norm(const Run& run, const NormWeights* norm, const PackedMatrix& matrix, const Result& result) {
     const Buffer& x = run.space.normed;
-    const ActivationFormat format = activation_format(run.model.format, run.block.rows());
+    const ActivationFormat format = activation_format(run.model.format, run.count);
     const auto prepare = [&] {
         normalize_rows(run, norm);
         convert_rows(run, format, run.own(x));
     };
-    const auto compute = [&] {
-        multiply(run, operand_of(run, format, run.own(x)), format, run.block.rows(), matrix, result);
-    };
-    if (!run.block.is_single_row()) run.phase(prepare);
+    const auto compute = [&] { multiply(run, operand_of(run, format, run.own(x)), format, run.count, matrix, result); };
+    if (!run.is_single_row) run.phase(prepare);
     run.phase([&] {
-        if (run.block.is_single_row()) prepare();
+        if (run.is_single_row) prepare();
         compute();
     });
 }
@@ -195,7 +190,8 @@ static void add(const float* from, std::int64_t count, float* to) {
 static void embed_input(const Run& run, std::int64_t row, float* to) {
     const TokenWeights& tokens = run.model.tokens;
     const DecoderCall& call = run.call;
-    const std::int64_t embed = run.model.embed, b = run.sequence(row), i = run.input(row);
+    const auto [b, i] = run.block.places[row];
+    const std::int64_t embed = run.model.embed;
     std::memset(to, 0, run.space.stream.width * sizeof(float));
     if (tokens.channels == 0) {
         add(call.vectors + (b * call.inputs + i) * embed, embed, to);
@@ -216,26 +212,21 @@ static void embed_input(const Run& run, std::int64_t row, float* to) {
 
 static void embed_inputs(const Run& run) {
     run.phase([&] {
-        const Share rows = run.share_of(run.block.rows());
+        const Share rows = run.share_of(run.count);
         for (std::int64_t r = rows.begin; r < rows.end; ++r) embed_input(run, r, run.space.stream.row(r));
     });
 }
 
-// One head of one sequence over the block's inputs, in order.
-static void attend_head(const Run& run, std::int64_t layer, std::int64_t sequence, std::int64_t head) {
+// One head of one of the block's sequences, over its inputs in order.
+static void attend_head(const Run& run, std::int64_t layer, std::int64_t index, std::int64_t head) {
     const DecoderModel& model = run.model;
-    const std::int64_t D = model.head_dim, H = model.heads, b = run.block.sequence + sequence;
+    const std::int64_t D = model.head_dim, H = model.heads, b = run.block.sequence(index);
     float* query = run.space.mapped.row(run.member.part);
     float* key = query + round_up(D, W<float>);
     float* s = run.call.s[layer] + (b * H + head) * D * D;
     float* z = run.call.z[layer] + (b * H + head) * D;
-    for (std::int64_t i = 0; i < run.block.inputs; ++i) {
-        const std::int64_t row = sequence * run.block.inputs + i;
+    for (std::int64_t row = run.block.starts[index]; row < run.block.starts[index + 1]; ++row) {
         float* out = run.space.heads.row(row) + head * D;
-        if (run.block.first + i >= run.inputs_of(b)) {
-            std::memset(out, 0, D * sizeof(float));  // padding: this row is not used
-            continue;
-        }
         const float* qkv = run.space.qkv.row(row) + head * D;
         map_vector(model.map, qkv, D, query);
         map_vector(model.map, qkv + model.embed, D, key);
@@ -248,7 +239,7 @@ static void attend_head(const Run& run, std::int64_t layer, std::int64_t sequenc
 static void prefetch_state(const Run& run, std::int64_t layer) {
     const std::int64_t D = run.model.head_dim;
     const Share heads = run.share_of(run.model.heads, run.member.rank);
-    const float* const s = run.call.s[layer] + run.block.sequence * run.model.heads * D * D;
+    const float* const s = run.call.s[layer] + run.block.sequence(0) * run.model.heads * D * D;
     for (const float* at = s + heads.begin * D * D; at < s + heads.end * D * D; at += 16) {
         __builtin_prefetch(at, 1, 2);
     }
@@ -264,57 +255,81 @@ static void attend(const Run& run, std::int64_t layer) {
     });
 }
 
-// `norm` is applied to the stream before this layer; null: none.
-static void run_layer(const Run& run, std::int64_t index, const NormWeights* norm) {
-    const DecoderLayer& layer = run.model.layers[index];
+// After the attention of the last layer, the last input of each sequence is all that is needed of a model of tokens:
+// moves these rows to the front, and leaves the others out. One part moves all, since a row may move to where another
+// one moves from.
+static void keep_ends(Run& run, const Buffer& residual) {
+    const std::int64_t ends = run.block.ends(run.call);
+    if (run.model.tokens.channels == 0 || ends == run.count) return;
+    if (ends > 0) {
+        run.phase([&] {
+            if (run.member.part > 0) return;
+            for (std::int64_t k = 0; k < ends; ++k) {
+                for (const Buffer& buffer : {run.space.heads, residual}) {
+                    std::memmove(buffer.row(k), buffer.row(run.block.last_row(k)), buffer.width * sizeof(float));
+                }
+            }
+        });
+    }
+    run.count = ends;
+    run.is_single_row = false;
+}
+
+// `norm` is applied to the stream before this layer; null: none. The last layer leaves only the rows that are needed.
+static void run_layer(Run& run, std::int64_t index, const NormWeights* norm) {
+    const DecoderModel& model = run.model;
+    const DecoderLayer& layer = model.layers[index];
     const Workspace& space = run.space;
-    const Buffer residual = run.model.norm_first ? space.stream : space.normed;
-    const NormWeights* const between = run.model.norm_first ? &layer.norm2 : &layer.norm1;
-    if (run.block.is_single_row()) prefetch_state(run, index);
+    const Buffer residual = model.norm_first ? space.stream : space.normed;
+    const NormWeights* const between = model.norm_first ? &layer.norm2 : &layer.norm1;
+    if (run.is_single_row) prefetch_state(run, index);
     product_of_norm(run, norm, layer.qkv, {space.qkv});
     attend(run, index);
+    if (index + 1 == model.num_layers) keep_ends(run, residual);
+    if (run.count == 0) return;
     product(run, space.heads, layer.out, {space.stream, Epilogue::residual, residual});
     product_of_norm(run, between, layer.expand, {space.hidden, Epilogue::activation});
     product(run, space.hidden, layer.contract, {space.stream, Epilogue::residual, residual});
 }
 
-// The last norm of one row. With vectors, the result goes to the caller's memory; with tokens, only the last input of
-// each sequence is needed.
-static void write_output(const Run& run, const Buffer& from, std::int64_t row) {
+// The last norm of one row. With vectors, the result goes to the caller's memory; with tokens, the rows are those of
+// the sequences that end, and follow the `ended` ones before.
+static void write_output(const Run& run, const Buffer& from, std::int64_t row, std::int64_t ended) {
     const DecoderModel& model = run.model;
-    const std::int64_t b = run.sequence(row), i = run.input(row);
     if (model.tokens.channels == 0) {
+        const auto [b, i] = run.block.places[row];
         float* y = run.call.outputs + (b * run.call.inputs + i) * model.embed;
         float* normed = run.own(run.space.normed).row(row);
         normalize(from.row(row), model.embed, model.norm, normed);
         std::memcpy(y, normed, model.embed * sizeof(float));
-    } else if (i == run.inputs_of(b) - 1) {
-        normalize(from.row(row), model.embed, model.norm, run.space.final_rows.row(b - run.block.sequence));
+    } else {
+        normalize(from.row(row), model.embed, model.norm, run.space.final_rows.row(ended + row));
     }
 }
 
 // `norm` is applied to the stream between the last layer and the model's last norm; null: none.
-static void write_outputs(const Run& run, const NormWeights* norm) {
+static void write_outputs(const Run& run, const NormWeights* norm, std::int64_t ended) {
     run.phase([&] {
-        if (run.block.is_single_row() && run.member.part > 0) return;
+        if (run.is_single_row && run.member.part > 0) return;
         if (norm != nullptr) normalize_rows(run, norm);
         const Buffer from = norm == nullptr ? run.space.stream : run.own(run.space.normed);
         const Share rows = run.rows();
-        for (std::int64_t r = rows.begin; r < rows.end; ++r) write_output(run, from, r);
+        for (std::int64_t r = rows.begin; r < rows.end; ++r) write_output(run, from, r, ended);
     });
 }
 
-// The head's parameters for each sequence of the block, and the tokens drawn from them.
-static void predict(Run run) {
+// The head's parameters for the sequences that have ended, and the tokens drawn from them.
+static void predict(Run run, const Ended& ended) {
     const DecoderCall& call = run.call;
     const PackedMatrix& output = run.model.tokens.output;
     const Buffer parameters = run.space.parameters;
-    run.block.inputs = 1;  // from here on, one row per sequence
+    run.count = ended.count;
+    run.is_single_row = ended.count == 1;
     product(run, run.space.final_rows, output, {parameters});
     run.phase([&] {
-        const Share rows = run.share_of(run.block.rows());
+        const Share rows = run.share_of(run.count);
         for (std::int64_t r = rows.begin; r < rows.end; ++r) {
-            const std::int64_t b = run.block.sequence + r;
+            const std::int64_t b = ended.sequences[r];
             float* const to = call.outputs + b * output.outputs;
             std::memcpy(to, parameters.row(r), output.outputs * sizeof(float));
             if (call.drawn != nullptr) {
@@ -324,7 +339,7 @@ static void predict(Run run) {
     });
 }
 
-static void run_block(const Run& run) {
+static void run_block(Run run, std::int64_t ended) {
     const DecoderModel& model = run.model;
     // In models with norms after the residual sums: the last norm of the layer before.
     const NormWeights* after = nullptr;
@@ -333,7 +348,7 @@ static void run_block(const Run& run) {
         run_layer(run, i, model.norm_first ? &model.layers[i].norm1 : after);
         if (!model.norm_first) after = &model.layers[i].norm2;
     }
-    write_outputs(run, after);
+    if (run.count > 0) write_outputs(run, after, ended);
 }
 
 static void clear_padding(const Buffer& buffer, std::int64_t used, Share rows) {
@@ -350,21 +365,24 @@ struct Team {
 
 static void work(void* context, Member& member) {
     const Team& team = *static_cast<const Team*>(context);
-    const Blocks blocks = Blocks::of(team.call);
-    const Run all{team.model, team.call, team.space, member, {}};
-    all.phase([&] { clear_padding(team.space.heads, team.model.embed, all.share_of(blocks.rows())); });
-    for (std::int64_t b = 0; b < team.call.batch; b += blocks.sequences) {
-        const std::int64_t sequences = team.call.batch - b;
-        Run run{team.model, team.call, team.space, member, {b, 0, 0, 0}};
-        run.block.sequences = sequences < blocks.sequences ? sequences : blocks.sequences;
-        for (std::int64_t i = 0; i < team.call.inputs; i += blocks.inputs) {
-            const std::int64_t rest = team.call.inputs - i;
-            run.block.first = i;
-            run.block.inputs = rest < blocks.inputs ? rest : blocks.inputs;
-            run_block(run);
+    RowBlock block;
+    Ended ended;
+    Blocks blocks(team.call);
+    const auto run_of = [&](std::int64_t rows) {
+        return Run{team.model, team.call, team.space, member, block, rows, rows == 1};
+    };
+    const Run all = run_of(rows_of_blocks(team.call));
+    all.phase([&] { clear_padding(team.space.heads, team.model.embed, all.share_of(all.count)); });
+    while (blocks.next(block)) {
+        const std::int64_t ends = team.model.tokens.channels == 0 ? 0 : block.ends(team.call);
+        if (ended.count + ends > all.count) {
+            predict(all, ended);
+            ended.count = 0;
         }
-        if (team.model.tokens.channels > 0) predict(run);
+        run_block(run_of(block.rows), ended.count);
+        for (std::int64_t k = 0; k < ends; ++k) ended.sequences[ended.count++] = block.sequence(k);
     }
+    if (ended.count > 0) predict(all, ended);
 }
 
 // The bytes of memory that `decode` needs.

@@ -11,26 +11,71 @@ namespace decoding {
 // activations stay in the cache.
 inline constexpr std::int64_t kBlockRows = 128;
 
-// How a call is cut into blocks: some sequences at a time, and of their inputs some at a time.
-struct Blocks {
-    std::int64_t sequences, inputs;  // of a block, at most
-
-    LINATTN_INLINE Blocks of(const DecoderCall& call) {
-        const std::int64_t parts = (call.batch + kBlockRows - 1) / kBlockRows;
-        const std::int64_t sequences = (call.batch + parts - 1) / parts;
-        const std::int64_t inputs = kBlockRows / sequences;
-        return {sequences, inputs < call.inputs ? inputs : call.inputs};
-    }
-    std::int64_t rows() const { return sequences * inputs; }
+// Input number `input` of a sequence.
+struct Place {
+    std::int64_t sequence, input;
 };
 
-// Inputs `first` .. first + inputs - 1 of `sequences` sequences from `sequence` on; row r holds
-// input first + r % inputs of sequence sequence + r / inputs.
-struct RowBlock {
-    std::int64_t sequence, sequences, first, inputs;
+LINATTN_INLINE std::int64_t inputs_of(const DecoderCall& call, std::int64_t sequence) {
+    return call.lengths == nullptr ? call.inputs : call.lengths[sequence];
+}
 
-    std::int64_t rows() const { return sequences * inputs; }
-    bool is_single_row() const { return rows() == 1; }
+// The rows of the largest block of a call; all blocks have nearly as many.
+static std::int64_t rows_of_blocks(const DecoderCall& call) {
+    std::int64_t rows = call.lengths == nullptr ? call.batch * call.inputs : 0;
+    for (std::int64_t b = 0; call.lengths != nullptr && b < call.batch; ++b) rows += call.lengths[b];
+    const std::int64_t blocks = (rows + kBlockRows - 1) / kBlockRows;
+    return blocks == 0 ? 0 : (rows + blocks - 1) / blocks;
+}
+
+// Rows that go through the layers together: inputs of one sequence after those of another.
+struct RowBlock {
+    std::int64_t rows, sequences;
+    Place places[kBlockRows];             // of each row
+    std::int64_t starts[kBlockRows + 1];  // the first row of each sequence, and the end of the last
+
+    // The sequence with number `index` in the block.
+    std::int64_t sequence(std::int64_t index) const { return places[starts[index]].sequence; }
+    // The row of its last input in the block.
+    std::int64_t last_row(std::int64_t index) const { return starts[index + 1] - 1; }
+    // The number of sequences that end in the block: all of them, or all but the last.
+    std::int64_t ends(const DecoderCall& call) const {
+        const Place last = places[rows - 1];
+        return sequences - (last.input + 1 < inputs_of(call, last.sequence));
+    }
+};
+
+// Goes through all inputs of a call, without padding.
+class Blocks {
+public:
+    explicit Blocks(const DecoderCall& call) : call_(call), most_(rows_of_blocks(call)) {}
+
+    // Fills the next block; false after the last one.
+    bool next(RowBlock& block) {
+        block.rows = block.sequences = 0;
+        while (at_.sequence < call_.batch && block.rows < most_) {
+            const std::int64_t length = inputs_of(call_, at_.sequence);
+            if (at_.input < length) block.starts[block.sequences++] = block.rows;
+            while (at_.input < length && block.rows < most_) {
+                block.places[block.rows++] = at_;
+                ++at_.input;
+            }
+            if (at_.input >= length) at_ = {at_.sequence + 1, 0};
+        }
+        block.starts[block.sequences] = block.rows;
+        return block.rows > 0;
+    }
+
+private:
+    const DecoderCall& call_;
+    std::int64_t most_;
+    Place at_{0, 0};
+};
+
+// The sequences that have ended, and whose parameters are not computed yet: no more than a block has rows.
+struct Ended {
+    std::int64_t count = 0;
+    std::int64_t sequences[kBlockRows];
 };
 
 // Float32 rows, each padded to whole panels.
@@ -61,12 +106,12 @@ static Buffer take_rows(Arena& arena, std::int64_t count, std::int64_t numbers) 
 }
 
 static Workspace lay_out(Arena& arena, const DecoderModel& model, const DecoderCall& call) {
-    const Blocks blocks = Blocks::of(call);
-    const std::int64_t rows = blocks.rows(), embed = model.embed, hidden = model.hidden;
+    const std::int64_t rows = rows_of_blocks(call), embed = model.embed, hidden = model.hidden;
     // Room for a row of each part.
     const std::int64_t shared = rows > call.threads ? rows : call.threads;
     const std::int64_t widest = round_up(embed > hidden ? embed : hidden, kPanel);
-    const std::int64_t sequences = call.tokens != nullptr || call.begins ? blocks.sequences : 0;
+    const std::int64_t most = call.batch < rows ? call.batch : rows;
+    const std::int64_t sequences = call.tokens != nullptr || call.begins ? most : 0;
     Workspace space;
     space.stream = take_rows(arena, rows, embed);
     space.normed = take_rows(arena, shared, embed);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
@@ -9,6 +10,7 @@ from torch import Tensor
 from linattn_core.decoding import Affine, CannotCompile
 from linattn_core.errors import expected
 from linattn_models.attention.projections import Projections, checked_kv_heads
+from linattn_models.packing import Packing, last_of
 from linattn_models.state import Cursor, LayerState
 
 
@@ -59,15 +61,26 @@ class Mixer(Projections):
     def prefill(
         self,
         x: Tensor,
-        lengths: Tensor | None,
+        packing: Packing | None,
         max_length: int | None,
         state: LayerState | None,
         cursor: Cursor,
+        last_only: bool = False,
     ) -> tuple[Tensor, LayerState]:
-        """As `forward`, starting from a state or None; also the state after each row's length."""
+        """As `forward`, starting from a state or None; also the state after each row.
+
+        Args:
+            x: whole rows (B, N, E), or with a packing packed ones (1, T, E).
+            last_only: return only the output at each row's last position, (B, E).
+        """
         projected = self.project(x)
-        heads, state = self.attend_and_keep(*projected, lengths, max_length, state, cursor)
-        return self.join(heads), state
+        if packing is None:
+            heads, state = self.attend_and_keep(*projected, None, max_length, state, cursor)
+        else:
+            heads, state = self.attend_packed(projected, packing, max_length, state, cursor)
+        if not last_only:
+            return self.join(heads), state
+        return self.out(last_of(heads.transpose(1, 2), packing).flatten(1)), state
 
     def step(self, x: Tensor, state: LayerState, cursor: Cursor) -> tuple[Tensor, LayerState]:
         """One more position: (B, E) -> (B, E), and the next state."""
@@ -85,6 +98,19 @@ class Mixer(Projections):
     def attend_and_keep(self, *args: Any, **kwargs: Any) -> tuple[Tensor, LayerState]:
         """(query, key, value, lengths, max_length, state, cursor) -> as `attend`, and the state."""
         raise ValueError(self._cannot_step)
+
+    def attend_packed(
+        self,
+        projected: Sequence[Tensor],
+        packing: Packing,
+        max_length: int | None,
+        state: LayerState | None,
+        cursor: Cursor,
+    ) -> tuple[Tensor, LayerState]:
+        """As `attend_and_keep` for packed rows, (1, H, T, D); here on rows that are padded."""
+        padded = (packing.unpack(part.transpose(1, 2)).transpose(1, 2) for part in projected)
+        heads, state = self.attend_and_keep(*padded, packing.lengths, max_length, state, cursor)
+        return packing.pack(heads.transpose(1, 2)).transpose(1, 2), state
 
     def attend_next(self, *args: Any, **kwargs: Any) -> tuple[Tensor, LayerState]:
         """(query, key, value, (B, H, D) each, state, cursor) -> (B, H, D), and the next state."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -21,6 +22,7 @@ from linattn_models.attention.base import Mixer
 from linattn_models.attention.config import Linear
 from linattn_models.attention.decay import Decay
 from linattn_models.attention.projections import Projections
+from linattn_models.packing import Packing
 from linattn_models.state import Cursor, LayerState
 
 
@@ -137,6 +139,29 @@ class LinearMixer(LinearHeads, Mixer):
         if self.causal_block > 1:
             return self._attend_blocks(query, key, value, lengths, sums)
         return self._attend_from(query, key, value, lengths, sums)
+
+    def attend_packed(
+        self,
+        projected: Sequence[Tensor],
+        packing: Packing,
+        max_length: int | None,
+        state: LayerState | None,
+        cursor: Cursor,
+    ) -> tuple[Tensor, LayerState]:
+        """As `attend_and_keep` for packed rows, (1, H, T, D); with `causal_block`, padded ones."""
+        if self.causal_block > 1:
+            return super().attend_packed(projected, packing, max_length, state, cursor)
+        query, key, value = projected
+        return linear_attention(
+            query,
+            key,
+            value,
+            is_causal=True,
+            cu_seqlens=packing.cu_seqlens,
+            initial_state=cast(LinearAttentionState | None, state),
+            return_state=True,
+            **self.settings(),
+        )
 
     def attend_next(
         self, query: Tensor, key: Tensor, value: Tensor, state: LayerState, cursor: Cursor

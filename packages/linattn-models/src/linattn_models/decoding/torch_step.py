@@ -27,6 +27,7 @@ from linattn_core.decoding import (
     TokenCoding,
 )
 from linattn_core.errors import expected
+from linattn_models.packing import Packing, last_of
 from linattn_models.state import zero_states
 
 # The dtype of the layers' products. The head's products, norms, sums and states are float32.
@@ -95,12 +96,13 @@ class TorchStep:
         states: list[LinearAttentionState] = []
         with torch.autocast(self.device.type, enabled=False):
             x = inputs.clone() if tokens is None else _entered(tokens, inputs)  # (B, N, E)
-            batch, length, embed = x.shape
-            attend = partial(self._attend_all, (batch, length), lengths, states)
-            y = self._layers(x.view(-1, embed), attend).view(batch, length, embed)
+            packing = None if lengths is None else Packing.of(lengths, x.shape[1])
+            x = x if packing is None else packing.pack(x)  # (1, T, E)
+            attend = partial(self._attend_all, (x.shape[0], x.shape[1]), packing, states)
+            y = self._layers(x.flatten(0, 1), attend).view_as(x)
             if tokens is None:
-                return y, states
-            return _product(_last(y, lengths), tokens.output), states
+                return y if packing is None else packing.unpack(y), states
+            return _product(last_of(y, packing), tokens.output), states
 
     def _layers(self, x: Tensor, attend: Attend) -> Tensor:
         """(R, E) -> (R, E); overwrites `x`."""
@@ -134,15 +136,15 @@ class TorchStep:
 
     def _attend_all(
         self,
-        prompts: tuple[int, int],
-        lengths: Tensor | None,
+        rows: tuple[int, int],
+        packing: Packing | None,
         states: list[LinearAttentionState],
         index: int,
         projected: Tensor,
     ) -> Tensor:
-        """Whole prompts; appends the layer's state after them to `states`."""
+        """Whole prompts (B, N), or packed (1, T); appends the layer's state after them."""
         heads, dim = self.model.num_heads, self.model.head_dim
-        by_head = projected.view(*prompts, 3, heads, dim)
+        by_head = projected.view(*rows, 3, heads, dim)
         query, key, value = by_head.permute(2, 0, 3, 1, 4).unbind(0)  # (B, H, N, D) each, views
         attended, state = linear_attention(
             query,
@@ -150,7 +152,7 @@ class TorchStep:
             value,
             is_causal=True,
             feature_map=self.model.feature_map,
-            key_lengths=lengths,
+            cu_seqlens=None if packing is None else packing.cu_seqlens,
             return_state=True,
             eps=self.model.eps,
             backend=self.backend,
@@ -192,13 +194,6 @@ def _entered(coding: TokenCoding, tokens: Tensor) -> Tensor:
     start = coding.start.expand(batch, 1, -1)
     x = torch.cat([start, embedded.view(batch, length, start.shape[2])], 1)  # (B, N + 1, E)
     return x.add_(coding.positions[: length + 1])
-
-
-def _last(y: Tensor, lengths: Tensor | None) -> Tensor:
-    """Each row's vector at its last input: (B, N, E) -> (B, E)."""
-    if lengths is None:
-        return y[:, -1]
-    return y[torch.arange(y.shape[0], device=y.device), lengths - 1]
 
 
 def _copied(part: Any, dtype: torch.dtype) -> Any:
