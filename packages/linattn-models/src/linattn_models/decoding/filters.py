@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from linattn_core.errors import expected, shown
-from linattn_models.validation import at_least
+from linattn_models.validation import fields_at_least
 
 # How many of the likeliest tokens are sorted to find the end of a nucleus.
 _LIKELY = 256
@@ -35,7 +35,7 @@ class Filters:
 
     def __post_init__(self) -> None:
         if self.top_k is not None:
-            at_least("top_k", self.top_k, 1)
+            fields_at_least(self, 1, "top_k")
         if self.top_p is not None and not (_is_number(self.top_p) and 0 < self.top_p <= 1):
             raise ValueError(expected("top_p", "above 0 and at most 1", shown(self.top_p)))
         if self.min_p is not None and not (_is_number(self.min_p) and 0 <= self.min_p <= 1):
