@@ -82,13 +82,15 @@ def decoding(folder: Path) -> Figures:
 
 
 def generation(folder: Path) -> Figures:
-    """Of each method: seconds for an image alone, images per second and batch at the best batch.
+    """Of each method: seconds for an image alone, images per second and batch at the best batch,
+    and the largest batch that was timed, which may not be faster.
 
     "linear" has its layers in PyTorch, step by step, and the fastest backend of the operator;
     "linear-compiled" has the compiled decoder.
     """
     figures: dict[str, float] = {}
-    speeds = loaded(folder / "benchmark.json").get("speeds", [])
+    document = loaded(folder / "benchmark.json")
+    speeds, largest = document.get("speeds", []), document.get("largest_batches", {})
     eager = next((s["method"] for s in speeds if s["method"].startswith("linear (eager")), None)
     names = {"linear": "linear-compiled", eager: "linear"}
     for speed in speeds:
@@ -99,6 +101,8 @@ def generation(folder: Path) -> Figures:
         figures[f"{name}/best/images-per-second"] = speed["images_per_second"]
         figures[f"{name}/best/batch"] = speed["batch"]
         figures[f"{name}/state-bytes"] = speed["state_bytes_per_image"]
+        if speed["method"] in largest:
+            figures[f"{name}/largest-batch"] = largest[speed["method"]]
     return figures
 
 

@@ -103,6 +103,7 @@ def main(flags: Flags) -> None:
         "environment": where_it_runs(),
         "bits_per_dim": bits,
         "speeds": [dataclasses.asdict(speed) for x in outcomes for speed in x.speeds],
+        "largest_batches": {x.method.name: x.largest for x in outcomes if x.largest},
         "bounded_by": {x.method.name: x.bounded_by for x in outcomes if x.bounded_by},
         "failures": {x.method.name: x.failure for x in outcomes if x.failure},
     }

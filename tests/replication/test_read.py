@@ -19,9 +19,9 @@ def speed(method: str, seconds: float, batch: int = 1) -> dict[str, object]:
             "images_per_second": 1 / seconds, "state_bytes_per_image": 8}  # fmt: skip
 
 
-def write_speeds(folder: Path, *speeds: dict[str, object]) -> None:
+def write_speeds(folder: Path, *speeds: dict[str, object], **others: object) -> None:
     folder.mkdir()
-    (folder / "benchmark.json").write_text(json.dumps({"speeds": speeds}))
+    (folder / "benchmark.json").write_text(json.dumps({"speeds": speeds, **others}))
 
 
 @pytest.mark.parametrize("known", [0.0, 1.0, 1.2, 2.0])
@@ -42,6 +42,15 @@ def test_linear_is_what_steps_in_pytorch(tmp_path: Path) -> None:
     assert figures["linear/1/seconds"] == 4.0
     assert figures["linear-compiled/1/seconds"] == 1.0
     assert figures["linear-compiled/best/images-per-second"] == 2.0
+
+
+def test_the_largest_batch_may_not_be_the_best(tmp_path: Path) -> None:
+    speeds = speed("linear (eager, cpu)", 1.0), speed("linear (eager, cpu)", 0.5, 8)
+    write_speeds(tmp_path / "run", *speeds, largest_batches={"linear (eager, cpu)": 10})
+
+    figures = read.generation(tmp_path / "run")
+
+    assert (figures["linear/best/batch"], figures["linear/largest-batch"]) == (8, 10)
 
 
 def test_the_largest_ratio_needs_every_case(tmp_path: Path) -> None:

@@ -40,12 +40,14 @@ class Outcome:
     """The speed of one method; without one, `failure` says why.
 
     one, many: an image alone, and many side by side.
+    largest: the most images that were generated side by side, though that may not be faster.
     bounded_by: why larger batches were not tried; None if the search ended by itself.
     """
 
     method: Method
     one: Speed | None = None
     many: Speed | None = None
+    largest: int | None = None
     bounded_by: str | None = None
     failure: str | None = None
 
@@ -96,20 +98,20 @@ def outcome_of(
         batch: images side by side; None for the best batch of at most `largest`, searched among
             those that are expected to take `most_seconds` a pixel at most.
     """
-    bounded_by = None
+    largest_timed, bounded_by = batch, None
     try:
         if batch is None:
             time = partial(time_method, models, method, positions=_SEARCH_POSITIONS)
             device = models[method.attention].device
             best = best_batch(time, device, largest=largest, most_seconds=most_seconds)
-            batch, bounded_by = best.batch, best.bounded_by
+            batch, largest_timed, bounded_by = best.batch, best.largest, best.bounded_by
         many = speed_of(models, method, batch, positions)
         one = many if batch == 1 else speed_of(models, method, 1, positions)
     except (ValueError, MemoryError, RuntimeError) as error:
         if not isinstance(error, ValueError) and not lacks_memory(error):
             raise
         return Outcome(method, failure=" ".join(str(error).split()))
-    return Outcome(method, one, many, bounded_by)
+    return Outcome(method, one, many, largest_timed, bounded_by)
 
 
 def where_it_runs() -> dict[str, Any]:

@@ -37,11 +37,12 @@ def test_the_best_batch_is_measured_beside_one_image(
     monkeypatch.setattr(measuring, "time_method", fake_time)
     outcome = outcome_of(models, LINEAR)
     assert outcome.one is not None and outcome.many is not None
-    assert (outcome.one.batch, outcome.many.batch) == (1, 4)
+    assert (outcome.one.batch, outcome.many.batch, outcome.largest) == (1, 4, 8)
     assert [speed.batch for speed in outcome.speeds] == [1, 4]
     assert outcome.failure is None
     fixed = outcome_of(models, LINEAR, batch=3)
-    assert [speed.batch for speed in fixed.speeds] == [1, 3] and fixed.bounded_by is None
+    assert [speed.batch for speed in fixed.speeds] == [1, 3]
+    assert (fixed.largest, fixed.bounded_by) == (3, None)
     assert [s.batch for s in outcome_of(models, LINEAR, batch=1).speeds] == [1]
 
 

@@ -31,11 +31,13 @@ class BestBatch:
     Attributes:
         batch: the fastest batch size.
         timed: the measurement of this batch size.
+        largest: the largest batch size that was measured, though it may not be faster.
         bounded_by: why larger batches were not tried; None if they were not faster.
     """
 
     batch: int
     timed: Throughput
+    largest: int
     bounded_by: str | None
 
 
@@ -78,19 +80,22 @@ def best_batch(
     for batch in _doubled(smallest, largest):
         bound = _bound(trial, batch, available_memory(device), most_seconds)
         if bound:
-            return BestBatch(best.batch, best.timed, f"a batch of {batch:,} was {bound}")
+            return _found(best, trial, f"a batch of {batch:,} was {bound}")
         try:
             trial = _try(time, device, batch)
         except (MemoryError, RuntimeError) as error:
             if not lacks_memory(error):
                 raise
-            words = f"a batch of {batch:,} did not fit into memory"
-            return BestBatch(best.batch, best.timed, words)
+            return _found(best, trial, f"a batch of {batch:,} did not fit into memory")
         in_vain = 0 if _rate(trial) > WORTHWHILE * _rate(best) else in_vain + 1
         best = max(best, trial, key=_rate)
         if in_vain == 2:
-            return BestBatch(best.batch, best.timed, None)
-    return BestBatch(best.batch, best.timed, f"the largest batch allowed is {largest:,}")
+            return _found(best, trial, None)
+    return _found(best, trial, f"the largest batch allowed is {largest:,}")
+
+
+def _found(best: _Trial, latest: _Trial, bounded_by: str | None) -> BestBatch:
+    return BestBatch(best.batch, best.timed, latest.batch, bounded_by)
 
 
 def _try(time: Callable[[int], Throughput], device: torch.device, batch: int) -> _Trial:
