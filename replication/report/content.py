@@ -41,8 +41,8 @@ def compose(measurements: list[Stored], limits: Limits) -> Report:
     def claims_of(*places: str) -> str:
         return tables.claims((x for x in CLAIMS if x.name.split("/")[0] in places), chosen)
 
-    def gain(shape: str, rival: str, which: str) -> str:
-        eager, compiled = gains(chosen, shape, rival, which)
+    def gain(*case: str) -> str:
+        eager, compiled = gains(chosen, *case)
         return f"{times(eager)} in PyTorch, {times(compiled)} compiled"
 
     environment = jinja2.Environment(

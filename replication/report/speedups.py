@@ -13,16 +13,23 @@ from replication.cost import MNIST, Model
 RIVALS = {"softmax": "softmax that reruns", "stateful-softmax": "softmax with a cache"}
 LENGTHS = {"mnist": 784, "cifar10": 3_072}
 SPEEDS = {"one": "1/seconds", "best": "best/images-per-second"}
+# What an experiment of images is called on each device.
+ON = {"cpu": "generation-{}", "gpu": "generation-{}-cuda"}
 WAYS = {"in PyTorch": "linear", "compiled": "linear-compiled"}
 
 
 class Case(NamedTuple):
-    """Gains over a rival at a length and a batch; None where a figure is missing."""
+    """Gains over a rival at a length and a batch; None where a figure is missing.
+
+    eager, compiled: here, on the CPU.
+    gpu: here, in PyTorch, on a GPU.
+    """
 
     length: int
     batch: str
     eager: float | None
     compiled: float | None
+    gpu: float | None = None
     paper_gpu: float | None = None
     paper_cpu: float | None = None
 
@@ -31,10 +38,11 @@ def cases(best: Best, rival: str) -> Iterator[Case]:
     """What was measured of the paper's images, and over length and batch."""
     for shape, length in LENGTHS.items():
         for which, batch in (("one", "1, an image"), ("best", "the best of each")):
-            gpu = paper_gain(shape, rival, which)
-            cpu = paper_gain(shape, rival, "one", "cpu") if which == "one" else None
+            paper_gpu = paper_gain(shape, rival, which)
+            paper_cpu = paper_gain(shape, rival, "one", "cpu") if which == "one" else None
             eager, compiled = gains(best, shape, rival, which)
-            yield Case(length, batch, eager, compiled, gpu, cpu)
+            gpu, _ = gains(best, shape, rival, which, "gpu")
+            yield Case(length, batch, eager, compiled, gpu, paper_gpu, paper_cpu)
     grid = figures_of(best, "speedup")
     for side_by_side, points in by_batch(grid, rival).items():
         for length, eager in points:
@@ -42,9 +50,11 @@ def cases(best: Best, rival: str) -> Iterator[Case]:
             yield Case(length, str(side_by_side), eager, compiled)
 
 
-def gains(best: Best, shape: str, rival: str, which: str) -> list[float | None]:
+def gains(
+    best: Best, shape: str, rival: str, which: str, device: str = "cpu"
+) -> list[float | None]:
     """Times as fast as a rival, in PyTorch and compiled; one image, or the best batch of each."""
-    figures = figures_of(best, f"generation-{shape}")
+    figures = figures_of(best, ON[device].format(shape))
     return [ratio(figures, way, rival, SPEEDS[which]) for way in WAYS.values()]
 
 
