@@ -183,15 +183,17 @@ def watched(command: list[str], log: Path, tick: Tick, meter: Meter, *, hide_gpu
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """Inside, SIGINT and SIGTERM raise KeyboardInterrupt, so that no command outlives this process.
+    """Inside, what ends this process raises KeyboardInterrupt, so that no command outlives it.
 
+    That is SIGINT, SIGTERM and, unless `nohup` has it ignored, SIGHUP of a terminal that is closed.
     A script's `nohup ... &` ignores SIGINT, which a command would inherit; handlers it does not.
     Outside the main thread Python allows no signal handlers, and this does nothing.
     """
     previous: dict[signal.Signals, Any] = {}
     try:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            hangup = [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN else []
+            for number in (signal.SIGINT, signal.SIGTERM, *hangup):
                 previous[number] = signal.signal(number, signal.default_int_handler)
         yield
     finally:
@@ -203,14 +205,18 @@ def _interruptible() -> Iterator[None]:
 def _end(process: subprocess.Popen[bytes]) -> None:
     """Ends a command that still runs as by Ctrl-C, which in a group of its own it did not see.
 
-    If it goes on, or Ctrl-C is pressed once more, the group is sent the next of `SIGNALS`.
+    If it goes on, or Ctrl-C is pressed once more, the group is sent the next of `SIGNALS`. What it
+    has started ends with it.
     """
+    if process.poll() is not None:
+        return
     for number, seconds in SIGNALS:
-        if process.poll() is not None:
-            return
-        os.killpg(process.pid, number)
-        with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+        with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt, ProcessLookupError):
+            os.killpg(process.pid, number)
             process.wait(seconds)
+            break
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def held(pid: int) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -92,6 +93,18 @@ time.sleep(600)
 """
 
 
+STARTS = """
+import pathlib, subprocess, sys, time
+
+child = subprocess.Popen([sys.executable, "-c", "import signal, time; "
+    "signal.signal(signal.SIGINT, signal.SIG_IGN); print(flush=True); time.sleep(600)"],
+    stdout=subprocess.PIPE)
+child.stdout.readline()
+pathlib.Path(sys.argv[-1], "started").write_text(str(child.pid))
+time.sleep(600)
+"""
+
+
 @pytest.fixture(params=[signal.default_int_handler, signal.SIG_IGN], ids=["asked", "ignored"])
 def sigint(request: pytest.FixtureRequest) -> Iterator[None]:
     """SIGINT as an interactive shell leaves it, and as `nohup ... &` in a script does."""
@@ -119,7 +132,7 @@ def signals_once_started(folder: Path, number: signal.Signals) -> Callable[[floa
 
 
 @pytest.mark.usefixtures("sigint")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interruption_ends_the_command_and_leaves_a_record_of_it(
     runs: Runs, quick: Experiment, tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -151,6 +164,34 @@ def test_a_command_that_goes_on_after_an_interruption_is_ended(
         runs.run(goes_on, signals_once_started(folder, signal.SIGINT))
 
     assert not psutil.pid_exists(int((folder / "started").read_text()))
+
+
+def test_what_a_command_has_started_ends_with_it(
+    runs: Runs, quick: Experiment, tmp_path: Path
+) -> None:
+    starts = slow(quick, tmp_path, STARTS)
+    folder, _ = runs.of(starts)
+
+    with pytest.raises(KeyboardInterrupt):
+        runs.run(starts, signals_once_started(folder, signal.SIGINT))
+
+    child = int((folder / "started").read_text())
+    wait_until(lambda: has_ended(child))
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def has_ended(pid: int) -> bool:
+    """Whether it has, though nobody may have waited for it."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def test_what_was_spent_before_an_interruption_counts(runs: Runs, quick: Experiment) -> None:
