@@ -405,8 +405,8 @@ def app_folders() -> list[Path]:
 
 def app_requirements() -> list[str]:
     """Returns pip's arguments that install what the applications need beside the packages."""
-    files = [app / "requirements.txt" for app in app_folders()]
-    return [argument for file in files if file.exists() for argument in ("-r", str(file))]
+    files = [file for app in app_folders() for file in sorted(app.glob("requirements*.txt"))]
+    return [argument for file in files for argument in ("-r", str(file))]
 
 
 def path_without(program: str) -> str:

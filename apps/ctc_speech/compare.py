@@ -76,7 +76,7 @@ class Flags(CorpusFlags):
     test: bool = True
     """Recognize the test set; --no-test as long as anything is still decided on the dev set."""
     finished: bool = False
-    """Train nothing: compare the runs that have ended."""
+    """Train nothing: compare the runs that have ended; others that were begun are named."""
     out: Path | None = None
     """Folder for all of it; runs/ctc_speech/compare-CORPUS-PRESET if not given."""
     publish: Path | None = None
@@ -93,7 +93,7 @@ class Flags(CorpusFlags):
         return [variant for of_seed in of_seeds for variant in of_seed]
 
     def command(self) -> str:
-        """What makes these results again."""
+        """What makes these results again: trained, too, even where --finished only compared."""
         corpus = "" if self.corpus == "synthetic" else f" --corpus {self.corpus} --data-dir DIR"
         seeds = " ".join(map(str, self.seeds))
         parts = [
@@ -106,7 +106,6 @@ class Flags(CorpusFlags):
             f"--average {self.average}" * (self.average > 1),
             f"--bad-input {self.bad_input}" * (self.bad_input != Flags.bad_input),
             f"--utterances {self.utterances}" if self.utterances is not None else "",
-            "--finished" * self.finished,
             "--no-test" * (not self.test),
         ]
         return " ".join(filter(None, parts))

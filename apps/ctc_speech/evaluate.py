@@ -1,7 +1,8 @@
 """Measure the phoneme error rate of a trained run.
 
     python apps/ctc_speech/evaluate.py --run RUN --data-dir DIR
-    python apps/ctc_speech/evaluate.py --run RUN --data-dir DIR --decoder beam --ngram 3 --average 5
+    python apps/ctc_speech/evaluate.py --run RUN --data-dir DIR --decoder beam --ngram 5 --average 5
+    python apps/ctc_speech/evaluate.py --run RUN --data-dir DIR --ngram 5 --write-lm phones.arpa
 
 Choose decoder and weights on the dev set (--split dev), and look at the test set once.
 """
@@ -39,6 +40,8 @@ class Flags(CorpusFlags):
     """How many of the newest checkpoints the weights are the mean of."""
     bad_input: BadInput = "refuse"
     """Whether utterances that cannot be used end this, or are left out and counted."""
+    write_lm: Path | None = None
+    """An ARPA file for the n-gram of --ngram, which transcribe.py --lm reads; none if not given."""
     out: Path | None = None
     """A JSON file for the numbers; none if not given."""
 
@@ -47,6 +50,9 @@ def main(flags: Flags) -> None:
     """Prints the errors, and writes them where they are asked for."""
     require_at_least(flags, {"average": 1})
     require_at_least(flags.decoding, {"beam": 1, "ngram": 0})
+    if flags.write_lm is not None and (flags.decoding.lm is not None or not flags.decoding.ngram):
+        got = "none" if flags.decoding.lm is None else "--lm"
+        raise ValueError(expected("--write-lm", "an n-gram to estimate, by --ngram", got))
     run = load_run(flags.run, flags.average)
     errors = run_errors(run, flags)
     print(f"{run.label}, {flags.split}")
@@ -63,6 +69,8 @@ def run_errors(run: TrainedRun, flags: Flags) -> Errors:
     corpus = flags.read(recipe.corpus, flags.bad_input, recipe.utterances)
     require_inventory(run, corpus)
     found = search(flags.decoding, corpus.transcripts("train"), run.inventory)
+    if flags.write_lm is not None and found.lm is not None:
+        found.lm.write(flags.write_lm)
     speech = held_out_speech(corpus, flags.split, recipe, flags.cache)
     return evaluated(run.model, speech, run.inventory, found.phones)
 

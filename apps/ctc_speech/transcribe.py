@@ -3,9 +3,12 @@
     python apps/ctc_speech/transcribe.py --run RUN FILE FILE
     python apps/ctc_speech/transcribe.py --run RUN --n-best 5 --json FILE
     python apps/ctc_speech/transcribe.py --run RUN --pictures DIR FILE
+    python apps/ctc_speech/transcribe.py --run RUN --lm phones.arpa --bad-input skip FILE FILE
 
 Each line begins with the logarithm of the probability of its phones. Below are the phones of the
-best line, each with its start and end in seconds and the model's confidence.
+best line, each with its start and end in seconds and the model's confidence. A file that cannot be
+recognized ends this, or is named and left out with --bad-input skip; what was recognized before is
+printed either way.
 """
 
 from __future__ import annotations
@@ -15,16 +18,21 @@ if __name__ == "__main__":
 
 import dataclasses
 import json
+import sys
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import tyro
 
 from linattn_core.errors import expected
 from linattn_models.training import parse_flags, require_at_least, run_script
-from speech.decoding import Decoding, search
-from speech.models import load_run
+from speech.corpora import BadInput
+from speech.decoding import Decoding, Search, search
+from speech.models import TrainedRun, load_run
 from speech.pictures import write_picture
-from speech.transcription import transcribe
+from speech.transcription import Transcript, transcribe
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,31 +53,73 @@ class Flags:
     """An ARPA file with a model of phones."""
     lm_weight: float = 0.5
     """Weight of the language model's log-probabilities."""
+    insertion_bonus: float | None = None
+    """Added for each phone; if not given 1 with a language model, else 0."""
+    bad_input: BadInput = "refuse"
+    """Whether a file that cannot be recognized ends this, or is named, left out and counted."""
     json: bool = False
     """Print JSON, one list for all recordings."""
     pictures: Path | None = None
     """Folder for a picture of each: its filterbank with the probabilities of the phones above."""
 
+    def decoding(self) -> Decoding:
+        """Beam search, with the language model where there is one."""
+        bonus = self.insertion_bonus
+        return Decoding(
+            "beam", self.beam, lm=self.lm, lm_weight=self.lm_weight, insertion_bonus=bonus
+        )
+
 
 def main(flags: Flags) -> None:
     """Prints the phones of every recording."""
+    check(flags)
+    run = load_run(flags.run, flags.average)
+    found = search(flags.decoding(), [], run.inventory)
+    recognized: list[dict[str, Any]] = []
+    try:
+        for transcript in transcripts(flags, run, found):
+            recognized.append(transcript.to_dict())
+            if not flags.json:
+                print("\n".join(transcript.lines()))
+            if flags.pictures is not None:
+                path = transcript.path
+                picture = flags.pictures / f"{path.stem}.png"
+                write_picture(picture, transcript, f"{path.name}: {run.label}")
+    finally:  # what was recognized before an error is not lost
+        if flags.json:
+            print(json.dumps(recognized, indent=2))
+
+
+def check(flags: Flags) -> None:
+    """Refuses numbers out of range, and recordings whose pictures would overwrite each other."""
     require_at_least(flags, {"average": 1, "n_best": 1, "beam": 1})
     if not flags.files:
         raise ValueError(expected("FILE", "at least one recording", "none"))
-    run = load_run(flags.run, flags.average)
-    decoding = Decoding("beam", flags.beam, lm=flags.lm, lm_weight=flags.lm_weight)
-    found = search(decoding, [], run.inventory)
-    transcripts = []
+    stem, count = Counter(path.stem for path in flags.files).most_common(1)[0]
+    if flags.pictures is not None and count > 1:
+        got = f"{count} files named {stem!r}"
+        raise ValueError(expected("--pictures", "a name of its own for each file", got))
+
+
+def transcripts(flags: Flags, run: TrainedRun, found: Search) -> Iterator[Transcript]:
+    """The recordings as phones; those that cannot be recognized are refused or named and counted.
+
+    Raises:
+        ValueError, OSError: one cannot be recognized, and is not to be skipped.
+    """
+    skipped = 0
     for path in flags.files:
-        transcript = transcribe(run, path, found, flags.n_best)
-        transcripts.append(transcript.to_dict())
-        if not flags.json:
-            print("\n".join(transcript.lines()))
-        if flags.pictures is not None:
-            picture = flags.pictures / f"{path.stem}.png"
-            write_picture(picture, transcript, f"{path.name}: {run.label}")
-    if flags.json:
-        print(json.dumps(transcripts, indent=2))
+        try:
+            transcript = transcribe(run, path, found, flags.n_best)
+        except (ValueError, OSError) as error:
+            if flags.bad_input == "refuse":
+                raise
+            print(" ".join(str(error).split()), file=sys.stderr)
+            skipped += 1
+        else:
+            yield transcript
+    if skipped:
+        print(f"{skipped} of {len(flags.files)} recordings left out", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ def test_what_packages_and_apps_require_is_pinned(
     projects: dict[str, dict[str, Any]], pins: dict[str, str], repository: Path
 ) -> None:
     required = [item for project in projects.values() for item in requirements(project)]
-    for file in repository.glob("apps/*/requirements.txt"):
+    for file in repository.glob("apps/*/requirements*.txt"):
         lines = file.read_text().splitlines()
         required += [Requirement(line) for line in lines if line and not line.startswith("#")]
 

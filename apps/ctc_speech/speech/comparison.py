@@ -121,15 +121,15 @@ class Comparison:
     def ended(
         self, chosen: Sequence[Variant], timing: Mapping[str, Any]
     ) -> tuple[dict[str, RunFolder], dict[str, str]]:
-        """The runs among the chosen that have ended, and why the others have not, by name.
+        """The runs among the chosen that have ended, and how far the other begun ones are, by name.
 
         Raises:
             ValueError: a run has other settings or another number of updates.
         """
-        runs = {x: RunFolder(self.out / x.name) for x in chosen}
+        folders = {x: RunFolder(self.out / x.name) for x in chosen}
+        runs = {x: run for x, run in folders.items() if run.holds_run()}
         for variant, run in runs.items():
-            if run.holds_run():
-                require_run(run, self._described(self._recipe(variant, timing)))
+            require_run(run, self._described(self._recipe(variant, timing)))
         absent = {x.name: _progress(run) for x, run in runs.items() if not _ended(run)}
         return {x.name: run for x, run in runs.items() if _ended(run)}, absent
 
@@ -159,8 +159,6 @@ def _ended(run: RunFolder) -> bool:
 
 
 def _progress(run: RunFolder) -> str:
-    if not run.holds_run():
-        return "not trained"
     lines = run.metrics() if run.metrics_file.exists() else []
     made, steps = max((x["step"] for x in lines), default=0), run.config()["training"]["steps"]
     return f"unfinished, {made:,} of {steps:,} updates"

@@ -28,15 +28,22 @@ class Decoding:
     """For beam: an ARPA file to read instead."""
     lm_weight: float = 0.5
     """Weight of the language model's log-probabilities."""
-    insertion_bonus: float = 0.0
-    """Added for each phone."""
+    insertion_bonus: float | None = None
+    """Added for each phone; if not given 1 with a language model, else 0."""
+
+    @property
+    def bonus(self) -> float:
+        """What is added for each phone."""
+        if self.insertion_bonus is not None:
+            return self.insertion_bonus
+        return 1.0 if self.ngram or self.lm is not None else 0.0
 
     @property
     def label(self) -> str:
         """For tables, without the beam and without files."""
         if self.decoder == "greedy":
             return "greedy"
-        weights = f"weight {self.lm_weight:g}, bonus {self.insertion_bonus:g}"
+        weights = f"weight {self.lm_weight:g}, bonus {self.bonus:g}"
         return f"{self.ngram}-gram, {weights}" if self.ngram else "no n-gram"
 
 
@@ -68,7 +75,7 @@ class Search:
             beam=self.decoding.beam,
             lm=self.lm,
             lm_weight=self.decoding.lm_weight,
-            insertion_bonus=self.decoding.insertion_bonus,
+            insertion_bonus=self.decoding.bonus,
             n_best=n_best,
         )
 

@@ -25,7 +25,7 @@ def results_of(
     """Budget, timing, and of each run its summary and its errors.
 
     Args:
-        absent: why other runs are not among `runs`, by name.
+        absent: how far runs that have not ended are, by name.
         test: whether the test set is recognized.
     """
     summaries = {name: run_summary(run, APP) for name, run in runs.items()}

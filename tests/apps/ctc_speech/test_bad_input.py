@@ -1,4 +1,4 @@
-"""A corpus with every fault: the first is named, or all are left out and counted."""
+"""A corpus or recordings with every fault: the first is named, or all are left out and counted."""
 
 from __future__ import annotations
 
@@ -102,3 +102,50 @@ def test_stereo_and_eight_kilohertz_are_read(corpus: Path, tmp_path: Path, scrip
     assert done.code == 0, done.stderr
     refused = script("train", *smoke_flags(corpus, tmp_path / "no"), "--channels", "refuse")
     assert refused.code == 2 and "expected one channel, got 2" in refused.stderr
+
+
+# What transcribe.py says of a recording; it knows no phones that could be too many.
+RECORDINGS = {name: sentence for name, (_, sentence, _) in FAULTS.items() if name != "dense"}
+RECORDINGS["endless"] = "at most 24000 frames, got 99998"
+
+
+@pytest.fixture
+def recordings(tones: Path, tmp_path: Path) -> list[Path]:
+    """Three recordings, to be damaged."""
+    return [Path(shutil.copy(tones / "test" / f"test-{n}.wav", tmp_path)) for n in range(3)]
+
+
+@pytest.mark.parametrize("fault", RECORDINGS)
+def test_what_was_recognized_before_a_fault_is_printed(
+    fault: str, recordings: list[Path], smoke_run: Path, script: Script
+) -> None:
+    FAULTS[fault][0](recordings[1])
+    done = script("transcribe", "--run", smoke_run, "--json", *recordings)
+    assert done.code == 2
+    assert [item["file"] for item in json.loads(done.stdout)] == [str(recordings[0])]
+    assert RECORDINGS[fault] in done.stderr and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("fault", RECORDINGS)
+def test_a_bad_recording_is_named_and_left_out(
+    fault: str, recordings: list[Path], smoke_run: Path, script: Script
+) -> None:
+    FAULTS[fault][0](recordings[1])
+    flags = ["--run", smoke_run, "--json", "--bad-input", "skip"]
+    done = script("transcribe", *flags, *recordings)
+    assert done.code == 0, done.stderr
+    named = [item["file"] for item in json.loads(done.stdout)]
+    assert named == [str(recordings[0]), str(recordings[2])]
+    sentence, count = done.stderr.splitlines()
+    assert RECORDINGS[fault] in sentence and str(recordings[1]) in sentence
+    assert count == "1 of 3 recordings left out"
+
+
+def test_pictures_of_files_of_one_name_are_refused(
+    recordings: list[Path], smoke_run: Path, tmp_path: Path, script: Script
+) -> None:
+    same = tmp_path / "other" / recordings[0].name
+    flags = ["--run", smoke_run, "--pictures", tmp_path / "pictures"]
+    done = script("transcribe", *flags, recordings[0], same)
+    assert done.code == 2 and "got 2 files named 'test-0'" in done.stderr
+    assert not done.stdout and not (tmp_path / "pictures").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -86,6 +87,16 @@ def test_synthetic_speech_is_made_once(tmp_path: Path) -> None:
     assert corpus == again and files == {path: path.stat().st_mtime_ns for path in files}
     assert [len(of) for of in corpus.splits.values()] == [8, 1, 1]
     assert all(len(read_audio(item.source)) > 4_000 for item in corpus.splits["train"])
+
+
+def test_without_the_synthesizer_the_error_names_what_installs_it(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "espeakng_loader", None)
+    file = "apps/ctc_speech/requirements-synthetic.txt"
+    with pytest.raises(ValueError, match=f"got none installed; pip install -r {file}"):
+        load_corpus("synthetic", None, cache=tmp_path, utterances=8)
+    assert "espeakng-loader" in (repository / file).read_text().splitlines()
 
 
 def test_phones_for_the_synthesizer() -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import soundfile
 
+from linattn_models.ctc import NGram
+from speech.corpora import load_corpus
 from speech.decoding import Decoding, Search
 from speech.measures import phone_errors
 from speech.models import load_run
@@ -68,6 +70,31 @@ def test_transcribe_gives_hypotheses_and_a_picture(
     assert transcript["seconds"] == pytest.approx(0.73, abs=0.02)
     assert 1 <= len(transcript["hypotheses"]) <= 2
     assert (tmp_path / "test-0.png").stat().st_size > 1_000
+
+
+def test_transcribe_searches_with_the_ngram_that_evaluate_wrote(
+    smoke_run: Path, tones: Path, tmp_path: Path, script: Script
+) -> None:
+    arpa, recording = tmp_path / "phones.arpa", tones / "test" / "test-0.wav"
+    flags = ["--run", smoke_run, "--data-dir", tones, "--cache", tmp_path, "--write-lm", arpa]
+    done = script("evaluate", *flags, "--ngram", 2)
+    assert done.code == 0, done.stderr
+    run = load_run(smoke_run)
+    corpus = load_corpus("kaldi", tones, cache=tmp_path)
+    estimated = NGram.estimate(corpus.transcripts("train"), corpus.inventory, 2)
+    assert NGram.read(arpa, run.inventory).entries == estimated.entries
+
+    for given, bonus in (([], 1.0), (["--insertion-bonus", -0.5], -0.5)):
+        done = script("transcribe", "--run", smoke_run, "--lm", arpa, "--json", *given, recording)
+        assert done.code == 0, done.stderr
+        (item,) = json.loads(done.stdout)
+        decoding = Decoding("beam", ngram=2, insertion_bonus=bonus)
+        transcript = transcribe(run, recording, Search(decoding, estimated), 1)
+        assert item["hypotheses"] == transcript.to_dict()["hypotheses"]
+
+    for others in ([], ["--ngram", 2, "--lm", arpa]):
+        refused = script("evaluate", *flags, *others)
+        assert refused.code == 2 and "--write-lm: expected an n-gram" in refused.stderr
 
 
 @pytest.mark.parametrize("seconds", [0.055, 0.105, 0.185])

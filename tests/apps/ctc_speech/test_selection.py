@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +15,7 @@ import speech.selection as selecting
 from linattn_models.training import RunFolder
 from speech.corpora import Corpus, load_corpus
 from speech.decoding import Decoding, Search
-from speech.selection import FILE, Selection, grid
+from speech.selection import BEAM, FILE, GREEDY, Selection, grid
 
 BEST = "3-gram, weight 0.35, bonus 0.5"
 
@@ -103,6 +104,36 @@ def test_other_speech_is_recognized_again(
     selection.recognition(run, test=True)
     other(selection).recognition(run, test=False)
     assert '"test"' not in (run.path / FILE).read_text()
+
+
+@pytest.fixture(scope="module")
+def on_an4(repository: Path) -> dict[str, dict[str, float]]:
+    """The published error rates on AN4's dev set, of each run by decoding."""
+    results = json.loads((repository / "docs/results/speech/results.json").read_text())
+    return {name: run["recognition"]["dev_rates"] for name, run in results["runs"].items()}
+
+
+def test_the_default_with_a_5_gram_is_not_worse_than_greedy(
+    on_an4: dict[str, dict[str, float]],
+) -> None:
+    default = Decoding("beam", ngram=5)
+    assert default.beam == BEAM
+    assert on_an4
+    for name, rates in on_an4.items():
+        assert rates[default.label] <= rates[GREEDY.label], name
+
+
+@pytest.mark.parametrize(
+    ("decoding", "bonus"),
+    [
+        (Decoding("beam"), 0.0),
+        (Decoding("beam", ngram=3), 1.0),
+        (Decoding("beam", lm=Path("phones.arpa")), 1.0),
+        (Decoding("beam", ngram=3, insertion_bonus=0.0), 0.0),
+    ],
+)
+def test_phones_have_a_bonus_where_there_is_an_ngram(decoding: Decoding, bonus: float) -> None:
+    assert decoding.bonus == bonus
 
 
 def test_the_grid_begins_with_the_simplest_and_has_no_decoding_twice() -> None:

@@ -81,7 +81,8 @@ def _started() -> tuple[Any, int]:
     try:
         import espeakng_loader
     except ImportError:
-        advice = "pip install espeakng-loader (eSpeak NG, under the GPL), or name another --corpus"
+        file = "apps/ctc_speech/requirements-synthetic.txt"
+        advice = f"pip install -r {file} (under the GPL), or name another --corpus"
         wanted = "the synthesizer eSpeak NG"
         raise ValueError(expected("--corpus synthetic", wanted, "none installed", advice)) from None
     library = ctypes.CDLL(espeakng_loader.get_library_path())
