@@ -68,14 +68,20 @@ def test_compare_draws_tabulates_and_keeps_the_records(script: Script, tmp_path:
         ["curves.png", "table.md", "linear", *LSH, "softmax"]
     )
     assert (results / "curves.png").read_bytes().startswith(PNG)
-    rows = cells((results / "table.md").read_text())
+    table = (results / "table.md").read_text()
+    assert table in done.stdout
+    rows = cells(table)
     assert list(rows) == ["linear", "softmax", *LSH]
-    assert (results / "table.md").read_text() in done.stdout
     for name, (updates, parameters, _, loss, *right) in rows.items():
         assert sorted(path.name for path in (results / name).iterdir()) == RECORDS
         summary = json.loads((results / name / "summary.json").read_text())
         metrics = summary["metrics"]
         assert summary["attention"] == name
+        trained = summary["environment"]
+        assert table.splitlines()[-1] == (
+            f"Trained at commit {(trained['commit'] or 'unknown')[:7]}; torch {trained['torch']}, "
+            f"cpu, threads: {trained['threads']}."
+        )
         assert (updates, parameters) == ("6", f"{summary['parameters']:,}")
         assert float(loss) == pytest.approx(metrics["loss"], rel=1e-2)
         assert right == [f"{metrics['accuracy']:.2%}", f"{metrics['sequence_accuracy']:.1%}"]
