@@ -15,6 +15,9 @@ others go on, and the exit code is 1. Smoke runs and runs of uncommitted code ge
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    import replication.interruption  # noqa: F401  (before torch)
+
 import dataclasses
 import sys
 from collections.abc import Sequence

@@ -11,6 +11,9 @@ go results.json, results.md and the converted model, which load_converted loads.
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    import converting.interruption  # noqa: F401  (before torch)
+
 import copy
 import dataclasses
 import importlib.util

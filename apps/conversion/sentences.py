@@ -12,6 +12,9 @@ of them held out. Into --out go results.json, results.md and the converted model
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    import converting.interruption  # noqa: F401  (before torch)
+
 import copy
 import dataclasses
 import importlib.util

@@ -112,10 +112,21 @@ def loss_panel(runs: Mapping[Attention, RunFolder], over: str, xlabel: str) -> P
 
 
 def table(summaries: Mapping[Attention, dict[str, Any]]) -> str:
-    """A row for each attention."""
+    """A row for each attention, and what code trained them on what."""
     header = ["attention", "updates", "parameters", "s of training", "held out: nats per symbol"]
     header += ["symbols right", "whole copies right"]
-    return markdown_table(header, [_row(name, values) for name, values in summaries.items()])
+    rows = [_row(name, values) for name, values in summaries.items()]
+    return f"{markdown_table(header, rows)}\n{_provenance(summaries)}\n"
+
+
+def _provenance(summaries: Mapping[Attention, dict[str, Any]]) -> str:
+    """Every commit and every device that the records name, in a sentence."""
+    where = [summary["environment"] for summary in summaries.values()]
+    commits = dict.fromkeys((each["commit"] or "unknown")[:7] for each in where)
+    devices = dict.fromkeys(
+        f"torch {each['torch']}, {each['device']}, threads: {each['threads']}" for each in where
+    )
+    return f"Trained at commit {', '.join(commits)}; {'; '.join(devices)}."
 
 
 def _row(name: str, summary: dict[str, Any]) -> list[str]:

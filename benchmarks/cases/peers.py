@@ -6,6 +6,7 @@ import importlib
 import types
 
 from benchmarks.measure.cases import NotMeasured, Settings
+from benchmarks.measure.results import NOT_ASKED
 
 FAST_TRANSFORMERS = "fast-transformers"
 FLASH_LINEAR_ATTENTION = "flash-linear-attention"
@@ -18,7 +19,7 @@ def load(name: str, settings: Settings) -> types.ModuleType:
         NotMeasured: when peers were not asked for, or when it does not import here.
     """
     if not settings.peers:
-        raise NotMeasured("not asked for (--peers)")
+        raise NotMeasured(NOT_ASKED)
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:

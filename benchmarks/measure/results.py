@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar
 from linattn_core.errors import expected
 
 MEASURED, NOT_CORRECT, RAISED, LOST = "measured", "not correct", "raised", "lost"
+NOT_ASKED = "not asked for (--peers)"  # of a peer
 FAULTS = (NOT_CORRECT, RAISED, LOST)  # how the status of a method begins that should have a value
 DIGITS = 4  # of a value in JSON; the machine's noise leaves no more
 

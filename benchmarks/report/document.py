@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure.machine import Limits, Machine
-from benchmarks.measure.results import CaseResult, from_record, to_record
+from benchmarks.measure.results import NOT_ASKED, CaseResult, from_record, to_record
 from benchmarks.report.series import sections
 from benchmarks.report.tables import measurements, targets
 
@@ -128,12 +128,10 @@ def to_markdown(document: Document) -> str:
     letters = {run: chr(ord("a") + number) for number, run in enumerate(runs)}
     of_case = {result.case.name: letters[run] for run, result in document.entries}
     quick = any(run.quick for run in runs)
-    command = f"python -m benchmarks --peers --device {device} --only {theme}/"
-    command = command.replace(" --device cpu", "")
     parts = [
         f"# Measured: {theme}, {device}",
         *([QUICK] if quick else []),
-        f"By `{command}`. Each case shows the latest run that measured it:",
+        f"By `{_command(document)}`. Each case shows the latest run that measured it:",
         "\n".join(f"- **run {letters[run]}**: {run}" for run in runs),
         "## Targets",
         targets(results, of_case),
@@ -143,3 +141,19 @@ def to_markdown(document: Document) -> str:
         CLOSING.format(gemm=GEMM[device]),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _command(document: Document) -> str:
+    """What measures the theme again; without --peers where a run was not asked for a peer.
+
+    A theme without peers keeps the flag, which measures nothing there.
+    """
+    left_out = any(
+        method.status == NOT_ASKED for result in document.results for method in result.methods
+    )
+    flags = [
+        *([] if left_out else ["--peers"]),
+        *([] if document.device == "cpu" else [f"--device {document.device}"]),
+        f"--only {document.theme}/",
+    ]
+    return " ".join(["python -m benchmarks", *flags])

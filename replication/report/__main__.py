@@ -7,6 +7,9 @@ one page that stands alone. The same records and files give the same bytes.
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    import replication.interruption  # noqa: F401  (before torch)
+
 import dataclasses
 from pathlib import Path
 

@@ -134,6 +134,17 @@ def test_nothing_that_docs_results_holds_is_fresh() -> None:
     assert {"copy", "bits-mnist"} <= mixed
 
 
+def test_what_is_said_to_be_published_is_there() -> None:
+    published = {x.name: x for x in EXPERIMENTS.values() if x.published}
+    files = {
+        name: list((collect.RESULTS / x.published).glob(x.record or "results.json"))
+        for name, x in published.items()
+    }
+
+    assert [name for name, matching in files.items() if not matching] == []
+    assert {each.experiment for each in collect.from_results()} == published.keys()
+
+
 def test_verdicts_rest_on_fresh_and_sound_measurements(machine: Machine) -> None:
     def of(stale: str | None = None, **others: Any) -> Stored:
         measurement = Measurement("copy", "laptop", machine)

@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 from linattn_models.training import Panel, Points, figure, markdown_table
-from speech.tables import PAPER
+from speech.tables import PAPER, commit
 
 UTTERANCES = 37_416  # of WSJ's training set
 Line = Mapping[str, Any]  # of a model on a batch
@@ -22,7 +22,8 @@ def benchmark_document(record: Mapping[str, Any]) -> str:
         f"An epoch is WSJ's {UTTERANCES:,} utterances; gain: over softmax; GB: the most by which "
         f"memory rose during an update. Medians of {record['rounds']} rounds in which the models "
         f"took turns; preset {record['preset']}; torch {where['torch']}, {where['device']}, "
-        f"threads: {where['threads']}; backends: {', '.join(where['backends'])}.",
+        f"threads: {where['threads']}; backends: {', '.join(where['backends'])}; "
+        f"commit {commit(where)}.",
         _curve_table(record["curve"]).rstrip(),
         "Seconds of an update and its memory, by the frames of an utterance.",
         *_failures([*record["epoch"], *record["curve"]]),

@@ -138,13 +138,14 @@ def _provenance(runs: Mapping[str, Mapping[str, Any]]) -> str:
     decoded = [recognition["environment"] for recognition in recognitions]
     machines = [f"{x['device']} ({x['cpu']}), {x['platform']}, torch {x['torch']}" for x in decoded]
     return (
-        f"Trained at commit {_each(_commit(x) for x in trained)}; decoded on "
+        f"Trained at commit {_each(commit(x) for x in trained)}; decoded on "
         f"{_each(x['date'] for x in recognitions)} at commit "
-        f"{_each(_commit(x) for x in decoded)}; {_each(machines)}."
+        f"{_each(commit(x) for x in decoded)}; {_each(machines)}."
     )
 
 
-def _commit(environment: Mapping[str, Any]) -> str:
+def commit(environment: Mapping[str, Any]) -> str:
+    """The commit that a record names, shortened."""
     return (environment["commit"] or "unknown")[:9]
 
 

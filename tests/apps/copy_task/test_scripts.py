@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.apps.app_scripts import PNG, Script, cells, command
+from tests.apps.app_scripts import PNG, Script, cells
 from tests.training.toy import logged
 
 FAST = ["--preset", "smoke", "--steps", 6]
@@ -70,14 +68,20 @@ def test_compare_draws_tabulates_and_keeps_the_records(script: Script, tmp_path:
         ["curves.png", "table.md", "linear", *LSH, "softmax"]
     )
     assert (results / "curves.png").read_bytes().startswith(PNG)
-    rows = cells((results / "table.md").read_text())
+    table = (results / "table.md").read_text()
+    assert table in done.stdout
+    rows = cells(table)
     assert list(rows) == ["linear", "softmax", *LSH]
-    assert (results / "table.md").read_text() in done.stdout
     for name, (updates, parameters, _, loss, *right) in rows.items():
         assert sorted(path.name for path in (results / name).iterdir()) == RECORDS
         summary = json.loads((results / name / "summary.json").read_text())
         metrics = summary["metrics"]
         assert summary["attention"] == name
+        trained = summary["environment"]
+        assert table.splitlines()[-1] == (
+            f"Trained at commit {(trained['commit'] or 'unknown')[:7]}; torch {trained['torch']}, "
+            f"cpu, threads: {trained['threads']}."
+        )
         assert (updates, parameters) == ("6", f"{summary['parameters']:,}")
         assert float(loss) == pytest.approx(metrics["loss"], rel=1e-2)
         assert right == [f"{metrics['accuracy']:.2%}", f"{metrics['sequence_accuracy']:.1%}"]
@@ -158,35 +162,6 @@ def test_a_run_is_not_overwritten_nor_resumed_as_another(script: Script, smoke_r
     assert "already holds a run" in anew.stderr
     assert "head_dim was 8 and is now 4" in other.stderr
     assert {path: path.stat().st_mtime_ns for path in smoke_run.rglob("*")} == before
-
-
-# Makes the import of torch wait for a signal.
-SLOW_IMPORT = """
-import importlib.abc, runpy, sys, time
-class Slow(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path, target=None):
-        if name == "torch":
-            print("importing", flush=True)
-            time.sleep(60)
-sys.meta_path.insert(0, Slow())
-sys.path[0] = sys.argv[1].rpartition("/")[0]
-runpy.run_path(sys.argv[1], run_name="__main__")
-"""
-
-
-@pytest.mark.parametrize("name", ["train", "compare"])
-def test_ctrl_c_while_a_script_imports_is_one_line(name: str) -> None:
-    python, *script = command("copy_task", name)
-    process = subprocess.Popen(
-        [python, "-c", SLOW_IMPORT, *script],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None and process.stdout.readline() == "importing\n"
-    process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=60) == ("", "interrupted\n")
-    assert process.returncode == 130
 
 
 def test_more_steps_keep_the_warm_up(script: Script, tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ def test_a_document_with_every_model(tmp_path: Path, script: Script) -> None:
     assert all(len(line["seconds"]) == 1 and line["bytes"] > 0 for line in record["curve"])
     document = (tmp_path / "benchmark.md").read_text()
     assert "| linear" in document and "s of audio in a second" in document
+    assert f"commit {(record['environment']['commit'] or 'unknown')[:9]}." in document
     assert (tmp_path / "costs.png").stat().st_size > 1_000
 
     # Continued: the first batch, which is left, is not measured again.

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-import benchmarks.cases  # noqa: F401  (registers the cases)
-from benchmarks.measure.cases import Case, Method, Settings, registry
+from benchmarks.cases import peers  # registers the cases, too
+from benchmarks.measure.cases import Case, Method, NotMeasured, Settings, registry
 from benchmarks.measure.machine import Limits, Machine
 from benchmarks.measure.results import CaseResult, Target, from_record, to_record
 from benchmarks.measure.runner import run_case
@@ -84,6 +84,20 @@ def test_a_wrong_method_shows_not_correct_and_no_number(
     (figure,) = _rows(text, "times faster")
     assert figure[2:4] == ["-", "-"]
     assert figure[5] == "-"
+
+
+def test_the_command_asks_for_peers_unless_the_run_did_not(
+    make_case: MakeCase, run: RunCase
+) -> None:
+    asked = run(make_case({"ours": 1.0, "peer": "not installed"}))
+    with pytest.raises(NotMeasured) as refusal:
+        peers.load("anything", Settings())
+    not_asked = run(make_case({"ours": 1.0, "peer": str(refusal.value)}))
+    on_gpu = dataclasses.replace(_document(not_asked), device="cuda")
+
+    assert "By `python -m benchmarks --peers --only fixed/`." in to_markdown(_document(asked))
+    assert "By `python -m benchmarks --only fixed/`." in to_markdown(_document(not_asked))
+    assert "By `python -m benchmarks --device cuda --only fixed/`." in to_markdown(on_gpu)
 
 
 def test_a_missing_peer_says_why(make_case: MakeCase, run: RunCase) -> None:
