@@ -44,8 +44,8 @@ def pytest_runtest_call(item: pytest.Function) -> Generator[None]:
     """Skips what a backend without gradients refuses, with its sentence as the reason.
 
     The minimum that each backend has to pass is not skipped, or refusals could empty the suite. In
-    modules of arguments that a backend may lack (`MAY_REFUSE`), the refusals of every backend that
-    is not `COMPLETE` are skipped.
+    modules and parameters of arguments that a backend may lack (`MAY_REFUSE`, the marker
+    `may_refuse`), the refusals of every backend that is not `COMPLETE` are skipped.
     """
     try:
         return (yield)
@@ -53,7 +53,8 @@ def pytest_runtest_call(item: pytest.Function) -> Generator[None]:
         name = getattr(item, "funcargs", {}).get("backend")
         if name is None or f"{name!r} refuses" not in str(error):
             raise
-        optional = getattr(item.module, "MAY_REFUSE", False) and name not in COMPLETE
+        marked = item.get_closest_marker("may_refuse") is not None
+        optional = (marked or getattr(item.module, "MAY_REFUSE", False)) and name not in COMPLETE
         if differentiates(name) and not optional:
             raise
         if not optional and required(item.originalname, item.callspec.params):

@@ -1,6 +1,7 @@
 """Random calls of every live backend against the oracle: `python -m tests.contract.fuzz`.
 
-Fails if a call is beyond its budget. What backends refuse is counted, argument by argument.
+Fails if a call is beyond its budget, or with 130 at Ctrl-C, after it has printed what was found by
+then. What backends refuse is counted, argument by argument.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from .random_calls import Call, Drawing
 
 # What a wrong backend may raise in the place of an answer.
 CRASHES = (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError)
+INTERRUPTED = 130  # as a shell reports Ctrl-C
 
 
 class Tally:
@@ -29,6 +31,8 @@ class Tally:
         accepted, refused: how many, by backend and argument.
         reasons: how often each refusal came, by its sentence.
         failures: programs that repeat what went wrong.
+        made: seeds whose calls were made on every backend.
+        interrupted: whether Ctrl-C ended the run.
     """
 
     def __init__(self) -> None:
@@ -36,6 +40,8 @@ class Tally:
         self.refused: Counter[tuple[str, str]] = Counter()
         self.reasons: Counter[str] = Counter()
         self.failures: list[str] = []
+        self.made = 0
+        self.interrupted = False
 
     def judge(self, seed: int, backend: str) -> None:
         """Makes one call, and counts it."""
@@ -72,12 +78,15 @@ class Tally:
 def run(calls: int, seed: int, backends: Sequence[str], most: int = 20) -> Tally:
     """Makes calls of so many seeds on each backend, until `most` have failed or at Ctrl-C."""
     tally = Tally()
-    with contextlib.suppress(KeyboardInterrupt):
+    try:
         for number in tqdm(range(seed, seed + calls), unit="call", mininterval=5):
             for backend in backends:
                 tally.judge(number, backend)
+            tally.made += 1
             if len(tally.failures) >= most:
                 break
+    except KeyboardInterrupt:
+        tally.interrupted = True
     return tally
 
 
@@ -95,7 +104,9 @@ def main() -> None:
     for reason, count in tally.reasons.most_common():
         print(f"{count} times: {reason}")
     print(*tally.failures, f"{len(tally.failures)} calls beyond their budget", sep="\n\n")
-    sys.exit(bool(tally.failures))
+    if tally.made < options.calls:
+        print(f"{tally.made:,} of {options.calls:,} calls made")
+    sys.exit(INTERRUPTED if tally.interrupted else bool(tally.failures))
 
 
 if __name__ == "__main__":

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -12,8 +13,9 @@ from torch.testing import assert_close
 
 from linattn_core import LinearAttentionState, linear_attention, linear_attention_step
 from linattn_core.arguments import completed
-from linattn_core.calls import AttentionCall
+from linattn_core.calls import AttentionCall, StepCall
 from linattn_core.operators.library import Flat
+from linattn_core.registry import named
 
 from .cases import Case, drawing, evaluate, phi
 
@@ -68,17 +70,58 @@ def test_compiles_with_inductor(backend: str) -> None:
         assert_close(x, eager[name], rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("inplace", [False, True])
-def test_step_compiles_and_exports(inplace: bool, backend: str) -> None:
+class StepCase(NamedTuple):
+    """A step of two rows, by its arguments beyond the plain ones."""
+
+    inplace: bool = False
+    slots: tuple[int, int] | None = None  # of a pool of three; in place alone
+    log_decay: bool = False
+    groups: int = 1
+
+    def __str__(self) -> str:
+        """A readable test id: what differs from the plain step."""
+        shown = [x for x in self._fields if getattr(self, x) != StepCase._field_defaults[x]]
+        return "-".join(shown) or "plain"
+
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        """Query, key, value, s and z."""
+        pool, draw = 2 if self.slots is None else 3, drawing(0)
+        shapes = (2, 3 * self.groups, 4), (2, 3, 4), (2, 3, 5), (pool, 3, 4, 5), (pool, 3, 4)
+        return tuple(draw(*x, dtype=torch.float32).abs() for x in shapes)
+
+    def options(self) -> dict[str, torch.Tensor | None]:
+        """`state_indices` and `log_decay`."""
+        return {
+            "state_indices": None if self.slots is None else torch.tensor(self.slots),
+            "log_decay": torch.tensor(((-0.5, -2.0, 0.0),) * 2) if self.log_decay else None,
+        }
+
+
+def _steps(cases: Iterable[StepCase]) -> pytest.MarkDecorator:
+    """Parametrizes a test by them; a backend may lack decay."""
+    may = pytest.mark.may_refuse
+    parameters = [pytest.param(x, marks=may if x.log_decay else ()) for x in cases]
+    return pytest.mark.parametrize("case", parameters, ids=str)
+
+
+STEPS = [StepCase(), StepCase(groups=2), StepCase(log_decay=True)]
+STEPS_IN_PLACE = [
+    StepCase(inplace=True),
+    StepCase(inplace=True, slots=(2, 0)),
+    StepCase(inplace=True, slots=(2, -1), log_decay=True, groups=2),
+]
+
+
+@_steps(STEPS + STEPS_IN_PLACE)
+def test_step_compiles_and_exports(case: StepCase, backend: str) -> None:
+    arguments, options = case.tensors, case.options()
+
     class Cell(torch.nn.Module):
         def forward(self, q, k, v, s, z):
-            state = LinearAttentionState(s, z)
-            return linear_attention_step(q, k, v, state, backend=backend, inplace=inplace)
-
-    def arguments() -> tuple[torch.Tensor, ...]:
-        shapes = (2, 3, 4), (2, 3, 4), (2, 3, 5), (2, 3, 4, 5), (2, 3, 4)
-        draw = drawing(0)
-        return tuple(draw(*x, dtype=torch.float32).abs() for x in shapes)
+            return linear_attention_step(
+                q, k, v, LinearAttentionState(s, z), enable_gqa=case.groups > 1, backend=backend,
+                inplace=case.inplace, **options,
+            )  # fmt: skip
 
     with torch.no_grad():
         out, state = Cell()(*arguments())
@@ -166,14 +209,26 @@ def test_opcheck_strided_attention(backend: str) -> None:
     torch.library.opcheck(torch.ops.linattn.attention, (*strided, *arguments[3:]))
 
 
+def _step_arguments(case: StepCase, backend: str, *, requires_grad: bool) -> tuple[Any, ...]:
+    q, k, v, s, z = (x.requires_grad_(requires_grad) for x in case.tensors())
+    state, options = LinearAttentionState(s, z), case.options()
+    if requires_grad and options["log_decay"] is not None:
+        options["log_decay"].requires_grad_()
+    call = StepCall(q, k, v, state, requires_grad=requires_grad, **options)
+    refused = named(backend).refuses(call)
+    if refused is not None:  # opcheck would wrap the refusal in an error of its own
+        raise ValueError(f"backend {backend!r} refuses: {refused}")
+    return *Flat(StepCall).pack(call), backend
+
+
+@_steps(STEPS_IN_PLACE)
+def test_opcheck_step_in_place(case: StepCase, backend: str) -> None:
+    arguments = _step_arguments(case, backend, requires_grad=False)
+    torch.library.opcheck(torch.ops.linattn.step_, arguments)
+
+
 @opcheck_reads_gradients
-def test_opcheck_step(backend: str) -> None:
-    q, k, v = torch.rand(2, 3, 4), torch.rand(2, 3, 4), torch.rand(2, 3, 5)
-    s, z = torch.rand(2, 3, 4, 5), torch.rand(2, 3, 4)
-    torch.library.opcheck(
-        torch.ops.linattn.step_, (q, k, v, s, z, "elu", 1e-6, False, None, None, True, backend)
-    )
-    leaves = [x.requires_grad_() for x in (q, k, v, s, z)]
-    torch.library.opcheck(
-        torch.ops.linattn.step, (*leaves, "elu", 1e-6, True, None, None, True, backend)
-    )
+@_steps(STEPS)
+def test_opcheck_step(case: StepCase, backend: str) -> None:
+    arguments = _step_arguments(case, backend, requires_grad=True)
+    torch.library.opcheck(torch.ops.linattn.step, arguments)

@@ -123,6 +123,9 @@ DIFFERENTIATED = [
     SMALL.with_(log_decay="heads", initial_state=True),
     SMALL.with_(log_decay="positions", mask="gaps", initial_state=True),
     SMALL.with_(log_decay="positions", batch=1, cu_seqlens=(0, 1, 4)),
+    SMALL.with_(log_decay="positions", mask="gaps", batch=1, cu_seqlens=(0, 1, 4)),
+    # Its denominators are sums of the state alone; here they are large enough for float32.
+    SMALL.with_(is_causal=False, keys=0, head_dim=4, initial_state=True, seed=1),
     SMALL.with_(kv_heads=1, log_decay="positions", initial_state=True, mask="left"),
     SMALL.with_(kv_heads=1, batch=1, cu_seqlens=(0, 1, 4), initial_state=True, is_causal=False),
     SMALL.with_(normalize=False, log_decay="positions"),
@@ -155,6 +158,8 @@ COMPILED = [
     Case(heads=4, kv_heads=2),
     Case(log_decay="heads", initial_state=True, mask="gaps"),
     Case(log_decay="positions", normalize=False),
+    Case(log_decay="positions", mask="gaps", batch=1, cu_seqlens=(0, 20, 37)),
+    Case(is_causal=False, initial_state=True, keys=0),
     Case(return_normalizer=True, is_causal=False),
 ]
 

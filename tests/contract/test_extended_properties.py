@@ -81,14 +81,25 @@ def test_padding_anywhere_changes_nothing(
         wanted = torch.cat([w[:, :n] for w, n in zip(weights, lengths, strict=True)], 1)
         return result(out, LinearAttentionState.cat([x for _, x in parts]), out * wanted)
 
+    def packed() -> list[Tensor]:
+        def joined(x: Tensor) -> Tensor:
+            return torch.cat([row[:, :n] for row, n in zip(x, lengths, strict=True)], 1)[None]
+
+        ends = torch.tensor([0, *lengths]).cumsum(0)
+        out, state = linear_attention(*map(joined, (q, k, v)), cu_seqlens=ends, **options)
+        return result(out[0], state, out * joined(weights))
+
+    def assert_as_alone(results: list[Tensor]) -> None:
+        for got, wanted in zip(results, expected, strict=True):
+            assert_agree(got, wanted)
+
     expected = alone()
+    assert_as_alone(packed())
     orders = [torch.randperm(total, generator=seeds, device="cpu") for _ in lengths]
     anywhere = [x[:n].sort().values for x, n in zip(orders, lengths, strict=True)]
     right = [torch.arange(n) for n in lengths]
     for slots in (right, [total - n + x for n, x in zip(lengths, right, strict=True)], anywhere):
-        slots = [x.to(q.device) for x in slots]
-        for got, wanted in zip(padded(slots), expected, strict=True):
-            assert_agree(got, wanted)
+        assert_as_alone(padded([x.to(q.device) for x in slots]))
 
 
 @pytest.mark.parametrize("is_causal", [True, False])

@@ -11,6 +11,7 @@ from linattn_core import reference
 from linattn_core.calls import AttentionCall, Gradients, Output, StepCall
 from linattn_core.torch_kernels.backend import ReferenceBackend
 
+from . import fuzz
 from .fuzz import Tally, run
 from .judging import by_form
 from .random_calls import Drawing, value_of
@@ -88,6 +89,21 @@ def test_no_result_is_larger_than_its_terms(seed: int) -> None:
         assert sums[name].shape == exact.shape
         assert (exact.abs() <= sums[name] * (1 + 1e-9) + 1e-300).all(), name
     assert all((x <= sums[name] * (1 + 1e-9)).all() for name, x in saved.items())
+
+
+def test_an_interrupted_run_says_how_far_it_came_and_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def judge(tally: Tally, seed: int, backend: str) -> None:
+        if seed == 1004:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Tally, "judge", judge)
+    monkeypatch.setattr("sys.argv", ["fuzz", "--backend", "reference", "--seed", "4"])
+    with pytest.raises(SystemExit) as ended:
+        fuzz.main()
+    assert ended.value.code == 130
+    assert "1,000 of 20,000 calls made" in capsys.readouterr().out
 
 
 def test_a_refusal_is_counted_with_its_arguments() -> None:

@@ -89,6 +89,24 @@ def test_vmap_is_a_loop(options: dict[str, object], backend: str) -> None:
     assert_agree(got, expected)
 
 
+SHAPES = {"attn_mask": (3, 6), "heads": (2,), "positions": (3, 2, 6)}
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_vmap_over_masks_and_decays(kind: str, backend: str) -> None:
+    """Each mask, or decay of either shape, with the same tensors."""
+    q, k, v = inputs(backend)
+    drawn = drawing(1)(4, *SHAPES[kind], dtype=q.dtype)
+    name = kind if kind == "attn_mask" else "log_decay"
+    stacked = drawn > -0.5 if kind == "attn_mask" else -drawn.abs()
+
+    def attend(x: Tensor) -> Tensor:
+        return linear_attention(q, k, v, is_causal=True, backend=backend, **{name: x})
+
+    expected = torch.stack([attend(x) for x in stacked])
+    assert_agree(torch.func.vmap(attend)(stacked), expected)
+
+
 def test_vmap_over_nothing(backend: str) -> None:
     empty = [x.new_empty(0, *x.shape) for x in inputs(backend)]
     out = torch.func.vmap(lambda q, k, v: linear_attention(q, k, v, backend=backend))(*empty)
