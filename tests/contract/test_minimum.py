@@ -42,15 +42,23 @@ def test_a_refusal_of_the_minimum_fails(
 
 
 @pytest.mark.parametrize("name", [*sorted(COMPLETE), "lazy"])
-def test_a_complete_backend_may_refuse_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("way", ["module", "marker"])
+def test_a_complete_backend_may_refuse_nothing(
+    name: str, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(conftest, "differentiates", lambda backend: True)
-    optional = SimpleNamespace(MAY_REFUSE=True)
+    module = SimpleNamespace(MAY_REFUSE=True) if way == "module" else None
+    markers = ("may_refuse",) if way == "marker" else ()
     outcome = ValueError if name in COMPLETE else pytest.skip.Exception
-    refuse(name, "test_any_combination", optional, outcome)
+    refuse(name, "test_any_combination", module, outcome, markers)
 
 
 def refuse(
-    backend: str, test: str, module: SimpleNamespace | None, outcome: type[BaseException]
+    backend: str,
+    test: str,
+    module: SimpleNamespace | None,
+    outcome: type[BaseException],
+    markers: tuple[str, ...] = (),
 ) -> None:
     """Runs a test whose call the backend refuses; the outcome is a failure or a skip."""
     item = SimpleNamespace(
@@ -58,6 +66,7 @@ def refuse(
         originalname=test,
         callspec=SimpleNamespace(params={}),
         module=module,
+        get_closest_marker=lambda marker: marker if marker in markers else None,
     )
     running = conftest.pytest_runtest_call(item)
     next(running)
