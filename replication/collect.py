@@ -14,9 +14,10 @@ from benchmarks.measure.machine import Limits, Machine
 from benchmarks.report import document
 from replication.claims import Figures
 from replication.experiments import EXPERIMENTS, Experiment
-from replication.machine import DIRTY, ROOT, digest
+from replication.machine import DIRTY
 from replication.measurement import Measurement, read
 from replication.read import loaded
+from replication.sources import ROOT, digest
 
 FOLDER, RESULTS = ROOT / "docs" / "replication", ROOT / "docs" / "results"
 THEMES = ("lengths", "decoding", "generation", "operator", "training")

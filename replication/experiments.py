@@ -11,22 +11,34 @@ from typing import Literal, get_args
 from replication.claims import Figures
 from replication.cost import COSTS, MODELS, Cost
 from replication.read import READERS
+from replication.sources import ROOT, imported
 
 PresetName = Literal["smoke", "laptop", "paper"]
 PRESETS: tuple[PresetName, ...] = get_args(PresetName)
 DRAW = "apps/pixel_generation/generate.py --run {{out}}/updates/{} {}"
-# By the word that stands for a package in `code`; a file that changes makes measurements stale.
-PACKAGES = {
-    "core": ("packages/linattn-core/src", "packages/linattn-core/native"),
-    "cpu": ("packages/linattn-cpu/src", "packages/linattn-cpu/native",
-            "packages/linattn-cpu/CMakeLists.txt"),
-    "models": ("packages/linattn-models/src",),
-}  # fmt: skip
-# What a run on a GPU depends on beside these. On a CPU no kernel of it runs.
-ON_GPU = (
-    "packages/linattn-cuda/src", "packages/linattn-cuda/native",
-    "packages/linattn-cuda/CMakeLists.txt", "kernels-cuda/include", "kernels-cuda/src",
+# The kernels, which no module imports, by what a command calls and where. Generation from no prompt
+# calls nothing but steps.
+_CPU = (
+    "packages/linattn-core/native", "packages/linattn-cpu/src", "packages/linattn-cpu/native",
+    "packages/linattn-cpu/CMakeLists.txt",
 )  # fmt: skip
+_BOUND = (
+    "packages/linattn-core/native", "packages/linattn-cuda/native",
+    "packages/linattn-cuda/CMakeLists.txt", "kernels-cuda/include/linattn/host",
+    "kernels-cuda/include/linattn/calls.h",
+)  # fmt: skip
+_LAUNCHING = "packages/linattn-cuda/src/linattn_cuda"
+_DEVICE = "kernels-cuda/include/linattn/device"
+KERNELS = {
+    ("attention", "cpu"): _CPU,
+    ("steps", "cpu"): _CPU,
+    ("attention", "cuda"): (*_BOUND, _LAUNCHING, _DEVICE, "kernels-cuda/src"),
+    ("steps", "cuda"): (
+        *_BOUND, *(f"{_LAUNCHING}/{x}.py" for x in ("backend", "device", "kernel_backend")),
+        *(f"{_DEVICE}/{x}.cuh" for x in ("step", "feature_map", "numbers", "platform")),
+        "kernels-cuda/src/step.cu",
+    ),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -37,7 +49,8 @@ class Experiment:
     shows: str
     command: str
     read: str
-    code: tuple[str, ...]
+    kernels: Literal["attention", "steps"]
+    untimed: tuple[str, ...] = ()
     smoke: str = ""
     laptop: str = ""
     paper: str = ""
@@ -65,10 +78,17 @@ class Experiment:
         """What a run's folder holds; empty where there is none."""
         return READERS[self.read](folder, *beside)
 
-    def sources(self, device: str) -> list[str]:
+    def sources(self, device: str, root: Path = ROOT) -> list[Path]:
         """Files and folders of this repository that the figures on "cpu" or "cuda" depend on."""
-        parts = [part for word in self.code for part in PACKAGES.get(word, (word,))]
-        return [*parts, *(ON_GPU if device == "cuda" else ())]
+        first, *more = self.command.split()
+        start = more[0] if first == "-m" else root / first
+        untimed = [root / place for place in self.untimed]
+        modules = (
+            file
+            for file in imported(start, root)
+            if not any(file.is_relative_to(place) for place in untimed)
+        )
+        return [*modules, *(root / place for place in KERNELS[self.kernels, device])]
 
     def expected_cost(self, preset: PresetName) -> Cost:
         """The least that a run should cost."""

@@ -13,11 +13,9 @@ import torch
 
 from benchmarks.measure.cases import Settings
 from benchmarks.measure.machine import Machine, describe_machine
+from replication.sources import ROOT
 
-ROOT = Path(__file__).parent.parent
 DIRTY = "-dirty"
-SUFFIXES = frozenset({".py", ".cpp", ".hpp", ".h", ".cu", ".cuh", ".txt", ".cmake"})
-IGNORED = frozenset({"__pycache__", "build", "runs"})
 
 
 def this_machine() -> Machine:
@@ -26,9 +24,9 @@ def this_machine() -> Machine:
     return describe_machine(Settings(threads=torch.get_num_threads(), device=device))
 
 
-def at_commit(machine: Machine, sources: Sequence[str]) -> Machine:
+def at_commit(machine: Machine, sources: Sequence[Path]) -> Machine:
     """The machine, its commit dirty only where what a measurement depends on has changed."""
-    command = ["git", "-C", str(ROOT), "status", "--porcelain", "--", *sources]
+    command = ["git", "-C", str(ROOT), "status", "--porcelain", "--", *map(str, sources)]
     changed = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     return dataclasses.replace(
         machine, commit=machine.commit.removesuffix(DIRTY) + DIRTY * bool(changed)
@@ -41,23 +39,3 @@ def key(machine: Machine) -> str:
     versions = re.findall(r"(?:torch|linattn-core) [\w.+]+", machine.software)
     text = f"{machine.hardware}; {'; '.join(versions)}; {machine.threads}"
     return f"{words}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
-
-
-def digest(sources: Sequence[str]) -> str:
-    """SHA-256 of the names and contents of source files, in files and folders of this checkout.
-
-    Raises:
-        OSError: there is no such file or folder.
-    """
-    total = hashlib.sha256()
-    for file in sorted({file for source in sources for file in _files(ROOT / source)}):
-        content = file.read_bytes()
-        total.update(f"{file.relative_to(ROOT).as_posix()} {len(content)}\n".encode() + content)
-    return total.hexdigest()
-
-
-def _files(source: Path) -> list[Path]:
-    if not source.is_dir():
-        return [source]
-    files = (file for file in source.rglob("*") if file.suffix in SUFFIXES)
-    return [file for file in files if not IGNORED & set(file.relative_to(source).parts)]

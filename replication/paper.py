@@ -33,9 +33,10 @@ from linattn_models.training import figure, markdown_table, run_script
 from replication.claims import CLAIMS, NOT_RUN, Claim, chosen
 from replication.collect import FOLDER
 from replication.experiments import EXPERIMENTS, PresetName
-from replication.machine import DIRTY, ROOT, key, this_machine
+from replication.machine import DIRTY, key, this_machine
 from replication.measurement import Measurement, read_or_set_aside, write
 from replication.runner import Runs, lacking
+from replication.sources import ROOT
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,8 +21,9 @@ import torch
 from benchmarks.measure.machine import Limits, Machine
 from linattn_core.errors import expected
 from replication.experiments import EXPERIMENTS, Experiment, PresetName
-from replication.machine import ROOT, at_commit, digest, key
+from replication.machine import at_commit, key
 from replication.measurement import Measurement, Spent, read_or_set_aside, write
+from replication.sources import ROOT, digest
 
 RECORD, LOG = "record.json", "output.log"
 SECONDS = 0.25  # between two looks at a running command

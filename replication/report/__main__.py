@@ -19,9 +19,9 @@ from linattn_models.files import replace_file
 from linattn_models.training import run_script
 from replication import collect
 from replication.collect import FOLDER
-from replication.machine import ROOT
 from replication.report.content import compose
 from replication.report.page import page
+from replication.sources import ROOT
 
 PAGE = "report.html"
 

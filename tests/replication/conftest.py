@@ -38,7 +38,7 @@ def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Experiment:
     monkeypatch.setitem(COSTS, "quick", lambda smoke: Cost(1e9))
     script = tmp_path / "quick.py"
     script.write_text(WRITES)
-    return Experiment("quick", "a test", str(script), "flat", ("replication",), cost="quick")
+    return Experiment("quick", "a test", str(script), "flat", "steps", cost="quick")
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,9 @@ from benchmarks.measure.machine import Machine
 from replication import collect
 from replication import machine as machines
 from replication.collect import Stored, best
-from replication.experiments import EXPERIMENTS, Experiment
+from replication.experiments import EXPERIMENTS, KERNELS, Experiment
 from replication.measurement import Measurement, Spent, read, read_or_set_aside, write
+from replication.sources import ROOT
 
 
 def test_records_come_back(tmp_path: Path, machine: Machine) -> None:
@@ -77,33 +78,13 @@ def git(folder: Path, *arguments: str) -> None:
 SOURCES = ("code.py", "part")
 
 
-def test_the_digest_follows_the_sources_alone(checkout: Path) -> None:
-    before = machines.digest(SOURCES)
-    (checkout / "other.py").write_text("after\n")
-    (checkout / "part" / "notes.md").write_text("of no effect\n")
-    (checkout / "part" / "__pycache__").mkdir()
-    (checkout / "part" / "__pycache__" / "more.py").write_text("of no effect\n")
-    assert machines.digest(SOURCES) == before
-
-    (checkout / "part" / "more.cpp").write_text("after\n")
-    changed = machines.digest(SOURCES)
-    assert changed != before
-    (checkout / "part" / "more.cpp").rename(checkout / "part" / "renamed.cpp")
-    assert machines.digest(SOURCES) not in (before, changed)
-
-
-def test_a_source_that_is_missing_is_an_error(checkout: Path) -> None:
-    with pytest.raises(OSError, match=r"absent\.py"):
-        machines.digest(["absent.py"])
-
-
 def test_only_what_a_measurement_depends_on_makes_its_commit_dirty(
     checkout: Path, machine: Machine
 ) -> None:
     (checkout / "other.py").write_text("after\n")
 
-    assert machines.at_commit(machine, ["code.py"]).commit == "abc1234"
-    assert machines.at_commit(machine, ["other.py"]).commit == "abc1234-dirty"
+    assert machines.at_commit(machine, [checkout / "code.py"]).commit == "abc1234"
+    assert machines.at_commit(machine, [checkout / "other.py"]).commit == "abc1234-dirty"
 
 
 def test_a_measurement_is_stale_unless_its_code_is_this_checkouts(
@@ -158,39 +139,39 @@ def test_verdicts_rest_on_fresh_and_sound_measurements(machine: Machine) -> None
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=lambda experiment: experiment.name)
-def test_sources_hold_what_the_command_imports_of_this_repository(experiment: Experiment) -> None:
+def test_sources_exist_and_hold_the_command_and_the_operator(experiment: Experiment) -> None:
     sources = experiment.sources("cpu")
-    places = tuple(source.removesuffix(".py") for source in sources)
-    files = [file for source in sources for file in python_files(machines.ROOT / source)]
-    needed = {place for file in files for place in map(place_of, imports(file)) if place}
+    names = {source.relative_to(ROOT).as_posix() for source in sources}
 
-    assert files
-    assert [place for place in needed if not place.startswith(places)] == []
-
-
-def python_files(source: Path) -> list[Path]:
-    return sorted(source.rglob("*.py")) if source.is_dir() else [source] * (source.suffix == ".py")
-
-
-def imports(file: Path) -> set[str]:
-    nodes = list(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
-    named = {x.name for node in nodes if isinstance(node, ast.Import) for x in node.names}
-    return named | {str(x.module) for x in nodes if isinstance(x, ast.ImportFrom)}
-
-
-def place_of(module: str) -> str:
-    """Where this repository has a module; empty for another's."""
-    package, *_ = module.split(".")
-    if package.startswith("linattn_"):
-        return f"packages/{package.replace('_', '-')}/src"
-    return module.replace(".", "/") if package in ("benchmarks", "replication", "apps") else ""
+    assert all(source.exists() for source in sources)
+    assert "packages/linattn-core/src/linattn_core/functional.py" in names
+    assert "packages/linattn-cpu/native" in names
+    script = [word for word in experiment.command.split() if word.endswith(".py")]
+    assert names >= set(script)
+    assert not any(name.startswith(tuple(experiment.untimed)) for name in names)
 
 
 def test_kernels_of_a_gpu_make_no_measurement_of_a_cpu_stale() -> None:
-    def of_gpus(device: str) -> list[str]:
+    def of_gpus(device: str) -> list[Path]:
         sources = [x for each in EXPERIMENTS.values() for x in each.sources(device)]
-        return [source for source in sources if "cuda" in source]
+        return [x for x in sources if "cuda" in x.relative_to(ROOT).as_posix()]
 
     assert of_gpus("cpu") == []
-    assert "kernels-cuda/src" in of_gpus("cuda")
-    assert all((machines.ROOT / source).exists() for source in of_gpus("cuda"))
+    assert ROOT / "kernels-cuda" / "src" in of_gpus("cuda")
+    assert all(source.exists() for source in of_gpus("cuda"))
+
+
+def test_steps_on_a_gpu_depend_on_all_that_their_kernels_include() -> None:
+    places = [ROOT / place for place in KERNELS["steps", "cuda"]]
+    files = [x for place in places for x in ([place] if place.is_file() else place.rglob("*.*"))]
+    folder = ROOT / "kernels-cuda" / "include"
+    pattern = re.compile(r'#include "(linattn/.*)"')
+    included = {
+        folder / name
+        for file in files
+        if file.is_relative_to(ROOT / "kernels-cuda")
+        for name in pattern.findall(file.read_text(encoding="utf-8"))
+    }
+
+    assert included
+    assert included <= set(files)
