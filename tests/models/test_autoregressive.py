@@ -130,6 +130,22 @@ def test_loss_compiles_into_one_graph(attention: str) -> None:
     torch.testing.assert_close(compiled(tokens), model.loss(tokens))
 
 
+@torch.no_grad()
+def test_prefill_compiles(attention: str) -> None:
+    """Into one graph without lengths; with them, only the call knows how many rows are packed."""
+    model = tiny_model(attention)
+    tokens = random_tokens(model, 3, 6)
+
+    def compiled(*arguments: torch.Tensor) -> torch.Tensor:
+        fullgraph = len(arguments) == 1
+        prefill = torch.compile(model.prefill, fullgraph=fullgraph, backend="aot_eager")
+        parameters: torch.Tensor = prefill(*arguments)[0]
+        return parameters
+
+    for arguments in (tokens,), (tokens, torch.tensor([6, 3, 1])):
+        torch.testing.assert_close(compiled(*arguments), model.prefill(*arguments)[0])
+
+
 def test_a_full_sequence_refuses_to_go_on(attention: str) -> None:
     model = tiny_model(attention)
     tokens = random_tokens(model, 2, MAX_LENGTH)
