@@ -147,12 +147,20 @@ def _backends() -> str:
 
 
 def _commit() -> str:
-    """The short commit of the checkout, with `-dirty` where tracked files differ from it."""
-    describe = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    """The short commit of the checkout, with `-dirty` where tracked code differs from it.
+
+    Documents may differ: results are written into them, one theme after the other.
+    """
     try:
-        answer = subprocess.run(
-            describe, cwd=Path(__file__).parent, capture_output=True, text=True, check=False
-        )
+        commit = _git("rev-parse", "--short", "HEAD")
+        changed = _git("status", "--porcelain", "--untracked-files=no", "--", ":/", ":!/docs")
     except FileNotFoundError:
         return "unknown"
-    return answer.stdout.strip() if answer.returncode == 0 else "uncommitted"
+    except subprocess.CalledProcessError:
+        return "uncommitted"
+    return commit + "-dirty" * bool(changed)
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", "-C", str(Path(__file__).parent), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

@@ -69,6 +69,8 @@ class Document:
         Args:
             order: the names of all the cases that there are; others leave the document.
         """
+        # As it will be read again, rounded: or each case of a run would seem to be of another run.
+        run = from_record(Run, to_record(run))
         entries = {entry[1].case.name: entry for entry in (*self.entries, (run, result))}
         known = tuple(entries[name] for name in order if name in entries)
         return dataclasses.replace(self, entries=known)

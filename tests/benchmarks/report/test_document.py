@@ -156,6 +156,15 @@ def test_a_case_takes_the_place_of_its_earlier_figures(
     assert text.index("2026-12-01") < text.index("2026-11-21")
 
 
+def test_the_cases_of_a_run_name_one_run(make_case: MakeCase, run: RunCase, tmp_path: Path) -> None:
+    exact = dataclasses.replace(RUN, limits=Limits(3.3e11 / 3, 1.9e12 / 7, 4e10 / 9))
+    names = ["fixed/1", "fixed/2"]
+    for name in names:  # as the command does: it reads what it wrote after the case before
+        result = run(make_case({"a": 1.0}, name=name))
+        write(read(tmp_path, "fixed", "cpu").updated(exact, result, names), tmp_path)
+    assert len(read(tmp_path, "fixed", "cpu").runs) == 1
+
+
 def test_a_gpus_results_stand_beside(make_case: MakeCase, run: RunCase, tmp_path: Path) -> None:
     document = dataclasses.replace(_document(run(make_case({"a": 1.0}))), device="cuda")
     write(document, tmp_path)
@@ -198,7 +207,7 @@ def test_memory_reads_well(value: float | None, shown: str) -> None:
 
 
 @pytest.mark.parametrize("theme", THEMES)
-def test_the_tracked_results_can_be_read(theme: str) -> None:
+def test_the_tracked_documents_are_what_their_json_says(theme: str) -> None:
     document = read(RESULTS, theme, "cpu")
     assert document.entries
-    assert f"# Measured: {theme}, cpu" in to_markdown(document)
+    assert to_markdown(document) == (RESULTS / theme / "results.md").read_text(encoding="utf-8")
