@@ -84,13 +84,13 @@ def _over_reading(weights: str, at_most: float) -> Target:
 faster = Target.faster
 registry.add(
     *_steps(
-        "one-image", Task(1), _over_reading("float32", 1.12), _over_reading("bfloat16", 1.15),
-        _over_reading("int8", 1.6),
+        "one-image", Task(1), _over_reading("float32", 1.12), _over_reading("bfloat16", 1.3),
+        _over_reading("int8", 1.9),
     ),
     *_steps(
         f"batch-{BATCH}", Task(BATCH),
         Target(f"{FLOAT32}: a step of {BATCH} images", FLOAT32, at_most=7e-3),
-        Target(f"{BFLOAT16}: a step of {BATCH} images", BFLOAT16, at_most=3.5e-3),
+        Target(f"{BFLOAT16}: a step of {BATCH} images", BFLOAT16, at_most=3.2e-3),
         faster(FLOAT32, FAST_TRANSFORMERS, 2), faster(BFLOAT16, FAST_TRANSFORMERS, 4),
     ),
     _images(

@@ -17,7 +17,7 @@ from benchmarks.measure.cases import Case, registry
 from benchmarks.measure.results import Target
 
 MIB = 2**20
-LONG, USUAL, SHORT = 65_536, 16_384, 512
+LONG, USUAL, MIDDLE, SHORT, TINY = 65_536, 16_384, 4_096, 512, 16
 RIVALS = (LINEAR_CPU, LINEAR, FAST_TRANSFORMERS, SDPA)
 BFLOAT16 = f"{LINEAR_CPU}, bfloat16"
 FEW_HEADS, RATE_OF_FEW_HEADS = 8, 0.6
@@ -49,6 +49,17 @@ def peaks(linear_cpu: int, linear: int) -> tuple[Target, ...]:
     )
 
 
+def of_peak(share: float) -> Target:
+    """The promised share of the rate of multiply-adds on numbers in registers."""
+    shows = f"{LINEAR_CPU}: share of the multiply-adds in registers"
+    return Target(shows, LINEAR_CPU, at_least=share, figure="fma")
+
+
+def within(seconds: float) -> Target:
+    """The promised time of a call."""
+    return Target(f"{LINEAR_CPU}: a call", LINEAR_CPU, at_most=seconds)
+
+
 def few_heads(backward: bool) -> Case:
     """One long sequence on a GPU, with many heads and with few."""
     counts = (HEADS, FEW_HEADS, 1)
@@ -68,21 +79,44 @@ def few_heads(backward: bool) -> Case:
 
 
 FORWARD, BOTH = passes(Problem(USUAL))
-_SHARE = Target(f"{LINEAR_CPU}: share of the GEMM rate", LINEAR_CPU, at_least=0.7, figure="gemm")
+NARROW, NARROW_BOTH = passes(Problem(USUAL, width=32))
 _OF_TORCH = Target.faster(LINEAR, FAST_TRANSFORMERS, 2)
 registry.add(
     rivals(
-        "rivals", FORWARD, RIVALS, faster(FAST_TRANSFORMERS, 20), faster(LINEAR, 8),
-        Target.faster(LINEAR, SDPA, 12), _OF_TORCH, _SHARE, *peaks(32, 160),
+        "rivals", FORWARD, RIVALS, faster(FAST_TRANSFORMERS, 30), faster(LINEAR, 8),
+        Target.faster(LINEAR, SDPA, 12), _OF_TORCH, of_peak(0.63), *peaks(32, 160),
         seconds=40, peaks=True,
     ),
     rivals(
-        "rivals", BOTH, RIVALS, faster(FAST_TRANSFORMERS, 14), faster(LINEAR, 6), _OF_TORCH,
+        "rivals", BOTH, RIVALS, faster(FAST_TRANSFORMERS, 20), faster(LINEAR, 6), _OF_TORCH,
         *peaks(160, 300), seconds=45, peaks=True,
+    ),
+    rivals(
+        "rivals-at-4096", dataclasses.replace(BOTH, length=MIDDLE), RIVALS,
+        faster(FAST_TRANSFORMERS, 11),
     ),
     rivals(
         "rivals-at-512", Problem(SHORT), RIVALS, faster(FAST_TRANSFORMERS, 10),
         faster(LINEAR, 4.5), faster(SDPA, 4.6), seconds=10,
+    ),
+    rivals(
+        "rivals-d32", NARROW, RIVALS, faster(FAST_TRANSFORMERS, 25), of_peak(0.55),
+    ),
+    rivals(
+        "rivals-d32-at-4096", dataclasses.replace(NARROW_BOTH, length=MIDDLE), RIVALS,
+        faster(FAST_TRANSFORMERS, 14), faster(LINEAR, 9),
+    ),
+    rivals(
+        "rivals-d32-at-512", dataclasses.replace(NARROW, length=SHORT), RIVALS, faster(SDPA, 25),
+        within(80e-6), seconds=10,
+    ),
+    rivals(
+        "rivals-d32-at-512", dataclasses.replace(NARROW_BOTH, length=SHORT), RIVALS,
+        faster(SDPA, 22), within(320e-6), seconds=10,
+    ),
+    rivals(
+        "rivals-d32-at-16", dataclasses.replace(NARROW, length=TINY), RIVALS, within(35e-6),
+        seconds=10,
     ),
     rivals(
         "rivals-not-causal", dataclasses.replace(BOTH, causal=False), RIVALS[:3],

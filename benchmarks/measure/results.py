@@ -49,8 +49,8 @@ class Target:
     Args:
         numerator, denominator: names of methods.
         at_least, at_most: the bound; one of them.
-        figure: what is compared: the time per unit, the share of the GEMM rate or of the copy
-            bandwidth, or the peak memory in bytes.
+        figure: what is compared: the time per unit, the share of the GEMM rate, of the rate of
+            multiply-adds in registers or of the copy bandwidth, or the peak memory in bytes.
     """
 
     shows: str
@@ -58,7 +58,7 @@ class Target:
     denominator: str | None = None
     at_least: float | None = None
     at_most: float | None = None
-    figure: Literal["time", "gemm", "copy", "peak"] = "time"
+    figure: Literal["time", "gemm", "fma", "copy", "peak"] = "time"
 
     def __post_init__(self) -> None:
         if (self.at_least is None) == (self.at_most is None):
@@ -120,8 +120,9 @@ class MethodResult:
         value: seconds per unit; None unless measured.
         units: how many of the case's units a call does.
         over_last: times as fast as the case's last method, round by round; of a series.
-        share_of_gemm, share_of_copy: the algorithm's least operations and least bytes at the
-            measured speed, over the machine's limit; None where it does not apply.
+        share_of_gemm, share_of_fma, share_of_copy: the algorithm's least operations (of the first
+            two) and least bytes at the measured speed, over the machine's limit; None where it
+            does not apply.
         peak: bytes that a call holds above its inputs, where the case measures them.
         detail: what the check said.
     """
@@ -133,6 +134,7 @@ class MethodResult:
     units: float = 1
     over_last: Spread | None = None
     share_of_gemm: Spread | None = None
+    share_of_fma: Spread | None = None
     share_of_copy: Spread | None = None
     peak: float | None = None
     note: str = ""

@@ -118,6 +118,7 @@ def _result(
         units=made.units,
         over_last=None if rival is None else results.ratio(rival, samples),
         share_of_gemm=_share(made.operations / made.units, limits.gemm(device), samples),
+        share_of_fma=_share(made.operations / made.units, limits.fma_float32, samples),
         share_of_copy=_share(made.traffic / made.units, limits.copy_bandwidth, samples),
         peak=_peak(made),
         note=made.note,
@@ -149,5 +150,7 @@ def _reading(target: Target, row: MethodResult, samples: Samples) -> Spread | No
             return None
         return results.ratio(samples[target.numerator], samples[target.denominator])
     peak = None if row.peak is None else results.spread([row.peak])
-    values = {"gemm": row.share_of_gemm, "copy": row.share_of_copy, "peak": peak}
+    values = {
+        "gemm": row.share_of_gemm, "fma": row.share_of_fma, "copy": row.share_of_copy, "peak": peak,
+    }  # fmt: skip
     return values.get(target.figure, row.value)

@@ -15,9 +15,10 @@ from benchmarks.report.tables import measurements, targets
 
 CLOSING = (
     "Medians with quartiles over interleaved rounds; ratios are taken round by round. A method "
-    "is measured only after its result agreed with a float64 oracle. The shares are of the GEMM "
-    "rate ({gemm}) and the copy bandwidth of the run, counting the least operations and the least "
-    "bytes that the algorithm needs; with data in the caches, the latter can exceed 100%."
+    "is measured only after its result agreed with a float64 oracle. The shares are of the run's "
+    "rates of GEMM ({gemm}), of multiply-adds in registers (FMA, float32) and of copying, counting "
+    "the least operations and the least bytes that the algorithm needs; with data in the caches, "
+    "the latter can exceed 100%."
 )
 GEMM = {"cpu": "float32", "cuda": "bfloat16"}
 QUICK = "A quick run at tiny sizes: the cases run, the numbers mean nothing."

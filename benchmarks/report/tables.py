@@ -11,8 +11,8 @@ SECOND_PREFIXES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 REACHED = {True: "yes", False: "**no**", None: "-"}
 TARGETS = ("case", "target", "measured", "quartiles", "to reach", "reached", "run")
 METHODS = (
-    "case", "method", "per", "median", "quartiles", "rounds", "run", "GEMM share", "copy share",
-    "peak memory",
+    "case", "method", "per", "median", "quartiles", "rounds", "run", "GEMM share", "FMA share",
+    "copy share", "peak memory",
 )  # fmt: skip
 
 
@@ -64,7 +64,7 @@ def _shown(target: Target, value: float) -> str:
 def _method_row(result: CaseResult, method: MethodResult, run: str) -> list[str]:
     name = f"{method.name} [{method.note}]" if method.note else method.name
     quartiles = "-" if method.value is None else " to ".join(map(seconds, method.value[1:]))
-    shares = (_percent(share) for share in (method.share_of_gemm, method.share_of_copy))
+    shares = map(_percent, (method.share_of_gemm, method.share_of_fma, method.share_of_copy))
     rounds = str(method.rounds or "-")
     row = [result.case.name, name, result.case.unit, median(method), quartiles, rounds, run]
     return [*row, *shares, memory(method.peak)]

@@ -52,7 +52,7 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 def limits() -> Limits:
-    return Limits(gemm_float32=1e9, gemm_bfloat16=4e9, copy_bandwidth=1e8)
+    return Limits(gemm_float32=1e9, gemm_bfloat16=4e9, copy_bandwidth=1e8, fma_float32=2e9)
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -126,15 +126,31 @@ def test_shares_count_operations_and_bytes_per_second(run: Run) -> None:
     methods = {"a": _measured(2, operations=1e9), "b": _measured(2, traffic=1e8, units=5)}
     a, b = run(methods).methods
     assert a.share_of_gemm is not None and b.share_of_copy is not None
-    assert (a.share_of_gemm.median, b.share_of_copy.median) == pytest.approx((0.5, 0.5))
-    assert (a.share_of_copy, b.share_of_gemm) == (None, None)
+    assert a.share_of_fma is not None
+    shares = (a.share_of_gemm.median, a.share_of_fma.median, b.share_of_copy.median)
+    assert shares == pytest.approx((0.5, 0.25, 0.5))
+    assert (a.share_of_copy, b.share_of_gemm, b.share_of_fma) == (None, None, None)
 
 
-@pytest.mark.parametrize(("operations", "share"), [(1.4e9, 0.7), (1.3e9, 0.65), (0, None)])
-def test_a_target_can_be_a_share_of_the_gemm_rate(
-    make_case: MakeCase, run: Run, operations: float, share: float | None
+@pytest.mark.parametrize(
+    ("figure", "operations", "share"),
+    [
+        ("gemm", 1.4e9, 0.7),
+        ("gemm", 1.3e9, 0.65),
+        ("gemm", 0, None),
+        ("fma", 2.8e9, 0.7),
+        ("fma", 2.6e9, 0.65),
+        ("fma", 0, None),
+    ],
+)
+def test_a_target_can_be_a_share_of_a_rate(
+    make_case: MakeCase,
+    run: Run,
+    figure: Literal["gemm", "fma"],
+    operations: float,
+    share: float | None,
 ) -> None:
-    target = Target("share", "a", at_least=0.7, figure="gemm")
+    target = Target("share", "a", at_least=0.7, figure=figure)
     made = {"a": lambda: _measured(2, operations=operations)}
     case = make_case({}, setup=lambda settings: made, targets=(target,))
     (outcome,) = run(case).targets
