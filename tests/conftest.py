@@ -54,5 +54,9 @@ def shared_data() -> Callable[[str], Path]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--backend NAME` (repeatable): the backends that the contract suite runs over."""
+    """`--backend NAME` (repeatable): the backends that the contract suite runs over.
+
+    `--instruction-set NAME`: the one by which linattn-cpu computes there.
+    """
     parser.addoption("--backend", action="append", default=[], help="backend under contract")
+    parser.addoption("--instruction-set", help="of linattn-cpu, under contract")

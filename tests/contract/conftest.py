@@ -2,7 +2,8 @@
 
 `pytest tests/contract` runs it over all backends that run on this machine, and over the CUDA
 kernels emulated on the CPU; `--backend NAME` (repeatable) over those named, for whoever writes a
-backend elsewhere. Tensors are made on the backend's own device.
+backend elsewhere; `--instruction-set NAME` by that build of linattn-cpu's kernels. Tensors are made
+on the backend's own device.
 """
 
 from __future__ import annotations
@@ -60,6 +61,15 @@ def pytest_runtest_call(item: pytest.Function) -> Generator[None]:
         if not optional and required(item.originalname, item.callspec.params):
             raise
         pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _instruction_set(request: pytest.FixtureRequest) -> None:
+    name: str | None = request.config.getoption("--instruction-set")
+    if name is not None:
+        import linattn_cpu
+
+        linattn_cpu.use_instruction_set(name)
 
 
 @pytest.fixture(scope="module")
