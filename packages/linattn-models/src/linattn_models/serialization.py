@@ -79,8 +79,7 @@ def save(
         text = json.dumps(config, indent=2, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ValueError(expected("extra", "JSON values only", error)) from None
-    kept = model.state_dict() if weights is None else narrowed(model, weights)
-    tensors = _separate(kept)
+    tensors = _separate(model.state_dict() if weights is None else narrowed(model, weights))
     with replaced_folder(Path(folder), (CONFIG_FILE, WEIGHTS_FILE)) as fresh:
         (fresh / CONFIG_FILE).write_text(text + "\n", encoding="utf-8")
         try:

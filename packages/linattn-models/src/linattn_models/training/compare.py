@@ -26,7 +26,7 @@ from linattn_models.training.runtime import deterministic_kernels, environment, 
 from linattn_models.validation import json_object
 
 _UPDATES_PER_ROUND = 3
-_KEPT = {"rounds", "environment"}  # what a file of times must have besides "seconds"
+_NEEDED = {"rounds", "environment"}  # what a file of times must have besides "seconds"
 _EVALUATIONS = 8  # while a model trains, at least: the points of its curve
 
 
@@ -217,7 +217,7 @@ def _read_times(file: Path) -> dict[str, Any]:
     values = seconds.values() if isinstance(seconds, dict) and seconds else [None]
     if not all(isinstance(x, int | float) and 0 < x < math.inf for x in values):
         raise ValueError(expected(str(file), wanted, shown(seconds), advice))
-    if absent := _KEPT - timing.keys():
+    if absent := _NEEDED - timing.keys():
         raise ValueError(expected(str(file), ", ".join(sorted(absent)), "none in it", advice))
     return timing
 
