@@ -75,7 +75,7 @@ class Corpus:
     def digest(self) -> str:
         """A hash of the name, the inventory, and each split's utterances by id and phones.
 
-        Words, speakers and audio have no part in it.
+        Words, speakers and audio do not change it.
         """
         said = {split: [[x.id, x.phones] for x in self.splits[split]] for split in self.splits}
         content = json.dumps([self.name, self.inventory, said], sort_keys=True)

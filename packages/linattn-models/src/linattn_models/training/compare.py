@@ -106,19 +106,33 @@ def _of_app(record: dict[str, Any], run: RunFolder, app: str) -> dict[str, Any]:
 
 
 def copy_records(run: RunFolder, folder: Path) -> None:
-    """Copies config.json, metrics.jsonl and summary.json of `run` into `folder`: no weights."""
+    """Copies config.json, metrics.jsonl and summary.json of `run` into `folder`: no weights.
+
+    The two .json files become compact: a report reads the copies, people read the run.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     for file in (run.config_file, run.metrics_file, run.summary_file):
-        replace_file(folder / file.name, file.read_bytes())
+        _copy(file, folder / file.name)
 
 
 def publish(out: Path, folder: Path, files: Iterable[str], runs: Iterable[RunFolder] = ()) -> None:
-    """Copies files of `out` and the records of runs in it to the same places in `folder`."""
+    """Copies files of `out` and the records of runs in it to the same places in `folder`.
+
+    The copies of .json files are compact.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     for file in files:
-        replace_file(folder / file, (out / file).read_bytes())
+        _copy(out / file, folder / file)
     for run in runs:
         copy_records(run, folder / run.path.relative_to(out))
+
+
+def _copy(file: Path, copy: Path) -> None:
+    content = file.read_bytes()
+    if file.suffix == ".json":
+        write_json(copy, json_object(content, str(file)), compact=True)
+    else:
+        replace_file(copy, content)
 
 
 def with_steps(flags: TrainingFlags, steps: int) -> TrainingFlags:
