@@ -272,11 +272,11 @@ def interpreters() -> dict[str, Path]:
     """Returns the CPythons from 3.11 on, by ABI: those of pyenv, and those on PATH."""
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
     folders = [*pyenv.glob("versions/*/bin"), *map(Path, os.get_exec_path())]
-    found: dict[str, Path] = {}
+    by_abi: dict[str, Path] = {}
     for program in (path for folder in folders for path in folder.glob("python3.*")):
         if re.fullmatch(r"python3\.[1-9]\d+t?", program.name) and (abi := abi_of(program)):
-            found.setdefault(abi, program)
-    return found
+            by_abi.setdefault(abi, program)
+    return by_abi
 
 
 def abi_of(program: Path) -> str:

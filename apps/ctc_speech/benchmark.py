@@ -102,7 +102,7 @@ def main(flags: Flags) -> None:
         "curve": as_json(flags.attentions, points[len(epoch) :]),
     }
     text = benchmark_document(record)
-    write_json(flags.out / "benchmark.json", record)
+    write_json(flags.out / "benchmark.json", record, compact=True)
     replace_file(flags.out / "benchmark.md", text.encode())
     plot_panels(flags.out / "costs.png", cost_panels(record), log_scale=True)
     print(text)

@@ -21,7 +21,7 @@ import tyro
 from linattn_core.errors import expected
 from linattn_models.training import parse_flags, require_at_least, run_script, write_json
 from speech.corpora import BadInput, Corpus, CorpusFlags
-from speech.decoding import Decoding, search
+from speech.decoding import Decoding, build_search
 from speech.measures import Errors, evaluated
 from speech.models import TrainedRun, load_run, run_recipe
 from speech.training import held_out_speech
@@ -68,11 +68,11 @@ def run_errors(run: TrainedRun, flags: Flags) -> Errors:
     recipe = run_recipe(run, flags.bad_input)
     corpus = flags.read(recipe.corpus, flags.bad_input, recipe.utterances)
     require_inventory(run, corpus)
-    found = search(flags.decoding, corpus.transcripts("train"), run.inventory)
-    if flags.write_lm is not None and found.lm is not None:
-        found.lm.write(flags.write_lm)
+    search = build_search(flags.decoding, corpus.transcripts("train"), run.inventory)
+    if flags.write_lm is not None and search.lm is not None:
+        search.lm.write(flags.write_lm)
     speech = held_out_speech(corpus, flags.split, recipe, flags.cache)
-    return evaluated(run.model, speech, run.inventory, found.phones)
+    return evaluated(run.model, speech, run.inventory, search.phones)
 
 
 def require_inventory(run: TrainedRun, corpus: Corpus) -> None:

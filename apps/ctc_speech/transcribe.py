@@ -29,7 +29,7 @@ import tyro
 from linattn_core.errors import expected
 from linattn_models.training import parse_flags, require_at_least, run_script
 from speech.corpora import BadInput
-from speech.decoding import Decoding, Search, search
+from speech.decoding import Decoding, Search, build_search
 from speech.models import TrainedRun, load_run
 from speech.pictures import write_picture
 from speech.transcription import Transcript, transcribe
@@ -74,10 +74,10 @@ def main(flags: Flags) -> None:
     """Prints the phones of every recording."""
     check(flags)
     run = load_run(flags.run, flags.average)
-    found = search(flags.decoding(), [], run.inventory)
+    search = build_search(flags.decoding(), [], run.inventory)
     recognized: list[dict[str, Any]] = []
     try:
-        for transcript in transcripts(flags, run, found):
+        for transcript in transcripts(flags, run, search):
             recognized.append(transcript.to_dict())
             if not flags.json:
                 print("\n".join(transcript.lines()))
@@ -101,7 +101,7 @@ def check(flags: Flags) -> None:
         raise ValueError(expected("--pictures", "a name of its own for each file", got))
 
 
-def transcripts(flags: Flags, run: TrainedRun, found: Search) -> Iterator[Transcript]:
+def transcripts(flags: Flags, run: TrainedRun, search: Search) -> Iterator[Transcript]:
     """The recordings as phones; those that cannot be recognized are refused or named and counted.
 
     Raises:
@@ -110,7 +110,7 @@ def transcripts(flags: Flags, run: TrainedRun, found: Search) -> Iterator[Transc
     skipped = 0
     for path in flags.files:
         try:
-            transcript = transcribe(run, path, found, flags.n_best)
+            transcript = transcribe(run, path, search, flags.n_best)
         except (ValueError, OSError) as error:
             if flags.bad_input == "refuse":
                 raise

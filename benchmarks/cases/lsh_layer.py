@@ -111,8 +111,8 @@ def difference(ours: LshMixer, peer: Layer, x: Tensor) -> str | None:
 
 
 def _method(layer: Layer, x: Tensor, check: Callable[[], str | None]) -> Method:
-    given, upstream = x.clone().requires_grad_(), torch.ones_like(x)
-    return Method(check, run=lambda: torch.autograd.grad(layer(given), given, upstream))
+    leaf, upstream = x.clone().requires_grad_(), torch.ones_like(x)
+    return Method(check, run=lambda: torch.autograd.grad(layer(leaf), leaf, upstream))
 
 
 registry.add(

@@ -33,11 +33,11 @@ def sections(results: Sequence[CaseResult]) -> list[str]:
 
 def by_series(results: Sequence[CaseResult], *, summarized: bool = False) -> dict[str, Members]:
     """Returns the cases by series: of those that have a table each, or that one summarizes."""
-    found: dict[str, list[CaseResult]] = {}
+    members: dict[str, list[CaseResult]] = {}
     for result in results:
         if result.case.series is not None and result.case.summarized == summarized:
-            found.setdefault(result.case.series, []).append(result)
-    return dict(found)
+            members.setdefault(result.case.series, []).append(result)
+    return dict(members)
 
 
 def points(members: Members, name: str, read: Read) -> Points:

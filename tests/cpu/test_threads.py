@@ -5,7 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,6 +19,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from linattn_cpu import _native
+from linattn_models import CompiledTransformer, Transformer, TransformerConfig, compile_decoder
 
 from .calls import draw, run, torch_threads
 
@@ -67,6 +72,35 @@ from linattn_cpu import _native
 assert _native.available_cores() == 1
 assert _native.team_size(64) == 1
 """
+
+BUSY = "while True: pass"
+
+
+@pytest.fixture
+def busy_processes() -> Iterator[None]:
+    """Two processes that take all the time they get."""
+    processes = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(2)]
+    yield
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+def decoder() -> CompiledTransformer:
+    config = TransformerConfig(num_layers=2, num_heads=4, head_dim=32, ffn_dim=512)
+    compiled = compile_decoder(Transformer(config).eval())
+    assert isinstance(compiled, CompiledTransformer)
+    return compiled
+
+
+def decoded(compiled: CompiledTransformer, steps: int = 200) -> list[Tensor]:
+    """What so many steps of a row return, and its state after the last."""
+    x, outputs = torch.ones(1, 128), []
+    state = compiled.initial_state(1)
+    for _ in range(steps):
+        x, state = compiled.step(x, state)
+        outputs.append(x)
+    return outputs
 
 
 def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> None:
@@ -173,3 +207,39 @@ def test_a_forked_process_decodes_with_helpers_of_its_own() -> None:
     )
 
     assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.parametrize("threads", [2, 64])
+def test_a_decoder_beside_busy_processes_steps_the_same(
+    threads: int, request: pytest.FixtureRequest
+) -> None:
+    """Helpers that get no core in time leave their parts to others, whatever the parts are."""
+    compiled = decoder()
+    with torch_threads(1):
+        alone = decoded(compiled)
+    request.getfixturevalue("busy_processes")
+    with torch_threads(threads):
+        crowded = decoded(compiled)
+
+    assert all(map(torch.equal, crowded, alone))
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="no /proc here")
+@pytest.mark.usefixtures("two_threads")
+def test_helpers_without_work_sleep() -> None:
+    """One that waited in a loop would be seen running every time."""
+    decoded(decoder())
+
+    running = []
+    for _ in range(5):
+        time.sleep(0.1)
+        running.append(other_threads_running())
+    assert min(running) == 0, running
+
+
+def other_threads_running() -> int:
+    """The threads of this process that run or wait for a core, but for the one that asks."""
+    own = str(threading.get_native_id())
+    files = (task / "stat" for task in Path("/proc/self/task").iterdir() if task.name != own)
+    # "number (name) state ...", where the name may hold anything.
+    return sum(file.read_text().rpartition(")")[2].split()[0] == "R" for file in files)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import grimp
 from importlinter.cli import lint_imports
 
 MAY_IMPORT_IN_CORE = {"linattn_core", "torch"} | sys.stdlib_module_names
+TRAINING = "linattn_models.training"
 
 
 def test_contracts_hold(repository: Path) -> None:
@@ -39,3 +41,17 @@ def test_nothing_imports_an_application(repository: Path) -> None:
 
     assert {"train"} < scripts and {"pixels", "speech"} < packages
     assert {module for module in graph.modules if module.split(".")[0] in names} == set()
+
+
+def test_programs_import_nothing_from_inside_training(repository: Path) -> None:
+    """What an application needs of the training library is exported."""
+    imported = {
+        (str(file.relative_to(repository)), node.module)
+        for folder in ("apps", "benchmarks", "replication")
+        for file in repository.glob(f"{folder}/**/*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(TRAINING)
+    }
+
+    assert ("apps/ctc_speech/speech/measuring.py", TRAINING) in imported
+    assert [each for each in sorted(imported) if each[1] != TRAINING] == []

@@ -15,11 +15,9 @@ import pytest
 import torch
 
 from linattn_models.files import new_folder, remove_folder, replace_file
-from linattn_models.training import RunFolder
+from linattn_models.training import RunFolder, Updater, make_accelerator
 from linattn_models.training import checkpoint as checkpoint_module
 from linattn_models.training.checkpoint import load_weights, read_checkpoint
-from linattn_models.training.optimization import Updater
-from linattn_models.training.runtime import make_accelerator
 from linattn_models.training.snapshot import Progress, Snapshots
 from tests.training.toy import (
     ToyData,

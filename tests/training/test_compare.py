@@ -71,6 +71,30 @@ def test_records_are_copied_without_weights(unbroken: Path, tmp_path: Path) -> N
     assert logged(tmp_path / "records") == logged(unbroken)
 
 
+def test_copied_records_are_compact_and_hold_the_same(unbroken: Path, tmp_path: Path) -> None:
+    run, copy = RunFolder(unbroken), RunFolder(tmp_path / "copy" / unbroken.name)
+    results = {"runs": {"a": [1, 2.5e-17, None, "\u03c6 : ,"]}, "nested": {"empty": {}}}
+    write_json(unbroken.parent / "results.json", results)
+    publish(unbroken.parent, tmp_path / "copy", ["results.json"], [run])
+
+    assert copy.config() == run.config()
+    assert copy.summary() == run.summary()
+    assert copy.metrics() == run.metrics()
+    assert json.loads((tmp_path / "copy" / "results.json").read_text()) == results
+    for file in (copy.config_file, copy.summary_file, tmp_path / "copy" / "results.json"):
+        text = file.read_text()
+        compact = json.dumps(json.loads(text), separators=(",", ":"))
+        assert text == compact + "\n"
+        assert len(text.splitlines()) == 1
+
+
+def test_a_damaged_file_is_named_and_not_published(tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_text('{"runs": ')
+    with pytest.raises(ValueError, match=r"results\.json: expected whole JSON"):
+        publish(tmp_path, tmp_path / "copy", ["results.json"])
+    assert not list((tmp_path / "copy").iterdir())
+
+
 def test_as_many_updates_as_fit_into_a_time() -> None:
     assert updates_within(1.0, 0.3) == 3
     assert updates_within(7 * 0.1, 0.1) == 7  # 0.7000000000000001

@@ -175,13 +175,13 @@ class _Failing(ToyData):
 def test_a_folder_that_holds_a_run_is_not_overwritten(out: Path) -> None:
     toy_run(out, steps=2)
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
-    with pytest.raises(ValueError, match="already holds a run: resume it"):
+    with pytest.raises(ValueError, match="got one that already holds a run; resume it"):
         toy_run(out, steps=2)
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
 
 
 def test_nothing_to_resume_is_refused(out: Path) -> None:
-    with pytest.raises(ValueError, match="holds no run to resume"):
+    with pytest.raises(ValueError, match="expected a run to resume, got none; start one"):
         toy_run(out, steps=2, resume=True)
     assert not out.exists()
 

@@ -89,11 +89,11 @@ def _gain(one: float | None, other: float | None) -> str:
 
 
 def _curve_table(lines: Sequence[Line]) -> str:
-    found = _by_attention(lines)
-    header = ["frames", "utterances", *[f"{name}, s" for name in found]]
-    header += [f"{name}, GB" for name in found]
+    by_attention = _by_attention(lines)
+    header = ["frames", "utterances", *[f"{name}, s" for name in by_attention]]
+    header += [f"{name}, GB" for name in by_attention]
     rows = []
-    for of in zip(*found.values(), strict=True):
+    for of in zip(*by_attention.values(), strict=True):
         lengths = of[0]["lengths"]
         sizes = [_gigabytes(line) if line["seconds"] else None for line in of]
         cells = [figure(_seconds(line)) for line in of] + [figure(size) for size in sizes]
@@ -102,10 +102,10 @@ def _curve_table(lines: Sequence[Line]) -> str:
 
 
 def _by_attention(lines: Sequence[Line]) -> dict[str, list[Line]]:
-    found: dict[str, list[Line]] = {line["attention"]: [] for line in lines}
+    by_attention: dict[str, list[Line]] = {line["attention"]: [] for line in lines}
     for line in lines:
-        found[line["attention"]].append(line)
-    return found
+        by_attention[line["attention"]].append(line)
+    return by_attention
 
 
 def _failures(lines: Sequence[Line]) -> list[str]:

@@ -78,9 +78,9 @@ def framed(
     frames, reasons = read_frames(path)
     if reasons and bad_input == "refuse":
         raise ValueError(next(iter(reasons.values())))
-    kept = tuple(item for item in utterances if item.id not in reasons)
+    readable = tuple(item for item in utterances if item.id not in reasons)
     skipped = Counter({"audio that cannot be read": len(reasons)} if reasons else {})
-    return Framed(kept, tuple(frames), skipped)
+    return Framed(readable, tuple(frames), skipped)
 
 
 def _computed(

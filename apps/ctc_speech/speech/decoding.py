@@ -62,8 +62,8 @@ class Search:
         """The phones of each row."""
         if self.decoding.decoder == "greedy":
             return ctc_greedy(log_probabilities, lengths)
-        found = self.hypotheses(log_probabilities, lengths, 1)
-        return [best[0].labels if best else [] for best in found]
+        rows = self.hypotheses(log_probabilities, lengths, 1)
+        return [best[0].labels if best else [] for best in rows]
 
     def hypotheses(
         self, log_probabilities: Tensor, lengths: Tensor, n_best: int
@@ -80,7 +80,7 @@ class Search:
         )
 
 
-def search(
+def build_search(
     decoding: Decoding, transcripts: Sequence[Sequence[int]], inventory: Sequence[str]
 ) -> Search:
     """The decoding with the language model that it names.

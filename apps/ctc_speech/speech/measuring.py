@@ -23,8 +23,7 @@ from torch import Tensor
 
 from linattn_models.memory import lacks_memory, peak_memory
 from linattn_models.throughput import clock
-from linattn_models.training.optimization import Updater
-from linattn_models.training.runtime import environment, make_accelerator
+from linattn_models.training import Updater, environment, make_accelerator
 from speech.audio import RATE
 from speech.batches import Batch
 from speech.features import BINS, filterbank

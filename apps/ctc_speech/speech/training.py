@@ -142,8 +142,8 @@ def _speech(
     ]
     # Very short audio may be long enough at one speed and not at another.
     by_id = [dict(zip((u.id for u in of.utterances), of.frames, strict=True)) for of in by_speed]
-    kept = set.intersection(*map(set, by_id))
-    utterances = [item for item in by_speed[0].utterances if item.id in kept]
+    complete = set.intersection(*map(set, by_id))
+    utterances = [item for item in by_speed[0].utterances if item.id in complete]
     frames = [[of[item.id] for of in by_id] for item in utterances]
     classes = [corpus.classes(item.phones) for item in utterances]
     skipped: Counter[str] = corpus.skipped if split == "train" else Counter()

@@ -117,7 +117,7 @@ def compare_resumes(script: Script, folder: Path, where: list[object]) -> None:
         (["--held-out", 0], "--held-out: expected 1 or more, got 0"),
         (["--max-length", 3], "--max-length: expected 4 or more"),
         (["--num-heads", 0], "num_heads: expected an integer"),
-        (["--resume"], "holds no run to resume"),
+        (["--resume"], "expected a run to resume, got none"),
         (["--lsh-buckets", 3], "--lsh-buckets: expected 1 or an even number"),
         (
             ["--attention", "lsh-1", "--lsh-chunk", 17],

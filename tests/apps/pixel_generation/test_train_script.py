@@ -102,7 +102,7 @@ def test_real_images_are_learned_and_drawn(
         (["--steps", "0"], "--steps: expected"),
         (["--test-images", "0"], "--test-images: expected 1 or more, got 0"),
         (["--num-heads", "0"], "num_heads: expected an integer"),
-        (["--resume"], "holds no run to resume"),
+        (["--resume"], "expected a run to resume, got none"),
     ],
     ids=[
         "no name",

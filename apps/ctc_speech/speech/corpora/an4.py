@@ -31,12 +31,12 @@ def load_an4(folder: Path, bad_input: BadInput) -> Corpus:
     """
     lexicon = read_lexicon(_published(folder, "an4.dic"))
     skipped: Counter[str] = Counter()
-    train, test = (
+    published, test = (
         with_phones(_utterances(folder, name), lexicon, bad_input, skipped)
         for name in _PUBLISHED.values()
     )
-    kept, dev = cut_dev(train)
-    splits = {"train": kept, "dev": dev, "test": tuple(test)}
+    train, dev = cut_dev(published)
+    splits = {"train": train, "dev": dev, "test": tuple(test)}
     return Corpus("an4", lexicon.inventory, splits, skipped)  # type: ignore[arg-type]
 
 

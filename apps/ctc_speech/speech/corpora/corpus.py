@@ -73,7 +73,10 @@ class Corpus:
         return [self.classes(item.phones) for item in self.splits[split]]
 
     def digest(self) -> str:
-        """A hash of the name and of what is said in each utterance of each split."""
+        """A hash of the name, the inventory, and each split's utterances by id and phones.
+
+        Words, speakers and audio do not change it.
+        """
         said = {split: [[x.id, x.phones] for x in self.splits[split]] for split in self.splits}
         content = json.dumps([self.name, self.inventory, said], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()
@@ -107,14 +110,14 @@ def cut_dev(train: Iterable[Utterance]) -> tuple[tuple[Utterance, ...], tuple[Ut
     Raises:
         ValueError: fewer than two speakers.
     """
-    train = tuple(train)
-    speakers = sorted({item.speaker for item in train}, key=_hashed)
+    utterances = tuple(train)
+    speakers = sorted({item.speaker for item in utterances}, key=_hashed)
     if len(speakers) < 2:
         wanted = "at least 2 speakers, to cut a dev set from"
         raise ValueError(expected("the training set", wanted, len(speakers)))
     dev = set(speakers[: max(1, round(len(speakers) / _DEV_SHARE))])
-    kept = tuple(item for item in train if item.speaker not in dev)
-    return kept, tuple(item for item in train if item.speaker in dev)
+    remaining = tuple(item for item in utterances if item.speaker not in dev)
+    return remaining, tuple(item for item in utterances if item.speaker in dev)
 
 
 def _hashed(name: str) -> str:

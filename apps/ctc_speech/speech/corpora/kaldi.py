@@ -78,13 +78,13 @@ def _segments(
         return
     for key, rest in _lines(path):
         try:
-            recording, start, end = rest.split()
-            first, last = float(start), float(end)
+            recording, *bounds = rest.split()
+            start, end = map(float, bounds)
         except ValueError:
             wanted = "a recording, a start and an end in seconds"
             raise ValueError(expected(f"{path}, {key}", wanted, shown(rest))) from None
         # Kaldi writes -1 for the end of the recording.
-        yield key, recording, first, None if last < 0 else last
+        yield key, recording, start, None if end < 0 else end
 
 
 def _source(place: str, where: str, run_commands: bool) -> Source:

@@ -79,14 +79,14 @@ def save(
         text = json.dumps(config, indent=2, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ValueError(expected("extra", "JSON values only", error)) from None
-    kept = model.state_dict() if weights is None else narrowed(model, weights)
-    tensors = _separate(kept)
+    tensors = _separate(model.state_dict() if weights is None else narrowed(model, weights))
     with replaced_folder(Path(folder), (CONFIG_FILE, WEIGHTS_FILE)) as fresh:
         (fresh / CONFIG_FILE).write_text(text + "\n", encoding="utf-8")
         try:
             save_file(tensors, fresh / WEIGHTS_FILE)
         except SafetensorError as error:
-            raise OSError(f"The weights could not be written to {folder}: {error}.") from None
+            wanted = "a folder in which the weights can be written"
+            raise OSError(expected(str(folder), wanted, error)) from None
 
 
 def load(folder: str | Path) -> Model:
@@ -153,7 +153,8 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     """
     path = Path(folder) / CONFIG_FILE
     if not path.is_file():
-        raise FileNotFoundError(f"{path} does not exist; expected a folder that `save` wrote.")
+        wanted, advice = "the configuration of a model", "name a folder that `save` wrote"
+        raise FileNotFoundError(expected(str(path), wanted, "no file", advice))
     config = json_object(path.read_bytes(), str(path))
     version = config.get("format_version")
     if version not in range(1, FORMAT_VERSION + 1):
@@ -180,7 +181,8 @@ def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _read_weights(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
-        raise FileNotFoundError(f"{path} does not exist; the folder holds no whole model.")
+        wanted, advice = "the weights of a model", "restore the file, or save the model again"
+        raise FileNotFoundError(expected(str(path), wanted, "no file", advice))
     try:
         # Copied to memory that torch has aligned, so that products round as before saving.
         return {name: x.clone() for name, x in load_file(path).items()}

@@ -34,8 +34,8 @@ def write_arpa(path: Path, entries: Mapping[Words, Entry]) -> None:
         lines.append(f"\\{n}-grams:")
         for words in by_order[n]:
             log10, backoff = entries[words]
-            last = f"\t{backoff!r}" if backoff else ""
-            lines.append(f"{log10!r}\t{' '.join(words)}{last}")
+            column = f"\t{backoff!r}" if backoff else ""
+            lines.append(f"{log10!r}\t{' '.join(words)}{column}")
         lines.append("")
     replace_file(path, "\n".join([*lines, "\\end\\", ""]).encode())
 

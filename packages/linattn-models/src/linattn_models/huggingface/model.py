@@ -108,13 +108,15 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
             self._refuse_state()
             past_key_values = DynamicCache() if past_key_values is None else past_key_values
             layer = state_layer(past_key_values, 0)
-        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        positions = (
+            slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        )
         if layer is None or layer.state is None:
             hidden = self._begin(input_ids, attention_mask, layer)
-            logits = self.model.output(hidden[:, kept])
+            logits = self.model.output(hidden[:, positions])
         else:
             check_unpadded(attention_mask, input_ids.shape[1])
-            logits = self._continue(input_ids, layer)[:, kept]
+            logits = self._continue(input_ids, layer)[:, positions]
         loss = None
         if labels is not None:
             labels = _predicted(labels, attention_mask)

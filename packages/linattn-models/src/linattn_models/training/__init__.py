@@ -40,9 +40,14 @@ from linattn_models.training.metrics import (  # noqa: E402
     plot_panels,
     points,
 )
+from linattn_models.training.optimization import Updater  # noqa: E402
 from linattn_models.training.run import train  # noqa: E402
 from linattn_models.training.run_folder import RunFolder, write_json  # noqa: E402
-from linattn_models.training.runtime import environment, is_main_process  # noqa: E402
+from linattn_models.training.runtime import (  # noqa: E402
+    environment,
+    is_main_process,
+    make_accelerator,
+)
 from linattn_models.training.script import (  # noqa: E402
     parse_flags,
     peek_flag,
@@ -60,6 +65,7 @@ __all__ = [
     "TrainingConfig",
     "TrainingData",
     "TrainingFlags",
+    "Updater",
     "adamw_flags",
     "app_config",
     "average_weights",
@@ -67,6 +73,7 @@ __all__ = [
     "environment",
     "figure",
     "is_main_process",
+    "make_accelerator",
     "markdown_table",
     "measure_memory",
     "measure_updates",

@@ -28,21 +28,21 @@ def average_weights(sources: Iterable[str | Path | Mapping[str, Tensor]]) -> dic
     """
     sums: dict[str, Tensor] = {}
     first: dict[str, Tensor] = {}
-    last: dict[str, Tensor] = {}
+    weights: dict[str, Tensor] = {}  # after the loop those of the last source
     count = 0
     for count, source in enumerate(sources, start=1):
-        last = (
+        weights = (
             dict(source) if isinstance(source, Mapping) else read_checkpoint(Path(source)).weights
         )
-        first = first or last
+        first = first or weights
         where = f"source {count}" if isinstance(source, Mapping) else source
-        require_kinds(last, first, where)
-        for name, x in last.items():
+        require_kinds(weights, first, where)
+        for name, x in weights.items():
             if x.is_floating_point():
                 sums[name] = sums.get(name, 0.0) + x.detach().double()
     if not count:
         raise ValueError(expected("sources", "at least one checkpoint", "none"))
     return {
         name: (sums[name] / count).to(x.dtype) if name in sums else x.detach().clone()
-        for name, x in last.items()
+        for name, x in weights.items()
     }

@@ -26,7 +26,7 @@ from linattn_models.training.runtime import deterministic_kernels, environment, 
 from linattn_models.validation import json_object
 
 _UPDATES_PER_ROUND = 3
-_KEPT = {"rounds", "environment"}  # what a file of times must have besides "seconds"
+_NEEDED = {"rounds", "environment"}  # what a file of times must have besides "seconds"
 _EVALUATIONS = 8  # while a model trains, at least: the points of its curve
 
 
@@ -106,19 +106,33 @@ def _of_app(record: dict[str, Any], run: RunFolder, app: str) -> dict[str, Any]:
 
 
 def copy_records(run: RunFolder, folder: Path) -> None:
-    """Copies config.json, metrics.jsonl and summary.json of `run` into `folder`: no weights."""
+    """Copies config.json, metrics.jsonl and summary.json of `run` into `folder`: no weights.
+
+    The two .json files become compact: a report reads the copies, people read the run.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     for file in (run.config_file, run.metrics_file, run.summary_file):
-        replace_file(folder / file.name, file.read_bytes())
+        _copy(file, folder / file.name)
 
 
 def publish(out: Path, folder: Path, files: Iterable[str], runs: Iterable[RunFolder] = ()) -> None:
-    """Copies files of `out` and the records of runs in it to the same places in `folder`."""
+    """Copies files of `out` and the records of runs in it to the same places in `folder`.
+
+    The copies of .json files are compact.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     for file in files:
-        replace_file(folder / file, (out / file).read_bytes())
+        _copy(out / file, folder / file)
     for run in runs:
         copy_records(run, folder / run.path.relative_to(out))
+
+
+def _copy(file: Path, copy: Path) -> None:
+    content = file.read_bytes()
+    if file.suffix == ".json":
+        write_json(copy, json_object(content, str(file)), compact=True)
+    else:
+        replace_file(copy, content)
 
 
 def with_steps(flags: TrainingFlags, steps: int) -> TrainingFlags:
@@ -217,7 +231,7 @@ def _read_times(file: Path) -> dict[str, Any]:
     values = seconds.values() if isinstance(seconds, dict) and seconds else [None]
     if not all(isinstance(x, int | float) and 0 < x < math.inf for x in values):
         raise ValueError(expected(str(file), wanted, shown(seconds), advice))
-    if absent := _KEPT - timing.keys():
+    if absent := _NEEDED - timing.keys():
         raise ValueError(expected(str(file), ", ".join(sorted(absent)), "none in it", advice))
     return timing
 

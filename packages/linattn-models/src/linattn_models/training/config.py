@@ -7,12 +7,12 @@ import functools
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
 from linattn_core.errors import expected, shown
-from linattn_models.validation import one_of
+from linattn_models.validation import as_int, one_of
 
 Optimizer = Literal["radam", "adam", "adamw"]
 Schedule = Literal["constant", "cosine", "step", "plateau"]
@@ -109,13 +109,11 @@ class TrainingConfig(TrainingFlags):
 
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():
-            wanted = f"an integer of at least {least}"
-            self._require(name, int, wanted, lambda v, low=least: v >= low)
+            self._require_integer(name, least)
         for name in ("learning_rate", "drop_factor", "clip_norm"):
-            self._require(name, (int, float), "a finite number above 0", lambda value: value > 0)
+            self._require_number(name, "a finite number above 0", lambda value: value > 0)
         self._require_betas()
-        wanted = "a finite number of at least 0"
-        self._require("weight_decay", (int, float), wanted, lambda v: v >= 0)
+        self._require_number("weight_decay", "a finite number of at least 0", lambda v: v >= 0)
         for name in ("optimizer", "schedule", "mixed_precision"):
             one_of(name, getattr(self, name), get_args(get_type_hints(type(self))[name]))
         self._require_schedule()
@@ -149,15 +147,23 @@ class TrainingConfig(TrainingFlags):
         """The fields by name, as plain JSON values."""
         return {**dataclasses.asdict(self), "betas": list(self.betas)}
 
-    def _require(self, name: str, kind: Any, wanted: str, allowed: Any) -> None:
+    def _require_integer(self, name: str, least: int) -> None:
         value = getattr(self, name)
-        if name in _OPTIONAL:
-            if value is None:
-                return
-            wanted += " or None"
-        is_number = isinstance(value, kind) and not isinstance(value, bool)
-        if not is_number or not math.isfinite(value) or not allowed(value):
+        if name in _OPTIONAL and value is None:
+            return
+        number = as_int(value)
+        if number is None or number < least:
+            wanted = f"an integer of at least {least}{_or_none(name)}"
             raise ValueError(expected(name, wanted, shown(value)))
+        object.__setattr__(self, name, number)  # JSON has no integers of NumPy
+
+    def _require_number(self, name: str, wanted: str, allowed: Callable[[float], bool]) -> None:
+        value = getattr(self, name)
+        if name in _OPTIONAL and value is None:
+            return
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not is_number or not math.isfinite(value) or not allowed(value):
+            raise ValueError(expected(name, wanted + _or_none(name), shown(value)))
 
     def _require_betas(self) -> None:
         betas: Any = self.betas
@@ -229,6 +235,10 @@ def flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         nested = isinstance(item, Mapping)
         flat.update(flatten(item, f"{prefix}{name}.") if nested else {f"{prefix}{name}": item})
     return flat
+
+
+def _or_none(name: str) -> str:
+    return " or None" if name in _OPTIONAL else ""
 
 
 def _fixed(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -123,12 +123,12 @@ def _require_startable(folder: RunFolder, described: Mapping[str, Any], resume: 
     if folder.path.exists() and not folder.path.is_dir():
         raise ValueError(expected(str(folder.path), "a folder for the run", "a file"))
     if not resume and folder.holds_run():
-        raise ValueError(
-            f"{folder.path} already holds a run: resume it (--resume), or start a new one in "
-            "another folder (--out)"
-        )
+        wanted, got = "a folder for a new run", "one that already holds a run"
+        advice = "resume it (--resume), or choose another folder (--out)"
+        raise ValueError(expected(str(folder.path), wanted, got, advice))
     if resume and not folder.holds_run():
-        raise ValueError(f"{folder.path} holds no run to resume: start one there without resume")
+        advice = "start one there without resume"
+        raise ValueError(expected(str(folder.path), "a run to resume", "none", advice))
     if resume:
         require_same_run(folder.config(), described, folder.path)
 

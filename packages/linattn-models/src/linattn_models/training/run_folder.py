@@ -189,10 +189,14 @@ def _read_object(path: Path) -> dict[str, Any]:
     return json_object(content, str(path))
 
 
-def write_json(path: Path, value: object) -> None:
+def write_json(path: Path, value: object, *, compact: bool = False) -> None:
     """Writes `value` to a JSON file atomically: if it fails, an older file stays.
+
+    Args:
+        compact: on one line without spaces, for a file that only programs read.
 
     Raises:
         ValueError: a number in it is NaN or infinite, which JSON does not have.
     """
-    replace_file(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
+    layout: dict[str, Any] = {"separators": (",", ":")} if compact else {"indent": 2}
+    replace_file(path, (json.dumps(value, allow_nan=False, **layout) + "\n").encode())

@@ -81,13 +81,13 @@ def parse_flags(
         SystemExit: 0 after `--help`; 2 after flags that do not parse, which is one sentence on
             stderr.
     """
-    given: dict[str, Any] = {} if default is None else {"default": default}
+    optional: dict[str, Any] = {} if default is None else {"default": default}
     # Where stdout is no UTF-8 terminal, tyro draws lines of dashes in place of boxes.
     said, fault = io.StringIO(), io.StringIO()
     try:
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(fault):
             flags: Flags = tyro.cli(
-                kind, prog=sys.argv[0], description=description, args=args, **given
+                kind, prog=sys.argv[0], description=description, args=args, **optional
             )
     except SystemExit:
         print(_readable(said.getvalue()), end="")
