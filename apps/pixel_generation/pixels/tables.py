@@ -125,6 +125,7 @@ def _demo_notes(results: dict[str, Any], speeds: Sequence[Speed]) -> list[str]:
         f"Held-out images: {run['metrics']['test_images']}; updates: {run['steps']:,} each; "
         f"training: {seconds}; parameters: {run['parameters']:,}.",
         how_it_ran(results["environment"], speeds),
+        f"Made at commit {(results['environment']['commit'] or 'unknown')[:9]}.",
     ]
     if any(speed.estimated for speed in speeds):
         notes.append("Speeds are from pixels spread over the image, the others interpolated.")

@@ -190,6 +190,8 @@ def test_a_demo_may_be_repeated_and_published(script: Script, tmp_path: Path) ->
     assert published == pictures | {"table.md", "results.json"}
     results = json.loads((tmp_path / "demo" / "results.json").read_text())
     assert results["runs"]["linear"]["steps"] == results["runs"]["softmax"]["steps"] == 5
+    commit = (results["environment"]["commit"] or "unknown")[:9]
+    assert f"\nMade at commit {commit}.\n" in done.stdout
     for name in pictures:
         assert (tmp_path / "published" / name).read_bytes().startswith(PNG)
 
