@@ -28,7 +28,7 @@ public:
             transpose<T>(chunk_.key, kChunk, chunk_.width, chunk_.width, key_columns_, kChunk);
             const int count = rows_at(first, range.high, kChunk);
             for (std::int64_t group = 0; group < groups_of(call_); ++group) read(part.read_by(group), first, count);
-            chunk_.add_key_columns(sums, key_columns_);
+            add_keys();
         }
     }
 
@@ -39,6 +39,14 @@ public:
     const Sums<T> sums;
 
 private:
+    // Decays the sums over the chunk and adds its keys and values.
+    void add_keys() const {
+        const ChunkDecay<T>& decay = chunk_.decay;
+        if (decay) scale_columns<T>(decay.to_end(), chunk_.width, key_columns_);
+        sums.s.add(key_columns_, chunk_.value, kChunk, decay.across());
+        add_weighted_rows<T>(sums, chunk_.key, decay.to_end(), kChunk, decay.across());
+    }
+
     // The outputs of one query head.
     void read(const Item& item, std::int64_t first, int count) {
         const ChunkRows<T>& x = chunk_;

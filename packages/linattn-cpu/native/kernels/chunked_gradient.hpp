@@ -27,7 +27,7 @@ public:
           rows_(kChunk * groups_of(call)),
           query_(arena.take<T>(rows_ * width_)),
           query_columns_(arena.take<T>(rows_ * width_)),
-          key_(arena.take<T>(kChunk * width_)),
+          own_key_(arena.take<T>(kChunk * width_)),
           value_columns_(arena.take<T>(kChunk * value_width_)),
           gradient_(arena.take<T>(rows_ * value_width_)),
           h_(arena.take<T>(rows_)),
@@ -45,7 +45,13 @@ public:
         for (std::int64_t chunk = chunks - 1; chunk >= 0; --chunk) {
             const std::int64_t first = range.low + chunk * kChunk;
             const int count = rows_at(first, range.high, kChunk);
-            read(inputs, item, first, count);
+            const std::int64_t low = first / kBlock * kBlock;
+            const bool enters_block = chunk == chunks - 1 || low + kBlock == first + kChunk;
+            if (checkpoints.kept() && enters_block) {
+                states_.load_from(inputs, low, first, checkpoints.at(call_, item, low));
+            }
+            read_keys(inputs, first, checkpoints.kept());
+            read_queries(item, first, count);
             if (grad_value.data != nullptr || checkpoints.kept()) weigh();
             if (grad_value.data != nullptr) {
                 differentiate_values();
@@ -57,12 +63,7 @@ public:
                 inputs.erase_absent(first, count, width_, grad_);
                 store_gradients<T>(grad_key, first, count, grad_, key_, call_.map);
             }
-            if (checkpoints.kept()) {
-                const std::int64_t low = first / kBlock * kBlock;
-                const bool enters_block = chunk == chunks - 1 || low + kBlock == first + kChunk;
-                if (enters_block) states_.load_from(inputs, low, first, checkpoints.at(call_, item, low));
-                write_decay_gradient(inputs, item, first, count, states_.before(first));
-            }
+            if (checkpoints.kept()) write_decay_gradient(inputs, item, first, count, states_.before(first));
             if (decay_) decay_from_start();
             sums.s.add(query_columns_, gradient_, rows_, decay_.across());
             add_weighted_rows<T>(sums, query_, h_, rows_, decay_.across());
@@ -76,7 +77,21 @@ public:
     const Sums<T> sums;  // G and r
 
 private:
-    void read(const Inputs<T>& keys, const Item& item, std::int64_t first, int count) {
+    void read_keys(const Inputs<T>& inputs, std::int64_t first, bool from_block) {
+        const T* value = grad_;
+        if (from_block) {
+            key_ = states_.keys(first);
+            value = states_.values(first);
+        } else {
+            key_ = own_key_;
+            inputs.keys(first, kChunk, own_key_);
+            inputs.values(first, kChunk, grad_);
+        }
+        decay_.load_from(inputs, first);
+        transpose<T>(value, kChunk, value_width_, value_width_, value_columns_, kChunk);
+    }
+
+    void read_queries(const Item& item, std::int64_t first, int count) {
         for (std::int64_t group = 0; group < groups_of(call_); ++group) {
             const Item one = item.read_by(group);
             const GradientInputs<T> inputs(call_, one, Direction::backwards);
@@ -87,11 +102,7 @@ private:
             std::memcpy(h_ + row, static_cast<const T*>(call_.scratch) + query_row(call_, one) + first,
                         sizeof(T) * count);
         }
-        keys.keys(first, kChunk, key_);
-        keys.values(first, kChunk, grad_);
-        decay_.load_from(keys, first);
         transpose<T>(query_, rows_, width_, width_, query_columns_, rows_);
-        transpose<T>(grad_, kChunk, value_width_, value_width_, value_columns_, kChunk);
     }
 
     // The decayed weights, with keys as rows.
@@ -177,7 +188,8 @@ private:
     const std::int64_t width_, value_width_, rows_;
     T* const query_;
     T* const query_columns_;
-    T* const key_;
+    T* const own_key_;
+    const T* key_;  // of the chunk: own_key_, or in states_
     T* const value_columns_;
     T* const gradient_;
     T* const h_;

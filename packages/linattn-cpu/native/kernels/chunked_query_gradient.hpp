@@ -3,6 +3,7 @@
 // rest, which needs G.
 #pragma once
 
+#include "chunk_rows.hpp"
 #include "rewind.hpp"
 
 LINATTN_BEGIN

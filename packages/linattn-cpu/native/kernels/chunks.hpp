@@ -52,13 +52,7 @@ LINATTN_LOOP void sum_rows(const T* rows, T* sums) {
         Vec<T> block[W<T>];
 #pragma GCC unroll 16
         for (int i = 0; i < W<T>; ++i) block[i] = load<T>(rows + (first + i) * W<T>);
-        transpose_block<T>(block);
-#pragma GCC unroll 4
-        for (int half = W<T> / 2; half > 0; half /= 2) {
-#pragma GCC unroll 8
-            for (int i = 0; i < half; ++i) block[i] += block[i + half];
-        }
-        store<T>(sums + first, block[0]);
+        store<T>(sums + first, sum_block<T>(block));
     }
 }
 
@@ -82,13 +76,23 @@ LINATTN_LOOP void add_partial_sums(const T* rows, T* partial) {
     }
 }
 
+// Lane i of the result is the dot product of row i of a and row i of b, both (W, width).
+template <class T>
+LINATTN_INLINE Vec<T> row_products(const T* a, const T* b, std::int64_t width) {
+    Vec<T> products[W<T>] = {};
+    for (std::int64_t d = 0; d < width; d += W<T>) {
+#pragma GCC unroll 16
+        for (int i = 0; i < W<T>; ++i) products[i] += load<T>(a + i * width + d) * load<T>(b + i * width + d);
+    }
+    return sum_block<T>(products);
+}
+
 // sums[i] += the dot product of row i of a and row i of b, both (kChunk, width).
 template <class T>
 LINATTN_LOOP void add_row_products(const T* a, const T* b, std::int64_t width, T* sums) {
-    for (int i = 0; i < kChunk; ++i) {
-        Vec<T> products{};
-        for (std::int64_t d = i * width; d < (i + 1) * width; d += W<T>) products += load<T>(a + d) * load<T>(b + d);
-        sums[i] += sum<T>(products);
+    for (int first = 0; first < kChunk; first += W<T>) {
+        const std::int64_t at = first * width;
+        store<T>(sums + first, load<T>(sums + first) + row_products<T>(a + at, b + at, width));
     }
 }
 

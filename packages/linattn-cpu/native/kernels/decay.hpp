@@ -34,6 +34,17 @@ LINATTN_INLINE double accumulate_logs(T* x, int count, double sum = 0) {
     return sum;
 }
 
+// x[j] = the sum of x after j, + `later`, for x (count); returns the sum of all.
+template <class T>
+LINATTN_INLINE double logs_to_end(T* x, int count, double later = 0) {
+    for (int j = count - 1; j >= 0; --j) {
+        const T own = x[j];
+        x[j] = static_cast<T>(later);
+        later += own;
+    }
+    return later;
+}
+
 // x = exp(x) for x <= 0, for `count` numbers, a multiple of W.
 template <class T>
 LINATTN_LOOP void exponentiate(std::int64_t count, T* x) {

@@ -67,9 +67,12 @@ template <class T>
 struct Decay {
     T factor = T(1), scale = T(1), lost = T(0);  // factor = scale (1 + lost)
 
+    // About log(1/2). A smaller factor is applied as it is: its rounding error soon decays too.
+    static constexpr double kLogOfHalf = -0.69;
+
     // By exp(log), for log <= 0.
     static Decay by(double log) {
-        if (log > -0.69) {
+        if (log > kLogOfHalf) {
             const double lost = __builtin_expm1(log);
             return {static_cast<T>(1 + lost), T(1), static_cast<T>(lost)};
         }
@@ -79,18 +82,25 @@ struct Decay {
     bool is_none() const { return scale == T(1) && lost == T(0); }
 };
 
-// sum += x by Kahan's summation: `compensation` is what earlier additions rounded away. With plain sums, a sequence a
-// hundred times as long would have one digit less. With `Decays`, the sum decays first.
+// to = from + x by Kahan's summation: `compensation` is what earlier additions rounded away. With plain sums, a sequence
+// a hundred times as long would have one digit less. With `Decays`, `from` decays first.
 template <class T, bool Decays = false>
-LINATTN_INLINE void kahan_add(T* sum, T* compensation, Vec<T> x, [[maybe_unused]] const Decay<T>& decay = {}) {
-    Vec<T> before = load<T>(sum), rest = load<T>(compensation);
+LINATTN_INLINE void kahan_add(const T* from, T* to, T* compensation, Vec<T> x,
+                              [[maybe_unused]] const Decay<T>& decay = {}) {
+    Vec<T> before = load<T>(from), rest = load<T>(compensation);
     if constexpr (Decays) {
         before *= decay.scale;
         rest = rest * decay.factor + before * decay.lost;
     }
     const Vec<T> wanted = x + rest, after = before + wanted;
-    store<T>(sum, after);
+    store<T>(to, after);
     store<T>(compensation, wanted - (after - before));
+}
+
+// The same in place.
+template <class T, bool Decays = false>
+LINATTN_INLINE void kahan_add(T* sum, T* compensation, Vec<T> x, const Decay<T>& decay = {}) {
+    kahan_add<T, Decays>(sum, sum, compensation, x, decay);
 }
 
 template <class E, int C, class T = SumOf<E>>
@@ -112,33 +122,42 @@ static inline void multiply(const Product<E>& x, std::int64_t rows, std::int64_t
     if (column < columns) multiply_columns<E, 1>(x, rows, column, out, out_row);
 }
 
+// A sum over the sequence before and after an addition, which may be the same memory; see `kahan_add`. Rows are `row`
+// numbers apart.
+template <class T>
+struct Total {
+    const T* from;
+    T *to, *compensation;
+    std::int64_t row;
+};
+
 template <class E, int C, bool Decays, class T = SumOf<E>>
-LINATTN_LOOP void accumulate_columns(const Product<E>& x, std::int64_t rows, std::int64_t column, T* out,
-                                     T* compensation, std::int64_t out_row, const Decay<T>& decay) {
+LINATTN_LOOP void accumulate_columns(const Product<E>& x, std::int64_t rows, std::int64_t column, Total<T> total,
+                                     Decay<T> decay) {
     for (std::int64_t r = 0; r < rows; r += kTileRows) {
         Vec<T> sums[kTileRows][C] = {};
-        const std::int64_t tile = r * out_row + column;
+        const std::int64_t tile = r * total.row + column;
         add_product<E, kTileRows, C>(sums, x.a + r * x.a_row, x.a_row, x.a_column, x.b + column, x.b_row, x.depth);
 #pragma GCC unroll 8
         for (int i = 0; i < kTileRows; ++i) {
 #pragma GCC unroll 4
             for (int c = 0; c < C; ++c) {
-                const std::int64_t at = tile + i * out_row + c * W<T>;
-                kahan_add<T, Decays>(out + at, compensation + at, sums[i][c], decay);
+                const std::int64_t at = tile + i * total.row + c * W<T>;
+                kahan_add<T, Decays>(total.from + at, total.to + at, total.compensation + at, sums[i][c], decay);
             }
         }
     }
 }
 
-// out += a b, once out has decayed.
+// total.to = total.from, decayed, + a b.
 template <class E, bool Decays, class T = SumOf<E>>
-static inline void accumulate(const Product<E>& x, std::int64_t rows, std::int64_t columns, T* out, T* compensation,
-                              std::int64_t out_row, const Decay<T>& decay) {
+static inline void accumulate(const Product<E>& x, std::int64_t rows, std::int64_t columns, const Total<T>& total,
+                              const Decay<T>& decay) {
     std::int64_t column = 0;
     for (; column + 2 * W<T> <= columns; column += 2 * W<T>) {
-        accumulate_columns<E, 2, Decays>(x, rows, column, out, compensation, out_row, decay);
+        accumulate_columns<E, 2, Decays>(x, rows, column, total, decay);
     }
-    if (column < columns) accumulate_columns<E, 1, Decays>(x, rows, column, out, compensation, out_row, decay);
+    if (column < columns) accumulate_columns<E, 1, Decays>(x, rows, column, total, decay);
 }
 
 template <class E, int C, class T = SumOf<E>>

@@ -2,7 +2,7 @@
 // computes them again from the state before the block.
 #pragma once
 
-#include "chunk_rows.hpp"
+#include "sums.hpp"
 
 LINATTN_BEGIN
 
@@ -44,54 +44,58 @@ private:
     const Scratch scratch_;
 };
 
-// Empty unless the gradient of the decay is wanted.
+// The keys, the values and the states before the chunks of one block. Empty unless the gradient of the decay is wanted.
 template <class T>
 class StatesOfBlock {
 public:
     StatesOfBlock(Arena& arena, const AttentionBackward& call)
-        : sums_(arena, call.grad_log_decay == nullptr ? 0 : call.dim,
-                call.grad_log_decay == nullptr ? 0 : call.value_dim),
-          numbers_(sums_.s.rows * (sums_.s.width + 1)),
+        : width_(call.grad_log_decay == nullptr ? 0 : padded<T>(call.dim)),
+          value_width_(call.grad_log_decay == nullptr ? 0 : padded<T>(call.value_dim)),
+          numbers_(width_ * (value_width_ + 1)),
           states_(arena.take<T>(kBlock / kChunk * numbers_)),
-          key_columns_(arena.take<T>(kChunk * sums_.s.rows)),
-          chunk_(arena, call) {}
+          compensation_(arena.take<T>(numbers_)),
+          key_(arena.take<T>(kBlock * width_)),
+          value_(arena.take<T>(kBlock * value_width_)),
+          decayed_(arena.take<T>(kChunk * value_width_)) {}
 
-    // The states before the chunks from position `low`, the start of a block, to that at `high`; from `checkpoint`, the
-    // state before the block.
+    // For the chunks from position `low`, the start of a block, to that at `high`; from `checkpoint`, the state before
+    // the block.
     void load_from(const Inputs<T>& inputs, std::int64_t low, std::int64_t high, const T* checkpoint) {
-        load_sums(checkpoint);
-        for (std::int64_t first = low; first < high; first += kChunk) {
-            save_sums(at(first));
-            add_chunk(inputs, first);
-        }
-        save_sums(at(high));
+        const int size = static_cast<int>(high - low) + kChunk;
+        inputs.keys(low, size, key_);
+        inputs.values(low, size, value_);
+        std::memcpy(state(low), checkpoint, sizeof(T) * numbers_);
+        std::memset(compensation_, 0, sizeof(T) * numbers_);
+        for (std::int64_t first = low; first < high; first += kChunk) add_chunk(inputs, first);
     }
 
     // S (D, M) followed by z (D), padded, before the chunk at `first`.
-    const T* before(std::int64_t first) const { return at(first); }
+    const T* before(std::int64_t first) const { return state(first); }
+    // The rows of the chunk at `first`.
+    const T* keys(std::int64_t first) const { return key_ + first % kBlock * width_; }
+    const T* values(std::int64_t first) const { return value_ + first % kBlock * value_width_; }
 
 private:
-    T* at(std::int64_t first) const { return states_ + first % kBlock / kChunk * numbers_; }
+    T* state(std::int64_t first) const { return states_ + first % kBlock / kChunk * numbers_; }
 
-    void load_sums(const T* from) const {
-        sums_.clear();
-        std::memcpy(sums_.s.sum, from, sizeof(T) * sums_.s.rows * sums_.s.width);
-        std::memcpy(sums_.z, from + sums_.s.rows * sums_.s.width, sizeof(T) * sums_.s.rows);
-    }
-    void save_sums(T* to) const {
-        std::memcpy(to, sums_.s.sum, sizeof(T) * sums_.s.rows * sums_.s.width);
-        std::memcpy(to + sums_.s.rows * sums_.s.width, sums_.z, sizeof(T) * sums_.s.rows);
-    }
-
+    // The state after the chunk at `first`, from the state before it.
     void add_chunk(const Inputs<T>& inputs, std::int64_t first) {
-        chunk_.load_keys(inputs, first);
-        chunk_.add_keys(sums_, key_columns_);
+        T to_end[kChunk];
+        inputs.log_decays(first, kChunk, to_end);
+        const Decay<T> across = Decay<T>::by(logs_to_end<T>(to_end, kChunk));
+        exponentiate<T>(kChunk, to_end);
+        std::memcpy(decayed_, values(first), sizeof(T) * kChunk * value_width_);
+        scale_rows<T>(to_end, kChunk, value_width_, decayed_);
+        const T* from = state(first);
+        T* to = state(first + kChunk);
+        accumulate<T, true>({keys(first), 1, width_, decayed_, value_width_, kChunk}, width_, value_width_,
+                            {from, to, compensation_, value_width_}, across);
+        const std::int64_t z = width_ * value_width_;
+        add_weighted_rows<T>({from + z, to + z, compensation_ + z, width_}, keys(first), to_end, kChunk, across);
     }
 
-    const Sums<T> sums_;
-    const std::int64_t numbers_;
-    T *const states_, *const key_columns_;
-    ChunkRows<T> chunk_;
+    const std::int64_t width_, value_width_, numbers_;
+    T *const states_, *const compensation_, *const key_, *const value_, *const decayed_;
 };
 
 LINATTN_END

@@ -1,8 +1,8 @@
 // Runs of causal positions: what the sweeps over a state (sweep.hpp) read besides it.
 //
 // The positions of one sweep see each other through weights, q_t . k_j for j <= t, and everything before the sweep
-// through the state. Decay multiplies the weights, the outputs, the keys and the state. With g_m the logarithms of the
-// decay, each at most 0, every factor is exp of a sum of g, never of a difference, so none exceeds 1.
+// through the state; passes over gradients put other rows in the places of q and k. Decay multiplies the weights, what
+// is read from the state, what is added to it, and the state. No factor exceeds 1; see decay.hpp.
 #pragma once
 
 #include "decay.hpp"
@@ -12,6 +12,8 @@ LINATTN_BEGIN
 // The positions of one walk over the state: their outputs and values stay in registers. Without fused multiply-adds
 // and broadcasts from memory, two positions leave registers for intermediate results.
 inline constexpr int kSweep = kRegisters == 32 ? 4 : kVectorBytes == 32 ? 3 : 2;
+// The numbers of a row of weights: one for each position of the sweep, rounded up to a power of two.
+inline constexpr int kWeightRow = kSweep == 3 ? 4 : kSweep;
 // The positions of one run. In a longer run the state moves to the first-level cache less often; the sum of a run is
 // small compared with the total of a long sequence, and so is its rounding.
 inline constexpr int kRun = kSweep == 4 ? 64 : 60;
@@ -54,14 +56,14 @@ public:
     RunDecay(Arena& arena, const Attention& call)
         : decays_(call.log_decay != nullptr),
           from_start_(arena.take<T>(kRunRows)),
-          between_(arena.take<T>(kRunRows * kSweep)),
+          between_(arena.take<T>(kRunRows * kWeightRow)),
           before_(arena.take<T>(kRunRows)) {}
 
     explicit operator bool() const { return decays_; }
     // For each position, exp of the sum of g in its sweep up to and including it: the decay of what is older.
     const T* from_start() const { return from_start_; }
     // The decay from each position of the sweep that begins at `first` to its end.
-    const T* to_end(int first) const { return between_ + (first + kSweep - 1) * kSweep; }
+    const T* to_end(int first) const { return between_ + (first + kSweep - 1) * kWeightRow; }
     // The decay from the start of the run to the sweep that begins at `first`.
     T before(int first) const { return before_[first / kSweep]; }
     // The decay over the sweep that begins at `first`.
@@ -84,9 +86,9 @@ public:
         load_from(logs + count - 1, -1, count);
     }
 
-    // Weights (positions, kSweep) *= exp of the sum of g over j < m <= t.
+    // Weights (positions, kWeightRow) *= exp of the sum of g over j < m <= t.
     void within(T* weights, int count) const {
-        if (decays_) multiply_into<T>(between_, round_up(count * kSweep, kChunk), weights);
+        if (decays_) multiply_into<T>(between_, round_up(count * kWeightRow, W<T>), weights);
     }
 
 private:
@@ -101,20 +103,20 @@ private:
         across_run_ = Decay<T>::by(passed);
         fill_up(before_, count / kSweep);
         fill_up(from_start_, count);
-        fill_up(between_, count * kSweep);
+        fill_up(between_, count * kWeightRow);
     }
 
     // Sums logarithms within one sweep; returns the sum of all.
     double load_sweep(const T* logs, int turn, int first) {
-        T *at = between_ + first * kSweep, *to = from_start_ + first;
-        T sums[kSweep];
+        T *at = between_ + first * kWeightRow, *to = from_start_ + first;
+        T sums[kWeightRow];
         double sum = 0;
 #pragma GCC unroll 4
         for (int t = 0; t < kSweep; ++t) {
             const T log = logs[t * turn];
             to[t] = static_cast<T>(sum += log);
 #pragma GCC unroll 4
-            for (int j = 0; j < kSweep; ++j) at[t * kSweep + j] = sums[j] = j < t ? sums[j] + log : T(0);
+            for (int j = 0; j < kWeightRow; ++j) at[t * kWeightRow + j] = sums[j] = j < t ? sums[j] + log : T(0);
         }
         return sum;
     }
@@ -142,13 +144,14 @@ LINATTN_INLINE Vec<T> z_before_sweep(Vec<T> before, const RunDecay<T>& decay, in
     return sum;
 }
 
-// partial (positions * kSweep, W) = the products of query t and key j of one sweep for j <= t, before their lanes are
-// summed, else 0.
+// weights (positions, kWeightRow) = the products of query t and key j of one sweep for j <= t, else 0. The lanes of all
+// products of a sweep are summed together. The last store of a sweep may write zeros into the rows of the next one.
 template <class T>
-LINATTN_LOOP void multiply_within_sweeps(const SweepRows<T>& x, std::int64_t width, int count, T* partial) {
+LINATTN_LOOP void weigh_sweeps(const SweepRows<T>& x, std::int64_t width, int count, T* weights) {
+    constexpr int blocks = (kSweep * kWeightRow + W<T> - 1) / W<T>;
     for (int first = 0; first < count; first += kSweep) {
         const T *query = x.query + first * x.step, *key = x.key + first * x.step;
-        Vec<T> sums[kSweep][kSweep] = {};
+        Vec<T> products[blocks][W<T>] = {};
         for (std::int64_t d = 0; d < width; d += W<T>) {
             Vec<T> keys[kSweep];
 #pragma GCC unroll 4
@@ -157,13 +160,15 @@ LINATTN_LOOP void multiply_within_sweeps(const SweepRows<T>& x, std::int64_t wid
             for (int t = 0; t < kSweep; ++t) {
                 const Vec<T> q = load<T>(query + t * x.step + d);
 #pragma GCC unroll 4
-                for (int j = 0; j <= t; ++j) sums[t][j] += q * keys[j];
+                for (int j = 0; j <= t; ++j) {
+                    const int at = t * kWeightRow + j;
+                    products[at / W<T>][at % W<T>] += q * keys[j];
+                }
             }
         }
-#pragma GCC unroll 4
-        for (int t = 0; t < kSweep; ++t) {
-#pragma GCC unroll 4
-            for (int j = 0; j < kSweep; ++j, partial += W<T>) store<T>(partial, sums[t][j]);
+#pragma GCC unroll 8
+        for (int block = 0; block < blocks; ++block) {
+            store<T>(weights + first * kWeightRow + block * W<T>, sum_block<T>(products[block]));
         }
     }
 }
@@ -173,29 +178,27 @@ LINATTN_LOOP void multiply_within_sweeps(const SweepRows<T>& x, std::int64_t wid
 template <class T>
 class SweepWeights {
 public:
-    explicit SweepWeights(Arena& arena)
-        : weights_(arena.take<T>(kRunRows * kSweep)), partial_(arena.take<T>(kRunRows * kSweep * W<T>)) {}
+    explicit SweepWeights(Arena& arena) : weights_(arena.take<T>(kRunRows * kWeightRow)) {}
 
     // The products of queries and keys, which are `width` numbers wide.
     void load_from(const SweepRows<T>& rows, std::int64_t width, int count) const {
-        multiply_within_sweeps<T>(rows, width, count, partial_);
-        for (int row = 0; row < count * kSweep; row += kChunk) sum_rows<T>(partial_ + row * W<T>, weights_ + row);
+        weigh_sweeps<T>(rows, width, count, weights_);
     }
 
     // Adds the products of one number of every query and one of every key; consecutive numbers are `turn` apart.
     void add(const T* queries, const T* keys, int turn, int count) const {
         for (int t = 0; t < count; ++t) {
             const T* key = keys + (t - t % kSweep) * turn;
-            for (int j = 0; j <= t % kSweep; ++j) weights_[t * kSweep + j] += queries[t * turn] * key[j * turn];
+            for (int j = 0; j <= t % kSweep; ++j) weights_[t * kWeightRow + j] += queries[t * turn] * key[j * turn];
         }
     }
 
     void decay_by(const RunDecay<T>& decay, int count) const { decay.within(weights_, count); }
 
-    const T* at(int position) const { return weights_ + position * kSweep; }
+    const T* at(int position) const { return weights_ + position * kWeightRow; }
 
 private:
-    T *const weights_, *const partial_;
+    T* const weights_;  // (kRunRows, kWeightRow)
 };
 
 LINATTN_END

@@ -23,15 +23,22 @@ private:
     T* columns_;
 };
 
+// total.to = total.from, decayed, + the sum of weights[t] rows[t], for rows of the total's width.
+template <class T>
+static inline void add_weighted_rows(const Total<T>& total, const T* rows, const T* weights, int count,
+                                     const Decay<T>& decay = {}) {
+    for (std::int64_t d = 0; d < total.row; d += W<T>) {
+        Vec<T> sum{};
+        for (int t = 0; t < count; ++t) sum += weights[t] * load<T>(rows + t * total.row + d);
+        kahan_add<T, true>(total.from + d, total.to + d, total.compensation + d, sum, decay);
+    }
+}
+
 // Decays z and adds the sum of weights[t] rows[t].
 template <class T>
 static inline void add_weighted_rows(const Sums<T>& sums, const T* rows, const T* weights, int count,
                                      const Decay<T>& decay = {}) {
-    for (std::int64_t d = 0; d < sums.s.rows; d += W<T>) {
-        Vec<T> sum{};
-        for (int t = 0; t < count; ++t) sum += weights[t] * load<T>(rows + t * sums.s.rows + d);
-        kahan_add<T, true>(sums.z + d, sums.z_compensation + d, sum, decay);
-    }
+    add_weighted_rows<T>({sums.z, sums.z, sums.z_compensation, sums.s.rows}, rows, weights, count, decay);
 }
 
 // Decays z and adds the sum of rows.
@@ -77,21 +84,11 @@ private:
             const int size = load_block(inputs, first, range.high);
             T remaining[kBlock] = {};
             inputs.log_decays(first, rows_at(first, range.high, kBlock), remaining);
-            later = logs_to_end(remaining, later);
+            later = logs_to_end<T>(remaining, kBlock, later);
             exponentiate<T>(kBlock, remaining);
             scale_rows<T>(remaining, size, sums.s.rows, key_);
             adder_.add(sums, key_, value_, size);
             add_rows<T>(sums, key_, size);
-        }
-        return later;
-    }
-
-    // g[j] = the sum of g after j, and `later`, for kBlock positions; returns the sum of all.
-    static double logs_to_end(T* g, double later) {
-        for (int j = kBlock - 1; j >= 0; --j) {
-            const T own = g[j];
-            g[j] = static_cast<T>(later);
-            later += own;
         }
         return later;
     }

@@ -25,7 +25,7 @@ inline constexpr int kPanelVectors = 2;
 // 1 + lost; see Decay.
 enum class Remains { all, most, less };
 
-// The sweep that begins at position `first`, over C vectors of columns; `weights` (kSweep, kSweep). A row of the panel
+// The sweep that begins at position `first`, over C vectors of columns; `weights` (kSweep, kWeightRow). A row of the panel
 // is the total, then the rest. Without the pragmas the compiler would keep the arrays in memory.
 template <class T, int C, Remains R, bool Fold>
 LINATTN_LOOP void sweep(const SweepRows<T>& x, const T* weights, const RunDecay<T>& decay, int first, T* panel,
@@ -86,7 +86,7 @@ LINATTN_LOOP void sweep(const SweepRows<T>& x, const T* weights, const RunDecay<
             if (decays) out[t][c] *= decay.from_start()[first + t];
 #pragma GCC unroll 4
             for (int j = 0; j <= t; ++j) {
-                out[t][c] += weights[t * kSweep + j] * load<T>(x.value + j * x.value_step + c * W<T>);
+                out[t][c] += weights[t * kWeightRow + j] * load<T>(x.value + j * x.value_step + c * W<T>);
             }
             store<T>(x.out + t * x.value_step + c * W<T>, out[t][c]);
         }

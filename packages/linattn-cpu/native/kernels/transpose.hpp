@@ -32,6 +32,19 @@ LINATTN_INLINE void transpose_block(Vec<T> (&rows)[W<T>]) {
     exchange_all<1, T>(rows);
 }
 
+// Lane i of the result is the sum of all lanes of rows[i], by repeated halving: every addition halves the vectors that are
+// left, so the sums take a quarter of the shuffles of a transposition.
+template <class T, int S = W<T> / 2>
+LINATTN_INLINE Vec<T> sum_block(Vec<T> (&rows)[W<T>]) {
+#pragma GCC unroll 8
+    for (int i = 0; i < S; ++i) {
+        exchange<S>(rows[i], rows[i + S], std::make_index_sequence<W<T>>());
+        rows[i] += rows[i + S];
+    }
+    if constexpr (S > 1) return sum_block<T, S / 2>(rows);
+    return rows[0];
+}
+
 // (rows, columns) with rows `width` numbers apart -> (columns, rows); both sizes are multiples of W.
 template <class T>
 LINATTN_LOOP void transpose(const T* from, std::int64_t rows, std::int64_t columns, std::int64_t width, T* to,

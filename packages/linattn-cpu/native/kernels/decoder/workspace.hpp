@@ -20,7 +20,7 @@ LINATTN_INLINE std::int64_t inputs_of(const DecoderCall& call, std::int64_t sequ
     return call.lengths == nullptr ? call.inputs : call.lengths[sequence];
 }
 
-// The rows of the largest block of a call; all blocks have nearly as many.
+// The rows of each block of a call; only the last one may have fewer.
 static std::int64_t rows_of_blocks(const DecoderCall& call) {
     std::int64_t rows = call.lengths == nullptr ? call.batch * call.inputs : 0;
     for (std::int64_t b = 0; call.lengths != nullptr && b < call.batch; ++b) rows += call.lengths[b];
