@@ -73,8 +73,8 @@ def lines_of(*options: str, file: Path | str | None = None) -> Iterator[tuple[st
             yield name, line
 
 
-# Registers that a load of four matrices writes, and those that an instruction on tensor cores reads:
-# of the left operand, the right one, and the sums.
+# Registers that a load of four matrices writes, and those that an instruction of the tensor cores
+# reads: of the left operand, the right one, and the sums.
 _LOADED_BY_LDSM, _READ_BY_HMMA = 4, (4, 2, 4)
 _INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+([^;]+;)")
 

@@ -20,8 +20,8 @@ from tests.cuda.machine_code import (
     kernels_of,
 )
 
-# How many loads from shared memory a tensor core waits for in each product, as compiled by this nvcc
-# for this architecture. By the arguments of its shape: parts, A, E, C, whether it is a pair.
+# How many loads from shared memory a tensor core waits for in each product, as this nvcc compiles
+# it for this architecture. By the arguments of its shape: parts, A, E, C, whether it is a pair.
 COUNTED = "nvcc 13.0", "90"
 EXPOSED = {
     (1, 32, 32, 64, 0): 12,
