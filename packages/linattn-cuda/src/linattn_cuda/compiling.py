@@ -13,6 +13,7 @@ import os
 import uuid
 from pathlib import Path
 
+from linattn_core.errors import expected
 from linattn_cuda import _native, nvrtc
 
 # Kernels whose header has another name.
@@ -29,11 +30,10 @@ def headers() -> Path:
         RuntimeError: they are not there.
     """
     folder = Path(_native.__file__).parent / "include"
-    if not (folder / "linattn" / "calls.h").is_file():
-        raise RuntimeError(
-            f"The device headers were expected in {folder} and are not there; install linattn-cuda "
-            "again."
-        )
+    first = folder / "linattn" / "calls.h"
+    if not first.is_file():
+        advice = "install linattn-cuda again"
+        raise RuntimeError(expected("device headers", first, "no such file", advice))
     return folder
 
 
@@ -83,14 +83,15 @@ def compiled(kernel: str, architecture: str) -> tuple[bytes, str]:
         RuntimeError: NVRTC is missing, or did not compile it.
     """
     file = cache_folder() / f"{_key(kernel, architecture)}.cubin"
-    kept = _read(file)
-    if kept is None:
-        image = nvrtc.compiled(_source(kernel), (kernel,), architecture, (headers(),))
-        kept = image.code, image.symbols[kernel]
-        # Without a disk to write to, each process compiles for itself.
-        with contextlib.suppress(OSError):
-            _write(file, *kept)
-    return kept
+    stored = _read(file)
+    if stored is not None:
+        return stored
+    image = nvrtc.compiled(_source(kernel), (kernel,), architecture, (headers(),))
+    code, symbol = image.code, image.symbols[kernel]
+    # Without a disk to write to, each process compiles for itself.
+    with contextlib.suppress(OSError):
+        _write(file, code, symbol)
+    return code, symbol
 
 
 def _source(kernel: str) -> str:
@@ -118,17 +119,17 @@ def _digest_of_headers(folder: Path) -> str:
 def _read(file: Path) -> tuple[bytes, str] | None:
     """Machine code and the kernel's name; None where they are not there, or damaged."""
     try:
-        digest, _, kept = file.read_bytes().partition(b"\n")
+        digest, _, content = file.read_bytes().partition(b"\n")
     except OSError:
         return None
-    if digest != _digest(kept):
+    if digest != _digest(content):
         return None
-    symbol, _, code = kept.partition(b"\n")
+    symbol, _, code = content.partition(b"\n")
     return code, symbol.decode()
 
 
-def _digest(kept: bytes) -> bytes:
-    return hashlib.sha256(kept).hexdigest().encode()
+def _digest(content: bytes) -> bytes:
+    return hashlib.sha256(content).hexdigest().encode()
 
 
 def _write(file: Path, code: bytes, symbol: str) -> None:
@@ -137,10 +138,10 @@ def _write(file: Path, code: bytes, symbol: str) -> None:
     Complete or not at all: other processes may write the same file meanwhile.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
-    kept = f"{symbol}\n".encode() + code
+    content = f"{symbol}\n".encode() + code
     part = file.with_name(f"{file.name}.{uuid.uuid4().hex}")
     try:
-        part.write_bytes(_digest(kept) + b"\n" + kept)
+        part.write_bytes(_digest(content) + b"\n" + content)
         part.replace(file)
     finally:
         part.unlink(missing_ok=True)

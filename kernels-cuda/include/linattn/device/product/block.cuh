@@ -39,7 +39,7 @@ public:
         const bool keeps =
             (call_.last.matrix != nullptr || call_.last.vector != nullptr) && work_.writes(call_, call_.last);
         this->load_state(call_.start);
-        walk(call_.reads, call_.sums, keeps);
+        walk(keeps);
         if (keeps) this->store_state(call_.last);
     }
 
@@ -59,31 +59,30 @@ private:
         return length - position < C ? (length > position ? length - position : 0) : C;
     }
 
-    // Goes through the chunks. `reads`: rows are computed; `sums`: keys are added to the state, those of the last chunk
-    // too where `keeps`.
-    LINATTN_DEVICE void walk(bool reads, bool sums, bool keeps) {
-        if (chunks_ > 0) copy(0, memory_.buffer, reads, sums);
-        if (reads && !sums) this->publish_state();
+    // Goes through the chunks. `keeps`: the keys of the last chunk are added to the state, too.
+    LINATTN_DEVICE void walk(bool keeps) {
+        if (chunks_ > 0) copy(0, memory_.buffer);
+        if (call_.reads && !call_.sums) this->publish_state();
         for (int i = 0; i < chunks_; ++i) {
             copies_wait<0>();
             LINATTN_BLOCK_BARRIER();  // the chunk has arrived, and all threads are done with the last one's tiles
-            if (sums && i > 0) this->add_vector();
-            if (reads && sums) this->publish_state();
-            prepare_tiles(chunk(i), reads, sums);
+            if (call_.sums && i > 0) this->add_vector();
+            if (call_.reads && call_.sums) this->publish_state();
+            prepare_tiles(chunk(i));
             LINATTN_BLOCK_BARRIER();  // the tiles are complete; what was staged is free
-            if (i + 1 < chunks_) copy(i + 1, memory_.other_buffer(), reads, sums);
-            if (sums) this->sum_vector();
-            if (reads) this->read_rows(chunk(i), sums, i % 2);
-            if (sums && (keeps || i + 1 < chunks_)) this->add_keys();
+            if (i + 1 < chunks_) copy(i + 1, memory_.other_buffer());
+            if (call_.sums) this->sum_vector();
+            if (call_.reads) this->read_rows(chunk(i), i % 2);
+            if (call_.sums && (keeps || i + 1 < chunks_)) this->add_keys();
             memory_.buffer = memory_.other_buffer();
         }
         LINATTN_BLOCK_BARRIER();
-        if (sums && keeps && chunks_ > 0) this->add_vector();
+        if (call_.sums && keeps && chunks_ > 0) this->add_vector();
     }
 
-    LINATTN_DEVICE void copy(int i, int set, bool reads, bool sums) {
+    LINATTN_DEVICE void copy(int i, int set) {
         const int position = chunk(i);
-        if (reads) {
+        if (call_.reads) {
             copy_rows<A>(memory_.staged_rows(set), call_.row, row_, position, 0);
             if constexpr (Shape::pair)
                 copy_rows<E>(memory_.staged_second_rows(set), call_.second_row, second_row_, position, 0);
@@ -95,7 +94,7 @@ private:
                     copy_rows<A>(memory_.staged_output(), call_.output, output_, position, 0);
             }
         }
-        if (sums) {
+        if (call_.sums) {
             copy_rows<A>(memory_.staged_keys(set), call_.key, key_, position, 0);
             copy_rows<E>(memory_.staged_values(set), call_.value, value_, position, work_.column);
         }
@@ -122,9 +121,9 @@ private:
 
     LINATTN_DEVICE bool finds_bias() const { return !Shape::pair && call_.out_bias != nullptr; }
 
-    LINATTN_DEVICE void prepare_tiles(int position, bool reads, bool sums) {
+    LINATTN_DEVICE void prepare_tiles(int position) {
         const int buffer = memory_.buffer;
-        if (reads) {
+        if (call_.reads) {
             prepare_rows<A>(memory_.rows(), memory_.staged_rows(buffer), call_.row, position, 0);
             if constexpr (Shape::pair) {
                 prepare_rows<E>(memory_.second_rows(), memory_.staged_second_rows(buffer), call_.second_row, position,
@@ -132,11 +131,11 @@ private:
             }
         }
         if (finds_bias()) {
-            if (reads) this->find_bias(position, rows_below(work_.place.rows, position));
+            if (call_.reads) this->find_bias(position, rows_below(work_.place.rows, position));
         } else if (call_.row_bias != nullptr && thread_index() < C) {
             memory_.bias()[thread_index()] = memory_.staged_bias()[thread_index()];
         }
-        if (!sums) return;
+        if (!call_.sums) return;
         prepare_rows<A>(memory_.keys(), memory_.staged_keys(buffer), call_.key, position, 0);
         prepare_rows<E>(memory_.values(), memory_.staged_values(buffer), call_.value, position, work_.column);
         if (call_.column != Column::none) write_column(rows_below(live_of(call_.value), position));

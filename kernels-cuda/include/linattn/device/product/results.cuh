@@ -165,8 +165,14 @@ private:
         } else {
             read_eight(y, origin, work_.place, position, work_.column + column, count);
         }
-        LINATTN_UNROLL
-        for (int k = 0; k < 8; ++k) x[k] *= feature_derivative<parts>(origin.map, y[k]);
+        if (origin.map == FeatureMap::elu) {
+            // e^y below zero, where it is less than 1: known without a branch, and for numbers above zero too.
+            LINATTN_UNROLL
+            for (int k = 0; k < 8; ++k) x[k] *= derivative_by_feature(FeatureMap::elu, below_zero<parts>(y[k]));
+        } else {
+            LINATTN_UNROLL
+            for (int k = 0; k < 8; ++k) x[k] *= feature_derivative<parts>(origin.map, y[k]);
+        }
     }
 };
 

@@ -65,9 +65,9 @@ protected:
 
     // The results for the 16 rows and the columns of this warp. The derivative of the second is taken at the first's
     // rows, where the first's results are to lie.
-    LINATTN_DEVICE void read_rows(int position, bool sums, int turn) {
-        if constexpr (Shape::pair) read<true>(position, sums, turn);
-        read<false>(position, sums, turn);
+    LINATTN_DEVICE void read_rows(int position, int turn) {
+        if constexpr (Shape::pair) read<true>(position, turn);
+        read<false>(position, turn);
     }
 
 private:
@@ -110,11 +110,11 @@ private:
     }
 
     template <bool second>
-    LINATTN_DEVICE void read(int position, bool sums, int turn) {
+    LINATTN_DEVICE void read(int position, int turn) {
         Out out = {};
         const RowFragments<parts, steps, keeps_rows, decltype(row_tile<second>())> rows(row_tile<second>(),
                                                                                         row_group_ * 16);
-        if (sums) {
+        if (call_.sums) {
             const int end = call_.backwards ? C / 16 : row_group_ + 1;
             LINATTN_UNROLL_NONE
             for (int j = call_.backwards ? row_group_ : 0; j < end; ++j) add_block<second>(out, rows, j);
