@@ -233,26 +233,64 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         DecodingState.load(tmp_path / "nothing")
 
 
-OTHERS: list[tuple[Attention | str, dict[str, Any]]] = [
-    ("softmax", {}),
-    (Linear("taylor"), {}),
-    ("linear", {"num_layers": 1}),
-    ("linear", {"num_kv_heads": 1}),
-    ("linear", {"num_heads": 4, "head_dim": 2}),
+# The attention of a model, then the attention and the fields of a model whose state it is given.
+OTHERS: list[tuple[str, Attention | str, dict[str, Any]]] = [
+    ("linear", "softmax", {}),
+    ("linear", Linear("taylor"), {}),
+    ("linear", "linear", {"num_layers": 1}),
+    ("linear", "linear", {"num_kv_heads": 1}),
+    ("linear", "linear", {"num_heads": 4, "head_dim": 2}),
+    ("softmax", "linear", {}),
+    ("softmax", "softmax", {"num_layers": 1}),
+    ("softmax", "softmax", {"num_kv_heads": 1}),
+    ("softmax", "softmax", {"num_heads": 4, "head_dim": 2}),
+    ("one head", "softmax", {}),
 ]
 
 
-@pytest.mark.parametrize(("attention", "fields"), OTHERS)
+@pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize(("own", "other", "fields"), OTHERS)
 def test_a_state_of_another_model_is_refused(
-    attention: Attention | str, fields: dict[str, Any]
+    own: str, other: Attention | str, fields: dict[str, Any], gradients: bool
 ) -> None:
-    model = tiny_model()
+    model = tiny_model("softmax", num_kv_heads=1) if own == "one head" else tiny_model(own)
     tokens = random_tokens(model, 2, 3)
-    _, state = tiny_model(attention, **fields).prefill(tokens)
-    with pytest.raises(ValueError, match=r"(state|layer 0 of the state): expected .*of this model"):
-        model.prefill(tokens, state=state)
-    with pytest.raises(ValueError, match=r"(state|layer 0 of the state): expected .*of this model"):
-        model.generate(state=state, length=1)
+    _, state = tiny_model(other, **fields).prefill(tokens)
+    refused = pytest.raises(ValueError, match=r"(state|layer 0 of the state): expected .*of this")
+    with torch.set_grad_enabled(gradients):
+        with refused:
+            model.prefill(tokens, state=state)
+        with refused:
+            model.generate(state=state, length=1)
+        with pytest.raises((ValueError, TypeError), match="state: expected"):
+            model.step(tokens[:, 0], state)
+
+
+def test_a_step_refuses_a_state_of_another_dtype_or_device(attention: str) -> None:
+    model = tiny_model(attention)
+    tokens = random_tokens(model, 2, 3)
+    _, state = model.prefill(tokens)
+    for other in (state.to(torch.float32), state.to("meta")):
+        with pytest.raises((ValueError, TypeError), match="state: expected"):
+            model.step(tokens[:, 0], other)
+    with pytest.raises(TypeError, match="state: expected a DecodingState, got a tuple"):
+        model.step(tokens[:, 0], (1, 2))  # type: ignore[arg-type]
+
+
+def test_a_state_of_a_model_with_another_vocabulary_is_refused(attention: str) -> None:
+    model, other = tiny_model(attention, 7), tiny_model(attention, 5)
+    with torch.no_grad():
+        _, state = other.prefill(random_tokens(other, 2, 3))
+    tokens = random_tokens(model, 2, 2)
+    for call in (
+        lambda: model.prefill(tokens, state=state),
+        lambda: model.step(tokens[:, 0], state),
+        lambda: model.generate(state=state, length=1),
+        lambda: list(model.stream(state=state, length=1)),
+        lambda: model.beam_search(state=state, length=1, num_beams=2),
+    ):
+        with pytest.raises(ValueError, match=r"state: expected 7 parameters .*, got 5; pass a st"):
+            call()
 
 
 def test_refuses_states_that_do_not_fit(attention: str) -> None:

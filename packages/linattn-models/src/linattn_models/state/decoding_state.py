@@ -24,6 +24,9 @@ class DecodingState:
     Under `torch.no_grad` a step updates the tensors of its argument in place, so `clone()` a state
     that is needed again. With gradients on, a step does not change its argument.
 
+    A model takes states of its own sizes, dtype and device. It does not notice a state of another
+    model that agrees in these, such as one with another pointwise feature map.
+
     Attributes:
         layers: for each layer a `LinearAttentionState` (of fixed size) or a `KeyValueCache`; of a
             `Seq2SeqTransformer` then the sums over its source, which no step changes.
@@ -204,11 +207,13 @@ class DecodingState:
 
 
 def shape_of(state: DecodingState) -> list[tuple[object, ...]]:
-    """Type, dtype, device and sizes of each layer, without the batch and the size of caches."""
-    return [
-        (type(layer).__name__, layer[0].dtype, layer[0].device, _sizes(layer))
-        for layer in state.layers
-    ]
+    """The `layer_shape` of each layer."""
+    return [layer_shape(layer) for layer in state.layers]
+
+
+def layer_shape(layer: LayerState) -> tuple[object, ...]:
+    """Type, dtype, device and sizes of a layer, without the batch and the size of a cache."""
+    return type(layer).__name__, layer[0].dtype, layer[0].device, _sizes(layer)
 
 
 def _sizes(layer: LayerState) -> tuple[int, ...]:
