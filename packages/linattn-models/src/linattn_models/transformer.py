@@ -341,11 +341,16 @@ class Transformer(nn.Module):
         advice = "call remember(encoder outputs) once and pass what it returns"
         if memory is None:
             raise ValueError(expected("memory", f"the sums of {layers} blocks", "none", advice))
-        if len(memory) != layers or any(sums.s.shape[0] != batch for sums in memory):
+        several = memory if isinstance(memory, (tuple, list)) else [memory]
+        if not all(isinstance(sums, LinearAttentionState) for sums in several):
+            names = ", ".join(sorted({type(sums).__name__ for sums in several}))
+            wanted = f"a LinearAttentionState for each of {layers} blocks"
+            raise TypeError(expected("memory", wanted, f"values of type {names}", advice))
+        if len(several) != layers or any(sums.s.shape[0] != batch for sums in several):
             wanted = f"the sums of {layers} blocks for {batch} sequences"
-            batches = [sums.s.shape[0] for sums in memory]
+            batches = [sums.s.shape[0] for sums in several]
             raise ValueError(expected("memory", wanted, f"sums for {batches} sequences", advice))
-        return memory
+        return several
 
     def _continued(self, state: DecodingState, batch: int, max_length: int | None) -> DecodingState:
         """The state to continue from, checked and with room for `max_length` positions."""
