@@ -22,6 +22,7 @@ from linattn_core.torch_private import (
     is_mapped,
     is_unobserved,
     outside_every_mode,
+    version_of,
 )
 
 PRIVATE = re.compile(r"\b(torch(\.\w+)*|pytree|forward_ad)\._(?!_)|from torch.* import _")
@@ -125,6 +126,20 @@ def test_a_mapped_tensor_is_noticed() -> None:
     torch.func.vmap(function)(torch.ones(2, 2))
     torch.func.grad(function)(torch.ones(2))
     assert seen == [(True, False), (False, False)]
+
+
+def test_a_write_in_place_is_noticed() -> None:
+    """Without version_of, a decoder packed before a training step would keep the old weights.
+
+    A sum, which also decides, can stay the same: two elements that change places.
+    """
+    x = torch.tensor([1.0, 2.0])
+    before, total = version_of(x), x.sum()
+    x.copy_(x.flip(0))
+    assert torch.equal(x.sum(), total)
+    assert version_of(x) != before
+    with torch.inference_mode():
+        assert version_of(torch.ones(2)) is None
 
 
 class Subclass(torch.Tensor):

@@ -122,10 +122,18 @@ CROSS = tiny_config(cross_attention=True)
             lambda: model_of().decoder(vectors(2, 2), memory=model_of().remember(vectors(3, 4))),
             "the sums of 2 blocks for 2 sequences, got sums for [3, 3] sequences",
         ),
+        *(
+            (
+                lambda memory=memory: model_of().prefill(vectors(2, 2), memory),  # type: ignore[misc]
+                "memory: expected a LinearAttentionState for each of 2 blocks, got values of type "
+                + said,
+            )
+            for memory, said in (([1], "int;"), (3, "int;"), ("ab", "str;"))
+        ),
         (lambda: model_of().remember(vectors(1, 2)[..., :7]), "shape (batch, length, 8)"),
         (lambda: compile_decoder(model_of().float().decoder), "expected no cross-attention"),
     ],
 )
 def test_refuses_what_cannot_be_right(call: Any, said: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(said)):
+    with pytest.raises((ValueError, TypeError), match=re.escape(said)):
         call()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from linattn_models import DecodingState, EncoderDecoder
-from linattn_models.packing import Packing
+from linattn_models.packing import Packing, last_of
 from tests.models.tiny import (
     MAX_LENGTH,
     random_tokens,
@@ -51,7 +51,7 @@ def test_packing_leaves_out_the_padding_and_unpacking_zeroes_it(
         assert not padded[row, own:].any()
         assert torch.equal(packing.cu_seqlens[row + 1] - packing.cu_seqlens[row], torch.tensor(own))
         if own:
-            assert torch.equal(packing.last(packed)[row], rows[row][-1])
+            assert torch.equal(last_of(packed, packing)[row], rows[row][-1])
 
 
 @models

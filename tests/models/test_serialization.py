@@ -16,6 +16,7 @@ from linattn_core import feature_map_names
 from linattn_models import (
     AutoregressiveTransformer,
     MixtureOfLogistics,
+    compile_decoder,
     load,
     read_config,
     save,
@@ -23,6 +24,7 @@ from linattn_models import (
 )
 from linattn_models.block import Block
 from linattn_models.serialization import Model
+from tests.models.decoding.decoders import needs_cpu_backend
 from tests.models.tiny import random_tokens, tiny_config, tiny_model, tiny_transformer
 
 MODELS: dict[str, Callable[[], Model]] = {
@@ -157,6 +159,20 @@ def test_extra_that_is_not_json_is_refused(extra: dict[str, Any], tmp_path: Path
 def test_other_modules_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="expected a known name, got 'Linear'"):
         save(torch.nn.Linear(2, 2), tmp_path / "model")  # type: ignore[arg-type]
+
+
+@needs_cpu_backend
+@pytest.mark.parametrize("make", [tiny_model, tiny_transformer])
+def test_a_compiled_decoder_is_refused_with_what_to_save(
+    make: Callable[[], Any], tmp_path: Path
+) -> None:
+    for weights, said in (
+        ("int8", "save its model with weights='int8' and read that with load_decoder."),
+        ("float32", "save its model and read that with load_decoder."),
+    ):
+        decoder = compile_decoder(make().float(), weights)
+        with pytest.raises(ValueError, match=f"model: expected a model, got a Compiled.*; {said}"):
+            save(decoder, tmp_path / "model")  # type: ignore[arg-type]
 
 
 Change = Callable[[dict[str, Any]], object]

@@ -104,7 +104,7 @@ def outcome_of(
             time = partial(time_method, models, method, positions=_SEARCH_POSITIONS)
             device = models[method.attention].device
             best = best_batch(time, device, largest=largest, most_seconds=most_seconds)
-            batch, largest_timed, bounded_by = best.batch, best.largest, best.bounded_by
+            batch, largest_timed, bounded_by = best.batch, best.largest_timed, best.bounded_by
         many = speed_of(models, method, batch, positions)
         one = many if batch == 1 else speed_of(models, method, 1, positions)
     except (ValueError, MemoryError, RuntimeError) as error:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from linattn_core import LinearAttentionState, get_feature_map
+from linattn_core.feature_maps import Hedgehog
 from linattn_models import LinearAttention
 
 E = 8
@@ -168,6 +169,15 @@ def test_works_in_bfloat16_and_compiles_into_one_graph() -> None:
         ({"eps": -1.0}, "eps: expected a number of at least 0"),
         ({"decay": "retnet"}, "decay: expected a known name, got 'retnet'"),
         ({"feature_map": "elo"}, "did you mean 'elu'"),
+        (
+            {"feature_map": "hedgehog", "feature_map_options": {"num_heads": 4}, "num_kv_heads": 2},
+            "the Hedgehog map: expected shared weights beside num_kv_heads 2 of 4 heads, got "
+            "weights for 4 heads; leave out its option num_heads.",
+        ),
+        (
+            {"feature_map": Hedgehog(2, num_heads=2)},
+            "the Hedgehog map: expected weights for each of 4 heads, or shared ones, got weights",
+        ),
     ],
 )
 def test_refuses_sizes_and_names_that_cannot_be_right(fields: dict[str, Any], said: str) -> None:
@@ -196,6 +206,17 @@ def test_refuses_sizes_and_names_that_cannot_be_right(fields: dict[str, Any], sa
             ValueError,
             "initial_state: expected s (2, 2, 2, 2)",
         ),
+        (
+            lambda a, x: a(x, x, x, key_padding_mask=None),
+            TypeError,
+            "got 'key_padding_mask'; pass attn_mask=~key_padding_mask, in which True takes part.",
+        ),
+        (
+            lambda a, x: a(x, x, x, need_weights=False),
+            TypeError,
+            "got 'need_weights'; leave it out: weights are never formed, and the result is",
+        ),
+        (lambda a, x: a(x, causal=True), TypeError, "got 'causal'; did you mean 'is_causal'?"),
         (lambda a, x: a.initial_state(0), ValueError, "batch: expected an integer of at least 1"),
     ],
 )

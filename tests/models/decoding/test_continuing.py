@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +148,50 @@ def test_states_of_different_models_are_not_joined(attention: str) -> None:
         DecodingState.cat([one, one.to(torch.float32)])
 
 
+def test_rows_are_selected_by_a_list_as_by_a_tensor(attention: str) -> None:
+    model = tiny_model(attention)
+    _, state = model.prefill(random_tokens(model, 3, 3), torch.tensor([3, 0, 2]))
+    for rows in ([2, 0, 2], []):
+        ours = state.index_select(rows)
+        same(ours, state.index_select(torch.tensor(rows, dtype=torch.int64)))
+        assert ours.batch == len(rows)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "said"),
+    [
+        (lambda s: DecodingState.cat([s, 3]), TypeError, "nothing but DecodingState, got a int"),
+        (lambda s: DecodingState.cat(s), TypeError, "a list of DecodingState, got a DecodingState"),
+        (lambda s: DecodingState.cat(3), TypeError, "states: expected a list of DecodingState"),
+        (
+            lambda s: DecodingState.cat([s, replace(s, parameters=torch.zeros(2, 5))]),
+            ValueError,
+            "states: expected 7 parameters of the next token in each, got [7, 5]; only states of",
+        ),
+        (lambda s: s.split([1, 2]), ValueError, "a list that adds up to 2 sequences, got [1, 2]"),
+        (lambda s: s.split([-1, 3]), ValueError, "a list that adds up to 2 sequences, got [-1, 3]"),
+        (lambda s: s.split([]), ValueError, "a list that adds up to 2 sequences, got []"),
+        (lambda s: s.split(0), ValueError, "sizes: expected an integer of at least 1, got 0"),
+        (lambda s: s.split(-1), ValueError, "sizes: expected an integer of at least 1, got -1"),
+        (lambda s: s.split(1.5), TypeError, "sizes: expected an int or several, got 1.5"),
+        (lambda s: s.index_select([0, 2]), ValueError, "indices: expected rows in 0..1, got 0 to"),
+        (lambda s: s.index_select(torch.tensor([5])), ValueError, "rows in 0..1, got 5 to 5"),
+        (lambda s: s.index_select([-1]), ValueError, "rows in 0..1, got -1 to -1"),
+        (lambda s: s.index_select(torch.tensor([[0]])), ValueError, "shape (new batch,), got (1,"),
+        (lambda s: s.index_select(torch.zeros(1)), TypeError, "torch.int64 or int32, got torch.fl"),
+        (lambda s: s.index_select(["a"]), TypeError, "indices: expected an int or several, got 'a"),
+        (lambda s: s.save("."), IsADirectoryError, ".: expected a file to write, got a directory"),
+    ],
+)
+def test_a_state_refuses_what_cannot_be_right(
+    call: Callable[[Any], object], error: type[Exception], said: str, attention: str
+) -> None:
+    model = tiny_model(attention)
+    _, state = model.prefill(random_tokens(model, 2, 3))
+    with pytest.raises(error, match=re.escape(said)):
+        call(state.detach())
+
+
 @pytest.mark.parametrize("kind", [Transformer, AutoregressiveTransformer])
 def test_a_saved_state_goes_on_the_same(attention: str, kind: type, tmp_path: Path) -> None:
     is_vectors = kind is Transformer
@@ -229,30 +275,68 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     said = "a whole file that DecodingState.save wrote, got a directory; pass the file inside it"
     with pytest.raises(IsADirectoryError, match=said):
         DecodingState.load(tmp_path)
-    with pytest.raises(FileNotFoundError, match="nothing does not exist; expected a whole file"):
+    with pytest.raises(FileNotFoundError, match=r"nothing: expected a whole .* no such file"):
         DecodingState.load(tmp_path / "nothing")
 
 
-OTHERS: list[tuple[Attention | str, dict[str, Any]]] = [
-    ("softmax", {}),
-    (Linear("taylor"), {}),
-    ("linear", {"num_layers": 1}),
-    ("linear", {"num_kv_heads": 1}),
-    ("linear", {"num_heads": 4, "head_dim": 2}),
+# The attention of a model, then the attention and the fields of a model whose state it is given.
+OTHERS: list[tuple[str, Attention | str, dict[str, Any]]] = [
+    ("linear", "softmax", {}),
+    ("linear", Linear("taylor"), {}),
+    ("linear", "linear", {"num_layers": 1}),
+    ("linear", "linear", {"num_kv_heads": 1}),
+    ("linear", "linear", {"num_heads": 4, "head_dim": 2}),
+    ("softmax", "linear", {}),
+    ("softmax", "softmax", {"num_layers": 1}),
+    ("softmax", "softmax", {"num_kv_heads": 1}),
+    ("softmax", "softmax", {"num_heads": 4, "head_dim": 2}),
+    ("one head", "softmax", {}),
 ]
 
 
-@pytest.mark.parametrize(("attention", "fields"), OTHERS)
+@pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize(("own", "other", "fields"), OTHERS)
 def test_a_state_of_another_model_is_refused(
-    attention: Attention | str, fields: dict[str, Any]
+    own: str, other: Attention | str, fields: dict[str, Any], gradients: bool
 ) -> None:
-    model = tiny_model()
+    model = tiny_model("softmax", num_kv_heads=1) if own == "one head" else tiny_model(own)
     tokens = random_tokens(model, 2, 3)
-    _, state = tiny_model(attention, **fields).prefill(tokens)
-    with pytest.raises(ValueError, match=r"(state|layer 0 of the state): expected .*of this model"):
-        model.prefill(tokens, state=state)
-    with pytest.raises(ValueError, match=r"(state|layer 0 of the state): expected .*of this model"):
-        model.generate(state=state, length=1)
+    _, state = tiny_model(other, **fields).prefill(tokens)
+    refused = pytest.raises(ValueError, match=r"(state|layer 0 of the state): expected .*of this")
+    with torch.set_grad_enabled(gradients):
+        with refused:
+            model.prefill(tokens, state=state)
+        with refused:
+            model.generate(state=state, length=1)
+        with pytest.raises((ValueError, TypeError), match="state: expected"):
+            model.step(tokens[:, 0], state)
+
+
+def test_a_step_refuses_a_state_of_another_dtype_or_device(attention: str) -> None:
+    model = tiny_model(attention)
+    tokens = random_tokens(model, 2, 3)
+    _, state = model.prefill(tokens)
+    for other in (state.to(torch.float32), state.to("meta")):
+        with pytest.raises((ValueError, TypeError), match="state: expected"):
+            model.step(tokens[:, 0], other)
+    with pytest.raises(TypeError, match="state: expected a DecodingState, got a tuple"):
+        model.step(tokens[:, 0], (1, 2))  # type: ignore[arg-type]
+
+
+def test_a_state_of_a_model_with_another_vocabulary_is_refused(attention: str) -> None:
+    model, other = tiny_model(attention, 7), tiny_model(attention, 5)
+    with torch.no_grad():
+        _, state = other.prefill(random_tokens(other, 2, 3))
+    tokens = random_tokens(model, 2, 2)
+    for call in (
+        lambda: model.prefill(tokens, state=state),
+        lambda: model.step(tokens[:, 0], state),
+        lambda: model.generate(state=state, length=1),
+        lambda: list(model.stream(state=state, length=1)),
+        lambda: model.beam_search(state=state, length=1, num_beams=2),
+    ):
+        with pytest.raises(ValueError, match=r"state: expected 7 parameters .*, got 5; pass a st"):
+            call()
 
 
 def test_refuses_states_that_do_not_fit(attention: str) -> None:

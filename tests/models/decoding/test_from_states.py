@@ -180,7 +180,7 @@ def endless(positions: str, **fields: Any) -> AutoregressiveTransformer:
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "none"])
-@pytest.mark.parametrize("length", [1500, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("length", [2000, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_greedy_tokens_are_the_parallel_forms_however_far(positions: str, length: int) -> None:
     model = endless(positions)
     tokens, state = greedy(model, length=length, decoder="eager", return_state=True)

@@ -65,6 +65,12 @@ def scaled(model: AutoregressiveTransformer) -> None:
         model.output.weight.mul_(-3.0)
 
 
+def permuted(model: AutoregressiveTransformer) -> None:
+    """Leaves the sum of the weights as it is."""
+    with torch.no_grad():
+        model.output.weight.copy_(model.output.weight.flip(1))
+
+
 def scaled_data(model: AutoregressiveTransformer) -> None:
     model.output.weight.data.mul_(-3.0)  # advances no version counter
 
@@ -100,6 +106,7 @@ CHANGES: list[Callable[[AutoregressiveTransformer], None]] = [
     optimized,
     loaded,
     scaled,
+    permuted,
     scaled_data,
     scaled_by_numpy,
     exchanged_data,

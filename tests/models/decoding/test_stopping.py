@@ -142,7 +142,14 @@ def test_integers_of_any_kind_stop(stop: Any) -> None:
         ),
         ({"prefix": np.array([[0.5]])}, TypeError, "prefix: expected a tensor, an array"),
         ({"num_samples": 0}, ValueError, "num_samples: expected"),
-        ({"prefix": []}, ValueError, "prefix: expected at least one list of tokens, got none"),
+        ({"prefix": []}, ValueError, "prefix: expected at least one list of tokens, got []"),
+        ({"prefix": 5}, ValueError, "prefix: expected at least one list of tokens, got 5"),
+        (
+            {"prefix": [1, 2, 3]},
+            TypeError,
+            "prefix: expected a list of tokens for each sequence, got [1, 2, 3]; "
+            "pass [[1, 2, 3]] for one sequence.",
+        ),
         ({"prefix": "text"}, TypeError, "prefix: expected a tensor, an array, or a list of tokens"),
         (
             {"prefix": [[1], [2.5, "x"]]},

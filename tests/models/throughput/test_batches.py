@@ -52,7 +52,7 @@ def search(monkeypatch: pytest.MonkeyPatch) -> Search:
 
 def test_ends_where_two_doublings_gain_nothing(search: Search) -> None:
     found = search(lambda batch: min(batch, 16))
-    assert (found.batch, found.largest, found.bounded_by) == (16, 64, None)
+    assert (found.batch, found.largest_timed, found.bounded_by) == (16, 64, None)
     assert found.timed.samples_per_second == 16
     assert search.tried == [1, 2, 4, 8, 16, 32, 64]
 
@@ -108,7 +108,7 @@ def test_a_batch_that_did_not_fit_after_all_ends_it(search: Search, error: Excep
         return batch
 
     found = search(rate)
-    assert found.batch == found.largest == 4
+    assert found.batch == found.largest_timed == 4
     assert found.bounded_by == "a batch of 8 did not fit into memory"
 
 

@@ -72,6 +72,15 @@ def is_unobserved(tensors: Iterable[Tensor | None], *, requires_grad: bool = Fal
     return True
 
 
+def version_of(x: Tensor) -> int | None:
+    """The number of writes into a tensor so far; None for one of inference mode, which counts none.
+
+    Only a tensor's private attribute tells that it was written in place. It misses writes through
+    `.data` and into memory that is shared with NumPy.
+    """
+    return None if x.is_inference() else x._version
+
+
 def is_transformed() -> bool:
     """Whether a transform of torch.func is active; False while a compiler traces."""
     return (

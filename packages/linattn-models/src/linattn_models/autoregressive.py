@@ -17,6 +17,7 @@ from linattn_models.config import TransformerConfig
 from linattn_models.heads import Categorical, Head, MixtureOfLogistics, head_from_dict
 from linattn_models.heads.base import Drawn, check_sequences
 from linattn_models.likelihood import Likelihood
+from linattn_models.packing import last_of
 from linattn_models.positions import Positions
 from linattn_models.state import DecodingState, less_one, room_for
 from linattn_models.token_transformer import TokenTransformer
@@ -97,7 +98,8 @@ class AutoregressiveTransformer(Likelihood, TokenTransformer):
         """
         check_sequences(self.head, tokens, 0, less_one(self.longest))
         inputs = self._inputs(tokens, lengths)
-        return self._last(self.transformer(self._enter(tokens), inputs), inputs)
+        y = self.transformer(self._enter(tokens), inputs)  # (B, N + 1, E)
+        return cast(Tensor, self.output(last_of(y, inputs)))
 
     @property
     def can_step(self) -> bool:
@@ -183,10 +185,3 @@ class AutoregressiveTransformer(Likelihood, TokenTransformer):
             return None
         lengths_within("lengths", lengths, *tokens.shape[:2])
         return lengths.to(tokens.device, torch.int64) + 1
-
-    def _last(self, y: Tensor, inputs: Tensor | None) -> Tensor:
-        """The parameters after each row's last input: (B, N, E) -> (B, P)."""
-        if inputs is None:
-            return cast(Tensor, self.output(y[:, -1]))
-        rows = torch.arange(y.shape[0], device=y.device)
-        return cast(Tensor, self.output(y[rows, inputs - 1]))

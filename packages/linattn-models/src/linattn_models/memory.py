@@ -40,8 +40,8 @@ def available_memory(device: torch.device) -> float:
     """
     gc.collect()
     if device.type == "cuda":
-        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return float(torch.cuda.mem_get_info(device)[0] + kept)
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return float(torch.cuda.mem_get_info(device)[0] + unused)
     return min(float(psutil.virtual_memory().available), *map(_left_in_cgroup, CGROUP_FILES))
 
 

@@ -50,16 +50,20 @@ class Packing:
         padded = padded.index_copy(0, self.places, x.squeeze(0))
         return padded.view(self.batch, self.length, *x.shape[2:])
 
-    def last(self, x: Tensor) -> Tensor:
-        """(1, T, ...) -> (B, ...), the last position of each row; see `last_of`."""
-        return x[0, self.cu_seqlens[1:] - 1]
 
+def last_of(x: Tensor, rows: Packing | Tensor | None = None) -> Tensor:
+    """The last position of each row, (B, ...).
 
-def last_of(x: Tensor, packing: Packing | None) -> Tensor:
-    """The last position of each row, (B, ...), of packed rows or of whole rows (B, N, ...).
+    Args:
+        x: packed rows (1, T, ...) with their packing, or padded ones (B, N, ...).
+        rows: the packing, or the lengths (B,) of padded rows; None where all have N positions.
 
     Of an empty row it is any position, and zero where all rows are empty.
     """
     if x.shape[1] == 0:
-        return x.new_zeros(x.shape[0] if packing is None else packing.batch, *x.shape[2:])
-    return x[:, -1] if packing is None else packing.last(x)
+        return x.new_zeros(rows.batch if isinstance(rows, Packing) else x.shape[0], *x.shape[2:])
+    if isinstance(rows, Packing):
+        return x[0, rows.cu_seqlens[1:] - 1]
+    if rows is None:
+        return x[:, -1]
+    return x[torch.arange(x.shape[0], device=x.device), rows - 1]

@@ -65,6 +65,11 @@ def save(
         OSError: the disk is full or cannot be written.
     """
     kind = type(model).__name__
+    if isinstance(model, (CompiledDecoder, CompiledTransformer)):
+        advice = f"save its model with weights={model.weights!r} and read that with load_decoder"
+        if model.weights == "float32":
+            advice = "save its model and read that with load_decoder"
+        raise ValueError(expected("model", "a model", f"a {kind}", advice))
     one_of("the class of the model", kind, _CLASSES)
     if weights is not None:
         one_of("weights", weights, FEWER_BITS)

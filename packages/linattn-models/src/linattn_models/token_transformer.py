@@ -13,7 +13,13 @@ from linattn_models.decoding import Generation
 from linattn_models.heads import Categorical, Head
 from linattn_models.heads.base import check_sequences, check_step_shape, check_tokens
 from linattn_models.positions import Positions
-from linattn_models.state import DecodingState, check_end, check_positions, known_parameters
+from linattn_models.state import (
+    DecodingState,
+    check_end,
+    check_parameters,
+    check_positions,
+    known_parameters,
+)
 from linattn_models.transformer import Transformer
 from linattn_models.validation import at_least, lengths_within
 
@@ -82,11 +88,12 @@ class TokenTransformer(Generation, nn.Module):
             that of `state` plus `lengths`.
 
         Raises:
-            ValueError, TypeError: another shape, dtype, length or value, or a state of another
-                model, dtype or device.
+            ValueError, TypeError: another shape, dtype, length or value, or a state of other sizes,
+                dtype or device. A state of another model of the same sizes is not noticed.
         """
         if state is None:
             return self._begin(tokens, lengths, max_length)
+        check_parameters(state, self.head.num_parameters)
         self._check_state(state)
         check_sequences(self.head, tokens, 0, None)
         if lengths is not None:
@@ -117,12 +124,13 @@ class TokenTransformer(Generation, nn.Module):
 
         Raises:
             ValueError, TypeError: another shape or dtype, on the CPU also a value out of range,
-                or a sequence that is full.
+                a sequence that is full, or a state of other sizes, dtype or device.
 
         Cost: for linear attention the same at every position, for softmax O(position).
         """
         check_step_shape(self.head, token)
         check_tokens(self.head, token)
+        check_parameters(state, self.head.num_parameters)
         check_positions(state.cursor, self.longest)
         vectors = self.positions.at(self._embed(token), state.cursor.position)  # (B, E)
         y, state = self._step_layers(vectors, state)

@@ -259,8 +259,8 @@ class Transformer(nn.Module):
             (B, E) outputs at that position, and the next state.
 
         Raises:
-            ValueError: no free position in the state, a model that is not causal or whose
-                `causal_block` is above 1.
+            ValueError, TypeError: no free position in the state, a state that does not fit, a model
+                that is not causal or whose `causal_block` is above 1.
 
         Cost: for linear attention the same at every position, for softmax O(position).
         """
@@ -272,14 +272,18 @@ class Transformer(nn.Module):
         cursor = state.cursor
         layers = []
         read = self._read(memory, x.shape[0])
-        for block, layer, sums in zip(self.blocks, state.layers, read, strict=True):
-            x, layer = cast(Block, block).step(x, layer, cursor, sums)
-            layers.append(layer)
+        try:
+            for block, layer, sums in zip(self.blocks, state.layers, read, strict=True):
+                x, layer = cast(Block, block).step(x, layer, cursor, sums)
+                layers.append(layer)
+        except (AttributeError, RuntimeError):
+            self.check_state(state)  # only now, because it takes about as long as a step
+            raise
         state = DecodingState(tuple(layers), cursor.advanced(), state.max_length)
         return cast(Tensor, self.norm(x)), state
 
     def check_state(self, state: DecodingState) -> None:
-        """Refuses a state of another model, dtype or device.
+        """Refuses a state of other sizes, dtype or device than this model's.
 
         Raises:
             ValueError: with what was expected and what came.
@@ -337,11 +341,16 @@ class Transformer(nn.Module):
         advice = "call remember(encoder outputs) once and pass what it returns"
         if memory is None:
             raise ValueError(expected("memory", f"the sums of {layers} blocks", "none", advice))
-        if len(memory) != layers or any(sums.s.shape[0] != batch for sums in memory):
+        several = memory if isinstance(memory, (tuple, list)) else [memory]
+        if not all(isinstance(sums, LinearAttentionState) for sums in several):
+            names = ", ".join(sorted({type(sums).__name__ for sums in several}))
+            wanted = f"a LinearAttentionState for each of {layers} blocks"
+            raise TypeError(expected("memory", wanted, f"values of type {names}", advice))
+        if len(several) != layers or any(sums.s.shape[0] != batch for sums in several):
             wanted = f"the sums of {layers} blocks for {batch} sequences"
-            batches = [sums.s.shape[0] for sums in memory]
+            batches = [sums.s.shape[0] for sums in several]
             raise ValueError(expected("memory", wanted, f"sums for {batches} sequences", advice))
-        return memory
+        return several
 
     def _continued(self, state: DecodingState, batch: int, max_length: int | None) -> DecodingState:
         """The state to continue from, checked and with room for `max_length` positions."""

@@ -7,7 +7,7 @@ import math
 import operator
 from collections.abc import Collection, Mapping
 from dataclasses import MISSING, fields
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -27,6 +27,21 @@ def as_int(value: object) -> int | None:
         return operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         return None
+
+
+def as_ints(name: str, values: object) -> list[int]:
+    """An integer or several (a sequence, an array, a tensor) as a list; refuses anything else."""
+    single = as_int(values)
+    if single is not None:
+        return [single]
+    try:
+        several = list(values)  # type: ignore[call-overload]
+    except TypeError:  # one value, also in an array or tensor without dimensions
+        several = [values]
+    integers = [as_int(value) for value in several]
+    if None in integers:
+        raise TypeError(expected(name, "an int or several", shown(several[integers.index(None)])))
+    return cast(list[int], integers)
 
 
 def at_least(name: str, value: object, lowest: int) -> int:

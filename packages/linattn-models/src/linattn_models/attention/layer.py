@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 from torch import Tensor
 
 from linattn_core import FeatureMap, LinearAttentionState, linear_attention
-from linattn_core.errors import expected
+from linattn_core.errors import expected, near
 from linattn_models.attention.linear import LinearHeads
 from linattn_models.attention.projections import checked_kv_heads
 from linattn_models.initialization import spread_queries_and_keys
 from linattn_models.validation import at_least, check_vectors, in_range
+
+# What takes the place of arguments of torch.nn.MultiheadAttention.
+_WEIGHTS = "leave it out: weights are never formed, and the result is the output alone"
+_INSTEAD = {
+    "key_padding_mask": "pass attn_mask=~key_padding_mask, in which True takes part",
+    "need_weights": _WEIGHTS,
+    "average_attn_weights": _WEIGHTS,
+}
 
 
 class LinearAttention(LinearHeads):
@@ -80,6 +89,7 @@ class LinearAttention(LinearHeads):
         key_lengths: Tensor | None = None,
         state: LinearAttentionState | None = None,
         return_state: bool = False,
+        **unknown: NoReturn,
     ) -> Tensor | tuple[Tensor, LinearAttentionState]:
         """All positions at once.
 
@@ -99,8 +109,11 @@ class LinearAttention(LinearHeads):
             (B, N, E), or that and a `LinearAttentionState` of H_kv heads.
 
         Raises:
-            ValueError, TypeError: shapes, dtypes, masks or a state that cannot be right.
+            ValueError, TypeError: shapes, dtypes, masks or a state that cannot be right, or another
+                argument; of those of `torch.nn.MultiheadAttention` the error says what to pass.
         """
+        if unknown:
+            raise _unknown_argument(next(iter(unknown)))
         heads = linear_attention(
             *self._projected(query, key, value),
             is_causal=is_causal,
@@ -186,3 +199,11 @@ def _head_dim(embed_dim: int, num_heads: int, head_dim: int | None) -> int:
         wanted = f"a multiple of num_heads {num_heads}"
         raise ValueError(expected("embed_dim", wanted, embed_dim, advice))
     return embed_dim // num_heads
+
+
+def _unknown_argument(name: str) -> TypeError:
+    arguments = inspect.signature(LinearAttention.forward).parameters.values()
+    names = [argument.name for argument in arguments if argument.kind is argument.KEYWORD_ONLY]
+    advice = _INSTEAD.get(name) or near(name, names)
+    what, wanted = "LinearAttention", "the arguments of its forward"
+    return TypeError(expected(what, wanted, repr(name), advice))

@@ -17,6 +17,7 @@ from linattn_core import (
 )
 from linattn_core.decoding import Affine, CannotCompile
 from linattn_core.errors import expected
+from linattn_core.feature_maps import Hedgehog
 from linattn_models import description
 from linattn_models.attention.base import Mixer
 from linattn_models.attention.config import Linear
@@ -49,6 +50,7 @@ class LinearHeads(Projections):
     ) -> None:
         """Makes the feature map and the decay; called once, after the projections are made."""
         self.feature_map = get_feature_map(feature_map, self.head_dim, **dict(options))
+        _check_heads(self.feature_map, self.num_heads, self.num_kv_heads)
         self.decay = None if decay is None else Decay(decay, self.num_kv_heads)
         self.eps = eps
         self.backend = "auto"
@@ -225,3 +227,17 @@ class LinearMixer(LinearHeads, Mixer):
             out, state = self._attend_from(block[0], block[1], block[2], own, state, seen)
             outputs.append(out)
         return torch.cat(outputs, dim=2), cast(LinearAttentionState, state)
+
+
+def _check_heads(feature_map: FeatureMap, num_heads: int, num_kv_heads: int) -> None:
+    """Refuses a map with weights for each head where queries or keys have other heads."""
+    if not isinstance(feature_map, Hedgehog) or feature_map.query_weight.ndim == 2:
+        return
+    heads = feature_map.query_weight.shape[0]
+    if heads == num_heads == num_kv_heads:
+        return
+    wanted = f"weights for each of {num_heads} heads, or shared ones"
+    if num_heads != num_kv_heads:
+        wanted = f"shared weights beside num_kv_heads {num_kv_heads} of {num_heads} heads"
+    advice = "leave out its option num_heads"
+    raise ValueError(expected("the Hedgehog map", wanted, f"weights for {heads} heads", advice))

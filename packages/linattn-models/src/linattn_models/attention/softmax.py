@@ -10,7 +10,7 @@ from torch import Tensor
 
 from linattn_core.errors import expected
 from linattn_models.attention.base import Mixer
-from linattn_models.state import Cursor, KeyValueCache, LayerState
+from linattn_models.state import Cursor, KeyValueCache, LayerState, of_another_model
 
 
 class SoftmaxMixer(Mixer):
@@ -92,6 +92,10 @@ class SoftmaxMixer(Mixer):
         With gradients on, the cache is copied first, because autograd needs the old one.
         """
         cache = _writable(state)
+        # One head would be written to all heads of a cache that has more, without an error.
+        if self.num_kv_heads == 1 and cache.keys.shape[1] > 1:
+            own = self.initial_state(1, 1, key.device, key.dtype)
+            raise of_another_model("a layer of the state", own, cache)
         _write(cache, key, value, cursor.position)
         written = cursor.furthest + 1
         heads = self._softmax(

@@ -26,6 +26,7 @@ from linattn_models.state import (
     START,
     DecodingState,
     check_fits,
+    check_parameters,
     check_positions,
     less_one,
     room_for,
@@ -82,6 +83,7 @@ class CompiledDecoder(Compiled, Drawing, Searching):
         room = room_for(max_length, self.longest)
         self._check_device(tokens)
         if state is not None:
+            check_parameters(state, self.head.num_parameters)
             check_fits(state, DecodingState(self._zeros(1), START))
             if state.batch != tokens.shape[0]:
                 wanted, got = f"sequences for the prompts' {tokens.shape[0]} rows", state.batch
@@ -201,6 +203,7 @@ class CompiledDecoder(Compiled, Drawing, Searching):
     def _check_step(self, token: Tensor, state: DecodingState) -> None:
         self._check_device(token)
         check_step_shape(self.head, token)
+        check_parameters(state, self.head.num_parameters)
         check_positions(state.cursor, self.longest)
         state.check_step(token.shape[0])
 

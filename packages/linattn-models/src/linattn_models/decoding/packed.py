@@ -12,6 +12,7 @@ from torch import Tensor
 
 from linattn_core import choice
 from linattn_core.decoding import DecoderDescription
+from linattn_core.torch_private import version_of
 from linattn_models.decoding.compile import compile_described
 from linattn_models.decoding.model import TokenModel
 from linattn_models.decoding.native import CompiledDecoder
@@ -81,5 +82,4 @@ def _signature(model: TokenModel, description: DecoderDescription) -> tuple[Any,
 
 
 def _identity(x: Tensor) -> tuple[Any, ...]:
-    version = None if x.is_inference() else x._version
-    return x.data_ptr(), x.shape, x.stride(), x.dtype, x.device, version
+    return x.data_ptr(), x.shape, x.stride(), x.dtype, x.device, version_of(x)

@@ -189,18 +189,20 @@ def as_tensors(
     if prefix_lengths is not None and not is_array:
         advice = "pass lists of each sequence's own length"
         raise ValueError(expected("prefix_lengths", "None beside lists", "lengths", advice))
-    if not is_array and not len(prefix):
-        raise ValueError(expected("prefix", "at least one list of tokens", "none"))
+    if not is_array and not (isinstance(prefix, Sequence) and len(prefix)):
+        raise ValueError(expected("prefix", "at least one list of tokens", shown(prefix)))
     try:
         if is_array:
             return _as_tokens(prefix, device), prefix_lengths
         rows = [_as_tokens(row, device) for row in prefix]
-        padded = pad_sequence(rows, batch_first=True)
+        if all(row.ndim for row in rows):
+            padded = pad_sequence(rows, batch_first=True)
+            return padded, torch.tensor([len(row) for row in rows], device=device)
     except (TypeError, ValueError, RuntimeError, IndexError) as error:
         wanted = "a tensor, an array, or a list of tokens for each sequence"
         raise TypeError(expected("prefix", wanted, shown(prefix), shown(error))) from None
-    lengths = torch.tensor([len(row) for row in rows], device=device)
-    return padded, lengths
+    wanted, advice = "a list of tokens for each sequence", "pass [[1, 2, 3]] for one sequence"
+    raise TypeError(expected("prefix", wanted, shown(prefix), advice))
 
 
 def _as_tokens(row: Any, device: torch.device) -> Tensor:

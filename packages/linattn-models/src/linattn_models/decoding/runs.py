@@ -92,10 +92,10 @@ class Run:
                     ends.add(stopping, token, predictor.state)
                 if not goes_on:
                     break
-                kept = stopping.drop()
-                if kept is not None:
-                    predictor.keep(kept)
-                    token = token[kept]
+                going = stopping.drop()
+                if going is not None:
+                    predictor.keep(going)
+                    token = token[going]
             if step + 1 < steps:
                 predictor.take(token)
         check.finish()

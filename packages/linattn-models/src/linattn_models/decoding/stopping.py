@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from linattn_core.errors import expected, shown
+from linattn_core.errors import expected
 from linattn_models.decoding.prompts import Prompt
 from linattn_models.heads import Head
 from linattn_models.state import DecodingState
-from linattn_models.validation import as_int
+from linattn_models.validation import as_ints
 
 # Rows that have ended are dropped from the batch when they are this share of it: dropping copies
 # the states, so it is not done for each row.
@@ -77,11 +76,11 @@ class Stopping:
         """Drops ended rows where it is worth it: the indices into `held` to keep, else None."""
         if not len(self.ended):
             return None
-        kept = self._going.nonzero().squeeze(1)
-        if len(kept) > (1 - _WORTH_DROPPING) * len(self._going):
+        going = self._going.nonzero().squeeze(1)
+        if len(going) > (1 - _WORTH_DROPPING) * len(self._going):
             return None
-        self.held, self._going = self.held[kept], self._going[kept]
-        return kept
+        self.held, self._going = self.held[going], self._going[going]
+        return going
 
 
 class Ends:
@@ -135,8 +134,7 @@ def checked_stop_tokens(
     """
     if stop is None:
         return None
-    single = as_int(stop)
-    tokens = [single] if single is not None else _several(stop)
+    tokens = as_ints("stop_tokens", stop)
     if head.channels > 1:
         got = f"{head.channels} values a token"
         raise ValueError(expected("stop_tokens", "a model with one value a token", got))
@@ -144,17 +142,3 @@ def checked_stop_tokens(
         if not 0 <= token < head.levels:
             raise ValueError(expected("stop_tokens", f"tokens in 0..{head.levels - 1}", token))
     return torch.tensor(tokens, dtype=torch.int64, device=device) if tokens else None
-
-
-def _several(values: Any) -> list[int]:
-    tokens = []
-    try:
-        several = list(values)
-    except TypeError:  # one value, also in an array or tensor without dimensions
-        several = [values]
-    for value in several:
-        token = as_int(value)
-        if token is None:
-            raise TypeError(expected("stop_tokens", "an int or several", shown(value)))
-        tokens.append(token)
-    return tokens

@@ -12,10 +12,12 @@ from linattn_models.state.checks import (
     check_end,
     check_fits,
     check_layers,
+    check_parameters,
     check_positions,
     check_prompts,
     known_parameters,
     less_one,
+    of_another_model,
     room_for,
 )
 from linattn_models.state.cursor import START, Cursor
@@ -30,10 +32,12 @@ __all__ = [
     "check_end",
     "check_fits",
     "check_layers",
+    "check_parameters",
     "check_positions",
     "check_prompts",
     "known_parameters",
     "less_one",
+    "of_another_model",
     "room_for",
     "zero_states",
 ]

@@ -5,9 +5,12 @@ from __future__ import annotations
 from torch import Tensor
 
 from linattn_core.errors import expected
+from linattn_models.state.cache import LayerState
 from linattn_models.state.cursor import Cursor
-from linattn_models.state.decoding_state import DecodingState, shape_of
+from linattn_models.state.decoding_state import DecodingState, layer_shape
 from linattn_models.validation import at_least
+
+_ADVICE = "pass a state of this model"
 
 
 def check_prompts(length: int, max_length: int | None) -> None:
@@ -52,10 +55,27 @@ def known_parameters(state: DecodingState, length: int, lengths: Tensor | None) 
 def check_layers(state: object, layers: int) -> None:
     """Refuses anything but a `DecodingState` with this number of layers."""
     if not isinstance(state, DecodingState):
-        raise TypeError(expected("state", "a DecodingState", f"a {type(state).__name__}"))
+        raise _no_state(state)
     if len(state.layers) != layers:
-        got, advice = f"{len(state.layers)} layers", "pass a state of this model"
-        raise ValueError(expected("state", f"{layers} layers", got, advice))
+        got = f"{len(state.layers)} layers"
+        raise ValueError(expected("state", f"{layers} layers", got, _ADVICE))
+
+
+def check_parameters(state: object, num_parameters: int) -> None:
+    """Refuses a `DecodingState` with another number of parameters of the next token, or no state.
+
+    A state of a model of vectors has no parameters and passes.
+    """
+    if not isinstance(state, DecodingState):
+        raise _no_state(state)
+    if state.parameters is not None and state.parameters.shape[1] != num_parameters:
+        wanted = f"{num_parameters} parameters of the next token"
+        raise ValueError(expected("state", wanted, state.parameters.shape[1], _ADVICE))
+
+
+def of_another_model(what: str, own: LayerState, state: LayerState) -> ValueError:
+    """The error for a layer's state that is not like the model's `own`."""
+    return ValueError(expected(what, layer_shape(own), layer_shape(state), _ADVICE))
 
 
 def check_fits(state: DecodingState, own: DecodingState) -> None:
@@ -66,10 +86,9 @@ def check_fits(state: DecodingState, own: DecodingState) -> None:
         TypeError: not a DecodingState.
     """
     check_layers(state, len(own.layers))
-    for index, (wanted, got) in enumerate(zip(shape_of(own), shape_of(state), strict=True)):
-        if wanted != got:
-            what, advice = f"layer {index} of the state", "pass a state of this model"
-            raise ValueError(expected(what, wanted, got, advice))
+    for index, layers in enumerate(zip(own.layers, state.layers, strict=True)):
+        if layer_shape(layers[0]) != layer_shape(layers[1]):
+            raise of_another_model(f"layer {index} of the state", *layers)
 
 
 def less_one(positions: int | None) -> int | None:
@@ -86,3 +105,7 @@ def room_for(max_length: int | None, positions: int | None) -> int | None:
         wanted = f"at most the model's {positions} positions"
         raise ValueError(expected("max_length", wanted, max_length))
     return max_length
+
+
+def _no_state(value: object) -> TypeError:
+    return TypeError(expected("state", "a DecodingState", f"a {type(value).__name__}"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -14,7 +14,7 @@ from linattn_core.errors import expected
 from linattn_models.state.cache import KeyValueCache, LayerState
 from linattn_models.state.cursor import Cursor
 from linattn_models.state.files import read_state_file, write_state_file
-from linattn_models.validation import at_least
+from linattn_models.validation import as_int, as_ints, at_least
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,9 @@ class DecodingState:
 
     Under `torch.no_grad` a step updates the tensors of its argument in place, so `clone()` a state
     that is needed again. With gradients on, a step does not change its argument.
+
+    A model takes states of its own sizes, dtype and device. It does not notice a state of another
+    model that agrees in these, such as one with another pointwise feature map.
 
     Attributes:
         layers: for each layer a `LinearAttentionState` (of fixed size) or a `KeyValueCache`; of a
@@ -72,16 +75,26 @@ class DecodingState:
             advice = "shorten the prompts or raise max_length"
             raise ValueError(expected("prompts", wanted, self.cursor.furthest, advice))
 
-    def index_select(self, indices: Tensor) -> DecodingState:
+    def index_select(self, indices: Tensor | Sequence[int]) -> DecodingState:
         """The states of the rows `indices`, as a copy; a repeated index forks a row.
 
         Args:
-            indices: (new batch,) int64 or int32 rows.
+            indices: (new batch,) int64 or int32 rows, or a list of rows.
+
+        Raises:
+            ValueError: indices of another shape; on the CPU also a row that is not there.
+            TypeError: not integers.
         """
-        indices = indices.to(self.device)
-        parameters = None if self.parameters is None else self.parameters.index_select(0, indices)
-        layers = tuple(layer.index_select(indices) for layer in self.layers)
-        cursor = self.cursor.index_select(indices)
+        indices = _rows(indices).to(self.device)
+        parameters = self.parameters
+        try:
+            layers = tuple(layer.index_select(indices) for layer in self.layers)
+            cursor = self.cursor.index_select(indices)
+            parameters = None if parameters is None else parameters.index_select(0, indices)
+        except IndexError:
+            low, high = (int(bound) for bound in indices.aminmax())
+            wanted = f"rows in 0..{self.batch - 1}"
+            raise ValueError(expected("indices", wanted, f"{low} to {high}")) from None
         return replace(self, layers=layers, cursor=cursor, parameters=parameters)
 
     @classmethod
@@ -92,8 +105,9 @@ class DecodingState:
 
         Raises:
             ValueError: no states, or states of different models, dtypes or devices.
+            TypeError: not a list of states.
         """
-        _check_alike(states)
+        states = _alike(states)
         layers = tuple(
             type(parts[0]).cat(parts)
             for parts in zip(*(state.layers for state in states), strict=True)
@@ -114,7 +128,12 @@ class DecodingState:
 
         Returns:
             Views of this state's memory, which change when the state is updated in place.
+
+        Raises:
+            ValueError: sizes below 1, or a list whose sum is not the number of sequences.
+            TypeError: not integers.
         """
+        sizes = _sizes_of_parts(sizes, self.batch)
         rows = self.cursor.rows(self.batch, self.device).split(sizes)
         layers = zip(*(layer.split(sizes) for layer in self.layers), strict=True)
         known = self.parameters
@@ -146,6 +165,7 @@ class DecodingState:
         """Writes the state into one safetensors file; if it fails, an older file stays.
 
         Raises:
+            IsADirectoryError: a directory.
             OSError: the file cannot be written.
         """
         write_state_file(Path(file), self._tensors(), self.max_length)
@@ -204,11 +224,13 @@ class DecodingState:
 
 
 def shape_of(state: DecodingState) -> list[tuple[object, ...]]:
-    """Type, dtype, device and sizes of each layer, without the batch and the size of caches."""
-    return [
-        (type(layer).__name__, layer[0].dtype, layer[0].device, _sizes(layer))
-        for layer in state.layers
-    ]
+    """The `layer_shape` of each layer."""
+    return [layer_shape(layer) for layer in state.layers]
+
+
+def layer_shape(layer: LayerState) -> tuple[object, ...]:
+    """Type, dtype, device and sizes of a layer, without the batch and the size of a cache."""
+    return type(layer).__name__, layer[0].dtype, layer[0].device, _sizes(layer)
 
 
 def _sizes(layer: LayerState) -> tuple[int, ...]:
@@ -216,14 +238,51 @@ def _sizes(layer: LayerState) -> tuple[int, ...]:
     return (shape[1], shape[3]) if isinstance(layer, KeyValueCache) else shape[1:]
 
 
-def _check_alike(states: Sequence[DecodingState]) -> None:
-    if not states:
+def _rows(indices: object) -> Tensor:
+    """The indices of rows as a tensor; whether the rows are there is not read."""
+    if not isinstance(indices, Tensor):
+        return torch.tensor(as_ints("indices", indices), dtype=torch.int64)
+    if indices.dtype not in (torch.int64, torch.int32):
+        raise TypeError(expected("indices", "rows as torch.int64 or int32", indices.dtype))
+    if indices.ndim != 1:
+        raise ValueError(expected("indices", "shape (new batch,)", tuple(indices.shape)))
+    return indices
+
+
+def _sizes_of_parts(sizes: object, batch: int) -> int | list[int]:
+    """The sizes of the parts of a split, checked as `torch.split` takes them."""
+    single = as_int(sizes)
+    if single is not None:
+        return at_least("sizes", single, 1)
+    several = as_ints("sizes", sizes)
+    if sum(several) != batch or min(several, default=0) < 0:
+        wanted = f"one size of at least 1, or a list that adds up to {batch} sequences"
+        raise ValueError(expected("sizes", wanted, several))
+    return several
+
+
+def _alike(states: object) -> list[DecodingState]:
+    """The states as a list, which must be of one model, dtype and device."""
+    if isinstance(states, DecodingState) or not isinstance(states, Iterable):
+        wanted = "a list of DecodingState"
+        raise TypeError(expected("states", wanted, f"a {type(states).__name__}"))
+    several = list(states)
+    if not several:
         raise ValueError(expected("states", "at least one DecodingState", "none"))
-    first = shape_of(states[0])
-    for state in states[1:]:
+    for state in several:
+        if not isinstance(state, DecodingState):
+            wanted = "nothing but DecodingState"
+            raise TypeError(expected("states", wanted, f"a {type(state).__name__}"))
+    advice = "only states of one model, dtype and device are joined"
+    first = shape_of(several[0])
+    for state in several[1:]:
         if shape_of(state) != first:
-            advice = "only states of one model, dtype and device are joined"
             raise ValueError(expected("states", first, shape_of(state), advice))
+    known = [state.parameters.shape[1] for state in several if state.parameters is not None]
+    if len(set(known)) > 1:
+        wanted = f"{known[0]} parameters of the next token in each"
+        raise ValueError(expected("states", wanted, known, advice))
+    return several
 
 
 def _with_room(layer: LayerState, max_length: int | None) -> LayerState:

@@ -38,7 +38,14 @@ class StateContent(NamedTuple):
 
 
 def write_state_file(file: Path, tensors: Mapping[str, Tensor], max_length: int | None) -> None:
-    """Writes the tensors, named as `read_state_file` reads them."""
+    """Writes the tensors, named as `read_state_file` reads them.
+
+    Raises:
+        IsADirectoryError: a directory.
+    """
+    if file.is_dir():
+        advice = "pass the name of a file in it"
+        raise IsADirectoryError(expected(str(file), "a file to write", "a directory", advice))
     room = "" if max_length is None else str(max_length)
     metadata = {"format": FORMAT, "version": VERSION, "max_length": room}
     whole = {name: x.detach().cpu().contiguous() for name, x in tensors.items()}
@@ -57,7 +64,7 @@ def read_state_file(file: Path) -> StateContent:
         advice = "pass the file inside it; a folder of a model is read by linattn_models.load"
         raise IsADirectoryError(expected(str(file), _WHOLE, "a directory", advice))
     if not file.is_file():
-        raise FileNotFoundError(f"{file} does not exist; expected {_WHOLE}.")
+        raise FileNotFoundError(expected(str(file), _WHOLE, "no such file"))
     tensors, metadata = _read(file)
     if metadata.get("format") != FORMAT:
         raise _refused(file, "another kind of file")

@@ -31,13 +31,13 @@ class BestBatch:
     Attributes:
         batch: the fastest batch size.
         timed: the measurement of this batch size.
-        largest: the largest batch size that was measured, though it may not be faster.
+        largest_timed: the largest batch size that was timed, though it may not be faster.
         bounded_by: why larger batches were not tried; None if they were not faster.
     """
 
     batch: int
     timed: Throughput
-    largest: int
+    largest_timed: int
     bounded_by: str | None
 
 
