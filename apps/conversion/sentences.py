@@ -38,6 +38,7 @@ from linattn_models.training import markdown_table, parse_flags, run_script
 BATCH = 32  # sentences in a step
 LONGEST = 128  # tokens; longer sentences are cut
 LEAST_SENTENCES = 20
+TARGET = 0.95  # the mean cosine, at least, after fine-tuning
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +129,7 @@ def fine_tune(teacher: Any, student: Any, inputs: Iterator[Any]) -> None:
 
 
 def main() -> None:
-    """Converts, trains, measures, and writes the table."""
+    """Converts, trains, measures, and writes the tables."""
     flags, start = parse_flags(Flags, description=__doc__), time.perf_counter()
     out = prepare(flags, {"steps": 2, "features": 2}, "sentences")
     folder = flags.model or encoder()
@@ -146,9 +147,12 @@ def main() -> None:
     student.save_pretrained(out / "converted")
     rows = [[name, *(f"{value:.3f}" for value in pair)] for name, pair in values.items()]
     table = markdown_table(["converted encoder", "mean cosine", "least"], rows)
+    name, mean, _ = rows[-1]
+    reached = [[name, f"at least {TARGET}", mean]]
+    target = markdown_table(["mean cosine", "to reach", "reached"], reached)
     note = f"{len(seen):,} sentences to learn from, {len(held_out):,} held out."
     numbers = {"cosines": values, "transfer_errors": errors, "sentences": len(sentences)}
-    write_results(out, flags, start, numbers, [table, note])
+    write_results(out, flags, start, numbers, [table, target, note])
 
 
 if __name__ == "__main__":

@@ -13,6 +13,9 @@ from torch import Tensor, nn
 pytest.importorskip("transformers", reason="needs the extra [transformers]")
 
 from transformers import (
+    BartConfig,
+    BartForCausalLM,
+    BartForConditionalGeneration,
     DistilBertConfig,
     DistilBertForMaskedLM,
     DynamicCache,
@@ -20,6 +23,8 @@ from transformers import (
     GPTNeoXForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    T5Config,
+    T5EncoderModel,
     ViTConfig,
     ViTModel,
 )
@@ -266,7 +271,7 @@ def test_it_is_saved_and_loaded(kind: str, features: int | None, tmp_path: Path)
 
 # peft asks transformers by the older of two names.
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
-def test_lora_trains_few_weights_and_merges() -> None:
+def test_lora_trains_few_weights_merges_and_is_saved(tmp_path: Path) -> None:
     peft = pytest.importorskip("peft", reason="LoRA needs peft")
     model = converted("llama")
     lora = peft.LoraConfig(r=2, lora_alpha=4, target_modules=["q_proj", "v_proj"])
@@ -287,6 +292,54 @@ def test_lora_trains_few_weights_and_merges() -> None:
     assert losses[-1] < 0.9 * losses[0]
     torch.testing.assert_close(merged(tokens).logits, wanted)
     assert len(layers(merged)) == 2
+    merged.save_pretrained(tmp_path)
+    loaded = load_converted(tmp_path)
+    torch.testing.assert_close(loaded(tokens).logits, wanted)
+    assert loaded.generate(tokens, max_new_tokens=3).shape == (2, 11)
+
+
+# peft asks transformers by the older of two names.
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+def test_an_adapter_alone_is_not_a_converted_model(tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft", reason="LoRA needs peft")
+    lora = peft.LoraConfig(r=2, target_modules=["q_proj"])
+    peft.get_peft_model(converted("llama"), lora).save_pretrained(tmp_path)
+
+    with pytest.raises(ValueError, match=r"got an adapter alone; .* its merge_and_unload\(\) ret"):
+        load_converted(tmp_path)
+
+
+@pytest.mark.parametrize("kind", tiny.DECODERS)
+def test_no_token_continues_a_row_that_ended_in_padding(kind: str) -> None:
+    model = converted(kind)
+    right = tiny.padded(ROWS, "right")
+    ids, mask = right["input_ids"], right["attention_mask"]
+    wanted = "a mask that ends in padding in row 1; set tokenizer"
+
+    cache = model(ids, attention_mask=mask, use_cache=True).past_key_values  # logits are right
+    with pytest.raises(ValueError, match=wanted):
+        model(
+            torch.ones(3, 1, dtype=torch.int64), past_key_values=cache,
+            attention_mask=torch.cat([mask, mask[:, :1]], 1),
+        )  # fmt: skip
+    for options in ({}, {"num_beams": 2}, {"num_return_sequences": 2, "do_sample": True}):
+        with pytest.raises(ValueError, match=r"a mask that ends in padding in row [12]"):
+            model.generate(ids, attention_mask=mask, max_new_tokens=3, **options)
+
+
+def test_rows_that_ended_in_padding_follow_their_states() -> None:
+    right = tiny.padded(ROWS, "right")
+    model, ids = converted("llama"), right["input_ids"]
+    cache = model(ids, attention_mask=right["attention_mask"], use_cache=True).past_key_values
+
+    cache.batch_select_indices(torch.tensor([0, 0]))  # the row that needed no padding
+
+    again = model(ids[:1], use_cache=True).past_key_values
+    token = torch.tensor([[3]])
+    got = model(token.expand(2, 1), past_key_values=cache).logits
+    torch.testing.assert_close(got[1], model(token, past_key_values=again).logits[0])
+    cache.reset()
+    assert all(layer.state is None and layer.last_mask is None for layer in cache.layers)
 
 
 class TestRefusals:
@@ -297,6 +350,38 @@ class TestRefusals:
     def test_cross_attention(self) -> None:
         with pytest.raises(ValueError, match=r"h\.0\.crossattention: .* from another sequence"):
             converted("gpt2", add_cross_attention=True)
+
+    @pytest.mark.parametrize(
+        ("cls", "reason"),
+        [(BartForConditionalGeneration, "its model is an encoder with a decoder"),
+         (BartForCausalLM, "its model does not dispatch attention by name")],
+    )  # fmt: skip
+    def test_an_encoder_with_a_decoder(self, cls: Any, reason: str) -> None:
+        config = BartConfig(
+            vocab_size=tiny.VOCABULARY, d_model=16, encoder_layers=1, decoder_layers=1,
+            encoder_attention_heads=2, decoder_attention_heads=2, encoder_ffn_dim=16,
+            decoder_ffn_dim=16, max_position_embeddings=64,
+        )  # fmt: skip
+        with pytest.raises(ValueError, match=rf"layers\.0\.self_attn: .*; {reason}"):
+            convert(cls(config))
+
+    def test_a_layer_with_keys_of_another_sequence(self) -> None:
+        model = tiny.llama()
+        layer = model.model.layers[1].self_attn
+
+        def forward(hidden: Tensor, key_value_states: Tensor | None = None, **rest: Any) -> None:
+            pass
+
+        layer.forward = forward
+        with pytest.raises(ValueError, match=r"layers\.1\.self_attn: .* from another sequence"):
+            convert(model)
+
+    def test_a_bias_of_the_scores(self) -> None:
+        config = T5Config(
+            vocab_size=tiny.VOCABULARY, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2
+        )
+        with pytest.raises(ValueError, match=r"SelfAttention: .*; it adds a bias to its scores"):
+            convert(T5EncoderModel(config))
 
     def test_a_sliding_window(self) -> None:
         config = MistralConfig(
@@ -345,6 +430,56 @@ class TestRefusals:
     def test_transfer_without_conversion(self) -> None:
         with pytest.raises(ValueError, match="expected converted layers"):
             transfer_attention(tiny.gpt2(), batches(1))
+
+    @pytest.mark.parametrize("model", [3, type(tiny.gpt2())])
+    def test_what_is_no_model(self, model: Any) -> None:
+        with pytest.raises(TypeError, match="model: expected a model of transformers, got"):
+            convert(model)
+        with pytest.raises(TypeError, match="model: expected a model from convert, got"):
+            transfer_attention(model, batches(1))
+
+    @pytest.mark.parametrize(
+        ("features", "error"),
+        [("8", TypeError), (8.0, TypeError), (7, ValueError), (0, ValueError)],
+    )
+    def test_a_number_of_features(self, features: Any, error: type[Exception]) -> None:
+        model = tiny.gpt2()
+        with pytest.raises(error, match="num_features: expected a positive even number, got"):
+            convert(model, num_features=features)
+        assert not layers(model)
+
+    @pytest.mark.parametrize(
+        ("batches", "options", "sentence"),
+        [([[1, 2]], {}, r"a batch: expected input_ids \(B, N\), or .*, got a value of type list"),
+         ([torch.ones(3)], {}, r"a batch: .*, got shape \(3,\)"),
+         ([], {}, "batches: expected one for each step, got none"),
+         ([], {"learning_rate": -1}, "learning_rate: expected more than 0, finite, got -1"),
+         ([], {"learning_rate": float("nan")}, "learning_rate: expected more than 0, finite"),
+         ([], {"learning_rate": "1"}, "learning_rate: expected a number, got '1'"),
+         (None, {}, "batches: expected an iterable of batches, got None")],
+    )  # fmt: skip
+    def test_batches_and_rates(self, batches: Any, options: Any, sentence: str) -> None:
+        with pytest.raises((TypeError, ValueError), match=sentence):
+            transfer_attention(converted("gpt2"), batches, **options)
+
+    @pytest.mark.parametrize("folder", [3, {}, None])
+    def test_what_is_no_path(self, folder: Any) -> None:
+        with pytest.raises(TypeError, match="folder: expected a path, got a value of type"):
+            load_converted(folder)
+
+    def test_a_folder_without_a_config(self, tmp_path: Path) -> None:
+        with pytest.raises(ValueError, match=r"got a folder without config\.json; pass the folder"):
+            load_converted(tmp_path)
+        with pytest.raises(
+            ValueError, match=r"expected a converted .*, got no folder; pass the fo"
+        ):
+            load_converted(tmp_path / "nowhere")
+
+    @pytest.mark.parametrize("content", ["{}", "[]", "{", ""])
+    def test_a_config_of_nothing(self, content: str, tmp_path: Path) -> None:
+        (tmp_path / "config.json").write_text(content)
+        with pytest.raises(ValueError, match="expected a model's config with its model_type"):
+            load_converted(tmp_path)
 
     def test_a_folder_of_another_model(self, tmp_path: Path) -> None:
         tiny.gpt2().save_pretrained(tmp_path)

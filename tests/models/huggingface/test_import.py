@@ -19,12 +19,12 @@ def test_a_missing_transformers_names_the_extra(monkeypatch: pytest.MonkeyPatch)
         importlib.reload(linattn_models.huggingface)
 
 
-@pytest.mark.parametrize("version", ["4.57.1", "5.22.0"])
+@pytest.mark.parametrize("version", ["4.57.1", "5.22.0", "5", "unknown"])
 def test_an_old_transformers_is_refused(version: str) -> None:
     with pytest.raises(ImportError, match=f"expected version 5.23 or later, got {version}"):
         check_version(version)
 
 
-@pytest.mark.parametrize("version", ["5.23.0", "5.30.0.dev0", "6.0"])
+@pytest.mark.parametrize("version", ["5.23.0", "5.23rc1", "5.30.0.dev0", "6.0", "6"])
 def test_a_newer_one_is_not(version: str) -> None:
     check_version(version)

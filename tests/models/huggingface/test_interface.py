@@ -10,11 +10,25 @@ from torch import Tensor
 
 pytest.importorskip("transformers", reason="needs the extra [transformers]")
 
-from transformers import MistralConfig, MistralForCausalLM
+from transformers import (
+    AttentionInterface,
+    BartConfig,
+    BartForConditionalGeneration,
+    BloomConfig,
+    BloomForCausalLM,
+    CodeGenConfig,
+    CodeGenForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    MptConfig,
+    MptForCausalLM,
+    PreTrainedModel,
+)
 
 from linattn_core import linear_attention
 from linattn_core.reference import quadratic
 from linattn_models.huggingface import interface, register
+from linattn_models.huggingface.support import dispatches_by_name
 from tests.models.huggingface import tiny
 
 ROWS = [tiny.tokens(1, length, seed=length)[0] for length in (7, 3, 5)]
@@ -211,3 +225,114 @@ def test_a_custom_name_and_feature_map() -> None:
     model.set_attn_implementation("linattn")
 
     assert not torch.allclose(relu, model(ids).logits)
+
+
+_NOT_DISPATCHING = {
+    "bart": (
+        BartForConditionalGeneration,
+        BartConfig(
+            vocab_size=tiny.VOCABULARY, d_model=16, encoder_layers=1, decoder_layers=1,
+            encoder_attention_heads=2, decoder_attention_heads=2, encoder_ffn_dim=16,
+            decoder_ffn_dim=16, max_position_embeddings=64,
+        ),
+    ),
+    "bloom": (
+        BloomForCausalLM,
+        BloomConfig(vocab_size=tiny.VOCABULARY, hidden_size=16, n_layer=1, n_head=2),
+    ),
+    "codegen": (
+        CodeGenForCausalLM,
+        CodeGenConfig(
+            vocab_size=tiny.VOCABULARY, n_embd=16, n_layer=1, n_head=4, rotary_dim=4,
+            n_positions=64,
+        ),
+    ),
+    "mpt": (
+        MptForCausalLM,
+        MptConfig(
+            vocab_size=tiny.VOCABULARY, d_model=16, n_heads=2, n_layers=1, max_seq_len=64
+        ),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", _NOT_DISPATCHING)
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_model_that_does_not_dispatch_attention_by_name_is_refused(
+    name: str, masked: bool
+) -> None:
+    cls, config = _NOT_DISPATCHING[name]
+    model: Any = cls._from_config(config, attn_implementation="linattn")
+    ids = tiny.tokens(1, 6)
+    mask = torch.ones_like(ids) if masked else None
+
+    got = f"got one with a {type(config).__name__}"
+    with pytest.raises(ValueError, match=f"a model that dispatches attention by name, {got}"):
+        model(ids, attention_mask=mask)
+
+
+def test_a_class_of_models_with_a_configuration_of_its_own() -> None:
+    class OwnConfig(BloomConfig):  # type: ignore[misc]
+        pass
+
+    assert not dispatches_by_name(OwnConfig)  # it has Bloom's models
+
+    class OwnModel(PreTrainedModel):  # type: ignore[misc]
+        config_class = OwnConfig
+        _supports_attention_backend = True
+
+    assert dispatches_by_name(OwnConfig)
+
+
+def test_a_model_that_dispatches_does_so_when_compiled(kind: str) -> None:
+    model, batch = linear(kind), tiny.padded(ROWS, "left")
+    options = {} if kind == "bert" else {"use_cache": False}
+
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+
+    wanted = model(**batch, **options).logits
+    torch.testing.assert_close(compiled(**batch, **options).logits, wanted)
+
+
+@pytest.mark.parametrize("shape", [(2, 8), (2, 5), (1, 6), (3, 6), (6,)])
+def test_a_mask_of_another_shape_is_refused(kind: str, shape: tuple[int, ...]) -> None:
+    # In an encoder, the number of columns is compared by the operator.
+    wanted = r"mask: expected (shape|\(batch, length\) =) \(2, 6\)"
+    with pytest.raises(ValueError, match=wanted):
+        linear(kind)(tiny.tokens(2, 6), attention_mask=torch.ones(shape, dtype=torch.int64))
+
+
+class TestRegister:
+    @pytest.mark.parametrize(
+        ("arguments", "sentence"),
+        [({"feature_map": "foo"}, "feature_map: expected a registered name, got 'foo'"),
+         ({"feature_map": "hedgehog"}, "a map with weights of its own"),
+         ({"feature_map": 3}, "feature_map: expected a name or a FeatureMap"),
+         ({"backend": "foo"}, "backend: expected a name of those installed, got 'foo'"),
+         ({"backend": None}, "backend: expected a name"),
+         ({"eps": -1}, "eps: expected 0 or more, finite, got -1"),
+         ({"eps": "small"}, "eps: expected a number"),
+         ({"name": ""}, "name: expected letters, digits, '.', '-' and '_', got ''"),
+         ({"name": "kernels/linattn"}, "name: expected letters"),
+         ({"name": 3}, "name: expected a str, got a value of type int"),
+         ({"name": "sdpa"}, "name: expected one that transformers does not have, got 'sdpa'"),
+         ({"name": "eager"}, "does not have, got 'eager'; choose another"),
+         ({"name": "linattn-converted"}, "does not have, got 'linattn-converted'")],
+    )  # fmt: skip
+    def test_wrong_arguments(self, arguments: dict[str, Any], sentence: str) -> None:
+        before = dict(AttentionInterface._global_mapping)
+
+        with pytest.raises((ValueError, TypeError), match=sentence):
+            register(**{"name": "linattn-refused", **arguments})
+
+        assert AttentionInterface._global_mapping == before
+
+    def test_a_name_of_ours_is_replaced(self) -> None:
+        ids, logits = tiny.tokens(1, 4), []
+        model = tiny.gpt2()
+        for feature_map in ("elu", "relu"):
+            register("linattn-again", feature_map=feature_map)
+            model.set_attn_implementation("linattn-again")
+            logits.append(model(ids).logits)
+
+        assert not torch.allclose(*logits)

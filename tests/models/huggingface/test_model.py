@@ -89,6 +89,32 @@ def test_wide_beams_find_the_likeliest_of_all_continuations() -> None:
         assert produced[-3:].tolist() == endings[best].tolist()
 
 
+@pytest.mark.parametrize("stop", [None, 4])
+def test_beams_that_compare_sums_are_those_of_our_own_search(stop: int | None) -> None:
+    model = wrapped()
+    settings = {"max_new_tokens": 8, "num_beams": 4, "do_sample": False, "length_penalty": 0.0}
+
+    out = model.generate(**LEFT, **settings, eos_token_id=stop, early_stopping=False)
+
+    for row, produced in zip(ROWS, out, strict=True):
+        best = model.model.beam_search(
+            num_beams=4, prefix=row[None], length=len(row) + 8, stop_tokens=stop
+        ).tokens[0, 0]
+        best = best[best >= 0]  # -1 pads what has ended; transformers uses another token
+        assert len(best) == len(row) + 8 or best[-1] == stop
+        assert produced[6 - len(row) :][: len(best)].tolist() == best.tolist()
+
+
+def test_draws_are_those_of_our_own_generation_from_the_same_seed() -> None:
+    model = LinattnForCausalLM.from_linattn(ours().float(), pad_token_id=0)
+    prompt = torch.tensor([[1, 2], [3, 3]])
+    torch.manual_seed(5)
+    out = model.generate(prompt, max_new_tokens=20, do_sample=True, top_k=0)
+
+    torch.manual_seed(5)
+    assert torch.equal(out, model.model.generate(prefix=prompt, length=22))
+
+
 @pytest.mark.parametrize("options", [{"num_beams": 3}, {"num_beams": 4, "length_penalty": 0.0}])
 def test_beams_by_the_state_are_beams_without_one(options: dict[str, Any]) -> None:
     model = wrapped()
@@ -273,6 +299,16 @@ class TestRefusals:
         for name in ("inputs_embeds", "position_ids"):
             with pytest.raises(ValueError, match=f"{name}: expected none, got Tensor"):
                 wrapped()(tokens, **{name: tokens})
+
+    def test_no_tokens(self) -> None:
+        with pytest.raises(TypeError, match=r"input_ids: expected a tensor .* got None"):
+            wrapped()(labels=torch.tensor([[1, 2]]))
+        with pytest.raises(ValueError, match="inputs_embeds: expected none, got Tensor"):
+            wrapped()(inputs_embeds=torch.ones(1, 2, 8))
+
+    def test_a_mask_that_is_no_tensor(self) -> None:
+        with pytest.raises(TypeError, match=r"attention_mask: expected a tensor .* got \[\[1"):
+            wrapped()(torch.tensor([[1, 2]]), attention_mask=[[1, 1]])
 
     def test_tied_embeddings(self) -> None:
         with pytest.raises(ValueError, match="tie_word_embeddings: expected False, got True"):

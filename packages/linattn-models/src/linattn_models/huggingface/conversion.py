@@ -4,30 +4,25 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, TypeVar, cast
 
-import transformers
 from torch import nn
-from transformers import AutoConfig, PreTrainedModel
 
-from linattn_core.errors import expected
+from linattn_core.errors import expected, shown
 from linattn_models.huggingface.converted import HEAD_DIMS, NAME, ConvertedAttention, cache_name
+from linattn_models.huggingface.support import dispatches_by_name
 
 Model = TypeVar("Model", bound=nn.Module)
 
 # Attributes of layers that compute more than softmax of scaled products, and what they mean.
 _MORE_THAN_SOFTMAX = {
+    "has_relative_attention_bias": "it adds a bias to its scores",
+    "relative_attention_bias": "it adds a bias to its scores",
     "attn_logit_softcapping": "it caps its scores",
     "is_cross_attention": "its keys come from another sequence",
+    "is_encoder_decoder": "its model is an encoder with a decoder",
     "sinks": "it has attention sinks",
     "sliding_window": "it sees a sliding window alone",
-}
-# The kinds of weights that from_pretrained reports as not loaded.
-_NOT_LOADED = {
-    "missing_keys": "none",
-    "mismatched_keys": "another shape",
-    "unexpected_keys": "ones that no layer has",
 }
 
 
@@ -47,9 +42,10 @@ def convert(model: Model, *, num_features: int | None = None) -> Model:
         The model. `save_pretrained` saves it, `load_converted` loads it.
 
     Raises:
-        ValueError: a layer whose attention cannot be replaced, with the reason; or a model without
-            attention layers.
+        ValueError, TypeError: a layer whose attention cannot be replaced, with the reason; a model
+            without attention layers; what is no model, or no positive even number of features.
     """
+    _check_arguments(model, num_features)
     layers = dict(_attention_layers(model))
     if not layers:
         wanted = "a model of transformers with layers that dispatch attention by name"
@@ -66,52 +62,17 @@ def convert(model: Model, *, num_features: int | None = None) -> Model:
     return model
 
 
-def load_converted(folder: str | Path, **options: Any) -> PreTrainedModel:
-    """Loads the model that `save_pretrained` wrote after `convert`.
-
-    `from_pretrained` alone would build softmax layers, whose weights have other names.
-
-    Args:
-        folder: the folder with config.json and weights.
-        **options: as for `from_pretrained`.
+def _check_arguments(model: object, num_features: object) -> None:
+    """Refuses what is not a model, and a number of features that is no int.
 
     Raises:
-        ValueError: a folder of a model that was not converted, or whose weights are not those of
-            its config: some are missing, left over, or of another shape.
+        TypeError: with the value.
     """
-    config = AutoConfig.from_pretrained(folder)
-    cls = getattr(transformers, (config.architectures or ["?"])[0], None)
-    if not hasattr(config, "linattn_features") or cls is None:
-        wanted = "a converted model of transformers"
-        advice = "load it by from_pretrained and convert it"
-        raise ValueError(expected(str(folder), wanted, f"{config.architectures}", advice))
-
-    def build(self: nn.Module, config: Any, *args: Any, **kwargs: Any) -> None:
-        cls.__init__(self, config, *args, **kwargs)
-        convert(self, num_features=config.linattn_features)
-
-    loader: Any = type(cls.__name__, (cls,), {"__init__": build, "__module__": cls.__module__})
-    both = options.pop("output_loading_info", False)
-    options["ignore_mismatched_sizes"] = True  # they are refused below, in our words
-    model, info = loader.from_pretrained(folder, output_loading_info=True, **options)
-    _check_weights(folder, info)
-    return (model, info) if both else model
-
-
-def _check_weights(folder: str | Path, info: dict[str, Any]) -> None:
-    """Refuses weights that do not match the model, which would leave some of its weights random.
-
-    Raises:
-        ValueError: with the first three names.
-    """
-    for kind, what in _NOT_LOADED.items():
-        # A mismatched name comes in a tuple with both shapes.
-        names = sorted(x if isinstance(x, str) else x[0] for x in info[kind])
-        if names:
-            others = f" and {len(names) - 3} others" if len(names) > 3 else ""
-            got = f"{what}: {', '.join(names[:3])}{others}"
-            advice = "load the folder that save_pretrained wrote after convert, as it is"
-            raise ValueError(expected(str(folder), "the weights of its config", got, advice))
+    if not isinstance(model, nn.Module):
+        advice = "build it first" if isinstance(model, type) else ""
+        raise TypeError(expected("model", "a model of transformers", shown(model), advice))
+    if num_features is not None and type(num_features) is not int:
+        raise TypeError(expected("num_features", "a positive even number", shown(num_features)))
 
 
 def _attention_layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -145,8 +106,12 @@ def _why_not(module: nn.Module) -> str:
         value = getattr(module, name, getattr(module.config, name, None))
         if value is not None and value is not False:
             return reason
-    kinds = [x.kind for x in inspect.signature(module.forward).parameters.values()]
-    if inspect.Parameter.VAR_KEYWORD not in kinds:
+    if not dispatches_by_name(type(module.config)):
+        return "its model does not dispatch attention by name"
+    parameters = inspect.signature(module.forward).parameters
+    if "key_value_states" in parameters:
+        return "its keys may come from another sequence"
+    if inspect.Parameter.VAR_KEYWORD not in [x.kind for x in parameters.values()]:
         return "it passes no arguments on to its attention function"
     if module.is_causal and cache_name(module) is None:
         return "it takes its cache by an unknown name"

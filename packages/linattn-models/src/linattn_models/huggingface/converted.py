@@ -15,6 +15,7 @@ from linattn_core.errors import expected
 from linattn_core.feature_maps import Hedgehog
 from linattn_models.huggingface.cache import StateLayer, state_layer
 from linattn_models.huggingface.interface import Call, register_function
+from linattn_models.huggingface.padding import check_left_padded
 
 NAME = "linattn-converted"
 
@@ -79,24 +80,32 @@ class ConvertedAttention(nn.Module):
         return taught
 
     def attend(self, call: Call, layer: StateLayer | None) -> Tensor:
-        """Linear attention of scaled queries and keys; updates the state of a causal layer."""
+        """Linear attention of scaled queries and keys; updates the state of a causal layer.
+
+        Raises:
+            ValueError: a state of another model, or one of rows that ended in padding.
+        """
         tensors = (call.query, call.key, call.value)
         options: Any = {"feature_map": self.feature_map}
         options["enable_gqa"] = call.query.shape[1] != call.key.shape[1]
         whole = {"is_causal": call.is_causal, "attn_mask": call.mask, **options}
         if layer is None or not call.is_causal:
             return cast(Tensor, linear_attention(*tensors, **whole))
-        state, length = _own(layer.state), call.query.shape[2]
+        state, (batch, _, length, _) = _own(layer.state), call.query.shape
+        check_left_padded(layer.last_mask)
+        last_mask = None
         if state is None or length > 1 or (call.mask is not None and not call.mask.all()):
             whole.update(initial_state=state, return_state=True)
             out, layer.state = linear_attention(*tensors, **whole)
+            if call.mask is not None:
+                last_mask = call.mask[:, 0, 0, -1:].expand(batch, 1)
         else:
             query, key, value = (x[:, :, 0] for x in tensors)
             out, layer.state = linear_attention_step(
                 query, key, value, state, inplace=not torch.is_grad_enabled(), **options
             )
             out = out[:, :, None]
-        layer.seen += length
+        layer.seen, layer.last_mask = layer.seen + length, last_mask
         return cast(Tensor, out)
 
 

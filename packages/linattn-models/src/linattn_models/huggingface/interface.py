@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig
 from transformers.masking_utils import (
     bidirectional_mask_function,
     causal_mask_function,
     find_packed_sequence_indices,
 )
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from linattn_core import FeatureMap, linear_attention
-from linattn_core.errors import expected
+from linattn_core.checks import check_options
+from linattn_core.errors import expected, shown
+from linattn_core.feature_maps.registry import shared_feature_map
+from linattn_core.registry import named
+from linattn_models.huggingface.support import check_dispatches
 
 # Arguments with which models change the attention weights, and what each of them is.
 _OF_SOFTMAX = {
@@ -28,6 +34,10 @@ _OF_SOFTMAX = {
     "sliding_window": "a sliding window",
     "softcap": "capped scores",
 }
+# The names that `register` was called with.
+_registered: set[str] = set()
+# Maps that are given by name are built once with this head dim, to refuse what no model can use.
+_USUAL_HEAD_DIM = 64
 
 
 class Call(NamedTuple):
@@ -61,21 +71,50 @@ def register(
     """Makes `attn_implementation=name` compute `linear_attention` in models of transformers.
 
     For models that dispatch attention by name, such as GPT-2, Llama and BERT: training, prefill,
-    and `generate(use_cache=False)`. Padding on either side is exact: it changes neither outputs nor
-    gradients of a row. Grouped heads are not expanded. The model's scale of the scores is ignored
-    if it is 1 or 1 / sqrt(D), since linear attention has no scores.
+    and `generate(use_cache=False)` of prompts that are padded on the left. Padding on either side
+    is exact: it changes neither outputs nor gradients of a row. Grouped heads are not expanded. The
+    model's scale of the scores is ignored if it is 1 or 1 / sqrt(D), since linear attention has no
+    scores.
 
-    When the model runs, a ValueError refuses: a cache, which would grow (`convert` and
+    When the model runs, a ValueError refuses: a model that does not dispatch attention by name,
+    such as Bloom, a cache, which would grow (`convert` and
     `LinattnForCausalLM` generate from a state instead), dropout of attention weights, sliding
     windows and other masks that differ between queries, packed sequences, other scales, biases,
     caps and sinks. Under `torch.compile` pass an `attention_mask`: without one, transformers
     treats every batch as packed.
 
     Args:
-        name: the value of `attn_implementation`; a registered name is replaced.
+        name: the value of `attn_implementation`; a name that `register` got before is replaced.
         feature_map, eps, backend: as for `linear_attention`; learned maps need `convert`.
+
+    Raises:
+        ValueError, TypeError: a name that transformers has; a feature map, eps or backend that
+            `linear_attention` refuses.
     """
+    _check_name(name)
+    shared_feature_map(feature_map, _USUAL_HEAD_DIM)
+    check_options(eps, backend)
+    if backend != "auto":
+        named(backend)
+    _registered.add(name)
     register_function(name, partial(_linear, feature_map=feature_map, eps=eps, backend=backend))
+
+
+def _check_name(name: str) -> None:
+    """Refuses a name that transformers has, or reads in its own way.
+
+    Raises:
+        ValueError, TypeError: with the name.
+    """
+    if not isinstance(name, str):
+        raise TypeError(expected("name", "a str", f"a value of type {type(name).__name__}"))
+    if not re.fullmatch(r"[\w.-]+", name):
+        wanted = "letters, digits, '.', '-' and '_'"  # others mean kernels from a hub
+        raise ValueError(expected("name", wanted, shown(name)))
+    taken = {"eager", *ALL_ATTENTION_FUNCTIONS.valid_keys()} - _registered
+    if name in taken:
+        wanted = "one that transformers does not have"
+        raise ValueError(expected("name", wanted, shown(name), "choose another"))
 
 
 def register_function(name: str, compute: Callable[..., Tensor]) -> None:
@@ -91,24 +130,35 @@ def register_function(name: str, compute: Callable[..., Tensor]) -> None:
 
 def key_mask(
     *,
+    config: PreTrainedConfig,
+    batch_size: int,
     q_length: int,
+    kv_length: int,
+    q_offset: int | Tensor = 0,
     mask_function: Callable[..., Any] = causal_mask_function,
     attention_mask: Tensor | None = None,
-    **sizes: Any,
+    **others: Any,
 ) -> Tensor | None:
     """The mask that every layer of a forward gets: which keys take part, for all queries.
 
     Args:
+        config: of the model.
+        batch_size: B.
         q_length: N, positions of this forward.
+        kv_length: L, the keys of a layer that is not causal.
+        q_offset: the positions of a state, before those of this forward.
         mask_function: which key a query may see: transformers' causal or bidirectional function.
-        attention_mask: (B, L) bool, including the positions of a state, if there is one.
+        attention_mask: (B, L) bool; when causal, (B, q_offset + N).
+        **others: what transformers tells masks of other kinds.
 
     Returns:
         (B, 1, 1, N) bool when causal, (B, 1, 1, L) when not, or None for all keys.
 
     Raises:
-        ValueError: another mask function.
+        ValueError: a model that does not dispatch attention by name, another mask function, or
+            another shape of the mask.
     """
+    check_dispatches(config)
     if mask_function not in (causal_mask_function, bidirectional_mask_function):
         advice = "pass an attention_mask if sequences are not packed, or use softmax attention"
         wanted = "keys hidden from all queries, and causality"
@@ -116,7 +166,12 @@ def key_mask(
         raise ValueError(expected("the mask of linear attention", wanted, got, advice))
     if attention_mask is None:
         return None
-    if mask_function is causal_mask_function:
+    causal = mask_function is causal_mask_function
+    shape = (batch_size, int(q_offset) + q_length if causal else kv_length)
+    if attention_mask.shape != shape:
+        wanted = f"shape {shape}, a column for each position, those of a state included"
+        raise ValueError(expected("attention_mask", wanted, tuple(attention_mask.shape)))
+    if causal:
         attention_mask = attention_mask[:, -q_length:]
     return attention_mask[:, None, None, :].bool()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, cast
@@ -9,7 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from linattn_core.errors import expected
+from linattn_core.errors import expected, shown
 from linattn_models.huggingface.converted import ConvertedAttention
 
 
@@ -38,28 +39,60 @@ def transfer_attention(
         For each step the mean error of the layers, before the update.
 
     Raises:
-        ValueError: a model that was not converted.
+        ValueError, TypeError: a model that was not converted; no batches, or one that is neither a
+            tensor (B, N) nor a mapping; a learning rate that is not a positive number.
 
     Cost per step: a forward pass of the model without its head, O(N^2) time per layer for softmax,
     and the backward pass of the feature maps.
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(expected("model", "a model from convert", shown(model)))
     layers = [module for module in model.modules() if isinstance(module, ConvertedAttention)]
     if not layers:
         got = f"a {type(model).__name__} without any"
         raise ValueError(expected("transfer_attention", "converted layers", got, "convert it"))
+    if not isinstance(batches, Iterable):
+        raise TypeError(expected("batches", "an iterable of batches", shown(batches)))
+    _check_learning_rate(learning_rate)
     maps = [weight for layer in layers for weight in layer.feature_map.parameters()]
     optimizer = torch.optim.Adam(maps, learning_rate)
     errors = []
     with _training_only(model, maps), _teaching(layers), torch.enable_grad():
         for batch in batches:
-            inputs = {"input_ids": batch} if isinstance(batch, Tensor) else batch
-            cast(Any, model).base_model(**inputs)
+            cast(Any, model).base_model(**_inputs(batch))
             error = torch.stack([cast(Tensor, layer.error) for layer in layers]).mean()
             optimizer.zero_grad()
             error.backward()
             optimizer.step()
             errors.append(error.item())
+    if not errors:
+        raise ValueError(expected("batches", "one for each step", "none"))
     return errors
+
+
+def _check_learning_rate(rate: float) -> None:
+    if isinstance(rate, bool) or not isinstance(rate, (int, float)):
+        raise TypeError(expected("learning_rate", "a number", shown(rate)))
+    if not 0 < rate < math.inf:
+        raise ValueError(expected("learning_rate", "more than 0, finite", rate))
+
+
+def _inputs(batch: Tensor | Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """The arguments of the model.
+
+    Raises:
+        ValueError, TypeError: another shape of input_ids; neither a tensor nor a mapping.
+    """
+    if isinstance(batch, Mapping):
+        return batch
+    wanted = "input_ids (B, N), or the model's inputs by name"
+    if not isinstance(batch, Tensor):
+        advice = "pass a list of batches, each a tensor or a mapping"
+        got = f"a value of type {type(batch).__name__}"
+        raise TypeError(expected("a batch", wanted, got, advice))
+    if batch.ndim != 2:
+        raise ValueError(expected("a batch", wanted, f"shape {tuple(batch.shape)}"))
+    return {"input_ids": batch}
 
 
 @contextmanager

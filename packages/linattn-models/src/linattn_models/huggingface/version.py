@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from linattn_core.errors import expected
 
 OLDEST = (5, 23)
@@ -16,8 +18,8 @@ def check_version(version: str) -> None:
     Raises:
         ImportError: with both versions.
     """
-    major, minor = (int(part) for part in version.split(".")[:2])
-    if (major, minor) < OLDEST:
+    numbers = re.match(r"(\d+)(?:\.(\d+))?", version)
+    if numbers is None or (int(numbers[1]), int(numbers[2] or 0)) < OLDEST:
         wanted = f"version {OLDEST[0]}.{OLDEST[1]} or later"
         advice = "pip install --upgrade transformers"
         raise ImportError(expected("transformers", wanted, version, advice))

@@ -1,0 +1,45 @@
+"""Which models of transformers look their attention function up by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from linattn_core.errors import expected
+
+
+# Its result is a constant of a traced graph, like the class that it depends on.
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def dispatches_by_name(config_class: type[PreTrainedConfig]) -> bool:
+    """Whether the models of a configuration declare that they dispatch attention by name.
+
+    Other models ignore the name, wholly or in part: Bloom takes its mask from the named attention
+    and computes softmax with it. A configuration without models counts as declared.
+    """
+    for ancestor in config_class.__mro__:
+        models = [model for model in _models() if model.config_class is ancestor]
+        if models:
+            return any(model._supports_attention_backend for model in models)
+    return True
+
+
+def check_dispatches(config: PreTrainedConfig) -> None:
+    """Refuses a model that does not dispatch attention by name.
+
+    Raises:
+        ValueError: with the class of the configuration.
+    """
+    if not dispatches_by_name(type(config)):
+        wanted = "a model that dispatches attention by name"
+        got = f"one with a {type(config).__name__}"
+        advice = "keep the attention that it comes with"
+        raise ValueError(expected("attn_implementation", wanted, got, advice))
+
+
+def _models(base: type[PreTrainedModel] = PreTrainedModel) -> Iterator[type[PreTrainedModel]]:
+    """All imported classes of models."""
+    for model in base.__subclasses__():
+        yield model
+        yield from _models(model)
