@@ -327,6 +327,23 @@ def test_no_token_continues_a_row_that_ended_in_padding(kind: str) -> None:
             model.generate(ids, attention_mask=mask, max_new_tokens=3, **options)
 
 
+@pytest.mark.parametrize("kind", tiny.DECODERS)
+def test_left_padding_may_fill_whole_pieces(kind: str) -> None:
+    model, batch, cache = converted(kind), tiny.padded(ROWS, "left"), DynamicCache()
+    whole = model(**batch).logits
+
+    pieces = [
+        model(
+            batch["input_ids"][:, start:end], attention_mask=batch["attention_mask"][:, :end],
+            position_ids=batch["position_ids"][:, start:end], past_key_values=cache,
+        ).logits
+        for start, end in ((0, 2), (2, 3), (3, 7))
+    ]  # fmt: skip
+
+    real = batch["attention_mask"].bool()
+    torch.testing.assert_close(torch.cat(pieces, 1)[real], whole[real], rtol=1e-9, atol=1e-9)
+
+
 def test_rows_that_ended_in_padding_follow_their_states() -> None:
     right = tiny.padded(ROWS, "right")
     model, ids = converted("llama"), right["input_ids"]
@@ -339,7 +356,7 @@ def test_rows_that_ended_in_padding_follow_their_states() -> None:
     got = model(token.expand(2, 1), past_key_values=cache).logits
     torch.testing.assert_close(got[1], model(token, past_key_values=again).logits[0])
     cache.reset()
-    assert all(layer.state is None and layer.last_mask is None for layer in cache.layers)
+    assert all(layer.state is None and layer.ready is None for layer in cache.layers)
 
 
 class TestRefusals:

@@ -22,8 +22,8 @@ class StateLayer(CacheLayerMixin):  # type: ignore[misc]
     Attributes:
         state: of one layer, or of a whole `LinattnForCausalLM`; None before the first token.
         seen: the number of tokens so far, padding included.
-        last_mask: (B, 1) bool, the last column of the last forward's mask, False where a row ended
-            in padding; None without a mask.
+        ready: (B, 1) bool, False where a row's tokens were followed by padding, so that no token
+            can continue it; None if the last forward had no mask.
     """
 
     is_sliding = False
@@ -33,7 +33,7 @@ class StateLayer(CacheLayerMixin):  # type: ignore[misc]
         super().__init__()
         self.state: LinearAttentionState | DecodingState | None = None
         self.seen = 0
-        self.last_mask: Tensor | None = None
+        self.ready: Tensor | None = None
 
     def get_seq_length(self) -> int:
         """The number of tokens so far, padding included."""
@@ -49,14 +49,14 @@ class StateLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def reset(self) -> None:
         """Resets the state to that before the first token."""
-        self.state, self.seen, self.last_mask = None, 0, None
+        self.state, self.seen, self.ready = None, 0, None
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Selects the rows `beam_idx`, (B,) int64, for beam search."""
         if self.state is not None:
             self.state = self.state.index_select(beam_idx)
-        if self.last_mask is not None:
-            self.last_mask = self.last_mask.index_select(0, beam_idx.to(self.last_mask.device))
+        if self.ready is not None:
+            self.ready = self.ready.index_select(0, beam_idx.to(self.ready.device))
 
     def batch_select_indices(self, indices: Tensor) -> None:
         """Selects the rows `indices`, (new batch,) int64."""

@@ -91,21 +91,23 @@ class ConvertedAttention(nn.Module):
         whole = {"is_causal": call.is_causal, "attn_mask": call.mask, **options}
         if layer is None or not call.is_causal:
             return cast(Tensor, linear_attention(*tensors, **whole))
-        state, (batch, _, length, _) = _own(layer.state), call.query.shape
-        check_left_padded(layer.last_mask)
-        last_mask = None
+        state, length = _own(layer.state), call.query.shape[2]
+        check_left_padded(layer.ready)
+        ready = None
         if state is None or length > 1 or (call.mask is not None and not call.mask.all()):
             whole.update(initial_state=state, return_state=True)
-            out, layer.state = linear_attention(*tensors, **whole)
+            out, state = linear_attention(*tensors, **whole)
             if call.mask is not None:
-                last_mask = call.mask[:, 0, 0, -1:].expand(batch, 1)
+                # Features are positive: z is 0 where a row has had nothing but padding on its left.
+                began = state.z.flatten(1).any(1, keepdim=True)
+                ready = call.mask[:, 0, 0, -1:] | ~began
         else:
             query, key, value = (x[:, :, 0] for x in tensors)
-            out, layer.state = linear_attention_step(
+            out, state = linear_attention_step(
                 query, key, value, state, inplace=not torch.is_grad_enabled(), **options
             )
             out = out[:, :, None]
-        layer.seen, layer.last_mask = layer.seen + length, last_mask
+        layer.state, layer.seen, layer.ready = state, layer.seen + length, ready
         return cast(Tensor, out)
 
 
