@@ -245,7 +245,7 @@ def test_every_kernel_by_nvrtc(compiled: tuple[str, dict[str, Kernel]]) -> None:
 @pytest.mark.slow
 @needs_nvrtc
 def test_nvrtc_compiles_what_nvcc_compiles(compiled: tuple[str, dict[str, Kernel]]) -> None:
-    """As many products on tensor cores, about as many registers, and not many more spills."""
+    """As many products on tensor cores, not many more registers, and not many more spills."""
     architecture, kernels = compiled
     if architecture.removeprefix("sm_") not in architectures():
         pytest.skip(f"the module was compiled by nvcc for sm {', '.join(architectures())}")
@@ -254,4 +254,4 @@ def test_nvrtc_compiles_what_nvcc_compiles(compiled: tuple[str, dict[str, Kernel
     for name, kernel in kernels.items():
         assert kernel.products == theirs[name].products, name
         assert kernel.spilled <= theirs[name].spilled + MORE_SPILLED, name
-        assert kernel.registers == pytest.approx(theirs[name].registers, rel=0.1), name
+        assert kernel.registers <= 1.1 * theirs[name].registers, name
