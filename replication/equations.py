@@ -14,11 +14,11 @@ from functools import partial
 from pathlib import Path
 
 import torch
-import tyro
 from torch import Tensor
 
 from linattn_core import backends, explain, get_feature_map, linear_attention
 from linattn_core.reference import chunked, quadratic, recurrent
+from linattn_models.training import parse_flags, run_script
 
 Attend = Callable[..., Tensor]
 """(query, key, value, is_causal=...) -> out."""
@@ -37,6 +37,7 @@ class Flags:
 
 def main(flags: Flags) -> None:
     """Computes the differences, and writes them."""
+    flags.out.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(flags.seed)
     query, key = torch.randn(2, BATCH, HEADS, LENGTH, DIM, dtype=torch.float64)
     value = torch.randn(BATCH, HEADS, LENGTH, WIDTH, dtype=torch.float64)
@@ -59,7 +60,6 @@ def main(flags: Flags) -> None:
         }
     for form in ("associativity", "causal", "gradients", "rnn"):
         figures[form] = max(v for name, v in figures.items() if name.startswith(f"{form}/"))
-    flags.out.mkdir(parents=True, exist_ok=True)
     (flags.out / "figures.json").write_text(json.dumps(figures, indent=1))
 
 
@@ -122,4 +122,4 @@ def state_bytes(length: int) -> int:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Flags, description=__doc__))
+    run_script(lambda: main(parse_flags(Flags, description=__doc__)))
