@@ -44,6 +44,7 @@ def main(flags: Flags) -> None:
     inputs = (query, key, value)
     figures = {
         "positive": least_similarity(query, key),
+        "polynomial": polynomial_gap(query, key),
         "associativity/chunked": gap(chunked, *inputs, is_causal=False),
         "causal/chunked": gap(chunked, *inputs, is_causal=True),
         "rnn/recurrent": gap(recurrent, *inputs, is_causal=True),
@@ -77,6 +78,12 @@ def least_similarity(query: Tensor, key: Tensor) -> float:
     """The least phi(q) . phi(k), with this code's phi(x) = elu(x) + 1 (equation 7)."""
     phi_query, phi_key = get_feature_map("elu", DIM)(query, key)
     return float((phi_query @ phi_key.mT).min())
+
+
+def polynomial_gap(query: Tensor, key: Tensor) -> float:
+    """The largest difference of phi(q) . phi(k) from (q . k)^2, phi of degree 2 (section 3.2.1)."""
+    phi_query, phi_key = get_feature_map("polynomial", DIM)(query, key)
+    return _gap(phi_query @ phi_key.mT, (query @ key.mT).square())
 
 
 def gap(attend: Attend, *inputs: Tensor, is_causal: bool) -> float:

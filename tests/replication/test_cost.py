@@ -7,6 +7,7 @@ import pytest
 from benchmarks.measure.machine import Limits
 from replication.cost import CIFAR10, MNIST, PROCESS, Cost, Model, on_gpu
 from replication.experiments import EXPERIMENTS, PRESETS, PresetName
+from replication.sources import ROOT
 
 TINY = Model(layers=1, heads=2, head_dim=4, ffn=16, positions=10)
 
@@ -56,6 +57,19 @@ def test_a_whole_image_costs_all_positions_where_a_state_is_kept() -> None:
     once = TINY.generating("linear", 1).operations
     assert whole.operations - some.operations == pytest.approx(2 * once / 2)
     assert rerun[0] == rerun[1]
+
+
+@pytest.mark.parametrize("name", ["mnist", "bits-mnist", "bits-cifar10"])
+def test_batches_are_those_of_the_commands(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "apps" / "pixel_generation")
+    from pixels.presets import PRESETS as RECIPES
+
+    dataset = "cifar10" if name == "bits-cifar10" else "mnist"
+    for preset in ("laptop", "paper"):
+        training = RECIPES[preset](dataset).training
+        _, samples, batch = EXPERIMENTS[name].trains[preset]
+        assert batch == training.batch_size
+        assert preset == "laptop" or samples == training.steps * batch
 
 
 def test_a_gpus_benchmark_is_not_a_cpus() -> None:
