@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import sys
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -88,9 +89,10 @@ def require_type(value: Any, kind: Any, what: str) -> None:
 
 
 def _is(value: object, kind: type) -> bool:
-    """Whether a value is one of a plain type: an int is a float, a bool is no number."""
-    wanted = (int, float) if kind is float else kind
-    return isinstance(value, wanted) and isinstance(value, bool) == (kind is bool)
+    """Whether a value is one of a plain type: an int that fits is a float, a bool is no number."""
+    if kind is float and type(value) is int:
+        return abs(value) <= sys.float_info.max
+    return type(value) is kind
 
 
 def _require(holds: bool, value: object, wanted: str, what: str) -> None:

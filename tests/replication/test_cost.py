@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.measure.machine import Limits
+from pixels.presets import PRESETS as RECIPES
 from replication.cost import CIFAR10, MNIST, PROCESS, Cost, Model, on_gpu
 from replication.experiments import EXPERIMENTS, PRESETS, PresetName
-from replication.sources import ROOT
 
 TINY = Model(layers=1, heads=2, head_dim=4, ffn=16, positions=10)
 
@@ -60,10 +60,7 @@ def test_a_whole_image_costs_all_positions_where_a_state_is_kept() -> None:
 
 
 @pytest.mark.parametrize("name", ["mnist", "bits-mnist", "bits-cifar10"])
-def test_batches_are_those_of_the_commands(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(ROOT / "apps" / "pixel_generation")
-    from pixels.presets import PRESETS as RECIPES
-
+def test_batches_are_those_of_the_commands(name: str) -> None:
     dataset = "cifar10" if name == "bits-cifar10" else "mnist"
     for preset in ("laptop", "paper"):
         training = RECIPES[preset](dataset).training

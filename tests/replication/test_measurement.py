@@ -58,6 +58,7 @@ MACHINE = {field.name for field in dataclasses.fields(Machine)}
         ({"figures": {"a": "1"}}, "figures['a']: expected a float, got '1'"),
         ({"figures": {"a": None}}, "figures['a']: expected a float, got None"),
         ({"figures": {"a": True}}, "figures['a']: expected a float, got True"),
+        ({"figures": {"a": 10**400}}, "figures['a']: expected a float, got 1000"),
         ({"figures": [1.0]}, "figures: expected values by name, got [1.0]"),
         ({"figures": None}, "figures: expected values by name, got None"),
         ({"spent": {"seconds": "2", "memory": 1, "least_seconds": 1, "least_memory": 1}},
