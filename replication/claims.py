@@ -37,8 +37,9 @@ NOT_RUN: Final = "not run"
 VERDICTS: tuple[Verdict, ...] = (CONFIRMED, IN_DIRECTION, NOT_CONFIRMED, NOT_RUN)
 WORST: tuple[Verdict, ...] = (NOT_CONFIRMED, NOT_RUN, IN_DIRECTION, CONFIRMED)
 ABOVE_ZERO = 5e-324  # the least positive float64
-# A factor within which ratios agree, and one by which figures may differ and still be equal.
-MARGINS = {"speed": (1.25, 1.05), "bits": (1.02, 1.005), "errors": (1.1, 1.02)}
+# A factor within which ratios agree, and one by which figures may differ and still be equal. That
+# of bits was seen: bits-mnist, run twice, gave softmax attention 1.324 and 1.341 bits/dim.
+MARGINS = {"speed": (1.25, 1.05), "bits": (1.02, 1.013), "errors": (1.1, 1.02)}
 COMPILED = "linear-compiled/"  # in place of "linear/" in the names of figures
 
 
@@ -190,13 +191,13 @@ class Claim:
 def _registry() -> tuple[Claim, ...]:
     with Path(__file__).with_suffix(".csv").open(encoding="utf-8", newline="") as file:
         lines = [list(rows) for _, rows in groupby(csv.DictReader(file), lambda row: row["name"])]
-    kept = ("name", "where", "says", "unit", "paper", "hardware", "scale", "note")
-    columns = ("rule", "figure", "over", "first", "second")
+    shared = ("name", "where", "says", "unit", "paper", "hardware", "scale", "note")
+    of_rules = ("rule", "figure", "over", "first", "second")
     return tuple(
         Claim(
-            **{name: rows[0][name] for name in kept},
+            **{name: rows[0][name] for name in shared},
             experiments=tuple(rows[0]["experiments"].split()),
-            rules=tuple(rule(*(row[name] for name in columns)) for row in rows),
+            rules=tuple(rule(*(row[name] for name in of_rules)) for row in rows),
         )
         for rows in lines
     )

@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure.machine import Limits, Machine
-from benchmarks.report import document
+from benchmarks.report.document import Run
+from linattn_core.errors import expected
 from replication.claims import Figures
 from replication.experiments import EXPERIMENTS, Experiment
 from replication.machine import DIRTY
 from replication.measurement import Measurement, read
-from replication.read import loaded
+from replication.read import document
 from replication.sources import ROOT, digest
+from replication.validation import loaded, require_type
 
 FOLDER, RESULTS = ROOT / "docs" / "replication", ROOT / "docs" / "results"
 THEMES = ("lengths", "decoding", "generation", "operator", "training")
@@ -37,8 +39,8 @@ Best = Mapping[str, Stored]
 
 def stored(folder: Path = FOLDER) -> list[Stored]:
     """All that is kept, judged by this checkout's files."""
-    kept = [measurement for file in sorted(folder.glob("*.json")) for measurement in read(file)]
-    return [Stored(each, why_stale(each)) for each in [*from_results(), *kept]]
+    records = [record for file in sorted(folder.glob("*.json")) for record in read(file)]
+    return [Stored(each, why_stale(each)) for each in [*from_results(), *records]]
 
 
 def why_stale(measurement: Measurement) -> str | None:
@@ -74,8 +76,8 @@ def figures_of(best: Best, name: str) -> Figures:
 
 def from_results() -> list[Measurement]:
     """What docs/results holds, read as runs of the preset laptop; stale, each of them."""
-    found = (_published(each) for each in EXPERIMENTS.values() if each.published)
-    return [measurement for measurement in found if measurement is not None]
+    published = (_published(each) for each in EXPERIMENTS.values() if each.published)
+    return [measurement for measurement in published if measurement is not None]
 
 
 def _published(experiment: Experiment) -> Measurement | None:
@@ -83,17 +85,27 @@ def _published(experiment: Experiment) -> Measurement | None:
     figures = experiment.figures(folder)
     if not figures:
         return None
-    if experiment.record:
-        files = sorted(folder.glob(experiment.record))
-        machines = [_of_application(x) for file in files for x in _environments(loaded(file))]
-    else:
-        machines = [run.machine for run in document.read(folder.parent, folder.name, "cpu").runs]
+    machines = list(_machines(experiment, folder))
+    if not machines:
+        wanted = f"an environment in {experiment.record or 'results.json'}"
+        raise ValueError(expected(folder.relative_to(ROOT).as_posix(), wanted, "none"))
     commits = list(dict.fromkeys(machine.commit for machine in machines))
     machine = dataclasses.replace(machines[0], commit=", ".join(commits))
     source = folder.relative_to(ROOT).as_posix()
     return Measurement(
         experiment.name, "laptop", machine, figures, source=source, mixed=len(commits) > 1
     )
+
+
+def _machines(experiment: Experiment, folder: Path) -> Iterator[Machine]:
+    """Those on which a published run was measured."""
+    if not experiment.record:
+        with document(folder) as measured:
+            yield from (run.machine for run in measured.runs)
+        return
+    for file in sorted(folder.glob(experiment.record)):
+        with loaded(file) as record:
+            yield from [_of_application(where) for where in _environments(record)]
 
 
 def _environments(record: Any) -> Iterator[Mapping[str, Any]]:
@@ -107,7 +119,7 @@ def _environments(record: Any) -> Iterator[Mapping[str, Any]]:
 
 def _of_application(where: Mapping[str, Any]) -> Machine:
     """The machine by an application's record, which names neither day nor processor."""
-    return Machine(
+    machine = Machine(
         date="-",
         commit=where["commit"][:7],
         hardware=f"{where['device']}, {where['platform']}",
@@ -115,9 +127,14 @@ def _of_application(where: Mapping[str, Any]) -> Machine:
         backends=", ".join(where.get("backends", [])),
         threads=where["threads"],
     )
+    require_type(machine, Machine, "environment")
+    return machine
 
 
 def limits() -> Limits:
     """The rates of the machine by the latest run of the benchmarks, for what things should cost."""
-    runs = [run for theme in THEMES for run in document.read(RESULTS, theme, "cpu").runs]
+    runs: list[Run] = []
+    for theme in THEMES:
+        with document(RESULTS / theme) as measured:
+            runs += measured.runs if measured.device == "cpu" else []
     return max(runs, key=lambda run: run.machine.date).limits

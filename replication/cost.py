@@ -118,25 +118,62 @@ MODELS = {
 WAYS = ("linear", "stateful-softmax", "softmax", "lsh-1", "lsh-4")
 LENGTHS = tuple(2**n for n in range(9, 17))
 GRID_LENGTHS, GRID_BATCHES = (64, 256, 784, 1_568, 3_072), (1, 8, 64, 256)
+RERUN_POSITIONS = 32  # that --whole times of an image where the prefix runs again
+# The largest batches that a GPU of 80 GB generates within a second a pixel, by the search of
+# apps/pixel_generation/benchmark.py, which doubles them up to 10,000.
+GPU_BATCHES: Mapping[str, Mapping[str, int]] = {
+    "mnist": {
+        "linear": 10_000, "stateful-softmax": 4_096, "softmax": 512, "lsh-1": 1_024, "lsh-4": 512
+    },
+    "cifar10": {
+        "linear": 10_000, "stateful-softmax": 512, "softmax": 128, "lsh-1": 256, "lsh-4": 64
+    },
+}  # fmt: skip
 GRID_SECONDS = 120.0  # of the longest case that is tried, in which two cores make 1e13 operations
 
 
-def generation(model: Model, largest: int, positions: int, *, smoke: bool) -> Cost:
-    """Two images' worth of positions for each method, alone and at the batches of the search."""
+def generation(model: Model, largest: int, positions: int, *, whole: bool = False) -> Cost:
+    """Two images' worth of positions for each method, alone and at the batches of the search.
+
+    Args:
+        largest: the batch of linear attention; others have a 64th of it.
+        positions: that are timed; all of those of a method that keeps a state if `whole`.
+    """
     total = Cost()
     for way in WAYS:
-        batch = 1 if smoke else largest if way == "linear" else max(1, largest // 64)
-        total += model.generating(way, 1, positions) + model.generating(way, 2 * batch, positions)
+        steps = timed(way, positions, whole=whole)
+        batch = largest if way == "linear" else max(1, largest // 64)
+        total += model.generating(way, 1, steps) + model.generating(way, 2 * batch, steps)
     return total
 
 
-def over_length_and_batch(model: Model, positions: int, most: float) -> Cost:
+def on_gpu(model: Model, largest: Mapping[str, int], positions: int, *, whole: bool) -> Cost:
+    """On a GPU: three positions of each batch that the search tries, then the best one and a single
+    image. The memory is the host's, like that of a run's record.
+    """
+    total = Cost()
+    for way, batch in largest.items():
+        tried = (model.generating(way, 2**power, 3) for power in range(batch.bit_length()))
+        chosen = (model.generating(way, x, timed(way, positions, whole=whole)) for x in (batch, 1))
+        total = sum((*tried, *chosen), total)
+    return replace(total, memory=PROCESS + FLOAT * model.parameters)
+
+
+def timed(way: str, positions: int, *, whole: bool) -> int | None:
+    """How many positions are timed; None for all, as of a `whole` image where a state is kept."""
+    return None if whole and way in ("linear", "stateful-softmax") else positions
+
+
+def over_length_and_batch(
+    model: Model, positions: int, most: float, *, whole: bool = False
+) -> Cost:
     """Every way, length and batch, but cases of more than `most` operations; twice each: warm."""
     total = Cost()
     for length in GRID_LENGTHS:
         at = replace(model, positions=length)
         for way in ("linear", "linear", "stateful-softmax", "softmax"):
-            cases = (at.generating(way, batch, positions) for batch in GRID_BATCHES)
+            steps = timed(way, positions, whole=whole)
+            cases = (at.generating(way, batch, steps) for batch in GRID_BATCHES)
             total = sum((x + x for x in cases if x.operations <= most), total)
     return total
 
@@ -157,12 +194,37 @@ def attention_curves(lengths: tuple[int, ...], heads: int = 8, dim: int = 32) ->
     return total
 
 
-COSTS: Mapping[str, Callable[[bool], Cost]] = {
-    "equations": lambda smoke: MNIST.generating("linear", 1),
-    "lengths": lambda smoke: attention_curves((64, 128) if smoke else LENGTHS),
-    "decoding": lambda smoke: MNIST.generating("linear", 1, 60),
-    "mnist": lambda smoke: generation(MODELS["tiny"] if smoke else MNIST, 512, 9, smoke=smoke),
-    "cifar10": lambda smoke: generation(MODELS["tiny"] if smoke else CIFAR10, 64, 5, smoke=smoke),
-    "speedup": lambda smoke: over_length_and_batch(MNIST, 5, 1e8 if smoke else 1e13),
+def _shape(shape: str, largest: int, positions: int) -> Callable[[str], Cost]:
+    """Of a benchmark of images of this shape on a CPU, by preset."""
+    by_preset = {
+        "smoke": lambda: generation(MODELS["tiny"], 1, 2),
+        "laptop": lambda: generation(MODELS[shape], largest, positions),
+        "paper": lambda: generation(MODELS[shape], 1_024, RERUN_POSITIONS, whole=True),
+    }
+    return lambda preset: by_preset[preset]()
+
+
+def _shape_on_gpu(shape: str) -> Callable[[str], Cost]:
+    """Of the same on a GPU; a smoke run is that of the CPU."""
+    model, largest = MODELS[shape], GPU_BATCHES[shape]
+    by_preset = {
+        "smoke": lambda: generation(MODELS["tiny"], 1, 2),
+        "laptop": lambda: on_gpu(model, largest, 9, whole=False),
+        "paper": lambda: on_gpu(model, largest, RERUN_POSITIONS, whole=True),
+    }
+    return lambda preset: by_preset[preset]()
+
+
+COSTS: Mapping[str, Callable[[str], Cost]] = {
+    "equations": lambda preset: MNIST.generating("linear", 1),
+    "lengths": lambda preset: attention_curves((64, 128) if preset == "smoke" else LENGTHS),
+    "decoding": lambda preset: MNIST.generating("linear", 1, 60),
+    "mnist": _shape("mnist", 512, 9),
+    "mnist-cuda": _shape_on_gpu("mnist"),
+    "cifar10": _shape("cifar10", 64, 5),
+    "cifar10-cuda": _shape_on_gpu("cifar10"),
+    "speedup": lambda preset: over_length_and_batch(
+        MNIST, 5, 1e8 if preset == "smoke" else 1e13, whole=preset == "paper"
+    ),
 }
-"""Of the experiments that train nothing, in a smoke run or in a larger one."""
+"""By preset, of the experiments that train nothing."""

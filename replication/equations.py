@@ -14,11 +14,11 @@ from functools import partial
 from pathlib import Path
 
 import torch
-import tyro
 from torch import Tensor
 
 from linattn_core import backends, explain, get_feature_map, linear_attention
 from linattn_core.reference import chunked, quadratic, recurrent
+from linattn_models.training import parse_flags, run_script
 
 Attend = Callable[..., Tensor]
 """(query, key, value, is_causal=...) -> out."""
@@ -37,12 +37,14 @@ class Flags:
 
 def main(flags: Flags) -> None:
     """Computes the differences, and writes them."""
+    flags.out.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(flags.seed)
     query, key = torch.randn(2, BATCH, HEADS, LENGTH, DIM, dtype=torch.float64)
     value = torch.randn(BATCH, HEADS, LENGTH, WIDTH, dtype=torch.float64)
     inputs = (query, key, value)
     figures = {
         "positive": least_similarity(query, key),
+        "polynomial": polynomial_gap(query, key),
         "associativity/chunked": gap(chunked, *inputs, is_causal=False),
         "causal/chunked": gap(chunked, *inputs, is_causal=True),
         "rnn/recurrent": gap(recurrent, *inputs, is_causal=True),
@@ -59,7 +61,6 @@ def main(flags: Flags) -> None:
         }
     for form in ("associativity", "causal", "gradients", "rnn"):
         figures[form] = max(v for name, v in figures.items() if name.startswith(f"{form}/"))
-    flags.out.mkdir(parents=True, exist_ok=True)
     (flags.out / "figures.json").write_text(json.dumps(figures, indent=1))
 
 
@@ -77,6 +78,12 @@ def least_similarity(query: Tensor, key: Tensor) -> float:
     """The least phi(q) . phi(k), with this code's phi(x) = elu(x) + 1 (equation 7)."""
     phi_query, phi_key = get_feature_map("elu", DIM)(query, key)
     return float((phi_query @ phi_key.mT).min())
+
+
+def polynomial_gap(query: Tensor, key: Tensor) -> float:
+    """The largest difference of phi(q) . phi(k) from (q . k)^2, phi of degree 2 (section 3.2.1)."""
+    phi_query, phi_key = get_feature_map("polynomial", DIM)(query, key)
+    return _gap(phi_query @ phi_key.mT, (query @ key.mT).square())
 
 
 def gap(attend: Attend, *inputs: Tensor, is_causal: bool) -> float:
@@ -122,4 +129,4 @@ def state_bytes(length: int) -> int:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Flags, description=__doc__))
+    run_script(lambda: main(parse_flags(Flags, description=__doc__)))

@@ -66,6 +66,7 @@ class Experiment:
     missing: str = ""
     published: str = ""
     record: str = ""
+    names: str = ""
 
     def commands(self, preset: PresetName) -> list[str]:
         """What follows `python`: "{out}" is the run's folder, "{data}" that of data sets."""
@@ -93,7 +94,7 @@ class Experiment:
     def expected_cost(self, preset: PresetName) -> Cost:
         """The least that a run should cost."""
         if self.cost:
-            return COSTS[self.cost](preset == "smoke")
+            return COSTS[self.cost](preset)
         model, samples, batch = self.trains[preset]
         each = (MODELS[model].training(name, samples, batch) for name in self.attentions)
         return sum(each, Cost())

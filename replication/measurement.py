@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from benchmarks.measure.machine import Machine
 from benchmarks.measure.results import from_record, to_record
-from linattn_core.errors import expected
+from linattn_core.errors import expected, shown
 from linattn_models.files import replace_file
-from replication.experiments import PresetName
+from replication.experiments import EXPERIMENTS, PresetName
+from replication.validation import reading, require_type
 
 VERSION = 2  # of the records
+Device = Literal["cpu", "cuda"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +48,7 @@ class Measurement:
         source: where the figures were read.
         code: SHA-256 of the source files that it depends on, taken before the run; empty where
             nobody took it.
-        device: "cpu" or "cuda".
+        device: where it was measured.
         mixed: its figures are from runs of several commits.
     """
 
@@ -58,7 +61,7 @@ class Measurement:
     ended: bool = True
     source: str = ""
     code: str = ""
-    device: str = "cpu"
+    device: Device = "cpu"
     mixed: bool = False
 
     @property
@@ -90,16 +93,12 @@ def read(file: Path) -> list[Measurement]:
     Raises:
         ValueError: the file is none of ours, or of another version.
     """
-    try:
-        record = json.loads(file.read_text(encoding="utf-8"))
-        version = record["version"]
-        if version == VERSION:
-            return [_measurement(each) for each in record["measurements"]]
-        got = f"version {version}"
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        got = f"a fault in it ({type(error).__name__}: {error})"
     wanted, advice = f"measurements of version {VERSION}", "move it away and measure again"
-    raise ValueError(expected(file.name, wanted, got, advice))
+    with reading(file, wanted, advice):
+        record = json.loads(file.read_text(encoding="utf-8"))
+        if record["version"] != VERSION:
+            raise ValueError(f"it is of version {shown(record['version'])}")
+        return [_measurement(each) for each in record["measurements"]]
 
 
 def read_or_set_aside(file: Path) -> list[Measurement]:
@@ -117,4 +116,11 @@ def read_or_set_aside(file: Path) -> list[Measurement]:
 
 def _measurement(record: dict[str, Any]) -> Measurement:
     figures = record.pop("figures")
-    return dataclasses.replace(from_record(Measurement, record), figures=figures)
+    measurement = dataclasses.replace(from_record(Measurement, record), figures=figures)
+    require_type(measurement, Measurement, f"the record of {shown(record['experiment'])}")
+    experiment = EXPERIMENTS.get(measurement.experiment)
+    pattern = experiment.names if experiment is not None else ""
+    for name in figures:
+        if pattern and not re.fullmatch(pattern, name):
+            raise ValueError(expected("the name of a figure", pattern, shown(name)))
+    return measurement

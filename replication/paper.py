@@ -21,6 +21,7 @@ if __name__ == "__main__":
 import dataclasses
 import sys
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import tyro
@@ -29,7 +30,7 @@ from tqdm import tqdm
 from benchmarks.measure.cases import Settings
 from benchmarks.measure.machine import measure_limits
 from linattn_core.errors import expected
-from linattn_models.training import figure, markdown_table, run_script
+from linattn_models.training import figure, markdown_table, parse_flags, run_script
 from replication.claims import CLAIMS, NOT_RUN, Claim, chosen
 from replication.collect import FOLDER
 from replication.experiments import EXPERIMENTS, PresetName
@@ -85,7 +86,9 @@ def selected(words: Sequence[str]) -> tuple[list[Claim], list[str]]:
 
 def run_all(flags: Flags, names: Sequence[str]) -> dict[str, Measurement | str]:
     """The record of each experiment, or why there is none: a bar for all, one for each."""
-    limits = measure_limits(Settings(quick=flags.preset == "smoke"))
+    flags.out.mkdir(parents=True, exist_ok=True)  # refused now, not after the first run
+    quick = flags.preset == "smoke"
+    limits = cache(lambda device: measure_limits(Settings(quick=quick, device=device)))
     runs = Runs(flags.out.absolute(), flags.preset, this_machine(), limits)
     for name in names if flags.again else ():
         runs.again(EXPERIMENTS[name])
@@ -109,7 +112,7 @@ def one(runs: Runs, name: str) -> Measurement | str:
     _, record = runs.of(experiment)
     if record is not None and record.sound:
         return record
-    least = max(1.0, experiment.expected_cost(runs.preset).seconds(runs.limits))
+    least = max(1.0, runs.least_seconds(experiment))
     shown = "{desc} {elapsed}, at least {total:.0f} s by its operations |{bar}|"
     with tqdm(total=least, desc=f"  {name}", position=1, leave=False, disable=None,
               bar_format=shown) as part:  # fmt: skip
@@ -148,4 +151,4 @@ def publish(records: dict[str, Measurement | str]) -> None:
 
 
 if __name__ == "__main__":
-    run_script(lambda: main(tyro.cli(Flags, description=__doc__)))
+    run_script(lambda: main(parse_flags(Flags, description=__doc__)))

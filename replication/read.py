@@ -5,45 +5,57 @@ A reader takes the folder of a run, and those of the runs that its experiment st
 
 from __future__ import annotations
 
-import json
+import contextlib
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from statistics import linear_regression, median_high
 from typing import Any
 
 from benchmarks.measure.results import CaseResult
-from benchmarks.report.document import read
+from benchmarks.report.document import Document, Run, read
 from benchmarks.report.series import Points, held, points, seconds
 from replication.claims import Figures
+from replication.validation import loaded, number, reading, require_type
 
 LINEAR = ("linear (cpu)", "linear (cuda)", "linear (torch)")
 RIVALS = ("softmax, N x N", "softmax SDPA", "lsh-1", "lsh-4", "lsh-8")
 QUANTITIES = (("time", seconds, "exponent"), ("memory", held, "memory-exponent"))
+STEPS = {"linear (eager)": "linear", "stateful softmax": "stateful-softmax"}
 FIT_FROM, FEWEST_POINTS = 4_096, 2  # lengths of which an exponent is fitted
 WSJ = 37_416  # utterances of an epoch
 
 
-def loaded(file: Path) -> Any:
-    """The JSON of a file; {} where there is none."""
-    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-
-
 def flat(folder: Path) -> Figures:
     """The figures of a process of our own, which writes them by name."""
-    return dict(loaded(folder / "figures.json"))
+    with loaded(folder / "figures.json") as record:
+        return {name: number(record, name) for name in record}
 
 
-def _results(folder: Path) -> list[CaseResult]:
-    """Of a run on either device; where both are, as in docs/results, of the CPU."""
-    documents = (read(folder.parent, folder.name, device).results for device in ("cpu", "cuda"))
-    return next(filter(None, documents), [])
+@contextlib.contextmanager
+def document(folder: Path) -> Iterator[Document]:
+    """What benchmarks left, on either device; where both are, as in docs/results, of the CPU."""
+    on_gpu = folder / "results-cuda.json"
+    file = folder / "results.json"
+    device = "cuda" if on_gpu.exists() and not file.exists() else "cpu"
+    with reading(on_gpu if device == "cuda" else file, "what benchmarks write"):
+        measured = read(folder.parent, folder.name, device)
+        for run in measured.runs:
+            require_type(run, Run, "a run")
+        yield measured
 
 
 def lengths(folder: Path) -> Figures:
     """Figure 1: seconds and bytes per sample by length, exponents, and least ratios to linear."""
-    members, figures = _results(folder), dict[str, float]()
+    with document(folder) as measured:
+        figures = _by_length(measured.results)
+        require_type(figures, Figures, "figures")
+        return figures
+
+
+def _by_length(members: list[CaseResult]) -> Figures:
+    figures: dict[str, float] = {}
     names = {method.name for member in members for method in member.methods}
     linear = [name for name in LINEAR if name in names][:1]
     for what, quantity, growth in QUANTITIES:
@@ -70,14 +82,15 @@ def exponent(at: Points) -> float:
 
 def decoding(folder: Path) -> Figures:
     """The time of the last step over that of the first, for one image."""
-    cases = {result.case.name: result for result in _results(folder)}
-    case = cases.get("decoding/steps/one-image")
-    values = {} if case is None else {m.name: m.seconds for m in case.methods}
     figures: dict[str, float] = {}
-    for method, shown in (("linear (eager)", "linear"), ("stateful softmax", "stateful-softmax")):
-        later = (v for n, v in values.items() if n.startswith(method) and "first" not in n)
-        if (first := values.get(f"{method}, first step")) and (last := next(later, None)):
-            figures[f"{shown}/last-over-first"] = last / first
+    with document(folder) as measured:
+        cases = {result.case.name: result for result in measured.results}
+        case = cases.get("decoding/steps/one-image")
+        values = {} if case is None else {m.name: m.seconds for m in case.methods}
+        for method, shown in STEPS.items():
+            later = (v for n, v in values.items() if n.startswith(method) and "first" not in n)
+            if (first := values.get(f"{method}, first step")) and (last := next(later, None)):
+                figures[f"{shown}/last-over-first"] = last / first
     return figures
 
 
@@ -88,21 +101,24 @@ def generation(folder: Path) -> Figures:
     "linear" has its layers in PyTorch, step by step, and the fastest backend of the operator;
     "linear-compiled" has the compiled decoder.
     """
+    with loaded(folder / "benchmark.json") as record:
+        return _speeds(record.get("speeds", []), record.get("largest_batches", {}))
+
+
+def _speeds(speeds: list[dict[str, Any]], largest: Mapping[str, Any]) -> Figures:
     figures: dict[str, float] = {}
-    document = loaded(folder / "benchmark.json")
-    speeds, largest = document.get("speeds", []), document.get("largest_batches", {})
     eager = next((s["method"] for s in speeds if s["method"].startswith("linear (eager")), None)
     names = {"linear": "linear-compiled", eager: "linear"}
     for speed in speeds:
         name = names.get(speed["method"], speed["method"])
         if speed["batch"] == 1:
-            figures[f"{name}/1/seconds"] = speed["seconds_per_image"]
+            figures[f"{name}/1/seconds"] = number(speed, "seconds_per_image")
         # The best batch comes after one image alone; where that is the best, there is no other.
-        figures[f"{name}/best/images-per-second"] = speed["images_per_second"]
-        figures[f"{name}/best/batch"] = speed["batch"]
-        figures[f"{name}/state-bytes"] = speed["state_bytes_per_image"]
+        figures[f"{name}/best/images-per-second"] = number(speed, "images_per_second")
+        figures[f"{name}/best/batch"] = number(speed, "batch")
+        figures[f"{name}/state-bytes"] = number(speed, "state_bytes_per_image")
         if speed["method"] in largest:
-            figures[f"{name}/largest-batch"] = largest[speed["method"]]
+            figures[f"{name}/largest-batch"] = number(largest, speed["method"])
     return figures
 
 
@@ -136,8 +152,10 @@ def _cpu_over_gpu(cpu: Path, gpu: Path) -> Figures:
 
 def copied(folder: Path) -> Figures:
     """The loss on held-out sequences, and what the claims compare."""
-    files = sorted(folder.glob("*/summary.json"))
-    loss = {file.parent.name: loaded(file)["metrics"]["loss"] for file in files}
+    loss: dict[str, float] = {}
+    for file in sorted(folder.glob("*/summary.json")):
+        with loaded(file) as summary:
+            loss[file.parent.name] = number(summary, "metrics", "loss")
     figures = {f"{name}/loss": value for name, value in loss.items()}
     if linear := loss.get("linear"):
         figures |= {f"{name}/loss-over-linear": value / linear for name, value in loss.items()}
@@ -152,15 +170,18 @@ def compared(folder: Path) -> Figures:
     for file in sorted(
         [*folder.glob("updates/*/summary.json"), *folder.glob("mnist-*/summary.json")]
     ):
-        summary, name = loaded(file), file.parent.name.removeprefix("mnist-")
-        bits = summary["metrics"]["bits_per_dim"]
-        figures |= {f"{name}/bits": bits, f"{name}/updates": summary["steps"]}
-        for picture in ("samples", "completions"):
-            if file.with_name(f"{picture}.png").exists():
-                share = bits / summary["metrics"]["independent_pixels_bits_per_dim"]
-                figures[f"{name}/{picture}-over-independent"] = share
-    for name, result in loaded(folder / "results.json").get("attentions", {}).items():
-        figures[f"{name}/bits-equal-time"] = result["equal_time"]["metrics"]["bits_per_dim"]
+        name = file.parent.name.removeprefix("mnist-")
+        with loaded(file) as summary:
+            bits = number(summary, "metrics", "bits_per_dim")
+            figures |= {f"{name}/bits": bits, f"{name}/updates": number(summary, "steps")}
+            for picture in ("samples", "completions"):
+                if file.with_name(f"{picture}.png").exists():
+                    share = bits / number(summary, "metrics", "independent_pixels_bits_per_dim")
+                    figures[f"{name}/{picture}-over-independent"] = share
+    with loaded(folder / "results.json") as results:
+        for name, result in results.get("attentions", {}).items():
+            bits = number(result, "equal_time", "metrics", "bits_per_dim")
+            figures[f"{name}/bits-equal-time"] = bits
     return figures
 
 
@@ -169,21 +190,23 @@ def spoken(folder: Path) -> Figures:
 
     Other seeds ("-seedN") are left out: not every model has them, and all are compared alike.
     """
-    return {
-        f"{name}/per": 100 * run["metrics"]["dev_phoneme_error_rate"]
-        for name, run in loaded(folder / "results.json").get("runs", {}).items()
-        if "-seed" not in name
-    }
+    with loaded(folder / "results.json") as results:
+        return {
+            f"{name}/per": 100 * number(run, "metrics", "dev_phoneme_error_rate")
+            for name, run in results.get("runs", {}).items()
+            if "-seed" not in name
+        }
 
 
 def epochs(folder: Path) -> Figures:
     """Seconds per epoch of WSJ, from batches that stand for it."""
     times, utterances = defaultdict[str, float](float), defaultdict[str, int](int)
-    for cost in loaded(folder / "benchmark.json").get("epoch", []):
-        if not cost.get("failure"):
-            times[cost["attention"]] += median_high(cost["seconds"])
-            utterances[cost["attention"]] += len(cost["lengths"])
-    return {f"{x}/seconds-per-epoch": WSJ / utterances[x] * time for x, time in times.items()}
+    with loaded(folder / "benchmark.json") as record:
+        for cost in record.get("epoch", []):
+            if not cost.get("failure"):
+                times[cost["attention"]] += median_high(cost["seconds"])
+                utterances[cost["attention"]] += len(cost["lengths"])
+        return {f"{x}/seconds-per-epoch": WSJ / utterances[x] * y for x, y in times.items()}
 
 
 READERS: Mapping[str, Callable[..., Figures]] = {

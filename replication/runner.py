@@ -22,7 +22,7 @@ from benchmarks.measure.machine import Limits, Machine
 from linattn_core.errors import expected
 from replication.experiments import EXPERIMENTS, Experiment, PresetName
 from replication.machine import at_commit, key
-from replication.measurement import Measurement, Spent, read_or_set_aside, write
+from replication.measurement import Device, Measurement, Spent, read_or_set_aside, write
 from replication.sources import ROOT, digest
 
 RECORD, LOG = "record.json", "output.log"
@@ -71,18 +71,23 @@ class Runs:
         folder: of all runs.
         preset: of these.
         machine: this one.
-        limits: its rates.
+        limits: its rates, by "cpu" or "cuda".
     """
 
     folder: Path
     preset: PresetName
     machine: Machine
-    limits: Limits
+    limits: Callable[[str], Limits]
 
-    def device(self, experiment: Experiment) -> str:
-        """Where it is measured here: "cuda" or "cpu"."""
+    def device(self, experiment: Experiment) -> Device:
+        """Where it is measured here."""
         on_gpu = torch.cuda.is_available() and self.preset not in experiment.on_cpu
         return "cuda" if on_gpu else "cpu"
+
+    def least_seconds(self, experiment: Experiment) -> float:
+        """What the experiment should take at the rates of the device that it runs on."""
+        limits = self.limits(self.device(experiment))
+        return experiment.expected_cost(self.preset).seconds(limits)
 
     def of(self, experiment: Experiment) -> tuple[Path, Measurement | None]:
         """Where the experiment's run is, or is to be; and its record if it was begun."""
@@ -116,7 +121,8 @@ class Runs:
         folder.mkdir(parents=True, exist_ok=True)
         file = record_file(folder, experiment)
         write(file, [record])
-        cost, meter = experiment.expected_cost(self.preset), Meter(record.spent)
+        least_seconds = self.least_seconds(experiment)
+        least_memory, meter = experiment.expected_cost(self.preset).memory, Meter(record.spent)
         try:
             self.execute(experiment, folder, tick, meter)
             beside = (self.of(EXPERIMENTS[name])[0] for name in experiment.beside)
@@ -129,7 +135,7 @@ class Runs:
             error = f"{type(fault).__name__}: {fault}"
             record = dataclasses.replace(record, error=error, ended=True)
         finally:
-            spent = meter.spent(cost.seconds(self.limits), cost.memory)
+            spent = meter.spent(least_seconds, least_memory)
             record = dataclasses.replace(record, spent=spent)
             write(file, [record])
         return record

@@ -11,22 +11,23 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 from typing import Literal
 
 import torch
-import tyro
 from tqdm import tqdm
 
 from benchmarks.measure.cases import Settings
 from benchmarks.measure.machine import Limits, measure_limits
+from linattn_core.errors import expected
 from linattn_models import (
     AutoregressiveTransformer,
     MixtureOfLogistics,
     TransformerConfig,
     generation_throughput,
 )
-from linattn_models.training import require_at_least, run_script
+from linattn_models.training import parse_flags, require_at_least, run_script
 from replication.cost import GRID_BATCHES, GRID_LENGTHS, GRID_SECONDS, MNIST
 
 WAYS: dict[str, tuple[str, Literal["stateful", "rerun"], str]] = {
@@ -59,7 +60,8 @@ class Flags:
 
 def main(flags: Flags) -> None:
     """Times each case, and writes the figures."""
-    require_at_least(flags, {"positions": 2, "threads": 1})
+    check(flags)
+    flags.out.mkdir(parents=True, exist_ok=True)  # refused now, not after all timing
     if flags.threads is not None:
         torch.set_num_threads(flags.threads)
     quick = Settings(quick=max(flags.lengths) < min(Flags.lengths))
@@ -70,8 +72,19 @@ def main(flags: Flags) -> None:
         seconds = seconds_a_sequence(flags, limits, length, way, batch)
         if seconds is not None:
             figures[f"{way}/{length}/{batch}/seconds"] = seconds
-    flags.out.mkdir(parents=True, exist_ok=True)
     (flags.out / "figures.json").write_text(json.dumps(figures, indent=1))
+
+
+def check(flags: Flags) -> None:
+    """Refuses numbers out of range."""
+    require_at_least(flags, {"positions": 2, "threads": 1})
+    # Two positions are the fewest that can be timed.
+    for flag, values, least in (("lengths", flags.lengths, 2), ("batches", flags.batches, 1)):
+        if not values or min(values) < least:
+            got = " ".join(map(str, values)) or "none"
+            raise ValueError(expected(f"--{flag}", f"one number or more, from {least} on", got))
+    if not 0 < flags.case_seconds < math.inf:
+        raise ValueError(expected("--case-seconds", "more than 0, finite", flags.case_seconds))
 
 
 def seconds_a_sequence(
@@ -100,4 +113,4 @@ def paper_model(attention: str, length: int) -> AutoregressiveTransformer:
 
 
 if __name__ == "__main__":
-    run_script(lambda: main(tyro.cli(Flags, description=__doc__)))
+    run_script(lambda: main(parse_flags(Flags, description=__doc__)))

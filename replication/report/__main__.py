@@ -13,10 +13,8 @@ if __name__ == "__main__":
 import dataclasses
 from pathlib import Path
 
-import tyro
-
 from linattn_models.files import replace_file
-from linattn_models.training import run_script
+from linattn_models.training import parse_flags, run_script
 from replication import collect
 from replication.collect import FOLDER
 from replication.report.content import compose
@@ -57,4 +55,4 @@ def rendered() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    run_script(lambda: main(tyro.cli(Flags, description=__doc__)))
+    run_script(lambda: main(parse_flags(Flags, description=__doc__)))

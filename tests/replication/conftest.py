@@ -35,7 +35,7 @@ def limits() -> Limits:
 @pytest.fixture
 def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Experiment:
     """An experiment that writes a figure, and counts its runs."""
-    monkeypatch.setitem(COSTS, "quick", lambda smoke: Cost(1e9))
+    monkeypatch.setitem(COSTS, "quick", lambda preset: Cost(1e9))
     script = tmp_path / "quick.py"
     script.write_text(WRITES)
     return Experiment("quick", "a test", str(script), "flat", "steps", cost="quick")

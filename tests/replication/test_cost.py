@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.measure.machine import Limits
-from replication.cost import CIFAR10, MNIST, Cost, Model
+from pixels.presets import PRESETS as RECIPES
+from replication.cost import CIFAR10, MNIST, PROCESS, Cost, Model, on_gpu
 from replication.experiments import EXPERIMENTS, PRESETS, PresetName
 
 TINY = Model(layers=1, heads=2, head_dim=4, ffn=16, positions=10)
@@ -38,6 +39,40 @@ def test_seconds_are_those_of_both_rates() -> None:
 
     assert Cost(4e9, 3e9).seconds(limits) == 5.0
     assert Cost(1.0, 2.0, 5e9) + Cost(3.0, 4.0, 7e9) == Cost(4.0, 6.0, 7e9)
+
+
+def test_a_gpu_searches_batches_that_double() -> None:
+    cost = on_gpu(TINY, {"softmax": 5}, 9, whole=False)
+
+    searched = sum(TINY.generating("softmax", batch, 3).operations for batch in (1, 2, 4))
+    timed = sum(TINY.generating("softmax", batch, 9).operations for batch in (5, 1))
+    assert cost.operations == pytest.approx(searched + timed)
+    assert cost.memory == PROCESS + 4 * TINY.parameters
+
+
+def test_a_whole_image_costs_all_positions_where_a_state_is_kept() -> None:
+    some, whole = (on_gpu(TINY, {"linear": 1}, 5, whole=whole) for whole in (False, True))
+    rerun = [on_gpu(TINY, {"softmax": 1}, 5, whole=whole) for whole in (False, True)]
+
+    once = TINY.generating("linear", 1).operations
+    assert whole.operations - some.operations == pytest.approx(2 * once / 2)
+    assert rerun[0] == rerun[1]
+
+
+@pytest.mark.parametrize("name", ["mnist", "bits-mnist", "bits-cifar10"])
+def test_batches_are_those_of_the_commands(name: str) -> None:
+    dataset = "cifar10" if name == "bits-cifar10" else "mnist"
+    for preset in ("laptop", "paper"):
+        training = RECIPES[preset](dataset).training
+        _, samples, batch = EXPERIMENTS[name].trains[preset]
+        assert batch == training.batch_size
+        assert preset == "laptop" or samples == training.steps * batch
+
+
+def test_a_gpus_benchmark_is_not_a_cpus() -> None:
+    for name in ("generation-mnist", "generation-cifar10"):
+        here, there = (EXPERIMENTS[x].expected_cost("laptop") for x in (name, f"{name}-cuda"))
+        assert there.operations > 10 * here.operations
 
 
 @pytest.mark.parametrize("preset", PRESETS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -38,6 +39,7 @@ def test_records_come_back(tmp_path: Path, machine: Machine) -> None:
         '{"version": 2}',
         '{"version": 99, "measurements": []}',
         '{"version": 2, "measurements": ["copy"]}',
+        "[" * 100_000,
     ],
 )
 def test_a_damaged_file_or_another_version_is_refused(tmp_path: Path, text: str) -> None:
@@ -45,6 +47,63 @@ def test_a_damaged_file_or_another_version_is_refused(tmp_path: Path, text: str)
 
     with pytest.raises(ValueError, match=r"records\.json: expected measurements of version 2, got"):
         read(tmp_path / "records.json")
+
+
+MACHINE = {field.name for field in dataclasses.fields(Machine)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"figures": {"a": "1"}}, "figures['a']: expected a float, got '1'"),
+        ({"figures": {"a": None}}, "figures['a']: expected a float, got None"),
+        ({"figures": {"a": True}}, "figures['a']: expected a float, got True"),
+        ({"figures": {"a": 10**400}}, "figures['a']: expected a float, got 1000"),
+        ({"figures": [1.0]}, "figures: expected values by name, got [1.0]"),
+        ({"figures": None}, "figures: expected values by name, got None"),
+        ({"spent": {"seconds": "2", "memory": 1, "least_seconds": 1, "least_memory": 1}},
+         "spent.seconds: expected a float, got '2'"),
+        ({"spent": 3.0}, "a fault in it"),
+        ({"machine": []}, "a fault in it"),
+        ({"commit": None}, "machine.commit: expected a str, got None"),
+        ({"date": None}, "machine.date: expected a str, got None"),
+        ({"threads": 2.5}, "machine.threads: expected a int, got 2.5"),
+        ({"experiment": 7}, "experiment: expected a str, got 7"),
+        ({"experiment": ["copy"]}, "experiment: expected a str, got ['copy']"),
+        ({"preset": "laptops"}, "preset: expected one of smoke, laptop, paper, got 'laptops'"),
+        ({"preset": ["laptop"]}, "preset: expected one of smoke, laptop, paper, got ['laptop']"),
+        ({"device": "tpu"}, "device: expected one of cpu, cuda, got 'tpu'"),
+        ({"mixed": "no"}, "mixed: expected a bool, got 'no'"),
+        ({"error": 1}, "error: expected a str, got 1"),
+        ({"unknown": 1}, "a fault in it"),
+        ({"experiment": "speedup", "figures": {"linear/a/b/seconds": 1.0}}, "'linear/a/b/seconds'"),
+        ({"experiment": "speedup", "figures": {"linear/seconds": 1.0}}, "'linear/seconds'"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_damaged_record_is_one_sentence_that_names_the_file(
+    tmp_path: Path, machine: Machine, changes: dict[str, Any], fault: str
+) -> None:
+    where = {**dataclasses.asdict(machine), **{k: v for k, v in changes.items() if k in MACHINE}}
+    record = {"experiment": "copy", "preset": "laptop", "machine": where, "figures": {"a": 1.0}}
+    record |= {name: value for name, value in changes.items() if name not in MACHINE}
+    file = tmp_path / "records.json"
+    file.write_text(json.dumps({"version": 2, "measurements": [record]}))
+
+    with pytest.raises(ValueError, match=r"records\.json: expected measurements of v") as refusal:
+        read(file)
+
+    assert fault in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_figures_that_the_report_reads_numbers_in_have_their_names(
+    tmp_path: Path, machine: Machine
+) -> None:
+    record = Measurement("speedup", "laptop", machine, {"linear-compiled/784/64/seconds": 0.5})
+    write(tmp_path / "records.json", [record])
+
+    assert read(tmp_path / "records.json") == [record]
 
 
 def test_a_damaged_file_is_set_aside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -103,6 +162,64 @@ def test_a_measurement_is_stale_unless_its_code_is_this_checkouts(
     assert why(machine=dirty) == "measured with uncommitted changes"
     assert why(experiment="gone") == "of an experiment that is no more"
     assert why(mixed=True) == "from runs of several commits"
+
+
+RUN = {
+    "machine": {"date": "2026-11-21", "commit": "abc", "hardware": "x", "software": "x",
+                "backends": "cpu", "threads": 2},
+    "limits": {"gemm_float32": 1e9, "gemm_bfloat16": None, "copy_bandwidth": 1e9},
+}  # fmt: skip
+CASE = {"name": "decoding/steps/one-image", "shows": "x"}
+
+
+@pytest.mark.parametrize(
+    ("experiment", "file", "record"),
+    [
+        ("copy", "linear/summary.json", {}),
+        ("copy", "linear/summary.json", []),
+        ("copy", "linear/summary.json", {"metrics": {"loss": "low"}}),
+        ("copy", "linear/summary.json", {"metrics": {"loss": 1.0}, "environment": {}}),
+        ("copy", "linear/summary.json", {"metrics": {"loss": 1.0}, "environment": 3}),
+        ("bits-mnist", "updates/linear/summary.json", {"metrics": {"bits_per_dim": None}}),
+        ("bits-mnist", "results.json", {"attentions": [1]}),
+        ("bits-mnist", "results.json", {"attentions": {"linear": {}}}),
+        ("generation-mnist", "benchmark.json", {"speeds": [{}]}),
+        ("generation-mnist", "benchmark.json", {"speeds": 1}),
+        ("generation-mnist", "benchmark.json", {"speeds": [{"method": "linear", "batch": "1"}]}),
+        ("speech", "results.json", {"runs": {"linear": {"metrics": []}}}),
+        ("speech-epochs", "benchmark.json", {"epoch": [{"attention": "linear"}]}),
+        ("speech-epochs", "benchmark.json",
+         {"epoch": [{"attention": "linear", "seconds": [], "lengths": []}]}),
+        ("decoding", "results.json", []),
+        ("decoding", "results.json", {"runs": [], "cases": [{"run": 0, "case": CASE}]}),
+        ("decoding", "results.json", {"runs": [RUN | {"machine": {}}], "cases": []}),
+        ("lengths", "results.json", {"runs": [RUN], "cases": [{"run": 0, "case": 1}]}),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_damaged_document_is_one_sentence_that_names_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, experiment: str, file: str, record: Any
+) -> None:
+    monkeypatch.setattr(collect, "RESULTS", tmp_path)
+    place = tmp_path / EXPERIMENTS[experiment].published / file
+    place.parent.mkdir(parents=True)
+    place.write_text(json.dumps(record))
+
+    with pytest.raises(ValueError, match=re.escape(f"{place}: expected what ")):
+        collect.from_results()
+
+
+def test_rates_are_those_of_the_latest_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collect, "RESULTS", tmp_path)
+    for theme, date, rate in (("lengths", "2026-11-21", 1e9), ("decoding", "2026-11-22", 2e9)):
+        limits = {**RUN["limits"], "gemm_float32": rate}
+        run = {"machine": {**RUN["machine"], "date": date}, "limits": limits}
+        case = {"run": 0, "case": {"name": f"{theme}/x", "shows": "x"}, "methods": []}
+        (tmp_path / theme).mkdir()
+        document = {"runs": [run], "cases": [case]}
+        (tmp_path / theme / "results.json").write_text(json.dumps(document))
+
+    assert collect.limits().gemm_float32 == 2e9
 
 
 def test_nothing_that_docs_results_holds_is_fresh() -> None:

@@ -22,7 +22,7 @@ from replication.runner import Runs, lacking, record_file
 
 @pytest.fixture
 def runs(tmp_path: Path, machine: Machine, limits: Limits) -> Runs:
-    return Runs(tmp_path / "runs", "smoke", machine, limits)
+    return Runs(tmp_path / "runs", "smoke", machine, lambda device: limits)
 
 
 @pytest.fixture
@@ -49,6 +49,38 @@ def test_a_run_leaves_its_figures_its_cost_and_its_machine(runs: Runs, quick: Ex
     assert record.spent.memory > 0
     assert record.machine.hardware == runs.machine.hardware
     assert [each.figures for each in read(record_file(folder, quick))] == [record.figures]
+
+
+def test_a_run_on_a_gpu_should_take_what_the_gpus_rates_say(
+    runs: Runs, quick: Experiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rates = {"cpu": Limits(1e9, None, 1e9), "cuda": Limits(1e12, 1e13, 1e12)}
+    runs = dataclasses.replace(runs, limits=rates.__getitem__)
+    monkeypatch.setattr(runner.torch.cuda, "is_available", lambda: True)
+
+    assert runs.least_seconds(quick) == 1e-3
+    assert runs.least_seconds(dataclasses.replace(quick, on_cpu=("smoke",))) == 1.0
+
+
+@pytest.mark.usefixtures("registered")
+def test_rates_are_measured_once_for_each_device_that_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: Limits
+) -> None:
+    measured: list[str] = []
+    monkeypatch.setattr(paper, "measure_limits", lambda x: measured.append(x.device) or limits)
+    flags = paper.Flags(("section3.2/positive",), preset="smoke", out=tmp_path / "runs")
+
+    paper.main(flags)
+    assert measured == ["cpu"]
+    paper.main(flags)
+    assert measured == ["cpu"]  # nothing was left to run
+
+
+def test_a_file_in_the_place_of_the_runs_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(FileExistsError):
+        paper.main(paper.Flags(("section3.2",), preset="smoke", out=tmp_path / "file"))
 
 
 def test_what_has_ended_is_not_run_again(runs: Runs, quick: Experiment) -> None:
