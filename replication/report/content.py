@@ -13,7 +13,8 @@ from replication.claims import CLAIMS
 from replication.collect import RESULTS, Stored, best, figures_of
 from replication.experiments import EXPERIMENTS, PRESETS
 from replication.report import plots, tables
-from replication.report.speedups import RIVALS, gains, paper_gain, times
+from replication.report.phrases import Phrases
+from replication.report.speedups import RIVALS, SHAPES
 
 TEMPLATE = Path(__file__).with_name("report.md")
 DRAWN = ("mnist-linear/samples", "mnist-linear/completions",
@@ -36,14 +37,11 @@ def compose(measurements: list[Stored], limits: Limits) -> Report:
         limits: rates of the machine, for what experiments should cost.
     """
     chosen = best(measurements)
-    drawn = plots.pictures(chosen)
+    drawn, say = plots.pictures(chosen), Phrases(chosen, measurements)
+    trained = say.mnist()
 
     def claims_of(*places: str) -> str:
         return tables.claims((x for x in CLAIMS if x.name.split("/")[0] in places), chosen)
-
-    def gain(*case: str) -> str:
-        eager, compiled = gains(chosen, *case)
-        return f"{times(eager)} in PyTorch, {times(compiled)} compiled"
 
     environment = jinja2.Environment(
         undefined=jinja2.StrictUndefined, autoescape=False, trim_blocks=True
@@ -53,8 +51,12 @@ def compose(measurements: list[Stored], limits: Limits) -> Report:
         tally=tables.tally(chosen),
         machines=tables.machines(chosen, measurements),
         limits=limits,
-        resources=tables.resources(chosen, limits),
-        speed_ups=tables.speed_ups(chosen),
+        resources=tables.resources(chosen, limits, measurements),
+        images=tables.images(chosen),
+        best_batches=tables.best_batches(chosen, measurements),
+        grid=tables.grid(chosen),
+        trained=trained,
+        mnist=tables.mnist(trained),
         drawn=drawn,
         samples=[name for name in DRAWN if (RESULTS / "mnist" / f"{name}.png").exists()],
         experiments=EXPERIMENTS.values(),
@@ -63,9 +65,8 @@ def compose(measurements: list[Stored], limits: Limits) -> Report:
         presets=PRESETS,
         claims_of=claims_of,
         rivals=RIVALS,
-        gain=gain,
-        eager=lambda *case: times(gains(chosen, *case)[0]),
-        paper=lambda *case: times(paper_gain(*case)),
+        shapes=SHAPES,
+        say=say,
     )
     lines = "\n".join(line.rstrip() for line in text.strip().splitlines())
     return Report(re.sub(r"\n{3,}", "\n\n", lines) + "\n", drawn)

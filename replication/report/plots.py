@@ -13,9 +13,20 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from replication.claims import Figures
+from replication.claims import BY_NAME, Figures
 from replication.collect import RESULTS, Best, figures_of
-from replication.report.speedups import LENGTHS, SPEEDS, WAYS, by_batch, counted, paper_gain, ratio
+from replication.report.curve import runs
+from replication.report.phrases import PAPER_IMAGES
+from replication.report.speedups import (
+    LENGTHS,
+    SPEEDS,
+    WAYS,
+    by_batch,
+    counted,
+    moved,
+    paper_gain,
+    ratio,
+)
 
 STYLE: Any = {
     "svg.fonttype": "none",  # text stays text: small, and set in the page's font
@@ -31,7 +42,8 @@ COUNTED = (16, 64, 256, 784, 1_568, 3_072, 6_144)
 ORDER = ("linear", "softmax", "lsh-1", "lsh-4", "lstm")
 KINDS = {"one": "one image", "best": "best batches"}
 FASTER = {"xlabel": "tokens of a sequence", "ylabel": "times as fast"}
-WARM_UP = 100  # updates in which the loss falls so far that the rest of a curve looks flat
+DASHED = {"linestyle": "--", "linewidth": 1.0}
+AHEAD = 40  # places at which a fitted curve is drawn
 LOGARITHMIC = {"xscale": "log", "yscale": "log"}
 
 
@@ -44,7 +56,7 @@ def pictures(best: Best) -> dict[str, str]:
         "time": by_length(lengths, "time", 1e3, "milliseconds per sample"),
         "memory": by_length(lengths, "memory", 2**-20, "peak memory per sample, MiB"),
         "copy": learned("copy_task", "train", "loss", "nats per symbol", yscale="log"),
-        "mnist": learned("mnist", "train", "loss", "nats per pixel, in training", start=WARM_UP),
+        "mnist": longer(),
         "attentions": learned("attentions/mnist/updates", "eval", "bits_per_dim", bits),
         "speech": learned("speech", "eval", "phoneme_error_rate", "phoneme error rate"),
     }
@@ -54,7 +66,8 @@ def pictures(best: Best) -> dict[str, str]:
 def svg(curves: Mapping[str, tuple[Points, dict[str, Any]]], **settings: Any) -> str:
     """Named curves with their style in one panel, small enough to be readable on a phone.
 
-    The legend stands below, where no curve can run under it.
+    A name that starts with "_" is not in the legend. The legend stands below, where no curve can
+    run under it.
     """
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(4.6, 3.3 + 0.12 * len(curves)), layout="constrained")
@@ -92,17 +105,22 @@ def speed_up(rival: str, best: Best) -> str:
         rival: "softmax", which reruns, or "stateful-softmax", which keeps keys and values.
     """
     curves: dict[str, tuple[Points, dict[str, Any]]] = {
-        "by operations": (
-            [(n, counted(rival, n)) for n in COUNTED], {"linestyle": "--", "color": "gray"}
-        )
-    }  # fmt: skip
-    for batch, points in by_batch(figures_of(best, "speedup"), rival).items():
-        curves[f"batch {batch}, in PyTorch"] = (points, {"marker": "o"})
-    for kind, (words, way) in itertools.product(SPEEDS, WAYS.items()):
+        "by operations": ([(n, counted(rival, n)) for n in COUNTED], DASHED | {"color": "k"})
+    }
+    grid = by_batch(figures_of(best, "speedup"), rival)
+    for color, (batch, points) in enumerate(grid.items()):
+        style = {"color": f"C{color}"}
+        curves[f"batch {batch}, in PyTorch"] = (points, {"marker": "o", **style})
+        bytes_ = [(n, gain) for n in COUNTED if (gain := moved(rival, n, batch)) is not None]
+        if bytes_:
+            curves[f"_{batch} by bytes"] = (bytes_, DASHED | style)
+    pairs = itertools.product(SPEEDS, WAYS.items())
+    for color, (kind, (words, way)) in enumerate(pairs, len(grid)):
         measured = {n: figures_of(best, f"generation-{shape}") for shape, n in LENGTHS.items()}
         found = [(n, ratio(x, way, rival, SPEEDS[kind])) for n, x in measured.items()]
         if at := [(n, gain) for n, gain in found if gain is not None]:
-            curves[f"{KINDS[kind]}, {words}"] = (at, {"marker": "s"})
+            square = {"marker": "s", "linestyle": ":", "color": f"C{color}"}
+            curves[f"{KINDS[kind]}, {words}"] = (at, square)
     for kind, fill in (("one", "none"), ("best", "full")):
         paper = [(n, paper_gain(shape, rival, kind)) for shape, n in LENGTHS.items()]
         star = {"color": "k", "marker": "*", "markersize": 11, "linestyle": "", "fillstyle": fill}
@@ -110,13 +128,32 @@ def speed_up(rival: str, best: Best) -> str:
     return svg(curves, **FASTER, **LOGARITHMIC)
 
 
-def learned(folder: str, split: str, field: str, ylabel: str, start: int = 0, **scales: str) -> str:
-    """Curves of training from update `start` on, by the runs' own records under docs/results."""
-    curves: dict[str, Points] = {}
+def longer() -> str:
+    """The longer trainings on MNIST: what was measured, fitted curves, and the paper's values."""
+    curves: dict[str, tuple[Points, dict[str, Any]]] = {}
+    for color, run in enumerate(runs(RESULTS / "mnist")):
+        style = {"color": f"C{color}"}
+        curves[f"{run.name}, {run.of}"] = (run.points, {"marker": "o", "linestyle": "", **style})
+        if run.curve is not None:
+            first = run.points[0][0]
+            at = [first * (PAPER_IMAGES / first) ** (k / AHEAD) for k in range(AHEAD + 1)]
+            curves[f"{run.name}, fitted"] = ([(n, run.curve.at(n)) for n in at], DASHED | style)
+            for side in (0, 1):
+                bound = [(n, run.curve.between(n)[side]) for n in at]
+                curves[f"_{run.name}, {side}"] = (bound, {"linewidth": 0.5, "alpha": 0.5, **style})
+        claim = BY_NAME.get(f"table1/{run.name}/bits-per-dim")
+        if claim is not None and (bits := claim.rule.number) is not None:
+            line = [(run.images, bits), (PAPER_IMAGES, bits)]
+            curves[f"{run.name}, the paper"] = (line, {"linestyle": ":", **style})
+    return svg(curves, xlabel="images seen", ylabel="bits/dim", xscale="log") if curves else ""
+
+
+def learned(folder: str, split: str, field: str, ylabel: str, **scales: str) -> str:
+    """Curves of training, by the runs' own records under docs/results."""
+    known: dict[str, Points] = {}
     for file in (x for name in ORDER for x in (RESULTS / folder).glob(f"*{name}*/metrics.jsonl")):
         rows = map(json.loads, file.read_text(encoding="utf-8").splitlines())
-        known = (r for r in rows if r["split"] == split and r["step"] >= start)
-        points = [(r["step"], r[field]) for r in known if field in r]
+        points = [(r["step"], r[field]) for r in rows if r["split"] == split and field in r]
         if points:
-            curves[file.parent.name.removeprefix("mnist-")] = points
-    return lines(curves, xlabel="updates", ylabel=ylabel, **scales)
+            known[file.parent.name] = points
+    return lines(known, xlabel="updates", ylabel=ylabel, **scales)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 from linattn_models.training import figure
 from replication.claims import BY_NAME, Figures
 from replication.collect import Best, figures_of
-from replication.cost import MNIST, Model
+from replication.cost import MNIST
 
 RIVALS = {"softmax": "softmax that reruns", "stateful-softmax": "softmax with a cache"}
+SHAPES = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
 LENGTHS = {"mnist": 784, "cifar10": 3_072}
 SPEEDS = {"one": "1/seconds", "best": "best/images-per-second"}
 # What an experiment of images is called on each device.
@@ -19,42 +21,39 @@ WAYS = {"in PyTorch": "linear", "compiled": "linear-compiled"}
 
 
 class Case(NamedTuple):
-    """Gains over a rival at a length and a batch; None where a figure is missing.
+    """Gains over a rival at a length and a batch, which is the same for both.
 
-    eager, compiled: here, on the CPU.
-    gpu: here, in PyTorch, on a GPU.
+    operations, traffic: how many times as much the rival needs for a sequence, by its operations
+        and by the bytes that it moves; None where nothing is counted.
     """
 
     length: int
-    batch: str
-    eager: float | None
+    batch: int
+    eager: float
     compiled: float | None
-    gpu: float | None = None
-    paper_gpu: float | None = None
-    paper_cpu: float | None = None
+    operations: float
+    traffic: float | None
 
 
 def cases(best: Best, rival: str) -> Iterator[Case]:
-    """What was measured of the paper's images, and over length and batch."""
-    for shape, length in LENGTHS.items():
-        for which, batch in (("one", "1, an image"), ("best", "the best of each")):
-            paper_gpu = paper_gain(shape, rival, which)
-            paper_cpu = paper_gain(shape, rival, "one", "cpu") if which == "one" else None
-            eager, compiled = gains(best, shape, rival, which)
-            gpu, _ = gains(best, shape, rival, which, "gpu")
-            yield Case(length, batch, eager, compiled, gpu, paper_gpu, paper_cpu)
+    """What was measured over length and batch, on a CPU."""
     grid = figures_of(best, "speedup")
-    for side_by_side, points in by_batch(grid, rival).items():
+    for batch, points in by_batch(grid, rival).items():
         for length, eager in points:
-            compiled = ratio(grid, "linear-compiled", rival, f"{length}/{side_by_side}/seconds")
-            yield Case(length, str(side_by_side), eager, compiled)
+            compiled = ratio(grid, "linear-compiled", rival, f"{length}/{batch}/seconds")
+            operations, traffic = counted(rival, length), moved(rival, length, batch)
+            yield Case(length, batch, eager, compiled, operations, traffic)
 
 
 def gains(
     best: Best, shape: str, rival: str, which: str, device: str = "cpu"
 ) -> list[float | None]:
     """Times as fast as a rival, in PyTorch and compiled; one image, or the best batch of each."""
-    figures = figures_of(best, ON[device].format(shape))
+    return gains_in(figures_of(best, ON[device].format(shape)), rival, which)
+
+
+def gains_in(figures: Figures, rival: str, which: str) -> list[float | None]:
+    """As `gains`, of one measurement."""
     return [ratio(figures, way, rival, SPEEDS[which]) for way in WAYS.values()]
 
 
@@ -77,20 +76,40 @@ def by_batch(grid: Figures, rival: str) -> dict[int, list[tuple[int, float]]]:
     return known
 
 
+def paper_speed(shape: str, way: str) -> float:
+    """The paper's images per second at the best batch (table 4)."""
+    number = BY_NAME[f"table4/{shape}/{way}/images-per-second"].rule.number
+    assert number
+    return number
+
+
 def paper_gain(shape: str, rival: str, which: str, device: str = "gpu") -> float:
     """The paper's gain: at the best batch (table 4), or of an image on "gpu" or "cpu" (table 5)."""
-    one, many = f"table5/{shape}/{{}}/{device}", f"table4/{shape}/{{}}/images-per-second"
-    place = {"one": one, "best": many}
-    ours, theirs = (BY_NAME[place[which].format(x)].rule.number for x in ("linear", rival))
+    if which == "best":
+        return paper_speed(shape, "linear") / paper_speed(shape, rival)
+    place = f"table5/{shape}/{{}}/{device}"
+    ours, theirs = (BY_NAME[place.format(x)].rule.number for x in ("linear", rival))
     assert ours
     assert theirs
-    return theirs / ours if which == "one" else ours / theirs
+    return theirs / ours
 
 
 def counted(rival: str, length: int) -> float:
     """How many times the operations of linear attention a rival needs for a sequence."""
-    at = Model(MNIST.layers, MNIST.heads, MNIST.head_dim, MNIST.ffn, length)
+    at = replace(MNIST, positions=length)
     ours, theirs = (at.generating(way, 1).operations for way in ("linear", rival))
+    return theirs / ours
+
+
+def moved(rival: str, length: int, batch: int) -> float | None:
+    """How many times the bytes of linear attention a rival moves; None where it has no state.
+
+    What reruns reads the weights alone, once for a whole prefix: its operations decide.
+    """
+    at = replace(MNIST, positions=length)
+    if not at.state(rival):
+        return None
+    ours, theirs = (at.generating(way, batch).traffic for way in ("linear", rival))
     return theirs / ours
 
 

@@ -7,12 +7,31 @@ from collections.abc import Iterable
 
 from benchmarks.measure.machine import Limits
 from benchmarks.report.tables import table
+from linattn_models.training import figure
 from replication.claims import CLAIMS, NOT_RUN, VERDICTS, Claim, Figures, digits
 from replication.collect import Best, Stored
 from replication.experiments import EXPERIMENTS
-from replication.report.speedups import RIVALS, cases, counted, times
+from replication.report.curve import Run
+from replication.report.phrases import DAY, PAPER_IMAGES
+from replication.report.speedups import (
+    ON,
+    RIVALS,
+    SHAPES,
+    SPEEDS,
+    cases,
+    gains,
+    gains_in,
+    paper_gain,
+    times,
+)
 
 STALE = "stale: "
+# What the preset laptop of an experiment needs, in words.
+NEEDS = {
+    name: "needs a GPU" if need == "cuda" else f"needs the data set {need}"
+    for name, x in EXPERIMENTS.items()
+    if (need := x.needs.get("laptop"))
+}
 
 
 def behind(claim: Claim, best: Best) -> Stored | None:
@@ -52,7 +71,7 @@ def tally(best: Best) -> str:
 def claims(chosen: Iterable[Claim], best: Best) -> str:
     """A row for each claim: verdict, the paper's number, the rule, ours, ratios, command.
 
-    Below it, what the paper measured these on.
+    Below it, what the paper measured these on, and what those that were not run need.
     """
     chosen = list(chosen)
     names = ["claim", "verdict", "the paper", "confirmed if", "here", "ratio, paper"]
@@ -60,13 +79,24 @@ def claims(chosen: Iterable[Claim], best: Best) -> str:
     columns = zip(names, *(_row(claim, best) for claim in chosen), strict=True)
     header, *rows = zip(*(column for column in columns if any(column[1:])), strict=True)
     hardware = "; ".join(dict.fromkeys(claim.hardware for claim in chosen if claim.hardware))
-    return table(header, rows) + f"\n\nThe paper measured on: {hardware}." * bool(hardware)
+    below = [f"The paper measured on: {hardware}."] * bool(hardware)
+    missing = [claim.experiments[-1] for claim in chosen if behind(claim, best) is None]
+    below += [f"Not run: {_lacking(name)}." for name in dict.fromkeys(missing)]
+    return "\n\n".join([table(header, rows), *below])
+
+
+def _lacking(name: str) -> str:
+    """Why an experiment has no measurement, and what to do."""
+    experiment, link = EXPERIMENTS[name], f"[{name}](#{name})"
+    need = NEEDS.get(name)
+    return f"{link} {need}: {experiment.missing}" if need else f"no run of {link} is kept"
 
 
 def _row(claim: Claim, best: Best) -> list[str]:
     stored, rule = behind(claim, best), claim.rule
     figures: Figures = {} if stored is None else stored.measurement.figures
-    ours, fault, ratios = figures.get(rule.figure), claim.fault(figures), ["", "", ""]
+    reason = claim.fault(figures) if stored else NEEDS.get(claim.experiments[-1], "")
+    ratios = ["", "", ""]
     if rule.paper is not None:
         value, compiled = rule.value(figures), claim.compiled(figures)
         ratios = [digits(rule.paper), "-" if value is None else digits(value)]
@@ -74,34 +104,49 @@ def _row(claim: Claim, best: Best) -> list[str]:
     name = claim.experiments[0] if stored is None else stored.measurement.experiment
     return [
         f"{claim.where}: {claim.says}" + f" ({claim.note})" * bool(claim.note),
-        verdict(claim, stored) + f"; {fault}" * bool(fault),
+        verdict(claim, stored) + f"; {reason}" * bool(reason),
         claim.paper,
         "; ".join(f"{each.figure} " * (each is not rule) + each.words for each in claim.rules),
-        "-" if ours is None else f"{ours:,.4g} {claim.unit}",
+        _ours(claim, figures),
         *ratios,
         f"[{name}](#{name})",
     ]
 
 
-def resources(best: Best, limits: Limits) -> str:
-    """What each experiment should cost, and what it did."""
-    rows = []
+def _ours(claim: Claim, figures: Figures) -> str:
+    """Our figure; for a ratio both, and for what was trained the updates."""
+    names = [name for name in claim.rule.figures if name in figures]
+    if claim.rule.figure not in names:
+        return "-"
+    ours = " over ".join(_amount(figures[name]) for name in names)
+    updates = figures.get(f"{claim.rule.figure.partition('/')[0]}/updates")
+    after = "" if updates is None else f" after {updates:,.0f} updates"
+    return f"{ours} {claim.unit}{after}"
+
+
+def _amount(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.4g}"
+
+
+def resources(best: Best, limits: Limits, everything: Iterable[Stored]) -> str:
+    """What each experiment should cost, and what it did; rows that did not run by `limits`."""
+    rows, where = [], numbered(best, everything)
     for name, experiment in EXPERIMENTS.items():
-        measurement = best[name].measurement if name in best else None
-        preset = "laptop" if measurement is None else measurement.preset
+        made = best[name].measurement if name in best else None
+        spent = None if made is None else made.spent
+        preset = "laptop" if made is None else made.preset
         cost = experiment.expected_cost(preset)
-        least, taken = cost.seconds(limits), ["-", "-"]
-        if measurement is not None and (spent := measurement.spent) is not None:
-            least, taken = (
-                spent.least_seconds,
-                [_duration(spent.seconds), f"{spent.memory / 1e9:.1f}"],
-            )
+        least, taken = cost.seconds(limits), ["-", "-", "-"]
+        if made is not None and spent is not None:
+            least = spent.least_seconds
+            host = " (host's)" if made.device == "cuda" else ""
+            taken = [_duration(spent.seconds), f"{spent.memory / 1e9:.1f}{host}"]
+            taken.append(f"{where.index(_machine(best[name])) + 1}")
         work, memory = f"{cost.operations / 1e12:,.2f}", f"{cost.memory / 1e9:.1f}"
-        rows.append(
-            [f"[{name}](#{name})", preset, work, _duration(least), taken[0], memory, taken[1]]
-        )
+        link = f"[{name}](#{name})"
+        rows.append([link, preset, work, _duration(least), taken[0], memory, *taken[1:]])
     header = ["experiment", "preset", "10^12 operations", "least time", "measured time"]
-    return table([*header, "least GB", "measured GB"], rows)
+    return table([*header, "least GB", "measured GB", "machine"], rows)
 
 
 def _duration(seconds: float) -> str:
@@ -114,8 +159,7 @@ def _duration(seconds: float) -> str:
 def machines(best: Best, everything: Iterable[Stored]) -> str:
     """Where and by which code each verdict was measured, and what else is kept."""
     chosen = {id(each) for each in best.values()}
-    known = sorted(everything, key=lambda each: id(each) not in chosen)
-    where = list(dict.fromkeys(map(_machine, known)))
+    where = numbered(best, everything)
     rows = [
         [
             each.measurement.experiment,
@@ -126,11 +170,22 @@ def machines(best: Best, everything: Iterable[Stored]) -> str:
             _state(each),
             "yes" if id(each) in chosen else "no, kept apart",
         ]
-        for each in known
+        for each in _in_order(best, everything)
     ]
     header = ["experiment", "from", "date", "commit", "machine", "state", "verdicts rest on it"]
     listed = "\n".join(f"{number}. {words}" for number, words in enumerate(where, 1))
     return f"{table(header, rows)}\n\nMachines:\n\n{listed}"
+
+
+def _in_order(best: Best, everything: Iterable[Stored]) -> list[Stored]:
+    """Those that verdicts rest on before the others."""
+    chosen = {id(each) for each in best.values()}
+    return sorted(everything, key=lambda each: id(each) not in chosen)
+
+
+def numbered(best: Best, everything: Iterable[Stored]) -> list[str]:
+    """The machines of all that is kept, in the order in which the report counts them."""
+    return list(dict.fromkeys(map(_machine, _in_order(best, everything))))
 
 
 def _state(stored: Stored) -> str:
@@ -146,15 +201,80 @@ def _machine(stored: Stored) -> str:
     return f"{machine.hardware}; {threads}; {versions}"
 
 
-def speed_ups(best: Best) -> str:
-    """The gain over both rivals by length and batch: in PyTorch, compiled, and the paper's."""
-    header = ["compared with", "tokens", "batch", "CPU here, in PyTorch", "CPU here, compiled"]
-    header += ["paper, CPU", "GPU here, in PyTorch", "paper, GPU", "by operations"]
+def images(best: Best) -> str:
+    """The gain over both rivals on the paper's images: here and the paper's."""
+    header = ["compared with", "images", "batch", "CPU here, in PyTorch", "CPU here, compiled"]
+    header += ["paper, CPU", "GPU here, in PyTorch", "GPU here, compiled", "paper, GPU"]
     rows = [
-        [words, f"{case.length:,}", case.batch, times(case.eager), times(case.compiled),
-         times(case.paper_cpu), times(case.gpu), times(case.paper_gpu),
-         times(counted(rival, case.length))]
+        [words, name, {"one": "1", "best": "the best of each"}[which],
+         *map(times, gains(best, shape, rival, which)),
+         times(paper_gain(shape, rival, which, "cpu")) if which == "one" else "-",
+         *map(times, gains(best, shape, rival, which, "gpu")),
+         times(paper_gain(shape, rival, which))]
         for rival, words in RIVALS.items()
-        for case in sorted(cases(best, rival), key=lambda case: case.length)
+        for shape, name in SHAPES.items()
+        for which in SPEEDS
     ]  # fmt: skip
     return table(header, rows)
+
+
+def best_batches(best: Best, everything: Iterable[Stored]) -> str:
+    """The gain at the best batches by every kept measurement, and which batches these are."""
+    header = ["images", "machine", "state", "batch: linear", "compiled", "cache", "reruns"]
+    header += [f"over {x}, {y}" for x in ("reruns", "a cache") for y in ("in PyTorch", "compiled")]
+    where, ways = numbered(best, everything), ("linear", "linear-compiled", *reversed(RIVALS))
+    rows = []
+    for each in _in_order(best, everything):
+        made = each.measurement
+        names = {on.format(shape): shape for shape in SHAPES for on in ON.values()}
+        if made.experiment not in names or made.preset == "smoke" or not made.figures:
+            continue
+        batches = [made.figures.get(f"{way}/best/batch") for way in ways]
+        factors = [x for rival in RIVALS for x in gains_in(made.figures, rival, "best")]
+        machine = f"{where.index(_machine(each)) + 1}"
+        state = "stale" if each.stale else "fresh"
+        rows.append(
+            [SHAPES[names[made.experiment]], machine, state,
+             *("-" if x is None else f"{x:,.0f}" for x in batches), *map(times, factors)]
+        )  # fmt: skip
+    return table(header, rows)
+
+
+def grid(best: Best) -> str:
+    """The gain over both rivals by length and batch, on a CPU; and the counted ones."""
+    header = ["compared with", "tokens", "batch", "in PyTorch", "compiled", "by operations"]
+    rows = [
+        [words, f"{case.length:,}", f"{case.batch}", times(case.eager), times(case.compiled),
+         times(case.operations), times(case.traffic)]
+        for rival, words in RIVALS.items()
+        for case in sorted(cases(best, rival))
+    ]  # fmt: skip
+    return table([*header, "by bytes"], rows) if rows else ""
+
+
+def mnist(runs: Iterable[Run]) -> str:
+    """The longer trainings, and where their curves lead."""
+    header = ["attention", "images seen", "bits/dim, test", "images/s", "images in a day"]
+    header += ["bits/dim after a day", "after 250 epochs", "the paper, 250 epochs"]
+    paper = {claim.name.split("/")[1]: claim.paper for claim in CLAIMS if _is_bits(claim)}
+    rows = []
+    for run in runs:
+        rate = run.images / run.seconds
+        rows.append(
+            [run.name, f"{run.images:,}", f"{run.summary['metrics']['bits_per_dim']:.3f}",
+             figure(rate), f"{rate * DAY:,.0f}", _led(run, rate * DAY),
+             _led(run, PAPER_IMAGES), paper.get(run.name, "-")]
+        )  # fmt: skip
+    return table(header, rows) if rows else ""
+
+
+def _is_bits(claim: Claim) -> bool:
+    return claim.name.startswith("table1/") and claim.name.endswith("/bits-per-dim")
+
+
+def _led(run: Run, images: float) -> str:
+    """What the run's curve says after so many images."""
+    if run.curve is None:
+        return "-"
+    least, most = run.curve.between(images)
+    return f"{run.curve.at(images):.2f} ({least:.2f} to {most:.2f})"

@@ -1,0 +1,214 @@
+"""What the report's sentences say of the measurements: short, and computed from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+from benchmarks.report import document
+from linattn_models.training import figure
+from replication.claims import BY_NAME, Figures
+from replication.collect import RESULTS, Best, Stored, figures_of
+from replication.cost import MODELS, TRAINING
+from replication.experiments import EXPERIMENTS, PresetName
+from replication.read import loaded
+from replication.report import curve
+from replication.report.speedups import (
+    LENGTHS,
+    ON,
+    SHAPES,
+    SPEEDS,
+    WAYS,
+    cases,
+    gains,
+    gains_in,
+    paper_gain,
+    paper_speed,
+    times,
+)
+
+DAY = 86_400.0  # seconds
+PAPER_IMAGES = EXPERIMENTS["mnist"].trains["paper"][1]  # 250 epochs
+SPEECH = RESULTS / "speech"
+RECOGNIZERS = ("softmax", "linear", "lsh-4", "lstm")
+
+
+@dataclass(frozen=True)
+class Phrases:
+    """Phrases for the template; a dash stands for what was not measured.
+
+    Args:
+        best: what verdicts rest on.
+        everything: all that are kept.
+    """
+
+    best: Best
+    everything: Iterable[Stored]
+
+    def figures(self, name: str) -> Figures:
+        """What an experiment measured."""
+        return figures_of(self.best, name)
+
+    def machine(self, name: str) -> str:
+        """On what an experiment was measured."""
+        stored = self.best.get(name)
+        return "no machine yet" if stored is None else stored.measurement.machine.hardware
+
+    def host(self, name: str) -> str:
+        """The CPU beside the GPU on which an experiment was measured."""
+        threads = self.best[name].measurement.machine.threads
+        return f"{self.machine(name).partition('; ')[2] or self.machine(name)}, {threads} threads"
+
+    def gain(self, shape: str, rival: str, which: str, device: str = "cpu") -> str:
+        """The speed-up in PyTorch."""
+        return times(gains(self.best, shape, rival, which, device)[0])
+
+    def both(self, *case: str) -> str:
+        """The speed-up in PyTorch and compiled."""
+        eager, compiled = gains(self.best, *case)
+        return f"{times(eager)} in PyTorch, {times(compiled)} compiled"
+
+    def paper(self, *case: str) -> str:
+        """The paper's speed-up."""
+        return times(paper_gain(*case))
+
+    def most(self, rival: str) -> str:
+        """The largest speed-up in PyTorch of all that verdicts and tables show."""
+        measured = [
+            gains(self.best, shape, rival, which, device)[0]
+            for shape, which, device in product(SHAPES, SPEEDS, ON)
+        ]
+        grid = [case.eager for case in cases(self.best, rival)]
+        return times(max((x for x in [*measured, *grid] if x is not None), default=None))
+
+    def one_image(self, rival: str) -> str:
+        """What one image gains on each device, MNIST's before CIFAR-10's."""
+        words = []
+        for device in ON:
+            found = [gains(self.best, shape, rival, "one", device) for shape in SHAPES]
+            for way, values in zip(WAYS, zip(*found, strict=True), strict=True):
+                words.append(f"{' and '.join(map(times, values))} {way} on the {device.upper()}")
+        return ", ".join(words)
+
+    def between_machines(self, shape: str, rival: str) -> str:
+        """The speed-ups at the best batches by all kept measurements on CPUs."""
+        kept = [
+            gains_in(x.measurement.figures, rival, "best")[0]
+            for x in self.everything
+            if x.measurement.experiment == ON["cpu"].format(shape)
+            and x.measurement.preset != "smoke"
+        ]
+        known = [x for x in kept if x is not None]
+        return f"{times(min(known))} to {times(max(known))}" if known else "-"
+
+    def over_counted(self, rival: str) -> str:
+        """How measured factors of the grid compare with those by operations and by bytes."""
+        grid = [case for case in cases(self.best, rival) if case.traffic]
+        if not grid:
+            return "-"
+        by_work = [case.eager / case.operations for case in grid]
+        by_bytes = [case.eager / case.traffic for case in grid if case.traffic]
+        first, second = (f"{figure(min(x))} to {figure(max(x))}" for x in (by_work, by_bytes))
+        return f"{first} times those by operations, and {second} times those by bytes"
+
+    def step(self, shape: str, way: str, device: str = "gpu") -> str:
+        """The mean time of a step for one image."""
+        seconds = self.figures(ON[device].format(shape)).get(f"{way}/1/seconds")
+        return "-" if seconds is None else f"{figure(1e3 * seconds / LENGTHS[shape])} ms"
+
+    def over_paper(self, shape: str, way: str) -> str:
+        """How many times as fast as the paper's best batch ours is on the GPU."""
+        speed = self.figures(ON["gpu"].format(shape)).get(f"{way}/best/images-per-second")
+        return "-" if speed is None else figure(speed / paper_speed(shape, way))
+
+    def trained(self, name: str, preset: PresetName | None = None) -> str:
+        """The model and the samples of a preset; of the measured one, if none is given."""
+        stored = self.best.get(name)
+        known = preset or ("laptop" if stored is None else stored.measurement.preset)
+        model, samples, _ = EXPERIMENTS[name].trains[known]
+        shape = MODELS[model]
+        return (
+            f"{shape.positions:,} positions, {shape.parameters / 1e6:.2f} million parameters in "
+            f"the layers, {samples:,} samples"
+        )
+
+    def updates(self, name: str) -> str:
+        """How many updates each attention of a comparison had."""
+        end = "/updates"
+        known = {n.removesuffix(end): v for n, v in self.figures(name).items() if n.endswith(end)}
+        if len(set(known.values())) == 1:
+            return f"{next(iter(known.values())):,.0f} each"
+        return ", ".join(f"{x} {count:,.0f}" for x, count in known.items()) or "-"
+
+    def losses(self) -> str:
+        """Of the copy task: nats per symbol of held-out sequences."""
+        end = "/loss"
+        known = {n.removesuffix(end): v for n, v in self.figures("copy").items() if n.endswith(end)}
+        return ", ".join(f"{name} {figure(loss)}" for name, loss in known.items()) or "-"
+
+    def bits(self) -> str:
+        """Of the longer training on MNIST: bits per dimension of test images."""
+        return _ranked(self.figures("mnist"), "/bits", "{:.3f}")
+
+    def errors(self) -> str:
+        """Phoneme error rates from the fewest."""
+        return _ranked(self.figures("speech"), "/per", "{:.1f} %")
+
+    def paper_errors(self) -> str:
+        """The paper's phoneme error rates from the fewest."""
+        rates = {f"{x}/per": BY_NAME[f"table3/{x}/per"].rule.number or 0.0 for x in RECOGNIZERS}
+        return _ranked(rates, "/per", "{:.1f} %")
+
+    def seeds(self) -> str:
+        """Error rates of the models of speech that were trained with two seeds."""
+        second = {x.name.removesuffix("-seed1"): x for x in sorted(SPEECH.glob("*-seed1"))}
+        words = (
+            f"{name} {_dev_errors(SPEECH / name):.1f} and {_dev_errors(other):.1f} %"
+            for name, other in second.items()
+        )
+        return ", ".join(words) or "no model"
+
+    def spread_of_bits(self) -> str:
+        """The most by which kept runs of one training differ in bits per dimension."""
+        values: dict[tuple[str, str, str], list[float]] = {}
+        for made in (x.measurement for x in self.everything):
+            for name, value in made.figures.items():
+                if name.endswith("/bits") and made.preset != "smoke":
+                    values.setdefault((made.experiment, made.preset, name), []).append(value)
+        spreads = [max(x) / min(x) - 1 for x in values.values() if len(x) > 1]
+        return f"{100 * max(spreads):.1f} %" if spreads else "-"
+
+    def mnist(self) -> list[curve.Run]:
+        """The longer trainings on MNIST that are kept."""
+        return list(curve.runs(RESULTS / "mnist"))
+
+    def gpu_day(self) -> str:
+        """What a day of a GPU holds at least, by the operations of 250 epochs and its rate."""
+        runs = document.read(RESULTS, "lengths", "cuda").runs
+        if not runs:
+            return "No rate of a GPU is kept."
+        small = MODELS[EXPERIMENTS["mnist"].trains["laptop"][0]]
+        work = TRAINING * PAPER_IMAGES * small.forward("linear")
+        name = runs[-1].machine.hardware.partition(",")[0]
+        seconds = work / runs[-1].limits.gemm_float32
+        return (
+            f"By operations, 250 epochs of this model take at least {seconds / 60:,.0f} minutes at "
+            f"the rate of float32 products of an {name}. A GPU-day holds them at "
+            f"{seconds / DAY:.1%} of that rate; "
+            'the column "after 250 epochs" is what the curves say of it.'
+        ).replace("%", " %")
+
+
+def _ranked(figures: Figures, end: str, form: str) -> str:
+    known: Mapping[str, float] = {
+        name.removesuffix(end): value for name, value in figures.items() if name.endswith(end)
+    }
+    ranked = sorted(known.items(), key=lambda item: item[1])
+    return ", ".join(f"{name} {form.format(value)}" for name, value in ranked) or "-"
+
+
+def _dev_errors(run: Path) -> float:
+    """In percent; greedy, by the last weights."""
+    return 100 * float(loaded(run / "summary.json")["metrics"]["dev_phoneme_error_rate"])
