@@ -21,6 +21,29 @@ int bytes_of_widths(Int dim, Int value_dim) {
     return with_shape<parts>(dim, take) && with_shape<parts>(value_dim, take) ? bytes : -1;
 }
 
+// Of a product of keys and values of these widths.
+template <int parts>
+Int slices_of_widths(Int width, Int columns) {
+    Int slices = 1;
+    with_shape<parts>(width, [&](auto shape) { slices = slices_of<decltype(shape)>(columns); });
+    return slices;
+}
+
+Int slices_of_widths(const Attention& call, Int width, Int columns) {
+    switch (parts_of(call.query_dtype, call.value_dtype, call.precision)) {
+        case 1: return slices_of_widths<1>(width, columns);
+        case 2: return slices_of_widths<2>(width, columns);
+        default: return slices_of_widths<3>(width, columns);
+    }
+}
+
+// The most that a pass of the call has: those of the gradients of queries and keys have keys as wide as the values.
+Int most_slices(const Attention& call, bool derivatives) {
+    const Int slices = slices_of_widths(call, call.dim, call.value_dim);
+    const Int reversed = derivatives ? slices_of_widths(call, call.value_dim, call.dim) : 1;
+    return slices > reversed ? slices : reversed;
+}
+
 template <int parts>
 void add_products(std::vector<const char*>& names) {
     const auto add = [&](auto shape) { names.push_back(product_name<decltype(shape)>()); };
@@ -62,14 +85,16 @@ Status resident_blocks(Int width, Dtype query_dtype, Dtype value_dtype, Precisio
     }
 }
 
-int best_segments(const Extent& extent) {
-    constexpr Int slice = 64, shortest = 4 * segment_grain;
-    const Int blocks = extent.heads * (extent.value_dim > slice ? (extent.value_dim + slice - 1) / slice : 1);
+int best_segments(const Attention& call, bool derivatives, Int side_by_side) {
+    constexpr Int shortest = 4 * segment_grain;
+    const Int blocks = call.sequences * call.heads * most_slices(call, derivatives);
     // As many segments as run side by side: one more would run alone when all others have ended. If the blocks fill
     // more than half of the GPU, cutting only costs a second reading of the keys.
-    const Int wanted = blocks == 0 ? 1 : extent.side_by_side / blocks;
+    const Int wanted = blocks == 0 ? 1 : side_by_side / blocks;
     // A segment of fewer chunks would cost more in states than it gains.
-    const Int most = extent.length / shortest;
+    const Int positions = call.queries > call.keys ? call.queries : call.keys;
+    const Int length = call.sequences == 0 ? 0 : positions * call.batch / call.sequences;
+    const Int most = length / shortest;
     return static_cast<int>(clamped(wanted, 1, most < 1 ? 1 : most));
 }
 

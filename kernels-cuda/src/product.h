@@ -53,10 +53,15 @@ const char* product_name() {
 
 constexpr int error_invalid_value = 1;  // cudaErrorInvalidValue
 
+// How many blocks share the columns of the values. Those of width 0 still have normalizers.
+template <class Shape>
+int slices_of(Int columns) {
+    return columns == 0 ? 1 : static_cast<int>((columns + Shape::E - 1) / Shape::E);
+}
+
 template <class Shape>
 Status launch_shape(Product call, void* stream) {
-    // Values of width 0 still have normalizers.
-    call.slices = call.value.width == 0 ? 1 : static_cast<int>((call.value.width + Shape::E - 1) / Shape::E);
+    call.slices = slices_of<Shape>(call.value.width);
     const Int blocks = call.sequences * call.heads * call.slices;
     const int shared = call.finish == Finish::derivative ? Shape::shared_bytes_with_origin : Shape::shared_bytes;
     return LINATTN_LAUNCH(product_name<Shape>(), product<Shape>, blocks, call.segments, Shape::threads, shared, stream,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from types import ModuleType
 
@@ -17,6 +18,7 @@ from linattn_core import (
 )
 from linattn_core.calls import AttentionCall
 from linattn_core.registry import named
+from linattn_cuda.device import Gpu
 from tests.contract.agreement import assert_agree, assert_within_budget
 from tests.contract.budgets import budget, error
 from tests.contract.cases import Case, by_definition, drawing, on_backend
@@ -78,17 +80,52 @@ def test_segments_give_what_walking_gives(
         assert_agree(x, walked[name], name)
 
 
-def test_segments_fill_a_gpu_and_no_more() -> None:
-    """As many blocks as run side by side; many heads fill it anyway, and short ones are not cut."""
-    best = named(CUT).native.best_segments
-    side_by_side = 264
-    for heads in (1, 8, 64, 100, 132, 133, 600):
-        segments = best(heads, 2**20, 64, side_by_side)
-        assert segments == 1 or heads * segments <= side_by_side < heads * (segments + 1)
-    assert best(64, 65_536, 64, side_by_side) == 4
-    assert best(64, 65_536, 256, side_by_side) == 1  # its values are four slices, a block each
-    assert best(600, 65_536, 64, side_by_side) == best(1, 64, 64, side_by_side) == 1
-    assert best(0, 64, 64, side_by_side) == 1
+def best_segments(call: AttentionCall, *, derivatives: bool = False, gpu: Gpu = H100) -> int:
+    """What a backend chooses that is free to."""
+    backend = EmulatedBackend(gpu)
+    backend.segments = None
+    segments: int = backend._attention_fields(call, derivatives=derivatives)["segments"]
+    return segments
+
+
+def call_of(
+    heads: int, length: int, dim: int, value_dim: int, dtype: torch.dtype = torch.bfloat16
+) -> AttentionCall:
+    """Tensors of these sizes in next to no memory."""
+    x, v = (torch.zeros((), dtype=dtype).expand(1, heads, length, n) for n in (dim, value_dim))
+    return AttentionCall(x, x, v, True)
+
+
+def blocks_of_a_head(dtype: torch.dtype, dim: int, value_dim: int) -> int:
+    """By the names of the kernels: product<ProductShape<parts, width, slice, chunk>>."""
+    names = [x for x in named(CUT).native.kernel_names() if "product" in x and "true" not in x]
+    shapes = sorted(tuple(map(int, re.findall(r"\d+", name))) for name in names)
+    parts = {torch.bfloat16: 1, torch.float16: 2, torch.float32: 3}[dtype]
+    return -(-value_dim // next(x[2] for x in shapes if x[0] == parts and x[1] >= dim))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("dim", "value_dim"), [(64, 64), (128, 256), (256, 64), (256, 256)])
+@pytest.mark.parametrize("derivatives", [False, True])
+def test_segments_fill_a_gpu_and_no_more(
+    dim: int, value_dim: int, dtype: torch.dtype, derivatives: bool
+) -> None:
+    """As many blocks as run side by side; many heads fill it anyway, and are not cut."""
+    of_a_head = blocks_of_a_head(dtype, dim, value_dim)
+    if derivatives:  # the passes of the gradients of queries and keys
+        of_a_head = max(of_a_head, blocks_of_a_head(dtype, value_dim, dim))
+    for heads in (1, 3, 8, 23, 64, 100, 600):
+        call = call_of(heads, 2**20, dim, value_dim, dtype)
+        side_by_side = EmulatedBackend()._side_by_side(call, derivatives)
+        segments = best_segments(call, derivatives=derivatives)
+        blocks = heads * of_a_head
+        assert segments == 1 or blocks * segments <= side_by_side
+        assert side_by_side < blocks * (segments + 1)
+
+
+def test_short_sequences_are_not_cut() -> None:
+    assert best_segments(call_of(1, 64, 64, 64)) == best_segments(call_of(0, 64, 64, 64)) == 1
+    assert best_segments(call_of(1, 1_024, 64, 64)) == 4
 
 
 def test_more_positions_than_32_bits_count_are_refused() -> None:
@@ -106,11 +143,11 @@ def test_segments_depend_on_how_many_blocks_fit(
     shared_limit: int, segments: int, emulation: ModuleType
 ) -> None:
     """A hundred blocks are a wave of their own where a multiprocessor has room for one alone."""
-    x = torch.zeros(1, 100, 1, 64).expand(1, 100, 65_536, 64)
-    backend = EmulatedBackend(H100._replace(shared_bytes=shared_limit))
+    call = call_of(100, 65_536, 64, 64, torch.float32)
+    gpu = H100._replace(shared_bytes=shared_limit)
     emulation.set_shared_limit(shared_limit)
     try:
-        assert backend._best_segments(AttentionCall(x, x, x, True), False) == segments
+        assert best_segments(call, gpu=gpu) == segments
     finally:
         emulation.set_shared_limit(232_448)
 

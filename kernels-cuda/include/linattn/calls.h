@@ -113,12 +113,9 @@ Int step_shared_bytes(Int dim);
 Status resident_blocks(Int width, Dtype query_dtype, Dtype value_dtype, Precision precision, bool derivatives,
                        int* blocks);
 
-// What the number of segments is chosen by: heads of all sequences, the length of a sequence, the width of its values,
-// and how many blocks the GPU runs side by side.
-struct Extent {
-    Int heads, length, value_dim, side_by_side;
-};
-int best_segments(const Extent& extent);
+// As how many segments a call is best computed, where the GPU runs so many blocks of its widest kernel side by side;
+// `derivatives`: backward. It reads sizes, dtypes and the precision.
+int best_segments(const Attention& call, bool derivatives, Int side_by_side);
 
 Status attention_forward(const AttentionForward& call);
 Status attention_backward(const AttentionBackward& call);

@@ -64,6 +64,10 @@ void run_step(const py::dict& fields) {
 void register_attention(py::module_& module) {
     module.def("forward_workspace", [](const py::dict& fields) { return workspace_bytes(forward_of(fields)); });
     module.def("backward_workspace", [](const py::dict& fields) { return workspace_bytes(backward_of(fields)); });
+    module.def("best_segments", [](const py::dict& fields, bool derivatives, Int side_by_side) {
+        const auto call = filled<Attention>(fields, attention_fields(), own_fields());
+        return best_segments(call, derivatives, side_by_side);
+    });
     module.def("attention_forward", &run_forward);
     module.def("attention_backward", &run_backward);
     module.def("step", &run_step);

@@ -25,10 +25,6 @@ namespace linattn {
 
 namespace {
 
-int best_segments_of(Int heads, Int length, Int value_dim, Int side_by_side) {
-    return best_segments({heads, length, value_dim, side_by_side});
-}
-
 int resident_blocks_of(Int width, Dtype query_dtype, Dtype value_dtype, Precision precision, bool derivatives) {
     int blocks = 0;
     const Status status = resident_blocks(width, query_dtype, value_dtype, precision, derivatives, &blocks);
@@ -98,7 +94,6 @@ void register_launch(py::module_& module) {
     module.def("step_shared_bytes", &step_shared_bytes);
     // Without Python's lock, as they may wait for a thread that compiles, which needs it.
     module.def("resident_blocks", &resident_blocks_of, py::call_guard<py::gil_scoped_release>());
-    module.def("best_segments", &best_segments_of);
 #ifdef LINATTN_EMULATED
     module.def("set_shared_limit", &emulation::set_shared_limit);
     module.def("set_order", &emulation::set_order);

@@ -195,16 +195,10 @@ class KernelBackend(ABC):
     ) -> dict[str, Any]:
         fields = self._fields.attention(call)
         fields["precision"] = self._precision()
-        fields["segments"] = self.segments or self._best_segments(call, derivatives)
-        return fields
-
-    def _best_segments(self, call: AttentionCall, derivatives: bool) -> int:
-        sequences = call.num_sequences
-        length = max(call.query_length, call.key_length) * call.batch // max(1, sequences)
-        best: int = self.native.best_segments(
-            sequences * call.heads, length, call.value_dim, self._side_by_side(call, derivatives)
+        fields["segments"] = self.segments or self.native.best_segments(
+            fields, derivatives, self._side_by_side(call, derivatives)
         )
-        return best
+        return fields
 
     def _side_by_side(self, call: AttentionCall, derivatives: bool) -> int:
         """Blocks that the GPU, now the current one, runs at once of the call's widest kernel."""
