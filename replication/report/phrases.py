@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -32,6 +32,7 @@ from replication.report.speedups import (
 DAY = 86_400.0  # seconds
 PAPER_IMAGES = EXPERIMENTS["mnist"].trains["paper"][1]  # 250 epochs
 SPEECH = RESULTS / "speech"
+EQUALITIES = ("associativity", "causal", "gradients", "rnn")
 RECOGNIZERS = ("softmax", "linear", "lsh-4", "lstm")
 
 
@@ -45,7 +46,7 @@ class Phrases:
     """
 
     best: Best
-    everything: Iterable[Stored]
+    everything: Sequence[Stored]
 
     def figures(self, name: str) -> Figures:
         """What an experiment measured."""
@@ -141,6 +142,12 @@ class Phrases:
         if len(set(known.values())) == 1:
             return f"{next(iter(known.values())):,.0f} each"
         return ", ".join(f"{x} {count:,.0f}" for x, count in known.items()) or "-"
+
+    def largest_difference(self) -> str:
+        """Between the forms of an equation."""
+        known = self.figures("equations")
+        values = [known[name] for name in EQUALITIES if name in known]
+        return f"{max(values):.1e}" if values else "-"
 
     def losses(self) -> str:
         """Of the copy task: nats per symbol of held-out sequences."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from benchmarks.measure.machine import Limits
 from benchmarks.report.tables import table
@@ -128,7 +128,7 @@ def _amount(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.4g}"
 
 
-def resources(best: Best, limits: Limits, everything: Iterable[Stored]) -> str:
+def resources(best: Best, limits: Limits, everything: Sequence[Stored]) -> str:
     """What each experiment should cost, and what it did; rows that did not run by `limits`."""
     rows, where = [], numbered(best, everything)
     for name, experiment in EXPERIMENTS.items():
@@ -156,7 +156,7 @@ def _duration(seconds: float) -> str:
     return f"{seconds:.1f} s"
 
 
-def machines(best: Best, everything: Iterable[Stored]) -> str:
+def machines(best: Best, everything: Sequence[Stored]) -> str:
     """Where and by which code each verdict was measured, and what else is kept."""
     chosen = {id(each) for each in best.values()}
     where = numbered(best, everything)
@@ -177,13 +177,13 @@ def machines(best: Best, everything: Iterable[Stored]) -> str:
     return f"{table(header, rows)}\n\nMachines:\n\n{listed}"
 
 
-def _in_order(best: Best, everything: Iterable[Stored]) -> list[Stored]:
+def _in_order(best: Best, everything: Sequence[Stored]) -> list[Stored]:
     """Those that verdicts rest on before the others."""
     chosen = {id(each) for each in best.values()}
     return sorted(everything, key=lambda each: id(each) not in chosen)
 
 
-def numbered(best: Best, everything: Iterable[Stored]) -> list[str]:
+def numbered(best: Best, everything: Sequence[Stored]) -> list[str]:
     """The machines of all that is kept, in the order in which the report counts them."""
     return list(dict.fromkeys(map(_machine, _in_order(best, everything))))
 
@@ -218,7 +218,7 @@ def images(best: Best) -> str:
     return table(header, rows)
 
 
-def best_batches(best: Best, everything: Iterable[Stored]) -> str:
+def best_batches(best: Best, everything: Sequence[Stored]) -> str:
     """The gain at the best batches by every kept measurement, and which batches these are."""
     header = ["images", "machine", "state", "batch: linear", "compiled", "cache", "reruns"]
     header += [f"over {x}, {y}" for x in ("reruns", "a cache") for y in ("in PyTorch", "compiled")]

@@ -238,7 +238,7 @@ def test_the_memory_of_a_gpus_run_is_called_its_hosts(machine: Machine, limits: 
     assert "| 1.7 (host's) | 1 |" in text
 
 
-@pytest.mark.parametrize("length", GRID_LENGTHS)
+@pytest.mark.parametrize("length", GRID_LENGTHS[1:])  # 64 keys are as small as a state
 def test_a_cache_costs_more_bytes_the_larger_the_batch(length: int) -> None:
     factors = [moved("stateful-softmax", length, batch) for batch in GRID_BATCHES]
 
@@ -246,16 +246,12 @@ def test_a_cache_costs_more_bytes_the_larger_the_batch(length: int) -> None:
     assert moved("softmax", length, 1) is None
 
 
-def test_bytes_of_a_large_batch_are_those_of_cache_and_state() -> None:
-    length, batch = 3_072, 10**9
-    at = dataclasses.replace(MNIST, positions=length)
+def test_bytes_of_a_huge_batch_are_those_of_cache_and_state() -> None:
+    at = dataclasses.replace(MNIST, positions=3_072)
 
-    factor = moved("stateful-softmax", length, batch)
-
-    assert factor is not None
-    # The state is read and written; the cache is read, and half of it on the average.
-    read = at.state("stateful-softmax") / 2
-    assert read <= factor * 2 * at.state("linear") * (1 + 1e-6)
+    # The state is read and written; half of the cache is read, on the average.
+    wanted = at.state("stateful-softmax") / 2 / (2 * at.state("linear"))
+    assert moved("stateful-softmax", 3_072, 10**9) == pytest.approx(wanted)
 
 
 def test_a_gpus_measurement_comes_before_a_cpus(machine: Machine, limits: Limits) -> None:
