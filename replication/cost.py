@@ -85,10 +85,10 @@ class Model:
         n, share = self.positions, 1.0 if steps is None else steps / self.positions
         state, weights = self.state(method), FLOAT * self.parameters
         if state:
-            # All of the weights and, on the average, all or half of the state for each position.
-            read = state if method == "linear" else state / 2
+            # For each position, S and z are read and written; of a cache, half is read on average.
+            moved = 2 * state if method == "linear" else state / 2
             once = self.forward(method.removeprefix("stateful-"))
-            traffic = n * (weights + 2 * batch * read)
+            traffic = n * (weights + batch * moved)
             return Cost(share * batch * once, share * traffic, PROCESS + weights + batch * state)
         reruns = sum(self.forward(method, i + 1) for i in range(n))
         hidden = FLOAT * batch * n * 4 * (self.width + self.ffn)

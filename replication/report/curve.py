@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import linear_regression
 from typing import Any
 
-from replication.read import loaded
+from replication.validation import loaded
 
 EXPONENTS = tuple(k / 50 for k in range(1, 101))
 FEWEST = 5  # points of a fit: two more than the curve has numbers
@@ -98,14 +98,17 @@ def _through(points: Points, c: float) -> tuple[float, tuple[float, float, float
 def runs(folder: Path) -> Iterator[Run]:
     """The trainings whose records lie in a folder."""
     for file in sorted(folder.glob("mnist-*/summary.json")):
-        summary, batch = loaded(file), loaded(file.with_name("config.json"))["training"]
-        lines = file.with_name("metrics.jsonl").read_text(encoding="utf-8").splitlines()
-        rows = [row for row in map(json.loads, lines) if row["step"] >= WARM_UP]
-        size = batch["batch_size"]
-        seen = [(r["step"] * size, r["bits_per_dim"]) for r in rows if "bits_per_dim" in r]
-        trained = [(r["step"] * size, r["loss"] / math.log(2)) for r in rows if "loss" in r]
-        validated = len(seen) >= FEWEST
-        yield Run(
-            file.parent.name.removeprefix("mnist-"), seen if validated else trained, validated,
-            summary["steps"] * size, summary["train_seconds"], summary,
-        )  # fmt: skip
+        with loaded(file) as summary, loaded(file.with_name("config.json")) as config:
+            yield _run(file, summary, config["training"]["batch_size"])
+
+
+def _run(file: Path, summary: dict[str, Any], batch: int) -> Run:
+    lines = file.with_name("metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [row for row in map(json.loads, lines) if row["step"] >= WARM_UP]
+    seen = [(r["step"] * batch, r["bits_per_dim"]) for r in rows if "bits_per_dim" in r]
+    trained = [(r["step"] * batch, r["loss"] / math.log(2)) for r in rows if "loss" in r]
+    validated = len(seen) >= FEWEST
+    return Run(
+        file.parent.name.removeprefix("mnist-"), seen if validated else trained, validated,
+        summary["steps"] * batch, summary["train_seconds"], summary,
+    )  # fmt: skip

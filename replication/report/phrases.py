@@ -13,7 +13,6 @@ from replication.claims import BY_NAME, Figures
 from replication.collect import RESULTS, Best, Stored, figures_of
 from replication.cost import MODELS, TRAINING
 from replication.experiments import EXPERIMENTS, PresetName
-from replication.read import loaded
 from replication.report import curve
 from replication.report.speedups import (
     LENGTHS,
@@ -28,6 +27,7 @@ from replication.report.speedups import (
     paper_speed,
     times,
 )
+from replication.validation import loaded, number
 
 DAY = 86_400.0  # seconds
 PAPER_IMAGES = EXPERIMENTS["mnist"].trains["paper"][1]  # 250 epochs
@@ -218,4 +218,5 @@ def _ranked(figures: Figures, end: str, form: str) -> str:
 
 def _dev_errors(run: Path) -> float:
     """In percent; greedy, by the last weights."""
-    return 100 * float(loaded(run / "summary.json")["metrics"]["dev_phoneme_error_rate"])
+    with loaded(run / "summary.json") as summary:
+        return 100 * number(summary, "metrics", "dev_phoneme_error_rate")

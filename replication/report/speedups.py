@@ -9,7 +9,7 @@ from typing import NamedTuple
 from linattn_models.training import figure
 from replication.claims import BY_NAME, Figures
 from replication.collect import Best, figures_of
-from replication.cost import FLOAT, MNIST, Model
+from replication.cost import MNIST
 
 RIVALS = {"softmax": "softmax that reruns", "stateful-softmax": "softmax with a cache"}
 SHAPES = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
@@ -109,13 +109,7 @@ def moved(rival: str, length: int, batch: int) -> float | None:
     at = replace(MNIST, positions=length)
     if not at.state(rival):
         return None
-    return _bytes_of_a_step(at, rival, batch) / _bytes_of_a_step(at, "linear", batch)
-
-
-def _bytes_of_a_step(model: Model, way: str, batch: int) -> float:
-    """On the average: all weights once, and the state read and written, or half a cache read."""
-    each = 2 * model.state(way) if way == "linear" else model.state(way) / 2
-    return FLOAT * model.parameters + batch * each
+    return at.generating(rival, batch).traffic / at.generating("linear", batch).traffic
 
 
 def times(gain: float | None) -> str:
