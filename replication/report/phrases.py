@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.report import document
 from linattn_models.training import figure
-from replication.claims import BY_NAME, Figures
+from replication.claims import BY_NAME, MARGINS, Figures
 from replication.collect import RESULTS, Best, Stored, figures_of
 from replication.cost import MODELS, TRAINING
 from replication.experiments import EXPERIMENTS, PresetName
@@ -125,15 +125,22 @@ class Phrases:
         return "-" if speed is None else figure(speed / paper_speed(shape, way))
 
     def trained(self, name: str, preset: PresetName | None = None) -> str:
-        """The model and the samples of a preset; of the measured one, if none is given."""
+        """The model and the samples of a preset; what was measured, if none is given."""
         stored = self.best.get(name)
         known = preset or ("laptop" if stored is None else stored.measurement.preset)
-        model, samples, _ = EXPERIMENTS[name].trains[known]
+        model, samples, batch = EXPERIMENTS[name].trains[known]
+        updates = {v for n, v in self.figures(name).items() if n.endswith("/updates")}
+        if preset is None and len(updates) == 1:
+            samples = int(updates.pop()) * batch
         shape = MODELS[model]
         return (
             f"{shape.positions:,} positions, {shape.parameters / 1e6:.2f} million parameters in "
             f"the layers, {samples:,} samples"
         )
+
+    def noise(self, kind: str) -> str:
+        """The difference that a verdict in direction needs."""
+        return f"{100 * (MARGINS[kind][1] - 1):.2g} %"
 
     def updates(self, name: str) -> str:
         """How many updates each attention of a comparison had."""
