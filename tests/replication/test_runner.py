@@ -139,11 +139,16 @@ time.sleep(600)
 
 @pytest.fixture(params=[signal.default_int_handler, signal.SIG_IGN], ids=["asked", "ignored"])
 def sigint(request: pytest.FixtureRequest) -> Iterator[None]:
-    """SIGINT as an interactive shell leaves it, and as `nohup ... &` in a script does."""
+    """SIGINT as an interactive shell leaves it, and as `&` in a script does.
+
+    SIGHUP as without nohup, under which these tests may run themselves.
+    """
     before = signal.signal(signal.SIGINT, request.param)
+    hangup = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     assert signal.getsignal(signal.SIGINT) is request.param
     signal.signal(signal.SIGINT, before)
+    signal.signal(signal.SIGHUP, hangup)
 
 
 def slow(quick: Experiment, tmp_path: Path, source: str) -> Experiment:
