@@ -70,8 +70,10 @@ class Document:
         Args:
             order: the names of all the cases that there are; others leave the document.
         """
-        # As it will be read again, rounded: or each case of a run would seem to be of another run.
+        # As they will be read again, rounded: or each case would seem to be of another run, and the
+        # last one would show digits that its JSON does not have.
         run = from_record(Run, to_record(run))
+        result = from_record(CaseResult, to_record(result))
         entries = {entry[1].case.name: entry for entry in (*self.entries, (run, result))}
         known = tuple(entries[name] for name in order if name in entries)
         return dataclasses.replace(self, entries=known)
