@@ -18,6 +18,7 @@ from benchmarks.measure.cases import Settings
 from benchmarks.measure.machine import describe_machine
 from benchmarks.report.tables import table
 from linattn_core import linear_attention
+from linattn_core.errors import expected
 from linattn_models.training import parse_flags, run_script
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
@@ -47,14 +48,18 @@ class Flags:
 
 def main(flags: Flags) -> None:
     """Writes the table of errors."""
+    # At a single position the reference is exact: there is nothing to compare with.
+    for flag, values, least in (("--lengths", flags.lengths, 2), ("--widths", flags.widths, 1)):
+        if not values or min(values) < least:
+            raise ValueError(expected(flag, f"numbers of {least} or more", values))
+    file = flags.out / "operator" / "errors.md"
+    file.parent.mkdir(parents=True, exist_ok=True)  # refused now, not after the last size
     sizes = [(length, width) for width in flags.widths for length in flags.lengths]
     rows = [
         [f"{length:,}", str(width), *map(_shown, errors(length, width, flags.backend))]
         for length, width in tqdm(sizes, unit="size")
     ]
     machine = describe_machine(Settings(threads=torch.get_num_threads()))
-    file = flags.out / "operator" / "errors.md"
-    file.parent.mkdir(parents=True, exist_ok=True)
     parts = [
         f"# Errors of the backend {flags.backend} over those of the reference",
         f"By `python -m benchmarks.errors`, {machine.date}, commit {machine.commit}; "

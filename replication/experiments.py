@@ -22,7 +22,7 @@ _CPU = (
     "packages/linattn-core/native", "packages/linattn-cpu/src", "packages/linattn-cpu/native",
     "packages/linattn-cpu/CMakeLists.txt",
 )  # fmt: skip
-_BOUND = (
+_BINDINGS = (
     "packages/linattn-core/native", "packages/linattn-cuda/native",
     "packages/linattn-cuda/CMakeLists.txt", "kernels-cuda/include/linattn/host",
     "kernels-cuda/include/linattn/calls.h",
@@ -32,9 +32,9 @@ _DEVICE = "kernels-cuda/include/linattn/device"
 KERNELS = {
     ("attention", "cpu"): _CPU,
     ("steps", "cpu"): _CPU,
-    ("attention", "cuda"): (*_BOUND, _LAUNCHING, _DEVICE, "kernels-cuda/src"),
+    ("attention", "cuda"): (*_BINDINGS, _LAUNCHING, _DEVICE, "kernels-cuda/src"),
     ("steps", "cuda"): (
-        *_BOUND, *(f"{_LAUNCHING}/{x}.py" for x in ("backend", "device", "kernel_backend")),
+        *_BINDINGS, *(f"{_LAUNCHING}/{x}.py" for x in ("backend", "device", "kernel_backend")),
         *(f"{_DEVICE}/{x}.cuh" for x in ("step", "feature_map", "numbers", "platform")),
         "kernels-cuda/src/step.cu",
     ),

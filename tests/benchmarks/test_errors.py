@@ -24,3 +24,16 @@ def test_the_table_has_a_row_for_each_size(backend: str, tmp_path: Path) -> None
     ratios = [float(part) for row in rows for cell in row[2:] for part in cell.split(", ")]
     assert len(ratios) == 16
     assert all(0 < ratio < 4 for ratio in ratios)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (Flags(lengths=(64, 1)), r"--lengths: expected numbers of 2 or more, got \(64, 1\)"),
+        (Flags(lengths=()), r"--lengths: expected numbers of 2 or more, got \(\)"),
+        (Flags(widths=(0,)), r"--widths: expected numbers of 1 or more, got \(0,\)"),
+    ],
+)
+def test_sizes_without_an_error_are_refused(flags: Flags, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        main(flags)
