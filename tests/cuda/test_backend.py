@@ -328,6 +328,8 @@ def test_it_says_which_compiler_its_kernels_have(monkeypatch: pytest.MonkeyPatch
     ("switch", "precision"),
     [
         ("torch.backends.cuda.matmul.fp32_precision = 'tf32'", "high"),
+        ("torch.backends.fp32_precision = 'tf32'", "high"),
+        ("torch.backends.cuda.matmul.fp32_precision = 'ieee'", "highest"),
         ("torch.backends.cuda.matmul.allow_tf32 = True", "high"),
         ("torch.set_float32_matmul_precision('high')", "high"),
         ("pass", "highest"),

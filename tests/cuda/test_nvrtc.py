@@ -21,8 +21,10 @@ needs_nvrtc = pytest.mark.skipif(nvrtc.missing() is not None, reason="there is n
 COMPARED = tuple(f"sm_{x}" for x in Code.read(native.built_with).machine) or ("sm_90",)
 # Of this checkout, whatever is installed.
 HEADERS = ROOT / "kernels-cuda" / "include"
-# Bytes by which NVRTC 13 spills more than nvcc where registers are scarce.
-MORE_SPILLED = 208
+# Bytes by which NVRTC 13 spills more than nvcc where registers are scarce, and those on 7.5, whose
+# products call a function.
+MORE_SPILLED, MORE_SPILLED_ON_TURING = 208, 352
+TURING = "sm_75"
 
 
 @pytest.fixture
@@ -236,10 +238,11 @@ def test_every_kernel_by_nvrtc(compiled: tuple[str, dict[str, Kernel]]) -> None:
     products = {name: kernel for name, kernel in kernels.items() if "product" in name}
 
     assert len(kernels) == 20 and len(products) == 18
-    has_tensor_cores = int(architecture[3:]) >= 80  # for bfloat16
+    has_tensor_cores = architecture != TURING  # for bfloat16
     assert all((kernel.products > 0) == has_tensor_cores for kernel in products.values())
-    spilled = {name: x.spilled for name, x in products.items()}
-    assert max(spilled.values()) <= MOST_SPILLED + MORE_SPILLED, spilled
+    if has_tensor_cores:
+        spilled = {name: x.spilled for name, x in products.items()}
+        assert max(spilled.values()) <= MOST_SPILLED + MORE_SPILLED, spilled
 
 
 @pytest.mark.slow
@@ -250,8 +253,10 @@ def test_nvrtc_compiles_what_nvcc_compiles(compiled: tuple[str, dict[str, Kernel
     if architecture.removeprefix("sm_") not in architectures():
         pytest.skip(f"the module was compiled by nvcc for sm {', '.join(architectures())}")
     theirs = kernels_of(str(native.__file__), "-arch", architecture)
+    more_spilled = MORE_SPILLED_ON_TURING if architecture == TURING else MORE_SPILLED
 
+    assert kernels.keys() == theirs.keys()
     for name, kernel in kernels.items():
         assert kernel.products == theirs[name].products, name
-        assert kernel.spilled <= theirs[name].spilled + MORE_SPILLED, name
+        assert kernel.spilled <= theirs[name].spilled + more_spilled, name
         assert kernel.registers <= 1.1 * theirs[name].registers, name
