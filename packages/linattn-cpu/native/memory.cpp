@@ -5,6 +5,7 @@
 
 #ifdef __linux__
 #include <sys/mman.h>
+#include <unistd.h>
 #endif
 
 namespace linattn {
@@ -16,6 +17,14 @@ Scratch::Scratch(std::int64_t bytes) {
 }
 
 Scratch::~Scratch() { std::free(memory_); }
+
+std::int64_t first_level_cache() {
+#ifdef _SC_LEVEL1_DCACHE_SIZE
+    static const long bytes = sysconf(_SC_LEVEL1_DCACHE_SIZE);
+    if (bytes > 0) return bytes;
+#endif
+    return 32 << 10;
+}
 
 void expect_writes(void* tensor, std::int64_t bytes) {
 #if defined(__linux__) && defined(MADV_HUGEPAGE)

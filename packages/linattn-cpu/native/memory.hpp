@@ -43,6 +43,9 @@ private:
     std::int64_t bytes_ = 0;
 };
 
+// The bytes of a core's first-level data cache; 32 KiB if the system does not say.
+std::int64_t first_level_cache();
+
 // Advises the system that a tensor (or null) will be written completely, so that it uses huge pages. In new memory
 // the first touch of each small page would cost as much as all arithmetic on it; with huge pages there are 512 times
 // fewer first touches.

@@ -28,11 +28,12 @@ struct WeightedRows {
 
 // For C vectors of columns of z: to_t += factor_t z, for z before the sweep of position t; adds weight_t row_t to z.
 template <class T, int C, bool Decays>
-LINATTN_LOOP void add_sum_columns(WeightedRows<T> x, int size, const RunDecay<T>& decay, T* z, T* compensation, T* to) {
-    Vec<T> before[C], inside[C] = {};
+LINATTN_LOOP void add_sum_columns(WeightedRows<T> x, const Group& group, const RunDecay<T>& decay, T* z, T* rest,
+                                  T* to) {
+    Vec<T> before[C], inside[C];
 #pragma GCC unroll 4
-    for (int c = 0; c < C; ++c) before[c] = load<T>(z + c * W<T>);
-    for (int first = 0; first < size; first += kSweep) {
+    for (int c = 0; c < C; ++c) before[c] = load<T>(z + c * W<T>), inside[c] = load<T>(rest + c * W<T>);
+    for (int first = group.first; first < group.first + group.size; first += kSweep) {
         Vec<T> sum[C];
 #pragma GCC unroll 4
         for (int c = 0; c < C; ++c) sum[c] = z_before_sweep<T, Decays>(before[c], decay, first, inside[c]);
@@ -48,17 +49,18 @@ LINATTN_LOOP void add_sum_columns(WeightedRows<T> x, int size, const RunDecay<T>
     }
 #pragma GCC unroll 4
     for (int c = 0; c < C; ++c) {
-        kahan_add<T, Decays>(z + c * W<T>, compensation + c * W<T>, inside[c], decay.across_run());
+        store_z<T, Decays>(before[c], inside[c], decay.across_run(), group.last, z + c * W<T>, rest + c * W<T>);
     }
 }
 
 template <class T>
-static inline void add_sums(const WeightedRows<T>& x, int size, const RunDecay<T>& decay, const Sums<T>& sums, T* to) {
+static inline void add_sums(const WeightedRows<T>& x, const Group& group, const RunDecay<T>& decay, const Sums<T>& sums,
+                            T* to) {
     by_vectors<T, 4>(sums.s.rows, [&](auto vectors, std::int64_t d) {
         constexpr int C = decltype(vectors)::value;
         const WeightedRows<T> columns{x.rows + d, x.weights, x.factors, x.step, x.turn};
         const auto add = decay ? add_sum_columns<T, C, true> : add_sum_columns<T, C, false>;
-        add(columns, size, decay, sums.z + d, sums.z_compensation + d, to + d);
+        add(columns, group, decay, sums.z + d, sums.z_compensation + d, to + d);
     });
 }
 
@@ -71,6 +73,7 @@ public:
           sums(arena, call.dim, call.value_dim),
           transposed_(arena, call.value_dim, call.dim),
           state_(arena, call.value_dim, call.dim),
+          group_(group_for(state_.bytes(), 6 * sizeof(T) * (sums.s.rows + sums.s.width))),
           query_(arena.take<T>(kRunRows * sums.s.rows)),
           key_(arena.take<T>(kRunRows * sums.s.rows)),
           value_(arena.take<T>(kRunRows * sums.s.width)),
@@ -85,30 +88,24 @@ public:
 
     void run(const Item& item, Range range, const Checkpoints<T>&) {
         const Item part = item.up_to(range.high);
-        const GradientInputs<T> inputs(call_, part);
+        const GradientInputs<T> inputs(call_, part, Direction::swept);
         const OutRows grad_query = out_rows(call_.grad_query, query_row(call_, item), call_.dim, call_.query_dtype);
-        const std::int64_t width = sums.s.rows, value_width = sums.s.width;
         T* h = static_cast<T*>(call_.scratch) + query_row(call_, item);
         transposed_.become_transpose_of(sums.s);
         state_.load_from(transposed_);
         for (std::int64_t first = range.low; first < range.high; first += kRun) {
-            const int count = rows_at(first, range.high, kRun), size = sweeps_for(count);
-            T normalizer_gradients[kRunRows];
-            inputs.queries(first, size, query_);
-            inputs.keys(first, size, key_);
-            inputs.values(first, size, value_);
-            inputs.gradients(first, size, gradient_);
-            inputs.normalizer_gradients(first, size, gradient_, out_, partial_, normalizer_gradients);
-            std::memcpy(h + first, normalizer_gradients, sizeof(T) * count);
-            decay_.load_forwards(inputs, first, size);
-            // grad = S g + h z.
-            const SweepRows<T> rows{gradient_, value_, value_width, key_, grad_query_, width};
-            weights_.load_from(rows, value_width, size);
-            weights_.add(normalizer_gradients, ones_, 1, size);
-            weights_.decay_by(decay_, size);
-            state_.run(rows, weights_, decay_, size);
-            add_sums<T>({key_, ones_, normalizer_gradients, width, 1}, size, decay_, sums, grad_query_);
-            store_gradients<T>(grad_query, first, count, grad_query_, query_, call_.map);
+            const int count = rows_at(first, range.high, kRun);
+            decay_.load_forwards(inputs, first, sweeps_for(count));
+            each_group(count, group_, [&](const Group& group) {
+                Ahead ahead;
+                const std::int64_t now = first + group.first, next = now + group.size;
+                const int written = rows_at(now, range.high, group.size);
+                inputs.prefetch(next, group_, true, ahead);
+                ahead.add(grad_query, next, rows_at(next, range.high, group_));
+                compute(inputs, now, group, ahead);
+                std::memcpy(h + now, h_, sizeof(T) * written);
+                store_gradients<T>(grad_query, now, written, grad_query_, query_, call_.map);
+            });
         }
     }
 
@@ -119,12 +116,30 @@ public:
     const Sums<T> sums;
 
 private:
+    // grad = S g + h z.
+    void compute(const GradientInputs<T>& inputs, std::int64_t first, const Group& group, Ahead& ahead) {
+        const std::int64_t width = sums.s.rows, value_width = sums.s.width;
+        inputs.queries(first, group.size, query_);
+        inputs.keys(first, group.size, key_);
+        inputs.values(first, group.size, value_);
+        inputs.gradients(first, group.size, gradient_);
+        inputs.normalizer_gradients(first, group.size, gradient_, out_, partial_, h_);
+        const SweepRows<T> rows{gradient_, value_, value_width, key_, grad_query_, width};
+        weights_.load_from(rows, value_width, group.size);
+        weights_.add(h_, ones_, 1, group.size);
+        weights_.decay_by(decay_, group);
+        ahead.spread_over(state_.steps(group.size));
+        state_.run(rows, weights_, decay_, group, ahead);
+        add_sums<T>({key_, ones_, h_, width, 1}, group, decay_, sums, grad_query_);
+    }
+
     const Matrix<T> transposed_;
     const Panels<T> state_;  // S^T
+    const int group_;
     T *const query_, *const key_, *const value_, *const gradient_, *const out_, *const grad_query_, *const partial_;
     const SweepWeights<T> weights_;
     RunDecay<T> decay_;
-    T ones_[kRunRows];
+    T ones_[kRunRows], h_[kRunRows];
 };
 
 // The second pass, from the end of the sequence: grad k and grad v.
@@ -152,7 +167,7 @@ public:
 
     void run(const Item& item, Range range, const Checkpoints<T>&) {
         const Item part = item.up_to(range.high);
-        const GradientInputs<T> inputs(call_, part, Direction::backwards);
+        const GradientInputs<T> inputs(call_, part, Direction::swept);
         const OutRows grad_key = out_rows(call_.grad_key, key_row(call_, item), call_.dim, call_.query_dtype);
         const OutRows grad_value = out_rows(call_.grad_value, key_row(call_, item), call_.value_dim, call_.value_dtype);
         const std::int64_t width = sums.s.rows, value_width = sums.s.width;
@@ -172,13 +187,17 @@ public:
             inputs.values(first, size, value_);
             inputs.gradients(first, size, gradient_);
             decay_.load_backwards(inputs, first, size);
+            const Group group{0, size, true};
+            Ahead ahead;
+            if (index > 0) prefetch(inputs, first - kRun, grad_key, grad_value, ahead);
+            ahead.spread_over((wants_values_ ? state_.steps(size) : 0) + (wants_keys_ ? columns_.steps(size) : 0));
             // grad v = G^T phi(k).
             if (wants_values_) {
                 const SweepRows<T> rows =
                     SweepRows<T>{key_, query_, width, gradient_, grad_value_, value_width}.backwards(size);
                 weights_.load_from(rows, width, size);
-                weights_.decay_by(decay_, size);
-                state_.run(rows, weights_, decay_, size);
+                weights_.decay_by(decay_, group);
+                state_.run(rows, weights_, decay_, group, ahead);
                 inputs.erase_absent(first, count, value_width, grad_value_);
                 write_rows<T>(grad_value, first, grad_value_, count);
             }
@@ -188,9 +207,9 @@ public:
                     SweepRows<T>{value_, gradient_, value_width, query_, grad_key_, width}.backwards(size);
                 weights_.load_from(rows, value_width, size);
                 weights_.add(ones_ + last, normalizer_gradients + last, -1, size);
-                weights_.decay_by(decay_, size);
-                columns_.run(rows, weights_, decay_, size);
-                add_sums<T>({query_ + last * width, normalizer_gradients + last, ones_ + last, -width, -1}, size,
+                weights_.decay_by(decay_, group);
+                columns_.run(rows, weights_, decay_, group, ahead);
+                add_sums<T>({query_ + last * width, normalizer_gradients + last, ones_ + last, -width, -1}, group,
                             decay_, sums, grad_key_ + last * width);
                 inputs.erase_absent(first, count, width, grad_key_);
                 store_gradients<T>(grad_key, first, count, grad_key_, key_, call_.map);
@@ -207,6 +226,14 @@ public:
     const Sums<T> sums;  // G and r
 
 private:
+    // Has the rows of the run from `first` on prefetched.
+    static void prefetch(const GradientInputs<T>& inputs, std::int64_t first, const OutRows& grad_key,
+                         const OutRows& grad_value, Ahead& ahead) {
+        inputs.prefetch(first, kRun, false, ahead);
+        ahead.add(grad_key, first, kRun);
+        ahead.add(grad_value, first, kRun);
+    }
+
     // From the gradient of the state after the first position of the range to that of the state before it.
     void decay_by_first(const Inputs<T>& inputs, Range range) const {
         if (range.low == range.high) return;

@@ -14,12 +14,12 @@ LINATTN_BEGIN
 
 // For C vectors of columns of z: partial_t (+)= phi(q_t) z, for z before the sweep of position t; adds the keys to z.
 template <class T, int C, bool Decays>
-LINATTN_LOOP void add_key_columns(const T* query, const T* key, std::int64_t width, int size, const RunDecay<T>& decay,
-                                  T* z, T* compensation, bool add, T* partial) {
-    Vec<T> before[C], inside[C] = {};
+LINATTN_LOOP void add_key_columns(const T* query, const T* key, std::int64_t width, const Group& group,
+                                  const RunDecay<T>& decay, T* z, T* rest, bool add, T* partial) {
+    Vec<T> before[C], inside[C];
 #pragma GCC unroll 4
-    for (int c = 0; c < C; ++c) before[c] = load<T>(z + c * W<T>);
-    for (int first = 0; first < size; first += kSweep) {
+    for (int c = 0; c < C; ++c) before[c] = load<T>(z + c * W<T>), inside[c] = load<T>(rest + c * W<T>);
+    for (int first = group.first; first < group.first + group.size; first += kSweep) {
         Vec<T> sum[C];
 #pragma GCC unroll 4
         for (int c = 0; c < C; ++c) sum[c] = z_before_sweep<T, Decays>(before[c], decay, first, inside[c]);
@@ -36,7 +36,7 @@ LINATTN_LOOP void add_key_columns(const T* query, const T* key, std::int64_t wid
     }
 #pragma GCC unroll 4
     for (int c = 0; c < C; ++c) {
-        kahan_add<T, Decays>(z + c * W<T>, compensation + c * W<T>, inside[c], decay.across_run());
+        store_z<T, Decays>(before[c], inside[c], decay.across_run(), group.last, z + c * W<T>, rest + c * W<T>);
     }
 }
 
@@ -48,6 +48,7 @@ public:
         : call_(call),
           sums(arena, call.dim, call.value_dim),
           state_(arena, call.dim, call.value_dim),
+          group_(group_for(state_.bytes(), 4 * sizeof(T) * (sums.s.rows + sums.s.width))),
           query_(arena.take<T>(kRunRows * sums.s.rows)),
           key_(arena.take<T>(kRunRows * sums.s.rows)),
           value_(arena.take<T>(kRunRows * sums.s.width)),
@@ -59,22 +60,22 @@ public:
     // The positions of the range, from the sums before it to those after it.
     void run(const Item& item, Range range) {
         const Item part = item.up_to(range.high);
-        const Inputs<T> inputs(call_, part);
+        const Inputs<T> inputs(call_, part, Direction::swept);
         const OutRows out = out_rows(call_.out, query_row(call_, item), call_.value_dim, call_.value_dtype);
         T* normalizer = static_cast<T*>(call_.normalizer) + query_row(call_, item);
         state_.load_from(sums.s);
         for (std::int64_t first = range.low; first < range.high; first += kRun) {
-            const int count = rows_at(first, range.high, kRun), size = sweeps_for(count);
-            inputs.queries(first, size, query_);
-            inputs.keys(first, size, key_);
-            inputs.values(first, size, value_);
-            decay_.load_forwards(inputs, first, size);
-            const SweepRows<T> rows{query_, key_, sums.s.rows, value_, out_, sums.s.width};
-            weights_.load_from(rows, sums.s.rows, size);
-            weights_.decay_by(decay_, size);
-            state_.run(rows, weights_, decay_, size);
-            add_keys(size);
-            write(out, first, count, normalizer);
+            const int count = rows_at(first, range.high, kRun);
+            decay_.load_forwards(inputs, first, sweeps_for(count));
+            each_group(count, group_, [&](const Group& group) {
+                Ahead ahead;
+                const std::int64_t next = first + group.first + group.size;
+                inputs.prefetch(next, group_, ahead);
+                ahead.add(out, next, rows_at(next, range.high, group_));
+                compute(inputs, first + group.first, group, ahead);
+                write(out, first + group.first, group, rows_at(first + group.first, range.high, group.size),
+                      normalizer);
+            });
         }
         state_.save_to(sums.s);
     }
@@ -86,29 +87,41 @@ public:
     const Sums<T> sums;
 
 private:
+    void compute(const Inputs<T>& inputs, std::int64_t first, const Group& group, Ahead& ahead) {
+        inputs.queries(first, group.size, query_);
+        inputs.keys(first, group.size, key_);
+        inputs.values(first, group.size, value_);
+        const SweepRows<T> rows{query_, key_, sums.s.rows, value_, out_, sums.s.width};
+        weights_.load_from(rows, sums.s.rows, group.size);
+        weights_.decay_by(decay_, group);
+        ahead.spread_over(state_.steps(group.size));
+        state_.run(rows, weights_, decay_, group, ahead);
+        add_keys(group);
+    }
+
     // partial = the products of phi(q_i) and z before the sweep of position i, before their lanes are summed.
-    void add_keys(int size) {
+    void add_keys(const Group& group) {
         if (sums.s.rows == 0) std::memset(partial_, 0, sizeof(T) * W<T> * kRunRows);  // a head dim of 0
         by_vectors<T, 4>(sums.s.rows, [&](auto vectors, std::int64_t d) {
             constexpr int C = decltype(vectors)::value;
             const auto add = decay_ ? add_key_columns<T, C, true> : add_key_columns<T, C, false>;
-            add(query_ + d, key_ + d, sums.s.rows, size, decay_, sums.z + d, sums.z_compensation + d, d > 0, partial_);
+            add(query_ + d, key_ + d, sums.s.rows, group, decay_, sums.z + d, sums.z_compensation + d, d > 0, partial_);
         });
     }
 
     // Divides by n_i = phi(q_i) . z_i + eps.
-    void write(const OutRows& to, std::int64_t first, int count, T* normalizer) {
+    void write(const OutRows& to, std::int64_t first, const Group& group, int count, T* normalizer) {
         T n[kRunRows];
-        for (int group = 0; group < count; group += kChunk) sum_rows<T>(partial_ + group * W<T>, n + group);
+        for (int some = 0; some < count; some += kChunk) sum_rows<T>(partial_ + some * W<T>, n + some);
         for (int t = 0; t < count; ++t) {
-            if (decay_) n[t] *= decay_.from_start()[t];
+            if (decay_) n[t] *= decay_.from_start()[group.first + t];
             for (int j = 0; j < kSweep; ++j) n[t] += weights_.at(t)[j];
         }
-        prefetch_to_write(to.at(first + kRun), kRun * to.width * bytes_of(to.dtype));
         write_outputs<T>(call_, to, first, count, n, out_, normalizer);
     }
 
     const Panels<T> state_;
+    const int group_;
     T *const query_, *const key_, *const value_, *const out_, *const partial_;
     const SweepWeights<T> weights_;
     RunDecay<T> decay_;

@@ -1,18 +1,19 @@
 // Loads the rows of one item into scratch: mapped and padded, and zero for keys that do not exist, whatever they hold.
 #pragma once
 
-#include "chunks.hpp"
+#include "ahead.hpp"
 
 LINATTN_BEGIN
 
-// The order in which a pass walks along the sequence.
-enum class Direction { forwards, backwards };
+// The order in which a pass walks along the sequence. While it loads rows, it prefetches those that it needs next;
+// `swept` if sweeps do that (see Ahead).
+enum class Direction { forwards = 1, backwards = -1, swept = 0 };
 
 template <class T>
 class Inputs {
 public:
     Inputs(const Attention& call, const Item& item, Direction direction = Direction::forwards)
-        : direction_(direction == Direction::forwards ? 1 : -1),
+        : direction_(static_cast<int>(direction)),
           call_(call),
           item_(item),
           query_(slice(call.query, item.batch, item.query_head, item.start, call.query_dtype)),
@@ -35,6 +36,13 @@ public:
                      FeatureMap::identity, to);
         if (mask_ != nullptr) erase_absent(first, size, padded<T>(call_.value_dim), to);
     }
+    // Has the rows of positions first .. first + size prefetched.
+    void prefetch(std::int64_t first, int size, Ahead& ahead) const {
+        ahead.add(query_, first, rows_at(first, item_.queries, size), call_.dim);
+        ahead.add(key_, first, rows_at(first, item_.keys, size), call_.dim);
+        ahead.add(value_, first, rows_at(first, item_.keys, size), call_.value_dim);
+    }
+
     // Logarithms of the decay, 0 where there is no key.
     void log_decays(std::int64_t first, int size, T* to) const {
         std::memcpy(to, log_decay_ + key_row(call_, item_) + first, sizeof(T) * rows_at(first, item_.keys, size));
@@ -85,6 +93,14 @@ public:
             const T factor = reciprocal_for<T>(normalizer_[first + i], row, width_);
             for (std::int64_t m = 0; m < width_; m += W<T>) store<T>(row + m, load<T>(row + m) * factor);
         }
+    }
+
+    // Has the rows of positions first .. first + size prefetched; those of the output too if `with_out`.
+    void prefetch(std::int64_t first, int size, bool with_out, Ahead& ahead) const {
+        const int count = rows_at(first, this->item_.queries, size);
+        Inputs<T>::prefetch(first, size, ahead);
+        ahead.add(grad_out_, first, count, this->call_.value_dim);
+        if (with_out) ahead.add(out_, first, count, this->call_.value_dim);
     }
 
     // h = -g . out plus the upstream gradient of the normalizer, for `size` positions (at most kRunRows). `out`

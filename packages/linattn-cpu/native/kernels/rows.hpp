@@ -76,7 +76,7 @@ LINATTN_LOOP void load_mapped(const Rows& from, std::int64_t first, int count, s
     const std::int64_t step = from.row, stride = from.column, width = padded<T>(dim);
     const X* row = reinterpret_cast<const X*>(from.at(first));
     for (int t = 0; t < count; ++t, row += step, to += width) {
-        if (stride == 1) prefetch(row + ahead * step, dim * sizeof(X));
+        if (stride == 1 && ahead != 0) prefetch(row + ahead * step, dim * sizeof(X));
         load_row<T, X, Map>(row, stride, dim, to);
     }
 }
@@ -92,7 +92,7 @@ static inline void load_rows_as(const Rows& from, std::int64_t first, int count,
 }
 
 // Writes rows first .. first + count of `from`, mapped, to `to`, and zeros up to `total` rows. Prefetches the rows
-// `ahead` rows later (earlier if negative).
+// `ahead` rows later (earlier if negative), none if 0.
 template <class T>
 static inline void load_rows(const Rows& from, std::int64_t first, int count, int total, int ahead, std::int64_t dim,
                              FeatureMap map, T* to) {

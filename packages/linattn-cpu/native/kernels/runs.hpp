@@ -20,8 +20,33 @@ inline constexpr int kRun = kSweep == 4 ? 64 : 60;
 // The rows of scratch for a run: a multiple of kChunk, because rows are summed kChunk at a time.
 inline constexpr int kRunRows = 64;
 
+// The positions of a run whose rows are in scratch together. Every group of positions walks over the whole state. If the
+// state fits in the first-level cache, the group is so small that it stays there beside the rows of the group, each of
+// `row` bytes with the tensors it comes from; if not, the group is the run.
+LINATTN_INLINE int group_for(std::int64_t state, std::int64_t row) {
+    int group = kRun;
+    while (state + group * row > first_level_cache() && group % (2 * kSweep) == 0) group /= 2;
+    return state + group * row > first_level_cache() ? kRun : group;
+}
+
+// Positions of a run: from its position `first` on, `size` of them, a multiple of kSweep; `last` if the run ends there.
+struct Group {
+    int first, size;
+    bool last;
+};
+
 // `count` rounded up to whole sweeps; positions past the last one have rows of zeros.
 LINATTN_INLINE int sweeps_for(int count) { return static_cast<int>(round_up(count, kSweep)); }
+
+// Calls work(group) for all positions of a run of `count`.
+template <class Work>
+LINATTN_INLINE void each_group(int count, int size, const Work& work) {
+    count = sweeps_for(count);
+    for (int first = 0; first < count; first += size) {
+        const int end = first + size < count ? first + size : count;
+        work(Group{first, end - first, end == count});
+    }
+}
 
 // The rows of a run, starting at its first position; `step` (negative when walking backwards) is the distance from
 // one position to the next.
@@ -86,9 +111,10 @@ public:
         load_from(logs + count - 1, -1, count);
     }
 
-    // Weights (positions, kWeightRow) *= exp of the sum of g over j < m <= t.
-    void within(T* weights, int count) const {
-        if (decays_) multiply_into<T>(between_, round_up(count * kWeightRow, W<T>), weights);
+    // Weights (positions of the group, kWeightRow) *= exp of the sum of g over j < m <= t.
+    void within(T* weights, const Group& group) const {
+        const T* factors = between_ + group.first * kWeightRow;
+        if (decays_) multiply_into<T>(factors, round_up(group.size * kWeightRow, W<T>), weights);
     }
 
 private:
@@ -133,8 +159,8 @@ private:
     Decay<T> across_[kRunRows / kSweep], across_run_;
 };
 
-// z before the sweep that begins at `first`, of the z before its run and what the run has added; the latter decays to
-// the end of the sweep.
+// z before the sweep that begins at `first`, of the z before its run and the rest; the latter decays to the end of the
+// sweep.
 template <class T, bool Decays>
 LINATTN_INLINE Vec<T> z_before_sweep(Vec<T> before, const RunDecay<T>& decay, int first, Vec<T>& inside) {
     if constexpr (!Decays) return before + inside;
@@ -142,6 +168,16 @@ LINATTN_INLINE Vec<T> z_before_sweep(Vec<T> before, const RunDecay<T>& decay, in
     const Decay<T>& across = decay.across(first);
     inside = inside * across.scale + inside * across.lost;
     return sum;
+}
+
+// Ends a group: z is kept as S is, a total and a rest, which is folded into the total at the end of the run.
+template <class T, bool Decays>
+LINATTN_INLINE void store_z(Vec<T> before, Vec<T> inside, const Decay<T>& across_run, bool last, T* z, T* rest) {
+    if (!last) return store<T>(rest, inside);
+    if (Decays) before *= across_run.scale, inside += before * across_run.lost;
+    const Vec<T> folded = before + inside;
+    store<T>(z, folded);
+    store<T>(rest, inside - (folded - before));
 }
 
 // weights (positions, kWeightRow) = the products of query t and key j of one sweep for j <= t, else 0. The lanes of all
@@ -193,7 +229,7 @@ public:
         }
     }
 
-    void decay_by(const RunDecay<T>& decay, int count) const { decay.within(weights_, count); }
+    void decay_by(const RunDecay<T>& decay, const Group& group) const { decay.within(weights_, group); }
 
     const T* at(int position) const { return weights_ + position * kWeightRow; }
 

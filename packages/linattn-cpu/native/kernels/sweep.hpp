@@ -29,7 +29,7 @@ enum class Remains { all, most, less };
 // is the total, then the rest. Without the pragmas the compiler would keep the arrays in memory.
 template <class T, int C, Remains R, bool Fold>
 LINATTN_LOOP void sweep(const SweepRows<T>& x, const T* weights, const RunDecay<T>& decay, int first, T* panel,
-                        std::int64_t rows) {
+                        std::int64_t rows, Ahead& ahead) {
     constexpr bool decays = R != Remains::all;
     Vec<T> out[kSweep][C] = {}, value[kSweep][C];
     const T *query = x.query, *key = x.key;
@@ -45,7 +45,9 @@ LINATTN_LOOP void sweep(const SweepRows<T>& x, const T* weights, const RunDecay<
     const T before = decays ? decay.before(first) : T(1);
     const T across = R == Remains::most ? decay.across(first).lost : decay.across(first).factor;
     const T scale = decay.across_run().scale, lost = decay.across_run().lost;
-    for (std::int64_t d = 0; d < rows; ++d, panel += 2 * C * W<T>) {
+    const std::int64_t pace = ahead.pace();
+    for (std::int64_t d = 0, fetched = 0; d < rows; ++d, panel += 2 * C * W<T>) {
+        if (d == fetched) ahead.fetch_next(), fetched += pace;
         Vec<T> total[C], rest[C], sum[C];
 #pragma GCC unroll 2
         for (int c = 0; c < C; ++c) {
@@ -114,19 +116,30 @@ public:
         });
     }
 
-    // Computes `count` positions, a multiple of kSweep; at the end the rest is folded into the total.
-    void run(const SweepRows<T>& rows, const SweepWeights<T>& weights, const RunDecay<T>& decay, int count) const {
+    // Computes a group of positions; after the last of a run, the rest is folded into the total.
+    void run(const SweepRows<T>& rows, const SweepWeights<T>& weights, const RunDecay<T>& decay, const Group& group,
+             Ahead& ahead) const {
         each_panel([&](T* panel, std::int64_t column, auto vectors) {
             constexpr int C = decltype(vectors)::value;
-            for (int t = 0; t < count; t += kSweep) {
-                const auto sweep = t + kSweep == count ? sweep_for<C, true>(decay, t) : sweep_for<C, false>(decay, t);
-                sweep(rows.at(t, column), weights.at(t), decay, t, panel, rows_);
+            for (int t = 0; t < group.size; t += kSweep) {
+                const int first = group.first + t;
+                const bool folds = group.last && t + kSweep == group.size;
+                const auto sweep = folds ? sweep_for<C, true>(decay, first) : sweep_for<C, false>(decay, first);
+                sweep(rows.at(t, column), weights.at(t), decay, first, panel, rows_, ahead);
             }
         });
     }
 
+    // The steps of all sweeps over `count` positions.
+    std::int64_t steps(int count) const {
+        std::int64_t panels = 0;
+        each_panel([&](T*, std::int64_t, auto) { ++panels; });
+        return panels * rows_ * (count / kSweep);
+    }
+    std::int64_t bytes() const { return 2 * sizeof(T) * rows_ * width_; }
+
 private:
-    using Sweep = void (*)(const SweepRows<T>&, const T*, const RunDecay<T>&, int, T*, std::int64_t);
+    using Sweep = void (*)(const SweepRows<T>&, const T*, const RunDecay<T>&, int, T*, std::int64_t, Ahead&);
 
     template <int C, bool Fold>
     static Sweep sweep_for(const RunDecay<T>& decay, int first) {
