@@ -26,6 +26,8 @@ CUT = [
     LONG.with_(log_decay="resets", normalize=False),
     LONG.with_(mask="gaps", is_causal=False, return_normalizer=True),
     LONG.with_(log_decay="positions", cu_seqlens=(0, 64, 65, 1_000, 1_000, 1_500)),
+    LONG.with_(log_decay="positions", cu_seqlens=(0, 512, 1_500)),
+    LONG.with_(log_decay="positions", heads=2),
 ]
 # Wide heads, whose gradients go chunk by chunk without any of these, and chunks that are not full.
 BUILT = [

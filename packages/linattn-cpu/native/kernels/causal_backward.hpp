@@ -289,13 +289,13 @@ static void differentiate_normalizers(const AttentionBackward& call, std::int64_
 
 template <class T, class Pass>
 static void differentiate_queries(const AttentionBackward& call, std::int64_t parts,
-                                  const Checkpoints<T>& checkpoints) {
+                                  const CheckpointsOfItems<T>& checkpoints) {
     const PieceSums<T> pieces(call, items_of(call), (parts - 1) * kPieces);
     if (parts > 1) sum_key_pieces<T>(call, parts, pieces);
     share_parts<Pass>(call, parts, [&](const Item& item, std::int64_t part, auto& pass) {
         pass.sums.load_from(call.state, item.state);
         pieces.add(item.state, 0, part * kPieces, pass.sums);
-        pass.run(item, part_of(item.queries, part, parts), checkpoints);
+        pass.run(item, part_of(item.queries, part, parts), checkpoints.of(item));
     });
 }
 
@@ -313,24 +313,61 @@ static inline void sum_query_pieces(const AttentionBackward& call, std::int64_t 
 
 template <class T, class Pass>
 static void differentiate_keys_and_values(const AttentionBackward& call, std::int64_t parts,
-                                          const Checkpoints<T>& checkpoints) {
+                                          const CheckpointsOfItems<T>& checkpoints) {
     const PieceSums<T> pieces(call, items_of(call), (parts - 1) * kPieces);
     if (parts > 1) sum_query_pieces<T>(call, parts, pieces);
     share_parts<Pass>(call, parts, [&](const Item& item, std::int64_t part, auto& pass) {
         pass.sums.load_from(call.grad_last, item.state);
         pieces.add(item.state, part * kPieces, (parts - 1) * kPieces, pass.sums, Direction::backwards);
-        pass.run(item, part_of(item.queries, part, parts), checkpoints);
+        pass.run(item, part_of(item.queries, part, parts), checkpoints.of(item));
         if (part == 0) pass.sums.save_to(call.grad_initial, item.state);
     });
 }
 
+// A call whose items each run both passes.
+struct BackwardByItems : AttentionBackward {
+    std::int64_t longest;  // the length of the longest sequence
+};
+
+// Both passes over one item, with the gradient of the decay. The states that the first pass keeps for the second take the
+// memory of one item per thread, not of all items, and stay in a cache.
+template <class T>
+class DecayGradient {
+public:
+    DecayGradient(Arena& arena, const BackwardByItems& call)
+        : call_(call),
+          queries_(arena, call),
+          keys_and_values_(arena, call),
+          checkpoints_(call, arena.take<T>(Checkpoints<T>::size_for(call, call.longest))) {}
+
+    void run(const Item& item) {
+        const Range all{0, item.queries};
+        queries_.sums.load_from(call_.state, item.state);
+        queries_.run(item, all, checkpoints_);
+        keys_and_values_.sums.load_from(call_.grad_last, item.state);
+        keys_and_values_.run(item, all, checkpoints_);
+        keys_and_values_.sums.save_to(call_.grad_initial, item.state);
+    }
+
+private:
+    const AttentionBackward& call_;
+    ChunkedQueryGradient<T> queries_;
+    ChunkedKeyValueGradient<T> keys_and_values_;
+    const Checkpoints<T> checkpoints_;
+};
+
 template <class T>
 static void causal_backward(const AttentionBackward& call) {
     const std::int64_t parts = parts_for(call, call.queries, groups_of(call));
-    const Checkpoints<T> checkpoints(call);
-    const bool chunks = groups_of(call) > 1 || checkpoints.kept();
+    const bool decay = call.grad_log_decay != nullptr, chunks = groups_of(call) > 1 || decay;
+    if (decay && parts == 1) {
+        const BackwardByItems items{call, longest_sequence(call)};
+        share_parts<DecayGradient<T>>(items, 1, [](const Item& item, std::int64_t, auto& pass) { pass.run(item); });
+        return;
+    }
+    const CheckpointsOfItems<T> checkpoints(call);
     const bool narrow = call.dim <= kWidestSweep && call.value_dim <= kWidestSweep;
-    if (call.grad_query == nullptr && !checkpoints.kept()) {
+    if (call.grad_query == nullptr && !decay) {
         differentiate_normalizers<T>(call, parts);
     } else if (chunks) {
         differentiate_queries<T, ChunkedQueryGradient<T>>(call, parts, checkpoints);
@@ -338,7 +375,7 @@ static void causal_backward(const AttentionBackward& call) {
         differentiate_queries<T, QueryGradient<T>>(call, parts, checkpoints);
     }
     const bool keys = call.grad_key != nullptr || call.grad_value != nullptr || call.grad_initial.z != nullptr;
-    if (!keys && !checkpoints.kept()) return;
+    if (!keys && !decay) return;
     if (narrow && !chunks) return differentiate_keys_and_values<T, KeyValueGradient<T>>(call, parts, checkpoints);
     differentiate_keys_and_values<T, ChunkedKeyValueGradient<T>>(call, parts, checkpoints);
 }

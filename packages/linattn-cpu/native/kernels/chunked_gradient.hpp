@@ -25,6 +25,7 @@ public:
           width_(sums.s.rows),
           value_width_(sums.s.width),
           rows_(kChunk * groups_of(call)),
+          within_(rows_ == kChunk ? Triangle::upper : Triangle::full),
           query_(arena.take<T>(rows_ * width_)),
           query_columns_(arena.take<T>(rows_ * width_)),
           own_key_(arena.take<T>(kChunk * width_)),
@@ -34,7 +35,7 @@ public:
           weights_(arena.take<T>(rows_ * kChunk)),
           scores_(arena.take<T>(rows_ * kChunk)),
           columns_(arena.take<T>(kChunk * width_)),
-          inside_(arena.take<T>(kChunk * width_)),
+          decayed_(arena.take<T>(kChunk * width_)),
           grad_(arena.take<T>(kChunk * (width_ > value_width_ ? width_ : value_width_))) {}
 
     void run(const Item& item, Range range, const Checkpoints<T>& checkpoints) {
@@ -48,7 +49,7 @@ public:
             const std::int64_t low = first / kBlock * kBlock;
             const bool enters_block = chunk == chunks - 1 || low + kBlock == first + kChunk;
             if (checkpoints.kept() && enters_block) {
-                states_.load_from(inputs, low, first, checkpoints.at(call_, item, low));
+                states_.load_from(inputs, low, first, checkpoints.at(low));
             }
             read_keys(inputs, first, checkpoints.kept());
             read_queries(item, first, count);
@@ -115,15 +116,10 @@ private:
 
     // grad v = G^T phi(k).
     void differentiate_values() {
-        const T* key = key_;
-        if (decay_) {
-            std::memcpy(inside_, key_, sizeof(T) * kChunk * width_);
-            scale_rows<T>(decay_.to_end(), kChunk, width_, inside_);
-            key = inside_;
-        }
-        const Triangle triangle = rows_ == kChunk ? Triangle::upper : Triangle::full;
-        multiply_both<T>(sums.s.times(key, call_.dim), {weights_, rows_, 1, gradient_, value_width_, rows_}, triangle,
-                         kChunk, value_width_, grad_, value_width_);
+        if (decay_) scale_rows<T>(decay_.to_end(), kChunk, width_, key_, decayed_);
+        multiply_both<T>(sums.s.times(decay_ ? decayed_ : key_, call_.dim),
+                         {weights_, rows_, 1, gradient_, value_width_, rows_}, within_, kChunk, value_width_, grad_,
+                         value_width_);
     }
 
     // grad phi(k) = G v + r. G v is computed transposed, because G is stored by rows.
@@ -139,14 +135,14 @@ private:
         multiply<T>({sums.s.sum, value_width_, 1, value_columns_, kChunk, call_.value_dim}, width_, kChunk, columns_,
                     kChunk);
         transpose<T>(columns_, width_, kChunk, kChunk, grad_, width_);
-        multiply<T>({scores_, 1, kChunk, query_, width_, rows_}, kChunk, width_, inside_, width_);
         if (decay_) scale_rows<T>(decay_.to_end(), kChunk, width_, grad_);
         add_outer<T>(decay_.to_end(), sums.z, kChunk, width_, grad_);
         if (with_decay) {
             std::memset(writes_, 0, sizeof writes_);
             add_row_products<T>(key_, grad_, width_, writes_);
         }
-        add_into<T>(inside_, kChunk * width_, grad_);
+        add_multiple<T>({scores_, 1, kChunk, query_, width_, rows_}, within_, kChunk, width_, T(1), grad_, grad_,
+                        width_);
     }
 
     // passing_[m] = the sum of weights times their gradients over j < m <= i in the chunk. Here the gradients have not
@@ -186,6 +182,7 @@ private:
     ChunkDecay<T> decay_;
     StatesOfBlock<T> states_;
     const std::int64_t width_, value_width_, rows_;
+    const Triangle within_;  // where keys and queries of a chunk see each other, with keys as rows
     T* const query_;
     T* const query_columns_;
     T* const own_key_;
@@ -196,7 +193,7 @@ private:
     T* const weights_;
     T* const scores_;
     T* const columns_;
-    T* const inside_;
+    T* const decayed_;
     T* const grad_;
     T writes_[kChunk], passing_[kChunk];
 };

@@ -30,8 +30,7 @@ public:
           chunk_(arena, call),
           value_columns_(arena.take<T>(kChunk * chunk_.value_width)),
           gradient_(arena.take<T>(kChunk * chunk_.value_width)),
-          grad_(arena.take<T>(kChunk * chunk_.width)),
-          inside_(arena.take<T>(kChunk * chunk_.width)) {}
+          grad_(arena.take<T>(kChunk * chunk_.width)) {}
 
     void run(const Item& item, Range range, const Checkpoints<T>& checkpoints) {
         const Item part = item.up_to(range.high);
@@ -40,7 +39,7 @@ public:
         transposed_.become_transpose_of(sums.s);
         for (std::int64_t first = range.low; first < range.high; first += kChunk) {
             chunk_.load_keys(inputs, first);
-            if (checkpoints.kept() && first % kBlock == 0) keep(checkpoints.at(call_, item, first));
+            if (checkpoints.kept() && first % kBlock == 0) keep(checkpoints.at(first));
             transpose<T>(x.value, kChunk, x.value_width, x.value_width, value_columns_, kChunk);
             const int count = rows_at(first, range.high, kChunk);
             std::memset(reads_, 0, sizeof reads_);
@@ -88,8 +87,8 @@ private:
         add_outer<T>(h, sums.z, kChunk, x.width, grad_);
         if (x.decay) scale_rows<T>(x.decay.from_start(), kChunk, x.width, grad_);
         if (call_.grad_log_decay != nullptr) add_row_products<T>(x.query, grad_, x.width, reads_);
-        multiply<T>({x.scores, kChunk, 1, x.key, x.width, kChunk}, kChunk, x.width, inside_, x.width);
-        add_into<T>(inside_, kChunk * x.width, grad_);
+        add_multiple<T>({x.scores, kChunk, 1, x.key, x.width, kChunk}, Triangle::lower, kChunk, x.width, T(1), grad_,
+                        grad_, x.width);
         store_gradients<T>(out_rows(call_.grad_query, row, call_.dim, call_.query_dtype), first, count, grad_, x.query,
                            call_.map);
     }
@@ -99,7 +98,6 @@ private:
     T* const value_columns_;
     T* const gradient_;
     T* const grad_;
-    T* const inside_;
     T reads_[kChunk];
 };
 

@@ -96,6 +96,25 @@ LINATTN_LOOP void add_row_products(const T* a, const T* b, std::int64_t width, T
     }
 }
 
+// The dot product of x and y, for `count` numbers, a multiple of W; every lane's sums of a few products in double.
+template <class T>
+LINATTN_LOOP double dot_product(const T* x, const T* y, std::int64_t count) {
+    double totals[W<T>] = {}, total = 0;
+    for (std::int64_t i = 0; i < count;) {
+        const std::int64_t end = count - i < 16 * W<T> ? count : i + 16 * W<T>;
+        Vec<T> sums[4] = {};
+        for (; i + 4 * W<T> <= end; i += 4 * W<T>) {
+#pragma GCC unroll 4
+            for (int c = 0; c < 4; ++c) sums[c] += load<T>(x + i + c * W<T>) * load<T>(y + i + c * W<T>);
+        }
+        for (; i < end; i += W<T>) sums[0] += load<T>(x + i) * load<T>(y + i);
+        const Vec<T> all = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+        for (int lane = 0; lane < W<T>; ++lane) totals[lane] += static_cast<double>(all[lane]);
+    }
+    for (const double lane : totals) total += lane;
+    return total;
+}
+
 // to += x, for `count` numbers, a multiple of W.
 template <class T>
 LINATTN_LOOP void add_into(const T* x, std::int64_t count, T* to) {

@@ -82,25 +82,21 @@ struct Decay {
     bool is_none() const { return scale == T(1) && lost == T(0); }
 };
 
-// to = from + x by Kahan's summation: `compensation` is what earlier additions rounded away. With plain sums, a sequence
-// a hundred times as long would have one digit less. With `Decays`, `from` decays first.
+// sum += x by Kahan's summation: `compensation` is what earlier additions rounded away. With plain sums, a sequence a
+// hundred times as long would have one digit less. With `Decays`, the sum decays first.
 template <class T, bool Decays = false>
-LINATTN_INLINE void kahan_add(const T* from, T* to, T* compensation, Vec<T> x,
-                              [[maybe_unused]] const Decay<T>& decay = {}) {
-    Vec<T> before = load<T>(from), rest = load<T>(compensation);
+LINATTN_INLINE void kahan_add(T* sum, T* compensation, Vec<T> x, [[maybe_unused]] const Decay<T>& decay = {}) {
+    Vec<T> before = load<T>(sum), wanted = load<T>(compensation);
     if constexpr (Decays) {
         before *= decay.scale;
-        rest = rest * decay.factor + before * decay.lost;
+        wanted = x + wanted * decay.factor;
+        wanted += before * decay.lost;
+    } else {
+        wanted += x;
     }
-    const Vec<T> wanted = x + rest, after = before + wanted;
-    store<T>(to, after);
+    const Vec<T> after = before + wanted;
+    store<T>(sum, after);
     store<T>(compensation, wanted - (after - before));
-}
-
-// The same in place.
-template <class T, bool Decays = false>
-LINATTN_INLINE void kahan_add(T* sum, T* compensation, Vec<T> x, const Decay<T>& decay = {}) {
-    kahan_add<T, Decays>(sum, sum, compensation, x, decay);
 }
 
 template <class E, int C, class T = SumOf<E>>
@@ -122,12 +118,10 @@ static inline void multiply(const Product<E>& x, std::int64_t rows, std::int64_t
     if (column < columns) multiply_columns<E, 1>(x, rows, column, out, out_row);
 }
 
-// A sum over the sequence before and after an addition, which may be the same memory; see `kahan_add`. Rows are `row`
-// numbers apart.
+// A sum over the sequence; see `kahan_add`. Rows are `row` numbers apart.
 template <class T>
 struct Total {
-    const T* from;
-    T *to, *compensation;
+    T *sum, *compensation;
     std::int64_t row;
 };
 
@@ -143,13 +137,13 @@ LINATTN_LOOP void accumulate_columns(const Product<E>& x, std::int64_t rows, std
 #pragma GCC unroll 4
             for (int c = 0; c < C; ++c) {
                 const std::int64_t at = tile + i * total.row + c * W<T>;
-                kahan_add<T, Decays>(total.from + at, total.to + at, total.compensation + at, sums[i][c], decay);
+                kahan_add<T, Decays>(total.sum + at, total.compensation + at, sums[i][c], decay);
             }
         }
     }
 }
 
-// total.to = total.from, decayed, + a b.
+// total = total, decayed, + a b.
 template <class E, bool Decays, class T = SumOf<E>>
 static inline void accumulate(const Product<E>& x, std::int64_t rows, std::int64_t columns, const Total<T>& total,
                               const Decay<T>& decay) {
@@ -160,16 +154,23 @@ static inline void accumulate(const Product<E>& x, std::int64_t rows, std::int64
     if (column < columns) accumulate_columns<E, 1, Decays>(x, rows, column, total, decay);
 }
 
+// Adds rows r .. r + kTileRows - 1 of a product a b, where a may be triangular.
+template <class E, int C, class T = SumOf<E>>
+LINATTN_INLINE void add_triangle(Vec<T> (&sums)[kTileRows][C], const Product<E>& x, Triangle triangle, std::int64_t r,
+                                 std::int64_t column) {
+    const std::int64_t first = triangle == Triangle::upper ? r / Factor<E>::kNumbers : 0;
+    const std::int64_t last = triangle == Triangle::lower ? (r + kTileRows) / Factor<E>::kNumbers : x.depth;
+    add_product<E, kTileRows, C>(sums, x.a + r * x.a_row + first * x.a_column, x.a_row, x.a_column,
+                                 x.b + first * x.b_row + column, x.b_row, last - first);
+}
+
 template <class E, int C, class T = SumOf<E>>
 LINATTN_LOOP void multiply_both_columns(const Product<E>& x, const Product<E>& other, Triangle triangle,
                                         std::int64_t rows, std::int64_t column, T* out, std::int64_t out_row) {
     for (std::int64_t r = 0; r < rows; r += kTileRows) {
         Vec<T> sums[kTileRows][C] = {};
         add_product<E, kTileRows, C>(sums, x.a + r * x.a_row, x.a_row, x.a_column, x.b + column, x.b_row, x.depth);
-        const std::int64_t first = triangle == Triangle::upper ? r / Factor<E>::kNumbers : 0;
-        const std::int64_t last = triangle == Triangle::lower ? (r + kTileRows) / Factor<E>::kNumbers : other.depth;
-        add_product<E, kTileRows, C>(sums, other.a + r * other.a_row + first, other.a_row, 1,
-                                     other.b + first * other.b_row + column, other.b_row, last - first);
+        add_triangle<E, C>(sums, other, triangle, r, column);
         store_tile<T, kTileRows, C>(sums, out + r * out_row + column, out_row);
     }
 }
@@ -183,6 +184,34 @@ static inline void multiply_both(const Product<E>& x, const Product<E>& other, T
         multiply_both_columns<E, 2>(x, other, triangle, rows, column, out, out_row);
     }
     if (column < columns) multiply_both_columns<E, 1>(x, other, triangle, rows, column, out, out_row);
+}
+
+template <class E, int C, class T = SumOf<E>>
+LINATTN_LOOP void add_multiple_columns(const Product<E>& x, Triangle triangle, std::int64_t rows, std::int64_t column,
+                                       T factor, const T* from, T* to, std::int64_t row) {
+    for (std::int64_t r = 0; r < rows; r += kTileRows) {
+        Vec<T> sums[kTileRows][C];
+        const T* tile = from + r * row + column;
+#pragma GCC unroll 8
+        for (int i = 0; i < kTileRows; ++i) {
+#pragma GCC unroll 4
+            for (int c = 0; c < C; ++c) sums[i][c] = load<T>(tile + i * row + c * W<T>) * factor;
+        }
+        add_triangle<E, C>(sums, x, triangle, r, column);
+        store_tile<T, kTileRows, C>(sums, to + r * row + column, row);
+    }
+}
+
+// to = factor from + a b, where a may be triangular. Rows of `from` and `to`, which may be the same memory, are `row`
+// numbers apart.
+template <class E, class T = SumOf<E>>
+static inline void add_multiple(const Product<E>& x, Triangle triangle, std::int64_t rows, std::int64_t columns,
+                                T factor, const T* from, T* to, std::int64_t row) {
+    std::int64_t column = 0;
+    for (; column + 2 * W<T> <= columns; column += 2 * W<T>) {
+        add_multiple_columns<E, 2>(x, triangle, rows, column, factor, from, to, row);
+    }
+    if (column < columns) add_multiple_columns<E, 1>(x, triangle, rows, column, factor, from, to, row);
 }
 
 LINATTN_END

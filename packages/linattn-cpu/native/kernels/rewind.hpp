@@ -6,41 +6,49 @@
 
 LINATTN_BEGIN
 
-// The first pass of the backward pass keeps S and z before every block for the second: N D M / kBlock numbers per head.
-// Only the gradient of the decay needs them; without it nothing is kept.
+// S and z before every block of one item, which the first pass of the backward pass keeps for the second: N D M / kBlock
+// numbers. Only the gradient of the decay needs them; without it nothing is kept.
 template <class T>
 class Checkpoints {
 public:
-    explicit Checkpoints(const AttentionBackward& call)
+    Checkpoints(const AttentionBackward& call, T* states)
         : kept_(call.grad_log_decay != nullptr),
-          packed_(call.cu_seqlens != nullptr),
-          kv_heads_(call.kv_heads),
-          blocks_(call.queries / kBlock + 1),
-          numbers_(padded<T>(call.dim) * (padded<T>(call.value_dim) + 1)),
-          bytes_(kept_ ? sizeof(T) * numbers_ * kv_heads_ * per_head(call) : 0),
-          scratch_(bytes_) {
-        expect_writes(scratch_.get(), bytes_);
+          numbers_(kept_ ? padded<T>(call.dim) * (padded<T>(call.value_dim) + 1) : 0),
+          states_(states) {}
+
+    // The numbers for an item with `queries` positions.
+    static std::int64_t size_for(const AttentionBackward& call, std::int64_t queries) {
+        return Checkpoints(call, nullptr).numbers_ * (queries / kBlock + 1);
     }
 
     // Whether S and z are kept.
     bool kept() const { return kept_; }
 
-    // S (D, M) followed by z (D), padded, before position `first` of an item, a multiple of kBlock.
-    T* at(const Attention& call, const Item& item, std::int64_t first) const {
-        const std::int64_t sequence = item.state / kv_heads_;
-        const std::int64_t start = packed_ ? item.start / kBlock + sequence : sequence * blocks_;
-        const std::int64_t slot = item.head * per_head(call) + start + first / kBlock;
-        return static_cast<T*>(scratch_.get()) + slot * numbers_;
-    }
+    // S (D, M) followed by z (D), padded, before position `first`, a multiple of kBlock.
+    T* at(std::int64_t first) const { return states_ + first / kBlock * numbers_; }
 
 private:
-    // Sequences have at most one block more than their length fills.
-    std::int64_t per_head(const Attention& call) const {
-        return packed_ ? call.queries / kBlock + call.sequences : call.sequences * blocks_;
+    const bool kept_;
+    const std::int64_t numbers_;
+    T* const states_;
+};
+
+// Memory for the checkpoints of every item, which calls need whose sequences are cut into parts.
+template <class T>
+class CheckpointsOfItems {
+public:
+    explicit CheckpointsOfItems(const AttentionBackward& call)
+        : call_(call),
+          size_(Checkpoints<T>::size_for(call, longest_sequence(call))),
+          scratch_(sizeof(T) * size_ * items_of(call)) {
+        expect_writes(scratch_.get(), sizeof(T) * size_ * items_of(call));
     }
 
-    const bool kept_, packed_;
-    const std::int64_t kv_heads_, blocks_, numbers_, bytes_;
+    Checkpoints<T> of(const Item& item) const { return {call_, static_cast<T*>(scratch_.get()) + size_ * item.state}; }
+
+private:
+    const AttentionBackward& call_;
+    const std::int64_t size_;
     const Scratch scratch_;
 };
 
@@ -53,7 +61,6 @@ public:
           value_width_(call.grad_log_decay == nullptr ? 0 : padded<T>(call.value_dim)),
           numbers_(width_ * (value_width_ + 1)),
           states_(arena.take<T>(kBlock / kChunk * numbers_)),
-          compensation_(arena.take<T>(numbers_)),
           key_(arena.take<T>(kBlock * width_)),
           value_(arena.take<T>(kBlock * value_width_)),
           decayed_(arena.take<T>(kChunk * value_width_)) {}
@@ -65,7 +72,6 @@ public:
         inputs.keys(low, size, key_);
         inputs.values(low, size, value_);
         std::memcpy(state(low), checkpoint, sizeof(T) * numbers_);
-        std::memset(compensation_, 0, sizeof(T) * numbers_);
         for (std::int64_t first = low; first < high; first += kChunk) add_chunk(inputs, first);
     }
 
@@ -78,24 +84,27 @@ public:
 private:
     T* state(std::int64_t first) const { return states_ + first % kBlock / kChunk * numbers_; }
 
-    // The state after the chunk at `first`, from the state before it.
+    // The state after the chunk at `first`, from the state before it. A block has too few chunks for rounding errors to
+    // need compensation.
     void add_chunk(const Inputs<T>& inputs, std::int64_t first) {
         T to_end[kChunk];
         inputs.log_decays(first, kChunk, to_end);
-        const Decay<T> across = Decay<T>::by(logs_to_end<T>(to_end, kChunk));
+        const T across = Decay<T>::by(logs_to_end<T>(to_end, kChunk)).factor;
         exponentiate<T>(kChunk, to_end);
-        std::memcpy(decayed_, values(first), sizeof(T) * kChunk * value_width_);
-        scale_rows<T>(to_end, kChunk, value_width_, decayed_);
+        scale_rows<T>(to_end, kChunk, value_width_, values(first), decayed_);
         const T* from = state(first);
         T* to = state(first + kChunk);
-        accumulate<T, true>({keys(first), 1, width_, decayed_, value_width_, kChunk}, width_, value_width_,
-                            {from, to, compensation_, value_width_}, across);
-        const std::int64_t z = width_ * value_width_;
-        add_weighted_rows<T>({from + z, to + z, compensation_ + z, width_}, keys(first), to_end, kChunk, across);
+        add_multiple<T>({keys(first), 1, width_, decayed_, value_width_, kChunk}, Triangle::full, width_, value_width_,
+                        across, from, to, value_width_);
+        for (std::int64_t d = 0, z = width_ * value_width_; d < width_; d += W<T>) {
+            Vec<T> sum = load<T>(from + z + d) * across;
+            for (int t = 0; t < kChunk; ++t) sum += to_end[t] * load<T>(keys(first) + t * width_ + d);
+            store<T>(to + z + d, sum);
+        }
     }
 
     const std::int64_t width_, value_width_, numbers_;
-    T *const states_, *const compensation_, *const key_, *const value_, *const decayed_;
+    T *const states_, *const key_, *const value_, *const decayed_;
 };
 
 LINATTN_END

@@ -78,6 +78,16 @@ LINATTN_INLINE Range part_of(std::int64_t length, std::int64_t part, std::int64_
     return {low < length ? low : length, high < length ? high : length};
 }
 
+// The length of the longest sequence.
+static inline std::int64_t longest_sequence(const Attention& call) {
+    std::int64_t longest = call.cu_seqlens == nullptr ? call.queries : 0;
+    for (std::int64_t i = 0; i < call.sequences && call.cu_seqlens != nullptr; ++i) {
+        const std::int64_t length = call.cu_seqlens[i + 1] - call.cu_seqlens[i];
+        longest = length > longest ? length : longest;
+    }
+    return longest;
+}
+
 LINATTN_INLINE std::int64_t items_of(const Attention& call) { return call.sequences * call.kv_heads; }
 
 // The number of parts into which each sequence is cut, so that all threads have work. Each position has `rows` rows of

@@ -25,7 +25,7 @@ struct Matrix {
     // Decays the sum and adds a b, for a (rows, depth), the transposed keys, and b (depth, width).
     void add(const T* a, const T* b, std::int64_t depth, const Decay<T>& decay = {}) const {
         const Product<T> product{a, depth, 1, b, width, depth};
-        const Total<T> total{sum, sum, compensation, width};
+        const Total<T> total{sum, compensation, width};
         if (decay.is_none()) {
             accumulate<T, false>(product, rows, width, total, decay);
         } else {
@@ -88,14 +88,8 @@ struct Sums {
 
     // The dot product with another S and z, which are stored one after the other.
     double product(const T* other) const {
-        double totals[W<T>] = {}, total = 0;
-        for (std::int64_t r = 0; r < s.rows; r += W<T>) {
-            const Vec<T> of_s = row_products<T>(s.sum + r * s.width, other + r * s.width, s.width);
-            const Vec<T> of_rows = of_s + load<T>(z + r) * load<T>(other + s.rows * s.width + r);
-            for (int i = 0; i < W<T>; ++i) totals[i] += static_cast<double>(of_rows[i]);
-        }
-        for (const double x : totals) total += x;
-        return total;
+        const std::int64_t numbers = s.rows * s.width;
+        return dot_product<T>(s.sum, other, numbers) + dot_product<T>(z, other + numbers, s.rows);
     }
 
     // Loads the caller's state number `index`, or zeros if there is none.

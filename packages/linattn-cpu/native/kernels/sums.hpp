@@ -23,22 +23,15 @@ private:
     T* columns_;
 };
 
-// total.to = total.from, decayed, + the sum of weights[t] rows[t], for rows of the total's width.
-template <class T>
-static inline void add_weighted_rows(const Total<T>& total, const T* rows, const T* weights, int count,
-                                     const Decay<T>& decay = {}) {
-    for (std::int64_t d = 0; d < total.row; d += W<T>) {
-        Vec<T> sum{};
-        for (int t = 0; t < count; ++t) sum += weights[t] * load<T>(rows + t * total.row + d);
-        kahan_add<T, true>(total.from + d, total.to + d, total.compensation + d, sum, decay);
-    }
-}
-
 // Decays z and adds the sum of weights[t] rows[t].
 template <class T>
 static inline void add_weighted_rows(const Sums<T>& sums, const T* rows, const T* weights, int count,
                                      const Decay<T>& decay = {}) {
-    add_weighted_rows<T>({sums.z, sums.z, sums.z_compensation, sums.s.rows}, rows, weights, count, decay);
+    for (std::int64_t d = 0; d < sums.s.rows; d += W<T>) {
+        Vec<T> sum{};
+        for (int t = 0; t < count; ++t) sum += weights[t] * load<T>(rows + t * sums.s.rows + d);
+        kahan_add<T, true>(sums.z + d, sums.z_compensation + d, sum, decay);
+    }
 }
 
 // Decays z and adds the sum of rows.
