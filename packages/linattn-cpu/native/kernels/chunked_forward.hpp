@@ -51,7 +51,7 @@ private:
     void read(const Item& item, std::int64_t first, int count) {
         const ChunkRows<T>& x = chunk_;
         Inputs<T>(call_, item).queries(first, kChunk, x.query);
-        scores<T>(x.query, x.width, key_columns_, call_.dim, Triangle::lower, x.scores);
+        scores<T>(x.query, x.width, key_columns_, call_.dim, x.scores);
         x.decay.within(x.scores);
         if (x.decay) scale_rows<T>(x.decay.from_start(), kChunk, x.width, x.query);
         T n[kChunk];

@@ -27,7 +27,7 @@ public:
           rows_(kChunk * groups_of(call)),
           within_(rows_ == kChunk ? Triangle::upper : Triangle::full),
           query_(arena.take<T>(rows_ * width_)),
-          query_columns_(arena.take<T>(rows_ * width_)),
+          key_columns_(arena.take<T>(kChunk * width_)),
           own_key_(arena.take<T>(kChunk * width_)),
           value_columns_(arena.take<T>(kChunk * value_width_)),
           gradient_(arena.take<T>(rows_ * value_width_)),
@@ -66,7 +66,7 @@ public:
             }
             if (checkpoints.kept()) write_decay_gradient(inputs, item, first, count, states_.before(first));
             if (decay_) decay_from_start();
-            sums.s.add(query_columns_, gradient_, rows_, decay_.across());
+            sums.s.add({query_, 1, width_, gradient_, value_width_, rows_}, decay_.across());
             add_weighted_rows<T>(sums, query_, h_, rows_, decay_.across());
         }
     }
@@ -103,14 +103,15 @@ private:
             std::memcpy(h_ + row, static_cast<const T*>(call_.scratch) + query_row(call_, one) + first,
                         sizeof(T) * count);
         }
-        transpose<T>(query_, rows_, width_, width_, query_columns_, rows_);
     }
 
-    // The decayed weights, with keys as rows.
+    // The decayed weights, with queries as rows.
     void weigh() {
+        transpose<T>(key_, kChunk, width_, width_, key_columns_, kChunk);
         for (std::int64_t row = 0; row < rows_; row += kChunk) {
-            scores<T>(key_, width_, query_columns_ + row, call_.dim, Triangle::upper, weights_ + row, rows_);
-            decay_.within_keys(weights_ + row, rows_);
+            T* at = weights_ + row * kChunk;
+            scores<T>(query_ + row * width_, width_, key_columns_, call_.dim, at);
+            decay_.within(at);
         }
     }
 
@@ -118,7 +119,7 @@ private:
     void differentiate_values() {
         if (decay_) scale_rows<T>(decay_.to_end(), kChunk, width_, key_, decayed_);
         multiply_both<T>(sums.s.times(decay_ ? decayed_ : key_, call_.dim),
-                         {weights_, rows_, 1, gradient_, value_width_, rows_}, within_, kChunk, value_width_, grad_,
+                         {weights_, 1, kChunk, gradient_, value_width_, rows_}, within_, kChunk, value_width_, grad_,
                          value_width_);
     }
 
@@ -126,8 +127,7 @@ private:
     void differentiate_keys(bool with_decay) {
         for (std::int64_t row = 0; row < rows_; row += kChunk) {
             T* at = scores_ + row * kChunk;
-            scores<T>(gradient_ + row * value_width_, value_width_, value_columns_, call_.value_dim, Triangle::lower,
-                      at);
+            scores<T>(gradient_ + row * value_width_, value_width_, value_columns_, call_.value_dim, at);
             add_to_lower<T>(at, h_ + row);
         }
         if (with_decay) sum_passing_scores();
@@ -148,11 +148,9 @@ private:
     // passing_[m] = the sum of weights times their gradients over j < m <= i in the chunk. Here the gradients have not
     // decayed yet; the weights have.
     void sum_passing_scores() {
-        T products[kChunk * kChunk] = {}, weights[kChunk * kChunk];
+        T products[kChunk * kChunk] = {};
         for (std::int64_t row = 0; row < rows_; row += kChunk) {
-            transpose<T>(weights_ + row, kChunk, kChunk, rows_, weights, kChunk);
-            multiply_into<T>(scores_ + row * kChunk, kChunk * kChunk, weights);
-            add_into<T>(weights, kChunk * kChunk, products);
+            add_products<T>(weights_ + row * kChunk, scores_ + row * kChunk, kChunk * kChunk, products);
         }
         sum_passing<T>(products, passing_);
     }
@@ -184,7 +182,7 @@ private:
     const std::int64_t width_, value_width_, rows_;
     const Triangle within_;  // where keys and queries of a chunk see each other, with keys as rows
     T* const query_;
-    T* const query_columns_;
+    T* const key_columns_;
     T* const own_key_;
     const T* key_;  // of the chunk: own_key_, or in states_
     T* const value_columns_;

@@ -80,7 +80,7 @@ private:
         inputs.gradients(first, kChunk, gradient_);
         inputs.normalizer_gradients(first, kChunk, gradient_, x.out, x.partial, h);
         std::memcpy(static_cast<T*>(call_.scratch) + row + first, h, sizeof(T) * count);
-        scores<T>(gradient_, x.value_width, value_columns_, call_.value_dim, Triangle::lower, x.scores);
+        scores<T>(gradient_, x.value_width, value_columns_, call_.value_dim, x.scores);
         add_to_lower<T>(x.scores, h);
         x.decay.within(x.scores);
         multiply<T>(transposed_.times(gradient_, call_.value_dim), kChunk, x.width, grad_, x.width);

@@ -26,20 +26,19 @@ LINATTN_INLINE Vec<T> lane_numbers() {
     return lanes;
 }
 
-// out (kChunk, kChunk) = a b, with zeros above (lower) or below (upper) the diagonal. Rows of b and of out are `step`
-// numbers apart.
+// out (kChunk, kChunk) = a b, with zeros above the diagonal.
 template <class E, class T = SumOf<E>>
-LINATTN_LOOP void scores(const E* a, std::int64_t a_width, const E* b, std::int64_t depth, Triangle triangle, T* out,
-                         std::int64_t step = kChunk) {
+LINATTN_LOOP void scores(const E* a, std::int64_t a_width, const E* b, std::int64_t depth, T* out) {
     for (int row = 0; row < kChunk; row += kTileRows) {
         for (int column = 0; column < kChunk; column += W<T>) {
             Vec<T> sums[kTileRows][1] = {};
-            add_product<E, kTileRows, 1>(sums, a + row * a_width, a_width, 1, b + column, step, depth);
+            if (column < row + kTileRows) {
+                add_product<E, kTileRows, 1>(sums, a + row * a_width, a_width, 1, b + column, kChunk, depth);
+            }
             const Vec<T> lanes = lane_numbers<T>() + T(column - row);
 #pragma GCC unroll 8
             for (int i = 0; i < kTileRows; ++i) {
-                const auto inside = triangle == Triangle::lower ? lanes <= T(i) : lanes >= T(i);
-                store<T>(out + (row + i) * step + column, inside ? sums[i][0] : Vec<T>{});
+                store<T>(out + (row + i) * kChunk + column, lanes <= T(i) ? sums[i][0] : Vec<T>{});
             }
         }
     }
@@ -115,10 +114,10 @@ LINATTN_LOOP double dot_product(const T* x, const T* y, std::int64_t count) {
     return total;
 }
 
-// to += x, for `count` numbers, a multiple of W.
+// to += x y, for `count` numbers, a multiple of W.
 template <class T>
-LINATTN_LOOP void add_into(const T* x, std::int64_t count, T* to) {
-    for (std::int64_t i = 0; i < count; i += W<T>) store<T>(to + i, load<T>(to + i) + load<T>(x + i));
+LINATTN_LOOP void add_products(const T* x, const T* y, std::int64_t count, T* to) {
+    for (std::int64_t i = 0; i < count; i += W<T>) store<T>(to + i, load<T>(to + i) + load<T>(x + i) * load<T>(y + i));
 }
 
 // Every one of `count` rows += x.

@@ -79,7 +79,6 @@ public:
     ChunkDecay(Arena& arena, const Attention& call)
         : decays_(call.log_decay != nullptr),
           between_(arena.take<T>(kChunk * kChunk)),
-          later_(arena.take<T>(kChunk * kChunk)),
           from_start_(arena.take<T>(kChunk)) {
         for (int i = 0; i < kChunk * kChunk && !decays_ && !arena.counts(); ++i) between_[i] = T(1);
     }
@@ -99,16 +98,11 @@ public:
         across_ = Decay<T>::by(accumulate_logs<T>(from_start_, kChunk));
         exponentiate<T>(kChunk * kChunk, between_);
         exponentiate<T>(kChunk, from_start_);
-        transpose<T>(between_, kChunk, kChunk, kChunk, later_, kChunk);
     }
 
     // Scores (kChunk, kChunk), with queries i as rows and keys j as columns, *= exp of the sum of g over j < m <= i.
     void within(T* scores) const {
         if (decays_) multiply_into<T>(between_, kChunk * kChunk, scores);
-    }
-    // The same with keys as rows, which are `step` numbers apart.
-    void within_keys(T* scores, std::int64_t step) const {
-        for (int j = 0; j < kChunk && decays_; ++j) multiply_into<T>(later_ + j * kChunk, kChunk, scores + j * step);
     }
 
 private:
@@ -126,7 +120,7 @@ private:
     }
 
     const bool decays_;
-    T *const between_, *const later_, *const from_start_;
+    T *const between_, *const from_start_;
     Decay<T> across_;
 };
 

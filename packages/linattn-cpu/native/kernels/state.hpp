@@ -24,7 +24,11 @@ struct Matrix {
 
     // Decays the sum and adds a b, for a (rows, depth), the transposed keys, and b (depth, width).
     void add(const T* a, const T* b, std::int64_t depth, const Decay<T>& decay = {}) const {
-        const Product<T> product{a, depth, 1, b, width, depth};
+        add({a, depth, 1, b, width, depth}, decay);
+    }
+
+    // Decays the sum and adds a product.
+    void add(const Product<T>& product, const Decay<T>& decay = {}) const {
         const Total<T> total{sum, compensation, width};
         if (decay.is_none()) {
             accumulate<T, false>(product, rows, width, total, decay);
