@@ -18,6 +18,7 @@ from transformers import (
     BloomForCausalLM,
     CodeGenConfig,
     CodeGenForCausalLM,
+    LlamaConfig,
     MistralConfig,
     MistralForCausalLM,
     MptConfig,
@@ -27,7 +28,7 @@ from transformers import (
 
 from linattn_core import linear_attention
 from linattn_core.reference import quadratic
-from linattn_models.huggingface import interface, register
+from linattn_models.huggingface import interface, register, support
 from linattn_models.huggingface.support import dispatches_by_name
 from tests.models.huggingface import tiny
 
@@ -282,6 +283,15 @@ def test_a_class_of_models_with_a_configuration_of_its_own() -> None:
         _supports_attention_backend = True
 
     assert dispatches_by_name(OwnConfig)
+
+
+def test_models_are_searched_once_for_a_configuration_that_dispatches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert dispatches_by_name(LlamaConfig)
+    monkeypatch.delattr(support, "_models")
+
+    assert dispatches_by_name(LlamaConfig)
 
 
 def test_a_model_that_dispatches_does_so_when_compiled(kind: str) -> None:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from weakref import WeakSet
 
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from linattn_core.errors import expected
+
+# Configurations with a model of their own that dispatches. No class that is defined later changes
+# that, and to go through all classes takes longer than a small layer.
+_dispatching: WeakSet[type[PreTrainedConfig]] = WeakSet()
 
 
 # Its result is a constant of a traced graph, like the class that it depends on.
@@ -18,10 +23,15 @@ def dispatches_by_name(config_class: type[PreTrainedConfig]) -> bool:
     Other models ignore the name, wholly or in part: Bloom takes its mask from the named attention
     and computes softmax with it. A configuration without models counts as declared.
     """
+    if config_class in _dispatching:
+        return True
     for ancestor in config_class.__mro__:
         models = [model for model in _models() if model.config_class is ancestor]
         if models:
-            return any(model._supports_attention_backend for model in models)
+            found = any(model._supports_attention_backend for model in models)
+            if found and ancestor is config_class:
+                _dispatching.add(config_class)
+            return found
     return True
 
 
