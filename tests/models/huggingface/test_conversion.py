@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -322,9 +323,45 @@ def test_no_token_continues_a_row_that_ended_in_padding(kind: str) -> None:
             torch.ones(3, 1, dtype=torch.int64), past_key_values=cache,
             attention_mask=torch.cat([mask, mask[:, :1]], 1),
         )  # fmt: skip
-    for options in ({}, {"num_beams": 2}, {"num_return_sequences": 2, "do_sample": True}):
-        with pytest.raises(ValueError, match=r"a mask that ends in padding in row [12]"):
-            model.generate(ids, attention_mask=mask, max_new_tokens=3, **options)
+
+
+@pytest.mark.parametrize("kind", tiny.DECODERS)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"use_cache": False}, {"num_beams": 2}, {"num_return_sequences": 2, "do_sample": True}],
+)
+@pytest.mark.parametrize("new", [1, 3])
+def test_prompts_that_end_in_padding_are_refused(
+    kind: str, options: dict[str, Any], new: int
+) -> None:
+    model, right = converted(kind), tiny.padded(ROWS, "right")
+    for generating in (model, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        with pytest.raises(ValueError, match=r"a mask that ends in padding in row [12]; set tok"):
+            generating.generate(
+                right["input_ids"], attention_mask=right["attention_mask"], max_new_tokens=new,
+                **options,
+            )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", tiny.DECODERS)
+def test_prompts_may_be_read_in_pieces_and_begin_with_vectors(kind: str) -> None:
+    model = converted(kind)
+    settings = {"max_new_tokens": 4, "do_sample": False}
+    wanted = model.generate(**LEFT, **settings)
+
+    assert torch.equal(model.generate(**LEFT, **settings, prefill_chunk_size=3), wanted)
+    vectors = model.get_input_embeddings()(LEFT["input_ids"])
+    mask = LEFT["attention_mask"]
+    new = model.generate(inputs_embeds=vectors, attention_mask=mask, **settings)
+    assert torch.equal(new, wanted[:, 7:])
+
+
+def test_the_last_logits_are_compiled_as_a_whole() -> None:
+    model, batch = converted("llama"), {**LEFT, "use_cache": False, "logits_to_keep": 1}
+
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+
+    torch.testing.assert_close(compiled(**batch).logits, model(**batch).logits)
 
 
 @pytest.mark.parametrize("kind", tiny.DECODERS)

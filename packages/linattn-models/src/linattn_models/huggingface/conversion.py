@@ -6,10 +6,12 @@ import inspect
 from collections.abc import Iterator
 from typing import Any, TypeVar, cast
 
+import torch
 from torch import nn
 
 from linattn_core.errors import expected, shown
 from linattn_models.huggingface.converted import HEAD_DIMS, NAME, ConvertedAttention, cache_name
+from linattn_models.huggingface.padding import check_no_padding_behind
 from linattn_models.huggingface.support import dispatches_by_name
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -59,7 +61,23 @@ def convert(model: Model, *, num_features: int | None = None) -> Model:
     # Always a number: transformers does not save fields that are None.
     marked.config.linattn_features = 2 * replaced.feature_map.query_weight.shape[-1]
     marked._is_stateful = True  # no token can be taken back, so generation is not speculative
+    if hasattr(model, "generate"):
+        model.register_forward_pre_hook(_check_last_logits, with_kwargs=True)
     return model
+
+
+def _check_last_logits(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Refuses padding on the right in a forward that gives the last position's logits alone.
+
+    `generate` draws a row's next token from them. The layers refuse only the token after that.
+
+    Raises:
+        ValueError: with the first row that ends in padding.
+    """
+    keep = kwargs.get("logits_to_keep")
+    compiling = torch.compiler.is_compiling()  # a whole graph cannot depend on the mask's values
+    if isinstance(keep, int) and keep == 1 and not compiling:
+        check_no_padding_behind(kwargs.get("attention_mask"))
 
 
 def _check_arguments(model: object, num_features: object) -> None:

@@ -66,6 +66,17 @@ def check_left_padded(mask: Tensor | None) -> None:
     raise ValueError(expected("attention_mask of generate", wanted, got, advice))
 
 
+def check_no_padding_behind(mask: Tensor | None) -> None:
+    """As `check_left_padded`, but a row may be padding alone: a piece of a longer prompt.
+
+    Raises:
+        ValueError: with the first row that ends in padding after a token.
+    """
+    # Masks of other shapes are refused in the forward.
+    if mask is not None and mask.ndim == 2 and not mask[:, -1].all():
+        check_left_padded(mask[:, -1:].bool() | ~mask.any(1, keepdim=True))
+
+
 def check_unpadded(mask: Tensor | None, length: int) -> None:
     """Refuses padding among the last `length` tokens, which continue a state.
 
