@@ -326,6 +326,16 @@ class TestRefusals:
                 right["input_ids"], attention_mask=right["attention_mask"], max_new_tokens=2
             )
 
+    @pytest.mark.parametrize("options", [{}, {"num_beams": 2}])
+    def test_a_prompt_without_tokens(self, options: dict[str, Any]) -> None:
+        ids, mask = torch.tensor([[1, 2], [0, 0]]), torch.tensor([[1, 1], [0, 0]])
+        with pytest.raises(ValueError, match=r"got padding alone in row [12]; give it a token"):
+            wrapped().generate(ids, attention_mask=mask, max_new_tokens=2, **options)
+
+    def test_a_piece_of_a_prompt_without_tokens(self) -> None:
+        with pytest.raises(ValueError, match=r"row 1; .* in one piece \(no prefill_chunk_size\)"):
+            wrapped().generate(**LEFT, max_new_tokens=2, prefill_chunk_size=3)
+
     def test_padding_after_a_state(self) -> None:
         model, tokens = wrapped(), torch.tensor([[1, 2]])
         cache = model(tokens).past_key_values

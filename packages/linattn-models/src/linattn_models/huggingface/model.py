@@ -15,7 +15,7 @@ from linattn_models.autoregressive import AutoregressiveTransformer
 from linattn_models.heads.base import check_sequences
 from linattn_models.huggingface.cache import StateLayer, state_layer
 from linattn_models.huggingface.configuration import LinattnConfig
-from linattn_models.huggingface.padding import Padding, check_left_padded, check_unpadded
+from linattn_models.huggingface.padding import Padding, check_prompts, check_unpadded
 from linattn_models.state import DecodingState, check_end, less_one
 
 
@@ -138,9 +138,10 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
         """The arguments that `generate` passes to `forward`.
 
         Raises:
-            ValueError: padding on the right, which no new token can follow.
+            ValueError: padding on the right, which no new token can follow; a prompt of padding
+                alone, or such a piece of one.
         """
-        check_left_padded(attention_mask)
+        check_prompts(attention_mask)
         inputs = super().prepare_inputs_for_generation(
             input_ids, attention_mask=attention_mask, **kwargs
         )

@@ -77,6 +77,22 @@ def check_no_padding_behind(mask: Tensor | None) -> None:
         check_left_padded(mask[:, -1:].bool() | ~mask.any(1, keepdim=True))
 
 
+def check_prompts(mask: Tensor | None) -> None:
+    """As `check_left_padded`; refuses rows of padding alone too, which have no last token.
+
+    Raises:
+        ValueError: with the first such row.
+    """
+    if mask is not None and mask.ndim == 2 and not mask[:, -1].all():
+        empty = ~mask.any(1)
+        if empty.any():
+            advice = "give it a token, and read prompts in one piece (no prefill_chunk_size)"
+            got = f"padding alone in row {int(empty.nonzero()[0])}"
+            wanted = "a token of every prompt"
+            raise ValueError(expected("attention_mask of generate", wanted, got, advice))
+        check_left_padded(mask)
+
+
 def check_unpadded(mask: Tensor | None, length: int) -> None:
     """Refuses padding among the last `length` tokens, which continue a state.
 
