@@ -214,6 +214,24 @@ def test_it_is_saved_and_loaded_by_the_auto_classes(tmp_path: Path) -> None:
     assert torch.equal(loaded(tokens).logits, model(tokens).logits)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_trained_decay_is_loaded_as_it_was_saved(dtype: torch.dtype, tmp_path: Path) -> None:
+    model = wrapped(decay="learned")
+    decays = [name for name in model.state_dict() if name.endswith("decay.logits")]
+    with torch.no_grad():
+        for name in decays:
+            model.get_parameter(name).div_(3)  # no float32 holds a third
+    model.to(dtype).save_pretrained(tmp_path)
+
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
+
+    assert len(decays) == 2
+    for name in decays:
+        weight = loaded.get_parameter(name)
+        assert weight.dtype == torch.promote_types(dtype, torch.float32)
+        assert torch.equal(weight.double(), model.get_parameter(name).double())
+
+
 def test_it_converts_to_our_folders_and_back(tmp_path: Path) -> None:
     model = wrapped()
     tokens = torch.tensor([[1, 2, 3]])

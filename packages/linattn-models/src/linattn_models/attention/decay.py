@@ -32,7 +32,9 @@ class Decay(nn.Module):
     def __init__(self, kind: str, heads: int) -> None:
         super().__init__()
         one_of("decay", kind, DECAYS)
-        logits = (2.0 ** (5.0 + torch.arange(heads, dtype=torch.float64)) - 1.0).log().float()
+        logits = (2.0 ** (5.0 + torch.arange(heads, dtype=torch.float64)) - 1.0).log()
+        # At least float32: near 1, half precision has few factors.
+        logits = logits.to(torch.promote_types(torch.get_default_dtype(), torch.float32))
         if kind == "learned":
             self.logits = nn.Parameter(logits)
         else:
