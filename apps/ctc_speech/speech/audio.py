@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import re
 from typing import Literal
 
 import numpy as np
@@ -10,13 +12,20 @@ import soundfile
 import soxr
 
 from linattn_core.errors import expected
-from speech.sources import Source
+from speech.sources import Content, Source
 
 Samples = npt.NDArray[np.float32]
 Channels = Literal["average", "refuse"]
 
 RATE = 16_000  # samples per second, of everything that leaves this module
 WINDOW_SECONDS = 0.025
+LOWEST_RATE = 1_000  # a header with less is damaged; resampling would fill the memory
+OVERSHOOT_SECONDS = 0.5  # a part may end this long after its file, as Kaldi allows
+
+_PIECE = 1 << 20  # samples read at once: a damaged header claims any number
+_STREAMED = 0x7FFF_F000  # from here on, the bytes in a WAV header are no number but say "unknown"
+_WAV_BYTES = re.compile(r"^data : (\d+) \(should be (\d+)\)", re.MULTILINE)
+_SPHERE_SAMPLES = re.compile(rb"sample_count -i (\d+)")
 
 
 def read_audio(
@@ -34,8 +43,8 @@ def read_audio(
             refuse raises.
 
     Raises:
-        ValueError: no audio, damaged, several channels that are refused, shorter than one window
-            of 25 ms, or a sample that is not finite.
+        ValueError: no audio, damaged, cut short, several channels that are refused, shorter than
+            one window of 25 ms, fewer than 1,000 samples a second, or a sample that is not finite.
         OSError: it is not there.
     """
     samples, rate = _decoded(source, start, end)
@@ -80,24 +89,63 @@ def _decoded(source: Source, start: float, end: float | None) -> tuple[Samples, 
     content = source.content()
     try:
         with soundfile.SoundFile(content) as file:
+            _require_whole(file, content, source.name)
             first, last = _span(file, start, end, source.name)
             file.seek(first)
-            samples = file.read(last - first, dtype="float32", always_2d=True)
+            samples = _read(file, last - first)
             rate = file.samplerate
-    except (soundfile.LibsndfileError, RuntimeError) as error:
+    # A TypeError for a name that ends in .raw, a UnicodeError for one that is not UTF-8.
+    except (soundfile.LibsndfileError, RuntimeError, TypeError, UnicodeError) as error:
         wanted = "audio as WAV, FLAC, OGG or NIST SPHERE"
         raise ValueError(expected(source.name, wanted, error, "restore or remove it")) from error
     if len(samples) < last - first:
-        got = f"{len(samples)}; it is cut short"
-        raise ValueError(expected(source.name, f"{last - first} samples", got))
+        raise _cut_short(source.name, f"{last - first} samples", len(samples))
+    if rate < LOWEST_RATE:
+        raise ValueError(expected(source.name, f"at least {LOWEST_RATE} samples a second", rate))
     return samples, rate
+
+
+def _read(file: soundfile.SoundFile, count: int) -> Samples:
+    """The next `count` samples (samples, channels), or those that are there."""
+    pieces = [np.zeros((0, file.channels), np.float32)]
+    while count > 0:
+        piece = file.read(min(count, _PIECE), dtype="float32", always_2d=True)
+        if not len(piece):
+            break
+        pieces.append(piece)
+        count -= len(piece)
+    return np.concatenate(pieces)
+
+
+def _require_whole(file: soundfile.SoundFile, content: Content, name: str) -> None:
+    """Refuses a file whose header has more samples than follow: libsndfile reads what is there."""
+    if file.format == "NIST":
+        samples = _SPHERE_SAMPLES.search(_head(content))
+        if samples and int(samples[1]) > file.frames:
+            raise _cut_short(name, f"{int(samples[1])} samples", file.frames)
+    if size := _WAV_BYTES.search(file.extra_info):
+        stated, there = map(int, size.groups())
+        if there < stated < _STREAMED:
+            raise _cut_short(name, f"{stated} bytes of samples", there)
+
+
+def _head(content: Content) -> bytes:
+    """The first bytes; of bytes in memory without moving the place from which they are read."""
+    if isinstance(content, io.BytesIO):
+        return bytes(content.getbuffer()[:1_024])
+    with content.open("rb") as file:
+        return file.read(1_024)
+
+
+def _cut_short(name: str, wanted: str, got: int) -> ValueError:
+    return ValueError(expected(name, wanted, f"{got}; it is cut short"))
 
 
 def _span(file: soundfile.SoundFile, start: float, end: float | None, name: str) -> tuple[int, int]:
     first = round(start * file.samplerate)
+    length = file.frames / file.samplerate
     last = file.frames if end is None else min(file.frames, round(end * file.samplerate))
-    if not 0 <= first <= last:
-        length = file.frames / file.samplerate
+    if not 0 <= first <= last or (end or 0.0) > length + OVERSHOOT_SECONDS:
         wanted = f"a part within its {length:.2f} s"
         raise ValueError(expected(name, wanted, f"{start} to {end} s"))
     return first, last

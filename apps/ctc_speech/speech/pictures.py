@@ -26,7 +26,8 @@ def write_picture(path: Path, transcript: Transcript, title: str) -> None:
     extent = (0.0, seconds, 0.5, transcript.frames.shape[1] + 0.5)
     bottom.imshow(transcript.frames.T, origin="lower", aspect="auto", extent=extent, cmap="magma")
     bottom.set(xlabel="seconds", ylabel="mel bin", xlim=(0.0, seconds))
-    top.set(ylabel="probability", ylim=(0.0, 1.15), title=title)
+    top.set(ylabel="probability", ylim=(0.0, 1.15))
+    top.set_title(title, parse_math=False)  # names of files and phones may have dollar signs
     content = io.BytesIO()
     drawing.savefig(content, format="png", dpi=100)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -47,4 +48,4 @@ def _draw_posteriors(place: Axes, transcript: Transcript) -> None:
         at = first + int(posteriors[first : last + 1, aligned.phone].argmax())
         height = float(posteriors[at, aligned.phone])
         name = transcript.name(aligned.phone)
-        place.text(times[at], height + 0.02, name, ha="center", size=9)
+        place.text(times[at], height + 0.02, name, ha="center", size=9, parse_math=False)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from linattn_core.errors import expected
+from linattn_core.errors import expected, shown
 from linattn_models.ctc import Hypothesis
 from speech.audio import read_audio
 from speech.decoding import Search
@@ -61,7 +61,7 @@ class Transcript:
             for hypothesis in best
             for p in hypothesis["phones"]
         ]
-        return [str(self.path), *rows, *times]
+        return [readable(str(self.path)), *rows, *times]
 
     def name(self, number: int) -> str:
         """The phone of a class."""
@@ -85,6 +85,11 @@ class Transcript:
         }
 
 
+def readable(name: str) -> str:
+    """The name of a file on one line: as it is, or escaped where that cannot be printed."""
+    return name if name.isprintable() else shown(name)
+
+
 @torch.no_grad()
 def transcribe(run: TrainedRun, path: Path, search: Search, n_best: int) -> Transcript:
     """The phones of a recording, whose frames are normalized as of one speaker.
@@ -96,10 +101,10 @@ def transcribe(run: TrainedRun, path: Path, search: Search, n_best: int) -> Tran
     if len(frames) > MAX_FRAMES:
         advice = "cut it at pauses"
         raise ValueError(expected(str(path), f"at most {MAX_FRAMES} frames", len(frames), advice))
-    shown = frames if run.features.normalize == "none" else normalized([frames])[0]
+    inputs = frames if run.features.normalize == "none" else normalized([frames])[0]
     device = next(run.model.parameters()).device
     lengths = torch.tensor([len(frames)], device=device)
-    log_probabilities = run.model(torch.from_numpy(shown)[None].to(device), lengths)
+    log_probabilities = run.model(torch.from_numpy(inputs)[None].to(device), lengths)
     (hypotheses,) = search.hypotheses(log_probabilities, output_lengths(run.model, lengths), n_best)
     posteriors = log_probabilities[0].exp().cpu().numpy()
     step = STEP_SECONDS * run.config["subsampling"]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -61,8 +64,11 @@ def test_a_part_of_a_file(tmp_path: Path) -> None:
     soundfile.write(path, tone(440, 1.0), 16_000, subtype="FLOAT")
     part = read_audio(File(path), start=0.25, end=0.5)
     np.testing.assert_allclose(part, tone(440, 1.0)[4_000:8_000], atol=1e-6)
-    with pytest.raises(ValueError, match=r"within its 1\.00 s"):
-        read_audio(File(path), start=2.0, end=3.0)
+    late = read_audio(File(path), start=0.5, end=1.4)
+    np.testing.assert_allclose(late, tone(440, 1.0)[8_000:], atol=1e-6)
+    for start, end in ((2.0, 3.0), (0.5, 1.6), (-0.1, 0.5), (0.5, 0.4)):
+        with pytest.raises(ValueError, match=r"within its 1\.00 s"):
+            read_audio(File(path), start=start, end=end)
 
 
 def test_an_ark_holds_files_at_offsets(tmp_path: Path) -> None:
@@ -105,6 +111,56 @@ def test_damaged_files_are_named(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "broken.wav"
     path.write_bytes(content)
     with pytest.raises(ValueError, match=r"broken\.wav"):
+        read_audio(File(path))
+
+
+@pytest.mark.parametrize("format", ["WAV", "NIST", "FLAC", "OGG"])
+def test_a_file_that_is_cut_short_is_refused(tmp_path: Path, format: str) -> None:
+    name = f"a.{format}"
+    path = tmp_path / name
+    soundfile.write(path, tone(440, 0.5), 16_000, format=format)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size * 2 // 3])
+    archive = tmp_path / "a.tar"
+    with tarfile.open(archive, "w") as tar:
+        tar.add(path, name)
+    for source in (File(path), Member(archive, name)):
+        with pytest.raises(ValueError, match=f"{name}: expected"):
+            read_audio(source)
+
+
+@pytest.mark.parametrize("bytes_in_header", [0x7FFF_FFFF, 0xFFFF_FFFF])
+def test_a_streamed_wav_has_no_length(tmp_path: Path, bytes_in_header: int) -> None:
+    path = tmp_path / "a.wav"
+    soundfile.write(path, tone(440, 0.5), 16_000)
+    content = bytearray(path.read_bytes())
+    place = content.index(b"data") + 4
+    content[place : place + 4] = bytes_in_header.to_bytes(4, "little")
+    path.write_bytes(content)
+    assert len(read_audio(File(path))) == 8_000
+
+
+def test_headers_that_claim_too_much_take_no_memory(tmp_path: Path) -> None:
+    path = tmp_path / "a.flac"
+    soundfile.write(path, tone(440, 0.5), 16_000)
+    content = bytearray(path.read_bytes())
+    content[22:26] = b"\xff" * 4  # the lower bits of the number of samples
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"a\.flac: expected"):
+        read_audio(File(path))
+
+
+def test_a_rate_that_is_none_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.wav"
+    soundfile.write(path, tone(440, 0.5), 1)
+    with pytest.raises(ValueError, match="at least 1000 samples a second, got 1"):
+        read_audio(File(path))
+
+
+@pytest.mark.parametrize("name", [b"a.raw", b"a\xff.wav"])
+def test_names_that_soundfile_refuses_are_named(tmp_path: Path, name: bytes) -> None:
+    soundfile.write(tmp_path / "a.wav", tone(440, 0.5), 16_000)
+    path = (tmp_path / "a.wav").rename(os.fsdecode(os.fsencode(tmp_path) + b"/" + name))
+    with pytest.raises(ValueError, match=re.escape(f"{path}: expected audio")):
         read_audio(File(path))
 
 

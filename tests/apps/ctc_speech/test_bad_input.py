@@ -30,6 +30,11 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str, str]] = {
         "audio as WAV",
         "audio that cannot be read",
     ),
+    "cut": (
+        lambda path: path.write_bytes(path.read_bytes()[:9_000]),
+        "it is cut short",
+        "audio that cannot be read",
+    ),
     "short": (
         _written(np.zeros(WINDOW - 1, np.float32)),
         "at least one window of 0.025 s",
@@ -139,6 +144,19 @@ def test_a_bad_recording_is_named_and_left_out(
     sentence, count = done.stderr.splitlines()
     assert RECORDINGS[fault] in sentence and str(recordings[1]) in sentence
     assert count == "1 of 3 recordings left out"
+
+
+@pytest.mark.parametrize("name", ["line\nbreak.wav", "$z^$.wav"])
+def test_odd_names_are_printed_on_one_line_and_drawn(
+    name: str, recordings: list[Path], smoke_run: Path, tmp_path: Path, script: Script
+) -> None:
+    recording = recordings[0].rename(tmp_path / name)
+    done = script("transcribe", "--run", smoke_run, "--pictures", tmp_path / "pictures", recording)
+    assert done.code == 0, done.stderr
+    first = str(recording) if name.isprintable() else repr(str(recording))
+    assert done.stdout.splitlines()[0] == first
+    (picture,) = (tmp_path / "pictures").iterdir()
+    assert picture.stem == recording.stem
 
 
 def test_pictures_of_files_of_one_name_are_refused(
