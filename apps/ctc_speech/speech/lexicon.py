@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from linattn_core.errors import expected, shown
-from speech.sources import require_file
+from speech.sources import require_file, text_lines
 
 Phones = tuple[str, ...]
 
@@ -75,15 +75,18 @@ def read_lexicon(path: Path) -> Lexicon:
     """A dictionary file: on each line a word and its phones, with blanks between.
 
     Further pronunciations of a word stand as WORD(2), or as the word again. The digits of stress
-    are dropped. Lines that begin with ;;; and what follows a # after a blank are comments.
+    are dropped. Lines that begin with ;;; and what follows a # after a blank are comments. The
+    file is in UTF-8 or latin-1.
 
     Raises:
         ValueError: naming the line without phones, or an empty dictionary.
         OSError: no such file.
     """
     require_file(path, "a lexicon in CMUdict format")
-    # latin-1: CMUdict has accents in it, and not every edition is UTF-8.
-    lines = path.read_text(encoding="latin-1").splitlines()
+    try:
+        lines = text_lines(path)
+    except ValueError:  # older editions of CMUdict have accents in latin-1
+        lines = path.read_text(encoding="latin-1").split("\n")
     return parse_lexicon(lines, str(path))
 
 

@@ -130,6 +130,20 @@ def require_file(path: Path, wanted: str, advice: str = "") -> None:
         raise FileNotFoundError(expected(str(path), wanted, got, advice))
 
 
+def text_lines(path: Path) -> list[str]:
+    """The lines of a text file in UTF-8.
+
+    Raises:
+        ValueError: it is in another encoding.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(expected(str(path), "text in UTF-8", error)) from None
+    # Not splitlines: it also cuts at characters that words may have.
+    return text.removesuffix("\n").split("\n") if text else []
+
+
 def _file_stamp(path: Path) -> str:
     if not path.exists():
         return f"{path} absent"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -72,6 +73,11 @@ def test_an4_as_it_is_published(tmp_path: Path) -> None:
     (item,) = corpus.splits["test"]
     assert (item.speaker, item.words, item.phones) == ("mjgm", ("A", "B"), ("AH", "B", "IY"))
     np.testing.assert_allclose(read_audio(item.source), tone(440, 0.5), atol=1 / 32_000)
+    for content in ("an1-mjgm-b", "/an1-mjgm-b"):
+        (tmp_path / "an4" / "etc" / "an4_test.fileids").write_text(content)
+        with pytest.raises(ValueError, match="expected GROUP/SPEAKER/CLIP on a line"):
+            load_corpus("an4", tmp_path, cache=tmp_path)
+    (tmp_path / "an4" / "etc" / "an4_test.fileids").write_text("an4test_clstk/mjgm/an1-mjgm-b")
     item.source.path.unlink()  # type: ignore[attr-defined]
     (item,) = load_corpus("an4", tmp_path, cache=tmp_path).splits["test"]
     with pytest.raises(FileNotFoundError, match=r"an1-mjgm-b\.wav: expected an audio file"):
@@ -125,6 +131,52 @@ def test_kaldi_segments_arks_and_commands(tmp_path: Path) -> None:
     (tmp_path / "segments").unlink()
     (tmp_path / "text").write_text("a X\nb X\nc X\n")
     assert read_data_folder(tmp_path, run_commands=True)[2].source == Command("sph2pipe /x/c")
+
+
+def test_kaldi_lists_have_blanks_or_tabs(tmp_path: Path) -> None:
+    (tmp_path / "wav.scp").write_text("a\t/x/a b.wav\r\n")
+    (tmp_path / "text").write_text("a\tÉTÉ  TWO\u2028THREE\n", encoding="utf-8")
+    (tmp_path / "utt2spk").write_text("a \t s\n")
+    (item,) = read_data_folder(tmp_path)
+    assert (item.id, item.speaker, item.source) == ("a", "s", File(Path("/x/a b.wav")))
+    assert item.words == ("ÉTÉ", "TWO", "THREE")
+
+
+# Of a list of a data folder what its last line becomes, and what the error says.
+LINES = [
+    ("wav.scp", "a /x/c.wav", "wav.scp, line 2: expected each name once, got 'a'"),
+    ("text", "a ONE", "text, line 2: expected each name once"),
+    ("text", "", "text: expected a line for 'b'"),
+    ("utt2spk", "", "utt2spk: expected a line for 'b'"),
+    ("segments", "a a 0 1", "segments, line 2: expected each name once"),
+    ("segments", "b c 0 1", "wav.scp: expected the recording 'c'"),
+    ("segments", "b b 0", "a recording, a start and an end in seconds"),
+    *(
+        ("segments", f"b b {times}", "segments, b: expected a start of at least 0 and an end after")
+        for times in ("nan nan", "0 inf", "0 nan", "-1 1", "2 1", "1 1", "inf inf")
+    ),
+]
+
+
+@pytest.mark.parametrize(("file", "line", "sentence"), LINES)
+def test_lists_with_a_fault_are_refused(
+    file: str, line: str, sentence: str, tmp_path: Path
+) -> None:
+    lists = {
+        "wav.scp": ["a /x/a.wav", "b /x/b.wav"],
+        "text": ["a ONE", "b TWO"],
+        "utt2spk": ["a s", "b t"],
+        "segments": ["a a 0 1", "b b 0 -1"],
+    }
+    for name, lines in lists.items():
+        (tmp_path / name).write_text("\n".join(lines))
+    assert len(read_data_folder(tmp_path)) == 2
+    (tmp_path / file).write_text("\n".join(filter(None, [lists[file][0], line])))
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        read_data_folder(tmp_path)
+    (tmp_path / file).write_bytes(b"a \xff 1")
+    with pytest.raises(ValueError, match=f"{file}: expected text in UTF-8"):
+        read_data_folder(tmp_path)
 
 
 def test_missing_words_are_refused_or_counted() -> None:

@@ -38,3 +38,12 @@ def test_damaged_dictionaries_are_refused(lines: list[str], sentence: str) -> No
 def test_a_missing_dictionary_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="lexicon in CMUdict format"):
         read_lexicon(tmp_path / "none.dict")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "latin-1"])
+def test_words_have_accents_in_each_encoding(encoding: str, tmp_path: Path) -> None:
+    """In UTF-8, the second bytes of Å and à are a line break and a blank of latin-1."""
+    (tmp_path / "x.dict").write_bytes("Åse OW1 S AH0\r\nvoilà V W AA0 L AA1\r\n".encode(encoding))
+    lexicon = read_lexicon(tmp_path / "x.dict")
+    assert lexicon.phones(["åse", "VOILÀ"]) == ("OW", "S", "AH", "V", "W", "AA", "L", "AA")
+    assert len(lexicon) == 2

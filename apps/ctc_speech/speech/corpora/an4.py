@@ -9,7 +9,7 @@ from pathlib import Path
 from linattn_core.errors import expected, shown
 from speech.corpora.corpus import BadInput, Corpus, Utterance, cut_dev, with_phones
 from speech.lexicon import read_lexicon
-from speech.sources import File, Member, Source, require_file
+from speech.sources import File, Member, Source, require_file, text_lines
 
 PAGE = "https://github.com/cmusphinx/an4"
 ARCHIVE = "an4-wav.tar.xz"
@@ -41,12 +41,14 @@ def load_an4(folder: Path, bad_input: BadInput) -> Corpus:
 
 
 def _utterances(folder: Path, name: str) -> list[Utterance]:
-    ids = _published(folder, f"{name}.fileids").read_text().split()
+    listed = _published(folder, f"{name}.fileids")
     path = _published(folder, f"{name}.transcription")
-    transcripts = dict(_transcript(line, path) for line in path.read_text().splitlines() if line)
+    transcripts = dict(_transcript(line, path) for line in text_lines(path) if line)
     result = []
-    for clip in ids:
-        speaker, key = clip.split("/")[-2:]
+    for clip in filter(None, map(str.strip, text_lines(listed))):
+        *_, speaker, key = ("", *clip.split("/"))
+        if not speaker:
+            raise ValueError(expected(str(listed), "GROUP/SPEAKER/CLIP on a line", shown(clip)))
         if key not in transcripts:
             raise ValueError(expected(str(path), f"the transcript of {key}", "none"))
         source = _source(folder, clip)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from linattn_core.errors import expected, shown
 from speech.corpora.corpus import BadInput, Corpus, Split, Utterance, cut_dev, with_phones
 from speech.lexicon import Lexicon
-from speech.sources import Ark, Command, File, Source, require_file
-
-Line = tuple[str, str]  # the first word of a line, and the rest
+from speech.sources import Ark, Command, File, Source, require_file, text_lines
 
 
 def load_kaldi(
@@ -50,40 +49,48 @@ def read_data_folder(folder: Path, *, run_commands: bool = False) -> list[Uttera
     """The utterances of one data folder, their text as words."""
     recordings = {
         name: _source(place, f"{folder / 'wav.scp'}, {name}", run_commands)
-        for name, place in _lines(folder / "wav.scp")
+        for name, place in _table(folder / "wav.scp").items()
     }
-    texts = {key: tuple(text.split()) for key, text in _lines(folder / "text", may_be_empty=True)}
-    speakers = dict(_lines(folder / "utt2spk")) if (folder / "utt2spk").exists() else {}
+    texts = _table(folder / "text", may_be_empty=True)
+    speakers = _table(folder / "utt2spk") if (folder / "utt2spk").exists() else None
     result = []
-    for key, recording, start, end in _segments(folder, list(recordings)):
+    for key, recording, start, end in _segments(folder, recordings):
         if recording not in recordings:
             where = str(folder / "wav.scp")
             raise ValueError(expected(where, f"the recording {shown(recording)}", "none"))
-        if key not in texts:
-            raise ValueError(expected(str(folder / "text"), f"a line for {shown(key)}", "none"))
+        words = tuple(_of(key, texts, folder / "text").split())
+        # Without the file each utterance is a speaker of its own, as in Kaldi.
+        speaker = key if speakers is None else _of(key, speakers, folder / "utt2spk")
         source = recordings[recording]
-        result.append(
-            Utterance(key, speakers.get(key, key), source, texts[key], start=start, end=end)
-        )
+        result.append(Utterance(key, speaker, source, words, start=start, end=end))
     return result
 
 
+def _of(key: str, table: Mapping[str, str], path: Path) -> str:
+    if key not in table:
+        raise ValueError(expected(str(path), f"a line for {shown(key)}", "none"))
+    return table[key]
+
+
 def _segments(
-    folder: Path, recordings: list[str]
+    folder: Path, recordings: Iterable[str]
 ) -> Iterator[tuple[str, str, float, float | None]]:
     """Of each utterance its name, its recording, its start and its end."""
     path = folder / "segments"
     if not path.exists():
         yield from ((name, name, 0.0, None) for name in recordings)
         return
-    for key, rest in _lines(path):
+    for key, rest in _table(path).items():
         try:
             recording, *bounds = rest.split()
             start, end = map(float, bounds)
         except ValueError:
             wanted = "a recording, a start and an end in seconds"
             raise ValueError(expected(f"{path}, {key}", wanted, shown(rest))) from None
-        # Kaldi writes -1 for the end of the recording.
+        # Kaldi writes -1 for the end of the recording. A comparison with NaN is false.
+        if not (0 <= start < math.inf and (end < 0 or start < end < math.inf)):
+            wanted = "a start of at least 0 and an end after it, or -1"
+            raise ValueError(expected(f"{path}, {key}", wanted, shown(rest)))
         yield key, recording, start, None if end < 0 else end
 
 
@@ -111,11 +118,16 @@ def _phones_as_words(utterance: Utterance) -> Utterance:
     )
 
 
-def _lines(path: Path, *, may_be_empty: bool = False) -> Iterator[Line]:
+def _table(path: Path, *, may_be_empty: bool = False) -> dict[str, str]:
+    """What follows the first word of each line, by that word."""
     require_file(path, "a file of a Kaldi data folder")
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        key, _, rest = line.strip().partition(" ")
-        if not key or not (rest.strip() or may_be_empty):
+    table: dict[str, str] = {}
+    for number, line in enumerate(text_lines(path), start=1):
+        key, rest = (*line.split(maxsplit=1), "", "")[:2]
+        if not key or not (rest or may_be_empty):
             wanted = "a name and what belongs to it"
             raise ValueError(expected(f"{path}, line {number}", wanted, shown(line)))
-        yield key, rest.strip()
+        if key in table:
+            raise ValueError(expected(f"{path}, line {number}", "each name once", shown(key)))
+        table[key] = rest.strip()
+    return table
