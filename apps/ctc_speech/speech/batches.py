@@ -169,6 +169,7 @@ def usable(
     classes: Sequence[Sequence[int]],
     names: Sequence[str],
     *,
+    corpus: str,
     subsampling: int,
     max_frames: int,
     bad_input: BadInput,
@@ -180,12 +181,13 @@ def usable(
         frames: the lengths of each utterance, one for each speed.
         classes: the phones of each.
         names: for errors.
+        corpus: the name of all together, for errors.
         subsampling: frames of audio for each frame of the model.
         max_frames: of an utterance.
         bad_input: whether the others are refused, or left out and counted in `skipped`.
 
     Raises:
-        ValueError: naming the first that is not usable, or if none is.
+        ValueError: naming the first that is not usable, or if no usable one has a phone.
     """
     places = []
     for place, (lengths, phones, name) in enumerate(zip(frames, classes, names, strict=True)):
@@ -203,8 +205,9 @@ def usable(
             advice = "leave such utterances out with --bad-input skip"
             raise ValueError(f"{problem.rstrip('.')}; {advice}.")
         skipped[reason] += 1
-    if not places:
-        raise ValueError(expected("the corpus", "an utterance that CTC can align", "none"))
+    if not any(classes[place] for place in places):
+        wanted = "an utterance with phones that CTC can align"
+        raise ValueError(expected(corpus, wanted, "none"))
     return places
 
 

@@ -20,6 +20,7 @@ from speech.measures import evaluated
 from speech.models import APP, Recognizer, build_model
 from speech.presets import Recipe
 
+HELD_OUT: tuple[Split, ...] = ("dev", "test")
 DESCRIBED = (
     "preset",
     "corpus",
@@ -45,7 +46,8 @@ def train_model(
     require_one_process()
     config = recipe.training.config()
     data = training_speech(corpus, recipe, cache)
-    dev = held_out_speech(corpus, "dev", recipe, cache)
+    # The test set too, so that bad input in it ends this before the training.
+    dev, test = (held_out_speech(corpus, split, recipe, cache) for split in HELD_OUT)
     order = length_order(data, recipe)
     torch.manual_seed(config.seed)  # the weights at the start
     model = build_model(recipe, len(corpus.inventory))
@@ -67,7 +69,6 @@ def train_model(
         },
         model_config=model.to_dict(),
     )
-    test = held_out_speech(corpus, "test", recipe, cache)
     return finish(model, test, corpus, len(order.epoch(0)), RunFolder(out))
 
 
@@ -152,6 +153,7 @@ def _speech(
         [[len(array) for array in speeds] for speeds in frames],
         classes,
         [f"{corpus.name}, {item.id}" for item in utterances],
+        corpus=f"{corpus.name}, {split}",
         subsampling=recipe.subsampling,
         max_frames=recipe.max_frames,
         bad_input=recipe.bad_input,

@@ -98,6 +98,25 @@ def test_all_faults_are_left_out_and_counted(corpus: Path, tmp_path: Path, scrip
     assert losses and np.isfinite(losses).all()
 
 
+@pytest.mark.parametrize("split", ["dev", "test"])
+def test_a_fault_of_held_out_speech_ends_a_run_before_its_training(
+    split: str, corpus: Path, tmp_path: Path, script: Script
+) -> None:
+    write_data_folder(corpus / "dev", speakers=1, each=2, seed=2)
+    place = corpus / split / f"{split}-0.wav"
+    content = place.read_bytes()
+    place.unlink()
+    done = script("train", *smoke_flags(corpus, tmp_path / "run"))
+    assert done.code == 2 and f"{split}-0.wav: expected an audio file, got no file" in done.stderr
+    place.write_bytes(content)
+    text = (corpus / split / "text").read_text()
+    silent = [line.split()[0] for line in text.splitlines()]
+    (corpus / split / "text").write_text("\n".join(silent))
+    done = script("train", *smoke_flags(corpus, tmp_path / "run"))
+    assert done.code == 2 and f"kaldi, {split}: expected an utterance with phones" in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
 def test_stereo_and_eight_kilohertz_are_read(corpus: Path, tmp_path: Path, script: Script) -> None:
     stereo = np.stack([tone(440, 0.8)] * 2, axis=1)
     for place in range(3):
