@@ -40,7 +40,7 @@ from linattn_models.training import (
 from speech.comparison import Comparison, Variant, variants
 from speech.corpora import BadInput, CorpusFlags, CorpusName
 from speech.models import APP
-from speech.presets import ATTENTIONS, Attention, PresetName
+from speech.presets import ATTENTIONS, PRESETS, Attention, PresetName
 from speech.results import draw, results_of
 from speech.selection import Selection
 from speech.tables import comparison_document, comparison_table
@@ -95,9 +95,11 @@ class Flags(CorpusFlags):
     def command(self) -> str:
         """What makes these results again: trained, too, even where --finished only compared."""
         corpus = "" if self.corpus == "synthetic" else f" --corpus {self.corpus} --data-dir DIR"
+        lexicon = " --lexicon FILE" * (self.lexicon is not None)
         seeds = " ".join(map(str, self.seeds))
         parts = [
-            f"python apps/ctc_speech/compare.py --preset {self.preset}{corpus}",
+            f"python apps/ctc_speech/compare.py --preset {self.preset}{corpus}{lexicon}",
+            "--run-commands" * self.run_commands,
             f"--attentions {' '.join(self.attentions)}" * (self.attentions != ATTENTIONS),
             "--convolution" * self.convolution,
             f"--seeds {seeds}" * (self.seeds != (0,)),
@@ -145,6 +147,10 @@ def check(flags: Flags) -> None:
             raise ValueError(expected(flag, "one or more, each once", named))
     if min(flags.seeds) < 0:
         raise ValueError(expected("--seeds", "numbers of at least 0", min(flags.seeds)))
+    keep = PRESETS[flags.preset]("linear").training.keep_checkpoints
+    if flags.average > keep and not flags.finished:
+        wanted = f"at most the {keep} checkpoints that preset {flags.preset} keeps"
+        raise ValueError(expected("--average", wanted, flags.average))
     if flags.minutes is not None and not 0 < flags.minutes < math.inf:
         raise ValueError(expected("--minutes", "more than 0", flags.minutes))
 

@@ -114,7 +114,7 @@ class Comparison:
         return trained_run(
             out,
             lambda resume: train_model(self.corpus, recipe, out, self.cache, resume=resume),
-            self._described(recipe),
+            self._described(recipe, RunFolder(out)),
             ended=has_ended,
         )
 
@@ -129,7 +129,7 @@ class Comparison:
         folders = {x: RunFolder(self.out / x.name) for x in chosen}
         runs = {x: run for x, run in folders.items() if run.holds_run()}
         for variant, run in runs.items():
-            require_run(run, self._described(self._recipe(variant, timing)))
+            require_run(run, self._described(self._recipe(variant, timing), run))
         absent = {x.name: _progress(run) for x, run in runs.items() if not _ended(run)}
         return {x.name: run for x, run in runs.items() if _ended(run)}, absent
 
@@ -138,7 +138,7 @@ class Comparison:
         steps = updates_within(60 * self.minutes, timing["seconds"][variant.model])
         return replace(recipe, training=with_steps(recipe.training, steps))
 
-    def _described(self, recipe: Recipe) -> dict[str, Any]:
+    def _described(self, recipe: Recipe, run: RunFolder) -> dict[str, Any]:
         """What must be in the config.json of a run of `recipe`."""
         described: dict[str, Any] = {"preset": self.preset, "corpus": self.corpus.name}
         described |= {"utterances": recipe.utterances, "inventory": list(self.corpus.inventory)}
@@ -146,7 +146,10 @@ class Comparison:
         described |= {"training.steps": recipe.training.steps}
         if recipe.attention != "lstm":
             described |= {"model.ctc_transformer.depthwise_kernel": recipe.depthwise_kernel}
-        return described
+        data = {"corpus_digest": self.corpus.digest(), "bad_input": recipe.bad_input}
+        # The published runs were trained before their config.json had these two.
+        recorded = run.config() if run.holds_run() else data
+        return described | {name: value for name, value in data.items() if name in recorded}
 
 
 def has_ended(summary: Mapping[str, Any]) -> bool:

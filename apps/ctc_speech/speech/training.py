@@ -33,6 +33,7 @@ DESCRIBED = (
     "spec_augment",
     "subsampling",
     "utterances",
+    "bad_input",
 )
 
 
@@ -65,6 +66,7 @@ def train_model(
             "app": APP,
             **{name: getattr(recipe, name) for name in DESCRIBED},
             "dataset": corpus.name,
+            "corpus_digest": corpus.digest(),
             "inventory": list(corpus.inventory),
         },
         model_config=model.to_dict(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from functools import partial
 from pathlib import Path
 
@@ -43,6 +44,16 @@ def write_data_folder(folder: Path, speakers: int, each: int, seed: int) -> None
         lines["utt2spk"].append(f"{name} {folder.name}-speaker-{index % speakers}")
     for file, content in lines.items():
         (folder / file).write_text("\n".join(content) + "\n")
+
+
+def other_text(tones: Path, corpus: Path, split: str = "train") -> Path:
+    """A copy of the corpus with the transcripts of `split` in another order."""
+    shutil.copytree(tones, corpus)
+    lines = [line.split(" ", 1) for line in (corpus / split / "text").read_text().splitlines()]
+    names, said = zip(*lines, strict=True)
+    swapped = (" ".join(line) for line in zip(names, said[::-1], strict=True))
+    (corpus / split / "text").write_text("\n".join(swapped))
+    return corpus
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ from linattn_models.training import RunFolder
 from speech.batches import LengthOrder, LongestOrder, TypicalOrder
 from speech.comparison import Variant, variants
 from tests.apps.app_scripts import Script
+from tests.apps.ctc_speech.conftest import other_text
 
 NAMES = ["linear", "lstm", "linear-conv"]
 
@@ -79,6 +80,19 @@ def test_equal_time_is_turned_into_updates_and_ended_runs_are_kept(
     assert other.code == 2 and "training.steps of the run" in other.stderr
     other = script("compare", *flags, "--finished", "--utterances", 5)
     assert other.code == 2 and "utterances of the run" in other.stderr
+    other = script("compare", *flags, "--finished", "--bad-input", "skip")
+    assert other.code == 2 and "bad_input of the run" in other.stderr
+    corpus = other_text(tones, tmp_path / "corpus")
+    for finished in ([], ["--finished"]):
+        other = script("compare", *flags, "--data-dir", corpus, *finished)
+        assert other.code == 2 and "corpus_digest of the run" in other.stderr
+
+    # The published runs have neither in their config.json.
+    config = RunFolder(out / "linear").config()
+    before = {name: x for name, x in config.items() if name not in ("corpus_digest", "bad_input")}
+    RunFolder(out / "linear").write_config(before)
+    done = script("compare", *flags, "--finished", "--no-test")
+    assert done.code == 0, done.stderr
 
 
 def test_updates_are_measured_and_the_times_are_kept(
@@ -103,6 +117,7 @@ def test_updates_are_measured_and_the_times_are_kept(
         (["--seeds", 0, 0], "--seeds: expected one or more, each once, got 0 0"),
         (["--seeds", -1], "--seeds: expected numbers of at least 0"),
         (["--average", 0], "--average: expected 1 or more"),
+        (["--average", 3], "--average: expected at most the 2 checkpoints that preset smoke keeps"),
     ],
 )
 def test_numbers_out_of_range(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from speech.measures import phone_errors
 from speech.models import load_run
 from speech.transcription import transcribe
 from tests.apps.app_scripts import Script
-from tests.apps.ctc_speech.conftest import smoke_flags, tone
+from tests.apps.ctc_speech.conftest import other_text, smoke_flags, tone
 from tests.training.toy import logged
 
 
@@ -33,6 +34,19 @@ def test_a_resumed_run_is_the_same(
     assert script("train", *flags, "--steps", 5).code == 0
     assert script("train", *flags, "--resume").code == 0
     assert logged(tmp_path / "run") == logged(smoke_run)
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_a_run_is_not_resumed_on_another_corpus(
+    split: str, smoke_run: Path, tones: Path, tmp_path: Path, script: Script
+) -> None:
+    """With as many utterances, and the same phones."""
+    run = shutil.copytree(smoke_run, tmp_path / "run")
+    flags = smoke_flags(other_text(tones, tmp_path / "corpus", split), run)
+    done = script("train", *flags, "--steps", 12, "--resume")
+    assert done.code == 2 and "corpus_digest was" in done.stderr
+    again = script("train", *smoke_flags(tones, run), "--resume", "--bad-input", "skip")
+    assert again.code == 2 and 'bad_input was "refuse" and is now "skip"' in again.stderr
 
 
 def test_evaluate_finds_the_errors_that_training_found(
@@ -112,6 +126,8 @@ def test_times_of_a_short_recording(smoke_run: Path, tmp_path: Path, seconds: fl
         (["--attention", "lstmm"], "did you mean 'lstm'"),
         (["--corpus", "an5"], "--corpus: expected a known name, got 'an5'; did you mean 'an4'"),
         (["--corpus", "an4"], "--data-dir"),
+        (["--lexicon", "x"], "--lexicon: expected --corpus kaldi with it, got --corpus synthetic"),
+        (["--run-commands"], "--run-commands: expected --corpus kaldi with it"),
         (["--batch-frames", "0"], "--batch-frames: expected 1 or more, got 0"),
         (["--utterances", "0"], "--utterances: expected 1 or more, got 0"),
         (["--corpus", "kaldi", "--data-dir", "/nowhere"], "wav.scp"),

@@ -76,6 +76,9 @@ def load_corpus(
     Raises:
         ValueError, OSError: in one sentence.
     """
+    for flag, given in (("--lexicon", lexicon), ("--run-commands", run_commands)):
+        if given and name != "kaldi":
+            raise ValueError(expected(flag, "--corpus kaldi with it", f"--corpus {name}"))
     if name == "synthetic":
         return load_synthetic(cache, utterances)
     if data_dir is None:
