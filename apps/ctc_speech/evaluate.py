@@ -48,11 +48,10 @@ class Flags(CorpusFlags):
 
 def main(flags: Flags) -> None:
     """Prints the errors, and writes them where they are asked for."""
-    require_at_least(flags, {"average": 1})
-    require_at_least(flags.decoding, {"beam": 1, "ngram": 0})
-    if flags.write_lm is not None and (flags.decoding.lm is not None or not flags.decoding.ngram):
-        got = "none" if flags.decoding.lm is None else "--lm"
-        raise ValueError(expected("--write-lm", "an n-gram to estimate, by --ngram", got))
+    check(flags)
+    for file in (flags.out, flags.write_lm):
+        if file is not None:
+            file.parent.mkdir(parents=True, exist_ok=True)  # refused now, not after the evaluation
     run = load_run(flags.run, flags.average)
     errors = run_errors(run, flags)
     print(f"{run.label}, {flags.split}")
@@ -61,6 +60,22 @@ def main(flags: Flags) -> None:
     if flags.out is not None:
         content = {**errors.metrics(), "phones": errors.phones, "confused": errors.confused}
         write_json(flags.out, content)
+
+
+def check(flags: Flags) -> None:
+    """Refuses numbers out of range, and a language model that nothing would use."""
+    decoding = flags.decoding
+    require_at_least(flags, {"average": 1})
+    require_at_least(decoding, {"beam": 1, "ngram": 0})
+    if flags.write_lm is not None and (decoding.lm is not None or not decoding.ngram):
+        got = "none" if decoding.lm is None else "--lm"
+        raise ValueError(expected("--write-lm", "an n-gram to estimate, by --ngram", got))
+    if decoding.lm is not None and decoding.ngram:
+        raise ValueError(expected("--lm", "either it or --ngram", "both"))
+    estimated = decoding.ngram and flags.write_lm is None
+    if decoding.decoder == "greedy" and (estimated or decoding.lm is not None):
+        flag = "--lm" if decoding.lm is not None else "--ngram"
+        raise ValueError(expected(flag, "--decoder beam with it", "--decoder greedy"))
 
 
 def run_errors(run: TrainedRun, flags: Flags) -> Errors:
@@ -80,7 +95,8 @@ def require_inventory(run: TrainedRun, corpus: Corpus) -> None:
     if run.inventory != corpus.inventory:
         wanted = f"the {len(run.inventory)} phones of the run"
         got = f"{len(corpus.inventory)} others"
-        raise ValueError(expected(f"the phones of {corpus.name}", wanted, got))
+        advice = "give the --lexicon of its training" if corpus.name == "kaldi" else ""
+        raise ValueError(expected(f"the phones of {corpus.name}", wanted, got, advice))
 
 
 if __name__ == "__main__":

@@ -116,7 +116,7 @@ def run_recipe(run: TrainedRun, bad_input: BadInput) -> Recipe:
 
 
 def _model_of(values: dict[str, Any], path: Path) -> Recognizer:
-    kind = CTCBiLSTM if "bilstm" in values else CTCTransformer
+    kind = CTCBiLSTM if isinstance(values, dict) and "bilstm" in values else CTCTransformer
     try:
         return kind.from_dict(values)
     except ValueError as error:

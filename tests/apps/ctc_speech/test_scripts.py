@@ -10,6 +10,7 @@ import pytest
 import soundfile
 
 from linattn_models.ctc import NGram
+from linattn_models.training import RunFolder
 from speech.corpora import load_corpus
 from speech.decoding import Decoding, Search
 from speech.measures import phone_errors
@@ -52,7 +53,7 @@ def test_a_run_is_not_resumed_on_another_corpus(
 def test_evaluate_finds_the_errors_that_training_found(
     smoke_run: Path, tones: Path, tmp_path: Path, script: Script
 ) -> None:
-    out = tmp_path / "errors.json"
+    out = tmp_path / "new" / "errors.json"
     flags = ["--run", smoke_run, "--data-dir", tones, "--cache", tmp_path, "--out", out]
     done = script("evaluate", *flags)
     assert done.code == 0, done.stderr
@@ -109,6 +110,38 @@ def test_transcribe_searches_with_the_ngram_that_evaluate_wrote(
     for others in ([], ["--ngram", 2, "--lm", arpa]):
         refused = script("evaluate", *flags, *others)
         assert refused.code == 2 and "--write-lm: expected an n-gram" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--ngram", 3], "--ngram: expected --decoder beam with it, got --decoder greedy"),
+        (["--lm", "x.arpa"], "--lm: expected --decoder beam with it, got --decoder greedy"),
+        (["--decoder", "beam", "--ngram", 3, "--lm", "x.arpa"], "--lm: expected either it or"),
+        (["--average", 0], "--average: expected 1 or more"),
+        (["--average", 3], "--average: expected at most the 2 checkpoints"),
+    ],
+)
+def test_evaluate_refuses_what_it_would_not_use(
+    flags: list[object], sentence: str, smoke_run: Path, tones: Path, script: Script
+) -> None:
+    done = script("evaluate", "--run", smoke_run, "--data-dir", tones, *flags)
+    assert done.code == 2 and not done.stdout
+    assert sentence in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_other_phones_and_a_damaged_description_are_refused(
+    smoke_run: Path, tones: Path, tmp_path: Path, script: Script
+) -> None:
+    lexicon = tmp_path / "x.dict"
+    lexicon.write_text("LOW L OW\nMID M IH D\nHIGH HH AY\n")
+    flags = ["--data-dir", tones, "--cache", tmp_path, "--lexicon", lexicon]
+    done = script("evaluate", "--run", smoke_run, *flags)
+    assert done.code == 2 and "give the --lexicon of its training" in done.stderr
+    run = RunFolder(shutil.copytree(smoke_run, tmp_path / "run"))
+    run.write_config({**run.config(), "model": 3})
+    done = script("transcribe", "--run", run.path, tones / "test" / "test-0.wav")
+    assert done.code == 2 and "config.json describes no model" in done.stderr
 
 
 @pytest.mark.parametrize("seconds", [0.055, 0.105, 0.185])
