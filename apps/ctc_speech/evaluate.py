@@ -95,7 +95,7 @@ def require_inventory(run: TrainedRun, corpus: Corpus) -> None:
     if run.inventory != corpus.inventory:
         wanted = f"the {len(run.inventory)} phones of the run"
         got = f"{len(corpus.inventory)} others"
-        advice = "give the --lexicon of its training" if corpus.name == "kaldi" else ""
+        advice = "give the --lexicon of its training, if any" if corpus.name == "kaldi" else ""
         raise ValueError(expected(f"the phones of {corpus.name}", wanted, got, advice))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from linattn_core.errors import expected
 from linattn_models.ctc import NGram
 from linattn_models.training import RunFolder, write_json
 from linattn_models.validation import json_object
@@ -64,10 +65,15 @@ class Selection:
         Returns:
             "dev_rates", by decoding; "selected", one of these; "dev" and with `test` "test", each
             with the errors of "greedy" and "selected"; "date" and "environment".
+
+        Raises:
+            ValueError: what is stored is damaged.
         """
         file, about = run.path / FILE, self._about(run)
         stored = json_object(file.read_bytes(), str(file)) if file.exists() else {}
         record = stored if about.items() <= stored.items() else about
+        if "dev" in record:
+            _require_errors(record, file)
         needed = [name for name in ("dev", "test") if name not in record]
         if needed and (test or "dev" in needed):
             trained = load_run(run.path, self.average)
@@ -136,6 +142,23 @@ def _counted(decode: Decode, progress: Any) -> Decode:
 
 def _pair(greedy: Errors, selected: Errors) -> dict[str, Any]:
     return {"greedy": greedy.metrics(), "selected": selected.metrics(), "phones": greedy.phones}
+
+
+def _require_errors(record: Mapping[str, Any], file: Path) -> None:
+    """Refuses a record that lacks what tables are made of."""
+    try:
+        splits = [record[split] for split in ("dev", "test") if split in record]
+        found = [of[kind]["phoneme_error_rate"] for of in splits for kind in ("greedy", "selected")]
+        found += [of["phones"] for of in splits]
+        found += [record["dev_rates"][record["selected"]]]
+        whole = all(isinstance(x, int | float) for x in found)
+        whole = whole and {"cpu", "commit"} <= record["environment"].keys()
+        whole = whole and isinstance(record["date"], str)
+    except (KeyError, TypeError, AttributeError):
+        whole = False
+    if not whole:
+        advice = "remove it, and they are measured again"
+        raise ValueError(expected(str(file), "the errors of a run", "a fault in it", advice))
 
 
 def _today() -> dict[str, Any]:

@@ -84,6 +84,28 @@ def test_other_weights_are_recognized_again(run: RunFolder, corpus: Corpus, tmp_
     assert "test" not in last and '"test"' not in (run.path / FILE).read_text()
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("selected", "2-gram"),
+        ("dev", 3),
+        ("test", {"greedy": {}}),
+        ("environment", {}),
+        ("date", 0),
+    ],
+)
+def test_a_damaged_record_is_refused(
+    run: RunFolder, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    name: str, value: object,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(Search, "phones", lambda *arguments: [[1]] * len(arguments[-1]))
+    selection = Selection(corpus, tmp_path, "refuse", average=1)
+    record = selection.recognition(run, test=True)
+    (run.path / FILE).write_text(json.dumps({**record, name: value}))
+    with pytest.raises(ValueError, match=r"recognition\.json: expected the errors of a run"):
+        selection.recognition(run, test=True)
+
+
 OTHERS: dict[str, Callable[[Selection], Selection]] = {
     "corpus": lambda of: replace(of, corpus=replace(of.corpus, name="other")),
     "utterances": lambda of: replace(of, corpus=_without_one(of.corpus)),
