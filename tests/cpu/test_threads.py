@@ -68,9 +68,19 @@ import os
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 import torch
 from linattn_cpu import _native
+from linattn_models import Transformer, TransformerConfig, compile_decoder
 
 assert _native.available_cores() == 1
 assert _native.team_size(64) == 1
+torch.set_num_threads(1)
+model = Transformer(TransformerConfig(num_layers=2, num_heads=2, head_dim=32, ffn_dim=64)).eval()
+decoder = compile_decoder(model)
+state, x = decoder.initial_state(1), torch.ones(1, 64)
+before = len(os.listdir("/proc/self/task"))
+torch.set_num_threads(64)
+for _ in range(20):
+    decoder.step(x, state)
+assert len(os.listdir("/proc/self/task")) == before
 """
 
 BUSY = "while True: pass"
@@ -180,8 +190,9 @@ def test_a_team_has_no_more_threads_than_there_are_cores() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity masks here")
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="no /proc here")
 def test_a_process_bound_to_one_core_gets_one_thread() -> None:
+    """A decoder that started a thread for each that torch may have would wait for all of them."""
     ended = subprocess.run(
         [sys.executable, "-c", BOUND], capture_output=True, text=True, check=False
     )

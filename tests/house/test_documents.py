@@ -56,6 +56,13 @@ def test_readme_opens_with_the_two_commands() -> None:
     assert "python -m pip install nox && python -m nox -s tests" in first_screen
 
 
+def test_readme_gives_the_size_of_torch_before_the_first_command_that_installs_it() -> None:
+    before = (ROOT / "README.md").read_text().partition("python -m pip install")[0]
+
+    assert "5 GB" in before
+    assert "`PIP_EXTRA_INDEX_URL`" in before  # how to get the small build
+
+
 def test_documents_show_what_the_demo_published() -> None:
     table = (ROOT / "docs" / "results" / "demo" / "table.md").read_text().strip()
 
