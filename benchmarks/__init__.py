@@ -1,1 +1,1 @@
-"""Benchmarks of linattn: what measures, the cases that are measured, and their documents."""
+"""Benchmarks of linattn: how it is measured, the cases that are measured, the documents."""

@@ -1,4 +1,4 @@
-"""python -m benchmarks: Ctrl-C is one line, while torch is imported too."""
+"""python -m benchmarks. Ctrl-C prints one line, also while torch is imported."""
 
 import sys
 

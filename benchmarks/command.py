@@ -49,7 +49,7 @@ def _measure_all(
 ) -> int:
     """Returns the number of faults; writes the theme's documents after each case.
 
-    Each case has a process of its own, which a quick run spares.
+    Each case runs in a process of its own, except in a quick run.
     """
     measure = measured if settings.quick else isolated
     limits = measure_limits(settings) if settings.quick else isolated_limits(settings)
@@ -64,7 +64,7 @@ def _measure_all(
                 faults += 1
                 tqdm.write(fault, file=sys.stderr)
             document = documents.get(case.theme) or Document(case.theme, settings.device)
-            if folder is not None and not settings.quick:  # a quick run mixes with nothing
+            if folder is not None and not settings.quick:  # those of a quick run stay apart
                 document = read(folder, case.theme, settings.device)
             documents[case.theme] = document = document.updated(run, result, order)
             if folder is not None:

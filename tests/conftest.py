@@ -1,4 +1,4 @@
-"""What every test gets: fixed seeds, one thread, and the way to the real data."""
+"""For every test: fixed seeds, one thread, the folder of real data."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
-# Tests run side by side, one process a core; set before torch loads, so that its OpenMP heeds it,
-# and inherited by the scripts that tests start.
+# Tests run in parallel, one process per core. Set before torch is imported, because OpenMP reads it
+# then; the scripts that tests start inherit it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import hypothesis
@@ -18,7 +18,7 @@ import torch
 
 ROOT = Path(__file__).parent.parent
 
-# A shared core can take any time over an example; the same examples come on every run.
+# On a shared core an example may take any time. Every run has the same examples.
 hypothesis.settings.register_profile("linattn", deadline=None, derandomize=True, database=None)
 hypothesis.settings.load_profile("linattn")
 

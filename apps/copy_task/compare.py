@@ -103,7 +103,7 @@ def write_comparison(runs: Mapping[Attention, RunFolder], out: Path) -> str:
 def loss_panel(runs: Mapping[Attention, RunFolder], over: str, xlabel: str) -> Panel:
     """The loss of each attention in training, as in the paper's figure 2.
 
-    No sequence comes twice, so this is the loss on sequences that were not seen before.
+    No sequence is used twice, so this is the loss on sequences that were not seen before.
     """
     curves: dict[str, Points] = {
         name: points(run.metrics(), "loss", split="train", over=over) for name, run in runs.items()

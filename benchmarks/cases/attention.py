@@ -22,11 +22,12 @@ LINEAR_CPU, LINEAR_CUDA, LINEAR = "linear (cpu)", "linear (cuda)", "linear (torc
 SDPA, MATERIALIZED = "softmax SDPA", "softmax, N x N"
 # Our methods, and the backends that they name.
 BACKENDS = {LINEAR_CPU: "cpu", LINEAR_CUDA: "cuda", LINEAR: "reference"}
-# lsh-X of the paper: X rounds of hashing, keys that are the queries scaled to length 1.
+# lsh-X of the paper: X rounds of hashing; the keys are the normalized queries.
 LSH_ROUNDS = {"lsh-1": 1, "lsh-4": 4, "lsh-8": 8}
 BUCKETS, CHUNK = 64, 32
-LSH_HEADS = 2  # that are computed again: in float64 they hold twice as much
-# Projections of such numbers are sums that float32 holds exactly, so that float64 hashes alike.
+LSH_HEADS = 2  # heads that are checked: float64 takes twice the memory
+# Inputs are multiples of 1 / GRID. So float32 holds their projections exactly, and the hashes in
+# float32 and float64 are the same.
 GRID = 2**7
 STRAY_ROWS = 1e-3
 

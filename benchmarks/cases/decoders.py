@@ -83,7 +83,7 @@ def compiled_step(weights: str, task: Task) -> Method:
 
 
 def reading(weights: str, task: Task) -> Method:
-    """Only reads as many bytes as the matrices have, which every step has to do.
+    """Reads as many bytes as the matrices have: the least time of a step.
 
     The maximum of integers was the fastest read by all of torch's threads, compared with sums and
     matrix-vector products.

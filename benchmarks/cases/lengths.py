@@ -27,11 +27,12 @@ from benchmarks.measure.results import Target
 METHODS = (LINEAR_CPU, LINEAR, *LSH_ROUNDS, MATERIALIZED, SDPA)
 ON_GPU = (LINEAR_CUDA, FLASH_LINEAR_ATTENTION, FAST_TRANSFORMERS, *METHODS[1:])
 LENGTHS = tuple(2**power for power in range(9, 17))
-# As many positions at every length that has room for more than one sample.
+# The same number of positions, batch times length, until the batch is 1.
 POSITIONS_ON_CPU, WIDTH_ON_CPU = 8_192, 32
 LSH_FASTER_AT, LSH_FASTER = 16_384, 3  # than softmax, so that LSH is a serious rival
 SAMPLE_SECONDS = 0.3  # methods differ by orders of magnitude: the short ones are timed often
-# To reach on a GPU from this length on: the share of the copy bandwidth, forward and both.
+# Targets on a GPU from this length on: shares of the copy bandwidth, of the forward pass and of
+# both passes.
 SHARE_FROM, FORWARD_SHARE, SHARE = 2_048, 0.7, 0.5
 FASTER_THAN_SOFTMAX_FROM, ALMOST, FASTER_THAN_PEER = 1_024, 1 / 1.1, 10
 CROSSOVER_WIDTHS, CROSSOVER_HEADS = (32, 64, 128), (1, 8, 64)

@@ -20,7 +20,7 @@ from linattn_models.attention import Lsh, LshMixer
 
 REFORMER = "transformers.models.reformer.modeling_reformer"
 OURS, PEER = "lsh-1 layer", "transformers' Reformer layer"
-TOLERANCE = 1e-4  # of the largest output
+TOLERANCE = 1e-4  # over the largest output
 
 Layer = Callable[[Tensor], Tensor]
 

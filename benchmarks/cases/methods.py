@@ -17,9 +17,9 @@ from benchmarks.measure.processes import apart
 from linattn_models.throughput import peak_memory
 
 WARMING_LENGTH = 64
-PEAK_SECONDS = 600.0  # that a call may take in a process of its own
+PEAK_SECONDS = 600.0  # the most time of a call in a process of its own
 
-Work = tuple[str, Problem]  # the name of an operator, and what is asked of it
+Work = tuple[str, Problem]  # the name of an operator, and its problem
 
 
 def attention_case(
@@ -62,7 +62,7 @@ def method(name: str, problem: Problem, settings: Settings, *, peaks: bool = Fal
     """
     note = ""
     if name == FAST_TRANSFORMERS and problem.dtype != torch.float32:
-        # It knows no other; its bytes are counted as they are.
+        # Its kernels take float32 alone; the bytes are those of float32.
         problem, note = dataclasses.replace(problem, dtype=torch.float32), "float32"
     made = method_of(build(name, problem, settings), problem)
     peak = None

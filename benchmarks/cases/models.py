@@ -38,13 +38,13 @@ class Task:
 
     @property
     def matrix_weights(self) -> int:
-        """The weights of the layers' matrices: what every step has to read."""
+        """The number of weights in the layers' matrices, which every step has to read."""
         embed_dim = self.num_heads * self.head_dim
         return self.num_layers * (4 * embed_dim**2 + 2 * embed_dim * self.ffn_dim)
 
     @property
     def operations(self) -> float:
-        """Of a step: two for each weight, and 4 D M a head for updating and reading the state."""
+        """Of a step: two for each weight, and 4 D M per head to update and read the state."""
         state = 4 * self.num_layers * self.num_heads * self.head_dim**2
         return self.batch * (2 * self.matrix_weights + state)
 

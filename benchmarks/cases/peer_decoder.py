@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from linattn_models import AutoregressiveTransformer, Transformer, TransformerConfig
 
 PROJECTIONS = ("query", "key", "value")
-# Ours, and the peer's.
+# Our names of layers, and the peer's.
 NAMES = {
     "mixer.out": "attention.out_projection", "expand": "linear1", "contract": "linear2",
     "norm1": "norm1", "norm2": "norm2",

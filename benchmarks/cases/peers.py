@@ -1,4 +1,4 @@
-"""Other people's libraries, where they can be imported; a missing one is a row, not an error."""
+"""Other libraries, where they are installed; a missing one becomes a row with the reason."""
 
 from __future__ import annotations
 

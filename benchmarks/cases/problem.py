@@ -1,4 +1,4 @@
-"""What is asked of an attention operator: sizes, passes, dtype, device."""
+"""A problem for an attention operator: sizes, passes, dtype, device."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import torch
 
 from benchmarks.measure.cases import Settings
 
-QUICK = {"length": 64, "batch": 2, "heads": 2, "width": 8}  # the largest of a quick run
-POSITIONS, HEADS = 65_536, 64  # of a GPU's problems
+QUICK = {"length": 64, "batch": 2, "heads": 2, "width": 8}  # the largest sizes of a quick run
+POSITIONS, HEADS = 65_536, 64  # of the problems for a GPU
 
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """What is asked of an operator.
+    """The sizes, passes, dtype and device of a call.
 
     Args:
         width: of queries, keys and values.
-        backward: the backward pass too.
+        backward: whether the backward pass is measured too.
     """
 
     length: int

@@ -21,9 +21,9 @@ from linattn_models.throughput import peak_memory
 PLAIN, FILTERED = "plain sampling", "top_p=0.9 and a stop token"
 TOP_P, STOP = 0.9, 0
 TOKENS, SMALL_VOCABULARY, LARGE_VOCABULARY = 128, 256, 32_000
-# By vocabulary, the time over that of plain sampling.
+# Targets by vocabulary: the time over that of plain sampling.
 AT_MOST = {SMALL_VOCABULARY: 1.1, LARGE_VOCABULARY: 1.25}
-# Standard deviations of the logits: the nucleus is a few hundred tokens of 32,000, or most.
+# Standard deviations of the logits. Of 32,000 tokens, the nucleus has a few hundred, or most.
 SPREADS = {"peaked": 3.5, "flat": 0.5}
 THOUSAND, NINE_THOUSAND = 1_000, 9_000
 FIRST, LAST = "first thousand", "last thousand"
@@ -42,7 +42,7 @@ def _generating(
     model = task.model(head=Categorical(vocabulary), positions="none")
     generator = torch.Generator().manual_seed(1)
     embed_dim = task.num_heads * task.head_dim
-    with torch.no_grad():  # the output reads normalized vectors
+    with torch.no_grad():  # its inputs are normalized, so the logits get this spread
         model.output.weight.normal_(std=spread / embed_dim**0.5, generator=generator)
         model.output.bias[STOP] = -50
     decoder = compiled_decoder(model, "float32")

@@ -20,8 +20,8 @@ from linattn_models import AutoregressiveTransformer, Transformer
 
 BATCH = 4
 LEARNING_RATE = 1e-4
-PRODUCTS = 3  # of a matrix in a step: forward, and the gradients of inputs and weights
-OVER_PRODUCTS = 1.2  # that a step may take, over its matrix products at the GEMM rate
+PRODUCTS = 3  # products of a matrix in a step: forward, and the gradients of inputs and weights
+OVER_PRODUCTS = 1.2  # target: the time of a step over that of its products at the GEMM rate
 # Parameters that every method has by the same name, with gradients through all layers.
 COMPARED = ("start", "embeddings.0.weight", "positions.table", "output.weight")
 
@@ -31,7 +31,7 @@ def setup(settings: Settings) -> dict[str, Make]:
     task = Task(BATCH).sized(settings)
 
     def linear() -> Method:
-        require_backend("cpu")  # which "auto" takes: it refuses nothing on a processor
+        require_backend("cpu")  # the backend that "auto" chooses on a CPU
         return _step(trained("linear", task), task)
 
     return {
@@ -47,7 +47,7 @@ def trained(attention: str, task: Task) -> AutoregressiveTransformer:
 
 
 def operations(task: Task) -> float:
-    """Those of the matrices of the layers in one step: two for each weight in each product."""
+    """Operations of the layers' matrices in a step: two for each weight in each product."""
     return PRODUCTS * 2.0 * task.batch * task.length * task.matrix_weights
 
 

@@ -1,1 +1,1 @@
-"""What measures: cases and results, one timer, one runner, limits of the machine, the oracle."""
+"""Cases and results, the timer, the runner, the limits of the machine, the oracle."""

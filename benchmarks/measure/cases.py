@@ -63,11 +63,11 @@ Make = Callable[[], Method]
 
 @dataclasses.dataclass(frozen=True)
 class Case(Description):
-    """Methods measured side by side in one run, and what must come out.
+    """Methods that are measured side by side in one run, and their targets.
 
     Args:
-        setup: names the methods; nothing is allocated before they are made.
-        seconds: time that the rounds may take; the least number of rounds is taken in any case.
+        setup: returns the methods by name, as functions that allocate their inputs when called.
+        seconds: time for all rounds; the least number of rounds is made in any case.
         rounds: least and largest number of rounds.
         sample_seconds: time that the calls of a short method may take in a round.
         device: the device of whose runs it is part.

@@ -1,4 +1,4 @@
-"""What this machine is, and how fast it can be at best, measured in the same run."""
+"""The machine: its hardware and software, and its limits, measured in the same run."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ class Limits:
     fma_float32: float | None = None
 
     def gemm(self, device: str) -> float | None:
-        """The rate that shares are taken of: float32 on a processor, bfloat16 on a GPU."""
+        """The rate to which results are compared: of float32 on a CPU, of bfloat16 on a GPU."""
         return self.gemm_float32 if device == "cpu" else self.gemm_bfloat16
 
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """When, by which code and where a run took place; names no host and no path.
+    """The date, the code and the machine of a run, without names of hosts and paths.
 
     Args:
         hardware: processor, cores, memory, system; before them the GPU, if it was measured.
@@ -79,7 +79,7 @@ def measure_limits(settings: Settings) -> Limits:
     numbers = torch.randn(2, size, size, device=settings.device)
     source = torch.zeros(count // 4, device=settings.device)
     product = 2.0 * size**3
-    # What a call does of each limit's unit, and the call.
+    # By limit: the operations or bytes of a call, and the call.
     work: dict[str, tuple[float, Callable[[], object]]] = {
         "gemm_float32": (product, partial(torch.matmul, *numbers)),
         "copy_bandwidth": (2.0 * source.nbytes, partial(torch.zeros_like(source).copy_, source)),
@@ -101,7 +101,7 @@ def measure_limits(settings: Settings) -> Limits:
 
 
 def describe_machine(settings: Settings) -> Machine:
-    """Returns what is known of the hardware, the versions of the packages and the commit."""
+    """Returns the hardware, the versions of the packages and the commit."""
     today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
     hardware = _hardware(settings.device)
     return Machine(today, _commit(), hardware, _software(), _backends(), settings.threads)

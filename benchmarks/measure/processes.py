@@ -38,7 +38,7 @@ def apart(
         NotMeasured: raised there with that reason, or the process ended without an answer, or
             took too long and was stopped.
     """
-    with _ignoring_interrupts():  # which the child inherits: Ctrl-C is handled here
+    with _ignoring_interrupts():  # the child inherits it: only this process handles Ctrl-C
         child = subprocess.Popen(
             [sys.executable, "-m", __name__], cwd=ROOT, stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -62,7 +62,7 @@ def apart(
 def _answer() -> None:
     """Makes the call that `apart` describes on the standard input."""
     answers = os.dup(sys.stdout.fileno())
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what the call prints is no answer
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what the call prints is not the answer
     call, arguments, threads = pickle.load(sys.stdin.buffer)
     torch.set_num_threads(threads)
     _limit_memory()

@@ -1,4 +1,4 @@
-"""What a case gave: records that travel between processes, and to JSON and back."""
+"""The results of cases: records that are passed between processes and stored as JSON."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any, Literal, TypeVar
 from linattn_core.errors import expected
 
 MEASURED, NOT_CORRECT, RAISED, LOST = "measured", "not correct", "raised", "lost"
-NOT_ASKED = "not asked for (--peers)"  # of a peer
-FAULTS = (NOT_CORRECT, RAISED, LOST)  # how the status of a method begins that should have a value
-DIGITS = 4  # of a value in JSON; the machine's noise leaves no more
+NOT_ASKED = "not asked for (--peers)"  # the status of a peer without the flag
+FAULTS = (NOT_CORRECT, RAISED, LOST)  # a status that begins with one of these is a fault
+DIGITS = 4  # significant digits in JSON; measurements are not more precise
 
 Record = TypeVar("Record")
 
@@ -167,7 +167,7 @@ class TargetResult:
 
 @dataclasses.dataclass(frozen=True)
 class CaseResult:
-    """Everything that one case gave."""
+    """All results of one case."""
 
     case: Description
     methods: tuple[MethodResult, ...]

@@ -1,1 +1,1 @@
-"""What is written down: a document and its tables for each theme."""
+"""The documents: one for each theme, with its tables."""

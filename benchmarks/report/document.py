@@ -70,8 +70,8 @@ class Document:
         Args:
             order: the names of all the cases that there are; others leave the document.
         """
-        # As they will be read again, rounded: or each case would seem to be of another run, and the
-        # last one would show digits that its JSON does not have.
+        # Rounded as in JSON. Otherwise, cases that are read again would seem to be of another run,
+        # and the last case would show digits that its JSON does not have.
         run = from_record(Run, to_record(run))
         result = from_record(CaseResult, to_record(result))
         entries = {entry[1].case.name: entry for entry in (*self.entries, (run, result))}
@@ -149,7 +149,7 @@ def to_markdown(document: Document) -> str:
 
 
 def _command(document: Document) -> str:
-    """What measures the theme again; without --peers where a run was not asked for a peer.
+    """The command that measures the theme again; without --peers if one of its runs had no peers.
 
     A theme without peers keeps the flag, which measures nothing there.
     """

@@ -29,7 +29,7 @@ def targets(results: Sequence[CaseResult], runs: Mapping[str, str]) -> str:
 def measurements(results: Sequence[CaseResult], runs: Mapping[str, str]) -> str:
     """Returns one row for each method of each case that is in no series, which has its tables.
 
-    Columns that say nothing in any row are left out.
+    Columns that are empty in every row are left out.
     """
     rows = [
         _method_row(result, method, runs[result.case.name])
@@ -97,5 +97,5 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _cell(words: str) -> str:
-    """The words on one line that no bar cuts, such as those of an error."""
+    """The text, such as an error, as one cell: on one line, without the bar of a table."""
     return " ".join(words.replace("|", "/").split())

@@ -1,4 +1,4 @@
-"""How far two answers may be apart: by the budgets from the oracle, or by rounding from another."""
+"""How much two results may differ: from the oracle by the budgets, from one another by rounding."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch.testing import assert_close
 from .budgets import FACTOR, FLOOR, budget, error
 from .cases import Case, by_definition, on_backend
 
-# Of the largest number. Calls of any shape are looked at for wrong indices, which are further off.
+# Over the largest number. These calls are checked for wrong indices, which give larger errors.
 SLACK = {torch.float64: 1e-9, torch.float32: 1e-4}
 
 

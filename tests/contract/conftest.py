@@ -20,7 +20,7 @@ from linattn_core.registry import named
 from .minimum import COMPLETE, required
 from .places import device_of, differentiates, usable_backends
 
-# The CUDA kernels emulated: a block walks a sequence, or several share it in segments.
+# The CUDA kernels, emulated: one block for a sequence, or several blocks, each for a segment.
 EMULATED = ("emulated", "emulated-segments")
 # Tests of the way through torch, which does not depend on how a sequence is cut.
 CUT_ALIKE = ("test_compile",)
@@ -78,7 +78,7 @@ def backend(request: pytest.FixtureRequest) -> Iterator[str]:
     name: str = request.param
     with ExitStack() as meanwhile:
         if name in EMULATED:
-            from tests.cuda import emulated  # not before it is asked for: it builds them
+            from tests.cuda import emulated  # imported late, because it compiles the kernels
 
             meanwhile.enter_context(emulated.registered())
         named(name)

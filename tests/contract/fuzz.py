@@ -19,13 +19,13 @@ from .judging import complaints
 from .places import device_of, usable_backends
 from .random_calls import Call, Drawing
 
-# What a wrong backend may raise in the place of an answer.
+# What a wrong backend may raise instead of returning a result.
 CRASHES = (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError)
 INTERRUPTED = 130  # as a shell reports Ctrl-C
 
 
 class Tally:
-    """What became of the calls.
+    """The results of the calls.
 
     Attributes:
         accepted, refused: how many, by backend and argument.
@@ -91,7 +91,7 @@ def run(calls: int, seed: int, backends: Sequence[str], most: int = 20) -> Tally
 
 
 def main() -> None:
-    """Parses the command line, runs, and prints what came of it."""
+    """Parses the command line, runs, and prints the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--calls", type=int, default=20_000, help="seeds, one after another")
     parser.add_argument("--seed", type=int, default=0, help="the first of them")

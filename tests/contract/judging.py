@@ -72,7 +72,7 @@ def _rounding(x: Terms, dtype: torch.dtype) -> Results:
 
 
 def results(call: Call, backend: str, tensors: Results, options: dict[str, Any]) -> Results:
-    """What the backend gives, the keys that do not exist being poisoned."""
+    """The results of the backend, with poison in the keys that do not exist."""
     ways = {"step": stepped, "slots": on_slots}
     leaves = poisoned(call, tensors, options)
     return _evaluated(
@@ -123,7 +123,7 @@ def _state(tensors: Results) -> LinearAttentionState | None:
 
 
 def poisoned(call: Call, tensors: Results, options: dict[str, Any]) -> Results:
-    """The tensors with keys and values that do not exist replaced by what must not be read."""
+    """The tensors, with poison in keys and values that do not exist and must not be read."""
     names = ("is_causal", "attn_mask", "key_lengths", "cu_seqlens")
     masks = {name: options[name] for name in names if name in options}
     asked = completed(AttentionCall(*(tensors[x] for x in ("query", "key", "value")), **masks))

@@ -1,4 +1,4 @@
-"""What no backend may refuse: refusals are skipped, and they could skip the whole suite."""
+"""The calls that no backend may refuse: refusals are skipped and could skip the whole suite."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FORWARD_ONLY = frozenset(
     }
 )
 
-# These refuse no call on their device: what modules with `MAY_REFUSE` ask of them is not skipped.
+# These refuse no call on their device, so that modules with `MAY_REFUSE` skip none of theirs.
 COMPLETE = frozenset({"reference", "cpu"})
 
 

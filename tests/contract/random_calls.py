@@ -14,7 +14,7 @@ from torch import Tensor
 
 from linattn_core import FeatureMap, get_feature_map
 
-# Around the tiles of every backend, and some that fit none.
+# Lengths around the tiles of every backend, and some that fit none.
 LENGTHS = (0, 1, 2, 3, 5, 9, 15, 16, 17, 31, 33, 50, 63, 64, 65, 100, 127, 128, 129, 200)
 DIMS = (1, 2, 3, 4, 5, 7, 8, 12, 16, 17, 31, 32, 33, 64, 65)
 DTYPES = ("float32", "float32", "float64", "bfloat16", "float16")
@@ -22,7 +22,7 @@ SCALES = (1.0, 1.0, 1.0, 0.0, 1e-6, 1e-3, 30.0, 1e4)
 # Maps that kernels apply, more often than those that run before them.
 INSIDE = ("elu", "elu", "elu", "relu", "relu", "identity")
 BEFORE = ("taylor", "polynomial", "favor", "rff", "hedgehog")
-# A tensor in memory, and the view of it that is (b, h, n, d).
+# A tensor in memory, and its view with the layout (b, h, n, d).
 LAYOUTS = (
     ("{b}, {h}, {n}, {d}", ""),
     ("{b}, {h}, {n}, {d}", ""),
@@ -55,7 +55,7 @@ def mapping(name: str, head_dim: int) -> FeatureMap:
 
 
 def value_of(source: str) -> Any:
-    """What a source stands for."""
+    """The value of a source."""
     names = {"torch": torch, "numbers": numbers, "places": places, "mapping": mapping}
     return eval(source, names)
 
@@ -175,13 +175,13 @@ class Drawing:
         return tensors
 
     def _value_scales(self) -> tuple[float, ...]:
-        """Where float16 is exact to eps, also as the gradient of a map that computes in it."""
+        """Scales at which float16 keeps its digits, in gradients of maps too."""
         if self.dtype != "float16":
             return SCALES
         return (1.0, 1.0, 0.0, 0.1, 30.0, *((1e4,) if self.inside else ()))
 
     def _features(self) -> str:
-        """What queries and keys are of numbers: as large as the map bears, no denominator 0."""
+        """How numbers become queries and keys: as large as the map allows, no denominator 0."""
         if not self.inside:
             return f".abs().mul({self._of(1.0, 0.3, 0.01)}).to(torch.{self.dtype})"
         positive = ".abs()" if self.map == "identity" else ""

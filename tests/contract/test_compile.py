@@ -22,7 +22,7 @@ from .cases import Case, drawing, evaluate, phi
 
 @pytest.fixture(autouse=True)
 def _fresh_compiler() -> None:
-    """No graph of one test is met by the next."""
+    """No test reuses the graph of another."""
     torch._dynamo.reset()
 
 

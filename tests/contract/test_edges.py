@@ -75,7 +75,7 @@ def test_elu_does_not_cancel(dtype: torch.dtype, backend: str) -> None:
 
 
 def test_every_output_is_written(backend: str) -> None:
-    """Fresh memory is NaN in deterministic mode: whatever is not written shows."""
+    """In deterministic mode new memory is NaN, so that an output that is not written is noticed."""
     case = Case(queries=100, initial_state=True, key_lengths=(100, 60))
     torch.use_deterministic_algorithms(True)
     try:
@@ -120,7 +120,7 @@ def test_a_first_step_of_low_precision_gives_its_own_value(backend: str) -> None
 
 @pytest.mark.slow
 def test_past_two_to_the_31_elements(backend: str) -> None:
-    """The output has more than 2**31 elements; its end is computed from the right inputs."""
+    """The output has more than 2**31 elements; its end has the right indices."""
     if backend.startswith("emulated"):
         pytest.skip("an emulated GPU would take hours over it")
     length, dim = 2**25 + 70, 64

@@ -19,6 +19,7 @@ from linattn_core import (
 from .agreement import assert_agree
 from .cases import Case, evaluate, phi
 from .places import widest
+from .rows import Rows
 from .test_properties import assert_all_agree, exact
 
 MAY_REFUSE = True
@@ -27,15 +28,6 @@ MAY_REFUSE = True
 def leaves(case: Case) -> tuple[Tensor, Tensor, Tensor]:
     tensors = case.inputs()
     return tensors["query"], tensors["key"], tensors["value"]
-
-
-def placed(x: Tensor, slots: list[Tensor], length: int, filler: float = 0.0) -> Tensor:
-    """Row i of (B, H, N, D) at the positions slots[i] of a longer tensor."""
-    rows = []
-    for row, slot in zip(x, slots, strict=True):
-        empty = torch.full((row.shape[0], length, row.shape[2]), filler, dtype=x.dtype)
-        rows.append(empty.index_copy(1, slot, row[:, : len(slot)]))
-    return torch.stack(rows)
 
 
 @pytest.mark.parametrize("feature_map", feature_map_names())
@@ -49,57 +41,18 @@ def test_padding_anywhere_changes_nothing(
     lengths = data.draw(st.lists(st.integers(0, 20), min_size=2, max_size=3))
     longest, total = max(lengths), max(lengths) + data.draw(st.integers(0, 3))
     case = Case(batch=len(lengths), heads=2, queries=max(1, longest), head_dim=4, value_dim=3)
-    q, k, v = (x.abs() for x in leaves(exact(case, backend)))
+    tensors = [x.abs() for x in leaves(exact(case, backend))]
     seeds = torch.Generator("cpu").manual_seed(data.draw(st.integers(0, 99)))
-    options = {"is_causal": is_causal, "feature_map": phi(feature_map, 4), "return_state": True}
-    options["backend"] = backend
-    weights = torch.rand_like(v)
-
-    def result(out: Tensor, state: LinearAttentionState, weighted: Tensor) -> list[Tensor]:
-        loss = weighted.sum() + state.s.sin().sum() + state.z.cos().sum()
-        grads = torch.autograd.grad(loss, (q, k, v), materialize_grads=True)
-        return [out, *state, *grads]
-
-    def padded(slots: list[Tensor]) -> list[Tensor]:
-        mask = torch.zeros(len(lengths), total, dtype=torch.bool)
-        for row, slot in zip(mask, slots, strict=True):
-            row[slot] = True
-        nan = float("nan")  # in keys and values: the padding may hold anything
-        out, state = linear_attention(
-            placed(q, slots, total), placed(k, slots, total, nan), placed(v, slots, total, nan),
-            attn_mask=mask, **options,
-        )  # fmt: skip
-        present = torch.cat([out[i][:, slot] for i, slot in enumerate(slots)], 1)
-        return result(present, state, out * placed(weights, slots, total))
-
-    def alone() -> list[Tensor]:
-        parts = [
-            linear_attention(*(x[i : i + 1, :, :n] for x in (q, k, v)), **options)
-            for i, n in enumerate(lengths)
-        ]
-        out = torch.cat([x[0] for x, _ in parts], 1)
-        wanted = torch.cat([w[:, :n] for w, n in zip(weights, lengths, strict=True)], 1)
-        return result(out, LinearAttentionState.cat([x for _, x in parts]), out * wanted)
-
-    def packed() -> list[Tensor]:
-        def joined(x: Tensor) -> Tensor:
-            return torch.cat([row[:, :n] for row, n in zip(x, lengths, strict=True)], 1)[None]
-
-        ends = torch.tensor([0, *lengths]).cumsum(0)
-        out, state = linear_attention(*map(joined, (q, k, v)), cu_seqlens=ends, **options)
-        return result(out[0], state, out * joined(weights))
-
-    def assert_as_alone(results: list[Tensor]) -> None:
-        for got, wanted in zip(results, expected, strict=True):
-            assert_agree(got, wanted)
-
-    expected = alone()
-    assert_as_alone(packed())
+    options = {"is_causal": is_causal, "feature_map": phi(feature_map, 4), "backend": backend}
+    rows = Rows(lengths, tensors, torch.rand_like(tensors[2]), options)
+    expected = rows.alone()
     orders = [torch.randperm(total, generator=seeds, device="cpu") for _ in lengths]
     anywhere = [x[:n].sort().values for x, n in zip(orders, lengths, strict=True)]
     right = [torch.arange(n) for n in lengths]
-    for slots in (right, [total - n + x for n, x in zip(lengths, right, strict=True)], anywhere):
-        assert_as_alone(padded([x.to(q.device) for x in slots]))
+    left = [total - n + x for n, x in zip(lengths, right, strict=True)]
+    for results in (rows.packed(), *(rows.padded(x, total) for x in (right, left, anywhere))):
+        for got, wanted in zip(results, expected, strict=True):
+            assert_agree(got, wanted)
 
 
 @pytest.mark.parametrize("is_causal", [True, False])

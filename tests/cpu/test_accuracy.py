@@ -1,4 +1,4 @@
-"""Over long sequences the error stays where plain torch's is, or below."""
+"""Over long sequences the error is at most that of plain torch."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_no_larger_than_the_references_own(is_causal: bool, instruction_set: str
 
 
 def test_the_state_does_not_drift(instruction_set: str) -> None:
-    """The error of the sums is that of one rounding, whatever the length."""
+    """The error of the sums is that of one rounding at every length."""
     tensors = draw(1, 1, 60_000, 8)
     exact = run([x.double() for x in tensors], "reference", is_causal=True)
     ours = run(tensors, is_causal=True)

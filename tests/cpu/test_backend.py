@@ -1,4 +1,4 @@
-"""What the backend says of itself, what it refuses, and that it is taken by itself."""
+"""The description of the backend, its refusals, and that "auto" chooses it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_gradient_without_strides_is_read_in_place(length: int) -> None:
 
 
 def test_a_large_map_outside_the_kernel() -> None:
-    """2,145 features a head: the state is far larger than the caches' innermost."""
+    """2,145 features per head: the state is far larger than the L1 cache."""
     query, key, value, _ = draw(1, 1, 50, 64)
 
     ours = linear_attention(
@@ -126,7 +126,7 @@ def test_a_returned_state_is_exact_for_bfloat16_too(instruction_set: str) -> Non
 
 
 def test_a_head_dim_of_zero_gives_zeros(instruction_set: str) -> None:
-    """Without features nothing is summed; memory that an earlier call used must not be read."""
+    """Without features there is nothing to sum; memory of an earlier call must not be read."""
     run(draw(1, 2, 200, 16), is_causal=True)
     query, value = torch.zeros(1, 2, 200, 0), torch.randn(1, 2, 200, 16)
 

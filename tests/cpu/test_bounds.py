@@ -1,4 +1,4 @@
-"""Nothing is read or written past a tensor's end: the page behind it is closed."""
+"""Nothing is read or written past the end of a tensor: the next page is protected."""
 
 from __future__ import annotations
 

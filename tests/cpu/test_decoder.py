@@ -16,7 +16,7 @@ from tests.models.tiny import MAX_LENGTH, random_tokens, tiny_model
 
 from .calls import torch_threads
 
-# How far each way of keeping weights may be from the model, whose outputs are of size 1.
+# The largest error of each format of weights, for outputs of size 1.
 ERRORS = {"float32": 1e-5, "bfloat16": 0.05, "int8": 0.1}
 
 

@@ -1,4 +1,4 @@
-"""What is native alone in masks, groups, decay, states and bare sums: threads, builds, memory."""
+"""Masks, groups, decay, states and bare sums in native code: threads, builds, memory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CUT = [
     LONG.with_(log_decay="positions", cu_seqlens=(0, 512, 1_500)),
     LONG.with_(log_decay="positions", heads=2),
 ]
-# Wide heads, whose gradients go chunk by chunk without any of these, and chunks that are not full.
+# Wide heads, whose gradients are computed in chunks anyway, and chunks that are not full.
 BUILT = [
     Case(heads=4, kv_heads=2, queries=75, head_dim=40, value_dim=33, mask="left"),
     Case(log_decay="positions", queries=75, head_dim=17, value_dim=64, initial_state=True),
@@ -77,7 +77,7 @@ def test_wanted_gradients_are_what_they_are_among_all(kind: str, groups: int, wi
 
 
 def test_a_fixed_decay_takes_no_memory_for_its_gradient() -> None:
-    """Of torch's; the states that it needs are taken where it is."""
+    """Counts the memory that torch allocates."""
     taken = []
     for trained in (False, True):
         x = torch.randn(1, 1, 4096, 64, requires_grad=True)
@@ -99,7 +99,7 @@ def test_every_build(case: Case, dtype: torch.dtype, instruction_set: str) -> No
 
 @pytest.mark.parametrize("length", [1, 20, 70])
 def test_a_key_that_outweighs_the_state_leaves_the_gradient_to_the_decay_exact(length: int) -> None:
-    """What passes is not the difference of what leaves a chunk and what its keys write."""
+    """The part that passes through a chunk is not computed as a difference of large sums."""
     generator = torch.Generator().manual_seed(0)
 
     def draw(*shape: int) -> Tensor:
@@ -163,7 +163,7 @@ def test_the_gradient_to_a_mild_decay_stays_exact(rate: float) -> None:
 
 
 def allocated(call: Callable[[], object]) -> int:
-    """Bytes that torch allocates meanwhile, also those that it frees again."""
+    """Bytes that torch allocates during the call, including those that it frees again."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as watched:
         call()
     sizes = [x.cpu_memory_usage for x in watched.events() if x.name == "[memory]"]

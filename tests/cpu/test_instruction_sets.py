@@ -49,7 +49,7 @@ def test_agrees_with_the_reference(
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("dim", [40, 64])
 def test_half_precision_is_rounded_once(instruction_set: str, dim: int, dtype: torch.dtype) -> None:
-    """What is read is exact and what is written is float32's answer rounded to nearest."""
+    """Inputs are read exactly, and outputs are those of float32, rounded to nearest."""
     tensors = draw(1, 2, 40, dim, dtype=dtype)
 
     half = run(tensors, is_causal=True)
@@ -76,7 +76,7 @@ def test_bfloat16_errs_by_the_rounding_of_what_is_written(
 
 
 def test_every_float16_is_read_and_written_unchanged(instruction_set: str) -> None:
-    """Subnormal, infinite and all: one key alone hands its value on."""
+    """Subnormal and infinite ones too: with a single key, the output is its value."""
     bits = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16)
     value = bits.view(torch.float16)
     value = value[torch.isfinite(value)].view(1, 1, 1, -1)

@@ -15,8 +15,8 @@ from itertools import product
 
 import pytest
 
-# For each case a process of its own, because the quota is read once. What it asks comes as JSON:
-# the content of /proc/self/cgroup, and that of files in /sys/fs/cgroup by name.
+# Each case runs in its own process, because the quota is read once. The input is JSON: the content
+# of /proc/self/cgroup, and of files in /sys/fs/cgroup by name.
 PROGRAM = """
 import json, os, pathlib, subprocess, sys
 from linattn_cpu import _native

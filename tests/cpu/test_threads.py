@@ -121,7 +121,7 @@ def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> None:
 @pytest.mark.usefixtures("two_threads")
 @given(length=st.integers(500, 1500), is_causal=st.booleans(), seed=st.integers(0, 99))
 def test_one_head_cut_among_threads(length: int, is_causal: bool, seed: int) -> None:
-    """Fewer heads than threads: the sequence is cut, and nothing but rounding tells."""
+    """With fewer heads than threads the sequence is cut; results differ by rounding only."""
     tensors = draw(1, 1, length, 6, seed=seed, dtype=torch.float64)
 
     same(run(tensors, "reference", is_causal=is_causal), run(tensors, is_causal=is_causal))
@@ -159,7 +159,7 @@ def test_a_call_comes_out_the_same_every_time() -> None:
 
 
 def test_heads_do_not_depend_on_how_many_threads_there_are() -> None:
-    """As many heads as threads or more: to the last bit."""
+    """With as many heads as threads or more, results are equal bit for bit."""
     tensors = draw(2, 4, 300, 20)
     with torch_threads(1):
         alone = run(tensors, is_causal=True)
@@ -224,7 +224,7 @@ def test_a_forked_process_decodes_with_helpers_of_its_own() -> None:
 def test_a_decoder_beside_busy_processes_steps_the_same(
     threads: int, request: pytest.FixtureRequest
 ) -> None:
-    """Helpers that get no core in time leave their parts to others, whatever the parts are."""
+    """Parts of helpers that get no core in time are done by other threads."""
     compiled = decoder()
     with torch_threads(1):
         alone = decoded(compiled)
@@ -238,7 +238,7 @@ def test_a_decoder_beside_busy_processes_steps_the_same(
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="no /proc here")
 @pytest.mark.usefixtures("two_threads")
 def test_helpers_without_work_sleep() -> None:
-    """One that waited in a loop would be seen running every time."""
+    """A helper that waited in a loop would run at every look."""
     decoded(decoder())
 
     running = []
@@ -249,7 +249,7 @@ def test_helpers_without_work_sleep() -> None:
 
 
 def other_threads_running() -> int:
-    """The threads of this process that run or wait for a core, but for the one that asks."""
+    """The other threads of this process that run or wait for a core."""
     own = str(threading.get_native_id())
     files = (task / "stat" for task in Path("/proc/self/task").iterdir() if task.name != own)
     # "number (name) state ...", where the name may hold anything.

@@ -1,4 +1,4 @@
-"""What the tests of the house read: the files that git holds, and the packages."""
+"""For tests of the repository itself: its tracked files and its packages."""
 
 from __future__ import annotations
 

@@ -13,6 +13,6 @@ def _one_thread() -> None:
 
 @pytest.fixture(params=ATTENTIONS)
 def attention(request: pytest.FixtureRequest) -> str:
-    """Each attention in turn: what a test holds, it holds of all."""
+    """Each attention: a test runs with all of them."""
     name: str = request.param
     return name

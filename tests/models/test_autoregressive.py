@@ -1,4 +1,4 @@
-"""A model of tokens: what predicts a token has not seen it, and decoding agrees with training."""
+"""A model of tokens: a prediction does not see its token, and decoding agrees with training."""
 
 from __future__ import annotations
 

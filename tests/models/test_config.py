@@ -1,4 +1,4 @@
-"""A configuration is a value: it survives writing and reading, and refuses what cannot be built."""
+"""A configuration is equal after writing and reading, and refuses what cannot be built."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What earlier versions saved loads: configurations and weights, of models and of runs."""
+"""Files of earlier versions load: configurations and weights, of models and of runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A decoder reads its source by sums that are taken once, and steps as it runs whole."""
+"""A decoder reads its source through sums that are computed once; steps agree with the whole."""
 
 from __future__ import annotations
 

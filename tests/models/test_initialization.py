@@ -1,4 +1,4 @@
-"""Where learning starts: queries and keys spread out, the residual stream bounded."""
+"""Initial weights: queries and keys are spread, the residual stream is bounded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory is that of the system's own accounts."""
+"""Measured memory is what the system reports."""
 
 from __future__ import annotations
 

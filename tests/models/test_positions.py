@@ -1,4 +1,4 @@
-"""Vectors of positions: one row a position, on their own scale."""
+"""Vectors of positions: one row for each position, with the documented scale."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A saved model comes back the same; anything that does not fit is refused in a sentence."""
+"""A loaded model equals the saved one; files that do not fit are refused in one sentence."""
 
 from __future__ import annotations
 

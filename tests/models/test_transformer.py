@@ -1,4 +1,4 @@
-"""Run whole, a transformer sees what it may see and learns with all its weights."""
+"""`forward`: each position sees the positions that it may see, and every weight has a gradient."""
 
 from __future__ import annotations
 

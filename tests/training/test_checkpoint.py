@@ -1,4 +1,4 @@
-"""A checkpoint is there whole or not at all; a damaged one is named, never skipped."""
+"""A checkpoint is complete or absent; a damaged one is an error that names it."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_removing_the_damaged_checkpoint_goes_back_to_the_one_before(
 
 
 def test_a_flipped_bit_of_a_record_is_noticed(run: Path) -> None:
-    """In every byte one; what is still read means the same, as 1E-3 for 1e-3."""
+    """One bit in each byte; what is still read has the same values, as 1E-3 for 1e-3."""
     folder = run / "checkpoints" / "step-12"
     path = folder / "training.json"
     content, record = path.read_bytes(), read_checkpoint(folder).record
@@ -278,7 +278,7 @@ def test_a_folder_appears_only_when_its_body_ended(tmp_path: Path) -> None:
 
 
 def test_the_loss_scale_of_fp16_comes_back(tmp_path: Path) -> None:
-    """On the CPU accelerate keeps no scaler, so one is given to it."""
+    """On a CPU accelerate has no scaler, so the test sets one."""
     config = toy_config()
     accelerator = make_accelerator(config)
     accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=64.0)

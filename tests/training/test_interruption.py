@@ -1,4 +1,4 @@
-"""Signals become requests, and everything is put back afterwards."""
+"""Signals become requests to stop; their handlers are restored afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state of optimizers goes through named tensors; schedules give the promised rates."""
+"""The state of optimizers is saved as named tensors; schedules give the documented rates."""
 
 from __future__ import annotations
 

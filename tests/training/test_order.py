@@ -1,4 +1,4 @@
-"""An application may say which examples an update takes."""
+"""An application may choose the examples of each update."""
 
 from __future__ import annotations
 

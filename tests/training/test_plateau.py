@@ -1,4 +1,4 @@
-"""The rate that drops when the validation error has stopped falling."""
+"""The schedule plateau: the rate drops when the validation error has stopped falling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random generators go back exactly to where they were."""
+"""The states of random generators are restored exactly."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CPU = torch.device("cpu")
 
 
 def draws() -> list[float]:
-    """Gaussians too: Python's and numpy's keep one in store."""
+    """Gaussians too, because the generators of Python and numpy store every second one."""
     return [
         random.random(),
         random.gauss(0, 1),

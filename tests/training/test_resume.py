@@ -1,4 +1,4 @@
-"""A run that stopped at any moment goes on as if it had not."""
+"""A run that is stopped at any moment and resumed equals one that was not stopped."""
 
 from __future__ import annotations
 

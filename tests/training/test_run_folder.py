@@ -1,4 +1,4 @@
-"""Reading a run back."""
+"""Run folders are read as they were written; a lock keeps a second process out."""
 
 from __future__ import annotations
 

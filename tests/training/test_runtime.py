@@ -1,4 +1,4 @@
-"""Where a run runs: what it records, and what cannot be done there."""
+"""The environment of a run: what is recorded, and what is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run leaves behind, and which runs are refused."""
+"""The files of a run, and the runs that are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run small enough to make a hundred times: what the training tests train."""
+"""A run that is small enough for a hundred tests."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class ToyData:
 
 
 class Crash(Exception):
-    """Stands for any sudden end of a process."""
+    """Simulates a sudden end of the process."""
 
 
 class CrashingData(ToyData):
-    """Its batch number `crash_at`, counted from 0 within the process, never comes."""
+    """Crashes at batch number `crash_at`, counted from 0 within the process."""
 
     def __init__(self, crash_at: int, dtype: torch.dtype = torch.float32) -> None:
         super().__init__(dtype=dtype)

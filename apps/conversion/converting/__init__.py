@@ -1,1 +1,1 @@
-"""What the scripts share."""
+"""The code that the scripts share."""

@@ -1,4 +1,4 @@
-"""What a script leaves: its numbers as JSON, and its tables as Markdown."""
+"""The results of a script: its numbers as JSON, and its tables as Markdown."""
 
 from __future__ import annotations
 

@@ -33,8 +33,8 @@ class Duplications:
     """The first `examples` sequences of a stream, as training data and for evaluation.
 
     Args:
-        seed: decides what is drawn; no two seeds share a sequence but by chance.
-        stream: as the seed, a part of what decides.
+        seed: decides what is drawn; sequences of two seeds are equal only by chance.
+        stream: the purpose; each has other sequences of the same seed.
         examples: how many sequences there are.
         max_length: positions of each, padding included; the longest copy is half of them, less one.
     """
@@ -54,7 +54,7 @@ class Duplications:
 
     @property
     def most_symbols(self) -> int:
-        """The greatest k."""
+        """The largest k."""
         return self.max_length // 2 - 1
 
     def batch(self, indices: Tensor) -> dict[str, Tensor]:

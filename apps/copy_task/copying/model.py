@@ -9,7 +9,7 @@ from copying.data import VOCABULARY
 from copying.presets import Attention, Recipe
 from linattn_models import AutoregressiveTransformer
 
-LONGEST_WAVELENGTH = 200.0  # over 2 pi; longer than sequences are
+LONGEST_WAVELENGTH = 200.0  # divided by 2 pi; longer than the sequences
 
 
 def build_model(recipe: Recipe, attention: Attention) -> AutoregressiveTransformer:

@@ -1,4 +1,4 @@
-"""A run from a recipe to its numbers."""
+"""Trains a model from a recipe, and writes its numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from linattn_models.training import RunFolder, is_main_process, require_at_least
 APP = "copy_task"
 DATASET = "copy"
 
-# More than any preset trains on, so that no sequence comes twice.
+# More than any preset trains on, so that no sequence is used twice.
 TRAINING_SEQUENCES = 1 << 20
 
 

@@ -1,4 +1,4 @@
-"""What the paper measured (arXiv 2006.16236), as we read it: tables 1 and 2, and 4 and 5 of its
+"""What the paper measured (arXiv 2006.16236): its tables 1 and 2, and tables 4 and 5 of its
 supplement. Images per second are of one GPU, at the largest batch that fitted it.
 """
 

@@ -1,7 +1,7 @@
 """Images side by side in one PNG, enlarged without blurring, under a title.
 
 Each pixel of an 8x8 digit has to be seen as a square: it becomes a block of one color, and
-matplotlib only writes the words above the blocks.
+matplotlib only writes the text above the blocks.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from pixels.tokens import Layout
 
 DPI = 100
 GAP = 4  # between images, in pixels of the picture
-LINE = 20  # height of a line of words
+LINE = 20  # height of a line of text
 BACKGROUND = (205, 211, 222)  # pale blue: unlike both black and white pixels
-HIDDEN = (66, 99, 160)  # a blue that no gray image has: what the model was not shown
+HIDDEN = (66, 99, 160)  # blue, in no gray image: pixels that the model does not see
 SHOWN = Draw(progress=True)
 
 Colors = npt.NDArray[np.uint8]
@@ -69,7 +69,7 @@ def write_completions(
 
 def affordable_samples(model: AutoregressiveTransformer, images: Images) -> int:
     """As many samples as a laptop makes in about a minute, 64 at most."""
-    if choose_method(model, "auto") == "rerun":  # half the square of the pixels
+    if choose_method(model, "auto") == "rerun":  # the cost is half the square of the pixels
         return max(1, min(64, 2**19 // images.dimensions**2))
     return max(4, min(64, 16_384 // images.dimensions))
 

@@ -1,4 +1,4 @@
-"""A run from a recipe to its numbers and pictures."""
+"""Trains a model from a recipe, and writes its numbers and pictures."""
 
 from __future__ import annotations
 

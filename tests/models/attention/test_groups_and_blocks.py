@@ -1,4 +1,4 @@
-"""Grouped heads, decay and block-causal attention in a transformer are what they say."""
+"""Grouped heads, decay and block-causal attention in a transformer agree with their definitions."""
 
 from __future__ import annotations
 

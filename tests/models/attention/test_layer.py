@@ -1,4 +1,4 @@
-"""The layer in the place of torch.nn.MultiheadAttention is what its weights say, in every form."""
+"""The layer that replaces torch.nn.MultiheadAttention agrees with its definition in every form."""
 
 from __future__ import annotations
 

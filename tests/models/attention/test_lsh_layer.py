@@ -27,7 +27,7 @@ def lsh_model() -> AutoregressiveTransformer:
 
 def test_outputs_before_a_changed_input_are_as_they_were() -> None:
     """With one chunk for all. With more, a later position shifts the buckets behind its own into
-    other chunks: LSH attention is causal in what it reads, and not in what it overlooks."""
+    other chunks: later positions are never read, but they change which earlier keys are visible."""
     model = tiny_transformer(Lsh(rounds=1, buckets=4, chunk=8))
     x = torch.randn(2, 8, 8, dtype=torch.float64)
     changed = x.clone()

@@ -1,4 +1,4 @@
-"""Every decoder in turn: what a test holds, it holds of all."""
+"""Fixtures that run a test with every decoder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of decoders share, whether the model, native code or a graph makes the steps."""
+"""Helpers of the tests of decoders: the model itself, native code, and graphs."""
 
 from __future__ import annotations
 

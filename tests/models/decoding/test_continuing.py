@@ -1,4 +1,4 @@
-"""A state goes on by several tokens at once, is joined, taken apart and kept on disk."""
+"""States: continued by several tokens at once, concatenated, split, saved and loaded."""
 
 from __future__ import annotations
 

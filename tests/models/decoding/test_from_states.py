@@ -1,4 +1,4 @@
-"""`generate` begins from a state and returns one, the same for every decoder."""
+"""`generate` starts from a state and returns one; all decoders agree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Generation: reproducible, faithful to its prefixes, and the same by state as by rerunning."""
+"""Generation is reproducible, keeps its prefixes, and gives the same by steps and by rerunning."""
 
 from __future__ import annotations
 

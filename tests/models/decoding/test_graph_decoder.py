@@ -1,4 +1,4 @@
-"""Recorded steps: what a CUDA graph needs of them, and the slots that they work in.
+"""Recorded steps: what a CUDA graph requires of them, and their slots.
 
 What they share with other decoders is in test_decoder_contract.py, _draws.py and _refusals.py.
 """
@@ -154,7 +154,7 @@ def _addresses(tape: Tape) -> list[int]:
 
 @torch.no_grad()
 def test_all_that_a_run_reads_outlives_an_evicted_slot() -> None:
-    """Its memory may be handed to another stream while the last run on this one still reads it."""
+    """Its memory may be reused on another stream while the last run still reads it."""
 
     class Releasing(TapeRecorder):
         def __init__(self) -> None:

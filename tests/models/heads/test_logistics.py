@@ -1,4 +1,4 @@
-"""The mixture of logistics: exact at the edges, finite everywhere, sampled as it is scored."""
+"""Mixture of logistics: exact at the edges, finite everywhere, samples follow the likelihood."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_green_moves_with_red_and_blue_with_both() -> None:
         assert head.negative_log_likelihood(parameters, other) > best + 1
 
 
-# Not float16: it cannot hold the true gradient of a narrow component far off, 1000 / exp(-7).
+# Not float16: the gradient of a distant narrow component, 1000 / exp(-7), overflows it.
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("channels", [1, 3])
 @given(scale=st.sampled_from([1.0, 30.0, 1000.0]), data=st.data())

@@ -1,4 +1,4 @@
-"""Batches are doubled until that gains nothing, or would not fit."""
+"""Batches are doubled until a larger one is not faster, or would not fit."""
 
 from __future__ import annotations
 

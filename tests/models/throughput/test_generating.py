@@ -1,4 +1,4 @@
-"""Throughput: what is reported follows from what was timed."""
+"""Throughput: the reported numbers follow from the measured times."""
 
 from __future__ import annotations
 

@@ -38,8 +38,8 @@ def load(name: str, folders: Sequence[Path]) -> Images:
 def read_batch(path: Path, source: Source) -> Pixels:
     """The images (RECORDS, 32, 32, 3) of one batch: a label byte and 3,072 pixel bytes each.
 
-    A record holds no mark of its own. The file's length and its labels, every 3,073rd byte, are
-    all that can show damage, and both are checked. A batch keeps an image as three planes (red,
+    A file has no magic number. Only its length and its labels, every 3,073rd byte, can show
+    damage, and both are checked. A batch keeps an image as three planes (red,
     green, blue); here colors come last.
     """
     size, got = RECORDS * RECORD_BYTES, path.stat().st_size

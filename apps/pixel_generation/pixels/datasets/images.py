@@ -1,4 +1,4 @@
-"""What every dataset becomes: three arrays of images and the number of gray levels."""
+"""The images of a dataset: three arrays, and the number of gray levels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Images:
     """Images of one dataset, each part (n, height, width) or (n, height, width, 3), uint8.
 
     A pixel is an integer in 0 .. levels - 1. `train` is for training, `validation` is evaluated
-    meanwhile, and `test` once, at the end.
+    during the training, and `test` once, at the end.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""LSH attention by its definition: an N x N table of what each position sees, in plain loops."""
+"""LSH attention by its definition: an N x N mask of the visible keys, made by plain loops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`lsh_attention` is the softmax over what its rounds let each position see, and nothing larger."""
+"""`lsh_attention` is the softmax over the keys that its rounds show, without N x N tensors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def rotations_for(query: Tensor, rounds: int, buckets: int, seed: int = 1) -> Te
 
 
 def everything(query: Tensor, value: Tensor, *, is_causal: bool) -> Tensor:
-    """Attention over all keys, shared with the queries: one round whose one chunk is the whole."""
+    """Attention over all keys, which are the queries: one round with one chunk."""
     rotations = torch.zeros(1, query.shape[1], query.shape[3], 0, dtype=query.dtype)
     return oracle.lsh(query, value, rotations, query.shape[2], is_causal=is_causal)
 
@@ -220,7 +220,7 @@ def test_views_and_copies_are_alike() -> None:
 
 
 class Largest(TorchDispatchMode):
-    """Notes the most numbers that a tensor has which any operation returns."""
+    """Records the size of the largest tensor that any operation returns."""
 
     numbers = 0
 
