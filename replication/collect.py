@@ -15,9 +15,10 @@ from benchmarks.report.document import Run
 from linattn_core.errors import expected
 from replication.claims import Figures
 from replication.experiments import EXPERIMENTS, Experiment
+from replication.kept import place
 from replication.machine import DIRTY
 from replication.measurement import Measurement, read
-from replication.read import document
+from replication.read import document, trainings
 from replication.sources import ROOT, digest
 from replication.validation import loaded, require_type
 
@@ -31,6 +32,12 @@ class Stored:
 
     measurement: Measurement
     stale: str | None
+
+    @property
+    def trainings(self) -> dict[str, Path]:
+        """Its trained runs by name, as far as they are kept."""
+        source = self.measurement.source
+        return trainings(ROOT / source if source else place(FOLDER, self.measurement))
 
 
 Best = Mapping[str, Stored]
@@ -67,6 +74,14 @@ def best(measurements: Iterable[Stored]) -> dict[str, Stored]:
 
     large = (each for each in measurements if each.measurement.preset != "smoke")
     return {each.measurement.experiment: each for each in sorted(large, key=rank)}
+
+
+def drawn(measurements: Iterable[Stored]) -> dict[str, Stored]:
+    """Of each experiment the measurement whose trained runs are drawn.
+
+    That is the one that verdicts rest on; if it kept no runs, the best of those that did.
+    """
+    return best(each for each in measurements if each.trainings)
 
 
 def figures_of(best: Best, name: str) -> Figures:

@@ -3,7 +3,7 @@
     nox -s paper -- --preset smoke              every claim's code, in minutes
     nox -s paper -- table1 figure2              some of them, as two cores can
     nox -s paper -- speedup                     an experiment, and the claims that it measures
-    nox -s paper -- --preset laptop --publish   and keep the figures for the report
+    nox -s paper -- --preset laptop --publish   and keep figures and curves for the report
 
 A claim is a place in the paper, such as table5, or one of its numbers, such as
 table5/mnist/linear/cpu; --list names all. Claims that one experiment measures are run together.
@@ -20,7 +20,7 @@ if __name__ == "__main__":
 
 import dataclasses
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -34,6 +34,7 @@ from linattn_models.training import figure, markdown_table, parse_flags, run_scr
 from replication.claims import CLAIMS, NOT_RUN, Claim, chosen
 from replication.collect import FOLDER
 from replication.experiments import EXPERIMENTS, PresetName
+from replication.kept import keep, place
 from replication.machine import DIRTY, key, this_machine
 from replication.measurement import Measurement, read_or_set_aside, write
 from replication.runner import Runs, lacking
@@ -53,7 +54,8 @@ class Flags:
     again: bool = False
     """Run also what has ended, from the start: what earlier runs left is removed."""
     publish: bool = False
-    """Keep the figures in docs/replication, where `nox -s report` finds them."""
+    """Keep the figures in docs/replication, where `nox -s report` finds them, and the curves and
+    pictures of trained runs in docs/replication/runs."""
     out: Path = Path("runs/replication")
     """Folder of the runs."""
 
@@ -67,10 +69,16 @@ def main(flags: Flags) -> None:
     if flags.publish and flags.preset == "smoke":
         advice = "a smoke run's figures mean nothing"
         raise ValueError(expected("--publish", "the preset laptop or paper", "smoke", advice))
-    records = run_all(flags, names)
+    flags.out.mkdir(parents=True, exist_ok=True)  # refused now, not after the first run
+    quick = flags.preset == "smoke"
+    limits = cache(lambda device: measure_limits(Settings(quick=quick, device=device)))
+    runs = Runs(flags.out.absolute(), flags.preset, this_machine(), limits)
+    for name in names if flags.again else ():
+        runs.again(EXPERIMENTS[name])
+    records = run_all(runs, names)
     print(verdicts(claims, records))
     if flags.publish:
-        publish(records)
+        publish(records, lambda record: runs.of(EXPERIMENTS[record.experiment])[0])
     if any(isinstance(record, Measurement) and record.error for record in records.values()):
         sys.exit(1)
 
@@ -84,14 +92,8 @@ def selected(words: Sequence[str]) -> tuple[list[Claim], list[str]]:
     return [*asked, *measured], [name for name in EXPERIMENTS if not words or name in needed]
 
 
-def run_all(flags: Flags, names: Sequence[str]) -> dict[str, Measurement | str]:
+def run_all(runs: Runs, names: Sequence[str]) -> dict[str, Measurement | str]:
     """The record of each experiment, or why there is none: a bar for all, one for each."""
-    flags.out.mkdir(parents=True, exist_ok=True)  # refused now, not after the first run
-    quick = flags.preset == "smoke"
-    limits = cache(lambda device: measure_limits(Settings(quick=quick, device=device)))
-    runs = Runs(flags.out.absolute(), flags.preset, this_machine(), limits)
-    for name in names if flags.again else ():
-        runs.again(EXPERIMENTS[name])
     records: dict[str, Measurement | str] = {}
     with tqdm(total=len(names), unit="experiment", position=0) as whole:
         for name in names:
@@ -135,12 +137,20 @@ def verdicts(claims: Sequence[Claim], records: dict[str, Measurement | str]) -> 
     return markdown_table(["claim", "paper", "here", "verdict"], rows)
 
 
-def publish(records: dict[str, Measurement | str]) -> None:
-    """Keeps the figures beside those of other experiments on the same machine.
+def publish(
+    records: dict[str, Measurement | str], folder_of: Callable[[Measurement], Path]
+) -> None:
+    """Keeps the figures beside those of other experiments on the same machine, and trained runs.
 
     A run that failed takes the place of none that ended well.
+
+    Args:
+        folder_of: the folder in which a measurement was made.
     """
     ended = [each for each in records.values() if isinstance(each, Measurement) and each.ended]
+    for record in ended:
+        if record.sound:
+            keep(folder_of(record), place(FOLDER, record))
     for name in {key(record.machine) for record in ended}:
         file = FOLDER / f"{name}.json"
         kept = {each.experiment: each for each in read_or_set_aside(file)}

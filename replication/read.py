@@ -25,6 +25,8 @@ QUANTITIES = (("time", seconds, "exponent"), ("memory", held, "memory-exponent")
 STEPS = {"linear (eager)": "linear", "stateful softmax": "stateful-softmax"}
 FIT_FROM, FEWEST_POINTS = 4_096, 2  # lengths of which an exponent is fitted
 WSJ = 37_416  # utterances of an epoch
+SUMMARY, METRICS, RESULTS = "summary.json", "metrics.jsonl", "results.json"  # of a run, and of all
+PICTURES = ("samples", "completions")
 
 
 def flat(folder: Path) -> Figures:
@@ -37,7 +39,7 @@ def flat(folder: Path) -> Figures:
 def document(folder: Path) -> Iterator[Document]:
     """What benchmarks left, on either device; where both are, as in docs/results, of the CPU."""
     on_gpu = folder / "results-cuda.json"
-    file = folder / "results.json"
+    file = folder / RESULTS
     device = "cuda" if on_gpu.exists() and not file.exists() else "cpu"
     with reading(on_gpu if device == "cuda" else file, "what benchmarks write"):
         measured = read(folder.parent, folder.name, device)
@@ -150,12 +152,20 @@ def _cpu_over_gpu(cpu: Path, gpu: Path) -> Figures:
     return {name: here[name] / there[name] for name in here if name in there}
 
 
+def trainings(folder: Path) -> dict[str, Path]:
+    """The run of each training by name; of runs with equal updates and in equal time the former."""
+    for places in ("updates/*", "time/*", "*"):
+        if files := sorted(folder.glob(f"{places}/{SUMMARY}")):
+            return {file.parent.name.removeprefix("mnist-"): file.parent for file in files}
+    return {}
+
+
 def copied(folder: Path) -> Figures:
     """The loss on held-out sequences, and what the claims compare."""
     loss: dict[str, float] = {}
-    for file in sorted(folder.glob("*/summary.json")):
-        with loaded(file) as summary:
-            loss[file.parent.name] = number(summary, "metrics", "loss")
+    for name, run in trainings(folder).items():
+        with loaded(run / SUMMARY) as summary:
+            loss[name] = number(summary, "metrics", "loss")
     figures = {f"{name}/loss": value for name, value in loss.items()}
     if linear := loss.get("linear"):
         figures |= {f"{name}/loss-over-linear": value / linear for name, value in loss.items()}
@@ -167,18 +177,15 @@ def copied(folder: Path) -> Figures:
 def compared(folder: Path) -> Figures:
     """Bits per dimension of the attentions after the same training, and of those that drew."""
     figures: dict[str, float] = {}
-    for file in sorted(
-        [*folder.glob("updates/*/summary.json"), *folder.glob("mnist-*/summary.json")]
-    ):
-        name = file.parent.name.removeprefix("mnist-")
-        with loaded(file) as summary:
+    for name, run in trainings(folder).items():
+        with loaded(run / SUMMARY) as summary:
             bits = number(summary, "metrics", "bits_per_dim")
             figures |= {f"{name}/bits": bits, f"{name}/updates": number(summary, "steps")}
-            for picture in ("samples", "completions"):
-                if file.with_name(f"{picture}.png").exists():
+            for picture in PICTURES:
+                if (run / f"{picture}.png").exists():
                     share = bits / number(summary, "metrics", "independent_pixels_bits_per_dim")
                     figures[f"{name}/{picture}-over-independent"] = share
-    with loaded(folder / "results.json") as results:
+    with loaded(folder / RESULTS) as results:
         for name, result in results.get("attentions", {}).items():
             bits = number(result, "equal_time", "metrics", "bits_per_dim")
             figures[f"{name}/bits-equal-time"] = bits
@@ -190,7 +197,7 @@ def spoken(folder: Path) -> Figures:
 
     Other seeds ("-seedN") are left out: not every model has them, and all are compared alike.
     """
-    with loaded(folder / "results.json") as results:
+    with loaded(folder / RESULTS) as results:
         return {
             f"{name}/per": 100 * number(run, "metrics", "dev_phoneme_error_rate")
             for name, run in results.get("runs", {}).items()

@@ -10,15 +10,13 @@ import jinja2
 
 from benchmarks.measure.machine import Limits
 from replication.claims import CLAIMS
-from replication.collect import RESULTS, Stored, best, figures_of
+from replication.collect import Stored, best, figures_of
 from replication.experiments import EXPERIMENTS, PRESETS
 from replication.report import plots, tables
 from replication.report.phrases import Phrases
 from replication.report.speedups import RIVALS, SHAPES
 
 TEMPLATE = Path(__file__).with_name("report.md")
-DRAWN = ("mnist-linear/samples", "mnist-linear/completions",
-         "mnist-softmax/samples", "mnist-softmax/completions")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,8 @@ def compose(measurements: list[Stored], limits: Limits) -> Report:
         limits: rates of the machine, for what experiments should cost.
     """
     chosen = best(measurements)
-    drawn, say = plots.pictures(chosen), Phrases(chosen, measurements)
+    say = Phrases(chosen, measurements)
+    drawn = plots.pictures(chosen, say.drawn)
     trained = say.mnist()
 
     def claims_of(*places: str) -> str:
@@ -58,7 +57,7 @@ def compose(measurements: list[Stored], limits: Limits) -> Report:
         trained=trained,
         mnist=tables.mnist(trained),
         drawn=drawn,
-        samples=[name for name in DRAWN if (RESULTS / "mnist" / f"{name}.png").exists()],
+        grids=tables.grids(chosen),
         experiments=EXPERIMENTS.values(),
         measured={name: figures_of(chosen, name) for name in EXPERIMENTS},
         claimed={name: sum(name in x.experiments for x in CLAIMS) for name in EXPERIMENTS},

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import linear_regression
 from typing import Any
 
+from replication.read import METRICS, SUMMARY
 from replication.validation import loaded
 
 EXPONENTS = tuple(k / 50 for k in range(1, 101))
@@ -95,20 +96,24 @@ def _through(points: Points, c: float) -> tuple[float, tuple[float, float, float
     return sum((value(curve, n) - y) ** 2 for n, y in points), curve
 
 
-def runs(folder: Path) -> Iterator[Run]:
-    """The trainings whose records lie in a folder."""
-    for file in sorted(folder.glob("mnist-*/summary.json")):
-        with loaded(file) as summary, loaded(file.with_name("config.json")) as config:
-            yield _run(file, summary, config["training"]["batch_size"])
+def rows_of(run: Path) -> list[dict[str, Any]]:
+    """The lines of a run's metrics."""
+    return list(map(json.loads, (run / METRICS).read_text(encoding="utf-8").splitlines()))
 
 
-def _run(file: Path, summary: dict[str, Any], batch: int) -> Run:
-    lines = file.with_name("metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    rows = [row for row in map(json.loads, lines) if row["step"] >= WARM_UP]
+def runs(folders: Mapping[str, Path]) -> Iterator[Run]:
+    """The trainings whose records lie in these folders."""
+    for name, folder in folders.items():
+        with loaded(folder / SUMMARY) as summary, loaded(folder / "config.json") as config:
+            yield _run(name, folder, summary, config["training"]["batch_size"])
+
+
+def _run(name: str, folder: Path, summary: dict[str, Any], batch: int) -> Run:
+    rows = [row for row in rows_of(folder) if row["step"] >= WARM_UP]
     seen = [(r["step"] * batch, r["bits_per_dim"]) for r in rows if "bits_per_dim" in r]
     trained = [(r["step"] * batch, r["loss"] / math.log(2)) for r in rows if "loss" in r]
     validated = len(seen) >= FEWEST
     return Run(
-        file.parent.name.removeprefix("mnist-"), seen if validated else trained, validated,
+        name, seen if validated else trained, validated,
         summary["steps"] * batch, summary["train_seconds"], summary,
     )  # fmt: skip

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 from pathlib import Path
 
 from benchmarks.report import document
 from linattn_models.training import figure
 from replication.claims import BY_NAME, MARGINS, Figures
-from replication.collect import RESULTS, Best, Stored, figures_of
+from replication.collect import RESULTS, Best, Stored, drawn, figures_of
 from replication.cost import MODELS, TRAINING
 from replication.experiments import EXPERIMENTS, PresetName
 from replication.report import curve
@@ -47,6 +48,11 @@ class Phrases:
 
     best: Best
     everything: Sequence[Stored]
+
+    @cached_property
+    def drawn(self) -> Best:
+        """Whose trained runs are drawn."""
+        return drawn(self.everything)
 
     def figures(self, name: str) -> Figures:
         """What an experiment measured."""
@@ -195,8 +201,18 @@ class Phrases:
         return f"{100 * max(spreads):.1f} %" if spreads else "-"
 
     def mnist(self) -> list[curve.Run]:
-        """The longer trainings on MNIST that are kept."""
-        return list(curve.runs(RESULTS / "mnist"))
+        """The longer trainings on MNIST that are drawn."""
+        stored = self.drawn.get("mnist")
+        return list(curve.runs(stored.trainings if stored else {}))
+
+    def origin(self, name: str) -> str:
+        """Whose trained runs are drawn, where the measurement behind the verdicts kept none."""
+        verdicts, stored = self.best.get(name), self.drawn.get(name)
+        if stored is None or stored is verdicts:
+            return ""
+        made = stored.measurement
+        where = f"docs{made.source.partition('docs')[2]}" if made.source else made.machine.hardware
+        return f" The run behind the verdicts kept no curves; these are from {where}."
 
     def gpu_day(self) -> str:
         """What a day of a GPU holds at least, by the operations of 250 epochs and its rate."""

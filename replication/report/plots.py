@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import itertools
-import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,8 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from replication.claims import BY_NAME, Figures
-from replication.collect import RESULTS, Best, figures_of
-from replication.report.curve import runs
+from replication.collect import Best, Stored, figures_of
+from replication.report.curve import rows_of, runs
 from replication.report.phrases import PAPER_IMAGES
 from replication.report.speedups import (
     LENGTHS,
@@ -47,20 +46,25 @@ AHEAD = 40  # places at which a fitted curve is drawn
 LOGARITHMIC = {"xscale": "log", "yscale": "log"}
 
 
-def pictures(best: Best) -> dict[str, str]:
-    """The plots by name, of what was measured."""
+def pictures(best: Best, drawn: Best) -> dict[str, str]:
+    """The plots by name.
+
+    Args:
+        best: the measurements that verdicts rest on.
+        drawn: those whose trained runs are drawn.
+    """
     lengths, bits = figures_of(best, "lengths"), "bits/dim, validation images"
-    drawn = {
+    plots = {
         "over-rerunning": speed_up("softmax", best),
         "over-cache": speed_up("stateful-softmax", best),
         "time": by_length(lengths, "time", 1e3, "milliseconds per sample"),
         "memory": by_length(lengths, "memory", 2**-20, "peak memory per sample, MiB"),
-        "copy": learned("copy_task", "train", "loss", "nats per symbol", yscale="log"),
-        "mnist": longer(),
-        "attentions": learned("attentions/mnist/updates", "eval", "bits_per_dim", bits),
-        "speech": learned("speech", "eval", "phoneme_error_rate", "phoneme error rate"),
+        "copy": learned(drawn.get("copy"), "train", "loss", "nats per symbol", yscale="log"),
+        "mnist": longer(drawn.get("mnist")),
+        "attentions": learned(drawn.get("bits-mnist"), "eval", "bits_per_dim", bits),
+        "speech": learned(drawn.get("speech"), "eval", "phoneme_error_rate", "phoneme error rate"),
     }
-    return {name: text for name, text in drawn.items() if text}
+    return {name: text for name, text in plots.items() if text}
 
 
 def svg(curves: Mapping[str, tuple[Points, dict[str, Any]]], **settings: Any) -> str:
@@ -128,10 +132,10 @@ def speed_up(rival: str, best: Best) -> str:
     return svg(curves, **FASTER, **LOGARITHMIC)
 
 
-def longer() -> str:
+def longer(stored: Stored | None) -> str:
     """The longer trainings on MNIST: what was measured, fitted curves, and the paper's values."""
     curves: dict[str, tuple[Points, dict[str, Any]]] = {}
-    for color, run in enumerate(runs(RESULTS / "mnist")):
+    for color, run in enumerate(runs(stored.trainings if stored else {})):
         style = {"color": f"C{color}"}
         curves[f"{run.name}, {run.of}"] = (run.points, {"marker": "o", "linestyle": "", **style})
         if run.curve is not None:
@@ -148,12 +152,18 @@ def longer() -> str:
     return svg(curves, xlabel="images seen", ylabel="bits/dim", xscale="log") if curves else ""
 
 
-def learned(folder: str, split: str, field: str, ylabel: str, **scales: str) -> str:
-    """Curves of training, by the runs' own records under docs/results."""
+def learned(stored: Stored | None, split: str, field: str, ylabel: str, **scales: str) -> str:
+    """Curves of training, by the metrics of a measurement's trained runs."""
     known: dict[str, Points] = {}
-    for file in (x for name in ORDER for x in (RESULTS / folder).glob(f"*{name}*/metrics.jsonl")):
-        rows = map(json.loads, file.read_text(encoding="utf-8").splitlines())
+    trained = stored.trainings if stored else {}
+    for name in sorted(trained, key=_place):
+        rows = rows_of(trained[name])
         points = [(r["step"], r[field]) for r in rows if r["split"] == split and field in r]
         if points:
-            known[file.parent.name] = points
+            known[name] = points
     return lines(known, xlabel="updates", ylabel=ylabel, **scales)
+
+
+def _place(name: str) -> int:
+    """Where a training stands in a legend: by its attention, which its name begins with."""
+    return next((k for k, each in enumerate(ORDER) if name.startswith(each)), len(ORDER))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from benchmarks.measure.machine import Limits
 from benchmarks.report.tables import table
 from linattn_models.training import figure
 from replication.claims import CLAIMS, NOT_RUN, VERDICTS, Claim, Figures, digits
-from replication.collect import Best, Stored
+from replication.collect import FOLDER, Best, Stored
 from replication.experiments import EXPERIMENTS
+from replication.read import PICTURES, SUMMARY
 from replication.report.curve import Run
 from replication.report.phrases import DAY, PAPER_IMAGES
 from replication.report.speedups import (
@@ -24,6 +27,7 @@ from replication.report.speedups import (
     paper_gain,
     times,
 )
+from replication.validation import loaded
 
 STALE = "stale: "
 # What the preset laptop of an experiment needs, in words.
@@ -49,6 +53,24 @@ def verdict(claim: Claim, stored: Stored | None) -> str:
     measurement = stored.measurement
     words = claim.judge(measurement.figures, measurement.preset, measurement.device)
     return STALE + words if words != NOT_RUN and stored.stale else words
+
+
+def grids(best: Best) -> list[tuple[str, str]]:
+    """The pictures that the measurements behind the verdicts kept: files and captions."""
+    known: dict[str, str] = {}
+    for claim in CLAIMS:
+        attention, _, drawn = claim.rule.figure.partition("/")
+        picture, stored = drawn.removesuffix("-over-independent"), behind(claim, best)
+        if picture not in PICTURES or stored is None or attention not in stored.trainings:
+            continue
+        run = stored.trainings[attention]
+        file = run / f"{picture}.png"
+        if file.exists():
+            with loaded(run / SUMMARY) as summary:
+                images, updates = SHAPES.get(summary["dataset"], ""), summary["steps"]
+            words = f"{attention} attention: {picture} of {images} after {updates:,} updates"
+            known[Path(os.path.relpath(file, FOLDER)).as_posix()] = words
+    return list(known.items())
 
 
 def tally(best: Best) -> str:

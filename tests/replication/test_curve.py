@@ -45,7 +45,7 @@ def test_noise_widens_the_range() -> None:
 
 @pytest.mark.parametrize("validations", [1, FEWEST])
 def test_training_batches_stand_in_for_few_validations(tmp_path: Path, validations: int) -> None:
-    folder = tmp_path / "mnist-linear"
+    folder = tmp_path / "linear"
     folder.mkdir()
     steps = [100 * (k + 1) for k in range(FEWEST)]
     rows = [{"step": step, "split": "train", "loss": math.log(2)} for step in [10, *steps]]
@@ -54,7 +54,7 @@ def test_training_batches_stand_in_for_few_validations(tmp_path: Path, validatio
     (folder / "config.json").write_text('{"training": {"batch_size": 8}}')
     (folder / "summary.json").write_text('{"steps": 500, "train_seconds": 40.0}')
 
-    (run,) = runs(tmp_path)
+    (run,) = runs({"linear": folder})
 
     assert (run.name, run.images, run.validated) == ("linear", 4_000, validations == FEWEST)
     assert [n for n, _ in run.points] == [8.0 * step for step in steps]

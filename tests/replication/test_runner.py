@@ -401,14 +401,14 @@ def test_figures_are_published_by_machine(
     monkeypatch.setattr(paper, "FOLDER", tmp_path)
     monkeypatch.setattr(paper, "ROOT", tmp_path)
     other = dataclasses.replace(machine, hardware="another CPU")
-    paper.publish({"copy": Measurement("copy", "laptop", machine, {"a": 1.0})})
-    paper.publish({"copy": Measurement("copy", "laptop", other, {"a": 9.0})})
-    paper.publish({
-        "lengths": Measurement("lengths", "laptop", machine, {"b": 2.0}),
-        "speech": "not run: needs the data set speech/an4",
-    })  # fmt: skip
-
-    paper.publish({"copy": Measurement("copy", "laptop", machine, error="no")})
+    lengths = Measurement("lengths", "laptop", machine, {"b": 2.0})
+    for records in (
+        {"copy": Measurement("copy", "laptop", machine, {"a": 1.0})},
+        {"copy": Measurement("copy", "laptop", other, {"a": 9.0})},
+        {"lengths": lengths, "speech": "not run: needs the data set speech/an4"},
+        {"copy": Measurement("copy", "laptop", machine, error="no")},
+    ):
+        paper.publish(records, lambda record: tmp_path / "none")
 
     kept = [{x.experiment: x.figures for x in read(file)} for file in tmp_path.glob("*.json")]
     assert {"copy": {"a": 9.0}} in kept
