@@ -15,7 +15,7 @@ from replication.sources import ROOT, imported
 
 PresetName = Literal["smoke", "laptop", "paper"]
 PRESETS: tuple[PresetName, ...] = get_args(PresetName)
-DRAW = "apps/pixel_generation/generate.py --run {{out}}/updates/{} {}"
+DRAW = "apps/pixel_generation/generate.py --run {{out}}/{}/{} {}"
 # The kernels, which no module imports, by what a command calls and where. Generation from no prompt
 # calls nothing but steps.
 _CPU = (
@@ -59,6 +59,7 @@ class Experiment:
     attentions: tuple[str, ...] = ()
     trains: Mapping[str, tuple[str, int, int]] = field(default_factory=dict)
     pictures: Mapping[str, str] = field(default_factory=dict)
+    drawn: Mapping[str, str] = field(default_factory=dict)
     beside: tuple[str, ...] = ()
     same: Mapping[str, str] = field(default_factory=dict)
     on_cpu: tuple[PresetName, ...] = ()
@@ -72,8 +73,9 @@ class Experiment:
         """What follows `python`: "{out}" is the run's folder, "{data}" that of data sets."""
         flags = {"smoke": self.smoke, "laptop": self.laptop, "paper": self.paper}[preset]
         first = " ".join(filter(None, (self.command, flags, f"--out {self.out}")))
-        drawn = self.pictures.get(preset)
-        return [first, *(DRAW.format(name, drawn) for name in self.attentions if drawn)]
+        pictures, place = self.pictures.get(preset), self.drawn.get(preset, "updates")
+        drawn = self.attentions if pictures else ()
+        return [first, *(DRAW.format(place, name, pictures) for name in drawn)]
 
     def figures(self, folder: Path, *beside: Path) -> Figures:
         """What a run's folder holds; empty where there is none."""

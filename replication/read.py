@@ -175,7 +175,11 @@ def copied(folder: Path) -> Figures:
 
 
 def compared(folder: Path) -> Figures:
-    """Bits per dimension of the attentions after the same training, and of those that drew."""
+    """Bits per dimension of the attentions after equal updates and in equal time.
+
+    Those after equal updates are of test images where there are runs for them, and of validation
+    images where they are points of the runs in equal time.
+    """
     figures: dict[str, float] = {}
     for name, run in trainings(folder).items():
         with loaded(run / SUMMARY) as summary:
@@ -183,12 +187,17 @@ def compared(folder: Path) -> Figures:
             figures |= {f"{name}/bits": bits, f"{name}/updates": number(summary, "steps")}
             for picture in PICTURES:
                 if (run / f"{picture}.png").exists():
+                    figures[f"{name}/updates-drawn"] = number(summary, "steps")
                     share = bits / number(summary, "metrics", "independent_pixels_bits_per_dim")
                     figures[f"{name}/{picture}-over-independent"] = share
     with loaded(folder / RESULTS) as results:
         for name, result in results.get("attentions", {}).items():
             bits = number(result, "equal_time", "metrics", "bits_per_dim")
             figures[f"{name}/bits-equal-time"] = bits
+            curve = result.get("equal_updates", {})
+            if "bits_per_dim" not in curve.get("metrics", {"bits_per_dim"}):  # none but equal time
+                bits = number(curve, "metrics", "validation_bits_per_dim")
+                figures |= {f"{name}/bits": bits, f"{name}/updates": number(curve, "steps")}
     return figures
 
 

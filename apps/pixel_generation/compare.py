@@ -2,6 +2,7 @@
 
     python apps/pixel_generation/compare.py
     python apps/pixel_generation/compare.py --dataset mnist --download --steps 400
+    python apps/pixel_generation/compare.py --dataset mnist --only-time --seconds 3600
     python apps/pixel_generation/compare.py --runs RUN RUN --out docs/results/mnist
 
 First a few updates of each attention are timed, in turn. Then each is trained for --steps updates,
@@ -11,6 +12,10 @@ own, for as many updates as fit into the time that linear attention takes for --
 Into --out go table.md, curves.png, results.json, timings.json, and the runs in updates/ATTENTION
 and time/ATTENTION (where equal time comes to --steps updates, there is the first run only). Given
 again after an interruption, the same command continues, with the times it measured.
+
+With --only-time each is trained once, for the updates that fit into --seconds. The learning rate is
+constant until the last fifth of a run, so until then no run depends on its own length: bits/dim
+after equal updates are read from the curves, of the validation images.
 
 With --runs nothing is trained: table.md and curves.png compare those finished runs, and their
 records (config.json, metrics.jsonl, summary.json, no weights) are copied beside.
@@ -44,7 +49,7 @@ from pixels.comparison import YLABEL, compare_attentions, curve
 from pixels.datasets import DatasetName, load
 from pixels.models import APP
 from pixels.presets import PRESETS, Attention, Recipe
-from pixels.tables import attention_report, run_table
+from pixels.tables import run_table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +72,8 @@ class Flags:
     """Updates of each where updates are equal; the preset's if not given."""
     seconds: float | None = None
     """The equal time; what linear attention takes for --steps if not given."""
+    only_time: bool = False
+    """Train each once, for --seconds, and read equal updates from the curves."""
     rounds: int = 7
     """Rounds in which the updates of each attention are timed."""
     seed: int = 0
@@ -104,12 +111,12 @@ def of_attentions(flags: Flags) -> str:
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)  # refused now, not after the training
     comparison = compare_attentions(
-        images, flags.recipe(), flags.attentions, out, rounds=flags.rounds, seconds=flags.seconds
-    )
-    results = comparison.results()
-    text = attention_report(results)
+        images, flags.recipe(), flags.attentions, out,
+        rounds=flags.rounds, seconds=flags.seconds, only_time=flags.only_time,
+    )  # fmt: skip
+    text = comparison.report()
     comparison.draw(out / "curves.png")
-    write_json(out / "results.json", results)
+    write_json(out / "results.json", comparison.results())
     replace_file(out / "table.md", text.encode())
     if flags.publish is not None:
         comparison.publish(out, flags.publish)
@@ -119,6 +126,9 @@ def of_attentions(flags: Flags) -> str:
 def check(flags: Flags) -> None:
     """Refuses numbers out of range and names that do not fit together."""
     require_at_least(flags, {"steps": 1, "rounds": 1, "seed": 0})
+    if flags.only_time and (flags.seconds is None or flags.steps is not None):
+        got = "--steps" if flags.steps is not None else "none"
+        raise ValueError(expected("--only-time", "--seconds, which decides the updates", got))
     named = " ".join(flags.attentions) or "none"
     if not flags.attentions or len(set(flags.attentions)) < len(flags.attentions):
         raise ValueError(expected("--attentions", "one name or more, each once", named))

@@ -46,6 +46,7 @@ class Run:
     """A training: bits per dimension of validation images, or of its own batches, by images seen.
 
     Args:
+        fitted: those of the points that the curve is through; of a trapezoid, at its constant rate.
         validated: whether `points` are of validation images; of training batches, where there are
             too few of those.
         images, seconds: of the whole training.
@@ -54,6 +55,7 @@ class Run:
 
     name: str
     points: Points
+    fitted: Points
     validated: bool
     images: int
     seconds: float
@@ -67,7 +69,7 @@ class Run:
     @cached_property
     def curve(self) -> Curve | None:
         """Through the points; None for too few."""
-        return fit(self.points) if len(self.points) >= FEWEST else None
+        return fit(self.fitted) if len(self.fitted) >= FEWEST else None
 
 
 def value(curve: tuple[float, float, float], n: float) -> float:
@@ -105,15 +107,20 @@ def runs(folders: Mapping[str, Path]) -> Iterator[Run]:
     """The trainings whose records lie in these folders."""
     for name, folder in folders.items():
         with loaded(folder / SUMMARY) as summary, loaded(folder / "config.json") as config:
-            yield _run(name, folder, summary, config["training"]["batch_size"])
+            yield _run(name, folder, summary, config["training"])
 
 
-def _run(name: str, folder: Path, summary: dict[str, Any], batch: int) -> Run:
+def _run(name: str, folder: Path, summary: dict[str, Any], training: dict[str, Any]) -> Run:
+    batch = training["batch_size"]
     rows = [row for row in rows_of(folder) if row["step"] >= WARM_UP]
     seen = [(r["step"] * batch, r["bits_per_dim"]) for r in rows if "bits_per_dim" in r]
     trained = [(r["step"] * batch, r["loss"] / math.log(2)) for r in rows if "loss" in r]
     validated = len(seen) >= FEWEST
+    points, level = seen if validated else trained, math.inf
+    if training.get("schedule") == "trapezoid":  # constant, and then a fall by another law
+        rates = [(row["learning_rate"], row["step"]) for row in rows if "learning_rate" in row]
+        level = batch * max(rates)[1]
     return Run(
-        name, seen if validated else trained, validated,
+        name, points, [(n, y) for n, y in points if n <= level], validated,
         summary["steps"] * batch, summary["train_seconds"], summary,
     )  # fmt: skip

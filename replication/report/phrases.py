@@ -169,8 +169,10 @@ class Phrases:
         return ", ".join(f"{name} {figure(loss)}" for name, loss in known.items()) or "-"
 
     def bits(self) -> str:
-        """Of the longer training on MNIST: bits per dimension of test images."""
-        return _ranked(self.figures("mnist"), "/bits", "{:.3f}")
+        """Of the longer training on MNIST: bits per dimension."""
+        equal = _ranked(self.figures("mnist"), "/bits", "{:.3f}")
+        timed = _ranked(self.figures("mnist"), "/bits-equal-time", "{:.3f}")
+        return f"{equal} after equal updates" + f", {timed} in equal time" * (timed != "-")
 
     def errors(self) -> str:
         """Phoneme error rates from the fewest."""
@@ -192,11 +194,13 @@ class Phrases:
 
     def spread_of_bits(self) -> str:
         """The most by which kept runs of one training differ in bits per dimension."""
-        values: dict[tuple[str, str, str], list[float]] = {}
-        for made in (x.measurement for x in self.everything):
+        values: dict[tuple[object, ...], list[float]] = {}
+        for made in (x.measurement for x in self.everything if x.measurement.preset != "smoke"):
             for name, value in made.figures.items():
-                if name.endswith("/bits") and made.preset != "smoke":
-                    values.setdefault((made.experiment, made.preset, name), []).append(value)
+                if name.endswith("/bits"):
+                    updates = made.figures.get(f"{name.removesuffix('bits')}updates")
+                    training = (made.experiment, made.preset, name, updates)
+                    values.setdefault(training, []).append(value)
         spreads = [max(x) / min(x) - 1 for x in values.values() if len(x) > 1]
         return f"{100 * max(spreads):.1f} %" if spreads else "-"
 

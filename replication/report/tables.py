@@ -141,7 +141,10 @@ def _ours(claim: Claim, figures: Figures) -> str:
     if claim.rule.figure not in names:
         return "-"
     ours = " over ".join(_amount(figures[name]) for name in names)
-    updates = figures.get(f"{claim.rule.figure.partition('/')[0]}/updates")
+    attention, _, what = claim.rule.figure.partition("/")
+    updates = figures.get(f"{attention}/updates")
+    if what.endswith("-over-independent"):  # of a picture, whose model may have had more
+        updates = figures.get(f"{attention}/updates-drawn", updates)
     after = "" if updates is None else f" after {updates:,.0f} updates"
     return f"{ours} {claim.unit}{after}"
 

@@ -59,3 +59,23 @@ def test_training_batches_stand_in_for_few_validations(tmp_path: Path, validatio
     assert (run.name, run.images, run.validated) == ("linear", 4_000, validations == FEWEST)
     assert [n for n, _ in run.points] == [8.0 * step for step in steps]
     assert run.points[-1][1] == pytest.approx(2.0 if run.validated else 1.0)
+
+
+def test_the_curve_of_a_trapezoid_is_through_the_points_at_its_constant_rate(
+    tmp_path: Path,
+) -> None:
+    steps = [100 * (k + 1) for k in range(10)]
+    rows = [{"step": n, "split": "train", "loss": 1.0, "learning_rate": min(1.0, (1_000 - n) / 200)}
+            for n in steps]  # fmt: skip
+    rows += [{"step": n, "split": "eval", "bits_per_dim": 1.0 if n <= 800 else 0.5} for n in steps]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (tmp_path / "config.json").write_text(
+        '{"training": {"batch_size": 8, "schedule": "trapezoid"}}'
+    )
+    (tmp_path / "summary.json").write_text('{"steps": 1000, "train_seconds": 40.0}')
+
+    (run,) = runs({"linear": tmp_path})
+
+    assert [n for n, _ in run.points] == [8 * n for n in steps]
+    assert run.curve is not None
+    assert run.curve.at(1e6) == pytest.approx(1.0)

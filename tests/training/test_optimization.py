@@ -105,6 +105,19 @@ def test_cosine_falls_from_the_full_rate_towards_zero(steps: int, data: st.DataO
         assert learning_rate(config, half) == pytest.approx(config.learning_rate / 2)
 
 
+@given(steps=st.integers(2, 99), longer=st.integers(0, 99))
+def test_the_trapezoid_is_constant_until_its_last_fifth(steps: int, longer: int) -> None:
+    config, other = (toy_config(steps=n, schedule="trapezoid") for n in (steps, steps + longer))
+    rates = [learning_rate(config, step) for step in range(steps)]
+    level = steps - config.cooldown
+    assert rates[: level + 1] == [config.learning_rate] * (level + 1)
+    falls = [rate / config.learning_rate for rate in rates[level:]]
+    assert falls == pytest.approx([1 - k / len(falls) for k in range(len(falls))])
+    assert learning_rate(config, steps) == 0
+    # Until then a run's rates do not depend on how long it will be.
+    assert rates[:level] == [learning_rate(other, step) for step in range(level)]
+
+
 @given(step=st.integers(0, 99), drop_at=st.integers(1, 99))
 def test_step_drops_once(step: int, drop_at: int) -> None:
     config = toy_config(steps=100, schedule="step", drop_at=drop_at, drop_factor=0.3)

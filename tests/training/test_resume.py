@@ -169,10 +169,11 @@ def test_fewer_steps_than_made_are_refused(out: Path) -> None:
         toy_run(out, steps=3, resume=True)
 
 
-def test_a_lengthened_cosine_schedule_warns(out: Path) -> None:
-    toy_run(out, steps=4, schedule="cosine")
-    with pytest.warns(UserWarning, match="cosine schedule now ends at step 6 instead of 4"):
-        toy_run(out, steps=6, schedule="cosine", resume=True)
+@pytest.mark.parametrize("schedule", ["cosine", "trapezoid"])
+def test_a_lengthened_schedule_that_ends_warns(out: Path, schedule: str) -> None:
+    toy_run(out, steps=4, schedule=schedule)
+    with pytest.warns(UserWarning, match=f"{schedule} schedule now ends at step 6 instead of 4"):
+        toy_run(out, steps=6, schedule=schedule, resume=True)
 
 
 def test_a_warm_up_that_nobody_gave_is_kept_by_a_resume(out: Path) -> None:

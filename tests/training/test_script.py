@@ -100,7 +100,7 @@ def test_lines_of_help_are_filled_and_do_not_follow_docstrings(
         (
             ("--schedule", "sinus"),
             "invalid choice 'sinus' for argument '--schedule'. Expected one of ('constant', "
-            "'cosine', 'step', 'plateau'); --help lists the flags.",
+            "'cosine', 'trapezoid', 'step', 'plateau'); --help lists the flags.",
         ),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,10 +10,12 @@ from typing import Any
 
 from torch import nn
 
+from linattn_core.errors import expected
 from linattn_models.training import (
     Panel,
     Points,
     RunFolder,
+    TrainingFlags,
     measure_updates,
     plot_panels,
     points,
@@ -26,11 +29,16 @@ from linattn_models.training import (
 from pixels.datasets import Images
 from pixels.models import APP, build_model
 from pixels.presets import Attention, Recipe
+from pixels.tables import attention_report
 from pixels.tokens import TokenData
 from pixels.training import mean_nats, train_model
 
 FILES = ("table.md", "curves.png", "results.json", "timings.json")
 YLABEL = "bits/dim, validation images"
+FROM_CURVES = (
+    "Equal updates: read from the curves, of the validation images, after the most updates at "
+    "which all were evaluated, before their learning rates differed.\n"
+)
 
 
 @dataclass(frozen=True)
@@ -43,6 +51,8 @@ class Comparison:
         of_linear: whether that is the time of linear attention's updates.
         timing: the content of timings.json.
         equal_updates, equal_time: the runs by attention; where the budgets agree, the same run.
+        shared: the updates at which the curves of the runs in equal time are compared; None where
+            there are runs with equal updates.
     """
 
     recipe: Recipe
@@ -51,6 +61,7 @@ class Comparison:
     timing: Mapping[str, Any]
     equal_updates: Mapping[Attention, RunFolder]
     equal_time: Mapping[Attention, RunFolder]
+    shared: int | None = None
 
     def results(self) -> dict[str, Any]:
         """The content of results.json."""
@@ -59,19 +70,38 @@ class Comparison:
             "dataset": self.recipe.dataset,
             "preset": self.recipe.preset,
             "seed": self.recipe.training.seed,
-            "steps": self.recipe.training.steps,
+            "steps": self.recipe.training.steps if self.shared is None else self.shared,
             "budget_seconds": self.seconds,
             "budget_of_linear": self.of_linear,
             "timing": {name: self.timing[name] for name in ("rounds", "environment")},
             "attentions": {
                 name: {
                     "seconds_an_update": self.timing["seconds"][name],
-                    "equal_updates": run_summary(run, APP),
+                    "equal_updates": self._after_equal_updates(run),
                     "equal_time": run_summary(self.equal_time[name], APP),
                 }
                 for name, run in self.equal_updates.items()
             },
         }
+
+    def report(self) -> str:
+        """The content of table.md."""
+        results = self.results()
+        if self.shared is None:
+            return attention_report(results)
+        for result in results["attentions"].values():
+            bits = result["equal_updates"]["metrics"]["validation_bits_per_dim"]
+            metrics = {**result["equal_time"]["metrics"], "bits_per_dim": bits}
+            updates = {"steps": self.shared, "metrics": metrics}
+            result["equal_updates"] = {**result["equal_time"], **updates}
+        return attention_report(results) + FROM_CURVES
+
+    def _after_equal_updates(self, run: RunFolder) -> dict[str, Any]:
+        """The run's summary; where the curves are compared, their point in its form."""
+        if self.shared is None:
+            return run_summary(run, APP)
+        bits = dict(curve(run))[self.shared]
+        return {"steps": self.shared, "metrics": {"validation_bits_per_dim": bits}}
 
     def draw(self, path: Path) -> None:
         """A PNG: equal updates over updates, and equal time over seconds at the measured pace."""
@@ -104,6 +134,7 @@ def compare_attentions(
     *,
     rounds: int,
     seconds: float | None = None,
+    only_time: bool = False,
 ) -> Comparison:
     """Times the updates, then makes every run in `out` that has not ended: equal updates first.
 
@@ -111,6 +142,7 @@ def compare_attentions(
         recipe: of every run, apart from the attention; its steps are the budget of updates.
         rounds: turns of each attention while updates are timed.
         seconds: the budget of time; what linear attention takes for those steps if None.
+        only_time: make the runs in equal time alone, comparable over their updates.
 
     Raises:
         ValueError: `out` holds other times or runs.
@@ -119,14 +151,50 @@ def compare_attentions(
     recipes = {name: replace(recipe, attention=name) for name in attentions}
     timing = update_times(out / "timings.json", images, recipes, rounds)
     budget = seconds if seconds is not None else steps * timing["seconds"]["linear"]
-    equal_updates = {name: _ended(images, own, out / "updates") for name, own in recipes.items()}
+    affordable = {name: updates_within(budget, timing["seconds"][name]) for name in recipes}
     equal_time = {}
+    if only_time:
+        flags = comparable(recipe.training, min(affordable.values()))
+        for name, own in recipes.items():
+            training = replace(flags, steps=affordable[name])
+            equal_time[name] = _ended(images, replace(own, training=training), out / "time")
+        shared = shared_updates(list(equal_time.values()))
+        return Comparison(recipe, budget, False, timing, equal_time, equal_time, shared)
+    equal_updates = {name: _ended(images, own, out / "updates") for name, own in recipes.items()}
     for name, own in recipes.items():
-        affordable = updates_within(budget, timing["seconds"][name])
-        shorter = replace(own, training=with_steps(own.training, affordable))
-        same = affordable == steps
+        shorter = replace(own, training=with_steps(own.training, affordable[name]))
+        same = affordable[name] == steps
         equal_time[name] = equal_updates[name] if same else _ended(images, shorter, out / "time")
     return Comparison(recipe, budget, seconds is None, timing, equal_updates, equal_time)
+
+
+def comparable(flags: TrainingFlags, fewest: int) -> TrainingFlags:
+    """Flags for runs of `fewest` updates or more, whose curves are then of the same training.
+
+    They are evaluated after the same updates, with the same rates until the shortest one cools
+    down: a cosine, which falls from the first update on, becomes a trapezoid.
+    """
+    evaluated = with_steps(flags, fewest)
+    schedule = "trapezoid" if flags.schedule == "cosine" else flags.schedule
+    return replace(evaluated, schedule=schedule, warmup_steps=evaluated.config().warmup)
+
+
+def shared_updates(runs: Sequence[RunFolder]) -> int:
+    """The most updates at which all runs were evaluated, all with the same rates until then.
+
+    Raises:
+        ValueError: there are none.
+    """
+    rates = [dict(points(run.metrics(), "learning_rate", split="train")) for run in runs]
+    logged = sorted(set(rates[0]).intersection(*rates))
+    alike = itertools.takewhile(lambda step: len({x[step] for x in rates}) == 1, logged)
+    last = max(alike, default=0)
+    evaluated = [{step for step, _ in curve(run)} for run in runs]
+    equal = [step for step in evaluated[0].intersection(*evaluated) if step <= last]
+    if not equal:
+        wanted = "an evaluation of all before their learning rates differ"
+        raise ValueError(expected("--only-time", wanted, "none", "give more --seconds"))
+    return int(max(equal))
 
 
 def _ended(images: Images, recipe: Recipe, folder: Path) -> RunFolder:

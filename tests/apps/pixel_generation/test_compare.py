@@ -13,6 +13,7 @@ from linattn_models.training import RunFolder
 from pixels.comparison import curve
 from pixels.paper import PAPER
 from pixels.tables import attention_report
+from replication.read import compared as compared_by_the_replication
 from tests.apps.app_scripts import PNG, Script, cells, command, kill_when_there
 
 TWO = ("--attentions", "linear", "softmax")
@@ -109,6 +110,39 @@ def test_every_attention_in_a_given_time(script: Script, tmp_path: Path) -> None
     assert times["environment"]["threads"] >= 1
 
 
+def test_equal_updates_are_read_from_the_curves_of_equal_time(
+    script: Script, tmp_path: Path
+) -> None:
+    """40 updates of linear and 20 of softmax: alike until softmax cools down, after 16."""
+    unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
+    flags = [*SMOKE, "--only-time", "--seconds", 0.4]
+    for out in (unbroken, broken):
+        write_times(out, linear=0.01, softmax=0.02)
+    assert script("compare", *flags, "--out", unbroken).code == 0
+    process = command("pixel_generation", "compare", *map(str, flags), "--out", broken)
+    kill_when_there(process, broken / "time" / "softmax" / "checkpoints" / "step-4")
+    done = script("compare", *flags, "--out", broken)
+    assert done.code == 0, done.stderr
+
+    rows = cells((unbroken / "table.md").read_text())
+    for name, updates in (("linear", 40), ("softmax", 20)):
+        run = RunFolder(unbroken / "time" / name)
+        metrics = run.summary()["metrics"]
+        assert rows[name][:4] == [
+            f"{dict(curve(run))[14]:.3f}", "14", f"{metrics['bits_per_dim']:.3f}", str(updates)
+        ]  # fmt: skip
+    linear, softmax = ({line["step"]: line["learning_rate"] for line in run.metrics()
+                        if "learning_rate" in line and line["step"] <= 15}
+                       for run in (RunFolder(unbroken / "time" / x) for x in rows))  # fmt: skip
+    assert linear == softmax
+    assert "Equal updates: read from the curves" in (unbroken / "table.md").read_text()
+    assert not (unbroken / "updates").exists()
+    assert (broken / "table.md").read_text() == (unbroken / "table.md").read_text()
+    read = compared_by_the_replication(unbroken)
+    assert read["linear/updates"] == read["softmax/updates"] == 14
+    assert read["linear/bits"] == dict(curve(RunFolder(unbroken / "time" / "linear")))[14]
+
+
 def test_killed_and_given_again_it_comes_to_the_same_table(script: Script, tmp_path: Path) -> None:
     flags = [*SMOKE, "--steps", "60"]
     unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
@@ -146,12 +180,25 @@ def test_a_run_killed_before_its_test_is_tested(
         (["--rounds", "0"], "--rounds: expected 1 or more, got 0"),
         (["--seconds", "0"], "--seconds: expected more than 0, got 0.0"),
         (["--seconds", "nan"], "--seconds: expected more than 0, got nan"),
+        (["--only-time"], "--only-time: expected --seconds, which decides the updates, got none"),
+        (["--only-time", "--seconds", "1", "--steps", "2"], "decides the updates, got --steps"),
         (["--attentions", "softmax"], "--attentions: expected linear, whose time"),
         (["--attentions", "linear", "linear"], "each once, got linear linear"),
         (["--attentions"], "each once, got none"),
         (["--dataset", "mnist"], "got no such file; download it with --download"),
     ],
-    ids=["steps", "rounds", "seconds", "nan", "no linear", "twice", "no name", "no data"],
+    ids=[
+        "steps",
+        "rounds",
+        "seconds",
+        "nan",
+        "no time",
+        "two budgets",
+        "no linear",
+        "twice",
+        "no name",
+        "no data",
+    ],
 )
 def test_bad_flags_are_one_sentence_and_leave_nothing(
     script: Script, tmp_path: Path, arguments: list[str], sentence: str

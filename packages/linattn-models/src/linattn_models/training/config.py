@@ -15,7 +15,7 @@ from linattn_core.errors import expected, shown
 from linattn_models.validation import as_int, one_of
 
 Optimizer = Literal["radam", "adam", "adamw"]
-Schedule = Literal["constant", "cosine", "step", "plateau"]
+Schedule = Literal["constant", "cosine", "trapezoid", "step", "plateau"]
 MixedPrecision = Literal["no", "bf16", "fp16"]
 
 SUMMARIZED = {"seed", "parameters", "steps", "train_seconds", "metrics", "environment"}
@@ -26,6 +26,10 @@ FREE_ON_RESUME = frozenset(
 )
 """Fields that a resumed run may change: none of them alters the updates already made."""
 
+ENDING = frozenset({"cosine", "trapezoid"})
+"""Schedules that reach 0 at the last step, so that a longer run has other rates."""
+
+_COOLDOWN = 5  # the trapezoid falls over the last of so many parts
 _LONGEST_WARMUP = 100  # where warmup_steps is None
 # The smallest allowed value of each integer field.
 _LEAST = {
@@ -55,8 +59,9 @@ class TrainingFlags:
     betas: tuple[float, float] = (0.9, 0.999)
     """Decay rates of the optimizer's running means of the gradient and of its square."""
     schedule: Schedule = "constant"
-    """constant; cosine: to 0 at the last step; step: times drop-factor after drop-at updates;
-    plateau: times drop-factor whenever the validation error has stopped falling."""
+    """constant; cosine: to 0 at the last step; trapezoid: constant, and over the last fifth of the
+    steps linearly to 0; step: times drop-factor after drop-at updates; plateau:
+    times drop-factor whenever the validation error has stopped falling."""
     warmup_steps: int | None = 0
     """Updates over which the rate rises from 0; None: a tenth of the steps, at most 100."""
     drop_at: int | None = None
@@ -125,6 +130,11 @@ class TrainingConfig(TrainingFlags):
             return min(_LONGEST_WARMUP, self.steps // 10)
         return self.warmup_steps
 
+    @property
+    def cooldown(self) -> int:
+        """The updates at the end over which the schedule trapezoid falls: a fifth, at least 1."""
+        return max(1, self.steps // _COOLDOWN)
+
     def settled(self, begun: Mapping[str, Any] | None = None) -> TrainingConfig:
         """The configuration with a number for the warm-up: that of `config.json` when resumed.
 
@@ -132,13 +142,13 @@ class TrainingConfig(TrainingFlags):
             begun: the content of `config.json` of the run that is resumed; None for a new run.
 
         Raises:
-            ValueError: the schedule is cosine and `steps` does not exceed the warm-up.
+            ValueError: the schedule is in `ENDING` and `steps` does not exceed the warm-up.
         """
         if self.warmup_steps is not None:
             return self
         training = {} if begun is None else begun.get("training")
         before = training.get("warmup_steps") if isinstance(training, dict) else None
-        if isinstance(before, int) and self.schedule == "cosine" and before >= self.steps:
+        if isinstance(before, int) and self.schedule in ENDING and before >= self.steps:
             wanted = f"more than the {before} updates of the warm-up that the run began with"
             raise ValueError(expected("steps", wanted, self.steps))
         return dataclasses.replace(self, warmup_steps=self.warmup if before is None else before)
@@ -182,8 +192,8 @@ class TrainingConfig(TrainingFlags):
                 raise ValueError(expected(name, wanted, f"{value} with {self.schedule!r}"))
         if self.schedule == "plateau" and self.eval_every is None:
             raise ValueError(expected("eval_every", "a number with the schedule 'plateau'", "None"))
-        if self.schedule == "cosine" and self.warmup >= self.steps:
-            wanted = f"fewer than steps={self.steps} with the schedule 'cosine'"
+        if self.schedule in ENDING and self.warmup >= self.steps:
+            wanted = f"fewer than steps={self.steps} with the schedule {self.schedule!r}"
             raise ValueError(expected("warmup_steps", wanted, self.warmup))
 
 

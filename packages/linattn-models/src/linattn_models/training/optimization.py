@@ -53,6 +53,8 @@ def _decay(config: TrainingConfig, step: int, errors: Errors) -> float:
         span = config.steps - config.warmup
         position = min(max(step - config.warmup, 0), span)
         return 0.5 * (1.0 + math.cos(math.pi * position / span))
+    if config.schedule == "trapezoid":
+        return min(1.0, max(0, config.steps - step) / config.cooldown)
     if config.patience is not None:
         measured = (error for after, error in errors if after <= step)
         return config.drop_factor ** _plateaus(measured, config.patience)

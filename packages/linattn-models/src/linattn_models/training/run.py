@@ -43,8 +43,8 @@ def train(
 
     A run that was stopped at any moment and resumed gives the same losses and weights, bit for bit
     on one device, as one that was never stopped; so does a run that ended and is resumed with more
-    `steps` (except with a cosine schedule). Under `torchrun` each process takes a part of every
-    batch. The first Ctrl-C or SIGTERM finishes the current step and writes a checkpoint.
+    `steps` (except with a cosine or trapezoid schedule). Under `torchrun` each process takes a part
+    of every batch. The first Ctrl-C or SIGTERM finishes the current step and writes a checkpoint.
 
     Args:
         model: any module; training starts from its weights, so seed before building it.

@@ -23,6 +23,7 @@ from linattn_models.training.checkpoint import (
     damaged,
     write_checkpoint,
 )
+from linattn_models.training.config import ENDING
 from linattn_models.training.data import random_tensors, seed_all, set_random_tensors
 from linattn_models.training.optimization import Updater, load_optimizer_tensors, optimizer_tensors
 from linattn_models.training.run_folder import RunFolder, checkpoint_step
@@ -164,9 +165,9 @@ class Snapshots:
 
     def _warn_if_schedule_moves(self, steps_before: int) -> None:
         config = self.updater.config
-        if config.schedule == "cosine" and steps_before != config.steps:
+        if config.schedule in ENDING and steps_before != config.steps:
             warnings.warn(
-                f"the cosine schedule now ends at step {config.steps} instead of "
+                f"the {config.schedule} schedule now ends at step {config.steps} instead of "
                 f"{steps_before}: the learning rate jumps to the new curve",
                 stacklevel=2,
             )
