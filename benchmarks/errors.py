@@ -18,8 +18,7 @@ from benchmarks.measure.cases import Settings
 from benchmarks.measure.machine import describe_machine
 from benchmarks.report.tables import table
 from linattn_core import linear_attention
-from linattn_core.errors import expected
-from linattn_models.training import parse_flags, run_script
+from linattn_models.training import parse_flags, require_at_least, run_script
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 NAMES = ("output", "gradient of query", "gradient of key", "gradient of value")
@@ -49,9 +48,7 @@ class Flags:
 def main(flags: Flags) -> None:
     """Writes the table of errors."""
     # At a single position the reference is exact: there is nothing to compare with.
-    for flag, values, least in (("--lengths", flags.lengths, 2), ("--widths", flags.widths, 1)):
-        if not values or min(values) < least:
-            raise ValueError(expected(flag, f"numbers of {least} or more", values))
+    require_at_least(flags, {"lengths": 2, "widths": 1})
     file = flags.out / "operator" / "errors.md"
     file.parent.mkdir(parents=True, exist_ok=True)  # refused now, not after the last size
     sizes = [(length, width) for width in flags.widths for length in flags.lengths]

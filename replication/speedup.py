@@ -77,12 +77,8 @@ def main(flags: Flags) -> None:
 
 def check(flags: Flags) -> None:
     """Refuses numbers out of range."""
-    require_at_least(flags, {"positions": 2, "threads": 1})
     # Two positions are the fewest that can be timed.
-    for flag, values, least in (("lengths", flags.lengths, 2), ("batches", flags.batches, 1)):
-        if not values or min(values) < least:
-            got = " ".join(map(str, values)) or "none"
-            raise ValueError(expected(f"--{flag}", f"one number or more, from {least} on", got))
+    require_at_least(flags, {"positions": 2, "lengths": 2, "batches": 1, "threads": 1})
     if not 0 < flags.case_seconds < math.inf:
         raise ValueError(expected("--case-seconds", "more than 0, finite", flags.case_seconds))
 

@@ -111,10 +111,7 @@ def main(flags: Flags) -> None:
 def check(flags: Flags) -> None:
     """Refuses numbers that are out of range."""
     least = {"batch_size": 1, "batches": 1, "rounds": 1, "frames": 1, "threads": 1}
-    require_at_least(flags, least)
-    if min(flags.lengths, default=0) < 100:
-        named = " ".join(map(str, flags.lengths)) or "none"
-        raise ValueError(expected("--lengths", "numbers of at least 100", named))
+    require_at_least(flags, {**least, "lengths": 100})
     if not flags.attentions:
         raise ValueError(expected("--attentions", "one name or more", "none"))
     if flags.preset == "laptop":

@@ -145,8 +145,7 @@ def check(flags: Flags) -> None:
         if not values or len(set(values)) < len(values):
             named = " ".join(map(str, values)) or "none"
             raise ValueError(expected(flag, "one or more, each once", named))
-    if min(flags.seeds) < 0:
-        raise ValueError(expected("--seeds", "numbers of at least 0", min(flags.seeds)))
+    require_at_least(flags, {"seeds": 0})
     keep = PRESETS[flags.preset]("linear").training.keep_checkpoints
     if flags.average > keep and not flags.finished:
         wanted = f"at most the {keep} checkpoints that preset {flags.preset} keeps"

@@ -19,11 +19,11 @@ from replication.sources import ROOT
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"lengths": (784, 0)}, "--lengths: expected one number or more, from 2 on, got 784 0."),
-        ({"lengths": (1,)}, "--lengths: expected one number or more, from 2 on, got 1."),
-        ({"lengths": ()}, "--lengths: expected one number or more, from 2 on, got none."),
-        ({"batches": ()}, "--batches: expected one number or more, from 1 on, got none."),
-        ({"batches": (-1,)}, "--batches: expected one number or more, from 1 on, got -1."),
+        ({"lengths": (784, 0)}, "--lengths: expected numbers of 2 or more, got 784 0."),
+        ({"lengths": (1,)}, "--lengths: expected numbers of 2 or more, got 1."),
+        ({"lengths": ()}, "--lengths: expected numbers of 2 or more, got none."),
+        ({"batches": ()}, "--batches: expected numbers of 1 or more, got none."),
+        ({"batches": (-1,)}, "--batches: expected numbers of 1 or more, got -1."),
         ({"case_seconds": float("nan")}, "--case-seconds: expected more than 0, finite, got nan."),
         ({"case_seconds": float("inf")}, "--case-seconds: expected more than 0, finite, got inf."),
         ({"case_seconds": 0.0}, "--case-seconds: expected more than 0, finite, got 0.0."),

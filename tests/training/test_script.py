@@ -144,6 +144,20 @@ def test_a_flag_below_its_minimum_is_refused() -> None:
         require_at_least(PRESETS["smoke"].training, {"drop_at": 1, "batch_size": 3})
 
 
+@dataclasses.dataclass
+class Several:
+    lengths: tuple[int, ...]
+
+
+@pytest.mark.parametrize(("lengths", "got"), [((3, 1, 2), "3 1 2"), ((), "none")])
+def test_of_several_numbers_each_has_to_reach_the_minimum(
+    lengths: tuple[int, ...], got: str
+) -> None:
+    require_at_least(Several((2, 3)), {"lengths": 2})
+    with pytest.raises(ValueError, match=f"--lengths: expected numbers of 2 or more, got {got}"):
+        require_at_least(Several(lengths), {"lengths": 2})
+
+
 def failing(error: BaseException) -> int:
     """The exit code of a script whose main raises `error`."""
 

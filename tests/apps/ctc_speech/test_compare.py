@@ -115,7 +115,7 @@ def test_updates_are_measured_and_the_times_are_kept(
     [
         (["--minutes", 0], "--minutes: expected more than 0"),
         (["--seeds", 0, 0], "--seeds: expected one or more, each once, got 0 0"),
-        (["--seeds", -1], "--seeds: expected numbers of at least 0"),
+        (["--seeds", -1], "--seeds: expected numbers of 0 or more"),
         (["--average", 0], "--average: expected 1 or more"),
         (["--average", 3], "--average: expected at most the 2 checkpoints that preset smoke keeps"),
     ],

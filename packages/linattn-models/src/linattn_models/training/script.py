@@ -133,13 +133,18 @@ def run_script(main: Callable[[], object]) -> NoReturn:
 def require_at_least(flags: object, least: Mapping[str, int]) -> None:
     """Refuses a flag below its minimum; None, for a default, is accepted.
 
+    A flag of several numbers, a tuple, needs at least one, and each has to reach the minimum.
+
     Raises:
         ValueError: naming the flag, the minimum and the value.
     """
     for name, minimum in least.items():
-        value = getattr(flags, name)
-        if value is not None and value < minimum:
-            flag = f"--{name.replace('_', '-')}"
+        value, flag = getattr(flags, name), f"--{name.replace('_', '-')}"
+        if isinstance(value, tuple):
+            if min(value, default=minimum - 1) < minimum:
+                named = " ".join(map(str, value)) or "none"
+                raise ValueError(expected(flag, f"numbers of {minimum} or more", named))
+        elif value is not None and value < minimum:
             raise ValueError(expected(flag, f"{minimum} or more", value))
 
 
