@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import operator
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import MISSING, fields
 from typing import Any, TypeVar, cast
 
@@ -35,8 +35,8 @@ def as_ints(name: str, values: object) -> list[int]:
     if single is not None:
         return [single]
     try:
-        several = list(values)  # type: ignore[call-overload]
-    except TypeError:  # one value, also in an array or tensor without dimensions
+        several = list(values) if isinstance(values, Iterable) else [values]
+    except TypeError:  # an array or a tensor without dimensions
         several = [values]
     integers = [as_int(value) for value in several]
     if None in integers:
