@@ -2,6 +2,8 @@
 // did something undefined on a GPU.
 #pragma once
 
+#include <array>
+
 #include "linattn/calls.h"
 
 namespace linattn::emulation {
@@ -26,6 +28,11 @@ void set_shared_limit(int bytes);
 
 // Bytes of global memory that asynchronous copies have read since the last call.
 Int take_copied_bytes();
+
+// Instructions of the tensor cores since the last call, by the multiprocessor's four schedulers: each runs every fourth
+// warp of a block.
+constexpr int schedulers = 4;
+std::array<Int, schedulers> take_products();
 
 // The order in which blocks, warps and lanes run: 0 their own, -1 the reverse, otherwise one drawn from the seed.
 void set_order(int seed);

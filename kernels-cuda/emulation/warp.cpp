@@ -1,9 +1,13 @@
 // The collectives of a warp.
+#include <atomic>
+
 #include "emulation/block.hpp"
 #include "emulation/multiply.hpp"
 
 namespace linattn::emulation {
 namespace {
+
+std::atomic<Int> products[schedulers];
 
 // Waits for the other lanes; the last one calls `compute` for all.
 template <class Compute>
@@ -68,6 +72,12 @@ u32 exchange_value(Wait wait, u32 x, int source, Place place) {
 
 }  // namespace
 
+std::array<Int, schedulers> take_products() {
+    std::array<Int, schedulers> taken;
+    for (int i = 0; i < schedulers; ++i) taken[i] = products[i].exchange(0);
+    return taken;
+}
+
 void warp_barrier(Place place) {
     Fiber& self = current_fiber();
     Warp& warp = *self.warp;
@@ -106,7 +116,11 @@ Sums multiply(Sums c, Matrices a, u32 b0, u32 b1, Place place) {
     }
     warp.b[0][lane] = b0;
     warp.b[1][lane] = b1;
-    meet(self, Wait::multiply, place, [](Warp& all) { multiply_warp(all.a, all.b, all.c); });
+    const int scheduler = self.thread / 32 % schedulers;
+    meet(self, Wait::multiply, place, [scheduler](Warp& all) {
+        multiply_warp(all.a, all.b, all.c);
+        products[scheduler].fetch_add(1, std::memory_order_relaxed);
+    });
     return {{warp.c[0][lane], warp.c[1][lane], warp.c[2][lane], warp.c[3][lane]}};
 }
 

@@ -337,6 +337,23 @@ def test_bytes_that_a_position_costs(dtype: torch.dtype, size: int, emulation: M
     assert emulation.take_copied_bytes() == length * (9 * width * size + 3 * 4)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("dim", [32, 64, 128])
+def test_schedulers_share_the_work(dim: int, dtype: torch.dtype, emulation: ModuleType) -> None:
+    """Later rows of a chunk see more keys, and the warps that compute them are not all of one."""
+    case = ONE.with_(heads=64, queries=128, head_dim=dim, value_dim=dim, dtype=dtype)
+    call = AttentionCall(*case.inputs().values(), is_causal=True, requires_grad=True)
+    backend = EmulatedBackend()
+    emulation.take_products()
+
+    output = backend.attention(call)
+    forward = emulation.take_products()
+    backend.attention_backward(call, output, torch.ones_like(output.out), None)
+
+    for products in (forward, emulation.take_products()):
+        assert max(products) <= 1.03 * sum(products) / len(products), products
+
+
 @pytest.mark.parametrize("backend", NAMES)
 @pytest.mark.parametrize("normalize", [True, False])
 @pytest.mark.parametrize(("dim", "value_dim"), [(16, 48), (48, 16), (64, 64), (24, 72)])

@@ -13,8 +13,9 @@ import torch
 import linattn_cuda._native as native
 from linattn_cuda import compiling, nvrtc
 from linattn_cuda.device import Code
+from tests.cuda.compilers import kernels_by_nvcc, kernels_by_nvrtc
 from tests.cuda.emulated_build import ROOT, driver_module
-from tests.cuda.machine_code import MOST_SPILLED, Kernel, architectures, kernels_of
+from tests.cuda.machine_code import MOST_SPILLED, Kernel, architectures
 
 needs_nvrtc = pytest.mark.skipif(nvrtc.missing() is not None, reason="there is no NVRTC")
 # What nvcc has built the module for (CUDAARCHS): each takes minutes.
@@ -221,13 +222,7 @@ def compiled(
         kept = os.environ.get("LINATTN_CACHE") or tmp_path_factory.mktemp("cache")
         patch.setenv("LINATTN_CACHE", str(kept))
         patch.setattr(compiling, "headers", lambda: HEADERS)
-        found: dict[str, Kernel] = {}
-        for kernel in driver_module().kernel_names():
-            code, _ = compiling.compiled(kernel, request.param)
-            file = tmp_path_factory.mktemp("code") / "image.cubin"
-            file.write_bytes(code)
-            found |= kernels_of(file)
-        yield request.param, found
+        yield request.param, kernels_by_nvrtc(request.param)
 
 
 @pytest.mark.slow
@@ -252,7 +247,7 @@ def test_nvrtc_compiles_what_nvcc_compiles(compiled: tuple[str, dict[str, Kernel
     architecture, kernels = compiled
     if architecture.removeprefix("sm_") not in architectures():
         pytest.skip(f"the module was compiled by nvcc for sm {', '.join(architectures())}")
-    theirs = kernels_of(str(native.__file__), "-arch", architecture)
+    theirs = kernels_by_nvcc(architecture)
     more_spilled = MORE_SPILLED_ON_TURING if architecture == TURING else MORE_SPILLED
 
     assert kernels.keys() == theirs.keys()

@@ -98,6 +98,7 @@ void register_launch(py::module_& module) {
     module.def("set_shared_limit", &emulation::set_shared_limit);
     module.def("set_order", &emulation::set_order);
     module.def("take_copied_bytes", &emulation::take_copied_bytes);
+    module.def("take_products", &emulation::take_products);
 #else
     module.def("device_attributes", &device_attributes);
     module.def("make_current", &make_current, py::call_guard<py::gil_scoped_release>());

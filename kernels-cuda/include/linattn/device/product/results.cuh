@@ -16,7 +16,7 @@ protected:
 
     LINATTN_DEVICE ProductResults(const Product& call, unsigned char* shared) : State(call, shared) {
         const int warp = thread_index() / 32;
-        row_group_ = warp % Shape::row_groups;
+        row_group_ = (warp + rotation(call)) % Shape::row_groups;
         column_group_ = warp / Shape::row_groups;
     }
 
@@ -46,6 +46,14 @@ protected:
     int row_group_, column_group_;
 
 private:
+    // Where causal rows see more of their chunk's keys, their warps multiply more. A multiprocessor's scheduler runs
+    // every fourth warp of a block, so warps of the same place have other rows in other blocks. Fibonacci hashing
+    // spreads the blocks that a multiprocessor holds, whose indices are any distance apart.
+    LINATTN_DEVICE static int rotation(const Product& call) {
+        const Int block = block_y() * call.sequences * call.heads * call.slices + block_x();
+        return static_cast<int>((static_cast<u32>(block) * 2654435769u >> 16) * Shape::row_groups >> 16);
+    }
+
     // Rows that are not zero.
     LINATTN_DEVICE int live_rows() const { return call_.rows_are_keys ? work_.place.live_keys : work_.place.rows; }
 
