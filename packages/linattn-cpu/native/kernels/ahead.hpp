@@ -19,7 +19,7 @@ public:
         rows_ += count;
     }
     void add(const OutRows& out, std::int64_t first, int count) {
-        if (out.data != nullptr) add({out.data, out.width, 1, out.dtype}, first, count, out.width);
+        if (out.data != nullptr) add(out, first, count, out.width);
     }
 
     // All rows that were added are prefetched over so many steps, the next one every `pace()` steps.

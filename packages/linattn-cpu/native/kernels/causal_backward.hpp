@@ -124,7 +124,7 @@ private:
         inputs.values(first, group.size, value_);
         inputs.gradients(first, group.size, gradient_);
         inputs.normalizer_gradients(first, group.size, gradient_, out_, partial_, h_);
-        const SweepRows<T> rows{gradient_, value_, value_width, key_, grad_query_, width};
+        const SweepRows<T> rows{gradient_, value_, value_width, key_, width, grad_query_, width};
         weights_.load_from(rows, value_width, group.size);
         weights_.add(h_, ones_, 1, group.size);
         weights_.decay_by(decay_, group);
@@ -194,7 +194,7 @@ public:
             // grad v = G^T phi(k).
             if (wants_values_) {
                 const SweepRows<T> rows =
-                    SweepRows<T>{key_, query_, width, gradient_, grad_value_, value_width}.backwards(size);
+                    SweepRows<T>{key_, query_, width, gradient_, value_width, grad_value_, value_width}.backwards(size);
                 weights_.load_from(rows, width, size);
                 weights_.decay_by(decay_, group);
                 state_.run(rows, weights_, decay_, group, ahead);
@@ -204,7 +204,7 @@ public:
             // grad phi(k) = G v + r.
             if (wants_keys_) {
                 const SweepRows<T> rows =
-                    SweepRows<T>{value_, gradient_, value_width, query_, grad_key_, width}.backwards(size);
+                    SweepRows<T>{value_, gradient_, value_width, query_, width, grad_key_, width}.backwards(size);
                 weights_.load_from(rows, value_width, size);
                 weights_.add(ones_ + last, normalizer_gradients + last, -1, size);
                 weights_.decay_by(decay_, group);

@@ -72,9 +72,8 @@ public:
                 const std::int64_t next = first + group.first + group.size;
                 inputs.prefetch(next, group_, ahead);
                 ahead.add(out, next, rows_at(next, range.high, group_));
-                compute(inputs, first + group.first, group, ahead);
-                write(out, first + group.first, group, rows_at(first + group.first, range.high, group.size),
-                      normalizer);
+                const std::int64_t now = first + group.first;
+                compute(inputs, {out, now, rows_at(now, range.high, group.size), normalizer}, group, ahead);
             });
         }
         state_.save_to(sums.s);
@@ -87,16 +86,38 @@ public:
     const Sums<T> sums;
 
 private:
-    void compute(const Inputs<T>& inputs, std::int64_t first, const Group& group, Ahead& ahead) {
-        inputs.queries(first, group.size, query_);
-        inputs.keys(first, group.size, key_);
-        inputs.values(first, group.size, value_);
-        const SweepRows<T> rows{query_, key_, sums.s.rows, value_, out_, sums.s.width};
+    // The results of a group: `count` of its positions exist, from position `first` on.
+    struct Outputs {
+        const OutRows& rows;
+        std::int64_t first;
+        int count;
+        T* normalizer;
+    };
+
+    void compute(const Inputs<T>& inputs, const Outputs& to, const Group& group, Ahead& ahead) {
+        inputs.queries(to.first, group.size, query_);
+        inputs.keys(to.first, group.size, key_);
+        const ContiguousRows<T> values = inputs.values_in_place(to.first, group.size, value_);
+        SweepRows<T> rows{query_, key_, sums.s.rows, values.data, values.step, out_, sums.s.width};
         weights_.load_from(rows, sums.s.rows, group.size);
         weights_.decay_by(decay_, group);
+        add_keys(group);
+        T n[kRunRows], factors[kRunRows];
+        sum_normalizers(group, to.count, n);
+        write_normalizers<T>(call_, to.first, to.count, n, to.normalizer);
+        const bool in_place = can_be_in_place(to, group) && (!call_.normalize || invert(n, to.count, factors));
+        if (in_place) {
+            rows.out = static_cast<T*>(to.rows.at(to.first)), rows.out_step = to.rows.width;
+            rows.factors = call_.normalize ? factors : nullptr;
+        }
         ahead.spread_over(state_.steps(group.size));
         state_.run(rows, weights_, decay_, group, ahead);
-        add_keys(group);
+        if (!in_place) write_outputs<T>(call_, to.rows, to.first, to.count, n, out_);
+    }
+
+    // Whether sweeps may write the outputs themselves: they write whole sweeps, without conversion.
+    static bool can_be_in_place(const Outputs& to, const Group& group) {
+        return to.count == group.size && is_like_scratch<T>(to.rows, to.rows.width);
     }
 
     // partial = the products of phi(q_i) and z before the sweep of position i, before their lanes are summed.
@@ -109,15 +130,13 @@ private:
         });
     }
 
-    // Divides by n_i = phi(q_i) . z_i + eps.
-    void write(const OutRows& to, std::int64_t first, const Group& group, int count, T* normalizer) {
-        T n[kRunRows];
+    // n_i = phi(q_i) . z_i.
+    void sum_normalizers(const Group& group, int count, T* n) const {
         for (int some = 0; some < count; some += kChunk) sum_rows<T>(partial_ + some * W<T>, n + some);
         for (int t = 0; t < count; ++t) {
             if (decay_) n[t] *= decay_.from_start()[group.first + t];
             for (int j = 0; j < kSweep; ++j) n[t] += weights_.at(t)[j];
         }
-        write_outputs<T>(call_, to, first, count, n, out_, normalizer);
     }
 
     const Panels<T> state_;

@@ -61,8 +61,8 @@ private:
         multiply_both<T>(sums.s.times(x.query, call_.dim), {x.scores, kChunk, 1, x.value, x.value_width, kChunk},
                          Triangle::lower, kChunk, x.value_width, x.out, x.value_width);
         const std::int64_t row = query_row(call_, item);
-        write_outputs<T>(call_, out_rows(call_.out, row, call_.value_dim, call_.value_dtype), first, count, n, x.out,
-                         static_cast<T*>(call_.normalizer) + row);
+        write_normalizers<T>(call_, first, count, n, static_cast<T*>(call_.normalizer) + row);
+        write_outputs<T>(call_, out_rows(call_.out, row, call_.value_dim, call_.value_dtype), first, count, n, x.out);
     }
 
     ChunkRows<T> chunk_;

@@ -117,7 +117,7 @@ private:
 
     // grad v = G^T phi(k).
     void differentiate_values() {
-        if (decay_) scale_rows<T>(decay_.to_end(), kChunk, width_, key_, decayed_);
+        if (decay_) scale_rows<T>(decay_.to_end(), kChunk, width_, {key_, width_}, decayed_);
         multiply_both<T>(sums.s.times(decay_ ? decayed_ : key_, call_.dim),
                          {weights_, 1, kChunk, gradient_, value_width_, rows_}, within_, kChunk, value_width_, grad_,
                          value_width_);

@@ -120,6 +120,14 @@ LINATTN_LOOP void add_products(const T* x, const T* y, std::int64_t count, T* to
     for (std::int64_t i = 0; i < count; i += W<T>) store<T>(to + i, load<T>(to + i) + load<T>(x + i) * load<T>(y + i));
 }
 
+// Row i of `count` rows of `to` = factors[i] times that of `from`, which may be the same memory.
+template <class T>
+LINATTN_LOOP void scale_rows(const T* factors, int count, std::int64_t width, ContiguousRows<T> from, T* to) {
+    for (int i = 0; i < count; ++i, from.data += from.step, to += width) {
+        for (std::int64_t d = 0; d < width; d += W<T>) store<T>(to + d, load<T>(from.data + d) * factors[i]);
+    }
+}
+
 // Every one of `count` rows += x.
 template <class T>
 LINATTN_LOOP void add_to_rows(const T* x, int count, std::int64_t width, T* rows) {
@@ -147,6 +155,17 @@ static inline T reciprocal_for(T divisor, T* row, std::int64_t width) {
     return T(1);
 }
 
+// inverses[i] = 1 / divisors[i]; returns whether none overflows or underflows.
+template <class T>
+static inline bool invert(const T* divisors, int count, T* inverses) {
+    bool normal = true;
+    for (int i = 0; i < count; ++i) {
+        inverses[i] = T(1) / divisors[i];
+        normal &= inverses[i] - inverses[i] == T(0) && inverses[i] != T(0);
+    }
+    return normal;
+}
+
 // Rows of a contiguous tensor.
 struct OutRows {
     char* data;
@@ -154,6 +173,7 @@ struct OutRows {
     Dtype dtype;
 
     void* at(std::int64_t row) const { return data + row * width * bytes_of(dtype); }
+    operator Rows() const { return {data, width, 1, dtype}; }
 };
 
 // The rows of a contiguous tensor from `first` on; if `out` is null, rows that are not written.
@@ -169,16 +189,19 @@ LINATTN_INLINE void write_rows(const OutRows& to, std::int64_t first, const T* r
     if (to.data != nullptr) store_rows<T>(to.at(first), to.dtype, rows, to.width, count, factors);
 }
 
-// Writes the outputs of positions first .. first + count, at most kBlock, from their numerators and phi(q) . z.
+// Completes the normalizers of positions first .. first + count, which are phi(q) . z, and writes them.
 template <class T>
-static inline void write_outputs(const Attention& call, const OutRows& to, std::int64_t first, int count, const T* sums,
-                                 T* rows, T* normalizer) {
+static inline void write_normalizers(const Attention& call, std::int64_t first, int count, T* n, T* normalizer) {
+    for (int i = 0; i < count; ++i) normalizer[first + i] = n[i] += static_cast<T>(call.eps);
+}
+
+// Writes the outputs of positions first .. first + count, at most kBlock, from their numerators and normalizers.
+template <class T>
+static inline void write_outputs(const Attention& call, const OutRows& to, std::int64_t first, int count, const T* n,
+                                 T* rows) {
     const std::int64_t width = padded<T>(to.width);
     T factors[kBlock];
-    for (int i = 0; i < count; ++i) {
-        normalizer[first + i] = sums[i] + static_cast<T>(call.eps);
-        if (call.normalize) factors[i] = reciprocal_for<T>(normalizer[first + i], rows + i * width, width);
-    }
+    for (int i = 0; i < count && call.normalize; ++i) factors[i] = reciprocal_for<T>(n[i], rows + i * width, width);
     write_rows<T>(to, first, rows, count, call.normalize ? factors : nullptr);
 }
 

@@ -7,18 +7,10 @@
 
 LINATTN_BEGIN
 
-// Row i of `count` rows of `to` = factors[i] times that of `from`, which may be the same memory.
-template <class T>
-LINATTN_LOOP void scale_rows(const T* factors, int count, std::int64_t width, const T* from, T* to) {
-    for (int i = 0; i < count; ++i, from += width, to += width) {
-        for (std::int64_t d = 0; d < width; d += W<T>) store<T>(to + d, load<T>(from + d) * factors[i]);
-    }
-}
-
 // Row i of `count` rows *= factors[i].
 template <class T>
 LINATTN_INLINE void scale_rows(const T* factors, int count, std::int64_t width, T* rows) {
-    scale_rows<T>(factors, count, width, rows, rows);
+    scale_rows<T>(factors, count, width, {rows, width}, rows);
 }
 
 // x *= y, for `count` numbers, a multiple of W.

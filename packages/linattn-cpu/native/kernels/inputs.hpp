@@ -36,6 +36,15 @@ public:
                      FeatureMap::identity, to);
         if (mask_ != nullptr) erase_absent(first, size, padded<T>(call_.value_dim), to);
     }
+    // Whether there is a key at each of `size` positions from `first` on.
+    bool all_exist(std::int64_t first, int size) const { return first + size <= item_.keys && mask_ == nullptr; }
+
+    // Values where they are, if they look as they do in scratch and all exist; else copies in `scratch`.
+    ContiguousRows<T> values_in_place(std::int64_t first, int size, T* scratch) const {
+        if (all_exist(first, size) && is_like_scratch<T>(value_, call_.value_dim)) return in_place<T>(value_, first);
+        values(first, size, scratch);
+        return {scratch, padded<T>(call_.value_dim)};
+    }
     // Has the rows of positions first .. first + size prefetched.
     void prefetch(std::int64_t first, int size, Ahead& ahead) const {
         ahead.add(query_, first, rows_at(first, item_.queries, size), call_.dim);
@@ -86,8 +95,13 @@ public:
     // g = grad_out / n, or grad_out if the output was not normalized.
     void gradients(std::int64_t first, int size, T* to) const {
         const int count = rows_at(first, this->item_.queries, size);
-        load_rows<T>(grad_out_, first, count, size, size * this->direction_, this->call_.value_dim,
-                     FeatureMap::identity, to);
+        T factors[kBlock];
+        if (this->call_.normalize && invert(normalizer_ + first, count, factors)) {
+            scale_rows<T>(factors, count, width_, in_place_or_copied(grad_out_, first, size, to), to);
+            std::memset(to + count * width_, 0, sizeof(T) * (size - count) * width_);
+            return;
+        }
+        copy(grad_out_, first, size, to);
         for (int i = 0; i < count && this->call_.normalize; ++i) {
             T* row = to + i * width_;
             const T factor = reciprocal_for<T>(normalizer_[first + i], row, width_);
@@ -116,16 +130,27 @@ public:
     }
 
 private:
+    void copy(const Rows& rows, std::int64_t first, int size, T* to) const {
+        load_rows<T>(rows, first, rows_at(first, this->item_.queries, size), size, size * this->direction_,
+                     this->call_.value_dim, FeatureMap::identity, to);
+    }
+    // Rows that a sweep has prefetched are read where they are, if they look as they do in scratch.
+    ContiguousRows<T> in_place_or_copied(const Rows& rows, std::int64_t first, int size, T* scratch) const {
+        const bool swept = this->direction_ == static_cast<int>(Direction::swept);
+        if (swept && is_like_scratch<T>(rows, this->call_.value_dim)) return in_place<T>(rows, first);
+        copy(rows, first, size, scratch);
+        return {scratch, width_};
+    }
+
     // -g . out, which comes from the division by the normalizers.
     void add_quotients(std::int64_t first, int size, int count, const T* gradients, T* out, T* partial, T* to) const {
-        load_rows<T>(out_, first, count, size, size * this->direction_, this->call_.value_dim, FeatureMap::identity,
-                     out);
+        const ContiguousRows<T> outputs = in_place_or_copied(out_, first, size, out);
         for (int group = 0; group < size; group += kChunk) {
-            for (int i = 0; i < kChunk; ++i) {
-                const std::int64_t row = (group + i) * width_;
+            for (int i = 0; i < kChunk && group + i < size; ++i) {
+                const std::int64_t row = group + i;
                 Vec<T> sum{};
-                for (std::int64_t m = 0; m < width_; m += W<T>) {
-                    sum -= load<T>(gradients + row + m) * load<T>(out + row + m);
+                for (std::int64_t m = 0; m < width_ && row < count; m += W<T>) {
+                    sum -= load<T>(gradients + row * width_ + m) * load<T>(outputs.data + row * outputs.step + m);
                 }
                 store<T>(partial + i * W<T>, sum);
             }

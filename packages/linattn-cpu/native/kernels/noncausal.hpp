@@ -66,7 +66,8 @@ private:
                 sum_rows<T>(partial_, n + group);
             }
             prefetch_to_write(out.at(first + kBlock), kBlock * out.width * bytes_of(out.dtype));
-            write_outputs<T>(call_, out, first, count, n, out_, normalizer);
+            write_normalizers<T>(call_, first, count, n, normalizer);
+            write_outputs<T>(call_, out, first, count, n, out_);
         }
     }
 

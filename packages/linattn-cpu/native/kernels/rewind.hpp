@@ -91,7 +91,7 @@ private:
         inputs.log_decays(first, kChunk, to_end);
         const T across = Decay<T>::by(logs_to_end<T>(to_end, kChunk)).factor;
         exponentiate<T>(kChunk, to_end);
-        scale_rows<T>(to_end, kChunk, value_width_, values(first), decayed_);
+        scale_rows<T>(to_end, kChunk, value_width_, {values(first), value_width_}, decayed_);
         const T* from = state(first);
         T* to = state(first + kChunk);
         add_multiple<T>({keys(first), 1, width_, decayed_, value_width_, kChunk}, Triangle::full, width_, value_width_,

@@ -35,6 +35,24 @@ LINATTN_INLINE Rows contiguous_rows(const void* data, std::int64_t first, std::i
     return {static_cast<const char*>(data) + first * dim * bytes_of(dtype), dim, 1, dtype};
 }
 
+// Rows whose numbers are neighbors.
+template <class T>
+struct ContiguousRows {
+    const T* data;
+    std::int64_t step;
+};
+
+// Whether rows of `dim` numbers look as they do in scratch: neither conversion nor padding.
+template <class T>
+LINATTN_INLINE bool is_like_scratch(const Rows& rows, std::int64_t dim) {
+    return rows.column == 1 && dim == padded<T>(dim) && (sizeof(T) == 8 || rows.dtype == Dtype::float32);
+}
+// Such rows, from `first` on.
+template <class T>
+LINATTN_INLINE ContiguousRows<T> in_place(const Rows& rows, std::int64_t first) {
+    return {reinterpret_cast<const T*>(rows.at(first)), rows.row};
+}
+
 template <class T>
 LINATTN_INLINE Vec<T> first_lanes(Vec<T> v, std::int64_t count) {
     for (int i = 0; i < W<T>; ++i) v[i] = i < count ? v[i] : T(0);

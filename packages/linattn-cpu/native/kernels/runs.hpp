@@ -48,29 +48,32 @@ LINATTN_INLINE void each_group(int count, int size, const Work& work) {
     }
 }
 
-// The rows of a run, starting at its first position; `step` (negative when walking backwards) is the distance from
-// one position to the next.
+// Rows of a run, starting at its first position; a step (negative when walking backwards) is the distance from one
+// position to the next.
 template <class T>
 struct SweepRows {
     const T *query, *key;  // (positions, D)
     std::int64_t step;
     const T* value;  // (positions, M)
-    T* out;          // (positions, M)
     std::int64_t value_step;
+    T* out;  // (positions, M)
+    std::int64_t out_step;
+    const T* factors = nullptr;  // (positions): the outputs are multiplied by them, if there are any
 
     SweepRows at(std::int64_t position, std::int64_t column) const {
         return {query + position * step,
                 key + position * step,
                 step,
                 value + position * value_step + column,
-                out + position * value_step + column,
-                value_step};
+                value_step,
+                out + position * out_step + column,
+                out_step,
+                factors == nullptr ? nullptr : factors + position};
     }
+    // The same rows without their factors, from the last one of `count` to the first.
     SweepRows backwards(std::int64_t count) const {
         SweepRows rows = at(count - 1, 0);
-        rows.step = -step;
-        rows.value_step = -value_step;
-        return rows;
+        return {rows.query, rows.key, -step, rows.value, -value_step, rows.out, -out_step};
     }
 };
 

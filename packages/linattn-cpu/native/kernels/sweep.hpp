@@ -90,7 +90,8 @@ LINATTN_LOOP void sweep(const SweepRows<T>& x, const T* weights, const RunDecay<
             for (int j = 0; j <= t; ++j) {
                 out[t][c] += weights[t * kWeightRow + j] * load<T>(x.value + j * x.value_step + c * W<T>);
             }
-            store<T>(x.out + t * x.value_step + c * W<T>, out[t][c]);
+            if (x.factors != nullptr) out[t][c] *= x.factors[t];
+            store<T>(x.out + t * x.out_step + c * W<T>, out[t][c]);
         }
     }
 }
