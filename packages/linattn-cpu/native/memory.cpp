@@ -3,6 +3,8 @@
 #include <cstdlib>
 #include <new>
 
+#include "team.hpp"
+
 #ifdef __linux__
 #include <sys/mman.h>
 #include <unistd.h>
@@ -26,16 +28,48 @@ std::int64_t first_level_cache() {
     return 32 << 10;
 }
 
-void expect_writes(void* tensor, std::int64_t bytes) {
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
-    constexpr std::uintptr_t page = 2 << 20;
-    const auto start = reinterpret_cast<std::uintptr_t>(tensor);
-    const std::uintptr_t low = (start + page - 1) / page * page, high = (start + bytes) / page * page;
-    // This is only advice: if the system refuses it, results are the same.
-    if (tensor != nullptr && low < high) madvise(reinterpret_cast<void*>(low), high - low, MADV_HUGEPAGE);
+namespace {
+
+constexpr std::uintptr_t huge_page = 2 << 20;
+// glibc takes memory of this size from the system for every new tensor; smaller pieces it uses again.
+constexpr std::uintptr_t always_new = 32 << 20;
+
+// Has the system provide huge pages, which threads take one by one.
+void touch(std::uintptr_t low, std::uintptr_t count, int threads) {
+#ifdef MADV_POPULATE_WRITE
+    struct Context {
+        std::uintptr_t low, count;
+    } context{low, count};
+    run_team(
+        threads,
+        [](void* shared, const Worker& worker) {
+            const Context& pages = *static_cast<Context*>(shared);
+            for (;;) {
+                const auto page = static_cast<std::uintptr_t>(__atomic_fetch_add(worker.next, 1, __ATOMIC_RELAXED));
+                if (page >= pages.count) return;
+                madvise(reinterpret_cast<void*>(pages.low + page * huge_page), huge_page, MADV_POPULATE_WRITE);
+            }
+        },
+        &context);
 #else
-    (void)tensor, (void)bytes;
+    (void)low, (void)count, (void)threads;
 #endif
 }
+
+}  // namespace
+
+void expect_writes(void* tensor, std::int64_t bytes, int threads) {
+    const auto start = reinterpret_cast<std::uintptr_t>(tensor);
+    const std::uintptr_t low = (start + huge_page - 1) / huge_page * huge_page, end = start + bytes;
+    if (tensor == nullptr || end < low + huge_page) return;
+    const std::uintptr_t count = (end - low) / huge_page;
+    // This is only advice: if the system refuses it, results are the same.
+    madvise(reinterpret_cast<void*>(low), count * huge_page, MADV_HUGEPAGE);
+    if (static_cast<std::uintptr_t>(bytes) >= always_new) touch(low, count, threads);
+}
+#else
+void expect_writes(void*, std::int64_t, int) {}
+#endif
 
 }  // namespace linattn

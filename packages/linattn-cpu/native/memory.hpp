@@ -46,9 +46,9 @@ private:
 // The bytes of a core's first-level data cache; 32 KiB if the system does not say.
 std::int64_t first_level_cache();
 
-// Advises the system that a tensor (or null) will be written completely, so that it uses huge pages. In new memory
-// the first touch of each small page would cost as much as all arithmetic on it; with huge pages there are 512 times
-// fewer first touches.
-void expect_writes(void* tensor, std::int64_t bytes);
+// Prepares a tensor (or null) that will be written completely. In new memory the first touch of each small page would
+// cost as much as all arithmetic on it, so the system is advised to use huge pages: 512 times fewer first touches. Large
+// memory is touched here, on `threads` threads: in the midst of a kernel, clearing a huge page empties the cache.
+void expect_writes(void* tensor, std::int64_t bytes, int threads);
 
 }  // namespace linattn

@@ -56,7 +56,7 @@ void attention_forward(const py::dict& fields) {
     const std::int64_t widest = call.normalizer != nullptr ? 0 : query_bytes(call, 1, Dtype::float64);
     const Scratch normalizer(widest);
     if (call.normalizer == nullptr) call.normalizer = normalizer.get();
-    expect_writes(call.out, query_bytes(call, call.value_dim, call.value_dtype));
+    expect_writes(call.out, query_bytes(call, call.value_dim, call.value_dtype), call.threads);
     live_kernels().attention_forward(call);
 }
 
@@ -64,9 +64,9 @@ void attention_backward(const py::dict& fields) {
     const auto call =
         filled<AttentionBackward>(fields, attention_fields(), backward_fields(), own_fields(), own_backward_fields());
     const py::gil_scoped_release unlocked;
-    expect_writes(call.grad_query, query_bytes(call, call.dim, call.query_dtype));
-    expect_writes(call.grad_key, key_bytes(call, call.dim, call.query_dtype));
-    expect_writes(call.grad_value, key_bytes(call, call.value_dim, call.value_dtype));
+    expect_writes(call.grad_query, query_bytes(call, call.dim, call.query_dtype), call.threads);
+    expect_writes(call.grad_key, key_bytes(call, call.dim, call.query_dtype), call.threads);
+    expect_writes(call.grad_value, key_bytes(call, call.value_dim, call.value_dtype), call.threads);
     live_kernels().attention_backward(call);
 }
 

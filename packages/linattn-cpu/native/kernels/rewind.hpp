@@ -41,7 +41,7 @@ public:
         : call_(call),
           size_(Checkpoints<T>::size_for(call, longest_sequence(call))),
           scratch_(sizeof(T) * size_ * items_of(call)) {
-        expect_writes(scratch_.get(), sizeof(T) * size_ * items_of(call));
+        expect_writes(scratch_.get(), sizeof(T) * size_ * items_of(call), call.threads);
     }
 
     Checkpoints<T> of(const Item& item) const { return {call_, static_cast<T*>(scratch_.get()) + size_ * item.state}; }
