@@ -76,7 +76,7 @@ def best(measurements: Iterable[Stored]) -> dict[str, Stored]:
     return {each.measurement.experiment: each for each in sorted(large, key=rank)}
 
 
-def drawn(measurements: Iterable[Stored]) -> dict[str, Stored]:
+def with_runs(measurements: Iterable[Stored]) -> dict[str, Stored]:
     """Of each experiment the measurement whose trained runs are drawn.
 
     That is the one that verdicts rest on; if it kept no runs, the best of those that did.

@@ -59,7 +59,7 @@ class Experiment:
     attentions: tuple[str, ...] = ()
     trains: Mapping[str, tuple[str, int, int]] = field(default_factory=dict)
     pictures: Mapping[str, str] = field(default_factory=dict)
-    drawn: Mapping[str, str] = field(default_factory=dict)
+    pictured: Mapping[str, str] = field(default_factory=dict)
     beside: tuple[str, ...] = ()
     same: Mapping[str, str] = field(default_factory=dict)
     on_cpu: tuple[PresetName, ...] = ()
@@ -73,7 +73,7 @@ class Experiment:
         """What follows `python`: "{out}" is the run's folder, "{data}" that of data sets."""
         flags = {"smoke": self.smoke, "laptop": self.laptop, "paper": self.paper}[preset]
         first = " ".join(filter(None, (self.command, flags, f"--out {self.out}")))
-        pictures, place = self.pictures.get(preset), self.drawn.get(preset, "updates")
+        pictures, place = self.pictures.get(preset), self.pictured.get(preset, "updates")
         drawn = self.attentions if pictures else ()
         return [first, *(DRAW.format(place, name, pictures) for name in drawn)]
 

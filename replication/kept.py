@@ -12,7 +12,7 @@ from linattn_models.files import replace_file
 from linattn_models.training import RunFolder, publish
 from replication.machine import key
 from replication.measurement import Measurement
-from replication.read import METRICS, PICTURES, RESULTS, SUMMARY
+from replication.read import METRICS, PICTURES, RESULTS_FILE, SUMMARY
 
 LINES = 200  # of each split of a run's metrics
 
@@ -30,12 +30,12 @@ def keep(folder: Path, kept: Path) -> None:
     the experiment finds the same figures in the copy.
     """
     runs = [RunFolder(file.parent) for file in sorted(folder.rglob(SUMMARY))]
-    shutil.rmtree(kept, ignore_errors=True)
     if not runs:
+        shutil.rmtree(kept, ignore_errors=True)
         return
-    new = kept.with_name(f"{kept.name}.new")  # a copy that was interrupted is none
+    new = kept.with_name(f"{kept.name}.new")  # complete before it takes the place of the old copy
     shutil.rmtree(new, ignore_errors=True)
-    publish(folder, new, [RESULTS] if (folder / RESULTS).exists() else [], runs)
+    publish(folder, new, [RESULTS_FILE] if (folder / RESULTS_FILE).exists() else [], runs)
     for run in runs:
         copy = new / run.path.relative_to(folder)
         lines = (copy / METRICS).read_text(encoding="utf-8").splitlines(keepends=True)
@@ -43,20 +43,21 @@ def keep(folder: Path, kept: Path) -> None:
         for picture in (run.path / f"{name}.png" for name in PICTURES):
             if picture.exists():
                 shutil.copyfile(picture, copy / picture.name)
+    shutil.rmtree(kept, ignore_errors=True)
     new.replace(kept)
 
 
 def thinned(lines: Sequence[str]) -> list[str]:
     """Of each split at most `LINES` lines of metrics, evenly spaced, the first and last included.
 
-    Lines are left out, and none is changed.
+    The lines are unchanged; the others are dropped.
     """
     splits = defaultdict[str, list[int]](list)
     for number, line in enumerate(lines):
         splits[json.loads(line)["split"]].append(number)
-    left = {
+    chosen = {
         numbers[round(k * (len(numbers) - 1) / (LINES - 1))] if len(numbers) > LINES else numbers[k]
         for numbers in splits.values()
         for k in range(min(LINES, len(numbers)))
     }
-    return [lines[number] for number in sorted(left)]
+    return [lines[number] for number in sorted(chosen)]

@@ -25,7 +25,8 @@ QUANTITIES = (("time", seconds, "exponent"), ("memory", held, "memory-exponent")
 STEPS = {"linear (eager)": "linear", "stateful softmax": "stateful-softmax"}
 FIT_FROM, FEWEST_POINTS = 4_096, 2  # lengths of which an exponent is fitted
 WSJ = 37_416  # utterances of an epoch
-SUMMARY, METRICS, RESULTS = "summary.json", "metrics.jsonl", "results.json"  # of a run, and of all
+SUMMARY, METRICS = "summary.json", "metrics.jsonl"  # of a run
+RESULTS_FILE = "results.json"  # of all runs of an experiment
 PICTURES = ("samples", "completions")
 
 
@@ -39,7 +40,7 @@ def flat(folder: Path) -> Figures:
 def document(folder: Path) -> Iterator[Document]:
     """What benchmarks left, on either device; where both are, as in docs/results, of the CPU."""
     on_gpu = folder / "results-cuda.json"
-    file = folder / RESULTS
+    file = folder / RESULTS_FILE
     device = "cuda" if on_gpu.exists() and not file.exists() else "cpu"
     with reading(on_gpu if device == "cuda" else file, "what benchmarks write"):
         measured = read(folder.parent, folder.name, device)
@@ -190,7 +191,7 @@ def compared(folder: Path) -> Figures:
                     figures[f"{name}/updates-drawn"] = number(summary, "steps")
                     share = bits / number(summary, "metrics", "independent_pixels_bits_per_dim")
                     figures[f"{name}/{picture}-over-independent"] = share
-    with loaded(folder / RESULTS) as results:
+    with loaded(folder / RESULTS_FILE) as results:
         for name, result in results.get("attentions", {}).items():
             bits = number(result, "equal_time", "metrics", "bits_per_dim")
             figures[f"{name}/bits-equal-time"] = bits
@@ -206,7 +207,7 @@ def spoken(folder: Path) -> Figures:
 
     Other seeds ("-seedN") are left out: not every model has them, and all are compared alike.
     """
-    with loaded(folder / RESULTS) as results:
+    with loaded(folder / RESULTS_FILE) as results:
         return {
             f"{name}/per": 100 * number(run, "metrics", "dev_phoneme_error_rate")
             for name, run in results.get("runs", {}).items()

@@ -71,7 +71,7 @@ def check(flags: Flags) -> None:
         got = "none" if decoding.lm is None else "--lm"
         raise ValueError(expected("--write-lm", "an n-gram to estimate, by --ngram", got))
     if decoding.lm is not None and decoding.ngram:
-        raise ValueError(expected("--lm", "either it or --ngram", "both"))
+        raise ValueError(expected("--lm", "no --ngram beside it", f"--ngram {decoding.ngram}"))
     estimated = decoding.ngram and flags.write_lm is None
     if decoding.decoder == "greedy" and (estimated or decoding.lm is not None):
         flag = "--lm" if decoding.lm is not None else "--ngram"

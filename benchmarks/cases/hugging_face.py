@@ -21,10 +21,11 @@ from linattn_models import Categorical
 OURS, GPT2 = "LinattnForCausalLM", "transformers' GPT-2"
 FIRST, LAST = "first hundred", "last hundred"
 VOCABULARY, NEW = 256, 100
-# By how much matrices are larger than drawn, so that each token depends on those before it.
+# Matrices are multiplied by this number, so that each token depends on those before it.
 LARGER = 4
 TASK = Task(1, length=4_001)  # the start vector of our model takes a position
-# How far the float64 logit of a token may be below the largest, by their largest magnitude.
+# How far the logit of a token may be below the largest one, relative to the largest magnitude; both
+# in float64.
 TOLERANCE = 1e-3
 
 Generate = Callable[[], Tensor]

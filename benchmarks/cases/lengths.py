@@ -31,7 +31,7 @@ LENGTHS = tuple(2**power for power in range(9, 17))
 POSITIONS_ON_CPU, WIDTH_ON_CPU = 8_192, 32
 LSH_FASTER_AT, LSH_FASTER = 16_384, 3  # than softmax, so that LSH is a serious rival
 SAMPLE_SECONDS = 0.3  # methods differ by orders of magnitude: the short ones are timed often
-# Targets on a GPU from this length on: shares of the copy bandwidth, of the forward pass and of
+# Targets on a GPU from this length on: shares of the copy bandwidth, for the forward pass and for
 # both passes.
 SHARE_FROM, FORWARD_SHARE, SHARE = 2_048, 0.7, 0.5
 FASTER_THAN_SOFTMAX_FROM, ALMOST, FASTER_THAN_PEER = 1_024, 1 / 1.1, 10

@@ -49,7 +49,7 @@ class Limits:
     fma_float32: float | None = None
 
     def gemm(self, device: str) -> float | None:
-        """The rate to which results are compared: of float32 on a CPU, of bfloat16 on a GPU."""
+        """The rate with which results are compared: of float32 on a CPU, of bfloat16 on a GPU."""
         return self.gemm_float32 if device == "cpu" else self.gemm_bfloat16
 
 

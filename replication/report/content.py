@@ -36,7 +36,7 @@ def compose(measurements: list[Stored], limits: Limits) -> Report:
     """
     chosen = best(measurements)
     say = Phrases(chosen, measurements)
-    drawn = plots.pictures(chosen, say.drawn)
+    plotted = plots.pictures(chosen, say.with_runs)
     trained = say.mnist()
 
     def claims_of(*places: str) -> str:
@@ -56,7 +56,7 @@ def compose(measurements: list[Stored], limits: Limits) -> Report:
         grid=tables.grid(chosen),
         trained=trained,
         mnist=tables.mnist(trained),
-        drawn=drawn,
+        plotted=plotted,
         grids=tables.grids(chosen),
         experiments=EXPERIMENTS.values(),
         measured={name: figures_of(chosen, name) for name in EXPERIMENTS},
@@ -68,4 +68,4 @@ def compose(measurements: list[Stored], limits: Limits) -> Report:
         say=say,
     )
     lines = "\n".join(line.rstrip() for line in text.strip().splitlines())
-    return Report(re.sub(r"\n{3,}", "\n\n", lines) + "\n", drawn)
+    return Report(re.sub(r"\n{3,}", "\n\n", lines) + "\n", plotted)

@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.report import document
 from linattn_models.training import figure
 from replication.claims import BY_NAME, MARGINS, Figures
-from replication.collect import RESULTS, Best, Stored, drawn, figures_of
+from replication.collect import RESULTS, Best, Stored, figures_of, with_runs
 from replication.cost import MODELS, TRAINING
 from replication.experiments import EXPERIMENTS, PresetName
 from replication.report import curve
@@ -50,9 +50,9 @@ class Phrases:
     everything: Sequence[Stored]
 
     @cached_property
-    def drawn(self) -> Best:
+    def with_runs(self) -> Best:
         """Whose trained runs are drawn."""
-        return drawn(self.everything)
+        return with_runs(self.everything)
 
     def figures(self, name: str) -> Figures:
         """What an experiment measured."""
@@ -206,16 +206,16 @@ class Phrases:
 
     def mnist(self) -> list[curve.Run]:
         """The longer trainings on MNIST that are drawn."""
-        stored = self.drawn.get("mnist")
+        stored = self.with_runs.get("mnist")
         return list(curve.runs(stored.trainings if stored else {}))
 
     def origin(self, name: str) -> str:
         """Whose trained runs are drawn, where the measurement behind the verdicts kept none."""
-        verdicts, stored = self.best.get(name), self.drawn.get(name)
+        verdicts, stored = self.best.get(name), self.with_runs.get(name)
         if stored is None or stored is verdicts:
             return ""
         made = stored.measurement
-        where = f"docs{made.source.partition('docs')[2]}" if made.source else made.machine.hardware
+        where = made.source or made.machine.hardware
         return f" The run behind the verdicts kept no curves; these are from {where}."
 
     def gpu_day(self) -> str:

@@ -46,12 +46,12 @@ AHEAD = 40  # places at which a fitted curve is drawn
 LOGARITHMIC = {"xscale": "log", "yscale": "log"}
 
 
-def pictures(best: Best, drawn: Best) -> dict[str, str]:
+def pictures(best: Best, with_runs: Best) -> dict[str, str]:
     """The plots by name.
 
     Args:
         best: the measurements that verdicts rest on.
-        drawn: those whose trained runs are drawn.
+        with_runs: those whose trained runs are drawn.
     """
     lengths, bits = figures_of(best, "lengths"), "bits/dim, validation images"
     plots = {
@@ -59,10 +59,12 @@ def pictures(best: Best, drawn: Best) -> dict[str, str]:
         "over-cache": speed_up("stateful-softmax", best),
         "time": by_length(lengths, "time", 1e3, "milliseconds per sample"),
         "memory": by_length(lengths, "memory", 2**-20, "peak memory per sample, MiB"),
-        "copy": learned(drawn.get("copy"), "train", "loss", "nats per symbol", yscale="log"),
-        "mnist": longer(drawn.get("mnist")),
-        "attentions": learned(drawn.get("bits-mnist"), "eval", "bits_per_dim", bits),
-        "speech": learned(drawn.get("speech"), "eval", "phoneme_error_rate", "phoneme error rate"),
+        "copy": learned(with_runs.get("copy"), "train", "loss", "nats per symbol", yscale="log"),
+        "mnist": longer(with_runs.get("mnist")),
+        "attentions": learned(with_runs.get("bits-mnist"), "eval", "bits_per_dim", bits),
+        "speech": learned(
+            with_runs.get("speech"), "eval", "phoneme_error_rate", "phoneme error rate"
+        ),
     }
     return {name: text for name, text in plots.items() if text}
 

@@ -192,7 +192,7 @@ def test_a_team_has_no_more_threads_than_there_are_cores() -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="no /proc here")
 def test_a_process_bound_to_one_core_gets_one_thread() -> None:
-    """A decoder that started a thread for each that torch may have would wait for all of them."""
+    """A decoder must not start one thread for each of torch's: all would wait for one core."""
     ended = subprocess.run(
         [sys.executable, "-c", BOUND], capture_output=True, text=True, check=False
     )
@@ -238,7 +238,7 @@ def test_a_decoder_beside_busy_processes_steps_the_same(
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="no /proc here")
 @pytest.mark.usefixtures("two_threads")
 def test_helpers_without_work_sleep() -> None:
-    """A helper that waited in a loop would run at every look."""
+    """A helper that waits in a loop would be running whenever the test looks."""
     decoded(decoder())
 
     running = []

@@ -16,7 +16,7 @@ from linattn_cuda.device import Code
 from tests.cuda.emulated_build import driver_module
 from tests.cuda.machine_code import Kernel, kernels_of
 
-# Parts, A, E, C, and whether it is a pair, in the name of a product.
+# The parts, A, and whether it is a pair, in the name of a product.
 _SHAPE = re.compile(r"ProductShapeILi(\d+)ELi(\d+)E.*Lb([01])E")
 
 
@@ -32,7 +32,7 @@ def kernels_by_nvrtc(architecture: str) -> dict[str, Kernel]:
 
 
 def kernels_by_nvcc(architecture: str) -> dict[str, Kernel]:
-    """Every kernel of the installed module, by the names that NVRTC gives them, too."""
+    """Every kernel of the installed module, by name; NVRTC gives the same names."""
     return kernels_of(str(native.__file__), "-arch", architecture)
 
 

@@ -34,7 +34,8 @@ class Duplications:
 
     Args:
         seed: decides what is drawn; sequences of two seeds are equal only by chance.
-        stream: the purpose; each has other sequences of the same seed.
+        stream: what the sequences are for; with the same seed, the two streams have different
+            sequences.
         examples: how many sequences there are.
         max_length: positions of each, padding included; the longest copy is half of them, less one.
     """

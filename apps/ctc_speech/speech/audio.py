@@ -23,7 +23,7 @@ LOWEST_RATE = 1_000  # a header with less is damaged; resampling would fill the 
 OVERSHOOT_SECONDS = 0.5  # a part may end this long after its file, as Kaldi allows
 
 _PIECE = 1 << 20  # samples read at once: a damaged header claims any number
-_STREAMED = 0x7FFF_F000  # from here on, the bytes in a WAV header are no number but say "unknown"
+_STREAMED = 0x7FFF_F000  # a WAV header with so many bytes or more was streamed: length unknown
 _WAV_BYTES = re.compile(r"^data : (\d+) \(should be (\d+)\)", re.MULTILINE)
 _SPHERE_SAMPLES = re.compile(rb"sample_count -i (\d+)")
 
@@ -118,7 +118,7 @@ def _read(file: soundfile.SoundFile, count: int) -> Samples:
 
 
 def _require_whole(file: soundfile.SoundFile, content: Content, name: str) -> None:
-    """Refuses a file whose header has more samples than follow: libsndfile reads what is there."""
+    """Refuses a file that has fewer samples than its header says; libsndfile would not."""
     if file.format == "NIST":
         samples = _SPHERE_SAMPLES.search(_head(content))
         if samples and int(samples[1]) > file.frames:
@@ -130,7 +130,7 @@ def _require_whole(file: soundfile.SoundFile, content: Content, name: str) -> No
 
 
 def _head(content: Content) -> bytes:
-    """The first bytes; of bytes in memory without moving the place from which they are read."""
+    """The first bytes of a file; the position in a BytesIO does not move."""
     if isinstance(content, io.BytesIO):
         return bytes(content.getbuffer()[:1_024])
     with content.open("rb") as file:

@@ -181,7 +181,7 @@ def usable(
         frames: the lengths of each utterance, one for each speed.
         classes: the phones of each.
         names: for errors.
-        corpus: the name of all together, for errors.
+        corpus: the corpus and the split, for errors.
         subsampling: frames of audio for each frame of the model.
         max_frames: of an utterance.
         bad_input: whether the others are refused, or left out and counted in `skipped`.

@@ -24,6 +24,7 @@ from speech.decoding import Decoding, Search
 from speech.measures import Decode, Errors, evaluated_by
 from speech.measuring import where_it_runs
 from speech.models import TrainedRun, load_run, run_recipe
+from speech.tables import KINDS
 from speech.training import held_out_speech
 
 FILE = "recognition.json"
@@ -148,17 +149,18 @@ def _require_errors(record: Mapping[str, Any], file: Path) -> None:
     """Refuses a record that lacks what tables are made of."""
     try:
         splits = [record[split] for split in ("dev", "test") if split in record]
-        found = [of[kind]["phoneme_error_rate"] for of in splits for kind in ("greedy", "selected")]
-        found += [of["phones"] for of in splits]
-        found += [record["dev_rates"][record["selected"]]]
-        whole = all(isinstance(x, int | float) for x in found)
-        whole = whole and {"cpu", "commit"} <= record["environment"].keys()
-        whole = whole and isinstance(record["date"], str)
+        errors = [of[decoded] for of in splits for decoded in ("greedy", "selected")]
+        values = [x[name] for x in errors for name in ("phoneme_error_rate", *KINDS)]
+        values += [of["phones"] for of in splits]
+        values += [record["dev_rates"][record["selected"]]]
+        complete = all(isinstance(x, int | float) for x in values)
+        complete = complete and {"cpu", "commit"} <= record["environment"].keys()
+        complete = complete and isinstance(record["date"], str)
     except (KeyError, TypeError, AttributeError):
-        whole = False
-    if not whole:
-        advice = "remove it, and they are measured again"
-        raise ValueError(expected(str(file), "the errors of a run", "a fault in it", advice))
+        complete = False
+    if not complete:
+        advice = "remove the file to measure them again"
+        raise ValueError(expected(str(file), "the errors of a run", "a damaged record", advice))
 
 
 def _today() -> dict[str, Any]:

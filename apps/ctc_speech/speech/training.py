@@ -47,7 +47,7 @@ def train_model(
     require_one_process()
     config = recipe.training.config()
     data = training_speech(corpus, recipe, cache)
-    # The test set too, so that bad input in it ends this before the training.
+    # The test set is read here too, so that bad input in it ends the run before its training.
     dev, test = (held_out_speech(corpus, split, recipe, cache) for split in HELD_OUT)
     order = length_order(data, recipe)
     torch.manual_seed(config.seed)  # the weights at the start

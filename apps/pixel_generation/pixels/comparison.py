@@ -36,8 +36,8 @@ from pixels.training import mean_nats, train_model
 FILES = ("table.md", "curves.png", "results.json", "timings.json")
 YLABEL = "bits/dim, validation images"
 FROM_CURVES = (
-    "Equal updates: read from the curves, of the validation images, after the most updates at "
-    "which all were evaluated, before their learning rates differed.\n"
+    "Equal updates: read from the curves of the validation images, at the last evaluation that "
+    "all runs have before their learning rates differ.\n"
 )
 
 
@@ -97,19 +97,20 @@ class Comparison:
         return attention_report(results) + FROM_CURVES
 
     def _after_equal_updates(self, run: RunFolder) -> dict[str, Any]:
-        """The run's summary; where the curves are compared, their point in its form."""
+        """The run's summary; with --only-time, the point of its curve after the shared updates."""
         if self.shared is None:
             return run_summary(run, APP)
         bits = dict(curve(run))[self.shared]
         return {"steps": self.shared, "metrics": {"validation_bits_per_dim": bits}}
 
     def draw(self, path: Path) -> None:
-        """A PNG: equal updates over updates, and equal time over seconds at the measured pace."""
+        """A PNG: the runs of equal updates over updates, those in equal time over seconds.
+
+        Seconds are at the measured pace.
+        """
         pace, timed = self.timing["seconds"], self.equal_time.items()
-        over_updates = Panel(
-            "updates, equally many of each",
-            {name: curve(run) for name, run in self.equal_updates.items()},
-        )
+        label = "updates" if self.shared else "updates, equally many of each"
+        over_updates = Panel(label, {name: curve(run) for name, run in self.equal_updates.items()})
         over_seconds = Panel(
             "seconds of updates, equally long for each",
             {name: curve(run, scale=pace[name]) for name, run in timed},
@@ -142,7 +143,8 @@ def compare_attentions(
         recipe: of every run, apart from the attention; its steps are the budget of updates.
         rounds: turns of each attention while updates are timed.
         seconds: the budget of time; what linear attention takes for those steps if None.
-        only_time: make the runs in equal time alone, comparable over their updates.
+        only_time: train only the runs in equal time, with one learning rate until the shortest run
+            cools down.
 
     Raises:
         ValueError: `out` holds other times or runs.
@@ -205,7 +207,12 @@ def _ended(images: Images, recipe: Recipe, folder: Path) -> RunFolder:
     return trained_run(
         out,
         lambda resume: train_model(images, recipe, out, resume=resume),
-        {**settings, "training.seed": training.seed, "training.steps": training.steps},
+        {
+            **settings,
+            "training.seed": training.seed,
+            "training.steps": training.steps,
+            "training.schedule": training.schedule,  # --only-time has its own
+        },
         # A run killed between its last update and its test has a summary too, without this.
         ended=lambda summary: "validation_bits_per_dim" in summary["metrics"],
     )

@@ -90,6 +90,7 @@ def test_other_weights_are_recognized_again(run: RunFolder, corpus: Corpus, tmp_
         ("selected", "2-gram"),
         ("dev", 3),
         ("test", {"greedy": {}}),
+        ("test", {x: {"phoneme_error_rate": 0.1} for x in ("greedy", "selected")} | {"phones": 9}),
         ("environment", {}),
         ("date", 0),
     ],

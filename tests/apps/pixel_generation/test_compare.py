@@ -143,6 +143,17 @@ def test_equal_updates_are_read_from_the_curves_of_equal_time(
     assert read["linear/bits"] == dict(curve(RunFolder(unbroken / "time" / "linear")))[14]
 
 
+def test_runs_of_another_schedule_are_not_taken(script: Script, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    write_times(out, linear=0.01, softmax=0.02)
+    assert script("compare", *SMOKE, "--only-time", "--seconds", 0.4, "--out", out).code == 0
+
+    done = script("compare", *SMOKE, "--steps", 40, "--out", out)
+
+    assert done.code == 2
+    assert "training.schedule of the run in" in done.stderr
+
+
 def test_killed_and_given_again_it_comes_to_the_same_table(script: Script, tmp_path: Path) -> None:
     flags = [*SMOKE, "--steps", "60"]
     unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"

@@ -330,11 +330,12 @@ def test_no_token_continues_a_row_that_ended_in_padding(kind: str) -> None:
     "options",
     [{}, {"use_cache": False}, {"num_beams": 2}, {"num_return_sequences": 2, "do_sample": True}],
 )
-@pytest.mark.parametrize("new", [1, 3])
+@pytest.mark.parametrize(("new", "dtype"), [(1, torch.int64), (1, torch.uint8), (3, torch.int64)])
 def test_prompts_that_end_in_padding_are_refused(
-    kind: str, options: dict[str, Any], new: int
+    kind: str, options: dict[str, Any], new: int, dtype: torch.dtype
 ) -> None:
     model, right = converted(kind), tiny.padded(ROWS, "right")
+    right["attention_mask"] = right["attention_mask"].to(dtype)
     for generating in (model, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         with pytest.raises(ValueError, match=r"a mask that ends in padding in row [12]; set tok"):
             generating.generate(

@@ -337,12 +337,12 @@ class TestRefusals:
         with pytest.raises(ValueError, match="without offloading"):
             model(torch.tensor([[1, 2]]))
 
-    def test_right_padded_prompts(self) -> None:
+    @pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.bool], ids=str)
+    def test_right_padded_prompts(self, dtype: torch.dtype) -> None:
         right = padded(ROWS, "right")
+        mask = right["attention_mask"].to(dtype)
         with pytest.raises(ValueError, match="row 1; set tokenizer"):
-            wrapped().generate(
-                right["input_ids"], attention_mask=right["attention_mask"], max_new_tokens=2
-            )
+            wrapped().generate(right["input_ids"], attention_mask=mask, max_new_tokens=2)
 
     @pytest.mark.parametrize("options", [{}, {"num_beams": 2}])
     def test_a_prompt_without_tokens(self, options: dict[str, Any]) -> None:

@@ -46,6 +46,7 @@ def _utterances(folder: Path, name: str) -> list[Utterance]:
     transcripts = dict(_transcript(line, path) for line in text_lines(path) if line)
     result = []
     for clip in filter(None, map(str.strip, text_lines(listed))):
+        # The "" is the speaker of a line without a slash.
         *_, speaker, key = ("", *clip.split("/"))
         if not speaker:
             raise ValueError(expected(str(listed), "GROUP/SPEAKER/CLIP on a line", shown(clip)))

@@ -87,9 +87,9 @@ def _segments(
         except ValueError:
             wanted = "a recording, a start and an end in seconds"
             raise ValueError(expected(f"{path}, {key}", wanted, shown(rest))) from None
-        # Kaldi writes -1 for the end of the recording. A comparison with NaN is false.
+        # Kaldi writes -1 for the end of the recording. NaN fails each comparison: it is refused.
         if not (0 <= start < math.inf and (end < 0 or start < end < math.inf)):
-            wanted = "a start of at least 0 and an end after it, or -1"
+            wanted = "a start of at least 0 and an end after it (-1: the end of the recording)"
             raise ValueError(expected(f"{path}, {key}", wanted, shown(rest)))
         yield key, recording, start, None if end < 0 else end
 

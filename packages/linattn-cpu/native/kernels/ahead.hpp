@@ -1,4 +1,4 @@
-// Prefetches, during sweeps over the state, of rows that are read or written after them.
+// Prefetches rows during sweeps over the state, before they are read or written.
 //
 // Sweeps leave the memory idle, and loading rows leaves the arithmetic idle. If sweeps prefetched many rows at once, the
 // buffers for cache misses would be full, and the sweeps would wait for their own rows. So they prefetch one row after
@@ -22,11 +22,12 @@ public:
         if (out.data != nullptr) add(out, first, count, out.width);
     }
 
-    // All rows that were added are prefetched over so many steps, the next one every `pace()` steps.
+    // Spreads the prefetches of all rows over so many steps: one at the start of each sweep, then one every pace() steps.
     void spread_over(std::int64_t steps) { pace_ = rows_ == 0 ? steps + 1 : rows_ < steps ? steps / rows_ : 1; }
     std::int64_t pace() const { return pace_; }
 
-    // The tensors take turns. Those with fewer rows than others are prefetched past their end, which does no harm.
+    // The tensors take turns. One with fewer rows than others is prefetched past its end, which does no harm; the last rows
+    // of the others are not prefetched.
     __attribute__((always_inline)) void fetch_next() {
         if (rows_ == 0) return;
         Stream& stream = streams_[turn_];

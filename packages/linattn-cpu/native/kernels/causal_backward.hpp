@@ -28,12 +28,12 @@ struct WeightedRows {
 
 // For C vectors of columns of z: to_t += factor_t z, for z before the sweep of position t; adds weight_t row_t to z.
 template <class T, int C, bool Decays>
-LINATTN_LOOP void add_sum_columns(WeightedRows<T> x, const Group& group, const RunDecay<T>& decay, T* z, T* rest,
+LINATTN_LOOP void add_sum_columns(WeightedRows<T> x, const Section& section, const RunDecay<T>& decay, T* z, T* rest,
                                   T* to) {
     Vec<T> before[C], inside[C];
 #pragma GCC unroll 4
     for (int c = 0; c < C; ++c) before[c] = load<T>(z + c * W<T>), inside[c] = load<T>(rest + c * W<T>);
-    for (int first = group.first; first < group.first + group.size; first += kSweep) {
+    for (int first = section.first; first < section.first + section.size; first += kSweep) {
         Vec<T> sum[C];
 #pragma GCC unroll 4
         for (int c = 0; c < C; ++c) sum[c] = z_before_sweep<T, Decays>(before[c], decay, first, inside[c]);
@@ -49,18 +49,18 @@ LINATTN_LOOP void add_sum_columns(WeightedRows<T> x, const Group& group, const R
     }
 #pragma GCC unroll 4
     for (int c = 0; c < C; ++c) {
-        store_z<T, Decays>(before[c], inside[c], decay.across_run(), group.last, z + c * W<T>, rest + c * W<T>);
+        store_z<T, Decays>(before[c], inside[c], decay.across_run(), section.last, z + c * W<T>, rest + c * W<T>);
     }
 }
 
 template <class T>
-static inline void add_sums(const WeightedRows<T>& x, const Group& group, const RunDecay<T>& decay, const Sums<T>& sums,
-                            T* to) {
+static inline void add_sums(const WeightedRows<T>& x, const Section& section, const RunDecay<T>& decay,
+                            const Sums<T>& sums, T* to) {
     by_vectors<T, 4>(sums.s.rows, [&](auto vectors, std::int64_t d) {
         constexpr int C = decltype(vectors)::value;
         const WeightedRows<T> columns{x.rows + d, x.weights, x.factors, x.step, x.turn};
         const auto add = decay ? add_sum_columns<T, C, true> : add_sum_columns<T, C, false>;
-        add(columns, group, decay, sums.z + d, sums.z_compensation + d, to + d);
+        add(columns, section, decay, sums.z + d, sums.z_compensation + d, to + d);
     });
 }
 
@@ -73,7 +73,7 @@ public:
           sums(arena, call.dim, call.value_dim),
           transposed_(arena, call.value_dim, call.dim),
           state_(arena, call.value_dim, call.dim),
-          group_(group_for(state_.bytes(), 6 * sizeof(T) * (sums.s.rows + sums.s.width))),
+          section_(section_for(state_.bytes(), 6 * sizeof(T) * (sums.s.rows + sums.s.width))),
           query_(arena.take<T>(kRunRows * sums.s.rows)),
           key_(arena.take<T>(kRunRows * sums.s.rows)),
           value_(arena.take<T>(kRunRows * sums.s.width)),
@@ -96,13 +96,13 @@ public:
         for (std::int64_t first = range.low; first < range.high; first += kRun) {
             const int count = rows_at(first, range.high, kRun);
             decay_.load_forwards(inputs, first, sweeps_for(count));
-            each_group(count, group_, [&](const Group& group) {
+            each_section(count, section_, [&](const Section& section) {
                 Ahead ahead;
-                const std::int64_t now = first + group.first, next = now + group.size;
-                const int written = rows_at(now, range.high, group.size);
-                inputs.prefetch(next, group_, true, ahead);
-                ahead.add(grad_query, next, rows_at(next, range.high, group_));
-                compute(inputs, now, group, ahead);
+                const std::int64_t now = first + section.first, next = now + section.size;
+                const int written = rows_at(now, range.high, section.size);
+                inputs.prefetch(next, section_, true, ahead);
+                ahead.add(grad_query, next, rows_at(next, range.high, section_));
+                compute(inputs, now, section, ahead);
                 std::memcpy(h + now, h_, sizeof(T) * written);
                 store_gradients<T>(grad_query, now, written, grad_query_, query_, call_.map);
             });
@@ -117,25 +117,25 @@ public:
 
 private:
     // grad = S g + h z.
-    void compute(const GradientInputs<T>& inputs, std::int64_t first, const Group& group, Ahead& ahead) {
+    void compute(const GradientInputs<T>& inputs, std::int64_t first, const Section& section, Ahead& ahead) {
         const std::int64_t width = sums.s.rows, value_width = sums.s.width;
-        inputs.queries(first, group.size, query_);
-        inputs.keys(first, group.size, key_);
-        inputs.values(first, group.size, value_);
-        inputs.gradients(first, group.size, gradient_);
-        inputs.normalizer_gradients(first, group.size, gradient_, out_, partial_, h_);
+        inputs.queries(first, section.size, query_);
+        inputs.keys(first, section.size, key_);
+        inputs.values(first, section.size, value_);
+        inputs.gradients(first, section.size, gradient_);
+        inputs.normalizer_gradients(first, section.size, gradient_, out_, partial_, h_);
         const SweepRows<T> rows{gradient_, value_, value_width, key_, width, grad_query_, width};
-        weights_.load_from(rows, value_width, group.size);
-        weights_.add(h_, ones_, 1, group.size);
-        weights_.decay_by(decay_, group);
-        ahead.spread_over(state_.steps(group.size));
-        state_.run(rows, weights_, decay_, group, ahead);
-        add_sums<T>({key_, ones_, h_, width, 1}, group, decay_, sums, grad_query_);
+        weights_.load_from(rows, value_width, section.size);
+        weights_.add(h_, ones_, 1, section.size);
+        weights_.decay_by(decay_, section);
+        ahead.spread_over(state_.steps(section.size));
+        state_.run(rows, weights_, decay_, section, ahead);
+        add_sums<T>({key_, ones_, h_, width, 1}, section, decay_, sums, grad_query_);
     }
 
     const Matrix<T> transposed_;
     const Panels<T> state_;  // S^T
-    const int group_;
+    const int section_;
     T *const query_, *const key_, *const value_, *const gradient_, *const out_, *const grad_query_, *const partial_;
     const SweepWeights<T> weights_;
     RunDecay<T> decay_;
@@ -187,7 +187,7 @@ public:
             inputs.values(first, size, value_);
             inputs.gradients(first, size, gradient_);
             decay_.load_backwards(inputs, first, size);
-            const Group group{0, size, true};
+            const Section section{0, size, true};
             Ahead ahead;
             if (index > 0) prefetch(inputs, first - kRun, grad_key, grad_value, ahead);
             ahead.spread_over((wants_values_ ? state_.steps(size) : 0) + (wants_keys_ ? columns_.steps(size) : 0));
@@ -196,8 +196,8 @@ public:
                 const SweepRows<T> rows =
                     SweepRows<T>{key_, query_, width, gradient_, value_width, grad_value_, value_width}.backwards(size);
                 weights_.load_from(rows, width, size);
-                weights_.decay_by(decay_, group);
-                state_.run(rows, weights_, decay_, group, ahead);
+                weights_.decay_by(decay_, section);
+                state_.run(rows, weights_, decay_, section, ahead);
                 inputs.erase_absent(first, count, value_width, grad_value_);
                 write_rows<T>(grad_value, first, grad_value_, count);
             }
@@ -207,9 +207,9 @@ public:
                     SweepRows<T>{value_, gradient_, value_width, query_, width, grad_key_, width}.backwards(size);
                 weights_.load_from(rows, value_width, size);
                 weights_.add(ones_ + last, normalizer_gradients + last, -1, size);
-                weights_.decay_by(decay_, group);
-                columns_.run(rows, weights_, decay_, group, ahead);
-                add_sums<T>({query_ + last * width, normalizer_gradients + last, ones_ + last, -width, -1}, group,
+                weights_.decay_by(decay_, section);
+                columns_.run(rows, weights_, decay_, section, ahead);
+                add_sums<T>({query_ + last * width, normalizer_gradients + last, ones_ + last, -width, -1}, section,
                             decay_, sums, grad_key_ + last * width);
                 inputs.erase_absent(first, count, width, grad_key_);
                 store_gradients<T>(grad_key, first, count, grad_key_, key_, call_.map);
@@ -226,7 +226,7 @@ public:
     const Sums<T> sums;  // G and r
 
 private:
-    // Has the rows of the run from `first` on prefetched.
+    // Adds the rows of the run that starts at `first` to those that are prefetched.
     static void prefetch(const GradientInputs<T>& inputs, std::int64_t first, const OutRows& grad_key,
                          const OutRows& grad_value, Ahead& ahead) {
         inputs.prefetch(first, kRun, false, ahead);
@@ -324,13 +324,13 @@ static void differentiate_keys_and_values(const AttentionBackward& call, std::in
     });
 }
 
-// A call whose items each run both passes.
+// A backward call that computes both passes of one item before the next item.
 struct BackwardByItems : AttentionBackward {
     std::int64_t longest;  // the length of the longest sequence
 };
 
-// Both passes over one item, with the gradient of the decay. The states that the first pass keeps for the second take the
-// memory of one item per thread, not of all items, and stay in a cache.
+// Both passes over one item, with the gradient of the decay. The first pass keeps states for the second. They take the
+// memory of one item per thread, not of all items, and stay in a cache if the sequence is short.
 template <class T>
 class DecayGradient {
 public:

@@ -14,12 +14,12 @@ LINATTN_BEGIN
 
 // For C vectors of columns of z: partial_t (+)= phi(q_t) z, for z before the sweep of position t; adds the keys to z.
 template <class T, int C, bool Decays>
-LINATTN_LOOP void add_key_columns(const T* query, const T* key, std::int64_t width, const Group& group,
+LINATTN_LOOP void add_key_columns(const T* query, const T* key, std::int64_t width, const Section& section,
                                   const RunDecay<T>& decay, T* z, T* rest, bool add, T* partial) {
     Vec<T> before[C], inside[C];
 #pragma GCC unroll 4
     for (int c = 0; c < C; ++c) before[c] = load<T>(z + c * W<T>), inside[c] = load<T>(rest + c * W<T>);
-    for (int first = group.first; first < group.first + group.size; first += kSweep) {
+    for (int first = section.first; first < section.first + section.size; first += kSweep) {
         Vec<T> sum[C];
 #pragma GCC unroll 4
         for (int c = 0; c < C; ++c) sum[c] = z_before_sweep<T, Decays>(before[c], decay, first, inside[c]);
@@ -36,7 +36,7 @@ LINATTN_LOOP void add_key_columns(const T* query, const T* key, std::int64_t wid
     }
 #pragma GCC unroll 4
     for (int c = 0; c < C; ++c) {
-        store_z<T, Decays>(before[c], inside[c], decay.across_run(), group.last, z + c * W<T>, rest + c * W<T>);
+        store_z<T, Decays>(before[c], inside[c], decay.across_run(), section.last, z + c * W<T>, rest + c * W<T>);
     }
 }
 
@@ -48,7 +48,7 @@ public:
         : call_(call),
           sums(arena, call.dim, call.value_dim),
           state_(arena, call.dim, call.value_dim),
-          group_(group_for(state_.bytes(), 4 * sizeof(T) * (sums.s.rows + sums.s.width))),
+          section_(section_for(state_.bytes(), 4 * sizeof(T) * (sums.s.rows + sums.s.width))),
           query_(arena.take<T>(kRunRows * sums.s.rows)),
           key_(arena.take<T>(kRunRows * sums.s.rows)),
           value_(arena.take<T>(kRunRows * sums.s.width)),
@@ -67,13 +67,13 @@ public:
         for (std::int64_t first = range.low; first < range.high; first += kRun) {
             const int count = rows_at(first, range.high, kRun);
             decay_.load_forwards(inputs, first, sweeps_for(count));
-            each_group(count, group_, [&](const Group& group) {
+            each_section(count, section_, [&](const Section& section) {
                 Ahead ahead;
-                const std::int64_t next = first + group.first + group.size;
-                inputs.prefetch(next, group_, ahead);
-                ahead.add(out, next, rows_at(next, range.high, group_));
-                const std::int64_t now = first + group.first;
-                compute(inputs, {out, now, rows_at(now, range.high, group.size), normalizer}, group, ahead);
+                const std::int64_t next = first + section.first + section.size;
+                inputs.prefetch(next, section_, ahead);
+                ahead.add(out, next, rows_at(next, range.high, section_));
+                const std::int64_t now = first + section.first;
+                compute(inputs, {out, now, rows_at(now, range.high, section.size), normalizer}, section, ahead);
             });
         }
         state_.save_to(sums.s);
@@ -86,7 +86,7 @@ public:
     const Sums<T> sums;
 
 private:
-    // The results of a group: `count` of its positions exist, from position `first` on.
+    // The results of a section: `count` of its positions exist, from position `first` on.
     struct Outputs {
         const OutRows& rows;
         std::int64_t first;
@@ -94,53 +94,54 @@ private:
         T* normalizer;
     };
 
-    void compute(const Inputs<T>& inputs, const Outputs& to, const Group& group, Ahead& ahead) {
-        inputs.queries(to.first, group.size, query_);
-        inputs.keys(to.first, group.size, key_);
-        const ContiguousRows<T> values = inputs.values_in_place(to.first, group.size, value_);
+    void compute(const Inputs<T>& inputs, const Outputs& to, const Section& section, Ahead& ahead) {
+        inputs.queries(to.first, section.size, query_);
+        inputs.keys(to.first, section.size, key_);
+        const ContiguousRows<T> values = inputs.values_in_place(to.first, section.size, value_);
         SweepRows<T> rows{query_, key_, sums.s.rows, values.data, values.step, out_, sums.s.width};
-        weights_.load_from(rows, sums.s.rows, group.size);
-        weights_.decay_by(decay_, group);
-        add_keys(group);
+        weights_.load_from(rows, sums.s.rows, section.size);
+        weights_.decay_by(decay_, section);
+        add_keys(section);
         T n[kRunRows], factors[kRunRows];
-        sum_normalizers(group, to.count, n);
+        sum_normalizers(section, to.count, n);
         write_normalizers<T>(call_, to.first, to.count, n, to.normalizer);
-        const bool in_place = can_be_in_place(to, group) && (!call_.normalize || invert(n, to.count, factors));
+        const bool in_place = can_be_in_place(to, section) && (!call_.normalize || invert(n, to.count, factors));
         if (in_place) {
             rows.out = static_cast<T*>(to.rows.at(to.first)), rows.out_step = to.rows.width;
             rows.factors = call_.normalize ? factors : nullptr;
         }
-        ahead.spread_over(state_.steps(group.size));
-        state_.run(rows, weights_, decay_, group, ahead);
+        ahead.spread_over(state_.steps(section.size));
+        state_.run(rows, weights_, decay_, section, ahead);
         if (!in_place) write_outputs<T>(call_, to.rows, to.first, to.count, n, out_);
     }
 
     // Whether sweeps may write the outputs themselves: they write whole sweeps, without conversion.
-    static bool can_be_in_place(const Outputs& to, const Group& group) {
-        return to.count == group.size && is_like_scratch<T>(to.rows, to.rows.width);
+    static bool can_be_in_place(const Outputs& to, const Section& section) {
+        return to.count == section.size && is_like_scratch<T>(to.rows, to.rows.width);
     }
 
     // partial = the products of phi(q_i) and z before the sweep of position i, before their lanes are summed.
-    void add_keys(const Group& group) {
+    void add_keys(const Section& section) {
         if (sums.s.rows == 0) std::memset(partial_, 0, sizeof(T) * W<T> * kRunRows);  // a head dim of 0
         by_vectors<T, 4>(sums.s.rows, [&](auto vectors, std::int64_t d) {
             constexpr int C = decltype(vectors)::value;
             const auto add = decay_ ? add_key_columns<T, C, true> : add_key_columns<T, C, false>;
-            add(query_ + d, key_ + d, sums.s.rows, group, decay_, sums.z + d, sums.z_compensation + d, d > 0, partial_);
+            add(query_ + d, key_ + d, sums.s.rows, section, decay_, sums.z + d, sums.z_compensation + d, d > 0,
+                partial_);
         });
     }
 
     // n_i = phi(q_i) . z_i.
-    void sum_normalizers(const Group& group, int count, T* n) const {
-        for (int some = 0; some < count; some += kChunk) sum_rows<T>(partial_ + some * W<T>, n + some);
+    void sum_normalizers(const Section& section, int count, T* n) const {
+        for (int chunk = 0; chunk < count; chunk += kChunk) sum_rows<T>(partial_ + chunk * W<T>, n + chunk);
         for (int t = 0; t < count; ++t) {
-            if (decay_) n[t] *= decay_.from_start()[group.first + t];
+            if (decay_) n[t] *= decay_.from_start()[section.first + t];
             for (int j = 0; j < kSweep; ++j) n[t] += weights_.at(t)[j];
         }
     }
 
     const Panels<T> state_;
-    const int group_;
+    const int section_;
     T *const query_, *const key_, *const value_, *const out_, *const partial_;
     const SweepWeights<T> weights_;
     RunDecay<T> decay_;

@@ -95,7 +95,7 @@ LINATTN_LOOP void add_row_products(const T* a, const T* b, std::int64_t width, T
     }
 }
 
-// The dot product of x and y, for `count` numbers, a multiple of W; every lane's sums of a few products in double.
+// The dot product of x and y, for `count` numbers, a multiple of W. Each lane adds 16 products in T, the sums in double.
 template <class T>
 LINATTN_LOOP double dot_product(const T* x, const T* y, std::int64_t count) {
     double totals[W<T>] = {}, total = 0;

@@ -1,12 +1,14 @@
-// Loads the rows of one item into scratch: mapped and padded, and zero for keys that do not exist, whatever they hold.
+// The rows of one item: loaded into scratch, mapped and padded, and zero for keys that do not exist, whatever they hold.
+// Values, outputs and their gradients are read where they are if they look as they do in scratch.
 #pragma once
 
 #include "ahead.hpp"
 
 LINATTN_BEGIN
 
-// The order in which a pass walks along the sequence. While it loads rows, it prefetches those that it needs next;
-// `swept` if sweeps do that (see Ahead).
+// The order in which a pass walks along the sequence. `Inputs` also prefetches in this order: while it loads rows, those
+// after them or before them. With `swept`, the order is free and `Inputs` prefetches nothing, because sweeps do (see
+// Ahead).
 enum class Direction { forwards = 1, backwards = -1, swept = 0 };
 
 template <class T>
@@ -45,7 +47,7 @@ public:
         values(first, size, scratch);
         return {scratch, padded<T>(call_.value_dim)};
     }
-    // Has the rows of positions first .. first + size prefetched.
+    // Adds the rows of positions first .. first + size to those that are prefetched.
     void prefetch(std::int64_t first, int size, Ahead& ahead) const {
         ahead.add(query_, first, rows_at(first, item_.queries, size), call_.dim);
         ahead.add(key_, first, rows_at(first, item_.keys, size), call_.dim);
@@ -109,7 +111,7 @@ public:
         }
     }
 
-    // Has the rows of positions first .. first + size prefetched; those of the output too if `with_out`.
+    // The same, and of gradients; of the output too if `with_out`.
     void prefetch(std::int64_t first, int size, bool with_out, Ahead& ahead) const {
         const int count = rows_at(first, this->item_.queries, size);
         Inputs<T>::prefetch(first, size, ahead);
@@ -145,16 +147,16 @@ private:
     // -g . out, which comes from the division by the normalizers.
     void add_quotients(std::int64_t first, int size, int count, const T* gradients, T* out, T* partial, T* to) const {
         const ContiguousRows<T> outputs = in_place_or_copied(out_, first, size, out);
-        for (int group = 0; group < size; group += kChunk) {
-            for (int i = 0; i < kChunk && group + i < size; ++i) {
-                const std::int64_t row = group + i;
+        for (int chunk = 0; chunk < size; chunk += kChunk) {
+            for (int i = 0; i < kChunk && chunk + i < size; ++i) {
+                const std::int64_t row = chunk + i;
                 Vec<T> sum{};
                 for (std::int64_t m = 0; m < width_ && row < count; m += W<T>) {
                     sum -= load<T>(gradients + row * width_ + m) * load<T>(outputs.data + row * outputs.step + m);
                 }
                 store<T>(partial + i * W<T>, sum);
             }
-            sum_rows<T>(partial, to + group);
+            sum_rows<T>(partial, to + chunk);
         }
     }
 

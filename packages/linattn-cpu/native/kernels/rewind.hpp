@@ -33,7 +33,8 @@ private:
     T* const states_;
 };
 
-// Memory for the checkpoints of every item, which calls need whose sequences are cut into parts.
+// The checkpoints of all items, for calls whose sequences are cut into parts. Empty unless the gradient of the decay is
+// wanted.
 template <class T>
 class CheckpointsOfItems {
 public:

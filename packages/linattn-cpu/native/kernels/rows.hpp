@@ -1,5 +1,6 @@
 // Moves rows between the caller's tensors, of any strides and dtype, and scratch, which is padded and contiguous in the
-// accumulation type, so that products need no special cases at edges.
+// accumulation type, so that products need no special cases at edges. Rows that look as they do in scratch can be used
+// in place.
 #pragma once
 
 #include "calls.hpp"

@@ -20,17 +20,17 @@ inline constexpr int kRun = kSweep == 4 ? 64 : 60;
 // The rows of scratch for a run: a multiple of kChunk, because rows are summed kChunk at a time.
 inline constexpr int kRunRows = 64;
 
-// The positions of a run whose rows are in scratch together. Every group of positions walks over the whole state. If the
-// state fits in the first-level cache, the group is so small that it stays there beside the rows of the group, each of
-// `row` bytes with the tensors it comes from; if not, the group is the run.
-LINATTN_INLINE int group_for(std::int64_t state, std::int64_t row) {
-    int group = kRun;
-    while (state + group * row > first_level_cache() && group % (2 * kSweep) == 0) group /= 2;
-    return state + group * row > first_level_cache() ? kRun : group;
+// The number of positions whose rows are in scratch together. Every section of a run walks over the whole state. So a
+// section is small enough that the state and the rows of the section fit in the first-level cache together; `row` counts
+// the bytes of one position in scratch and in the tensors. If even the smallest section does not fit, it is the whole run.
+LINATTN_INLINE int section_for(std::int64_t state, std::int64_t row) {
+    int section = kRun;
+    while (state + section * row > first_level_cache() && section % (2 * kSweep) == 0) section /= 2;
+    return state + section * row > first_level_cache() ? kRun : section;
 }
 
 // Positions of a run: from its position `first` on, `size` of them, a multiple of kSweep; `last` if the run ends there.
-struct Group {
+struct Section {
     int first, size;
     bool last;
 };
@@ -38,13 +38,13 @@ struct Group {
 // `count` rounded up to whole sweeps; positions past the last one have rows of zeros.
 LINATTN_INLINE int sweeps_for(int count) { return static_cast<int>(round_up(count, kSweep)); }
 
-// Calls work(group) for all positions of a run of `count`.
+// Calls work(section) for all positions of a run of `count`.
 template <class Work>
-LINATTN_INLINE void each_group(int count, int size, const Work& work) {
+LINATTN_INLINE void each_section(int count, int size, const Work& work) {
     count = sweeps_for(count);
     for (int first = 0; first < count; first += size) {
         const int end = first + size < count ? first + size : count;
-        work(Group{first, end - first, end == count});
+        work(Section{first, end - first, end == count});
     }
 }
 
@@ -114,10 +114,10 @@ public:
         load_from(logs + count - 1, -1, count);
     }
 
-    // Weights (positions of the group, kWeightRow) *= exp of the sum of g over j < m <= t.
-    void within(T* weights, const Group& group) const {
-        const T* factors = between_ + group.first * kWeightRow;
-        if (decays_) multiply_into<T>(factors, round_up(group.size * kWeightRow, W<T>), weights);
+    // Weights (positions of the section, kWeightRow) *= exp of the sum of g over j < m <= t.
+    void within(T* weights, const Section& section) const {
+        const T* factors = between_ + section.first * kWeightRow;
+        if (decays_) multiply_into<T>(factors, round_up(section.size * kWeightRow, W<T>), weights);
     }
 
 private:
@@ -162,8 +162,8 @@ private:
     Decay<T> across_[kRunRows / kSweep], across_run_;
 };
 
-// z before the sweep that begins at `first`, of the z before its run and the rest; the latter decays to the end of the
-// sweep.
+// z before the sweep that begins at `first`: the total before its run, decayed, plus the rest, `inside`. Then the rest
+// decays to the end of the sweep.
 template <class T, bool Decays>
 LINATTN_INLINE Vec<T> z_before_sweep(Vec<T> before, const RunDecay<T>& decay, int first, Vec<T>& inside) {
     if constexpr (!Decays) return before + inside;
@@ -173,7 +173,7 @@ LINATTN_INLINE Vec<T> z_before_sweep(Vec<T> before, const RunDecay<T>& decay, in
     return sum;
 }
 
-// Ends a group: z is kept as S is, a total and a rest, which is folded into the total at the end of the run.
+// Ends a section: z is kept as S is, a total and a rest, which is folded into the total at the end of the run.
 template <class T, bool Decays>
 LINATTN_INLINE void store_z(Vec<T> before, Vec<T> inside, const Decay<T>& across_run, bool last, T* z, T* rest) {
     if (!last) return store<T>(rest, inside);
@@ -232,7 +232,7 @@ public:
         }
     }
 
-    void decay_by(const RunDecay<T>& decay, const Group& group) const { decay.within(weights_, group); }
+    void decay_by(const RunDecay<T>& decay, const Section& section) const { decay.within(weights_, section); }
 
     const T* at(int position) const { return weights_ + position * kWeightRow; }
 

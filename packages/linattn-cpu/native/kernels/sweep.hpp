@@ -46,8 +46,8 @@ LINATTN_LOOP void sweep(const SweepRows<T>& x, const T* weights, const RunDecay<
     const T across = R == Remains::most ? decay.across(first).lost : decay.across(first).factor;
     const T scale = decay.across_run().scale, lost = decay.across_run().lost;
     const std::int64_t pace = ahead.pace();
-    for (std::int64_t d = 0, fetched = 0; d < rows; ++d, panel += 2 * C * W<T>) {
-        if (d == fetched) ahead.fetch_next(), fetched += pace;
+    for (std::int64_t d = 0, next_fetch = 0; d < rows; ++d, panel += 2 * C * W<T>) {
+        if (d == next_fetch) ahead.fetch_next(), next_fetch += pace;
         Vec<T> total[C], rest[C], sum[C];
 #pragma GCC unroll 2
         for (int c = 0; c < C; ++c) {
@@ -117,14 +117,14 @@ public:
         });
     }
 
-    // Computes a group of positions; after the last of a run, the rest is folded into the total.
-    void run(const SweepRows<T>& rows, const SweepWeights<T>& weights, const RunDecay<T>& decay, const Group& group,
+    // Computes a section of positions; after the last of a run, the rest is folded into the total.
+    void run(const SweepRows<T>& rows, const SweepWeights<T>& weights, const RunDecay<T>& decay, const Section& section,
              Ahead& ahead) const {
         each_panel([&](T* panel, std::int64_t column, auto vectors) {
             constexpr int C = decltype(vectors)::value;
-            for (int t = 0; t < group.size; t += kSweep) {
-                const int first = group.first + t;
-                const bool folds = group.last && t + kSweep == group.size;
+            for (int t = 0; t < section.size; t += kSweep) {
+                const int first = section.first + t;
+                const bool folds = section.last && t + kSweep == section.size;
                 const auto sweep = folds ? sweep_for<C, true>(decay, first) : sweep_for<C, false>(decay, first);
                 sweep(rows.at(t, column), weights.at(t), decay, first, panel, rows_, ahead);
             }

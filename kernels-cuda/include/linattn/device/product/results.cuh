@@ -46,9 +46,10 @@ protected:
     int row_group_, column_group_;
 
 private:
-    // Where causal rows see more of their chunk's keys, their warps multiply more. A multiprocessor's scheduler runs
-    // every fourth warp of a block, so warps of the same place have other rows in other blocks. Fibonacci hashing
-    // spreads the blocks that a multiprocessor holds, whose indices are any distance apart.
+    // Later rows of a causal chunk see more keys, so their warps multiply more. Each scheduler of a multiprocessor runs
+    // every fourth warp of a block. To give all schedulers the same work, each block gives its warps the rows in another
+    // order. Fibonacci hashing spreads the orders over the blocks of a multiprocessor, whatever the distance of their
+    // indices.
     LINATTN_DEVICE static int rotation(const Product& call) {
         const Int block = block_y() * call.sequences * call.heads * call.slices + block_x();
         return static_cast<int>((static_cast<u32>(block) * 2654435769u >> 16) * Shape::row_groups >> 16);

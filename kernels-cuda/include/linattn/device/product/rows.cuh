@@ -33,7 +33,7 @@ class ProductRows : protected ProductResults<Shape> {
     using Results = ProductResults<Shape>;
     static constexpr int parts = Shape::parts, A = Shape::A, E = Shape::E, C = Shape::C, threads = Shape::threads;
     static constexpr int out_tiles = Shape::out_tiles, steps = A / 16;
-    // With 64 dims, a pair would spill what it keeps.
+    // With one part also 64 dims, but not in a pair, which would spill them.
     static constexpr bool keeps_rows = A <= 32 || (A <= 64 && parts == 1 && !Shape::pair);
     static constexpr bool narrow = out_tiles == 1;  // a warp has one tile of columns, else always two or more
 

@@ -33,7 +33,7 @@ class Decay(nn.Module):
         super().__init__()
         one_of("decay", kind, DECAYS)
         logits = (2.0 ** (5.0 + torch.arange(heads, dtype=torch.float64)) - 1.0).log()
-        # At least float32: near 1, half precision has few factors.
+        # At least float32: half precision has few numbers near 1, where the factors are.
         logits = logits.to(torch.promote_types(torch.get_default_dtype(), torch.float32))
         if kind == "learned":
             self.logits = nn.Parameter(logits)

@@ -138,8 +138,8 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
         """The arguments that `generate` passes to `forward`.
 
         Raises:
-            ValueError: padding on the right, which no new token can follow; a prompt of padding
-                alone, or such a piece of one.
+            ValueError: padding on the right, which no new token can follow; a prompt, or a piece
+                of one (prefill_chunk_size), that is padding alone.
         """
         check_prompts(attention_mask)
         inputs = super().prepare_inputs_for_generation(

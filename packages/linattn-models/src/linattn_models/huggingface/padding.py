@@ -74,7 +74,7 @@ def check_no_padding_behind(mask: Tensor | None) -> None:
     """
     # Masks of other shapes are refused in the forward.
     if mask is not None and mask.ndim == 2 and not mask[:, -1].all():
-        check_left_padded(mask[:, -1:].bool() | ~mask.any(1, keepdim=True))
+        check_left_padded(mask[:, -1:].bool() | ~mask.bool().any(1, keepdim=True))
 
 
 def check_prompts(mask: Tensor | None) -> None:
@@ -84,9 +84,9 @@ def check_prompts(mask: Tensor | None) -> None:
         ValueError: with the first such row.
     """
     if mask is not None and mask.ndim == 2 and not mask[:, -1].all():
-        empty = ~mask.any(1)
+        empty = ~mask.bool().any(1)
         if empty.any():
-            advice = "give it a token, and read prompts in one piece (no prefill_chunk_size)"
+            advice = "give it a token, or read prompts in one piece (no prefill_chunk_size)"
             got = f"padding alone in row {int(empty.nonzero()[0])}"
             wanted = "a token of every prompt"
             raise ValueError(expected("attention_mask of generate", wanted, got, advice))

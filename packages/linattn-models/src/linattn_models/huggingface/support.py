@@ -10,8 +10,8 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from linattn_core.errors import expected
 
-# Configurations with a model of their own that dispatches. No class that is defined later changes
-# that, and to go through all classes takes longer than a small layer.
+# Configurations with a model of their own that dispatches. Classes that are defined later do not
+# change that. A search through all classes takes longer than a small layer.
 _dispatching: WeakSet[type[PreTrainedConfig]] = WeakSet()
 
 

@@ -29,7 +29,7 @@ FREE_ON_RESUME = frozenset(
 ENDING = frozenset({"cosine", "trapezoid"})
 """Schedules that reach 0 at the last step, so that a longer run has other rates."""
 
-_COOLDOWN = 5  # the trapezoid falls over the last of so many parts
+_COOLDOWN = 5  # the trapezoid falls over the last fifth of the steps
 _LONGEST_WARMUP = 100  # where warmup_steps is None
 # The smallest allowed value of each integer field.
 _LEAST = {
