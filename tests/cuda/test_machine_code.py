@@ -122,6 +122,19 @@ def test_products_follow_one_another(products: dict[tuple[int, ...], list[str]])
         assert between[len(between) * 3 // 4] <= 3, (shape, between)
 
 
+def test_global_memory_is_read_before_products(products: dict[tuple[int, ...], list[str]]) -> None:
+    """Rows arrive by asynchronous copies, and so do the tensors of a derivative up to 64 dims.
+
+    Wider kernels load the latter between products: eight numbers, of 16 or of 32 bits, or two
+    vectors.
+    """
+    for shape, lines in products.items():
+        places = [i for i, line in enumerate(lines) if "HMMA." in line]
+        loads = [i for i, line in enumerate(lines) if "LDG." in line]
+        between = sum(places[0] < i < places[-1] for i in loads)
+        assert between == (0 if shape[1] <= 64 else 18), shape
+
+
 def test_features_take_no_branch(products: dict[tuple[int, ...], list[str]]) -> None:
     """Eight exponentials of elu follow one another, and so do eight of its derivative."""
     for shape, lines in products.items():
