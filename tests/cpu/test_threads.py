@@ -23,6 +23,10 @@ from linattn_models import CompiledTransformer, Transformer, TransformerConfig, 
 
 from .calls import draw, run, torch_threads
 
+needs_tasks = pytest.mark.skipif(
+    not Path("/proc/self/task").is_dir(), reason="no /proc/self/task lists the threads here"
+)
+
 SPAWNED = """
 import multiprocessing, torch
 from linattn_core import linear_attention
@@ -190,7 +194,7 @@ def test_a_team_has_no_more_threads_than_there_are_cores() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="no /proc here")
+@needs_tasks
 def test_a_process_bound_to_one_core_gets_one_thread() -> None:
     """A decoder must not start one thread for each of torch's: all would wait for one core."""
     ended = subprocess.run(
@@ -235,7 +239,7 @@ def test_a_decoder_beside_busy_processes_steps_the_same(
     assert all(map(torch.equal, crowded, alone))
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="no /proc here")
+@needs_tasks
 @pytest.mark.usefixtures("two_threads")
 def test_helpers_without_work_sleep() -> None:
     """A helper that waits in a loop would be running whenever the test looks."""

@@ -57,7 +57,10 @@ def _row(architecture: str) -> str:
 
 
 def _named(kernel: str) -> str:
-    parts, width, pair = _SHAPE.search(kernel).groups()  # type: ignore[union-attr]
+    shape = _SHAPE.search(kernel)
+    if shape is None:
+        return kernel  # not a product
+    parts, width, pair = shape.groups()
     of = "pair of " if pair == "1" else ""
     return f"{of}{parts} part{'s' * (parts != '1')}, {width} dims"
 

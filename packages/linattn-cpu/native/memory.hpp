@@ -48,7 +48,7 @@ std::int64_t first_level_cache();
 
 // Prepares a tensor (or null) that will be written completely. In new memory the first touch of each small page would
 // cost as much as all arithmetic on it, so the system is advised to use huge pages: 512 times fewer first touches. Large
-// memory is touched here, on `threads` threads: in the midst of a kernel, clearing a huge page empties the cache.
+// memory is touched here, on `threads` threads: in the midst of a kernel, first touches take longer.
 void expect_writes(void* tensor, std::int64_t bytes, int threads);
 
 }  // namespace linattn

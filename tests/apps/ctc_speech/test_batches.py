@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 
 import numpy as np
 import pytest
@@ -67,14 +68,14 @@ def test_draws_repeat_with_the_generator() -> None:
 def test_what_ctc_cannot_align_is_refused_or_counted() -> None:
     frames, classes = [[40], [8], [400]], [[1, 2], [1, 1], [1]]
     skipped: Counter[str] = Counter()
-    arguments = {"corpus": "x, dev", "subsampling": 4, "max_frames": 100, "skipped": skipped}
+    made = partial(usable, corpus="x, dev", subsampling=4, max_frames=100, skipped=skipped)
     with pytest.raises(ValueError, match="b: expected 3 frames for 2 phones, got 2"):
-        usable(frames, classes, "abc", bad_input="refuse", **arguments)  # type: ignore[arg-type]
-    kept = usable(frames, classes, "abc", bad_input="skip", **arguments)  # type: ignore[arg-type]
+        made(frames, classes, "abc", bad_input="refuse")
+    kept = made(frames, classes, "abc", bad_input="skip")
     assert kept == [0]
     assert skipped == {"more phones than frames": 1, "more than 100 frames": 1}
     with pytest.raises(ValueError, match="x, dev: expected an utterance with phones"):
-        usable([[8], [9]], [[], []], "ab", bad_input="skip", **arguments)  # type: ignore[arg-type]
+        made([[8], [9]], [[], []], "ab", bad_input="skip")
 
 
 def test_equal_neighbors_need_a_blank_between() -> None:
