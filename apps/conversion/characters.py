@@ -4,8 +4,9 @@
     python apps/conversion/characters.py --steps 20 --width 32 --tokens 100      a quick trial
 
 Needs linattn-models[train,transformers], and peft for LoRA. A Llama with grouped heads learns the
-bytes of a text (by default the documentation that Python brings along); the converted model gets a
-tenth of its steps: half for the feature maps, half for fine-tuning, whole and by LoRA. Into --out
+bytes of a text (by default the documentation that Python brings along). The converted model uses
+softmax for the last 64 keys of each query, and gets a tenth of the steps: half for the feature
+maps, half for fine-tuning, whole and by LoRA. Into --out
 go results.json, results.md and the converted model, which load_converted loads.
 """
 
@@ -52,6 +53,8 @@ class Flags:
     """Of the model: a multiple of 8."""
     features: int = 64
     """Of each head's map: an even number."""
+    window: int = 64
+    """The last keys for which a query uses softmax; 0 for none."""
     tune: tuple[Literal["whole", "lora"], ...] = ("whole", "lora")
     """Which weights are fine-tuned: all, or LoRA's; each from the same maps."""
     tokens: int = 2000
@@ -170,11 +173,12 @@ def main() -> None:
     """Trains, converts, measures, and writes the tables."""
     flags, start = parse_flags(Flags, description=__doc__), time.perf_counter()
     check(flags)
-    out = prepare(flags, {"steps": 1, "width": 8, "features": 2, "tokens": 1}, "characters")
+    least = {"steps": 1, "width": 8, "features": 2, "window": 0, "tokens": 1}
+    out = prepare(flags, least, "characters")
     data = bytes_of(flags.text)
     data, held_out = data[: -len(data) // 10], data[-len(data) // 10 :]
     teacher, half = trained_teacher(flags, data), max(1, flags.steps // 20)
-    student = convert(copy.deepcopy(teacher), num_features=flags.features)
+    student = convert(copy.deepcopy(teacher), num_features=flags.features, window_size=flags.window)
     values = {
         "softmax, the teacher": nats(teacher, held_out),
         "converted, maps untrained": nats(student, held_out),

@@ -18,7 +18,7 @@ from linattn_models.huggingface import load_converted
 from tests.apps.app_scripts import Script
 
 WORDS = ["linear", "attention", "keeps", "a", "state", "of", "fixed", "size", "softmax", "grows"]
-SMALL = ["--steps", 2, "--width", 16, "--features", 4, "--tokens", 10]
+SMALL = ["--steps", 2, "--width", 16, "--features", 4, "--window", 3, "--tokens", 10]
 
 
 @pytest.fixture
@@ -72,7 +72,9 @@ def test_characters_leaves_numbers_tables_and_a_model(
     assert all(x > 0 for pair in record["step_milliseconds"].values() for x in pair)
     assert table in process.stdout
     tokens = torch.tensor([list(b"linear")])
-    assert load_converted(out / "converted")(tokens).logits.shape == (1, 6, 256)
+    converted = load_converted(out / "converted")
+    assert converted.config.linattn_window == 3
+    assert converted(tokens).logits.shape == (1, 6, 256)
 
 
 def test_sentences_leaves_numbers_a_table_and_a_model(
@@ -100,6 +102,7 @@ def test_sentences_leaves_numbers_a_table_and_a_model(
     [("characters", ["--threads", 0], "--threads: expected 1 or more, got 0."),
      ("characters", ["--width", 12], "--width: expected a multiple of 8, got 12."),
      ("characters", ["--features", 3], "--features: expected an even number, got 3."),
+     ("characters", ["--window", -1], "--window: expected 0 or more, got -1."),
      ("characters", ["--text", "short"], "--text: expected 25600 bytes or more, got 9."),
      ("sentences", ["--model", ".", "--text", "short"], "--text: expected 20 sentences, got 0.")],
 )  # fmt: skip

@@ -8,6 +8,8 @@ transfer_attention           trains these maps, each layer against the softmax i
 load_converted               loads a converted model that save_pretrained wrote
 ConvertedAttention           a converted attention layer
 StateLayer                   the cache of a layer: a state whose size does not grow
+windowed_attention           softmax over a sliding window, joined to linear attention
+WindowedState                its state
 
 All of it needs the extra `[transformers]`.
 """
@@ -36,6 +38,7 @@ from linattn_models.huggingface.interface import register  # noqa: E402
 from linattn_models.huggingface.loading import load_converted  # noqa: E402
 from linattn_models.huggingface.model import LinattnForCausalLM  # noqa: E402
 from linattn_models.huggingface.transfer import transfer_attention  # noqa: E402
+from linattn_models.huggingface.window import WindowedState, windowed_attention  # noqa: E402
 
 AutoConfig.register(LinattnConfig.model_type, LinattnConfig, exist_ok=True)
 AutoModelForCausalLM.register(LinattnConfig, LinattnForCausalLM, exist_ok=True)
@@ -45,8 +48,10 @@ __all__ = [
     "LinattnConfig",
     "LinattnForCausalLM",
     "StateLayer",
+    "WindowedState",
     "convert",
     "load_converted",
     "register",
     "transfer_attention",
+    "windowed_attention",
 ]

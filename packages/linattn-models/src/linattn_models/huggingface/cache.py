@@ -10,6 +10,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from linattn_core import LinearAttentionState
 from linattn_core.errors import expected
+from linattn_models.huggingface.window import WindowedState
 from linattn_models.state import DecodingState
 
 
@@ -31,7 +32,7 @@ class StateLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__()
-        self.state: LinearAttentionState | DecodingState | None = None
+        self.state: LinearAttentionState | WindowedState | DecodingState | None = None
         self.seen = 0
         self.ready: Tensor | None = None
 
@@ -112,5 +113,5 @@ def state_layer(cache: Cache, index: int) -> StateLayer:
     return layer
 
 
-def _rows(state: LinearAttentionState | DecodingState) -> int:
-    return state.batch if isinstance(state, DecodingState) else state.s.shape[0]
+def _rows(state: LinearAttentionState | WindowedState | DecodingState) -> int:
+    return state.s.shape[0] if isinstance(state, LinearAttentionState) else state.batch

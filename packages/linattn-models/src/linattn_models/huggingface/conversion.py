@@ -11,6 +11,7 @@ from torch import nn
 
 from linattn_core.errors import expected, shown
 from linattn_models.huggingface.converted import HEAD_DIMS, NAME, ConvertedAttention, cache_name
+from linattn_models.huggingface.interface import sees_only_the_past
 from linattn_models.huggingface.padding import check_no_padding_behind
 from linattn_models.huggingface.support import dispatches_by_name
 
@@ -28,7 +29,7 @@ _MORE_THAN_SOFTMAX = {
 }
 
 
-def convert(model: Model, *, num_features: int | None = None) -> Model:
+def convert(model: Model, *, num_features: int | None = None, window_size: int = 0) -> Model:
     """Replaces every attention layer of a model, in place, by linear attention.
 
     For models that dispatch attention by name, such as GPT-2, GPT-NeoX, Llama with grouped heads,
@@ -36,30 +37,41 @@ def convert(model: Model, *, num_features: int | None = None) -> Model:
     maps are untrained: train them by `transfer_attention`, then fine-tune the whole model or use
     LoRA. Causal models then generate from a state of fixed size.
 
+    With a `window_size` w, each query uses softmax for the last w keys, its own included, and
+    linear attention for the keys before them (see `windowed_attention`). The model starts nearer to
+    its teacher. The state also holds these w keys and values; once it does, it does not grow.
+
     Args:
         model: a `PreTrainedModel`; pass a copy if you need the original model too.
         num_features: F of each head's map, even; twice the head dim by default.
+        window_size: w, for causal models; 0 for no window.
 
     Returns:
         The model. `save_pretrained` saves it, `load_converted` loads it.
 
     Raises:
         ValueError, TypeError: a layer whose attention cannot be replaced, with the reason; a model
-            without attention layers; what is no model, or no positive even number of features.
+            without attention layers; what is no model; a num_features that is not positive and
+            even; a negative window_size, or one for layers that are not causal.
     """
-    _check_arguments(model, num_features)
+    _check_arguments(model, num_features, window_size)
     layers = dict(_attention_layers(model))
     if not layers:
         wanted = "a model of transformers with layers that dispatch attention by name"
         raise ValueError(expected("convert", wanted, f"a {type(model).__name__} without any"))
     for name, attention in layers.items():
+        if window_size and not sees_only_the_past(attention, None):
+            reason = "it is not causal, as a window needs: pass window_size=0"
+            raise _refusal(name, attention, reason)
+    for name, attention in layers.items():
         parent, _, child = name.rpartition(".")
-        replaced = ConvertedAttention(attention, num_features)
+        replaced = ConvertedAttention(attention, num_features, window_size)
         setattr(model.get_submodule(parent), child, replaced.train(attention.training))
         cast(Any, attention.config)._attn_implementation = NAME
     marked = cast(Any, model)
     # Always a number: transformers does not save fields that are None.
     marked.config.linattn_features = 2 * replaced.feature_map.query_weight.shape[-1]
+    marked.config.linattn_window = window_size
     marked._is_stateful = True  # no token can be taken back, so generation is not speculative
     if hasattr(model, "generate"):
         model.register_forward_pre_hook(_check_last_logits, with_kwargs=True)
@@ -80,17 +92,21 @@ def _check_last_logits(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str
         check_no_padding_behind(kwargs.get("attention_mask"))
 
 
-def _check_arguments(model: object, num_features: object) -> None:
-    """Refuses what is not a model, and a number of features that is no int.
+def _check_arguments(model: object, num_features: object, window_size: object) -> None:
+    """Refuses what is not a model, and numbers that are no int.
 
     Raises:
-        TypeError: with the value.
+        TypeError, ValueError: with the value.
     """
     if not isinstance(model, nn.Module):
         advice = "build it first" if isinstance(model, type) else ""
         raise TypeError(expected("model", "a model of transformers", shown(model), advice))
     if num_features is not None and type(num_features) is not int:
         raise TypeError(expected("num_features", "a positive even number", shown(num_features)))
+    if type(window_size) is not int:
+        raise TypeError(expected("window_size", "an int", shown(window_size)))
+    if window_size < 0:
+        raise ValueError(expected("window_size", "0 or more", window_size))
 
 
 def _attention_layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:

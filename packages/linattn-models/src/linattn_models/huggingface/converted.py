@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import torch
 import torch.nn.functional as F
@@ -16,8 +16,10 @@ from linattn_core.feature_maps import Hedgehog
 from linattn_models.huggingface.cache import StateLayer, state_layer
 from linattn_models.huggingface.interface import Call, register_function
 from linattn_models.huggingface.padding import check_left_padded
+from linattn_models.huggingface.window import WindowedState, windowed_attention
 
 NAME = "linattn-converted"
+State: TypeAlias = LinearAttentionState | WindowedState
 
 
 class ConvertedAttention(nn.Module):
@@ -26,28 +28,45 @@ class ConvertedAttention(nn.Module):
         phi(x) = [softmax(W x'), softmax(-W x')],   x' = x sqrt(scale)
 
     with the scale of the softmax, and one W for each head of queries and of keys (Zhang et al.
-    2024). Projections, positions and the names of weights within `attention` do not change. Linear
-    attention has no attention weights, so dropout of them has no effect.
+    2024). Projections, positions and the names of weights within `attention` do not change. Dropout
+    of attention weights has no effect.
+
+    With a `window_size` w, a causal layer uses softmax for the last w keys of each query, its own
+    included, and linear attention for the keys before them; see `windowed_attention`.
 
     Args:
         attention: a layer of transformers that dispatches attention by name.
         num_features: F, even; twice the head dim by default.
+        window_size: w; 0 for no window.
 
     Attributes:
+        log_gamma: (H,), the trained weight of linear attention beside a window; None without one.
         teaching: whether to return softmax attention and to set `error`; see `transfer_attention`.
-        error: the error of linear attention in the last forward, a scalar; None if not teaching.
+        error: that of the last forward against softmax, a scalar; None if not teaching.
     """
 
-    def __init__(self, attention: nn.Module, num_features: int | None = None) -> None:
+    def __init__(
+        self, attention: nn.Module, num_features: int | None = None, window_size: int = 0
+    ) -> None:
         super().__init__()
         self.attention = attention
         heads, kv_heads, head_dim = shape_of(attention)
         self.feature_map = Hedgehog(head_dim, num_features, heads)
         self.feature_map.key_weight = nn.Parameter(self.feature_map.key_weight[:kv_heads].clone())
-        self.feature_map.to(next(attention.parameters()))
+        weight = next(attention.parameters())
+        self.feature_map.to(weight)
+        self.window_size = window_size
+        log_gamma = nn.Parameter(weight.new_zeros(heads)) if window_size else None
+        self.log_gamma: nn.Parameter | None
+        self.register_parameter("log_gamma", log_gamma)
         self.teaching = False
         self.error: Tensor | None = None
         self._cache_name = cache_name(attention)
+
+    def new_parameters(self) -> list[nn.Parameter]:
+        """The weights that `attention` does not have."""
+        window = [] if self.log_gamma is None else [self.log_gamma]
+        return [*self.feature_map.parameters(), *window]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """As `attention`, but a cache holds the state instead of keys and values."""
@@ -66,10 +85,11 @@ class ConvertedAttention(nn.Module):
 
     def compute(self, call: Call, layer: StateLayer | None) -> Tensor:
         """The attention (B, H, N, M) before the output projection; softmax while teaching."""
-        device = self.feature_map.query_weight.device
-        if device != call.query.device:
-            advice = "load the model without offloading its weights (device_map)"
-            raise ValueError(expected("feature maps", f"on {call.query.device}", device, advice))
+        for parameter in self.new_parameters():
+            if parameter.device != call.query.device:
+                advice = "load the model without offloading its weights (device_map)"
+                wanted, got = f"on {call.query.device}", parameter.device
+                raise ValueError(expected("feature maps", wanted, got, advice))
         scaling = call.query.shape[-1] ** -0.5 if call.scaling is None else call.scaling
         root = scaling**0.5
         out = self.attend(call._replace(query=call.query * root, key=call.key * root), layer)
@@ -80,35 +100,55 @@ class ConvertedAttention(nn.Module):
         return taught
 
     def attend(self, call: Call, layer: StateLayer | None) -> Tensor:
-        """Linear attention of scaled queries and keys; updates the state of a causal layer.
+        """Attention of scaled queries and keys; updates the state of a causal layer.
 
         Raises:
-            ValueError: a state of another model, or one of rows that ended in padding.
+            ValueError: a state of another model, or one of rows that ended in padding; a window in
+                a call that is not causal.
         """
-        tensors = (call.query, call.key, call.value)
-        options: Any = {"feature_map": self.feature_map}
-        options["enable_gqa"] = call.query.shape[1] != call.key.shape[1]
-        whole = {"is_causal": call.is_causal, "attn_mask": call.mask, **options}
+        if self.window_size and not call.is_causal:
+            advice = "convert the model with window_size=0"
+            raise ValueError(expected("a layer with a window", "is_causal", False, advice))
         if layer is None or not call.is_causal:
-            return cast(Tensor, linear_attention(*tensors, **whole))
-        state, length = _own(layer.state), call.query.shape[2]
+            return self._windowed(call)[0] if self.window_size else self._linear(call)
         check_left_padded(layer.ready)
-        ready = None
-        if state is None or length > 1 or (call.mask is not None and not call.mask.all()):
-            whole.update(initial_state=state, return_state=True)
-            out, state = linear_attention(*tensors, **whole)
-            if call.mask is not None:
-                # Features are positive: z is 0 where a row has had nothing but padding on its left.
-                began = state.z.flatten(1).any(1, keepdim=True)
-                ready = call.mask[:, 0, 0, -1:] | ~began
+        before, mask = _own(layer.state, self.window_size), call.mask
+        if self._can_step(call, before):
+            out, state = self._step(call, cast(LinearAttentionState, before))
+            mask = None  # no padding
+        elif self.window_size:
+            out, state = self._windowed(call, before)
         else:
-            query, key, value = (x[:, :, 0] for x in tensors)
-            out, state = linear_attention_step(
-                query, key, value, state, inplace=not torch.is_grad_enabled(), **options
-            )
-            out = out[:, :, None]
-        layer.state, layer.seen, layer.ready = state, layer.seen + length, ready
-        return cast(Tensor, out)
+            out, state = self._linear(call, initial_state=before, return_state=True)
+        ready = None if mask is None else mask[:, 0, 0, -1:] | ~_began(state)
+        layer.state, layer.seen, layer.ready = state, layer.seen + call.query.shape[2], ready
+        return out
+
+    def _can_step(self, call: Call, state: State | None) -> bool:
+        """Whether this is one token for each row of a state without a window."""
+        one = isinstance(state, LinearAttentionState) and call.query.shape[2] == 1
+        return one and (call.mask is None or bool(call.mask.all()))
+
+    def _step(self, call: Call, state: LinearAttentionState) -> tuple[Tensor, State]:
+        query, key, value = (x[:, :, 0] for x in (call.query, call.key, call.value))
+        out, state = linear_attention_step(
+            query, key, value, state, feature_map=self.feature_map, enable_gqa=call.grouped,
+            inplace=not torch.is_grad_enabled(),
+        )  # fmt: skip
+        return out[:, :, None], state
+
+    def _linear(self, call: Call, **states: Any) -> Any:
+        return linear_attention(
+            call.query, call.key, call.value, is_causal=call.is_causal, attn_mask=call.mask,
+            feature_map=self.feature_map, enable_gqa=call.grouped, **states,
+        )  # fmt: skip
+
+    def _windowed(self, call: Call, state: State | None = None) -> tuple[Tensor, State]:
+        return windowed_attention(
+            call.query, call.key, call.value, None if call.mask is None else call.mask[:, 0, 0],
+            cast("WindowedState | None", state), window_size=self.window_size,
+            feature_map=self.feature_map, log_gamma=cast(Tensor, self.log_gamma),
+        )  # fmt: skip
 
 
 def cache_name(attention: nn.Module) -> str | None:
@@ -143,7 +183,7 @@ def softmax_attention(call: Call) -> Tensor:
     return F.scaled_dot_product_attention(
         call.query, call.key, call.value, attn_mask=mask, scale=call.scaling,
         is_causal=call.is_causal and mask is None,
-        enable_gqa=call.query.shape[1] != call.key.shape[1],
+        enable_gqa=call.grouped,
     )  # fmt: skip
 
 
@@ -166,12 +206,26 @@ def _relative_error(out: Tensor, wanted: Tensor, mask: Tensor | None) -> Tensor:
     return ((out - wanted).square() * real).sum() / (wanted.square() * real).sum()
 
 
-def _own(state: object) -> LinearAttentionState | None:
-    if state is None or isinstance(state, LinearAttentionState):
+def _own(state: object, window_size: int) -> State | None:
+    """The state of a cache's layer.
+
+    Raises:
+        ValueError: one of another kind.
+    """
+    kind = WindowedState if window_size else LinearAttentionState
+    if state is None or isinstance(state, kind):
         return state
-    wanted = "the state of one converted layer"
+    wanted = f"the state of one converted layer, a {kind.__name__}"
     advice = "continue with the model that it comes from"
     raise ValueError(expected("past_key_values", wanted, f"a {type(state).__name__}", advice))
+
+
+def _began(state: State) -> Tensor:
+    """(B, 1) bool: False where a row has had nothing but padding. A window has a mask then."""
+    if isinstance(state, LinearAttentionState):
+        return state.z.flatten(1).any(1, keepdim=True)  # features are positive
+    inside = cast(Tensor, state.mask).any(1, keepdim=True)
+    return inside if state.linear is None else inside | _began(state.linear)
 
 
 register_function(NAME, _converted)

@@ -60,6 +60,11 @@ class Call(NamedTuple):
     dropout: float
     scaling: float | None
 
+    @property
+    def grouped(self) -> bool:
+        """Whether keys have fewer heads than queries."""
+        return bool(self.query.shape[1] != self.key.shape[1])
+
 
 def register(
     name: str = "linattn",
@@ -192,7 +197,7 @@ def _attend(
     _refuse_options(module, options)
     if attention_mask is None:
         _refuse_packed(module, options.get("position_ids"))
-    causal = _sees_only_the_past(module, is_causal)
+    causal = sees_only_the_past(module, is_causal)
     call = Call(module, query, key, value, attention_mask, causal, dropout, scaling)
     return compute(call, **options).transpose(1, 2).contiguous(), None
 
@@ -210,12 +215,12 @@ def _linear(
         raise ValueError(expected("causal linear attention", wanted, f"{keys} keys", advice))
     return linear_attention(
         call.query, call.key, call.value, is_causal=call.is_causal, feature_map=feature_map,
-        attn_mask=call.mask, enable_gqa=call.query.shape[1] != call.key.shape[1], eps=eps,
+        attn_mask=call.mask, enable_gqa=call.grouped, eps=eps,
         backend=backend,
     )  # fmt: skip
 
 
-def _sees_only_the_past(module: nn.Module, is_causal: bool | None) -> bool:
+def sees_only_the_past(module: nn.Module, is_causal: bool | None) -> bool:
     """Whether a layer is causal: decided by the call, else the model, else the layer."""
     if is_causal is not None:
         return is_causal

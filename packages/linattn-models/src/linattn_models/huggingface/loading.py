@@ -39,7 +39,8 @@ def load_converted(folder: str | Path, **options: Any) -> PreTrainedModel:
 
     def build(self: nn.Module, config: Any, *args: Any, **kwargs: Any) -> None:
         cls.__init__(self, config, *args, **kwargs)
-        convert(self, num_features=config.linattn_features)
+        window_size = getattr(config, "linattn_window", 0)  # models saved before had none
+        convert(self, num_features=config.linattn_features, window_size=window_size)
 
     loader: Any = type(cls.__name__, (cls,), {"__init__": build, "__module__": cls.__module__})
     both = options.pop("output_loading_info", False)

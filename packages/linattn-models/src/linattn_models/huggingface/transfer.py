@@ -1,4 +1,4 @@
-"""Attention transfer: the feature maps of converted layers learn from the softmax they replace."""
+"""Attention transfer: the new weights of converted layers learn from the softmax they replace."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ def transfer_attention(
     *,
     learning_rate: float = 1e-2,
 ) -> list[float]:
-    """Trains the feature maps of a converted model, each layer against its own softmax.
+    """Trains the weights that `convert` added to a model, each layer against its own softmax.
 
     Each layer gets the inputs that it has in the softmax model, and computes both kinds of
     attention from the same queries, keys and values. Adam minimizes
 
-        error = sum (linear - softmax)^2 / sum softmax^2
+        error = sum (converted - softmax)^2 / sum softmax^2
 
-    over the outputs of the heads. No other weights change. During the training dropout is off;
-    afterwards training modes and `requires_grad` are as before.
+    over the outputs of the heads. The model's other weights stay. During the training dropout is
+    off; afterwards training modes and `requires_grad` are as before.
 
     Args:
         model: a model from `convert`.
@@ -40,7 +40,8 @@ def transfer_attention(
 
     Raises:
         ValueError, TypeError: a model that was not converted; no batches, or one that is neither a
-            tensor (B, N) nor a mapping; a learning rate that is not a positive number.
+            tensor (B, N) nor a mapping, or no longer than the window; a learning rate that is not
+            a positive number.
 
     Cost per step: a forward pass of the model without its head, O(N^2) time per layer for softmax,
     and the backward pass of the feature maps.
@@ -54,13 +55,14 @@ def transfer_attention(
     if not isinstance(batches, Iterable):
         raise TypeError(expected("batches", "an iterable of batches", shown(batches)))
     _check_learning_rate(learning_rate)
-    maps = [weight for layer in layers for weight in layer.feature_map.parameters()]
-    optimizer = torch.optim.Adam(maps, learning_rate)
+    weights = [weight for layer in layers for weight in layer.new_parameters()]
+    optimizer = torch.optim.Adam(weights, learning_rate)
     errors = []
-    with _training_only(model, maps), _teaching(layers), torch.enable_grad():
+    with _training_only(model, weights), _teaching(layers), torch.enable_grad():
         for batch in batches:
             cast(Any, model).base_model(**_inputs(batch))
             error = torch.stack([cast(Tensor, layer.error) for layer in layers]).mean()
+            _check_longer_than_the_window(error, layers[0].window_size)
             optimizer.zero_grad()
             error.backward()
             optimizer.step()
@@ -68,6 +70,18 @@ def transfer_attention(
     if not errors:
         raise ValueError(expected("batches", "one for each step", "none"))
     return errors
+
+
+def _check_longer_than_the_window(error: Tensor, size: int) -> None:
+    """Refuses a batch whose tokens are all in the window, so that there is nothing to learn.
+
+    Raises:
+        ValueError: with the size of the window.
+    """
+    if not error.requires_grad:
+        advice = "pass longer sequences, or convert with a smaller window_size"
+        wanted = f"more tokens than window_size={size}"
+        raise ValueError(expected("a batch", wanted, f"{size} or fewer", advice))
 
 
 def _check_learning_rate(rate: float) -> None:

@@ -1,0 +1,445 @@
+"""windowed_attention against its definition, and converted models with a window."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+import math
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+pytest.importorskip("transformers", reason="needs the extra [transformers]")
+
+from transformers import DynamicCache
+
+from linattn_core.feature_maps import Hedgehog
+from linattn_models.huggingface import (
+    ConvertedAttention,
+    WindowedState,
+    convert,
+    load_converted,
+    transfer_attention,
+    windowed_attention,
+)
+from tests.models.huggingface import tiny
+
+ROWS = [tiny.tokens(1, length, seed=length)[0] for length in (11, 3, 7)]
+LEFT = {name: x for name, x in tiny.padded(ROWS, "left").items() if name != "position_ids"}
+SIZE = 4
+
+
+def converted(kind: str, window_size: int = SIZE) -> Any:
+    return convert(tiny.MODELS[kind](), window_size=window_size)
+
+
+class Case(NamedTuple):
+    """Arguments of windowed_attention, in float64."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    mask: Tensor | None
+    window_size: int
+    feature_map: Hedgehog
+    log_gamma: Tensor
+
+    @classmethod
+    def random(
+        cls, length: int, size: int, kv_heads: int = 2, mask: Tensor | None = None, scale: float = 1
+    ) -> Case:
+        """Two rows, four heads, D = 3, M = 5, and six features with random weights."""
+        torch.manual_seed(0)
+        query, key, value = (
+            (scale * torch.randn(2, heads, length, dim).double()).requires_grad_()
+            for heads, dim in ((4, 3), (kv_heads, 3), (kv_heads, 5))
+        )
+        feature_map = Hedgehog(3, 6, 4).double()
+        feature_map.key_weight = nn.Parameter(feature_map.key_weight[:kv_heads].clone())
+        log_gamma = torch.randn(4).double().requires_grad_()
+        with torch.no_grad():
+            for weight in feature_map.parameters():
+                weight.add_(torch.randn_like(weight))
+        return cls(query, key, value, mask, size, feature_map, log_gamma)
+
+    def to(self, dtype: torch.dtype) -> Case:
+        """All tensors in another dtype, which rounds them, with gradients of their own."""
+        query, key, value, log_gamma = (
+            x.detach().to(dtype).requires_grad_() for x in (*self[:3], self.log_gamma)
+        )
+        feature_map = copy.deepcopy(self.feature_map).to(dtype)
+        return self._replace(
+            query=query, key=key, value=value, feature_map=feature_map, log_gamma=log_gamma
+        )
+
+    def result(self, state: WindowedState | None = None) -> tuple[Tensor, WindowedState]:
+        return windowed_attention(
+            *self[:4], state, window_size=self.window_size, feature_map=self.feature_map,
+            log_gamma=self.log_gamma,
+        )  # fmt: skip
+
+    def definition(self) -> Tensor:
+        """By the whole matrix of weights, of which the largest in a row is 1."""
+        groups, length = self.query.shape[1] // self.key.shape[1], self.query.shape[2]
+        key, value = (x.repeat_interleave(groups, 1) for x in (self.key, self.value))
+        distance = torch.arange(length)[:, None] - torch.arange(length)
+        real = torch.ones(2, 1, 1, length).bool() if self.mask is None else self.mask[:, None, None]
+        inside = (distance >= 0) & (distance < self.window_size) & (real | (distance == 0))
+        before = (distance >= self.window_size) & real
+        features = self.feature_map.keys(self.key).repeat_interleave(groups, 1)
+        projected = self.query @ self.feature_map.query_weight
+        scale = torch.cat((projected, -projected), -1).logsumexp(-1) + self.log_gamma[:, None]
+        products = self.feature_map.queries(self.query) @ features.transpose(2, 3)
+        logs = torch.where(inside, self.query @ key.transpose(2, 3), products.log())
+        logs = torch.where(before, logs + (scale - math.log(4))[..., None], logs)
+        weights = logs.masked_fill(~(inside | before), -torch.inf).softmax(-1)
+        return weights @ value
+
+    def gradients(self, out: Tensor) -> tuple[Tensor, ...]:
+        upstream = torch.randn(out.shape, generator=torch.Generator().manual_seed(2)).to(out)
+        inputs = (*self[:3], self.log_gamma, *self.feature_map.parameters())
+        return torch.autograd.grad(out, inputs, upstream, materialize_grads=True)
+
+
+def ragged(length: int, padding: int, right: bool) -> Tensor | None:
+    """A mask (2, N) with padding in its second row, or None for no padding."""
+    padding = min(padding, length - 1)
+    if not padding:
+        return None
+    column = torch.arange(length)
+    shown = column < length - padding if right else column >= padding
+    return torch.stack((torch.ones_like(shown), shown))
+
+
+@given(
+    length=st.integers(1, 20), size=st.integers(1, 24), kv_heads=st.sampled_from([1, 2, 4]),
+    padding=st.integers(0, 9), right=st.booleans(),
+)  # fmt: skip
+def test_it_is_the_definition_with_its_gradients(
+    length: int, size: int, kv_heads: int, padding: int, right: bool
+) -> None:
+    case = Case.random(length, size, kv_heads, ragged(length, padding, right))
+
+    out, state = case.result()
+    wanted = case.definition()
+
+    torch.testing.assert_close(out, wanted, rtol=1e-9, atol=1e-11)
+    got, expected = case.gradients(out), case.gradients(wanted)
+    torch.testing.assert_close(got, expected, rtol=1e-8, atol=1e-10)
+    assert state.keys.shape == (2, kv_heads, min(size, length), 3)
+    assert (state.linear is None) == (length <= size)
+
+
+@pytest.mark.parametrize(("length", "size"), [(150, 3), (150, 70), (200, 64), (129, 128)])
+def test_several_blocks(length: int, size: int) -> None:
+    case = Case.random(length, size, mask=ragged(length, 20, right=False))
+
+    torch.testing.assert_close(case.result()[0], case.definition(), rtol=1e-9, atol=1e-11)
+
+
+@given(
+    cuts=st.lists(st.integers(1, 17), max_size=5, unique=True), size=st.integers(1, 20),
+    padding=st.integers(0, 9),
+)  # fmt: skip
+def test_pieces_are_the_whole_with_its_gradients(cuts: list[int], size: int, padding: int) -> None:
+    case = Case.random(18, size, mask=ragged(18, padding, right=False))
+    ends, parts, state = [0, *sorted(cuts), 18], [], None
+    for start, end in itertools.pairwise(ends):
+        tensors = (x[:, :, start:end] for x in case[:3])
+        mask = None if case.mask is None else case.mask[:, start:end]
+        out, state = Case(*tensors, mask, *case[4:]).result(state)
+        parts.append(out)
+
+    whole, wanted = case.result()
+
+    torch.testing.assert_close(torch.cat(parts, 2), whole, rtol=1e-9, atol=1e-11)
+    gradients = case.gradients(torch.cat(parts, 2)), case.gradients(whole)
+    torch.testing.assert_close(*gradients, rtol=1e-8, atol=1e-10)
+    assert state is not None
+    torch.testing.assert_close(state[:2], wanted[:2])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_other_dtypes_are_near_the_definition(dtype: torch.dtype) -> None:
+    case = Case.random(40, 6).to(dtype)
+    exact = case.to(torch.float64)
+    wanted = exact.definition()
+
+    out, state = case.result()
+
+    assert out.dtype == dtype and state.keys.dtype == dtype
+    tolerance = 8 * torch.finfo(dtype).eps
+    torch.testing.assert_close(out.double(), wanted, rtol=tolerance, atol=tolerance)
+    for got, gradient in zip(case.gradients(out), exact.gradients(wanted), strict=True):
+        bound = 20 * torch.finfo(dtype).eps * float(gradient.abs().max())
+        torch.testing.assert_close(got.double(), gradient, rtol=0, atol=bound)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_large_scores(dtype: torch.dtype) -> None:
+    """Beyond the exponent that the dtype has."""
+    case = Case.random(12, 3, scale=30).to(dtype)
+    wanted = case.to(torch.float64).definition()
+
+    out, _ = case.result()
+
+    assert all(gradient.isfinite().all() for gradient in case.gradients(out))
+    # A score of 1,000 has an error of 1,000 eps, so weights that share a row are inexact.
+    near = 30 * torch.finfo(dtype).eps * case.value.detach().abs().max()
+    assert ((out - wanted).abs() < near).double().mean() > 0.9
+
+
+def test_both_kinds_of_weights_agree_for_small_queries_and_keys() -> None:
+    case = Case.random(9, 2, kv_heads=4)
+    small = case._replace(
+        query=case.query * 1e-9, key=case.key * 1e-9, log_gamma=torch.zeros(4).double(),
+        feature_map=Hedgehog(3, 6, 4).double(),
+    )  # fmt: skip
+
+    means = small.value.cumsum(2) / torch.arange(1, 10)[:, None]
+
+    torch.testing.assert_close(small.result()[0], means, rtol=1e-6, atol=1e-6)
+
+
+def test_autocast_keeps_the_scores() -> None:
+    case = Case.random(30, 8, scale=3).to(torch.float32)
+    wanted = case.result()[0]
+
+    with torch.autocast("cpu", torch.bfloat16):
+        out = case.result()[0]
+
+    torch.testing.assert_close(out.float(), wanted, rtol=0.03, atol=0.1)
+
+
+@pytest.mark.parametrize("kind", tiny.DECODERS)
+def test_a_window_over_all_tokens_is_the_softmax_model(kind: str) -> None:
+    teacher = tiny.MODELS[kind]()
+    student = convert(copy.deepcopy(teacher), window_size=20)
+    batch = tiny.padded(ROWS, "left")
+
+    got, wanted = student(**batch).logits, teacher(**batch).logits
+
+    real = batch["attention_mask"].bool()
+    torch.testing.assert_close(got[real], wanted[real], rtol=1e-8, atol=1e-8)
+    settings = {"max_new_tokens": 8, "do_sample": False}
+    assert student.generate(**LEFT, **settings).equal(teacher.generate(**LEFT, **settings))
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("kind", tiny.DECODERS)
+def test_padding_is_exact(kind: str, side: str) -> None:
+    model = converted(kind)
+    logits = model(**tiny.padded(ROWS, side)).logits
+
+    for row, x in zip(ROWS, logits, strict=True):
+        alone = model(row[None]).logits[0]
+        torch.testing.assert_close(x[tiny.real(row, 11, side)], alone, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", tiny.DECODERS)
+@pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"prefill_chunk_size": 2}])
+def test_generation_by_the_state_is_generation_without_one(
+    kind: str, options: dict[str, Any]
+) -> None:
+    model = converted(kind)
+    settings = {"max_new_tokens": 9, "do_sample": False}
+    beams = {name: x for name, x in options.items() if name == "num_beams"}
+
+    cached = model.generate(**LEFT, **settings, **options)
+
+    assert cached.equal(model.generate(**LEFT, **settings, **beams, use_cache=False))
+    assert len({tuple(row.tolist()) for row in cached}) == 3
+
+
+@pytest.mark.parametrize("kind", tiny.DECODERS)
+def test_the_state_does_not_grow_and_tokens_may_come_in_pieces(kind: str) -> None:
+    model, cache = converted(kind), DynamicCache()
+    tokens = tiny.tokens(2, 20)
+    pieces, sizes = [], []
+    for piece in tokens.split([1, 1, 4, 1, 9, 1, 3], dim=1):
+        pieces.append(model(piece, past_key_values=cache, use_cache=True).logits)
+        sizes.append([layer.state.nbytes for layer in cache.layers])
+        held = [bytes_held(layer.state) for layer in cache.layers]
+        assert held == sizes[-1]
+
+    torch.testing.assert_close(torch.cat(pieces, 1), model(tokens).logits, rtol=1e-9, atol=1e-9)
+    assert sizes[0] < sizes[1] < sizes[2]
+    assert all(size == sizes[2] for size in sizes[2:])
+    assert all(isinstance(layer.state, WindowedState) for layer in cache.layers)
+
+
+def bytes_held(state: WindowedState) -> int:
+    """Of the memory behind the tensors, which views may share with larger ones."""
+    tensors = [state.keys, state.values, *(state.linear or ())]
+    return sum(x.untyped_storage().nbytes() for x in tensors)
+
+
+@pytest.mark.parametrize("kind", tiny.DECODERS)
+def test_no_token_continues_a_row_that_ended_in_padding(kind: str) -> None:
+    """Also where the window of its row holds nothing but padding."""
+    model, right = converted(kind), tiny.padded(ROWS, "right")
+    ids, mask = right["input_ids"], right["attention_mask"]
+    cache = model(ids, attention_mask=mask, use_cache=True).past_key_values
+
+    with pytest.raises(ValueError, match="a mask that ends in padding in row 1; set tokenizer"):
+        model(
+            torch.ones(3, 1, dtype=torch.int64), past_key_values=cache,
+            attention_mask=torch.cat([mask, mask[:, :1]], 1),
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", tiny.DECODERS)
+def test_left_padding_may_fill_whole_pieces(kind: str) -> None:
+    model, batch, cache = converted(kind), tiny.padded(ROWS, "left"), DynamicCache()
+    whole = model(**batch).logits
+
+    pieces = [
+        model(
+            batch["input_ids"][:, start:end], attention_mask=batch["attention_mask"][:, :end],
+            position_ids=batch["position_ids"][:, start:end], past_key_values=cache,
+        ).logits
+        for start, end in ((0, 6), (6, 7), (7, 11))
+    ]  # fmt: skip
+
+    real = batch["attention_mask"].bool()
+    torch.testing.assert_close(torch.cat(pieces, 1)[real], whole[real], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("implementation", ["static", "offloaded"])
+def test_other_caches_hold_the_state_too(implementation: str) -> None:
+    model, ids = converted("llama"), tiny.tokens(2, 5)
+    settings = {"max_new_tokens": 6, "do_sample": False}
+
+    out = model.generate(ids, cache_implementation=implementation, **settings)
+
+    assert torch.equal(out, model.generate(ids, **settings))
+
+
+def test_it_trains_with_checkpointed_activations() -> None:
+    gradients = []
+    for checkpointed in (False, True):
+        model = converted("llama").train()
+        if checkpointed:
+            model.activation_checkpointing_enable()
+        ids = tiny.tokens(2, 9)
+        model(ids, attention_mask=torch.ones_like(ids), labels=ids).loss.backward()
+        gradients.append([x.grad for x in model.parameters()])
+
+    torch.testing.assert_close(*gradients)
+
+
+def test_rows_of_a_state_are_selected_and_repeated() -> None:
+    model, cache = converted("llama"), DynamicCache()
+    tokens = tiny.tokens(2, 9)
+    model(tokens, past_key_values=cache)
+
+    cache.batch_repeat_interleave(2)
+    cache.batch_select_indices(torch.tensor([3, 0]))
+    got = model(torch.tensor([[3], [5]]), past_key_values=cache).logits[:, 0]
+
+    both = torch.cat((tokens.flip(0), torch.tensor([[3], [5]])), 1)
+    torch.testing.assert_close(got, model(both).logits[:, -1], rtol=1e-9, atol=1e-9)
+
+
+def test_transfer_trains_the_new_weights_alone() -> None:
+    model = converted("llama", 2)
+    new = {id(x) for layer in layers(model) for x in layer.new_parameters()}
+    before = {name: x.clone() for name, x in model.named_parameters()}
+
+    errors = transfer_attention(model, [tiny.tokens(3, 14)] * 40, learning_rate=3e-2)
+
+    assert errors[-1] < 0.7 * errors[0]
+    assert sum("log_gamma" in name for name in before) == 2
+    for name, weight in model.named_parameters():
+        assert torch.equal(weight, before[name]) == (id(weight) not in new), name
+
+
+def layers(model: nn.Module) -> list[ConvertedAttention]:
+    return [module for module in model.modules() if isinstance(module, ConvertedAttention)]
+
+
+def test_a_window_begins_nearer_to_the_teacher() -> None:
+    batches = [tiny.tokens(3, 14)]
+
+    errors = [transfer_attention(converted("llama", size), batches)[0] for size in (0, 2, 7, 13)]
+
+    assert errors == sorted(errors, reverse=True)
+
+
+def test_it_is_saved_and_loaded(tmp_path: Path) -> None:
+    model = converted("llama")
+    transfer_attention(model, [tiny.tokens(2, 12)] * 2)
+    model.save_pretrained(tmp_path)
+
+    loaded = load_converted(tmp_path)
+
+    ids = tiny.tokens(2, 12)
+    torch.testing.assert_close(loaded(ids).logits, model(ids).logits, rtol=1e-5, atol=1e-5)
+    assert loaded.generate(ids, max_new_tokens=4).shape == (2, 16)
+
+
+def test_a_model_that_was_saved_without_the_field_has_no_window(tmp_path: Path) -> None:
+    model = converted("llama", 0)
+    model.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config.pop("linattn_window") == 0
+    (tmp_path / "config.json").write_text(json.dumps(config))
+
+    ids = tiny.tokens(2, 5)
+
+    torch.testing.assert_close(load_converted(tmp_path)(ids).logits, model(ids).logits)
+
+
+@pytest.mark.parametrize("use_cache", [False, True])
+def test_the_forward_is_compiled_as_a_whole(use_cache: bool) -> None:
+    model = converted("llama")
+
+    compiled = torch.compile(model, backend="eager", fullgraph=True, dynamic=True)
+
+    for rows in (ROWS, ROWS[1:]):
+        batch = {**tiny.padded(rows, "left"), "use_cache": use_cache}
+        torch.testing.assert_close(compiled(**batch).logits, model(**batch).logits)
+
+
+class TestRefusals:
+    def test_batches_with_nothing_before_the_window(self) -> None:
+        with pytest.raises(ValueError, match="expected more tokens than window_size=4, got 4 or f"):
+            transfer_attention(converted("llama"), [tiny.tokens(2, 4)])
+
+    def test_layers_that_are_not_causal(self) -> None:
+        for model in (tiny.bert(), tiny.llama(is_causal=False)):
+            with pytest.raises(ValueError, match="it is not causal, as a window needs: pass"):
+                convert(model, window_size=4)
+            assert not layers(model)
+
+    def test_a_call_that_is_not_causal(self) -> None:
+        with pytest.raises(ValueError, match="a layer with a window: expected is_causal, got Fal"):
+            converted("llama")(tiny.tokens(1, 3), is_causal=False, use_cache=False)
+
+    @pytest.mark.parametrize(
+        ("size", "error"), [(-1, ValueError), (2.0, TypeError), (True, TypeError)]
+    )
+    def test_a_size(self, size: Any, error: type[Exception]) -> None:
+        with pytest.raises(error, match=r"window_size: expected (0 or more|an int), got"):
+            convert(tiny.gpt2(), window_size=size)
+
+    @pytest.mark.parametrize(("before", "after"), [(0, 4), (4, 0), (4, 5), (5, 4)])
+    def test_a_state_of_another_window(self, before: int, after: int) -> None:
+        ids = tiny.tokens(1, 7)
+        cache = converted("llama", before)(ids).past_key_values
+        with pytest.raises(ValueError, match=r"past_key_values: .*; continue with the model"):
+            converted("llama", after)(ids, past_key_values=cache)
+
+    def test_a_state_of_another_model_or_batch(self) -> None:
+        ids = tiny.tokens(2, 7)
+        cache = converted("llama")(ids).past_key_values
+        with pytest.raises(ValueError, match=r"expected keys of shape \(2, 4, 4, 4\), got"):
+            converted("gpt2")(ids, past_key_values=cache)
+        with pytest.raises(ValueError, match=r"expected keys of shape \(1, 2, 4, 4\), got \(2, "):
+            converted("llama")(ids[:1], past_key_values=cache)
