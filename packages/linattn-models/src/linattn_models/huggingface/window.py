@@ -163,24 +163,21 @@ def _softmax(
     blocks, span = -(-length // block), size - 1 + block
     # The first column is that of the first query's window: columns are added, or left out.
     left, right = size - 1 - (columns - length), blocks * block - length
-    rows = F.pad(query, (0, 0, 0, right)).unflatten(2, (blocks, block))
-    rows = rows.unflatten(1, (kv_heads, -1)).transpose(2, 3).flatten(3, 4)
-    key, value = (F.pad(x, (0, 0, left, right)).unfold(2, span, block) for x in (key, value))
-    mask = query.new_ones(1, columns, dtype=torch.bool) if mask is None else mask
-    mask = F.pad(mask, (left, right)).unfold(1, span, block)  # (B, blocks, span)
-    column = torch.arange(span, device=query.device)
-    distance = column[size - 1 :, None] - column
-    own = distance == 0  # also of padding, since softmax needs a key
-    visible = (distance >= 0) & (distance < size) & (mask[:, :, None] | own)
+    rows = _padded(query, 0, right).unflatten(2, (blocks, block)).unflatten(1, (kv_heads, -1))
+    rows = rows.transpose(2, 3).flatten(3, 4)  # (B, H_kv, blocks, H / H_kv * block, D)
+    key, value = (_in_blocks(x, left, right, span, block) for x in (key, value))
     dtype = accumulation_dtype(query.dtype)
     with torch.autocast(query.device.type, enabled=False):
         # (B, H_kv, blocks, H / H_kv, block, span)
-        scores = (rows.to(dtype) @ key.to(dtype)).unflatten(3, (-1, block))
-        scores = scores.masked_fill(~visible[:, None, :, None], -torch.inf)
+        scores = (rows.to(dtype) @ key.to(dtype).mT).unflatten(3, (-1, block))
+        if mask is not None or block > 1:
+            mask = query.new_ones(1, columns, dtype=torch.bool) if mask is None else mask
+            visible = _visible(F.pad(mask, (left, right)).unfold(1, span, block), size)
+            scores = scores.masked_fill(~visible[:, None, :, None], -torch.inf)
         largest = scores.detach().amax(-1, keepdim=True)  # cancels, and so do its gradients
         weights = (scores - largest).exp()
         total = weights.sum(-1, keepdim=True)
-        sums = weights.to(value.dtype).flatten(3, 4) @ value.transpose(3, 4)
+        sums = weights.to(value.dtype).flatten(3, 4) @ value
         out = (sums.unflatten(3, (-1, block)) / total).to(value.dtype)
         log_sum = largest + total.log()
 
@@ -188,6 +185,36 @@ def _softmax(
         return x.transpose(2, 3).reshape(batch, heads, blocks * block, -1)[:, :, :length]
 
     return in_order(out), in_order(log_sum)[..., 0]
+
+
+def _padded(x: Tensor, left: int, right: int) -> Tensor:
+    """x (B, H, L, D) with more or, where a number is below 0, fewer positions at its ends."""
+    if left > 0 or right > 0:
+        return F.pad(x, (0, 0, left, right))
+    return x[:, :, -left:]  # a view: a step of one token copies nothing
+
+
+def _in_blocks(x: Tensor, left: int, right: int, span: int, block: int) -> Tensor:
+    """The columns of each block, (B, H_kv, blocks, span, ...)."""
+    x = _padded(x, left, right)
+    return x[:, :, None] if x.shape[2] == span else x.unfold(2, span, block).transpose(3, 4)
+
+
+def _visible(mask: Tensor, size: int) -> Tensor:
+    """Which columns the queries of a block see: those of their windows, if they exist.
+
+    Each query sees its own, since softmax needs a key.
+
+    Args:
+        mask: (B, blocks, span), of the columns of each block.
+        size: w.
+
+    Returns:
+        (B, blocks, block, span) bool.
+    """
+    column = torch.arange(mask.shape[-1], device=mask.device)
+    distance = column[size - 1 :, None] - column
+    return (distance >= 0) & (distance < size) & (mask[:, :, None] | (distance == 0))
 
 
 def _joined(
