@@ -55,8 +55,12 @@ def kind(request: pytest.FixtureRequest) -> str:
     return name
 
 
-def converted(kind: str, **fields: Any) -> Any:
-    return convert(tiny.MODELS[kind](**fields))
+# Sizes of windows; test_window.py has what windows alone do.
+windows = pytest.mark.parametrize("window_size", [0, 2])
+
+
+def converted(kind: str, window_size: int = 0, **fields: Any) -> Any:
+    return convert(tiny.MODELS[kind](**fields), window_size=window_size)
 
 
 def layers(model: nn.Module) -> list[ConvertedAttention]:
@@ -198,9 +202,10 @@ def test_transfer_leaves_each_module_in_its_mode() -> None:
     assert [module.training for module in model.modules()] == before
 
 
+@windows
 @pytest.mark.parametrize("implementation", ["static", "offloaded"])
-def test_other_caches_hold_the_state_too(implementation: str) -> None:
-    model, ids = converted("llama"), tiny.tokens(2, 5)
+def test_other_caches_hold_the_state_too(implementation: str, window_size: int) -> None:
+    model, ids = converted("llama", window_size), tiny.tokens(2, 5)
     settings = {"max_new_tokens": 6, "do_sample": False}
 
     out = model.generate(ids, cache_implementation=implementation, **settings)
@@ -208,10 +213,11 @@ def test_other_caches_hold_the_state_too(implementation: str) -> None:
     assert torch.equal(out, model.generate(ids, **settings))
 
 
-def test_it_trains_with_checkpointed_activations() -> None:
+@windows
+def test_it_trains_with_checkpointed_activations(window_size: int) -> None:
     gradients = []
     for checkpointed in (False, True):
-        model = converted("llama").train()
+        model = converted("llama", window_size).train()
         if checkpointed:
             model.activation_checkpointing_enable()
         ids = tiny.tokens(2, 6)
@@ -365,9 +371,10 @@ def test_the_last_logits_are_compiled_as_a_whole() -> None:
     torch.testing.assert_close(compiled(**batch).logits, model(**batch).logits)
 
 
+@windows
 @pytest.mark.parametrize("kind", tiny.DECODERS)
-def test_left_padding_may_fill_whole_pieces(kind: str) -> None:
-    model, batch, cache = converted(kind), tiny.padded(ROWS, "left"), DynamicCache()
+def test_left_padding_may_fill_whole_pieces(kind: str, window_size: int) -> None:
+    model, batch, cache = converted(kind, window_size), tiny.padded(ROWS, "left"), DynamicCache()
     whole = model(**batch).logits
 
     pieces = [

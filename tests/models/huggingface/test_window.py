@@ -294,46 +294,6 @@ def test_no_token_continues_a_row_that_ended_in_padding(kind: str) -> None:
         )  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", tiny.DECODERS)
-def test_left_padding_may_fill_whole_pieces(kind: str) -> None:
-    model, batch, cache = converted(kind), tiny.padded(ROWS, "left"), DynamicCache()
-    whole = model(**batch).logits
-
-    pieces = [
-        model(
-            batch["input_ids"][:, start:end], attention_mask=batch["attention_mask"][:, :end],
-            position_ids=batch["position_ids"][:, start:end], past_key_values=cache,
-        ).logits
-        for start, end in ((0, 6), (6, 7), (7, 11))
-    ]  # fmt: skip
-
-    real = batch["attention_mask"].bool()
-    torch.testing.assert_close(torch.cat(pieces, 1)[real], whole[real], rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.parametrize("implementation", ["static", "offloaded"])
-def test_other_caches_hold_the_state_too(implementation: str) -> None:
-    model, ids = converted("llama"), tiny.tokens(2, 5)
-    settings = {"max_new_tokens": 6, "do_sample": False}
-
-    out = model.generate(ids, cache_implementation=implementation, **settings)
-
-    assert torch.equal(out, model.generate(ids, **settings))
-
-
-def test_it_trains_with_checkpointed_activations() -> None:
-    gradients = []
-    for checkpointed in (False, True):
-        model = converted("llama").train()
-        if checkpointed:
-            model.activation_checkpointing_enable()
-        ids = tiny.tokens(2, 9)
-        model(ids, attention_mask=torch.ones_like(ids), labels=ids).loss.backward()
-        gradients.append([x.grad for x in model.parameters()])
-
-    torch.testing.assert_close(*gradients)
-
-
 def test_rows_of_a_state_are_selected_and_repeated() -> None:
     model, cache = converted("llama"), DynamicCache()
     tokens = tiny.tokens(2, 9)
