@@ -10,6 +10,9 @@ namespace linattn {
 namespace avx512bf16 {
 extern const Kernels kernels;
 }
+namespace avx512vnni {
+extern const Kernels kernels;
+}
 namespace avx512 {
 extern const Kernels kernels;
 }
@@ -28,9 +31,9 @@ std::vector<const Kernels*> usable_kernels() {
     const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                             __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-    if (has_avx512 && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni")) {
-        usable.push_back(&avx512bf16::kernels);
-    }
+    const bool has_vnni = has_avx512 && __builtin_cpu_supports("avx512vnni");
+    if (has_vnni && __builtin_cpu_supports("avx512bf16")) usable.push_back(&avx512bf16::kernels);
+    if (has_vnni) usable.push_back(&avx512vnni::kernels);
     if (has_avx512) usable.push_back(&avx512::kernels);
     if (has_avx2) usable.push_back(&avx2::kernels);
 #endif

@@ -99,8 +99,10 @@ static void multiply_share(const Run& run, const Operand& x, std::int64_t rows, 
 
 static void multiply(const Run& run, const Operand& x, ActivationFormat format, std::int64_t rows,
                      const PackedMatrix& matrix, const Result& result) {
-#if defined(LINATTN_SHORT_PRODUCTS)
+#ifdef LINATTN_BF16
     if (format == ActivationFormat::bf16) return multiply_share<FromBf16>(run, x, rows, matrix, result);
+#endif
+#if defined(LINATTN_BYTES)
     if (format == ActivationFormat::bytes) return multiply_share<FromBytes>(run, x, rows, matrix, result);
 #elif defined(LINATTN_PAIRS)
     if (format == ActivationFormat::shorts) return multiply_share<FromShorts>(run, x, rows, matrix, result);

@@ -18,9 +18,15 @@ constexpr int group_of(WeightFormat format) {
     return format == WeightFormat::float32 ? 1 : format == WeightFormat::bfloat16 ? 2 : 4;
 }
 
-// Machines that multiply pairs of 16-bit integers, but not groups of 8-bit integers.
-#if defined(__SSE2__) && !defined(__AVX512VNNI__)
+// What a machine multiplies and sums in one instruction, beside float32: groups of four 8-bit integers, or pairs of
+// 16-bit integers at least; and pairs of bfloat16.
+#if defined(__AVX512VNNI__)
+#define LINATTN_BYTES
+#elif defined(__SSE2__)
 #define LINATTN_PAIRS
+#endif
+#ifdef __AVX512BF16__
+#define LINATTN_BF16
 #endif
 
 // The byte of input i of a group in its word. With pairs, inputs 0 and 1 are in bytes 0 and 2, and 2 and 3 in 1 and 3.

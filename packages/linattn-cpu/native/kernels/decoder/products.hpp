@@ -3,9 +3,6 @@
 
 #include "kernels/decoder/packing.hpp"
 
-#if defined(__AVX512BF16__) && defined(__AVX512VNNI__)
-#define LINATTN_SHORT_PRODUCTS
-#endif
 #ifdef __SSE2__
 #include <immintrin.h>
 #endif
@@ -182,33 +179,9 @@ struct FromShorts {
 
 #endif  // LINATTN_PAIRS
 
-#ifdef LINATTN_SHORT_PRODUCTS
+#ifdef LINATTN_BYTES
 
 LINATTN_INLINE __m512i broadcast_word(const void* from) { return _mm512_set1_epi32(load_as<std::int32_t>(from)); }
-
-// Weights and activations in bfloat16: two products per lane and instruction, summed in float32.
-struct FromBf16 {
-    static constexpr int kRows = 8;
-
-    template <int R>
-    LINATTN_INLINE Sums<R> multiply(const Operand& x, std::int64_t row, const PackedMatrix& matrix,
-                                    std::int64_t panel) {
-        const std::int64_t words = (matrix.inputs + 1) / 2;
-        const bf16* from = static_cast<const bf16*>(x.rows) + row * x.width;
-        const char* w = static_cast<const char*>(matrix.panels) + panel * words * kPanel * 4;
-        Sums<R> sums = {};
-        for (std::int64_t word = 0; word < words; ++word, w += kPanel * 4) {
-            const __m512bh w0 = load_as<__m512bh>(w), w1 = load_as<__m512bh>(w + kVectorBytes);
-#pragma GCC unroll 8
-            for (int r = 0; r < R; ++r) {
-                const __m512bh xr = bits<__m512bh>(broadcast_word(from + r * x.width + 2 * word));
-                sums.of[r][0] = _mm512_dpbf16_ps(sums.of[r][0], xr, w0);
-                sums.of[r][1] = _mm512_dpbf16_ps(sums.of[r][1], xr, w1);
-            }
-        }
-        return sums;
-    }
-};
 
 // 8-bit weights and 16-bit activations: four products per lane and instruction for each of the two planes, summed
 // exactly in integers.
@@ -276,7 +249,35 @@ struct FromBytes {
     }
 };
 
-#endif  // LINATTN_SHORT_PRODUCTS
+#endif  // LINATTN_BYTES
+
+#ifdef LINATTN_BF16
+
+// Weights and activations in bfloat16: two products per lane and instruction, summed in float32.
+struct FromBf16 {
+    static constexpr int kRows = 8;
+
+    template <int R>
+    LINATTN_INLINE Sums<R> multiply(const Operand& x, std::int64_t row, const PackedMatrix& matrix,
+                                    std::int64_t panel) {
+        const std::int64_t words = (matrix.inputs + 1) / 2;
+        const bf16* from = static_cast<const bf16*>(x.rows) + row * x.width;
+        const char* w = static_cast<const char*>(matrix.panels) + panel * words * kPanel * 4;
+        Sums<R> sums = {};
+        for (std::int64_t word = 0; word < words; ++word, w += kPanel * 4) {
+            const __m512bh w0 = load_as<__m512bh>(w), w1 = load_as<__m512bh>(w + kVectorBytes);
+#pragma GCC unroll 8
+            for (int r = 0; r < R; ++r) {
+                const __m512bh xr = bits<__m512bh>(broadcast_word(from + r * x.width + 2 * word));
+                sums.of[r][0] = _mm512_dpbf16_ps(sums.of[r][0], xr, w0);
+                sums.of[r][1] = _mm512_dpbf16_ps(sums.of[r][1], xr, w1);
+            }
+        }
+        return sums;
+    }
+};
+
+#endif  // LINATTN_BF16
 
 }  // namespace decoding
 LINATTN_END

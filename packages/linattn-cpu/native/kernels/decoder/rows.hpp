@@ -61,8 +61,10 @@ static void normalize(const float* from, std::int64_t count, const NormWeights& 
 // integers, by at most 2^-16 of the row's largest.
 inline constexpr std::int64_t kBf16Rows = 16;
 LINATTN_INLINE ActivationFormat activation_format(WeightFormat format, std::int64_t rows) {
-#if defined(LINATTN_SHORT_PRODUCTS)
+#ifdef LINATTN_BF16
     if (format == WeightFormat::bfloat16 && rows >= kBf16Rows) return ActivationFormat::bf16;
+#endif
+#if defined(LINATTN_BYTES)
     if (format == WeightFormat::int8) return ActivationFormat::bytes;
 #elif defined(LINATTN_PAIRS)
     if (format == WeightFormat::int8) return ActivationFormat::shorts;
@@ -110,13 +112,7 @@ static float to_shorts(const float* from, std::int64_t width, void* to) {
 
 #endif  // LINATTN_PAIRS
 
-#ifdef LINATTN_SHORT_PRODUCTS
-
-static void to_bf16(const float* from, std::int64_t width, void* to) {
-    for (std::int64_t i = 0; i < width; i += W<float>) {
-        Convert<float, bf16>::store_to(static_cast<bf16*>(to) + i, load(from + i));
-    }
-}
+#ifdef LINATTN_BYTES
 
 // Returns the scale.
 static float to_bytes(const float* from, std::int64_t width, void* to) {
@@ -130,15 +126,27 @@ static float to_bytes(const float* from, std::int64_t width, void* to) {
     return row.scale;
 }
 
-#endif  // LINATTN_SHORT_PRODUCTS
+#endif  // LINATTN_BYTES
+
+#ifdef LINATTN_BF16
+
+static void to_bf16(const float* from, std::int64_t width, void* to) {
+    for (std::int64_t i = 0; i < width; i += W<float>) {
+        Convert<float, bf16>::store_to(static_cast<bf16*>(to) + i, load(from + i));
+    }
+}
+
+#endif  // LINATTN_BF16
 
 // Converts a row to the format of a product; returns its scale (1 for bfloat16).
 static float convert_row(ActivationFormat format, const float* from, std::int64_t width, void* to) {
-#if defined(LINATTN_SHORT_PRODUCTS)
+#if defined(LINATTN_BYTES)
     if (format == ActivationFormat::bytes) return to_bytes(from, width, to);
-    to_bf16(from, width, to);
 #elif defined(LINATTN_PAIRS)
-    return to_shorts(from, width, to);
+    if (format == ActivationFormat::shorts) return to_shorts(from, width, to);
+#endif
+#ifdef LINATTN_BF16
+    to_bf16(from, width, to);
 #endif
     (void)format, (void)from, (void)width, (void)to;
     return 1.0f;
