@@ -16,11 +16,13 @@ from replication.sources import ROOT, imported
 PresetName = Literal["smoke", "laptop", "paper"]
 PRESETS: tuple[PresetName, ...] = get_args(PresetName)
 DRAW = "apps/pixel_generation/generate.py --run {{out}}/{}/{} {}"
-# The kernels, which no module imports, by what a command calls and where. Generation from no prompt
-# calls nothing but steps.
-_CPU = (
-    "packages/linattn-core/native", "packages/linattn-cpu/src", "packages/linattn-cpu/native",
-    "packages/linattn-cpu/CMakeLists.txt",
+# The kernels, which no module imports, as patterns of paths, by what a command calls and where.
+# Generation from no prompt calls nothing but steps. "attention" leaves out the compiled decoder and
+# the list of builds: the machine of a record names the one that ran.
+_CPU = "packages/linattn-cpu"
+_CPU_ATTENTION = (
+    "calls.hpp", "cores.*", "memory.*", "team.*", "instruction_sets.hpp",
+    "register_attention.cpp", "kernels/*.hpp", "kernels/entry.cpp",
 )  # fmt: skip
 _BINDINGS = (
     "packages/linattn-core/native", "packages/linattn-cuda/native",
@@ -30,8 +32,13 @@ _BINDINGS = (
 _LAUNCHING = "packages/linattn-cuda/src/linattn_cuda"
 _DEVICE = "kernels-cuda/include/linattn/device"
 KERNELS = {
-    ("attention", "cpu"): _CPU,
-    ("steps", "cpu"): _CPU,
+    ("attention", "cpu"): (
+        "packages/linattn-core/native", f"{_CPU}/src/linattn_cpu/backend.py",
+        *(f"{_CPU}/native/{name}" for name in _CPU_ATTENTION),
+    ),
+    ("steps", "cpu"): (
+        "packages/linattn-core/native", f"{_CPU}/src", f"{_CPU}/native", f"{_CPU}/CMakeLists.txt",
+    ),
     ("attention", "cuda"): (*_BINDINGS, _LAUNCHING, _DEVICE, "kernels-cuda/src"),
     ("steps", "cuda"): (
         *_BINDINGS, *(f"{_LAUNCHING}/{x}.py" for x in ("backend", "device", "kernel_backend")),
@@ -91,7 +98,8 @@ class Experiment:
             for file in imported(start, root)
             if not any(file.is_relative_to(place) for place in untimed)
         )
-        return [*modules, *(root / place for place in KERNELS[self.kernels, device])]
+        kernels = (file for place in KERNELS[self.kernels, device] for file in root.glob(place))
+        return [*modules, *kernels]
 
     def expected_cost(self, preset: PresetName) -> Cost:
         """The least that a run should cost."""

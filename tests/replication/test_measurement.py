@@ -262,7 +262,8 @@ def test_sources_exist_and_hold_the_command_and_the_operator(experiment: Experim
 
     assert all(source.exists() for source in sources)
     assert "packages/linattn-core/src/linattn_core/functional.py" in names
-    assert "packages/linattn-cpu/native" in names
+    kernels = "/entry.cpp" if experiment.kernels == "attention" else "linattn-cpu/native"
+    assert any(name.endswith(kernels) for name in names)
     script = [word for word in experiment.command.split() if word.endswith(".py")]
     assert names >= set(script)
     assert not any(name.startswith(tuple(experiment.untimed)) for name in names)
@@ -278,17 +279,23 @@ def test_kernels_of_a_gpu_make_no_measurement_of_a_cpu_stale() -> None:
     assert all(source.exists() for source in of_gpus("cuda"))
 
 
-def test_steps_on_a_gpu_depend_on_all_that_their_kernels_include() -> None:
-    places = [ROOT / place for place in KERNELS["steps", "cuda"]]
+@pytest.mark.parametrize(
+    ("kernels", "sources", "includes"),
+    [(("steps", "cuda"), "kernels-cuda", "kernels-cuda/include"),
+     (("attention", "cpu"), "packages/linattn-cpu/native", "packages/linattn-cpu/native")],
+)  # fmt: skip
+def test_kernels_depend_on_all_that_they_include(
+    kernels: tuple[str, str], sources: str, includes: str
+) -> None:
+    found = {place: list(ROOT.glob(place)) for place in KERNELS[kernels]}
+    places = [place for each in found.values() for place in each]
     files = [x for place in places for x in ([place] if place.is_file() else place.rglob("*.*"))]
-    folder = ROOT / "kernels-cuda" / "include"
-    pattern = re.compile(r'#include "(linattn/.*)"')
-    included = {
-        folder / name
-        for file in files
-        if file.is_relative_to(ROOT / "kernels-cuda")
-        for name in pattern.findall(file.read_text(encoding="utf-8"))
-    }
+    own = [file for file in files if file.is_relative_to(ROOT / sources)]
+    names = re.findall(r'#include "(.*)"', "\n".join(x.read_text(encoding="utf-8") for x in own))
+    included = {ROOT / includes / name for name in names}
+    # The build of all kernels includes the compiled decoder, too.
+    included = {x for x in included if x.exists() and "decoder" not in x.relative_to(ROOT).parts}
 
+    assert all(found.values())
     assert included
     assert included <= set(files)
