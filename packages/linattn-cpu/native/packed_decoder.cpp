@@ -75,6 +75,7 @@ PackedDecoder::PackedDecoder(const ModelSource& source, int threads)
     place(counter, source);
     bytes_ = counter.bytes();
     memory_.emplace(bytes_);
+    expect_writes(memory_->get(), bytes_, threads);  // each step reads all of it: huge pages need fewer walks
     Packer packer(kernels_, source.format, threads, memory_->get());
     place(packer, source);
 }
