@@ -37,6 +37,7 @@ from linattn_cpu import _native
 
 # For so many inputs, the sum of the products of 8 by 8 bits still fits into 32 bits.
 _MOST_INT8_INPUTS = 65_536
+_CPU = torch.device("cpu")
 
 
 def refuses_decoder(description: DecoderDescription, weights: str) -> str | None:
@@ -95,7 +96,7 @@ class CpuDecoder(NativeDecoder):
         shape = (batch, length, self._width) if self._sequential else (batch, self._width)
         # The padding of vectors has no outputs.
         make = torch.zeros if self._sequential and lengths is not None else torch.empty
-        outputs = make(shape, dtype=torch.float32, device="cpu")
+        outputs = make(shape, dtype=torch.float32, device=_CPU)
         begins = not self._sequential
         self._run(inputs, length + begins, lengths, 0, begins, states, outputs)
         return outputs
@@ -108,11 +109,8 @@ class CpuDecoder(NativeDecoder):
         draw: Draw | None,
         filters: TokenFilters | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        shape = (inputs.shape[0], self._width)
-        outputs = torch.empty(shape, dtype=torch.float32, device="cpu")
-        drawn = None
-        if draw is not None:
-            drawn = torch.empty(inputs.shape, dtype=torch.int64, device="cpu")
+        outputs = torch.empty((inputs.shape[0], self._width), dtype=torch.float32, device=_CPU)
+        drawn = None if draw is None else inputs.new_empty(inputs.shape)
         self._run(inputs, 1, None, position, False, states, outputs, draw, drawn, filters)
         return outputs, drawn
 
@@ -135,7 +133,8 @@ class CpuDecoder(NativeDecoder):
         lengths = None if lengths is None else lengths.contiguous()
         waits = None if draw is None or draw.waits is None else draw.waits.contiguous()
         uniform = None if draw is None or draw.uniform is None else draw.uniform.contiguous()
-        s, z = self._addresses(states, inputs.shape[0])
+        sums = self._checked(states, inputs.shape[0])
+        addresses = [x.data_ptr() for x in sums]
         self._native.run(
             {
                 "batch": inputs.shape[0],
@@ -145,8 +144,8 @@ class CpuDecoder(NativeDecoder):
                 "position": position if positions is None else 0,
                 "begins": begins,
                 "vectors" if self._sequential else "tokens": inputs.data_ptr(),
-                "s": s,
-                "z": z,
+                "s": addresses[::2],
+                "z": addresses[1::2],
                 "outputs": outputs.data_ptr(),
                 "waits": address(waits),
                 "uniform": address(uniform),
@@ -156,7 +155,7 @@ class CpuDecoder(NativeDecoder):
                 "threads": torch.get_num_threads(),
             }
         )
-        written_in_place(*(x for state in states for x in state))
+        written_in_place(*sums)
 
     def _filters(self, filters: TokenFilters) -> _native.Fields:
         top_p = filters.top_p
@@ -166,31 +165,27 @@ class CpuDecoder(NativeDecoder):
             "min_p": float(filters.min_p or 0),
         }
 
-    def _addresses(
-        self, states: Sequence[LinearAttentionState], batch: int
-    ) -> tuple[list[int], list[int]]:
-        """The addresses of the layers' s and of their z, after checks of the states."""
-        heads, dim = self._state_shape
+    def _checked(self, states: Sequence[LinearAttentionState], batch: int) -> list[Tensor]:
+        """The s and z of each layer in turn, after checks.
+
+        Every step runs this loop, so that it reads each attribute once.
+        """
         if len(states) != self._layers:
             advice = "it comes from another model"
             raise ValueError(expected("the state", f"{self._layers} layers", len(states), advice))
-        shapes = (batch, heads, dim, dim), (batch, heads, dim)
-        for state in states:
-            if (state.s.shape, state.z.shape) != shapes:
-                wanted, got = (
-                    f"s {tuple(s)} and z {tuple(z)}"
-                    for s, z in (shapes, (state.s.shape, state.z.shape))
-                )
+        heads, dim = self._state_shape
+        shapes = ((batch, heads, dim, dim), (batch, heads, dim)) * self._layers
+        float32 = torch.float32
+        sums = [x for state in states for x in state]
+        for x, shape in zip(sums, shapes, strict=True):
+            if x.shape != shape:
                 advice = "it comes from another batch or model"
-                raise ValueError(expected("a layer's state", wanted, got, advice))
-            for x in state:
-                if not (x.dtype == torch.float32 and x.is_cpu and x.is_contiguous()):
-                    got = f"{x.dtype} on {x.device} with strides {x.stride()}"
-                    advice = "convert it by .float(), .cpu() and .contiguous()"
-                    raise ValueError(
-                        expected("a state", "contiguous float32 on the CPU", got, advice)
-                    )
-        return [x.s.data_ptr() for x in states], [x.z.data_ptr() for x in states]
+                raise ValueError(expected("a layer's s or z", shape, tuple(x.shape), advice))
+            if x.dtype is not float32 or not x.is_cpu or not x.is_contiguous():
+                got = f"{x.dtype} on {x.device} with strides {x.stride()}"
+                advice = "convert it by .float(), .cpu() and .contiguous()"
+                raise ValueError(expected("a state", "contiguous float32 on the CPU", got, advice))
+        return sums
 
 
 def _positions(positions: Tensor, batch: int) -> Tensor:

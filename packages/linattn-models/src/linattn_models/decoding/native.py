@@ -100,8 +100,8 @@ class CompiledDecoder(Compiled, Drawing, Searching):
             lengths_within("lengths", lengths, batch, length)
             lengths = lengths.to(self.device, torch.int64) + 1  # the start vector counts
         states = self.empty_states(batch, owner)
-        state = DecodingState(states, START.after(length + 1, lengths), room)
-        return _predicted(self.native.prefill(tokens, lengths, states), state)
+        parameters = self.native.prefill(tokens, lengths, states)
+        return parameters, DecodingState(states, START.after(length + 1, lengths), room, parameters)
 
     def empty_states(
         self, batch: int, owner: object | None = None
@@ -114,7 +114,7 @@ class CompiledDecoder(Compiled, Drawing, Searching):
         """As `AutoregressiveTransformer.step`, but always updates the state in place."""
         self._check_step(token, state)
         parameters, _ = self.native.step(token, self._place(state), layers_of(state), None)
-        return _predicted(parameters, advanced(state))
+        return parameters, advanced(state, parameters)
 
     def step_and_sample(
         self,
@@ -152,11 +152,10 @@ class CompiledDecoder(Compiled, Drawing, Searching):
         if self._drawn is None:
             parameters, state = self.step(token, state)
             return parameters, sampling.draw(self.head, parameters), state
-        draw = self._draw(self._drawn, state, sampling)
         place, layers = self._place(state), layers_of(state)
+        draw = self._draw(self._drawn, layers, sampling)
         parameters, drawn = self.native.step(token, place, layers, draw, sampling.filters or None)
-        _, state = _predicted(parameters, advanced(state))
-        return parameters, cast(Tensor, drawn), state
+        return parameters, cast(Tensor, drawn), advanced(state, parameters)
 
     def predictor(self, method: str, decoder: str | CompiledDecoder, prompt: Prompt) -> Begin:
         """Makes the predictor that steps with this decoder; see `Predicting`."""
@@ -187,12 +186,14 @@ class CompiledDecoder(Compiled, Drawing, Searching):
         """The row of the table of positions that a step reads."""
         return 0 if self._anywhere else state.position
 
-    def _draw(self, head: Drawn, state: DecodingState, sampling: Sampling) -> Draw:
+    def _draw(
+        self, head: Drawn, layers: tuple[LinearAttentionState, ...], sampling: Sampling
+    ) -> Draw:
         """New random numbers for the head, in the decoder's own tensors if it has them."""
-        draw = self.native.noise(layers_of(state), sampling.temperature)
+        draw = self.native.noise(layers, sampling.temperature)
         if draw is None:
-            like = state.layers[0][0]
-            return head.noise((state.batch,), sampling.temperature, sampling.generator, like=like)
+            like, temperature = layers[0].z, sampling.temperature
+            return head.noise((len(like),), temperature, sampling.generator, like=like)
         fill(draw, sampling.generator)
         return draw
 
@@ -254,7 +255,3 @@ class FusedPredictor:
             own.s.copy_(other.s)
             own.z.copy_(other.z)
         return replace(state, layers=layers)
-
-
-def _predicted(parameters: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
-    return parameters, replace(state, parameters=parameters)

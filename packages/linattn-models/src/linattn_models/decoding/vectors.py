@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NoReturn, cast
 
 import torch
@@ -90,7 +89,7 @@ class CompiledTransformer(Compiled):
         self._check_place(x)
         state.check_step(x.shape[0])
         y, _ = self.native.step(x.detach(), state.position, layers_of(state), None)
-        return y, advanced(state)
+        return y, advanced(state, None)
 
     def _check_place(self, x: Tensor) -> None:
         if x.dtype != torch.float32 or x.device != self.device:
@@ -111,6 +110,6 @@ def layers_of(state: DecodingState) -> tuple[LinearAttentionState, ...]:
     return cast(tuple[LinearAttentionState, ...], state.layers)
 
 
-def advanced(state: DecodingState) -> DecodingState:
+def advanced(state: DecodingState, parameters: Tensor | None) -> DecodingState:
     """The state one position later, with the same memory."""
-    return replace(state, cursor=state.cursor.advanced())
+    return DecodingState(state.layers, state.cursor.advanced(), state.max_length, parameters)
