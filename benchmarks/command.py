@@ -52,7 +52,7 @@ def _measure_all(
     Each case runs in a process of its own, except in a quick run.
     """
     measure = measured if settings.quick else isolated
-    limits = measure_limits(settings) if settings.quick else isolated_limits(settings)
+    limits = isolated_limits(settings)
     run = Run(describe_machine(settings), limits, settings.quick)
     documents: dict[str, Document] = {}
     faults = 0
@@ -87,7 +87,12 @@ def _named(name: str, settings: Settings, limits: Limits) -> CaseResult:
 
 
 def isolated_limits(settings: Settings) -> Limits:
-    """Measures the machine's limits in a process of its own, which leaves a GPU to the cases."""
+    """Measures the machine's limits in a process of its own, which leaves a GPU to the cases.
+
+    Those of a quick run are measured in this process.
+    """
+    if settings.quick:
+        return measure_limits(settings)
     return apart(measure_limits, settings, threads=settings.threads)
 
 

@@ -207,8 +207,11 @@ CLAIMS = _registry()
 BY_NAME = {claim.name: claim for claim in CLAIMS}
 
 
-def chosen(names: Sequence[str]) -> list[Claim]:
+def chosen(names: Sequence[str], others: Sequence[str] = ()) -> list[Claim]:
     """The claims of these names or of places such as "table5" and "table5/mnist"; all for none.
+
+    Args:
+        others: what else may have been meant by a name that is wrong.
 
     Raises:
         ValueError: a name is no claim's, with names that are near to it.
@@ -216,8 +219,8 @@ def chosen(names: Sequence[str]) -> list[Claim]:
     for name in names:
         if not any(_within(claim, name) for claim in CLAIMS):
             places = [claim.name.split("/")[0] for claim in CLAIMS]
-            known = dict.fromkeys([*(BY_NAME if "/" in name else ()), *places])
-            wanted = "a claim or its place"
+            known = dict.fromkeys([*(BY_NAME if "/" in name else ()), *places, *others])
+            wanted = "a claim, its place or an experiment" if others else "a claim or its place"
             raise ValueError(expected("claim", wanted, shown(name), near(name, known)))
     return [claim for claim in CLAIMS if not names or any(_within(claim, name) for name in names)]
 

@@ -16,10 +16,10 @@ from linattn_core.errors import expected
 from replication.claims import Figures
 from replication.experiments import EXPERIMENTS, Experiment
 from replication.kept import place
-from replication.machine import DIRTY
+from replication.machine import is_committed
 from replication.measurement import Measurement, read
 from replication.read import document, trainings
-from replication.sources import ROOT, digest
+from replication.sources import ROOT
 from replication.validation import loaded, require_type
 
 FOLDER, RESULTS = ROOT / "docs" / "replication", ROOT / "docs" / "results"
@@ -56,13 +56,12 @@ def why_stale(measurement: Measurement) -> str | None:
         return "from runs of several commits"
     if not measurement.code:
         return "holds no SHA-256 of the code that was measured"
-    if measurement.machine.commit.endswith(DIRTY):
+    if not is_committed(measurement.machine):
         return "measured with uncommitted changes"
     if measurement.experiment not in EXPERIMENTS:
         return "of an experiment that is no more"
-    sources = EXPERIMENTS[measurement.experiment].sources(measurement.device)
-    same = measurement.code == digest(sources)
-    return None if same else "the code that it depends on has changed"
+    code = EXPERIMENTS[measurement.experiment].code(measurement.device, measurement.preset)
+    return None if measurement.code == code else "the code that it depends on has changed"
 
 
 def best(measurements: Iterable[Stored]) -> dict[str, Stored]:
@@ -147,9 +146,12 @@ def _of_application(where: Mapping[str, Any]) -> Machine:
 
 
 def limits() -> Limits:
-    """The rates of the machine by the latest run of the benchmarks, for what things should cost."""
+    """The rates of the machine by the benchmarks, for what things should cost.
+
+    Of the runs of the latest day, the fastest: the others were disturbed.
+    """
     runs: list[Run] = []
     for theme in THEMES:
         with document(RESULTS / theme) as measured:
             runs += measured.runs if measured.device == "cpu" else []
-    return max(runs, key=lambda run: run.machine.date).limits
+    return max(runs, key=lambda run: (run.machine.date, run.limits.gemm_float32)).limits

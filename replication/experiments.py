@@ -11,7 +11,7 @@ from typing import Literal, get_args
 from replication.claims import Figures
 from replication.cost import COSTS, MODELS, Cost
 from replication.read import READERS
-from replication.sources import ROOT, imported
+from replication.sources import ROOT, digest, imported
 
 PresetName = Literal["smoke", "laptop", "paper"]
 PRESETS: tuple[PresetName, ...] = get_args(PresetName)
@@ -26,7 +26,8 @@ _CPU_ATTENTION = (
 )  # fmt: skip
 _BINDINGS = (
     "packages/linattn-core/native", "packages/linattn-cuda/native",
-    "packages/linattn-cuda/CMakeLists.txt", "kernels-cuda/include/linattn/host",
+    "packages/linattn-cuda/CMakeLists.txt", "packages/linattn-cuda/architectures.cmake",
+    "kernels-cuda/CMakeLists.txt", "kernels-cuda/driver", "kernels-cuda/include/linattn/host",
     "kernels-cuda/include/linattn/calls.h",
 )  # fmt: skip
 _LAUNCHING = "packages/linattn-cuda/src/linattn_cuda"
@@ -41,11 +42,19 @@ KERNELS = {
     ),
     ("attention", "cuda"): (*_BINDINGS, _LAUNCHING, _DEVICE, "kernels-cuda/src"),
     ("steps", "cuda"): (
-        *_BINDINGS, *(f"{_LAUNCHING}/{x}.py" for x in ("backend", "device", "kernel_backend")),
+        *_BINDINGS,
+        *(f"{_LAUNCHING}/{x}.py"
+          for x in ("backend", "compiling", "device", "kernel_backend", "nvrtc")),
         *(f"{_DEVICE}/{x}.cuh" for x in ("step", "feature_map", "numbers", "platform")),
         "kernels-cuda/src/step.cu",
     ),
 }  # fmt: skip
+# What commands import without a use for it: training and whole sequences decode nothing that is
+# measured, and generation trains nothing.
+_UNUSED = {
+    "attention": "packages/linattn-models/src/linattn_models/decoding",
+    "steps": "packages/linattn-models/src/linattn_models/training",
+}
 
 
 @dataclass(frozen=True)
@@ -58,6 +67,7 @@ class Experiment:
     read: str
     kernels: Literal["attention", "steps"]
     untimed: tuple[str, ...] = ()
+    cpu_too: bool = False
     smoke: str = ""
     laptop: str = ""
     paper: str = ""
@@ -92,14 +102,19 @@ class Experiment:
         """Files and folders of this repository that the figures on "cpu" or "cuda" depend on."""
         first, *more = self.command.split()
         start = more[0] if first == "-m" else root / first
-        untimed = [root / place for place in self.untimed]
+        untimed = [root / place for place in (_UNUSED[self.kernels], *self.untimed)]
         modules = (
             file
             for file in imported(start, root)
             if not any(file.is_relative_to(place) for place in untimed)
         )
-        kernels = (file for place in KERNELS[self.kernels, device] for file in root.glob(place))
-        return [*modules, *kernels]
+        devices = dict.fromkeys([device, "cpu"] if self.cpu_too else [device])
+        places = (place for each in devices for place in KERNELS[self.kernels, each])
+        return [*modules, *(file for place in places for file in root.glob(place))]
+
+    def code(self, device: str, preset: PresetName, root: Path = ROOT) -> str:
+        """SHA-256 of what the figures depend on: the sources, and the command with its flags."""
+        return digest(self.sources(device, root), root, self.commands(preset)[0])
 
     def expected_cost(self, preset: PresetName) -> Cost:
         """The least that a run should cost."""

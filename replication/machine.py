@@ -25,12 +25,26 @@ def this_machine() -> Machine:
 
 
 def at_commit(machine: Machine, sources: Sequence[Path]) -> Machine:
-    """The machine, its commit dirty only where what a measurement depends on has changed."""
-    command = ["git", "-C", str(ROOT), "status", "--porcelain", "--", *map(str, sources)]
-    changed = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-    return dataclasses.replace(
-        machine, commit=machine.commit.removesuffix(DIRTY) + DIRTY * bool(changed)
-    )
+    """The machine with the commit of now, dirty only where what a measurement needs has changed.
+
+    Where git cannot say it, it is dirty, too.
+    """
+    try:
+        commit = _git("rev-parse", "--short", "HEAD")
+        changed = _git("status", "--porcelain", "--", *map(str, sources))
+    except (FileNotFoundError, subprocess.CalledProcessError):
+        commit, changed = machine.commit.removesuffix(DIRTY), "unknown"
+    return dataclasses.replace(machine, commit=commit + DIRTY * bool(changed))
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", "-C", str(ROOT), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def is_committed(machine: Machine) -> bool:
+    """Whether a commit says what code was measured."""
+    return not machine.commit.endswith(DIRTY)
 
 
 def key(machine: Machine) -> str:

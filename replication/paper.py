@@ -9,8 +9,9 @@ A claim is a place in the paper, such as table5, or one of its numbers, such as
 table5/mnist/linear/cpu; --list names all. Claims that one experiment measures are run together.
 The experiments are in experiments.toml, and one can be chosen by its name.
 What has ended is not run again as long as its code is the same, so that the command that was
-interrupted continues when it is given again. A claim that fails is recorded with its error, the
-others go on, and the exit code is 1. Smoke runs and runs of uncommitted code get no verdict.
+interrupted continues when it is given again: a training from its checkpoint, timings of minutes
+from their start. A claim that fails is recorded with its error, the others go on, and the exit code
+is 1. Smoke runs and runs of uncommitted code get no verdict.
 """
 
 from __future__ import annotations
@@ -27,15 +28,21 @@ from pathlib import Path
 import tyro
 from tqdm import tqdm
 
+from benchmarks.command import isolated_limits
 from benchmarks.measure.cases import Settings
-from benchmarks.measure.machine import measure_limits
 from linattn_core.errors import expected
-from linattn_models.training import figure, markdown_table, parse_flags, run_script
+from linattn_models.training import (
+    RunFolder,
+    figure,
+    markdown_table,
+    parse_flags,
+    run_script,
+)
 from replication.claims import CLAIMS, NOT_RUN, Claim, chosen
 from replication.collect import FOLDER
 from replication.experiments import EXPERIMENTS, PresetName
 from replication.kept import keep, place
-from replication.machine import DIRTY, key, this_machine
+from replication.machine import is_committed, key, this_machine
 from replication.measurement import Measurement, read_or_set_aside, write
 from replication.runner import Runs, lacking
 from replication.sources import ROOT
@@ -71,14 +78,16 @@ def main(flags: Flags) -> None:
         raise ValueError(expected("--publish", "the preset laptop or paper", "smoke", advice))
     flags.out.mkdir(parents=True, exist_ok=True)  # refused now, not after the first run
     quick = flags.preset == "smoke"
-    limits = cache(lambda device: measure_limits(Settings(quick=quick, device=device)))
+    limits = cache(lambda device: isolated_limits(Settings(quick=quick, device=device)))
     runs = Runs(flags.out.absolute(), flags.preset, this_machine(), limits)
-    for name in names if flags.again else ():
-        runs.again(EXPERIMENTS[name])
-    records = run_all(runs, names)
-    print(verdicts(claims, records))
-    if flags.publish:
-        publish(records, lambda record: runs.of(EXPERIMENTS[record.experiment])[0])
+    with RunFolder(flags.out).locked():  # runs beside each other would time each other's load
+        for name in names if flags.again else ():
+            if lacking(EXPERIMENTS[name], runs.preset) is None:
+                runs.again(EXPERIMENTS[name])
+        records = run_all(runs, names)
+        print(verdicts(claims, records))
+        if flags.publish:
+            publish(records, lambda record: runs.folder_of(record.code, record.experiment))
     if any(isinstance(record, Measurement) and record.error for record in records.values()):
         sys.exit(1)
 
@@ -86,8 +95,9 @@ def main(flags: Flags) -> None:
 def selected(words: Sequence[str]) -> tuple[list[Claim], list[str]]:
     """The claims and the experiments that are asked for; everything for no words."""
     places, named = [x for x in words if x not in EXPERIMENTS], EXPERIMENTS.keys() & set(words)
-    asked = chosen(places) if places or not words else []
+    asked = chosen(places, tuple(EXPERIMENTS)) if places or not words else []
     needed = {name for claim in asked for name in claim.experiments} | named
+    needed |= {other for name in needed for other in EXPERIMENTS[name].beside}
     measured = [x for x in CLAIMS if x.measured_by(named) and x not in asked]
     return [*asked, *measured], [name for name in EXPERIMENTS if not words or name in needed]
 
@@ -98,7 +108,7 @@ def run_all(runs: Runs, names: Sequence[str]) -> dict[str, Measurement | str]:
     with tqdm(total=len(names), unit="experiment", position=0) as whole:
         for name in names:
             whole.set_description(name)
-            records[name] = reason = one(runs, name)
+            records[name] = reason = recorded(runs, name)
             error = reason if isinstance(reason, str) else reason.error
             if error:
                 tqdm.write(f"{name}: {error}", file=sys.stderr)
@@ -106,13 +116,21 @@ def run_all(runs: Runs, names: Sequence[str]) -> dict[str, Measurement | str]:
     return records
 
 
+def recorded(runs: Runs, name: str) -> Measurement | str:
+    """As `one`; what fails before or beside the run becomes a record, too."""
+    try:
+        return one(runs, name)
+    except Exception as fault:  # noqa: BLE001 (the others go on)
+        error = f"{type(fault).__name__}: {fault}"
+        return Measurement(name, runs.preset, runs.machine, error=error)
+
+
 def one(runs: Runs, name: str) -> Measurement | str:
     """Runs an experiment that has not ended yet."""
     experiment = EXPERIMENTS[name]
     if reason := lacking(experiment, runs.preset):
         return f"not run: {reason}"
-    _, record = runs.of(experiment)
-    if record is not None and record.sound:
+    if record := runs.read_again(experiment):
         return record
     least = max(1.0, runs.least_seconds(experiment))
     shown = "{desc} {elapsed}, at least {total:.0f} s by its operations |{bar}|"
@@ -131,7 +149,7 @@ def verdicts(claims: Sequence[Claim], records: dict[str, Measurement | str]) -> 
         if name is not None:
             record = measured[name]
             here = figure(record.figures.get(claim.rule.figure))
-            judged = record.preset != "smoke" and not record.machine.commit.endswith(DIRTY)
+            judged = record.preset != "smoke" and is_committed(record.machine)
             verdict = claim.judge(record.figures, record.preset, record.device) if judged else "-"
         rows.append([claim.name, claim.paper, here, verdict])
     return markdown_table(["claim", "paper", "here", "verdict"], rows)
@@ -142,22 +160,32 @@ def publish(
 ) -> None:
     """Keeps the figures beside those of other experiments on the same machine, and trained runs.
 
-    A run that failed takes the place of none that ended well.
+    A record takes the place of none that is worth more: one that ended well, is of committed code
+    or of the preset paper.
 
     Args:
         folder_of: the folder in which a measurement was made.
     """
     ended = [each for each in records.values() if isinstance(each, Measurement) and each.ended]
-    for record in ended:
-        if record.sound:
-            keep(folder_of(record), place(FOLDER, record))
     for name in {key(record.machine) for record in ended}:
         file = FOLDER / f"{name}.json"
         kept = {each.experiment: each for each in read_or_set_aside(file)}
-        mine = (each for each in ended if key(each.machine) == name)
-        kept |= {x.experiment: x for x in mine if x.sound or x.experiment not in kept}
+        for record in (each for each in ended if key(each.machine) == name):
+            old = kept.get(record.experiment)
+            if old is not None and worth(old) > worth(record):
+                note = f"{record.experiment}: a measurement that is worth more stays"
+                print(note, file=sys.stderr)
+                continue
+            kept[record.experiment] = record
+            if record.sound:
+                keep(folder_of(record), place(FOLDER, record))
         write(file, [kept[name] for name in EXPERIMENTS if name in kept])
         print(f"kept: {file.relative_to(ROOT)}")
+
+
+def worth(record: Measurement) -> tuple[bool, bool, bool]:
+    """What a record that is kept has to be replaced by, at least."""
+    return record.sound, is_committed(record.machine), record.preset == "paper"
 
 
 if __name__ == "__main__":

@@ -13,15 +13,15 @@ from pathlib import Path
 from statistics import linear_regression, median_high
 from typing import Any
 
-from benchmarks.measure.results import CaseResult
 from benchmarks.report.document import Document, Run, read
-from benchmarks.report.series import Points, held, points, seconds
+from benchmarks.report.series import Members, Points, by_series, held, points, seconds
 from replication.claims import Figures
 from replication.validation import loaded, number, reading, require_type
 
 LINEAR = ("linear (cpu)", "linear (cuda)", "linear (torch)")
 RIVALS = ("softmax, N x N", "softmax SDPA", "lsh-1", "lsh-4", "lsh-8")
 QUANTITIES = (("time", seconds, "exponent"), ("memory", held, "memory-exponent"))
+BOTH_PASSES = "forward and backward"  # in the name of a series
 STEPS = {"linear (eager)": "linear", "stateful softmax": "stateful-softmax"}
 FIT_FROM, FEWEST_POINTS = 4_096, 2  # lengths of which an exponent is fitted
 WSJ = 37_416  # utterances of an epoch
@@ -50,14 +50,19 @@ def document(folder: Path) -> Iterator[Document]:
 
 
 def lengths(folder: Path) -> Figures:
-    """Figure 1: seconds and bytes per sample by length, exponents, and least ratios to linear."""
+    """Figure 1: seconds and bytes per sample by length, exponents, and least ratios to linear.
+
+    They are of both passes; documents of a GPU hold those of the forward pass alone, too.
+    """
     with document(folder) as measured:
-        figures = _by_length(measured.results)
+        series = by_series(measured.results)
+        members = next((series[name] for name in series if BOTH_PASSES in name), ())
+        figures = _by_length(members)
         require_type(figures, Figures, "figures")
         return figures
 
 
-def _by_length(members: list[CaseResult]) -> Figures:
+def _by_length(members: Members) -> Figures:
     figures: dict[str, float] = {}
     names = {method.name for member in members for method in member.methods}
     linear = [name for name in LINEAR if name in names][:1]
@@ -67,9 +72,10 @@ def _by_length(members: list[CaseResult]) -> Figures:
             known, shown = points(members, name, quantity), "linear" if name in linear else name
             figures |= {f"{shown}/{at}/{what}": value for at, value in known}
             # A short sequence's time is that of the call; a quick run has none but short ones.
-            long = [point for point in known if point[0] >= FIT_FROM] or list(known)
-            if len(long) >= FEWEST_POINTS:
-                figures[f"{shown}/{growth}"] = exponent(long)
+            long = [point for point in known if point[0] >= FIT_FROM]
+            fitted = long if len(long) >= FEWEST_POINTS else known
+            if len(fitted) >= FEWEST_POINTS:
+                figures[f"{shown}/{growth}"] = exponent(fitted)
             if name in linear:
                 ours = dict(known)
             elif ratios := [value / ours[at] for at, value in known if at in ours]:

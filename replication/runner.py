@@ -23,7 +23,7 @@ from linattn_core.errors import expected
 from replication.experiments import EXPERIMENTS, Experiment, PresetName
 from replication.machine import at_commit, key
 from replication.measurement import Device, Measurement, Spent, read_or_set_aside, write
-from replication.sources import ROOT, digest
+from replication.sources import ROOT
 
 RECORD, LOG = "record.json", "output.log"
 SECONDS = 0.25  # between two looks at a running command
@@ -92,10 +92,17 @@ class Runs:
     def of(self, experiment: Experiment) -> tuple[Path, Measurement | None]:
         """Where the experiment's run is, or is to be; and its record if it was begun."""
         owner = self.owner(experiment)
-        code = digest(owner.sources(self.device(owner)))
-        folder = self.folder / self.preset / key(self.machine) / code[:12] / owner.name
+        folder = self.folder_of(self.code(owner), owner.name)
         records = read_or_set_aside(record_file(folder, experiment))
         return folder, records[0] if records else None
+
+    def folder_of(self, code: str, name: str) -> Path:
+        """The folder of a run by the SHA-256 of its code, which may have changed since."""
+        return self.folder / self.preset / key(self.machine) / code[:12] / name
+
+    def code(self, experiment: Experiment) -> str:
+        """The SHA-256 of its code, as it is now."""
+        return experiment.code(self.device(experiment), self.preset)
 
     def owner(self, experiment: Experiment) -> Experiment:
         """The experiment whose run this one reads: itself, or one of the same commands."""
@@ -112,11 +119,11 @@ class Runs:
     def run(self, experiment: Experiment, tick: Tick) -> Measurement:
         """Runs the commands or continues them, and returns the record left beside the folder."""
         folder, earlier = self.of(experiment)
-        device = self.device(experiment)
-        sources = experiment.sources(device)
+        device, code = self.device(experiment), self.code(experiment)
+        machine = at_commit(self.machine, experiment.sources(device))
         record = Measurement(
-            experiment.name, self.preset, at_commit(self.machine, sources), ended=False,
-            code=digest(sources), device=device, spent=earlier.spent if earlier else None,
+            experiment.name, self.preset, machine, ended=False, code=code, device=device,
+            spent=earlier.spent if earlier else None,
         )  # fmt: skip
         folder.mkdir(parents=True, exist_ok=True)
         file = record_file(folder, experiment)
@@ -125,12 +132,11 @@ class Runs:
         least_memory, meter = experiment.expected_cost(self.preset).memory, Meter(record.spent)
         try:
             self.execute(experiment, folder, tick, meter)
-            beside = (self.of(EXPERIMENTS[name])[0] for name in experiment.beside)
-            figures = experiment.figures(folder, *beside)
-            if not figures:
-                raise ValueError(expected(experiment.name, "figures", "none", f"see {LOG}"))
-            known = {name: float(value) for name, value in figures.items()}
-            record = dataclasses.replace(record, figures=known, ended=True)
+            if self.code(experiment) != code:
+                advice = "run it again, and change no code meanwhile"
+                raise ValueError(expected("the code", "the same at the end", "another", advice))
+            figures = self.figures(experiment, folder)
+            record = dataclasses.replace(record, figures=figures, ended=True)
         except Exception as fault:  # noqa: BLE001 (a reader meets any; the others go on)
             error = f"{type(fault).__name__}: {fault}"
             record = dataclasses.replace(record, error=error, ended=True)
@@ -139,6 +145,31 @@ class Runs:
             record = dataclasses.replace(record, spent=spent)
             write(file, [record])
         return record
+
+    def read_again(self, experiment: Experiment) -> Measurement | None:
+        """The record of a run that ended well, its figures read anew; None where there is none.
+
+        Readers may have changed since, and what an experiment stands beside may have run since.
+        """
+        folder, record = self.of(experiment)
+        if record is None or not record.sound:
+            return None
+        record = dataclasses.replace(record, figures=self.figures(experiment, folder))
+        write(record_file(folder, experiment), [record])
+        return record
+
+    def figures(self, experiment: Experiment, folder: Path) -> dict[str, float]:
+        """What the experiment has left in its folder.
+
+        Raises:
+            ValueError: nothing, or something else.
+        """
+        beside = (self.of(EXPERIMENTS[name])[0] for name in experiment.beside)
+        figures = experiment.figures(folder, *beside)
+        if not figures:
+            advice = f"see {LOG} in its folder, or give --again"
+            raise ValueError(expected(experiment.name, "figures", "none", advice))
+        return {name: float(value) for name, value in figures.items()}
 
     def execute(self, experiment: Experiment, folder: Path, tick: Tick, meter: Meter) -> None:
         """Runs the commands, unless they have ended already for the experiment that shares them."""
@@ -157,7 +188,7 @@ def record_file(folder: Path, experiment: Experiment) -> Path:
 
 def commands(experiment: Experiment, preset: PresetName, folder: Path) -> list[list[str]]:
     """The commands as lists of arguments."""
-    places = {"out": folder, "data": data_folder()}
+    places = {"out": folder, "data": data_folder(), "threads": torch.get_num_threads()}
     return [
         [sys.executable, *(word.format(**places) for word in command.split())]
         for command in experiment.commands(preset)

@@ -84,13 +84,13 @@ def _parsed(source: bytes) -> ast.Module:
     return ast.parse(source)
 
 
-def digest(sources: Sequence[Path], root: Path = ROOT) -> str:
-    """SHA-256 of the names of source files, in files and folders, and of what they say.
+def digest(sources: Sequence[Path], root: Path = ROOT, command: str = "") -> str:
+    """SHA-256 of a command, and of the names of source files, in files and folders, and their text.
 
     Raises:
         OSError: there is no such file or folder.
     """
-    total = hashlib.sha256()
+    total = hashlib.sha256(command.encode())
     for file in sorted({file for source in sources for file in _files(source)}):
         content = meaning(file.read_text(encoding="utf-8"), file.suffix).encode()
         name = Path(os.path.relpath(file, root)).as_posix()

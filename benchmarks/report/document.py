@@ -12,6 +12,7 @@ from benchmarks.measure.machine import Limits, Machine
 from benchmarks.measure.results import NOT_ASKED, CaseResult, from_record, to_record
 from benchmarks.report.series import sections
 from benchmarks.report.tables import measurements, targets
+from linattn_models.files import replace_file
 
 CLOSING = (
     "Medians with quartiles over interleaved rounds; ratios are taken round by round. A method "
@@ -107,8 +108,8 @@ def write(document: Document, folder: Path) -> None:
     """Writes the document and its JSON."""
     stem = _stem(folder, document.theme, document.device)
     stem.parent.mkdir(parents=True, exist_ok=True)
-    stem.with_suffix(".md").write_text(to_markdown(document), encoding="utf-8")
-    stem.with_suffix(".json").write_text(to_json(document), encoding="utf-8")
+    replace_file(stem.with_suffix(".md"), to_markdown(document).encode())
+    replace_file(stem.with_suffix(".json"), to_json(document).encode())
 
 
 def _stem(folder: Path, theme: str, device: str) -> Path:

@@ -130,8 +130,9 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def git(folder: Path, *arguments: str) -> None:
-    subprocess.run(["git", "-C", str(folder), *arguments], check=True, capture_output=True)
+def git(folder: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(folder), *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 SOURCES = ("code.py", "part")
@@ -141,15 +142,26 @@ def test_only_what_a_measurement_depends_on_makes_its_commit_dirty(
     checkout: Path, machine: Machine
 ) -> None:
     (checkout / "other.py").write_text("after\n")
+    head = git(checkout, "rev-parse", "--short", "HEAD")
 
-    assert machines.at_commit(machine, [checkout / "code.py"]).commit == "abc1234"
-    assert machines.at_commit(machine, [checkout / "other.py"]).commit == "abc1234-dirty"
+    assert machines.at_commit(machine, [checkout / "code.py"]).commit == head
+    assert machines.at_commit(machine, [checkout / "other.py"]).commit == f"{head}-dirty"
+
+
+def test_a_commit_that_git_cannot_say_is_dirty(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(machines, "ROOT", tmp_path)  # no checkout
+
+    assert not machines.is_committed(machines.at_commit(machine, [tmp_path]))
+    monkeypatch.setenv("PATH", str(tmp_path))  # no git
+    assert not machines.is_committed(machines.at_commit(machine, [tmp_path]))
 
 
 def test_a_measurement_is_stale_unless_its_code_is_this_checkouts(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(collect, "digest", lambda sources: "now")
+    monkeypatch.setattr(Experiment, "code", lambda *arguments: "now")
     fresh = Measurement("copy", "laptop", machine, {"a": 1.0}, code="now")
     dirty = dataclasses.replace(machine, commit="abc1234-dirty")
 
@@ -281,20 +293,21 @@ def test_kernels_of_a_gpu_make_no_measurement_of_a_cpu_stale() -> None:
 
 @pytest.mark.parametrize(
     ("kernels", "sources", "includes"),
-    [(("steps", "cuda"), "kernels-cuda", "kernels-cuda/include"),
-     (("attention", "cpu"), "packages/linattn-cpu/native", "packages/linattn-cpu/native")],
+    [(("steps", "cuda"), "kernels-cuda", ("kernels-cuda/include", "kernels-cuda")),
+     (("attention", "cpu"), "packages/linattn-cpu/native", ("packages/linattn-cpu/native",))],
 )  # fmt: skip
 def test_kernels_depend_on_all_that_they_include(
-    kernels: tuple[str, str], sources: str, includes: str
+    kernels: tuple[str, str], sources: str, includes: tuple[str, ...]
 ) -> None:
     found = {place: list(ROOT.glob(place)) for place in KERNELS[kernels]}
     places = [place for each in found.values() for place in each]
     files = [x for place in places for x in ([place] if place.is_file() else place.rglob("*.*"))]
     own = [file for file in files if file.is_relative_to(ROOT / sources)]
     names = re.findall(r'#include "(.*)"', "\n".join(x.read_text(encoding="utf-8") for x in own))
-    included = {ROOT / includes / name for name in names}
-    # The build of all kernels includes the compiled decoder, too.
-    included = {x for x in included if x.exists() and "decoder" not in x.relative_to(ROOT).parts}
+    included = {ROOT / place / name for place in includes for name in names}
+    # The build of all kernels includes the compiled decoder, too; and the emulation is for tests.
+    others = {"decoder", "emulation"}
+    included = {x for x in included if x.exists() and not others & set(x.relative_to(ROOT).parts)}
 
     assert all(found.values())
     assert included

@@ -73,10 +73,37 @@ def test_the_largest_ratio_needs_every_case(tmp_path: Path) -> None:
 def test_lengths_of_either_device_are_read(tmp_path: Path, device: str, machine: Machine) -> None:
     run = Run(machine, Limits(1e9, None, 1e9))
     value = MethodResult("linear (torch)", MEASURED, Spread(0.5, 0.5, 0.5), rounds=1)
-    case = CaseResult(Description("lengths/512", "x", "sample", "lengths", 512), (value,))
+    series = "causal, forward and backward"
+    case = CaseResult(Description("lengths/512", "x", "sample", series, 512), (value,))
     write(Document("lengths", device, ((run, case),)), tmp_path)
 
     assert read.lengths(tmp_path / "lengths")["linear/512/time"] == 0.5
+
+
+def test_both_passes_are_compared_with_both(tmp_path: Path, machine: Machine) -> None:
+    def case(passes: str, length: int, ours: float, rival: float) -> CaseResult:
+        methods = (
+            MethodResult(name, MEASURED, Spread(value, value, value), rounds=1)
+            for name, value in (("linear (torch)", ours), ("softmax, N x N", rival))
+        )
+        name = f"lengths/{passes}/{length}"
+        return CaseResult(Description(name, "x", "sample", passes, length), tuple(methods))
+
+    run = Run(machine, Limits(1e9, None, 1e9))
+    cases = [
+        case("forward", 2_048, 1.0, 2.0), case("forward", 4_096, 2.0, 8.0),
+        case("forward and backward", 2_048, 3.0, 30.0),
+        case("forward and backward", 4_096, 6.0, 120.0),
+    ]  # fmt: skip
+    document = Document("lengths", "cuda", tuple((run, each) for each in cases))
+    write(document, tmp_path)
+
+    figures = read.lengths(tmp_path / "lengths")
+
+    assert figures["softmax, N x N/least-time-over-linear"] == 10.0
+    assert figures["linear/4096/time"] == 6.0
+    # Of the lengths from 4,096 on there is one alone, so that all are fitted.
+    assert figures["softmax, N x N/exponent"] == pytest.approx(2.0)
 
 
 def write_json(file: Path, record: object) -> None:

@@ -13,11 +13,13 @@ import psutil
 import pytest
 
 from benchmarks.measure.machine import Limits, Machine
+from linattn_models.training import RunFolder
 from replication import paper, runner
 from replication.experiments import EXPERIMENTS, Experiment, PresetName
 from replication.measurement import Measurement, Spent, read, write
 from replication.read import READERS
 from replication.runner import Runs, lacking, record_file
+from tests.replication.conftest import WRITES
 
 
 @pytest.fixture
@@ -31,7 +33,7 @@ def registered(
 ) -> None:
     """The command knows these two experiments alone."""
     monkeypatch.setattr(paper, "EXPERIMENTS", {"failing": failing, "equations": quick})
-    monkeypatch.setattr(paper, "measure_limits", lambda settings: limits)
+    monkeypatch.setattr(paper, "isolated_limits", lambda settings: limits)
 
 
 def test_a_run_leaves_its_figures_its_cost_and_its_machine(runs: Runs, quick: Experiment) -> None:
@@ -67,13 +69,24 @@ def test_rates_are_measured_once_for_each_device_that_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: Limits
 ) -> None:
     measured: list[str] = []
-    monkeypatch.setattr(paper, "measure_limits", lambda x: measured.append(x.device) or limits)
+    monkeypatch.setattr(paper, "isolated_limits", lambda x: measured.append(x.device) or limits)
     flags = paper.Flags(("section3.2/positive",), preset="smoke", out=tmp_path / "runs")
 
     paper.main(flags)
     assert measured == ["cpu"]
     paper.main(flags)
     assert measured == ["cpu"]  # nothing was left to run
+
+
+@pytest.mark.usefixtures("registered")
+def test_two_commands_do_not_run_in_one_folder(tmp_path: Path) -> None:
+    flags = paper.Flags(("section3.2/positive",), preset="smoke", out=tmp_path)
+
+    with (
+        RunFolder(tmp_path).locked(),
+        pytest.raises(ValueError, match="expected a run that no other process writes"),
+    ):
+        paper.main(flags)
 
 
 def test_a_file_in_the_place_of_the_runs_is_refused(tmp_path: Path) -> None:
@@ -92,6 +105,24 @@ def test_what_has_ended_is_not_run_again(runs: Runs, quick: Experiment) -> None:
     assert again == folder
     assert record is not None
     assert record.sound
+
+
+def test_what_has_ended_is_read_again(
+    runs: Runs, quick: Experiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert runs.read_again(quick) is None
+    folder, _ = runs.of(quick)
+    runs.run(quick, lambda seconds: None)
+
+    monkeypatch.setitem(READERS, "flat", lambda folder: {"positive": 3.0})
+    record = runs.read_again(quick)
+
+    assert record is not None
+    assert record.figures == {"positive": 3.0}
+    assert read(record_file(folder, quick)) == [record]
+    monkeypatch.setitem(READERS, "flat", lambda folder: {})
+    with pytest.raises(ValueError, match=r"expected figures, got none; .* give --again"):
+        runs.read_again(quick)
 
 
 def test_an_interrupted_run_continues_in_its_folder(runs: Runs, quick: Experiment) -> None:
@@ -286,16 +317,33 @@ def test_experiments_of_the_same_commands_run_once(
     assert runs.run(other, lambda seconds: None).sound  # alone it runs the commands itself
 
 
-def test_changed_code_has_a_folder_of_its_own(
-    runs: Runs, quick: Experiment, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_changed_code_has_a_folder_of_its_own(runs: Runs, quick: Experiment) -> None:
+    folder, _ = runs.of(quick)
     before = runs.run(quick, lambda seconds: None)
-    monkeypatch.setattr(runner, "digest", lambda sources: "0" * 64)
+    Path(quick.command).write_text(WRITES + "changed = True\n")
 
     _, record = runs.of(quick)
 
     assert len(before.code) == 64
     assert record is None
+    assert runs.folder_of(before.code, quick.name) == folder  # where it still is
+
+
+def test_other_flags_are_other_code(runs: Runs, quick: Experiment) -> None:
+    runs.run(quick, lambda seconds: None)
+
+    assert runs.of(dataclasses.replace(quick, smoke="--steps 2"))[1] is None
+    assert runs.of(dataclasses.replace(quick, laptop="--steps 2"))[1] is not None
+
+
+def test_code_that_changes_during_its_run_is_an_error(runs: Runs, quick: Experiment) -> None:
+    changes = f"pathlib.Path({quick.command!r}).write_text('print()')\n"
+    Path(quick.command).write_text(WRITES + changes)
+
+    record = runs.run(quick, lambda seconds: None)
+
+    assert record.error is not None
+    assert "the code: expected the same at the end, got another" in record.error
 
 
 def test_another_machine_and_another_version_have_folders_of_their_own(
@@ -333,7 +381,7 @@ def test_the_others_go_on_and_the_exit_code_is_one(
 ) -> None:
     claims = [c for c in paper.chosen([]) if c.name == "section3.2/positive"]
     broken = dataclasses.replace(claims[0], name="x/broken", experiments=("failing",))
-    monkeypatch.setattr(paper, "chosen", lambda names: [broken, *claims])
+    monkeypatch.setattr(paper, "chosen", lambda names, others: [broken, *claims])
 
     with pytest.raises(SystemExit) as ended:
         paper.main(paper.Flags(preset="smoke", out=tmp_path / "runs"))
@@ -344,6 +392,23 @@ def test_the_others_go_on_and_the_exit_code_is_one(
     rows = {line.split("|")[1].strip(): line for line in out.splitlines() if "|" in line}
     assert rows["section3.2/positive"].split("|")[-2].strip() == "-"  # a smoke run
     assert "not run" in rows["x/broken"]
+
+
+@pytest.mark.usefixtures("registered")
+def test_what_fails_before_a_run_costs_only_itself(
+    monkeypatch: pytest.MonkeyPatch, runs: Runs
+) -> None:
+    def broken(experiment: Experiment, preset: PresetName) -> str | None:
+        if experiment.name == "failing":
+            raise SyntaxError("half a file")
+        return None
+
+    monkeypatch.setattr(paper, "lacking", broken)
+
+    records = paper.run_all(runs, ["failing", "equations"])
+
+    errors = {name: getattr(record, "error", "") for name, record in records.items()}
+    assert errors == {"failing": "SyntaxError: half a file", "equations": None}
 
 
 @pytest.mark.usefixtures("registered")
@@ -386,8 +451,16 @@ def test_an_experiment_can_be_chosen_by_its_name() -> None:
     assert names == ["decoding", "copy"]
 
     assert paper.selected([]) == (paper.chosen([]), list(EXPERIMENTS))
-    with pytest.raises(ValueError, match="did you mean"):
-        paper.selected(["speedup", "tabel5"])
+    for word, near in (("tabel5", "table5"), ("spedup", "speedup"), ("lenghts", "lengths")):
+        with pytest.raises(ValueError, match=f"did you mean '{near}'"):
+            paper.selected(["speedup", word])
+
+
+def test_what_an_experiment_stands_beside_runs_too() -> None:
+    _, names = paper.selected(["generation-mnist-cuda"])
+
+    assert names.index("generation-mnist") < names.index("generation-mnist-cuda")
+    assert {"generation-cifar10", "generation-cifar10-cuda"} <= set(names)
 
 
 def test_smoke_figures_are_not_published() -> None:
@@ -413,6 +486,24 @@ def test_figures_are_published_by_machine(
     kept = [{x.experiment: x.figures for x in read(file)} for file in tmp_path.glob("*.json")]
     assert {"copy": {"a": 9.0}} in kept
     assert {"copy": {"a": 1.0}, "lengths": {"b": 2.0}} in kept
+
+
+def test_a_measurement_stays_that_is_worth_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: Machine
+) -> None:
+    monkeypatch.setattr(paper, "FOLDER", tmp_path)
+    monkeypatch.setattr(paper, "ROOT", tmp_path)
+    dirty = dataclasses.replace(machine, commit=f"{machine.commit}-dirty")
+    laptop = Measurement("copy", "laptop", machine, {"a": 1.0})
+    large = Measurement("copy", "paper", machine, {"a": 2.0})
+    uncommitted = Measurement("copy", "paper", dirty, {"a": 3.0})
+    failed = Measurement("copy", "paper", machine, error="no")
+    stays = {0: 0, 1: 1, 2: 1, 3: 1, 4: 4}
+
+    for number, record in enumerate([laptop, large, uncommitted, failed, large]):
+        paper.publish({"copy": record}, lambda record: tmp_path / "none")
+        (kept,) = read(next(tmp_path.glob("*.json")))
+        assert kept == [laptop, large, uncommitted, failed, large][stays[number]]
 
 
 def test_what_a_machine_lacks_is_said_with_what_to_do(
