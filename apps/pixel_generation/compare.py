@@ -3,7 +3,7 @@
     python apps/pixel_generation/compare.py
     python apps/pixel_generation/compare.py --dataset mnist --download --steps 400
     python apps/pixel_generation/compare.py --dataset mnist --only-time --seconds 3600
-    python apps/pixel_generation/compare.py --runs RUN RUN --out docs/results/mnist
+    python apps/pixel_generation/compare.py --runs RUN RUN --out runs/compared
 
 First a few updates of each attention are timed, in turn. Then each is trained for --steps updates,
 from the same seed and on the same images in the same order; and once more, with a schedule of its
