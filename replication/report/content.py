@@ -58,6 +58,7 @@ def compose(measurements: list[Stored], limits: Limits) -> Report:
         mnist=tables.mnist(trained),
         plotted=plotted,
         grids=tables.grids(chosen),
+        fewest=tables.FEWEST_UPDATES,
         experiments=EXPERIMENTS.values(),
         measured={name: figures_of(chosen, name) for name in EXPERIMENTS},
         claimed={name: sum(name in x.experiments for x in CLAIMS) for name in EXPERIMENTS},

@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import product
 from pathlib import Path
 
-from benchmarks.report import document
+from benchmarks.report import document, series
 from linattn_models.training import figure
 from replication.claims import BY_NAME, MARGINS, Figures
 from replication.collect import RESULTS, Best, Stored, figures_of, with_runs
@@ -16,11 +16,13 @@ from replication.cost import MODELS, TRAINING
 from replication.experiments import EXPERIMENTS, PresetName
 from replication.report import curve
 from replication.report.speedups import (
+    COMPILED,
     LENGTHS,
     ON,
+    OPERATOR,
+    PLAIN,
     SHAPES,
     SPEEDS,
-    WAYS,
     cases,
     gains,
     gains_in,
@@ -35,6 +37,8 @@ PAPER_IMAGES = EXPERIMENTS["mnist"].trains["paper"][1]  # 250 epochs
 SPEECH = RESULTS / "speech"
 EQUALITIES = ("associativity", "causal", "gradients", "rnn")
 RECOGNIZERS = ("softmax", "linear", "lsh-4", "lstm")
+PASSES = ("lengths/forward/", "lengths/forward-and-backward/")
+FUSED = "softmax SDPA"
 
 
 @dataclass(frozen=True)
@@ -69,40 +73,55 @@ class Phrases:
         return f"{self.machine(name).partition('; ')[2] or self.machine(name)}, {threads} threads"
 
     def gain(self, shape: str, rival: str, which: str, device: str = "cpu") -> str:
-        """The speed-up in PyTorch."""
-        return times(gains(self.best, shape, rival, which, device)[0])
+        """The speed-up by linattn's operator and, in parentheses, in plain PyTorch."""
+        gained = gains(self.best, shape, rival, which, device)
+        plain = gained[PLAIN]
+        return times(gained[OPERATOR]) + ("" if plain is None else f" ({times(plain)})")
 
     def both(self, *case: str) -> str:
-        """The speed-up in PyTorch and compiled."""
-        eager, compiled = gains(self.best, *case)
-        return f"{times(eager)} in PyTorch, {times(compiled)} compiled"
+        """The speed-up by linattn's operator and, in parentheses, compiled."""
+        gained = gains(self.best, *case)
+        return f"{times(gained[OPERATOR])} (compiled {times(gained[COMPILED])})"
 
     def paper(self, *case: str) -> str:
         """The paper's speed-up."""
         return times(paper_gain(*case))
 
     def most(self, rival: str) -> str:
-        """The largest speed-up in PyTorch of all that verdicts and tables show."""
+        """The largest speed-up by linattn's operator of all that verdicts and tables show."""
         measured = [
-            gains(self.best, shape, rival, which, device)[0]
+            gains(self.best, shape, rival, which, device)[OPERATOR]
             for shape, which, device in product(SHAPES, SPEEDS, ON)
         ]
         grid = [case.eager for case in cases(self.best, rival)]
         return times(max((x for x in [*measured, *grid] if x is not None), default=None))
 
-    def one_image(self, rival: str) -> str:
-        """What one image gains on each device, MNIST's before CIFAR-10's."""
+    def one_image(self, rival: str, way: str) -> str:
+        """What one image gains on each device by one of WAYS, MNIST's before CIFAR-10's."""
         words = []
         for device in ON:
-            found = [gains(self.best, shape, rival, "one", device) for shape in SHAPES]
-            for way, values in zip(WAYS, zip(*found, strict=True), strict=True):
-                words.append(f"{' and '.join(map(times, values))} {way} on the {device.upper()}")
+            gained = [gains(self.best, shape, rival, "one", device)[way] for shape in SHAPES]
+            words.append(f"{' and '.join(map(times, gained))} on the {device.upper()}")
         return ", ".join(words)
+
+    def stale_speeds(self) -> str:
+        """Which measurements of images are stale, and by which commit; empty for none."""
+        names = {
+            on.format(shape): f"{images} on the {device.upper()}"
+            for device, on in ON.items()
+            for shape, images in SHAPES.items()
+        }
+        stale = [
+            f"{words} (commit `{self.best[name].measurement.machine.commit}`)"
+            for name, words in names.items()
+            if name in self.best and self.best[name].stale
+        ]
+        return f"Stale in this table: {', '.join(stale)}." if stale else ""
 
     def between_machines(self, shape: str, rival: str) -> str:
         """The speed-ups at the best batches by all kept measurements on CPUs."""
         kept = [
-            gains_in(x.measurement.figures, rival, "best")[0]
+            gains_in(x.measurement.figures, rival, "best")[OPERATOR]
             for x in self.everything
             if x.measurement.experiment == ON["cpu"].format(shape)
             and x.measurement.preset != "smoke"
@@ -168,6 +187,11 @@ class Phrases:
         known = {n.removesuffix(end): v for n, v in self.figures("copy").items() if n.endswith(end)}
         return ", ".join(f"{name} {figure(loss)}" for name, loss in known.items()) or "-"
 
+    def loss_over_softmax(self) -> str:
+        """Of the copy task: linear attention's loss over softmax's."""
+        share = self.figures("copy").get("softmax/loss-over-linear")
+        return figure(1 / share) if share else "-"
+
     def bits(self) -> str:
         """Of the longer training on MNIST: bits per dimension."""
         equal = _ranked(self.figures("mnist"), "/bits", "{:.3f}")
@@ -219,20 +243,53 @@ class Phrases:
         return f" The run behind the verdicts kept no curves; these are from {where}."
 
     def gpu_day(self) -> str:
-        """What a day of a GPU holds at least, by the operations of 250 epochs and its rate."""
+        """How long a GPU computes 250 epochs at its full rate, and at which share in a day."""
         runs = document.read(RESULTS, "lengths", "cuda").runs
         if not runs:
             return "No rate of a GPU is kept."
+        latest = runs[0]
         small = MODELS[EXPERIMENTS["mnist"].trains["laptop"][0]]
         work = TRAINING * PAPER_IMAGES * small.forward("linear")
-        name = runs[-1].machine.hardware.partition(",")[0]
-        seconds = work / runs[-1].limits.gemm_float32
+        seconds = work / latest.limits.gemm_float32
+        share = f"{seconds / DAY:.1%}".replace("%", " %")
         return (
-            f"By operations, 250 epochs of this model take at least {seconds / 60:,.0f} minutes at "
-            f"the rate of float32 products of an {name}. A GPU-day holds them at "
-            f"{seconds / DAY:.1%} of that rate; "
-            'the column "after 250 epochs" is what the curves say of it.'
-        ).replace("%", " %")
+            f"An {_gpu(latest)} multiplies float32 matrices at "
+            f"{latest.limits.gemm_float32 / 1e12:,.0f} TFLOP/s. At this rate, the operations of "
+            f"250 epochs of this model take {seconds / 60:,.0f} minutes; at {share} of it, a day."
+        )
+
+    def lengths_on_gpu(self) -> str:
+        """What was measured of figure 1 on a GPU: LSH, and PyTorch's fused softmax."""
+        measured = document.read(RESULTS, "lengths", "cuda")
+        if not measured.runs:
+            return "No measurement of a GPU is kept."
+        passes = [[x for x in measured.results if x.case.name.startswith(y)] for y in PASSES]
+        quantities = (("lsh-1", series.held), (FUSED, series.held), (FUSED, series.seconds))
+        lsh, memory, time = (
+            " and ".join(f"{_over_linear(members, rival, quantity)} times" for members in passes)
+            for rival, quantity in quantities
+        )
+        lengths = [x.case.at for x in measured.results if x.case.at is not None]
+        commits = ", ".join(dict.fromkeys(f"`{run.machine.commit}`" for run in measured.runs))
+        return (
+            f"On an {_gpu(measured.runs[0])} (bfloat16, commits {commits}), from {min(lengths):,} "
+            f"to {max(lengths):,} positions, forward alone and with the backward, lsh-1 needs "
+            f"{lsh} the memory of linear attention. PyTorch's fused softmax needs {memory} its "
+            f"memory, and {time} its time."
+        )
+
+
+def _gpu(run: document.Run) -> str:
+    """The GPU's name."""
+    return run.machine.hardware.partition(",")[0]
+
+
+def _over_linear(members: series.Members, rival: str, quantity: series.Read) -> str:
+    """A rival's time or memory over linear attention's on a GPU: at the least and most length."""
+    ours = dict(series.points(members, "linear (cuda)", quantity))
+    theirs = series.points(members, rival, quantity)
+    ratios = [value / ours[length] for length, value in theirs if length in ours]
+    return f"{figure(ratios[0])} to {figure(ratios[-1])}" if ratios else "-"
 
 
 def _ranked(figures: Figures, end: str, form: str) -> str:

@@ -17,7 +17,9 @@ from replication.collect import Best, Stored, figures_of
 from replication.report.curve import rows_of, runs
 from replication.report.phrases import PAPER_IMAGES
 from replication.report.speedups import (
+    COMPILED,
     LENGTHS,
+    OPERATOR,
     SPEEDS,
     WAYS,
     by_batch,
@@ -40,6 +42,7 @@ Points = Sequence[tuple[float, float]]
 COUNTED = (16, 64, 256, 784, 1_568, 3_072, 6_144)
 ORDER = ("linear", "softmax", "lsh-1", "lsh-4", "lstm")
 KINDS = {"one": "one image", "best": "best batches"}
+DRAWN = {"": WAYS[OPERATOR], ", compiled": WAYS[COMPILED]}
 FASTER = {"xlabel": "tokens of a sequence", "ylabel": "times as fast"}
 DASHED = {"linestyle": "--", "linewidth": 1.0}
 AHEAD = 40  # places at which a fitted curve is drawn
@@ -116,17 +119,17 @@ def speed_up(rival: str, best: Best) -> str:
     grid = by_batch(figures_of(best, "speedup"), rival)
     for color, (batch, points) in enumerate(grid.items()):
         style = {"color": f"C{color}"}
-        curves[f"batch {batch}, in PyTorch"] = (points, {"marker": "o", **style})
+        curves[f"batch {batch}"] = (points, {"marker": "o", **style})
         bytes_ = [(n, gain) for n in COUNTED if (gain := moved(rival, n, batch)) is not None]
         if bytes_:
             curves[f"_{batch} by bytes"] = (bytes_, DASHED | style)
-    pairs = itertools.product(SPEEDS, WAYS.items())
+    pairs = itertools.product(SPEEDS, DRAWN.items())
     for color, (kind, (words, way)) in enumerate(pairs, len(grid)):
         measured = {n: figures_of(best, f"generation-{shape}") for shape, n in LENGTHS.items()}
         found = [(n, ratio(x, way, rival, SPEEDS[kind])) for n, x in measured.items()]
         if at := [(n, gain) for n, gain in found if gain is not None]:
             square = {"marker": "s", "linestyle": ":", "color": f"C{color}"}
-            curves[f"{KINDS[kind]}, {words}"] = (at, square)
+            curves[f"{KINDS[kind]}{words}"] = (at, square)
     for kind, fill in (("one", "none"), ("best", "full")):
         paper = [(n, paper_gain(shape, rival, kind)) for shape, n in LENGTHS.items()]
         star = {"color": "k", "marker": "*", "markersize": 11, "linestyle": "", "fillstyle": fill}

@@ -17,12 +17,15 @@ LENGTHS = {"mnist": 784, "cifar10": 3_072}
 SPEEDS = {"one": "1/seconds", "best": "best/images-per-second"}
 # What an experiment of images is called on each device.
 ON = {"cpu": "generation-{}", "gpu": "generation-{}-cuda"}
-WAYS = {"in PyTorch": "linear", "compiled": "linear-compiled"}
+PLAIN, OPERATOR, COMPILED = "plain PyTorch", "linattn's operator", "compiled"
+# Linear attention steps in three ways. Its rivals step in PyTorch, not compiled.
+WAYS = {PLAIN: "linear (eager, reference)", OPERATOR: "linear", COMPILED: "linear-compiled"}
 
 
 class Case(NamedTuple):
     """Gains over a rival at a length and a batch, which is the same for both.
 
+    eager, compiled: by linattn's operator, and compiled.
     operations, traffic: how many times as much the rival needs for a sequence, by its operations
         and by the bytes that it moves; None where nothing is counted.
     """
@@ -47,14 +50,14 @@ def cases(best: Best, rival: str) -> Iterator[Case]:
 
 def gains(
     best: Best, shape: str, rival: str, which: str, device: str = "cpu"
-) -> list[float | None]:
-    """Times as fast as a rival, in PyTorch and compiled; one image, or the best batch of each."""
+) -> dict[str, float | None]:
+    """Times as fast as a rival, by each of WAYS; of one image, or at the best batch of each."""
     return gains_in(figures_of(best, ON[device].format(shape)), rival, which)
 
 
-def gains_in(figures: Figures, rival: str, which: str) -> list[float | None]:
+def gains_in(figures: Figures, rival: str, which: str) -> dict[str, float | None]:
     """As `gains`, of one measurement."""
-    return [ratio(figures, way, rival, SPEEDS[which]) for way in WAYS.values()]
+    return {words: ratio(figures, way, rival, SPEEDS[which]) for words, way in WAYS.items()}
 
 
 def ratio(figures: Figures, way: str, rival: str, name: str) -> float | None:
@@ -66,7 +69,7 @@ def ratio(figures: Figures, way: str, rival: str, name: str) -> float | None:
 
 
 def by_batch(grid: Figures, rival: str) -> dict[int, list[tuple[int, float]]]:
-    """The speed-up in PyTorch over a rival by batch, over the length."""
+    """The speed-up over a rival by linattn's operator: by batch, over the length."""
     known: dict[int, list[tuple[int, float]]] = {}
     for name in grid:
         way, length, batch, what = name.split("/")
@@ -104,7 +107,7 @@ def counted(rival: str, length: int) -> float:
 def moved(rival: str, length: int, batch: int) -> float | None:
     """How many times the bytes of linear attention a rival moves; None where it has no state.
 
-    What reruns reads the weights alone, once for a whole prefix: its operations decide.
+    Softmax that reruns moves weights alone, once for a whole prefix: its operations decide.
     """
     at = replace(MNIST, positions=length)
     if not at.state(rival):

@@ -17,10 +17,13 @@ from replication.read import PICTURES, SUMMARY
 from replication.report.curve import Run
 from replication.report.phrases import DAY, PAPER_IMAGES
 from replication.report.speedups import (
+    COMPILED,
     ON,
+    OPERATOR,
     RIVALS,
     SHAPES,
     SPEEDS,
+    WAYS,
     cases,
     gains,
     gains_in,
@@ -30,6 +33,7 @@ from replication.report.speedups import (
 from replication.validation import loaded
 
 STALE = "stale: "
+FEWEST_UPDATES = 500  # that say something of a model; MNIST's 120 show 960 images
 # What the preset laptop of an experiment needs, in words.
 NEEDS = {
     name: "needs a GPU" if need == "cuda" else f"needs the data set {need}"
@@ -103,21 +107,32 @@ def claims(chosen: Iterable[Claim], best: Best) -> str:
     hardware = "; ".join(dict.fromkeys(claim.hardware for claim in chosen if claim.hardware))
     below = [f"The paper measured on: {hardware}."] * bool(hardware)
     missing = [claim.experiments[-1] for claim in chosen if behind(claim, best) is None]
-    below += [f"Not run: {_lacking(name)}." for name in dict.fromkeys(missing)]
+    below += [f"Not run: {_lacking(name, best)}." for name in dict.fromkeys(missing)]
     return "\n\n".join([table(header, rows), *below])
 
 
-def _lacking(name: str) -> str:
+def _lacking(name: str, best: Best) -> str:
     """Why an experiment has no measurement, and what to do."""
     experiment, link = EXPERIMENTS[name], f"[{name}](#{name})"
+    if failure := _failure(name, best):
+        return f"{link} {failure}"
     need = NEEDS.get(name)
     return f"{link} {need}: {experiment.missing}" if need else f"no run of {link} is kept"
+
+
+def _failure(name: str, best: Best) -> str:
+    """How an experiment failed; empty where it did not, or was not run."""
+    error = best[name].measurement.error if name in best else None
+    return "failed: `" + error.replace("`", "'") + "`" if error else ""
 
 
 def _row(claim: Claim, best: Best) -> list[str]:
     stored, rule = behind(claim, best), claim.rule
     figures: Figures = {} if stored is None else stored.measurement.figures
-    reason = claim.fault(figures) if stored else NEEDS.get(claim.experiments[-1], "")
+    reason = claim.fault(figures)
+    if stored is None:
+        failures = [failure for x in claim.experiments if (failure := _failure(x, best))]
+        reason = next(iter(failures), NEEDS.get(claim.experiments[-1], ""))
     ratios = ["", "", ""]
     if rule.paper is not None:
         value, compiled = rule.value(figures), claim.compiled(figures)
@@ -129,7 +144,7 @@ def _row(claim: Claim, best: Best) -> list[str]:
         verdict(claim, stored) + f"; {reason}" * bool(reason),
         claim.paper,
         "; ".join(f"{each.figure} " * (each is not rule) + each.words for each in claim.rules),
-        _ours(claim, figures),
+        _ours(claim, figures) + _where(claim, stored, best),
         *ratios,
         f"[{name}](#{name})",
     ]
@@ -137,16 +152,34 @@ def _row(claim: Claim, best: Best) -> list[str]:
 
 def _ours(claim: Claim, figures: Figures) -> str:
     """Our figure; for a ratio both, and for what was trained the updates."""
-    names = [name for name in claim.rule.figures if name in figures]
-    if claim.rule.figure not in names:
+    if claim.rule.figure not in figures:
         return "-"
-    ours = " over ".join(_amount(figures[name]) for name in names)
     attention, _, what = claim.rule.figure.partition("/")
     updates = figures.get(f"{attention}/updates")
     if what.endswith("-over-independent"):  # of a picture, whose model may have had more
         updates = figures.get(f"{attention}/updates-drawn", updates)
     after = "" if updates is None else f" after {updates:,.0f} updates"
-    return f"{ours} {claim.unit}{after}"
+    if updates is not None and updates < FEWEST_UPDATES:
+        after += ", too few to decide"
+    if what == "loss-above-softmax" and (share := figures.get("softmax/loss-over-linear")):
+        after += f": {figure(1 / share)} times softmax's loss"
+    return f"{_amounts(claim, figures)} {claim.unit}{after}"
+
+
+def _amounts(claim: Claim, figures: Figures) -> str:
+    """The figure that is shown; for a ratio both."""
+    names = [name for name in claim.rule.figures if name in figures]
+    return " over ".join(_amount(figures[name]) for name in names)
+
+
+def _where(claim: Claim, stored: Stored | None, best: Best) -> str:
+    """That a CPU decides on a GPU's row; beside it a GPU's measurement, which is stale then."""
+    if claim.scale != "gpu" or stored is None or stored.measurement.device == "cuda":
+        return ""
+    kept = (best[name].measurement for name in claim.experiments if name in best)
+    gpu: Figures = next((x.figures for x in kept if x.sound and x.device == "cuda"), {})
+    beside = f" (stale, on a GPU: {_amounts(claim, gpu)})" if claim.rule.figure in gpu else ""
+    return f", on the CPU{beside}"
 
 
 def _amount(value: float) -> str:
@@ -161,15 +194,15 @@ def resources(best: Best, limits: Limits, everything: Sequence[Stored]) -> str:
         spent = None if made is None else made.spent
         preset = "laptop" if made is None else made.preset
         cost = experiment.expected_cost(preset)
-        least, taken = cost.seconds(limits), ["-", "-", "-"]
+        least, memory, taken = cost.seconds(limits), cost.memory, ["-", "-", "-"]
         if made is not None and spent is not None:
-            least = spent.least_seconds
+            least, memory = spent.least_seconds, spent.least_memory
             host = " (host's)" if made.device == "cuda" else ""
             taken = [_duration(spent.seconds), f"{spent.memory / 1e9:.1f}{host}"]
             taken.append(f"{where.index(_machine(best[name])) + 1}")
-        work, memory = f"{cost.operations / 1e12:,.2f}", f"{cost.memory / 1e9:.1f}"
+        work, needed = f"{cost.operations / 1e12:,.2f}", f"{memory / 1e9:.1f}"
         link = f"[{name}](#{name})"
-        rows.append([link, preset, work, _duration(least), taken[0], memory, *taken[1:]])
+        rows.append([link, preset, work, _duration(least), taken[0], needed, *taken[1:]])
     header = ["experiment", "preset", "10^12 operations", "least time", "measured time"]
     return table([*header, "least GB", "measured GB", "machine"], rows)
 
@@ -214,8 +247,9 @@ def numbered(best: Best, everything: Sequence[Stored]) -> list[str]:
 
 
 def _state(stored: Stored) -> str:
-    if stored.measurement.error:
-        return "failed: `" + stored.measurement.error.replace("`", "'") + "`"
+    made = stored.measurement
+    if failure := _failure(made.experiment, {made.experiment: stored}):
+        return failure
     return f"stale: {stored.stale}" if stored.stale else "fresh"
 
 
@@ -228,13 +262,13 @@ def _machine(stored: Stored) -> str:
 
 def images(best: Best) -> str:
     """The gain over both rivals on the paper's images: here and the paper's."""
-    header = ["compared with", "images", "batch", "CPU here, in PyTorch", "CPU here, compiled"]
-    header += ["paper, CPU", "GPU here, in PyTorch", "GPU here, compiled", "paper, GPU"]
+    header = ["compared with", "images", "batch", *(f"CPU, {way}" for way in WAYS), "paper, CPU"]
+    header += [*(f"GPU, {way}" for way in WAYS), "paper, GPU"]
     rows = [
         [words, name, {"one": "1", "best": "the best of each"}[which],
-         *map(times, gains(best, shape, rival, which)),
+         *map(times, gains(best, shape, rival, which).values()),
          times(paper_gain(shape, rival, which, "cpu")) if which == "one" else "-",
-         *map(times, gains(best, shape, rival, which, "gpu")),
+         *map(times, gains(best, shape, rival, which, "gpu").values()),
          times(paper_gain(shape, rival, which))]
         for rival, words in RIVALS.items()
         for shape, name in SHAPES.items()
@@ -246,8 +280,10 @@ def images(best: Best) -> str:
 def best_batches(best: Best, everything: Sequence[Stored]) -> str:
     """The gain at the best batches by every kept measurement, and which batches these are."""
     header = ["images", "machine", "state", "batch: linear", "compiled", "cache", "reruns"]
-    header += [f"over {x}, {y}" for x in ("reruns", "a cache") for y in ("in PyTorch", "compiled")]
-    where, ways = numbered(best, everything), ("linear", "linear-compiled", *reversed(RIVALS))
+    shown = (OPERATOR, COMPILED)
+    header += [f"over {x}, {y}" for x in ("reruns", "a cache") for y in shown]
+    where = numbered(best, everything)
+    ways = (*(WAYS[way] for way in shown), *reversed(RIVALS))
     rows = []
     for each in _in_order(best, everything):
         made = each.measurement
@@ -255,7 +291,8 @@ def best_batches(best: Best, everything: Sequence[Stored]) -> str:
         if made.experiment not in names or made.preset == "smoke" or not made.figures:
             continue
         batches = [made.figures.get(f"{way}/best/batch") for way in ways]
-        factors = [x for rival in RIVALS for x in gains_in(made.figures, rival, "best")]
+        gained = [gains_in(made.figures, rival, "best") for rival in RIVALS]
+        factors = [factor[way] for factor in gained for way in shown]
         machine = f"{where.index(_machine(each)) + 1}"
         state = "stale" if each.stale else "fresh"
         rows.append(
@@ -267,7 +304,7 @@ def best_batches(best: Best, everything: Sequence[Stored]) -> str:
 
 def grid(best: Best) -> str:
     """The gain over both rivals by length and batch, on a CPU; and the counted ones."""
-    header = ["compared with", "tokens", "batch", "in PyTorch", "compiled", "by operations"]
+    header = ["compared with", "tokens", "batch", OPERATOR, COMPILED, "by operations"]
     rows = [
         [words, f"{case.length:,}", f"{case.batch}", times(case.eager), times(case.compiled),
          times(case.operations), times(case.traffic)]

@@ -10,7 +10,16 @@ import pytest
 from benchmarks.report import document
 from benchmarks.report.series import by_series, crossing, points
 from replication.collect import best, stored
-from replication.report.speedups import ON, RIVALS, SHAPES, SPEEDS, gains, paper_gain, times
+from replication.report.speedups import (
+    ON,
+    OPERATOR,
+    RIVALS,
+    SHAPES,
+    SPEEDS,
+    gains,
+    paper_gain,
+    times,
+)
 
 ROOT = Path(__file__).parents[2]
 README = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
@@ -53,6 +62,15 @@ def cell(row: str) -> str:
 def test_the_table_holds_what_was_measured(row: str) -> None:
     case, target = PEERS[row]
     assert cell(row) == f"{medians(case)[target]:.3g}"
+
+
+@pytest.mark.parametrize("row", PEERS)
+def test_the_table_names_the_machine(row: str) -> None:
+    folder, case = ROOT / "docs" / "results", PEERS[row][0]
+    entries = document.read(folder, case.partition("/")[0], "cpu").entries
+    run = next(run for run, result in entries if result.case.name == case)
+    made = re.split(r"\W", run.machine.hardware)[0]
+    assert re.search(rf"\| {re.escape(row)} \|[^|]*\|[^|]*\| {made} \|", README)
 
 
 def test_the_row_of_softmax_is_of_the_table_of_lengths() -> None:
@@ -112,7 +130,9 @@ def test_the_speed_ups_of_generation_are_those_of_the_report() -> None:
     assert f"{' and '.join(rerunning)}, are over softmax attention" in README
     records = best(stored())
     over = {
-        rival: " and ".join(times(gains(records, x, rival, "best", "gpu")[0]) for x in SHAPES)
+        rival: " and ".join(
+            times(gains(records, x, rival, "best", "gpu")[OPERATOR]) for x in SHAPES
+        )
         for rival in RIVALS
     }
     words = f"gain {over['softmax']} here, and {over['stateful-softmax']} over a cache"

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Callable
 from html.parser import HTMLParser
+from typing import Any
 
 import pytest
 
+import copying.presets
+import pixels.presets
+import speech.presets
 from benchmarks.measure.machine import Limits, Machine
 from replication.claims import CLAIMS
 from replication.collect import FOLDER, Stored
 from replication.cost import GRID_BATCHES, GRID_LENGTHS, MNIST
 from replication.measurement import Measurement, Spent
 from replication.report.__main__ import PAGE, rendered
-from replication.report.content import compose
+from replication.report.content import TEMPLATE, compose
 from replication.report.page import page
 from replication.report.speedups import moved
 
@@ -169,7 +174,7 @@ def test_the_row_shows_after_how_many_updates(machine: Machine, limits: Limits) 
 
     row = rows(limits, Stored(measurement, None))["lsh-1 draws samples of MNIST."]
 
-    assert row[4].endswith("after 120 updates")
+    assert row[4].endswith("after 120 updates, too few to decide")
 
 
 def test_a_claim_that_was_not_run_says_what_it_needs(limits: Limits) -> None:
@@ -209,7 +214,7 @@ def test_a_loss_is_not_called_a_gain(machine: Machine, limits: Limits) -> None:
     text = compose([Stored(measurement, None)], limits).text
 
     advice = text[text.index("## Advice") :]
-    assert "- and 0.250x in PyTorch on the GPU" in advice
+    assert "- and 0.250x on the GPU, by linattn's operator" in advice
 
 
 def test_the_best_batches_of_every_machine_are_shown(machine: Machine, limits: Limits) -> None:
@@ -269,8 +274,49 @@ def test_a_gpus_measurement_comes_before_a_cpus(machine: Machine, limits: Limits
     stale = Stored(gpu, "changed")
     assert verdicts(limits, Stored(cpu, None), stale)[says] == "confirmed in direction"
     text = compose([Stored(cpu, None), Stored(gpu, None)], limits).text
-    shown = "| softmax that reruns | MNIST | the best of each | 400x | - | - | 310x | - | 317x |"
-    assert shown in text
+    assert "| MNIST | the best of each | - | 400x | - | - | - | 310x | - | 317x |" in text
+    row = rows(limits, Stored(cpu, None), stale)[says]
+    assert "400 over 1 images/s, on the CPU (stale, on a GPU: 310 over 1)" in row[4]
+    text = compose([Stored(cpu, None), stale], limits).text
+    assert f"Stale in this table: MNIST on the GPU (commit `{machine.commit}`)." in text
+
+
+def test_a_claim_that_failed_says_why(machine: Machine, limits: Limits) -> None:
+    failed = Stored(Measurement("equations", "laptop", machine, error="ValueError: broken"), None)
+
+    shown = verdicts(limits, failed)["The feature map elu(x) + 1 makes every similarity positive."]
+
+    assert shown == "not run; failed: `ValueError: broken`"
+    text = compose([failed], limits).text
+    assert "Not run: [equations](#equations) failed: `ValueError: broken`." in text
+
+
+RECIPES: dict[str, Callable[[str], Any]] = {
+    "copy": lambda preset: copying.presets.PRESETS[preset](),
+    "MNIST": lambda preset: pixels.presets.PRESETS[preset]("mnist"),
+    "CIFAR-10": lambda preset: pixels.presets.PRESETS[preset]("cifar10"),
+    "speech": lambda preset: speech.presets.PRESETS[preset]("linear"),
+}
+
+
+@pytest.mark.parametrize("training", RECIPES)
+@pytest.mark.parametrize(("preset", "whose"), [("laptop", "here"), ("paper", "paper")])
+def test_hyper_parameters_are_those_of_the_presets(training: str, preset: str, whose: str) -> None:
+    recipe = RECIPES[training](preset)
+    lines = TEMPLATE.read_text(encoding="utf-8").splitlines()
+    (line,) = (line for line in lines if line.startswith(f"| {training}, {whose} |"))
+    layers, heads, wide, _, norm, optimizer, rate, schedule, batch, *_ = line.split(" | ")[1:]
+
+    flags = recipe.training
+    before = getattr(recipe, "norm", "pre")  # speech has no other
+    values = (recipe.num_layers, recipe.ffn_dim, before, flags.optimizer, flags.learning_rate,
+              flags.batch_size)  # fmt: skip
+    cells = layers, wide, norm, optimizer, rate, batch.partition(" ")[0]
+    given = {"-"} if whose == "paper" else set()  # what the paper does not give is ours
+    for cell, value in zip(cells, values, strict=True):
+        assert cell in given | {f"{value:,}" if isinstance(value, int) else f"{value}"}
+    assert f"{recipe.num_heads} of {recipe.head_dim}".startswith(heads) or heads in given
+    assert whose == "paper" or schedule == flags.schedule
 
 
 def test_words_of_a_failure_are_escaped(machine: Machine, limits: Limits) -> None:
