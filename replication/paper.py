@@ -160,8 +160,7 @@ def publish(
 ) -> None:
     """Keeps the figures beside those of other experiments on the same machine, and trained runs.
 
-    A record takes the place of none that is worth more: one that ended well, is of committed code
-    or of the preset paper.
+    A kept record stays if it is worth more than the new one; see `worth`.
 
     Args:
         folder_of: the folder in which a measurement was made.
@@ -173,8 +172,9 @@ def publish(
         for record in (each for each in ended if key(each.machine) == name):
             old = kept.get(record.experiment)
             if old is not None and worth(old) > worth(record):
-                note = f"{record.experiment}: a measurement that is worth more stays"
-                print(note, file=sys.stderr)
+                note = "not published, because the kept measurement is better"
+                advice = f"remove that one from {file.name} to replace it"
+                print(f"{record.experiment}: {note}; {advice}", file=sys.stderr)
                 continue
             kept[record.experiment] = record
             if record.sound:
@@ -184,7 +184,7 @@ def publish(
 
 
 def worth(record: Measurement) -> tuple[bool, bool, bool]:
-    """What a record that is kept has to be replaced by, at least."""
+    """How records are compared: ended well, then committed code, then the preset paper."""
     return record.sound, is_committed(record.machine), record.preset == "paper"
 
 
