@@ -14,6 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounter
 
 pytest.importorskip("transformers", reason="needs the extra [transformers]")
 
@@ -356,15 +357,17 @@ def test_a_model_that_was_saved_without_the_field_has_no_window(tmp_path: Path) 
     torch.testing.assert_close(load_converted(tmp_path)(ids).logits, model(ids).logits)
 
 
-@pytest.mark.parametrize("use_cache", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_the_forward_is_compiled_as_a_whole(use_cache: bool) -> None:
-    model = convert(tiny.llama(num_hidden_layers=1), window_size=SIZE)
+@pytest.mark.parametrize(("use_cache", "size"), [(False, 100), (True, SIZE)])
+def test_the_forward_is_compiled_as_a_whole(use_cache: bool, size: int) -> None:
+    model = convert(tiny.llama(num_hidden_layers=1), window_size=size)
 
-    compiled = torch.compile(model, backend="eager", fullgraph=True, dynamic=True)
+    counter = CompileCounter()
+    compiled = torch.compile(model, backend=counter, fullgraph=True, dynamic=True)
 
-    for rows in (ROWS, ROWS[:2]):  # of one length: below 64 tokens, each length is compiled anew
+    for rows in (ROWS, ROWS[1:], [*ROWS, tiny.tokens(1, 70)[0]]):
         batch = {**tiny.padded(rows, "left"), "use_cache": use_cache}
         torch.testing.assert_close(compiled(**batch).logits, model(**batch).logits)
+    assert counter.frame_count == 2  # for all lengths up to 64 tokens, and for all above
 
 
 class TestRefusals:

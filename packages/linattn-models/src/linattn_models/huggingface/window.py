@@ -158,8 +158,11 @@ def _softmax(
     Blocks of queries see the columns of all their windows.
     """
     (batch, heads, length, _), (kv_heads, columns) = query.shape, key.shape[1:3]
-    size = min(size, columns)
-    block = min(length, max(size, _LEAST_BLOCK))
+    if torch.compiler.is_compiling() and length > 1:
+        block = _LEAST_BLOCK  # sizes that depend on the length would be compiled for each length
+    else:
+        size = min(size, columns)
+        block = min(length, max(size, _LEAST_BLOCK))
     blocks, span = -(-length // block), size - 1 + block
     # The first column is that of the first query's window: columns are added, or left out.
     left, right = size - 1 - (columns - length), blocks * block - length
