@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from linattn_models.files import replace_file
+from linattn_models.files import remove_folder, replace_file
 from linattn_models.training import RunFolder, publish
 from replication.machine import key
 from replication.measurement import Measurement
@@ -43,7 +43,8 @@ def keep(folder: Path, kept: Path) -> None:
         for picture in (run.path / f"{name}.png" for name in PICTURES):
             if picture.exists():
                 shutil.copyfile(picture, copy / picture.name)
-    shutil.rmtree(kept, ignore_errors=True)
+    if kept.exists():
+        remove_folder(kept)
     new.replace(kept)
 
 

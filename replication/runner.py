@@ -65,7 +65,7 @@ class Meter:
 
 @dataclasses.dataclass(frozen=True)
 class Runs:
-    """The folders of a preset's runs: one for each machine, state of the code and experiment.
+    """The folders of a preset's runs: by machine, live backends, state of the code and experiment.
 
     Args:
         folder: of all runs.
@@ -98,7 +98,8 @@ class Runs:
 
     def folder_of(self, code: str, name: str) -> Path:
         """The folder of a run by the SHA-256 of its code, which may have changed since."""
-        return self.folder / self.preset / key(self.machine) / code[:12] / name
+        backends = "+".join(words.split()[0] for words in self.machine.backends.split("; "))
+        return self.folder / self.preset / key(self.machine) / backends / code[:12] / name
 
     def code(self, experiment: Experiment) -> str:
         """The SHA-256 of its code, as it is now."""

@@ -28,8 +28,6 @@ PAGE = "report.html"
 class Flags:
     """Make the replication report."""
 
-    out: Path = FOLDER
-    """Folder of report.md and its figures."""
     page: Path = ROOT / "build" / "replication"
     """Folder of the page of HTML."""
 
@@ -38,13 +36,13 @@ def main(flags: Flags) -> None:
     """Writes the report."""
     files = rendered()
     for name, content in files.items():
-        file = (flags.page if name == PAGE else flags.out) / name
+        file = (flags.page if name == PAGE else FOLDER) / name
         file.parent.mkdir(parents=True, exist_ok=True)
         replace_file(file, content.encode())
-    for file in (flags.out / "figures").glob("*.svg"):
+    for file in (FOLDER / "figures").glob("*.svg"):
         if f"figures/{file.name}" not in files:
             file.unlink()  # its measurement is gone
-    print(f"written: {flags.out / 'report.md'}, {flags.page / PAGE}")
+    print(f"written: {FOLDER / 'report.md'}, {flags.page / PAGE}")
 
 
 def rendered() -> dict[str, str]:

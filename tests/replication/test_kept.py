@@ -146,7 +146,6 @@ def test_the_caption_says_when_the_curves_are_of_another_run(
     assert "samples.png" not in report.text  # a picture stands for its row's verdict alone
 
 
-# Empty, and its test skipped, until the first run is published.
 KEPT = [x for x in stored() if x.trainings and not x.measurement.source]
 
 

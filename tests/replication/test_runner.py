@@ -346,17 +346,18 @@ def test_code_that_changes_during_its_run_is_an_error(runs: Runs, quick: Experim
     assert "the code: expected the same at the end, got another" in record.error
 
 
-def test_another_machine_and_another_version_have_folders_of_their_own(
+def test_other_machines_versions_and_backends_have_folders_of_their_own(
     runs: Runs, quick: Experiment
 ) -> None:
     other = dataclasses.replace(runs.machine, hardware="another CPU, 2 cores")
     newer = dataclasses.replace(runs.machine, software="torch 3.0.0")
+    slower = dataclasses.replace(runs.machine, backends="reference")
     folders = {
         dataclasses.replace(runs, machine=each).of(quick)[0]
-        for each in (runs.machine, other, newer)
+        for each in (runs.machine, other, newer, slower)
     }
 
-    assert len(folders) == 3
+    assert len(folders) == 4
 
 
 def test_a_failure_is_recorded_with_the_last_words(runs: Runs, failing: Experiment) -> None:
