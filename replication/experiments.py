@@ -49,12 +49,16 @@ KERNELS = {
         "kernels-cuda/src/step.cu",
     ),
 }  # fmt: skip
+_MODELS = "packages/linattn-models/src/linattn_models"
 # What commands import without a use for it: training and whole sequences decode nothing that is
 # measured, and generation trains nothing.
 _UNUSED = {
-    "attention": "packages/linattn-models/src/linattn_models/decoding",
-    "steps": "packages/linattn-models/src/linattn_models/training",
-}
+    "attention": (
+        "packages/linattn-core/src/linattn_core/decoding.py", f"{_MODELS}/decoding",
+        f"{_MODELS}/throughput/generating.py",
+    ),
+    "steps": (f"{_MODELS}/training",),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -102,7 +106,7 @@ class Experiment:
         """Files and folders of this repository that the figures on "cpu" or "cuda" depend on."""
         first, *more = self.command.split()
         start = more[0] if first == "-m" else root / first
-        untimed = [root / place for place in (_UNUSED[self.kernels], *self.untimed)]
+        untimed = [root / place for place in (*_UNUSED[self.kernels], *self.untimed)]
         modules = (
             file
             for file in imported(start, root)

@@ -18,6 +18,7 @@ from benchmarks.cases.peer_decoder import PeerDecoder
 from benchmarks.measure.cases import Method, NotMeasured, Settings
 from benchmarks.measure.timer import stopwatch
 from linattn_models import AutoregressiveTransformer, CompiledDecoder
+from linattn_models.decoding import Sampling
 from linattn_models.state import Cursor
 
 LINEAR, STATEFUL_SOFTMAX = "linear (eager)", "stateful softmax"
@@ -72,14 +73,15 @@ def peer_step(task: Task, settings: Settings) -> Method:
 
 
 def compiled_step(weights: str, task: Task) -> Method:
-    """As `eager_step`, in the one call that a compiled decoder makes of the two."""
+    """As `eager_step`, as `generate` makes it: step and draw, and several of both, are one call."""
     model = task.model()
     decoder = compiled_decoder(model, weights)
     state = _state_at(task.length // 2, model, task)
     generator, token = _seeded_token(model, task)
-    run = partial(decoder.step_and_sample, token, state, generator=generator)
+    steps = decoder.steps_at_once(state, task.length)
+    run = partial(decoder.steps_and_draws, token, state, Sampling(generator=generator), steps)
     check = partial(check_compiled, model, decoder, task.batch)
-    return Method(check, run, **_limits(task, weights=weights))
+    return Method(check, run, units=steps, **_limits(task, steps, weights))
 
 
 def reading(weights: str, task: Task) -> Method:

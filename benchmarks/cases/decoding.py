@@ -61,7 +61,7 @@ def _steps(name: str, task: Task, *promised: Target) -> tuple[Case, Case]:
         ),
         Case(
             f"decoding/compiled-steps/{name}",
-            f"A whole step and its draw in one call: batch {task.batch}, {MODEL}.",
+            f"Steps with their draws, as generate makes them: batch {task.batch}, {MODEL}.",
             setup=partial(_compiled, task), targets=promised, unit="step",
         ),
     )  # fmt: skip

@@ -79,6 +79,9 @@ struct DecoderModel : DecoderShape {
 
 // One or more inputs for each row, read in order from its state. All tensors are contiguous. Row b has lengths[b]
 // inputs, the first of them at position positions[b].
+//
+// A call with more than one step has one input for each row and draws. The tokens that a step draws are the inputs of
+// the next one; waits, uniform, outputs and drawn then have a first dimension of `steps`.
 struct DecoderCall {
     std::int64_t batch, inputs;     // B, and the most inputs of a row
     const std::int64_t* lengths;    // (B), or null if all rows have `inputs`
@@ -97,6 +100,7 @@ struct DecoderCall {
     std::int64_t top_k;
     double top_p, min_p;
     std::int64_t* drawn;  // (B, channels), or null to draw nothing
+    std::int64_t steps = 1;
     int threads;
 };
 

@@ -113,6 +113,28 @@ void PackedDecoder::run(DecoderCall call) const {
     if (call.batch == 0 || call.inputs == 0) return;
     const Scratch workspace(kernels_.workspace_bytes(model_, call));
     kernels_.decode(model_, call, workspace.get());
+    std::vector<std::int64_t> positions;
+    if (call.steps > 1 && call.positions != nullptr) {
+        positions.assign(call.positions, call.positions + call.batch);
+        call.positions = positions.data();
+    }
+    for (std::int64_t step = 1; step < call.steps; ++step) {
+        take_drawn(call);
+        for (std::int64_t& position : positions) ++position;
+        kernels_.decode(model_, call, workspace.get());
+    }
+}
+
+// Moves a call to its next step, apart from `positions`.
+void PackedDecoder::take_drawn(DecoderCall& call) const {
+    const TokenWeights& tokens = model_.tokens;
+    const std::int64_t values = call.batch * tokens.channels;
+    call.tokens = call.drawn;
+    call.drawn += values;
+    call.outputs += call.batch * tokens.output.outputs;
+    if (call.waits != nullptr) call.waits += call.batch * tokens.choices;
+    if (call.uniform != nullptr) call.uniform += values;
+    ++call.position;
 }
 
 void PackedDecoder::check(const DecoderCall& call) const {
@@ -129,8 +151,8 @@ void PackedDecoder::check(const DecoderCall& call) const {
         const auto range = std::minmax_element(call.positions, call.positions + call.batch);
         low = *range.first, high = *range.second;
     }
-    if (low < 0 || high + call.inputs > tokens.max_length) {
-        const std::int64_t last = high + call.inputs - 1;
+    const std::int64_t last = high + call.inputs + call.steps - 2;
+    if (low < 0 || last >= tokens.max_length) {
         throw std::invalid_argument(out_of_range("positions", tokens.max_length, low, last));
     }
 }

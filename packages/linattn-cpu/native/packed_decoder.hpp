@@ -49,6 +49,7 @@ private:
 
     void place(Packer& packer, const ModelSource& source);
     void check(const DecoderCall& call) const;
+    void take_drawn(DecoderCall& call) const;
 
     const Kernels& kernels_;
     DecoderModel model_{};

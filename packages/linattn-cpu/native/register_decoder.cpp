@@ -101,7 +101,7 @@ const FieldTable<ListedCall>& call_fields() {
         {"uniform", set<&ListedCall::uniform>},   {"temperature", set<&ListedCall::temperature>},
         {"top_k", set<&ListedCall::top_k>},       {"top_p", set<&ListedCall::top_p>},
         {"min_p", set<&ListedCall::min_p>},       {"drawn", set<&ListedCall::drawn>},
-        {"threads", set<&ListedCall::threads>},
+        {"steps", set<&ListedCall::steps>},       {"threads", set<&ListedCall::threads>},
     };
     return table;
 }

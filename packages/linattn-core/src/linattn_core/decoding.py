@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -245,7 +245,8 @@ class NativeDecoder(Protocol):
 
     Shapes and dtypes of inputs have been checked; their values have not. States are updated in
     place. Several threads may call it at once with different states. A decoder that steps states
-    anywhere in memory equally fast inherits `reserve` and `noise` from this protocol.
+    anywhere in memory equally fast inherits `reserve` and `noise` from this protocol, and one that
+    gains nothing from several steps in one call inherits `most_steps` and `steps`.
 
     Attributes:
         nbytes: bytes of the packed weights.
@@ -257,6 +258,11 @@ class NativeDecoder(Protocol):
 
     @property
     def instruction_set(self) -> str: ...
+
+    @property
+    def most_steps(self) -> int:
+        """How many steps one call of `steps` makes faster than so many calls of `step`."""
+        return 1
 
     def prefill(
         self, inputs: Tensor, lengths: Tensor | None, states: Sequence[LinearAttentionState]
@@ -296,6 +302,37 @@ class NativeDecoder(Protocol):
             (B, C) int64, None without a draw. A step of reserved states may overwrite the
             parameters that the step before returned.
         """
+
+    def steps(
+        self,
+        tokens: Tensor,
+        position: int | Tensor,
+        states: Sequence[LinearAttentionState],
+        draw: Draw,
+        count: int,
+        filters: TokenFilters | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """As `count` calls of `step`, each with the tokens that the one before drew.
+
+        Args:
+            tokens: of the first step, (B,) or (B, C) int64.
+            position: of the first step, as for `step`.
+            states, filters: as for `step`.
+            draw: the random numbers of all steps, (count, B, K) and (count, B, C).
+            count: at least 1.
+
+        Returns:
+            The parameters (count, B, P) and the tokens that were drawn, (count, B) or
+            (count, B, C) int64.
+        """
+        parameters, drawn = [], [tokens]
+        for i in range(count):
+            waits, uniform = (None if x is None else x[i] for x in draw[1:])
+            single = Draw(draw.temperature, waits, uniform)
+            outputs, tokens_drawn = self.step(drawn[-1], position + i, states, single, filters)
+            parameters.append(outputs.clone())
+            drawn.append(cast(Tensor, tokens_drawn))
+        return torch.stack(parameters), torch.stack(drawn[1:])
 
     def reserve(self, batch: int, owner: object) -> tuple[LinearAttentionState, ...] | None:
         """Reserves states in the memory where this decoder steps fastest, while `owner` lives.

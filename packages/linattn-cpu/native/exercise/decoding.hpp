@@ -43,6 +43,9 @@ private:
     }
 };
 
+// Where the tokens of the last steps come from: the caller, the steps before, or the steps before in the same call.
+enum class Tokens { given, drawn, drawn_in_one_call };
+
 // The result of the last step: the parameters (B, levels), the random numbers and the tokens drawn.
 struct Decoded {
     std::vector<float> parameters, waits;
@@ -94,8 +97,8 @@ public:
     }
 
     // A prompt for every row, and a few steps after it.
-    Decoded decode(const std::vector<std::int64_t>& tokens, std::int64_t batch, const Filters& filters,
-                   int threads) const {
+    Decoded decode(const std::vector<std::int64_t>& tokens, std::int64_t batch, const Filters& filters, int threads,
+                   Tokens next = Tokens::given) const {
         const auto states = static_cast<std::size_t>(batch * heads_ * head_dim_);
         std::vector<std::vector<float>> s(2), z(2);
         std::vector<float*> s_at, z_at;
@@ -131,9 +134,15 @@ public:
         call.temperature = static_cast<float>(filters.temperature);
         call.top_k = filters.top_k, call.top_p = filters.top_p, call.min_p = filters.min_p;
         call.drawn = last.drawn.data();
-        for (call.position = kLength - 3; call.position < kLength; ++call.position) {
-            std::vector<std::int64_t> next(static_cast<std::size_t>(batch), call.position % levels_);
-            call.tokens = next.data();
+        call.position = kLength - kSteps;
+        if (next == Tokens::drawn_in_one_call) {
+            step_at_once(call, last);
+            return last;
+        }
+        for (; call.position < kLength; ++call.position) {
+            std::vector<std::int64_t> given(last.drawn.size(), call.position % levels_);
+            if (next == Tokens::drawn && call.position > kLength - kSteps) given = last.drawn;
+            call.tokens = given.data();
             decoder_->run(call);
         }
         return last;
@@ -146,7 +155,22 @@ public:
     }
 
 private:
-    static constexpr std::int64_t kLength = 30;
+    static constexpr std::int64_t kLength = 30, kSteps = 3;
+
+    // All steps in one call, in memory of exactly their size.
+    void step_at_once(DecoderCall call, Decoded& last) const {
+        std::vector<std::int64_t> first(last.drawn.size(), call.position % levels_), drawn(kSteps * first.size());
+        std::vector<float> outputs(kSteps * last.parameters.size()), waits;
+        for (int i = 0; i < kSteps; ++i) waits.insert(waits.end(), last.waits.begin(), last.waits.end());
+        std::vector<std::int64_t> positions(first.size(), call.position);
+        call.steps = kSteps;
+        call.tokens = first.data(), call.positions = positions.data(), call.waits = waits.data();
+        call.outputs = outputs.data(), call.drawn = drawn.data();
+        decoder_->run(call);
+        std::copy(drawn.end() - static_cast<std::ptrdiff_t>(first.size()), drawn.end(), last.drawn.begin());
+        std::copy(outputs.end() - static_cast<std::ptrdiff_t>(last.parameters.size()), outputs.end(),
+                  last.parameters.begin());
+    }
 
     const float* numbers(std::int64_t count) {
         std::normal_distribution<float> draw(0.0f, 0.3f);

@@ -277,6 +277,11 @@ void run_decoder(Random& random, const Kernels& kernels) {
     for (std::size_t b = 0; b < team.drawn.size(); ++b) {
         if (!team.is_drawn_right(b, filters)) fail(kernels, "correct draws of row " + std::to_string(b), 0, 1);
     }
+    const Decoded single = model.decode(prompts, batch, filters, 3, Tokens::drawn),
+                  at_once = model.decode(prompts, batch, filters, 3, Tokens::drawn_in_one_call);
+    if (at_once.drawn != single.drawn || at_once.parameters != single.parameters) {
+        fail(kernels, "one call of several steps like one for each", 0, 1);
+    }
 }
 
 void run_all(const Kernels& kernels, unsigned seed, int rounds) {

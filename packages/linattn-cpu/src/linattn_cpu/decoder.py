@@ -38,6 +38,8 @@ from linattn_cpu import _native
 # For so many inputs, the sum of the products of 8 by 8 bits still fits into 32 bits.
 _MOST_INT8_INPUTS = 65_536
 _CPU = torch.device("cpu")
+# Enough to make the time around a call small beside that of its steps.
+_MOST_STEPS = 16
 
 
 def refuses_decoder(description: DecoderDescription, weights: str) -> str | None:
@@ -89,6 +91,10 @@ class CpuDecoder(NativeDecoder):
         """The instruction set for which the weights were packed, and with which steps run."""
         return self._native.instruction_set
 
+    @property
+    def most_steps(self) -> int:
+        return _MOST_STEPS
+
     def prefill(
         self, inputs: Tensor, lengths: Tensor | None, states: Sequence[LinearAttentionState]
     ) -> Tensor:
@@ -114,6 +120,23 @@ class CpuDecoder(NativeDecoder):
         self._run(inputs, 1, None, position, False, states, outputs, draw, drawn, filters)
         return outputs, drawn
 
+    def steps(
+        self,
+        tokens: Tensor,
+        position: int | Tensor,
+        states: Sequence[LinearAttentionState],
+        draw: Draw,
+        count: int,
+        filters: TokenFilters | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        shape = (count, tokens.shape[0], self._width)
+        outputs = torch.empty(shape, dtype=torch.float32, device=_CPU)
+        drawn = tokens.new_empty((count, *tokens.shape))
+        self._run(
+            tokens, 1, None, position, False, states, outputs, draw, drawn, filters, steps=count
+        )
+        return outputs, drawn
+
     def _run(
         self,
         inputs: Tensor,
@@ -126,6 +149,8 @@ class CpuDecoder(NativeDecoder):
         draw: Draw | None = None,
         drawn: Tensor | None = None,
         filters: TokenFilters | None = None,
+        *,
+        steps: int = 1,
     ) -> None:
         # Variables keep possible copies alive until the call returns.
         inputs = inputs.resolve_neg().contiguous()
@@ -152,6 +177,7 @@ class CpuDecoder(NativeDecoder):
                 "temperature": 1.0 if draw is None else draw.temperature,
                 **({} if filters is None else self._filters(filters)),
                 "drawn": address(drawn),
+                "steps": steps,
                 "threads": torch.get_num_threads(),
             }
         )

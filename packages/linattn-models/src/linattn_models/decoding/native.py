@@ -1,7 +1,8 @@
-"""Decoding with packed weights: a whole step of a model in one native call, or one CUDA graph."""
+"""Decoding with packed weights: one or more steps of a model in one call, or one CUDA graph."""
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import replace
 from functools import partial
 from typing import cast
@@ -16,6 +17,7 @@ from linattn_models.decoding.beams import Searching
 from linattn_models.decoding.drawing import Drawing
 from linattn_models.decoding.filters import Filters
 from linattn_models.decoding.model import TokenModel
+from linattn_models.decoding.noise import noise_of_steps
 from linattn_models.decoding.predictors import Begin, prefilled, within_room
 from linattn_models.decoding.prompts import Prompt
 from linattn_models.decoding.sampling import Sampling
@@ -33,9 +35,13 @@ from linattn_models.state import (
 )
 from linattn_models.validation import lengths_within
 
+# The parameters that one call of several steps leaves in memory. The time around a call, which is
+# what several steps save, counts for small batches only.
+_MOST_PARAMETERS = 1 << 15
+
 
 class CompiledDecoder(Compiled, Drawing, Searching):
-    """The decoding interface of an `AutoregressiveTransformer`, with one native call per step.
+    """The decoding interface of an `AutoregressiveTransformer`, with compiled steps.
 
     Its states are those of the model, so model and decoder can continue each other's states. Later
     changes of the model's weights do not reach the decoder. Its results have no gradients.
@@ -157,6 +163,38 @@ class CompiledDecoder(Compiled, Drawing, Searching):
         parameters, drawn = self.native.step(token, place, layers, draw, sampling.filters or None)
         return parameters, cast(Tensor, drawn), advanced(state, parameters)
 
+    def steps_at_once(self, state: DecodingState, most: int) -> int:
+        """How many of `most` steps one call makes: 1 or more, as far as the state has room."""
+        if self._drawn is None:
+            return 1
+        room = self._rows - (0 if self._anywhere else state.cursor.furthest)
+        if state.max_length is not None:
+            room = min(room, state.max_length - state.cursor.furthest)
+        few = _MOST_PARAMETERS // (state.batch * self.head.num_parameters)
+        return max(1, min(most, self.native.most_steps, room, few))
+
+    def steps_and_draws(
+        self, token: Tensor, state: DecodingState, sampling: Sampling, most: int
+    ) -> tuple[Tensor, Tensor, DecodingState]:
+        """As up to `most` calls of `step_and_draw`, each with the token that the one before drew.
+
+        Returns:
+            The parameters (n, B, P) and tokens (n, B) or (n, B, 3) of n >= 1 steps, and the state
+            after the last of them.
+        """
+        count = self.steps_at_once(state, most)
+        if count == 1:
+            parameters, drawn, state = self.step_and_draw(token, state, sampling)
+            return parameters.unsqueeze(0), drawn.unsqueeze(0), state
+        self._check_step(token, state)
+        place, layers = self._place(state), layers_of(state)
+        draw = noise_of_steps(cast(Drawn, self._drawn), count, sampling, like=layers[0].z)
+        parameters, drawn = self.native.steps(
+            token, place, layers, draw, count, sampling.filters or None
+        )
+        cursor = state.cursor.after(count, None)
+        return parameters, drawn, replace(state, cursor=cursor, parameters=parameters[-1])
+
     def predictor(self, method: str, decoder: str | CompiledDecoder, prompt: Prompt) -> Begin:
         """Makes the predictor that steps with this decoder; see `Predicting`."""
         if method not in ("auto", "stateful") or decoder not in ("auto", self):
@@ -227,14 +265,19 @@ class FusedPredictor:
             self.parameters, state = prefilled(cast(TokenModel, reader or decoder), prompt)
             self.state = self._reserved(state)
         self.taken: Tensor | None = None
+        self._ahead: deque[tuple[Tensor, Tensor]] = deque()  # drawn already, in order
 
-    def draw(self, sampling: Sampling) -> tuple[Tensor, Tensor]:
+    def draw(self, sampling: Sampling, ahead: int = 1) -> tuple[Tensor, Tensor]:
         """From the parameters after the last token taken."""
         if self.taken is None:
             return self.parameters, sampling.draw(self.decoder.head, self.parameters)
-        state = within_room(self.state)
-        parameters, token, self.state = self.decoder.step_and_draw(self.taken, state, sampling)
-        return parameters, token
+        if not self._ahead:
+            state = within_room(self.state)
+            parameters, tokens, self.state = self.decoder.steps_and_draws(
+                self.taken, state, sampling, ahead
+            )
+            self._ahead.extend(zip(parameters.unbind(), tokens.unbind(), strict=True))
+        return self._ahead.popleft()
 
     def take(self, token: Tensor) -> None:
         """Stores the token, which the next draw steps with."""

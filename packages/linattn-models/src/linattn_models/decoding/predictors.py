@@ -25,8 +25,15 @@ class Predictor(Protocol):
     def state(self) -> DecodingState | None:
         """The state of all rows before the token that was drawn last; None without a state."""
 
-    def draw(self, sampling: Sampling) -> tuple[Tensor, Tensor]:
-        """The parameters (B, P) and tokens (B,) or (B, 3) drawn from them, not yet taken."""
+    def draw(self, sampling: Sampling, ahead: int = 1) -> tuple[Tensor, Tensor]:
+        """The parameters (B, P) and tokens (B,) or (B, 3) drawn from them, not yet taken.
+
+        Args:
+            sampling: how tokens are drawn.
+            ahead: so many draws follow each other, this one included: all with this sampling, and
+                each token is taken as it was drawn. A predictor may make their steps at once; then
+                `state` is one after the last of them.
+        """
 
     def take(self, token: Tensor) -> None:
         """Appends one token to each row."""
@@ -64,7 +71,7 @@ class StatefulPredictor:
         self.model = model
         self.parameters, self.state = prefilled(model, prompt)
 
-    def draw(self, sampling: Sampling) -> tuple[Tensor, Tensor]:
+    def draw(self, sampling: Sampling, ahead: int = 1) -> tuple[Tensor, Tensor]:
         """Draws from the parameters after the last token taken."""
         return self.parameters, sampling.draw(self.model.head, self.parameters)
 
@@ -91,7 +98,7 @@ class RerunPredictor:
         self.tokens, self.lengths = prompt.known
         self.room = prompt.length - 1  # tokens that a row may have when its last one is predicted
 
-    def draw(self, sampling: Sampling) -> tuple[Tensor, Tensor]:
+    def draw(self, sampling: Sampling, ahead: int = 1) -> tuple[Tensor, Tensor]:
         """One run of the whole prefix."""
         parameters = self.model.predict_next(self.tokens, self.lengths)
         return parameters, sampling.draw(self.model.head, parameters)

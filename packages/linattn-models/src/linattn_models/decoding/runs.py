@@ -31,6 +31,7 @@ class Plan:
         stop: (S,) int64, tokens that end a sequence; None for none.
         begin: makes the predictor.
         progress: whether to show a progress bar.
+        at_once: whether each token is wanted as soon as it is drawn, not only the last.
     """
 
     source: Drawable
@@ -40,6 +41,7 @@ class Plan:
     stop: Tensor | None
     begin: Begin
     progress: bool
+    at_once: bool = False
 
     def stopping(self) -> Stopping | None:
         """Tracks which sequences have ended; None where all end together and no state is kept."""
@@ -83,7 +85,9 @@ class Run:
         ends = Ends(plan.sequences) if plan.prompt.keeps_state else None
         check = NanCheck()
         for step in tqdm(range(steps), desc="generate", unit="step", disable=not plan.progress):
-            parameters, token = predictor.draw(plan.sampling)
+            # Nothing between the draws depends on them, so a predictor may make several steps.
+            ahead = steps - step if stopping is None and not plan.at_once else 1
+            parameters, token = predictor.draw(plan.sampling, ahead)
             check.add(parameters)
             yield token if stopping is None else stopping.spread(token)
             if stopping is not None:

@@ -122,7 +122,13 @@ class _Generation:
     generator: torch.Generator
 
     def every_position(self) -> list[tuple[int, float]]:
-        """Generates, reading the clock at every token."""
+        """Generates, reading the clock at every token.
+
+        A compiled decoder makes several steps in one call, and all of its steps cost the same: it
+        generates everything at once, and each position gets an equal part of the time.
+        """
+        if isinstance(self.decoder, CompiledDecoder):
+            return self.equal_positions(self.decoder)
         stream = partial(
             self.model.stream,
             self.batch,
@@ -138,39 +144,64 @@ class _Generation:
             readings.read()
         return list(enumerate(readings.seconds()))
 
+    def equal_positions(self, decoder: CompiledDecoder) -> list[tuple[int, float]]:
+        """Generates by a decoder whose steps all cost the same."""
+        generate = partial(decoder.generate, self.batch, generator=self.generator)
+        generate(length=min(self.length, 3))  # warms up
+        readings = clock(self.model.device)
+        readings.read()
+        generate(length=self.length)
+        readings.read()
+        (seconds,) = readings.seconds()
+        return [(x, seconds / self.length) for x in range(self.length)]
+
     @torch.inference_mode()
     def positions(self, spread: npt.NDArray[np.float64]) -> list[tuple[int, float]]:
         """Times these positions, rounded to integers, each several times."""
-        positions = sorted({int(x) for x in spread.round()})
-        return [(x, _seconds(self.step_at(x), self.model.device)) for x in positions]
+        return [(x, self.seconds_at(x)) for x in sorted({int(x) for x in spread.round()})]
+
+    def seconds_at(self, position: int) -> float:
+        """The time of a step at `position`, from a zero state: its values do not change it."""
+        device = self.model.device
+        if isinstance(self.decoder, CompiledDecoder):
+            run, count = self.compiled_steps(self.decoder, position)
+            return _seconds(run, device) / count
+        return _seconds(self.step_at(position), device)
 
     def step_at(self, position: int) -> Callable[[], Tensor]:
-        """A step at `position`, from a zero state: its values do not change the time."""
+        """A step of the model itself."""
         model, draw = self.model, partial(self.model.head.sample, generator=self.generator)
         if self.method == "rerun":
             tokens = self.tokens(self.batch, position)
             return lambda: draw(model.predict_next(tokens))
-        token, cursor = self.tokens(self.batch), Cursor(position, position)
-        if isinstance(self.decoder, CompiledDecoder):
-            return self.compiled_step(self.decoder, token, cursor)
+        token = self.tokens(self.batch)
         state = model.transformer.initial_state(self.batch, max_length=self.length)
-        state = replace(state, cursor=cursor)
+        state = replace(state, cursor=Cursor(position, position))
         return lambda: draw(model.step(token, state)[0])
 
-    def compiled_step(
-        self, decoder: CompiledDecoder, token: Tensor, cursor: Cursor
-    ) -> Callable[[], Tensor]:
-        """A step as in `generate`, from states that the decoder may have reserved."""
+    def compiled_steps(
+        self, decoder: CompiledDecoder, position: int
+    ) -> tuple[Callable[[], None], int]:
+        """Steps as in `generate`, from states that the decoder may have reserved, and their number.
+
+        They are those of one call, up to `position` or near it.
+        """
+        token = self.tokens(self.batch)
         predictor = FusedPredictor(decoder, Prompt.of(token.unsqueeze(1)[:, :0], self.length))
         sampling = Sampling(generator=self.generator)
+        start = predictor.state
+        count = decoder.steps_at_once(replace(start, cursor=Cursor(0, 0)), self.length)
+        first = max(0, position + 1 - count)
+        cursor = Cursor(first, first)
 
-        def step() -> Tensor:
-            predictor.state = replace(predictor.state, cursor=cursor)
+        def steps() -> None:
+            predictor.state = replace(start, cursor=cursor)
             predictor.take(token)
-            return predictor.draw(sampling)[1]
+            for left in range(count, 0, -1):
+                predictor.draw(sampling, left)
 
-        step()  # the first step on a GPU records the graph
-        return step
+        steps()  # the first step on a GPU records the graph
+        return steps, count
 
     def tokens(self, *shape: int) -> Tensor:
         """Random tokens of this shape."""
@@ -179,7 +210,7 @@ class _Generation:
         return torch.randint(head.levels, shape, generator=self.generator, device=where)
 
 
-def _seconds(step: Callable[[], Tensor], device: torch.device) -> float:
+def _seconds(step: Callable[[], object], device: torch.device) -> float:
     """The median seconds of several runs after a warm-up; the warm-up itself, if it is long."""
     warm_up = _repeated(step, 1, device)[0]
     if warm_up > 20 * _SECONDS_A_POSITION:
@@ -188,7 +219,7 @@ def _seconds(step: Callable[[], Tensor], device: torch.device) -> float:
     return float(np.median(_repeated(step, repeats, device)))
 
 
-def _repeated(step: Callable[[], Tensor], repeats: int, device: torch.device) -> list[float]:
+def _repeated(step: Callable[[], object], repeats: int, device: torch.device) -> list[float]:
     readings = clock(device)
     readings.read()
     for _ in range(repeats):

@@ -1,0 +1,129 @@
+"""Several steps of a compiled decoder in one call: the same as one call for each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from linattn_core.decoding import NativeDecoder
+from linattn_models import AutoregressiveTransformer, Head
+from linattn_models.decoding import Sampling
+from linattn_models.decoding.filters import Filters
+from linattn_models.decoding.noise import noise_of_steps
+from tests.models.decoding.decoders import (
+    LONG,
+    Halves,
+    Kind,
+    long_model,
+    model_of,
+    needs_cpu_backend,
+    same_state,
+)
+from tests.models.tiny import HEADS, heads, tiny_config
+
+NATIVE = Kind("native")
+
+
+@needs_cpu_backend
+@given(
+    head=st.sampled_from(HEADS),
+    lengths=st.lists(st.integers(0, 6), min_size=1, max_size=5),
+    most=st.integers(1, 2 * LONG),
+    temperature=st.sampled_from([0.0, 0.5, 1.0]),
+    top_k=st.none() | st.integers(1, 5),
+    weights=st.sampled_from(["float32", "bfloat16", "int8"]),
+)
+@torch.no_grad()
+def test_they_are_single_steps_that_read_what_was_drawn(
+    head: Head, lengths: list[int], most: int, temperature: float, top_k: int | None, weights: str
+) -> None:
+    model = long_model(head)
+    decoder = NATIVE.decoder(model, weights)
+    filters = Filters(top_k) if len(decoder.head.to_dict()) == 2 and temperature else Filters()
+    ours, theirs = (Sampling(temperature, NATIVE.seeded(), filters) for _ in range(2))
+    prompts = NATIVE.tokens(model, len(lengths), 6)
+    _, state = decoder.prefill(prompts, torch.tensor(lengths))
+    token, single = prompts[:, 0], state.clone()
+    parameters, drawn, state = decoder.steps_and_draws(token, state, ours, most)
+    assert 1 <= len(drawn) <= min(most, LONG - max(lengths))
+    for i in range(len(drawn)):
+        expected, token, single = decoder.step_and_draw(token, single, theirs)
+        assert torch.equal(parameters[i], expected) and torch.equal(drawn[i], token)
+    same_state(state, single)
+    assert torch.equal(parameters[-1], state.parameters)
+    following = [torch.rand(3, generator=each.generator) for each in (ours, theirs)]
+    assert torch.equal(*following)
+
+
+@needs_cpu_backend
+@heads
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+@torch.no_grad()
+def test_the_way_of_a_decoder_without_its_own_is_the_same(head: Head, temperature: float) -> None:
+    decoder = NATIVE.decoder(long_model(head))
+    tokens = NATIVE.tokens(decoder, 3, 4)
+    _, state = decoder.prefill(tokens, torch.tensor([4, 0, 2]))
+    draw = noise_of_steps(decoder.head, 7, Sampling(temperature), like=state.layers[0].z)
+    results = [
+        steps(decoder.native, tokens[:, 0], state.position, state.clone().layers, draw, 7)
+        for steps in (NativeDecoder.steps, type(decoder.native).steps)
+    ]
+    assert all(torch.equal(*each) for each in zip(*results, strict=True))
+
+
+@needs_cpu_backend
+@torch.no_grad()
+def test_one_call_makes_several_where_little_memory_is_enough() -> None:
+    decoder = NATIVE.decoder(long_model())
+    few = decoder.prefill(torch.empty(2, 0, dtype=torch.int64))[1]
+    many = decoder.prefill(torch.empty(9_000, 0, dtype=torch.int64))[1]
+    assert decoder.steps_at_once(few, LONG) == decoder.native.most_steps > 1
+    assert decoder.steps_at_once(few, 3) == 3
+    assert decoder.steps_at_once(many, LONG) == 1
+
+
+@needs_cpu_backend
+@torch.no_grad()
+@pytest.mark.parametrize("positions", ["none", "sinusoidal", "learned"])
+def test_the_last_position_ends_a_call(positions: str) -> None:
+    model = model_of(positions=positions)
+    decoder = NATIVE.decoder(model)
+    _, state = decoder.prefill(torch.empty(2, 0, dtype=torch.int64), max_length=5)
+    token = torch.zeros(2, dtype=torch.int64)
+    _, drawn, state = decoder.steps_and_draws(token, state, Sampling(), 9)
+    assert len(drawn) == 4 and state.position == 5
+    with pytest.raises(ValueError, match="position"):
+        decoder.steps_and_draws(token, state, Sampling(), 9)
+
+
+def test_decoders_without_it_make_single_steps(compiled: Kind) -> None:
+    head: Any = Halves()
+    custom = AutoregressiveTransformer(tiny_config(), head, LONG).eval().to(compiled.device)
+    decoder = compiled.decoder(custom)
+    tokens = torch.empty(2, 0, dtype=torch.int64, device=compiled.device)
+    _, state = decoder.prefill(tokens)
+    assert decoder.steps_at_once(state, 9) == 1
+    _, drawn, state = decoder.steps_and_draws(tokens.new_zeros(2), state, Sampling(), 9)
+    assert len(drawn) == 1 and state.position == 2
+
+
+@heads
+@pytest.mark.parametrize("length", [1, 2, 17, 18, LONG])
+def test_generate_takes_them_and_stream_does_not(head: Head, length: int, kind: Kind) -> None:
+    model = long_model(head).to(kind.device)
+    decoder = kind.decoder(model)
+    calls: list[int] = []
+    if kind.name == "native":
+        steps = decoder.native.steps
+        decoder.native.steps = lambda *x: calls.append(x[4]) or steps(*x)
+    drawn = decoder.generate(2, length=length, generator=kind.seeded())
+    assert sum(calls) in (0, length - 1, length - 2)
+    assert bool(calls) == (kind.name == "native" and length > 2)
+    calls.clear()
+    fields: dict[str, Any] = {"length": length, "generator": kind.seeded()}
+    streamed = torch.stack(list(decoder.stream(2, **fields)), 1)
+    assert torch.equal(drawn, streamed) and not calls
