@@ -11,6 +11,7 @@ from torch import Tensor
 from benchmarks.cases.peer_decoder import PeerDecoder
 from benchmarks.measure import oracle
 from linattn_models import AutoregressiveTransformer, CompiledDecoder
+from linattn_models.decoding import Sampling
 from linattn_models.decoding.filters import Filters
 
 STEPS = "decoding by steps"
@@ -62,8 +63,25 @@ def check_compiled(
         others += int((drawn != model.head.sample(allowed, generator=again)).sum())
     if others > max(1, MOST_OTHER_DRAWS * batch * model.max_length):
         return f"{others} of {batch * model.max_length} tokens drawn are not the head's own"
+    if not _steps_at_once_agree(decoder, tokens[rows, 0], filters):
+        return "several steps in one call differ from single ones"
     tolerance = TOLERANCE[decoder.weights]
     return oracle.disagreement(STEPS, torch.stack(stepped, 1), exact[rows], tolerance)
+
+
+def _steps_at_once_agree(decoder: CompiledDecoder, token: Tensor, filters: Filters) -> bool:
+    """Whether the steps that `generate` makes by one call draw what single steps draw."""
+    state = decoder.prefill(token.unsqueeze(1)[:, :0])[1]
+    count, single = decoder.steps_at_once(state, decoder.native.most_steps), state.clone()
+    ours, theirs = (
+        Sampling(1.0, torch.Generator(token.device).manual_seed(3), filters) for _ in range(2)
+    )
+    parameters, drawn, _ = decoder.steps_and_draws(token, state, ours, count)
+    for own, tokens in zip(parameters, drawn, strict=True):
+        expected, token, single = decoder.step_and_draw(token, single, theirs)
+        if not (torch.equal(own, expected) and torch.equal(tokens, token)):
+            return False
+    return True
 
 
 def _tokens_and_oracle(model: AutoregressiveTransformer) -> tuple[Tensor, Tensor]:

@@ -73,7 +73,7 @@ def peer_step(task: Task, settings: Settings) -> Method:
 
 
 def compiled_step(weights: str, task: Task) -> Method:
-    """As `eager_step`, as `generate` makes it: step and draw, and several of both, are one call."""
+    """Steps and draws as `generate` makes them: several in one call, if the batch is small."""
     model = task.model()
     decoder = compiled_decoder(model, weights)
     state = _state_at(task.length // 2, model, task)

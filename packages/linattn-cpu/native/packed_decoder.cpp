@@ -111,22 +111,21 @@ void PackedDecoder::run(DecoderCall call) const {
     call.threads = team_size(call.threads);
     if (model_.tokens.channels > 0) check(call);
     if (call.batch == 0 || call.inputs == 0) return;
-    const Scratch workspace(kernels_.workspace_bytes(model_, call));
-    kernels_.decode(model_, call, workspace.get());
-    std::vector<std::int64_t> positions;
+    std::vector<std::int64_t> positions;  // of the current step
     if (call.steps > 1 && call.positions != nullptr) {
         positions.assign(call.positions, call.positions + call.batch);
         call.positions = positions.data();
     }
-    for (std::int64_t step = 1; step < call.steps; ++step) {
-        take_drawn(call);
-        for (std::int64_t& position : positions) ++position;
+    const Scratch workspace(kernels_.workspace_bytes(model_, call));
+    // Nothing from here on can fail, so all steps are made or none.
+    for (std::int64_t step = 0; step < call.steps; ++step) {
+        if (step > 0) take_drawn(call, positions);
         kernels_.decode(model_, call, workspace.get());
     }
 }
 
-// Moves a call to its next step, apart from `positions`.
-void PackedDecoder::take_drawn(DecoderCall& call) const {
+// Moves a call to its next step. The tokens that were drawn are in range, whatever the parameters are.
+void PackedDecoder::take_drawn(DecoderCall& call, std::vector<std::int64_t>& positions) const {
     const TokenWeights& tokens = model_.tokens;
     const std::int64_t values = call.batch * tokens.channels;
     call.tokens = call.drawn;
@@ -135,10 +134,14 @@ void PackedDecoder::take_drawn(DecoderCall& call) const {
     if (call.waits != nullptr) call.waits += call.batch * tokens.choices;
     if (call.uniform != nullptr) call.uniform += values;
     ++call.position;
+    for (std::int64_t& position : positions) ++position;
 }
 
 void PackedDecoder::check(const DecoderCall& call) const {
     const TokenWeights& tokens = model_.tokens;
+    if (call.steps > 1 && (call.inputs != 1 || call.begins || call.drawn == nullptr)) {
+        throw std::invalid_argument("steps: expected one input for each row and a draw with several steps.");
+    }
     const std::int64_t count = call.batch * (call.inputs - call.begins) * tokens.channels;
     if (count > 0) {
         const auto range = std::minmax_element(call.tokens, call.tokens + count);

@@ -38,7 +38,8 @@ public:
     // Copies the source; its memory is not needed afterwards. Throws std::bad_alloc.
     PackedDecoder(const ModelSource& source, int threads);
 
-    // Throws std::invalid_argument for a token or position that the model does not have.
+    // Throws std::invalid_argument for a token or position that the model does not have, and for several steps of a
+    // call that is none of a single input and a draw.
     void run(DecoderCall call) const;
 
     const char* instruction_set() const { return kernels_.instruction_set; }
@@ -49,7 +50,7 @@ private:
 
     void place(Packer& packer, const ModelSource& source);
     void check(const DecoderCall& call) const;
-    void take_drawn(DecoderCall& call) const;
+    void take_drawn(DecoderCall& call, std::vector<std::int64_t>& positions) const;
 
     const Kernels& kernels_;
     DecoderModel model_{};

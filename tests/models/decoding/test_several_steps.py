@@ -9,11 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linattn_core.decoding import NativeDecoder
-from linattn_models import AutoregressiveTransformer, Head
+from linattn_core.decoding import Draw
+from linattn_models import AutoregressiveTransformer, Categorical, Head
 from linattn_models.decoding import Sampling
 from linattn_models.decoding.filters import Filters
-from linattn_models.decoding.noise import noise_of_steps
 from tests.models.decoding.decoders import (
     LONG,
     Halves,
@@ -43,14 +42,16 @@ def test_they_are_single_steps_that_read_what_was_drawn(
 ) -> None:
     model = long_model(head)
     decoder = NATIVE.decoder(model, weights)
-    filters = Filters(top_k) if len(decoder.head.to_dict()) == 2 and temperature else Filters()
+    filters = Filters(top_k) if isinstance(head, Categorical) else Filters()
     ours, theirs = (Sampling(temperature, NATIVE.seeded(), filters) for _ in range(2))
     prompts = NATIVE.tokens(model, len(lengths), 6)
     _, state = decoder.prefill(prompts, torch.tensor(lengths))
     token, single = prompts[:, 0], state.clone()
-    parameters, drawn, state = decoder.steps_and_draws(token, state, ours, most)
-    assert 1 <= len(drawn) <= min(most, LONG - max(lengths))
-    for i in range(len(drawn)):
+    count = decoder.steps_at_once(state, most)
+    assert count == min(most, decoder.native.most_steps, LONG - max(lengths) - 1)
+    parameters, drawn, state = decoder.steps_and_draws(token, state, ours, count)
+    assert len(parameters) == len(drawn) == count
+    for i in range(count):
         expected, token, single = decoder.step_and_draw(token, single, theirs)
         assert torch.equal(parameters[i], expected) and torch.equal(drawn[i], token)
     same_state(state, single)
@@ -60,29 +61,13 @@ def test_they_are_single_steps_that_read_what_was_drawn(
 
 
 @needs_cpu_backend
-@heads
-@pytest.mark.parametrize("temperature", [0.0, 0.7])
-@torch.no_grad()
-def test_the_way_of_a_decoder_without_its_own_is_the_same(head: Head, temperature: float) -> None:
-    decoder = NATIVE.decoder(long_model(head))
-    tokens = NATIVE.tokens(decoder, 3, 4)
-    _, state = decoder.prefill(tokens, torch.tensor([4, 0, 2]))
-    draw = noise_of_steps(decoder.head, 7, Sampling(temperature), like=state.layers[0].z)
-    results = [
-        steps(decoder.native, tokens[:, 0], state.position, state.clone().layers, draw, 7)
-        for steps in (NativeDecoder.steps, type(decoder.native).steps)
-    ]
-    assert all(torch.equal(*each) for each in zip(*results, strict=True))
-
-
-@needs_cpu_backend
 @torch.no_grad()
 def test_one_call_makes_several_where_little_memory_is_enough() -> None:
     decoder = NATIVE.decoder(long_model())
     few = decoder.prefill(torch.empty(2, 0, dtype=torch.int64))[1]
     many = decoder.prefill(torch.empty(9_000, 0, dtype=torch.int64))[1]
     assert decoder.steps_at_once(few, LONG) == decoder.native.most_steps > 1
-    assert decoder.steps_at_once(few, 3) == 3
+    assert decoder.steps_at_once(few, 3) == 3 and decoder.steps_at_once(few, 0) == 1
     assert decoder.steps_at_once(many, LONG) == 1
 
 
@@ -94,10 +79,15 @@ def test_the_last_position_ends_a_call(positions: str) -> None:
     decoder = NATIVE.decoder(model)
     _, state = decoder.prefill(torch.empty(2, 0, dtype=torch.int64), max_length=5)
     token = torch.zeros(2, dtype=torch.int64)
-    _, drawn, state = decoder.steps_and_draws(token, state, Sampling(), 9)
+    assert decoder.steps_at_once(state, 9) == 4
+    for count in (5, 9):
+        with pytest.raises(ValueError, match="position"):
+            decoder.steps_and_draws(token, state, Sampling(), count)
+    _, drawn, state = decoder.steps_and_draws(token, state, Sampling(), 4)
     assert len(drawn) == 4 and state.position == 5
-    with pytest.raises(ValueError, match="position"):
-        decoder.steps_and_draws(token, state, Sampling(), 9)
+    for count in (1, 2):
+        with pytest.raises(ValueError, match="position"):
+            decoder.steps_and_draws(token, state, Sampling(), count)
 
 
 def test_decoders_without_it_make_single_steps(compiled: Kind) -> None:
@@ -107,12 +97,15 @@ def test_decoders_without_it_make_single_steps(compiled: Kind) -> None:
     tokens = torch.empty(2, 0, dtype=torch.int64, device=compiled.device)
     _, state = decoder.prefill(tokens)
     assert decoder.steps_at_once(state, 9) == 1
-    _, drawn, state = decoder.steps_and_draws(tokens.new_zeros(2), state, Sampling(), 9)
+    _, drawn, state = decoder.steps_and_draws(tokens.new_zeros(2), state, Sampling(), 1)
     assert len(drawn) == 1 and state.position == 2
+    if compiled.name != "native":
+        with pytest.raises(TypeError, match="steps: expected a decoder that makes several steps"):
+            decoder.native.steps(tokens, 0, (), Draw(0.0, None, None), 2)
 
 
 @heads
-@pytest.mark.parametrize("length", [1, 2, 17, 18, LONG])
+@pytest.mark.parametrize("length", [1, 2, 3, 17, 18, 19, LONG - 1])
 def test_generate_takes_them_and_stream_does_not(head: Head, length: int, kind: Kind) -> None:
     model = long_model(head).to(kind.device)
     decoder = kind.decoder(model)
@@ -120,10 +113,12 @@ def test_generate_takes_them_and_stream_does_not(head: Head, length: int, kind: 
     if kind.name == "native":
         steps = decoder.native.steps
         decoder.native.steps = lambda *x: calls.append(x[4]) or steps(*x)
-    drawn = decoder.generate(2, length=length, generator=kind.seeded())
-    assert sum(calls) in (0, length - 1, length - 2)
-    assert bool(calls) == (kind.name == "native" and length > 2)
+    fields: dict[str, Any] = {"length": length, "num_samples": 2}
+    drawn = decoder.generate(2, **fields, generator=kind.seeded())
+    several = [min(16, length - 1 - done) for done in range(0, length - 1, 16)]
+    assert calls == ([n for n in several if n > 1] if kind.name == "native" else [])
     calls.clear()
-    fields: dict[str, Any] = {"length": length, "generator": kind.seeded()}
-    streamed = torch.stack(list(decoder.stream(2, **fields)), 1)
+    streamed = torch.stack(list(decoder.stream(2, **fields, generator=kind.seeded())), 1)
     assert torch.equal(drawn, streamed) and not calls
+    ended = decoder.generate(2, **fields, generator=kind.seeded(), return_state=True)[0]
+    assert torch.equal(drawn, ended) and not calls

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol, cast
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -246,7 +246,7 @@ class NativeDecoder(Protocol):
     Shapes and dtypes of inputs have been checked; their values have not. States are updated in
     place. Several threads may call it at once with different states. A decoder that steps states
     anywhere in memory equally fast inherits `reserve` and `noise` from this protocol, and one that
-    gains nothing from several steps in one call inherits `most_steps` and `steps`.
+    makes one step in a call inherits `most_steps` and `steps`.
 
     Attributes:
         nbytes: bytes of the packed weights.
@@ -261,7 +261,7 @@ class NativeDecoder(Protocol):
 
     @property
     def most_steps(self) -> int:
-        """How many steps one call of `steps` makes faster than so many calls of `step`."""
+        """The most steps that one call of `steps` makes; 1 for a decoder without `steps`."""
         return 1
 
     def prefill(
@@ -324,15 +324,12 @@ class NativeDecoder(Protocol):
         Returns:
             The parameters (count, B, P) and the tokens that were drawn, (count, B) or
             (count, B, C) int64.
+
+        Raises:
+            TypeError: the decoder makes one step in a call.
         """
-        parameters, drawn = [], [tokens]
-        for i in range(count):
-            waits, uniform = (None if x is None else x[i] for x in draw[1:])
-            single = Draw(draw.temperature, waits, uniform)
-            outputs, tokens_drawn = self.step(drawn[-1], position + i, states, single, filters)
-            parameters.append(outputs.clone())
-            drawn.append(cast(Tensor, tokens_drawn))
-        return torch.stack(parameters), torch.stack(drawn[1:])
+        wanted = "a decoder that makes several steps in one call"
+        raise TypeError(expected("steps", wanted, f"a {type(self).__name__}", "call step"))
 
     def reserve(self, batch: int, owner: object) -> tuple[LinearAttentionState, ...] | None:
         """Reserves states in the memory where this decoder steps fastest, while `owner` lives.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <stdexcept>
 
 #include "exercise/tensors.hpp"
 #include "packed_decoder.hpp"
@@ -136,7 +137,7 @@ public:
         call.drawn = last.drawn.data();
         call.position = kLength - kSteps;
         if (next == Tokens::drawn_in_one_call) {
-            step_at_once(call, last);
+            steps_in_one_call(call, last);
             return last;
         }
         for (; call.position < kLength; ++call.position) {
@@ -158,18 +159,32 @@ private:
     static constexpr std::int64_t kLength = 30, kSteps = 3;
 
     // All steps in one call, in memory of exactly their size.
-    void step_at_once(DecoderCall call, Decoded& last) const {
+    void steps_in_one_call(DecoderCall call, Decoded& last) const {
         std::vector<std::int64_t> first(last.drawn.size(), call.position % levels_), drawn(kSteps * first.size());
         std::vector<float> outputs(kSteps * last.parameters.size()), waits;
         for (int i = 0; i < kSteps; ++i) waits.insert(waits.end(), last.waits.begin(), last.waits.end());
         std::vector<std::int64_t> positions(first.size(), call.position);
+        if (call.batch % 2 == 0) call.positions = positions.data();
         call.steps = kSteps;
-        call.tokens = first.data(), call.positions = positions.data(), call.waits = waits.data();
+        call.tokens = first.data(), call.waits = waits.data();
         call.outputs = outputs.data(), call.drawn = drawn.data();
         decoder_->run(call);
         std::copy(drawn.end() - static_cast<std::ptrdiff_t>(first.size()), drawn.end(), last.drawn.begin());
         std::copy(outputs.end() - static_cast<std::ptrdiff_t>(last.parameters.size()), outputs.end(),
                   last.parameters.begin());
+        call.steps += 1;
+        if (!is_refused(call)) throw std::logic_error("a step after the last position was not refused");
+        call.steps = kSteps, call.drawn = nullptr;
+        if (!is_refused(call)) throw std::logic_error("several steps without a draw were not refused");
+    }
+
+    bool is_refused(const DecoderCall& call) const {
+        try {
+            decoder_->run(call);
+        } catch (const std::invalid_argument&) {
+            return true;
+        }
+        return false;
     }
 
     const float* numbers(std::int64_t count) {

@@ -14,7 +14,6 @@ beams        `beam_search`: the likeliest sequences
 predictors   predict the next token by a step from a state, or by running all tokens again
 prompts      prefixes, also of different lengths, and the sequences made from them
 sampling     temperature, generator, and the check for NaN
-noise        the random numbers of several steps
 graph        a decoder whose steps are CUDA graphs, in slots of memory
 recording    records a step and runs it again
 torch_step   the step that is recorded

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
@@ -162,6 +161,7 @@ class Drawing(Predicting):
         is_endless = model.max_length is None and not model.config.has_cache
         if options.get("length") is None and is_endless:
             options["length"] = ENDLESS
-        plan = replace(self._plan(*arguments, **options), at_once=True)
+        plan = self._plan(*arguments, **options)
         # Copied outside inference mode, because autograd refuses tensors made inside.
-        return (plan.sequences.visible(step, token) for step, token in enumerate(Run(plan)))
+        drawn = enumerate(Run(plan, streams=True))
+        return (plan.sequences.visible(step, token) for step, token in drawn)

@@ -17,7 +17,6 @@ from linattn_models.decoding.beams import Searching
 from linattn_models.decoding.drawing import Drawing
 from linattn_models.decoding.filters import Filters
 from linattn_models.decoding.model import TokenModel
-from linattn_models.decoding.noise import noise_of_steps
 from linattn_models.decoding.predictors import Begin, prefilled, within_room
 from linattn_models.decoding.prompts import Prompt
 from linattn_models.decoding.sampling import Sampling
@@ -27,6 +26,7 @@ from linattn_models.heads.base import Drawn, check_sequences, check_step_shape, 
 from linattn_models.state import (
     START,
     DecodingState,
+    check_end,
     check_fits,
     check_parameters,
     check_positions,
@@ -35,8 +35,8 @@ from linattn_models.state import (
 )
 from linattn_models.validation import lengths_within
 
-# The parameters that one call of several steps leaves in memory. The time around a call, which is
-# what several steps save, counts for small batches only.
+# The most parameters that one call of several steps returns. With more of them, the time around a
+# call, which several steps save, hardly counts.
 _MOST_PARAMETERS = 1 << 15
 
 
@@ -163,37 +163,45 @@ class CompiledDecoder(Compiled, Drawing, Searching):
         parameters, drawn = self.native.step(token, place, layers, draw, sampling.filters or None)
         return parameters, cast(Tensor, drawn), advanced(state, parameters)
 
-    def steps_at_once(self, state: DecodingState, most: int) -> int:
-        """How many of `most` steps one call makes: 1 or more, as far as the state has room."""
-        if self._drawn is None:
-            return 1
-        room = self._rows - (0 if self._anywhere else state.cursor.furthest)
-        if state.max_length is not None:
-            room = min(room, state.max_length - state.cursor.furthest)
-        few = _MOST_PARAMETERS // (state.batch * self.head.num_parameters)
-        return max(1, min(most, self.native.most_steps, room, few))
-
     def steps_and_draws(
-        self, token: Tensor, state: DecodingState, sampling: Sampling, most: int
+        self, token: Tensor, state: DecodingState, sampling: Sampling, count: int
     ) -> tuple[Tensor, Tensor, DecodingState]:
-        """As up to `most` calls of `step_and_draw`, each with the token that the one before drew.
+        """As `count` calls of `step_and_draw`, each with the tokens that the one before drew.
+
+        Args:
+            token, state, sampling: of the first step, as for `step_and_draw`.
+            count: at least 1 and at most `steps_at_once`.
 
         Returns:
-            The parameters (n, B, P) and tokens (n, B) or (n, B, 3) of n >= 1 steps, and the state
-            after the last of them.
+            The parameters (count, B, P), the tokens (count, B) or (count, B, 3), and the state
+            after the last step.
+
+        Raises:
+            ValueError, TypeError: as for `step`; or no position for all steps.
         """
-        count = self.steps_at_once(state, most)
         if count == 1:
             parameters, drawn, state = self.step_and_draw(token, state, sampling)
             return parameters.unsqueeze(0), drawn.unsqueeze(0), state
         self._check_step(token, state)
+        check_end(state.cursor.after(count, None), self._room(state))
         place, layers = self._place(state), layers_of(state)
-        draw = noise_of_steps(cast(Drawn, self._drawn), count, sampling, like=layers[0].z)
-        parameters, drawn = self.native.steps(
-            token, place, layers, draw, count, sampling.filters or None
-        )
-        cursor = state.cursor.after(count, None)
-        return parameters, drawn, replace(state, cursor=cursor, parameters=parameters[-1])
+        draw = _noise_of_steps(cast(Drawn, self._drawn), count, layers[0].z, sampling)
+        filters = sampling.filters or None
+        parameters, drawn = self.native.steps(token, place, layers, draw, count, filters)
+        return parameters, drawn, advanced(state, parameters[-1], count)
+
+    def steps_at_once(self, state: DecodingState, most: int) -> int:
+        """How many of `most` steps one call should make: 1 or more, as far as there is room."""
+        if self._drawn is None or not state.batch:
+            return 1
+        few = _MOST_PARAMETERS // (state.batch * self.head.num_parameters)
+        left = self._room(state) - state.cursor.furthest
+        return max(1, min(most, self.native.most_steps, left, few))
+
+    def _room(self, state: DecodingState) -> int:
+        """The end of the positions that steps from a state may take."""
+        rows = self._rows + state.cursor.furthest if self._anywhere else self._rows
+        return rows if state.max_length is None else min(rows, state.max_length)
 
     def predictor(self, method: str, decoder: str | CompiledDecoder, prompt: Prompt) -> Begin:
         """Makes the predictor that steps with this decoder; see `Predicting`."""
@@ -248,7 +256,7 @@ class CompiledDecoder(Compiled, Drawing, Searching):
 
 
 class FusedPredictor:
-    """Predicts by a compiled decoder: step and draw are one call, made by `draw`."""
+    """Predicts by a compiled decoder: one call makes one or more steps with their draws."""
 
     state: DecodingState
 
@@ -271,12 +279,17 @@ class FusedPredictor:
         """From the parameters after the last token taken."""
         if self.taken is None:
             return self.parameters, sampling.draw(self.decoder.head, self.parameters)
-        if not self._ahead:
-            state = within_room(self.state)
-            parameters, tokens, self.state = self.decoder.steps_and_draws(
-                self.taken, state, sampling, ahead
-            )
-            self._ahead.extend(zip(parameters.unbind(), tokens.unbind(), strict=True))
+        if self._ahead:
+            return self._ahead.popleft()
+        state = within_room(self.state)
+        count = 1 if ahead == 1 else self.decoder.steps_at_once(state, ahead)
+        if count == 1:
+            parameters, token, self.state = self.decoder.step_and_draw(self.taken, state, sampling)
+            return parameters, token
+        parameters, tokens, self.state = self.decoder.steps_and_draws(
+            self.taken, state, sampling, count
+        )
+        self._ahead.extend(zip(parameters.unbind(), tokens.unbind(), strict=True))
         return self._ahead.popleft()
 
     def take(self, token: Tensor) -> None:
@@ -298,3 +311,19 @@ class FusedPredictor:
             own.s.copy_(other.s)
             own.z.copy_(other.z)
         return replace(state, layers=layers)
+
+
+def _noise_of_steps(head: Drawn, count: int, like: Tensor, sampling: Sampling) -> Draw:
+    """The random numbers of `count` steps, (count, B, K) and (count, B, C).
+
+    Drawn step by step: a generator would give other numbers to one tensor than to its parts.
+    """
+    of_step = [
+        head.noise((len(like),), sampling.temperature, sampling.generator, like=like)
+        for _ in range(count)
+    ]
+    waits, uniforms = (
+        None if parts[0] is None else torch.stack(parts)
+        for parts in zip(*(each[1:] for each in of_step), strict=True)
+    )
+    return Draw(of_step[0].temperature, waits, uniforms)

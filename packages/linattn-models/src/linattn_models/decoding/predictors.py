@@ -30,9 +30,9 @@ class Predictor(Protocol):
 
         Args:
             sampling: how tokens are drawn.
-            ahead: so many draws follow each other, this one included: all with this sampling, and
-                each token is taken as it was drawn. A predictor may make their steps at once; then
-                `state` is one after the last of them.
+            ahead: how many draws follow, with this one. All have this sampling, each token is taken
+                unchanged, and `keep` is not called between them. A predictor may draw them all now;
+                `state` is then the one before the last of these tokens.
         """
 
     def take(self, token: Tensor) -> None:

@@ -31,7 +31,6 @@ class Plan:
         stop: (S,) int64, tokens that end a sequence; None for none.
         begin: makes the predictor.
         progress: whether to show a progress bar.
-        at_once: whether each token is wanted as soon as it is drawn, not only the last.
     """
 
     source: Drawable
@@ -41,7 +40,6 @@ class Plan:
     stop: Tensor | None
     begin: Begin
     progress: bool
-    at_once: bool = False
 
     def stopping(self) -> Stopping | None:
         """Tracks which sequences have ended; None where all end together and no state is kept."""
@@ -69,10 +67,16 @@ class Run:
 
     Rows that are complete still give tokens, which the caller ignores. Rows that have drawn a stop
     token give -1 from then on, and the iteration ends when no row continues.
+
+    Args:
+        plan: what to draw.
+        streams: whether each token is wanted as soon as it is drawn; if not, several steps may be
+            made at once.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, *, streams: bool = False) -> None:
         self.plan = plan
+        self._streams = streams
         self._final: DecodingState | None = None
 
     @torch.inference_mode()
@@ -85,8 +89,8 @@ class Run:
         ends = Ends(plan.sequences) if plan.prompt.keeps_state else None
         check = NanCheck()
         for step in tqdm(range(steps), desc="generate", unit="step", disable=not plan.progress):
-            # Nothing between the draws depends on them, so a predictor may make several steps.
-            ahead = steps - step if stopping is None and not plan.at_once else 1
+            # Several are drawn at once where nothing reads a token before the next is drawn.
+            ahead = 1 if self._streams or stopping is not None else steps - step
             parameters, token = predictor.draw(plan.sampling, ahead)
             check.add(parameters)
             yield token if stopping is None else stopping.spread(token)

@@ -110,6 +110,7 @@ def layers_of(state: DecodingState) -> tuple[LinearAttentionState, ...]:
     return cast(tuple[LinearAttentionState, ...], state.layers)
 
 
-def advanced(state: DecodingState, parameters: Tensor | None) -> DecodingState:
-    """The state one position later, with the same memory."""
-    return DecodingState(state.layers, state.cursor.advanced(), state.max_length, parameters)
+def advanced(state: DecodingState, parameters: Tensor | None, count: int = 1) -> DecodingState:
+    """The state `count` positions later, with the same memory."""
+    cursor = state.cursor.after(count, None)
+    return DecodingState(state.layers, cursor, state.max_length, parameters)

@@ -41,7 +41,8 @@ class Throughput:
     Attributes:
         samples_per_second: whole sequences per second, of the whole batch.
         seconds_per_sample: its inverse; with a batch of 1, the time that one sequence takes.
-        seconds_per_step: (position, seconds) of each timed position, for the whole batch.
+        seconds_per_step: (position, seconds) of each timed position, for the whole batch. Where a
+            compiled decoder makes several steps in one call, a mean over positions.
         state_bytes_per_sample: bytes of the state of one sequence; 0 with method "rerun".
         estimated: whether only some positions were timed and the others interpolated.
         compiled: whether a compiled decoder made the steps; if not, the model itself.
@@ -65,7 +66,10 @@ def generation_throughput(
     steps: int | None = None,
     seed: int = 0,
 ) -> Throughput:
-    """Times the generation of `batch` sequences side by side, after a warm-up.
+    """Times `generate` for `batch` sequences side by side, after a warm-up.
+
+    `stream`, and `generate` with `stop_tokens` or `return_state`, make every step by a call of its
+    own; with a compiled decoder and a small batch they take somewhat longer.
 
     Args:
         model: the model; its weights need not be trained.
@@ -124,11 +128,11 @@ class _Generation:
     def every_position(self) -> list[tuple[int, float]]:
         """Generates, reading the clock at every token.
 
-        A compiled decoder makes several steps in one call, and all of its steps cost the same: it
-        generates everything at once, and each position gets an equal part of the time.
+        Where one call makes several steps, there is no clock between them, and each position gets
+        an equal part of the time of the whole.
         """
-        if isinstance(self.decoder, CompiledDecoder):
-            return self.equal_positions(self.decoder)
+        if self.steps_of_a_call > 1:
+            return self.equal_positions()
         stream = partial(
             self.model.stream,
             self.batch,
@@ -144,9 +148,23 @@ class _Generation:
             readings.read()
         return list(enumerate(readings.seconds()))
 
-    def equal_positions(self, decoder: CompiledDecoder) -> list[tuple[int, float]]:
-        """Generates by a decoder whose steps all cost the same."""
-        generate = partial(decoder.generate, self.batch, generator=self.generator)
+    @property
+    def steps_of_a_call(self) -> int:
+        """How many steps `generate` makes in one call."""
+        if not isinstance(self.decoder, CompiledDecoder):
+            return 1
+        start = self.model.transformer.initial_state(self.batch, max_length=self.length)
+        return self.decoder.steps_at_once(start, self.length)
+
+    def equal_positions(self) -> list[tuple[int, float]]:
+        """Generates, with an equal part of the time for each position."""
+        generate = partial(
+            self.model.generate,
+            self.batch,
+            method=self.method,
+            decoder=self.decoder,
+            generator=self.generator,
+        )
         generate(length=min(self.length, 3))  # warms up
         readings = clock(self.model.device)
         readings.read()
@@ -164,8 +182,8 @@ class _Generation:
         """The time of a step at `position`, from a zero state: its values do not change it."""
         device = self.model.device
         if isinstance(self.decoder, CompiledDecoder):
-            run, count = self.compiled_steps(self.decoder, position)
-            return _seconds(run, device) / count
+            run = self.compiled_steps(self.decoder, position)
+            return _seconds(run, device) / self.steps_of_a_call
         return _seconds(self.step_at(position), device)
 
     def step_at(self, position: int) -> Callable[[], Tensor]:
@@ -179,18 +197,15 @@ class _Generation:
         state = replace(state, cursor=Cursor(position, position))
         return lambda: draw(model.step(token, state)[0])
 
-    def compiled_steps(
-        self, decoder: CompiledDecoder, position: int
-    ) -> tuple[Callable[[], None], int]:
-        """Steps as in `generate`, from states that the decoder may have reserved, and their number.
+    def compiled_steps(self, decoder: CompiledDecoder, position: int) -> Callable[[], None]:
+        """The steps of one call as in `generate`, from states that the decoder may have reserved.
 
-        They are those of one call, up to `position` or near it.
+        The last of them is at `position`; near the start, the first is at 0.
         """
         token = self.tokens(self.batch)
         predictor = FusedPredictor(decoder, Prompt.of(token.unsqueeze(1)[:, :0], self.length))
         sampling = Sampling(generator=self.generator)
-        start = predictor.state
-        count = decoder.steps_at_once(replace(start, cursor=Cursor(0, 0)), self.length)
+        start, count = predictor.state, self.steps_of_a_call
         first = max(0, position + 1 - count)
         cursor = Cursor(first, first)
 
@@ -201,7 +216,7 @@ class _Generation:
                 predictor.draw(sampling, left)
 
         steps()  # the first step on a GPU records the graph
-        return steps, count
+        return steps
 
     def tokens(self, *shape: int) -> Tensor:
         """Random tokens of this shape."""
