@@ -16,12 +16,19 @@ from benchmarks.measure.machine import Machine, describe_machine
 from replication.sources import ROOT
 
 DIRTY = "-dirty"
+# Processors of one name and width may have them or not, and other kernels run with them. By the
+# names of torch.cpu.get_capabilities().
+INSTRUCTIONS = {"avx512_vnni": "VNNI", "avx512_bf16": "bfloat16", "amx_tile": "AMX"}
 
 
 def this_machine() -> Machine:
     """The machine and the code of this process."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    return describe_machine(Settings(threads=torch.get_num_threads(), device=device))
+    machine = describe_machine(Settings(threads=torch.get_num_threads(), device=device))
+    width, has = torch.backends.cpu.get_cpu_capability(), torch.cpu.get_capabilities()
+    words = ", ".join([width, *(name for flag, name in INSTRUCTIONS.items() if has.get(flag))])
+    hardware = machine.hardware.replace(f"({width})", f"({words})")
+    return dataclasses.replace(machine, hardware=hardware)
 
 
 def at_commit(machine: Machine, sources: Sequence[Path]) -> Machine:
