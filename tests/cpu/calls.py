@@ -51,6 +51,19 @@ def zeros(tensors: list[Tensor]) -> LinearAttentionState:
 
 
 @contextmanager
+def built_for(instruction_set: str) -> Iterator[None]:
+    """The kernels of this build, until the block ends."""
+    import linattn_cpu  # late: where it is not installed, its tests skip
+
+    live = linattn_cpu.instruction_set()
+    linattn_cpu.use_instruction_set(instruction_set)
+    try:
+        yield
+    finally:
+        linattn_cpu.use_instruction_set(live)
+
+
+@contextmanager
 def torch_threads(number: int) -> Iterator[None]:
     """torch with so many threads, whatever the machine has."""
     before = torch.get_num_threads()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from .calls import torch_threads
+from .calls import built_for, torch_threads
 
 linattn_cpu = pytest.importorskip("linattn_cpu", reason="linattn-cpu is not installed")
 
@@ -16,10 +16,8 @@ INSTRUCTION_SETS = linattn_cpu.instruction_sets()
 @pytest.fixture(params=INSTRUCTION_SETS)
 def instruction_set(request: pytest.FixtureRequest) -> Iterator[str]:
     """Each build of the kernels that this machine runs, made the live one for a test."""
-    live = linattn_cpu.instruction_set()
-    linattn_cpu.use_instruction_set(request.param)
-    yield request.param
-    linattn_cpu.use_instruction_set(live)
+    with built_for(request.param):
+        yield request.param
 
 
 @pytest.fixture

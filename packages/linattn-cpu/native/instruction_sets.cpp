@@ -3,10 +3,19 @@
 #include <atomic>
 #include <stdexcept>
 
+#if defined(LINATTN_X86) && defined(__linux__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 namespace linattn {
 
 // One namespace for each build of the kernels; CMakeLists.txt lists them.
 #ifdef LINATTN_X86
+namespace amx {
+extern const Kernels kernels;
+}
 namespace avx512bf16 {
 extern const Kernels kernels;
 }
@@ -24,6 +33,24 @@ namespace baseline {
 extern const Kernels kernels;
 }
 
+namespace {
+
+// Whether the processor has tiles of bfloat16 and of 8-bit integers, and the system lets this process use them. Linux
+// does so on request, because a thread's registers then take 8 KiB more.
+bool grants_tiles() {
+#if defined(LINATTN_X86) && defined(__linux__)
+    unsigned a, b, c, d;
+    const unsigned wanted = 1u << 22 | 1u << 24 | 1u << 25;  // AMX-BF16, AMX-TILE, AMX-INT8
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & wanted) != wanted) return false;
+    const long request_permission = 0x1023, tile_data = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+    return syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
+#else
+    return false;
+#endif
+}
+
+}  // namespace
+
 std::vector<const Kernels*> usable_kernels() {
     std::vector<const Kernels*> usable;
 #ifdef LINATTN_X86
@@ -32,7 +59,10 @@ std::vector<const Kernels*> usable_kernels() {
     const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                             __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
     const bool has_vnni = has_avx512 && __builtin_cpu_supports("avx512vnni");
-    if (has_vnni && __builtin_cpu_supports("avx512bf16")) usable.push_back(&avx512bf16::kernels);
+    const bool has_bf16 = has_vnni && __builtin_cpu_supports("avx512bf16");
+    static const bool has_tiles = grants_tiles();
+    if (has_bf16 && has_tiles) usable.push_back(&amx::kernels);
+    if (has_bf16) usable.push_back(&avx512bf16::kernels);
     if (has_vnni) usable.push_back(&avx512vnni::kernels);
     if (has_avx512) usable.push_back(&avx512::kernels);
     if (has_avx2) usable.push_back(&avx2::kernels);

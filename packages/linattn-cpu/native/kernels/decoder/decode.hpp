@@ -97,8 +97,34 @@ static void multiply_share(const Run& run, const Operand& x, std::int64_t rows, 
     }
 }
 
+#ifdef LINATTN_TILES
+
+// The part's share of a product in tile registers, which read whole tiles of rows.
+template <class From>
+static void multiply_in_tiles(const Run& run, const Operand& x, std::int64_t rows, const PackedMatrix& matrix,
+                              const Result& result) {
+    const TileRegisters registers;
+    const std::int64_t blocks = (rows + From::kRows - 1) / From::kRows;
+    const Share share = run.share_of(panels_of(matrix.outputs) * blocks);
+    alignas(64) float sums[From::kRows][kPanel];
+    for (std::int64_t item = share.begin; item < share.end; ++item) {
+        const std::int64_t panel = item / blocks, row = item % blocks * From::kRows;
+        const std::int64_t count = rows - row < From::kRows ? rows - row : From::kRows;
+        From::multiply(x, row, count, matrix, panel, sums);
+        for (std::int64_t r = 0; r < count; ++r) finish(run, matrix, row + r, panel * kPanel, sums[r], result);
+    }
+}
+
+#endif  // LINATTN_TILES
+
 static void multiply(const Run& run, const Operand& x, ActivationFormat format, std::int64_t rows,
                      const PackedMatrix& matrix, const Result& result) {
+#ifdef LINATTN_TILES
+    if (format == ActivationFormat::bf16) return multiply_in_tiles<TilesOfBf16>(run, x, rows, matrix, result);
+    if (format == ActivationFormat::bytes && rows >= kTileRows) {
+        return multiply_in_tiles<TilesOfBytes>(run, x, rows, matrix, result);
+    }
+#endif
 #ifdef LINATTN_BF16
     if (format == ActivationFormat::bf16) return multiply_share<FromBf16>(run, x, rows, matrix, result);
 #endif

@@ -183,6 +183,16 @@ struct FromShorts {
 
 LINATTN_INLINE __m512i broadcast_word(const void* from) { return _mm512_set1_epi32(load_as<std::int32_t>(from)); }
 
+// What the high bytes' offset of 128 adds to the sums of W outputs.
+LINATTN_INLINE Int32s offset_of(const PackedMatrix& matrix, std::int64_t output) {
+    return load(matrix.sums + output) * 128;
+}
+
+// The sums of 16-bit integers from those of their high and of their low bytes.
+LINATTN_INLINE Vec<float> joined(Int32s high, Int32s low) {
+    return __builtin_convertvector(high, Vec<float>) * 256.0f + __builtin_convertvector(low, Vec<float>);
+}
+
 // 8-bit weights and 16-bit activations: four products per lane and instruction for each of the two planes, summed
 // exactly in integers.
 struct FromBytes {
@@ -231,8 +241,7 @@ struct FromBytes {
         Sums<R> sums;
 #pragma GCC unroll 2
         for (int half = 0; half < 2; ++half) {
-            // The high bytes are stored with an offset of 128.
-            const Int32s offset = load(matrix.sums + panel * kPanel + half * W<float>) * 128;
+            const Int32s offset = offset_of(matrix, panel * kPanel + half * W<float>);
 #pragma GCC unroll 8
             for (int r = 0; r < R; ++r) {
                 Int32s high = ways[0].high[r][half], low = ways[0].low[r][half];
@@ -240,9 +249,7 @@ struct FromBytes {
                     high += ways[1].high[r][half];
                     low += ways[1].low[r][half];
                 }
-                const auto tops = __builtin_convertvector(high - offset, Vec<float>);
-                const auto rests = __builtin_convertvector(low, Vec<float>);
-                sums.of[r][half] = (tops * 256.0f + rests) * x.scales[row + r];
+                sums.of[r][half] = joined(high - offset, low) * x.scales[row + r];
             }
         }
         return sums;

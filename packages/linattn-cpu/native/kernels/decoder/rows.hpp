@@ -2,7 +2,7 @@
 // products.
 #pragma once
 
-#include "kernels/decoder/products.hpp"
+#include "kernels/decoder/tiles.hpp"
 #include "kernels/feature_map.hpp"
 
 LINATTN_BEGIN
@@ -75,6 +75,15 @@ LINATTN_INLINE ActivationFormat activation_format(WeightFormat format, std::int6
 
 // The most bytes of a number in an operand.
 inline constexpr std::int64_t kOperandBytes = 2;
+
+// The rows that an operand has room for, and bytes past its end: tiles are read whole, whatever is past the rows.
+#ifdef LINATTN_TILES
+constexpr std::int64_t operand_rows(std::int64_t rows) { return round_up(rows, kTileRows); }
+inline constexpr std::int64_t kOperandSlack = kTileBytes;
+#else
+constexpr std::int64_t operand_rows(std::int64_t rows) { return rows; }
+inline constexpr std::int64_t kOperandSlack = 0;
+#endif
 
 // `inverse`: the factor that makes the largest number of a row 32767 or -32767; `scale`: the value of the integer 1,
 // NaN for a row with NaN or infinity.

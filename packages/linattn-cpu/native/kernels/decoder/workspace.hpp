@@ -121,7 +121,7 @@ static Workspace lay_out(Arena& arena, const DecoderModel& model, const DecoderC
     space.hidden = take_rows(arena, rows, hidden);
     space.final_rows = take_rows(arena, sequences, embed);
     space.parameters = take_rows(arena, sequences, model.tokens.output.outputs);
-    space.operand = arena.take<char>(shared * widest * kOperandBytes);
+    space.operand = arena.take<char>(operand_rows(shared) * widest * kOperandBytes + kOperandSlack);
     space.scales = arena.take<float>(shared);
     space.mapped = take_rows(arena, call.threads, 2 * round_up(model.head_dim, W<float>));
     space.weights = take_rows(arena, call.top_p > 0 ? call.threads : 0, model.tokens.choices);

@@ -177,11 +177,14 @@ class CompiledDecoder(Compiled, Drawing, Searching):
             after the last step.
 
         Raises:
-            ValueError, TypeError: as for `step`; or no position for all steps.
+            ValueError, TypeError: as for `step`; another count; or no position for all steps.
         """
         if count == 1:
             parameters, drawn, state = self.step_and_draw(token, state, sampling)
             return parameters.unsqueeze(0), drawn.unsqueeze(0), state
+        most = 1 if self._drawn is None else self.native.most_steps
+        if not 1 <= count <= most:
+            raise ValueError(expected("count", f"1 to {most}", count))
         self._check_step(token, state)
         check_end(state.cursor.after(count, None), self._room(state))
         place, layers = self._place(state), layers_of(state)

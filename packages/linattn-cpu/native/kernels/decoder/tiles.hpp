@@ -1,0 +1,144 @@
+// Products in the tile registers of AMX, for many rows. A tile has 16 rows of 64 bytes. One instruction multiplies 16
+// rows of activations by 16 outputs of a panel, over 16 words of inputs; it reads the panels as they are packed.
+#pragma once
+
+#include "kernels/decoder/products.hpp"
+
+#ifdef LINATTN_TILES
+
+LINATTN_BEGIN
+namespace decoding {
+
+inline constexpr std::int64_t kTileRows = 16, kTileWords = 16, kTileBytes = 64, kWordBytes = kPanel * 4;
+
+// The tile registers of this thread, from construction to destruction. Registers 0 to 3 hold sums, 4 and 5 activations,
+// 6 and 7 weights.
+class TileRegisters {
+public:
+    TileRegisters() {
+        // Laid out by the processor: a palette, then for each register the bytes of a row and the number of rows.
+        struct alignas(64) Shapes {
+            std::uint8_t palette = 1, other[15] = {};
+            std::uint16_t bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+            std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+        };
+        static const Shapes shapes;
+        _tile_loadconfig(&shapes);
+    }
+    ~TileRegisters() { _tile_release(); }
+    TileRegisters(const TileRegisters&) = delete;
+    TileRegisters& operator=(const TileRegisters&) = delete;
+};
+
+// The products of bfloat16 numbers. The intrinsics take the numbers of registers as literals.
+struct Bf16Tiles {
+    LINATTN_INLINE void add_first() {
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+    }
+    LINATTN_INLINE void add_second() {
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+    }
+};
+
+// The products of unsigned bytes of activations and signed bytes of weights.
+struct ByteTiles {
+    LINATTN_INLINE void add_first() {
+        _tile_dpbusd(0, 4, 6);
+        _tile_dpbusd(1, 4, 7);
+    }
+    LINATTN_INLINE void add_second() {
+        _tile_dpbusd(2, 5, 6);
+        _tile_dpbusd(3, 5, 7);
+    }
+};
+
+// Up to two tiles of activations, whose rows are `stride` bytes apart.
+struct Activations {
+    const char *first, *second;  // second: null for one tile
+    std::int64_t stride;
+};
+
+template <class Tiles>
+LINATTN_INLINE void add_words(const Activations& x, std::int64_t word, const char* words) {
+    _tile_loadd(6, words, kWordBytes);
+    _tile_loadd(7, words + kTileBytes, kWordBytes);
+    _tile_loadd(4, x.first + word * 4, x.stride);
+    Tiles::add_first();
+    if (x.second == nullptr) return;
+    _tile_loadd(5, x.second + word * 4, x.stride);
+    Tiles::add_second();
+}
+
+// Sums of one tile of activations and a panel: 32-bit numbers of the type that the products are summed in.
+template <class T>
+using TileSums = T[kTileRows][kPanel];
+
+// The sums of the products of x with a panel, of each tile of x in one of `sums`.
+template <class Tiles, class T>
+static void multiply_panel(const Activations& x, const PackedMatrix& matrix, std::int64_t panel, std::int64_t words,
+                           TileSums<T>* sums) {
+    const char* const weights = static_cast<const char*>(matrix.panels) + panel * words * kWordBytes;
+    const std::int64_t whole = words / kTileWords * kTileWords;
+    // The words after the last whole tile, and zeros.
+    alignas(64) char rest[kTileWords * kWordBytes];
+    if (whole < words) {
+        const std::int64_t bytes = (words - whole) * kWordBytes;
+        std::memcpy(rest, weights + whole * kWordBytes, static_cast<std::size_t>(bytes));
+        std::memset(rest + bytes, 0, sizeof rest - static_cast<std::size_t>(bytes));
+    }
+    __asm__ volatile("" ::: "memory");  // GCC does not know that loads of tiles read memory
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (std::int64_t word = 0; word < whole; word += kTileWords)
+        add_words<Tiles>(x, word, weights + word * kWordBytes);
+    if (whole < words) add_words<Tiles>(x, whole, rest);
+    _tile_stored(0, sums[0], kWordBytes);
+    _tile_stored(1, sums[0][0] + W<float>, kWordBytes);
+    if (x.second == nullptr) return;
+    _tile_stored(2, sums[1], kWordBytes);
+    _tile_stored(3, sums[1][0] + W<float>, kWordBytes);
+}
+
+// Weights and activations in bfloat16: two tiles of rows share the loads of weights.
+struct TilesOfBf16 {
+    static constexpr std::int64_t kRows = 2 * kTileRows;
+
+    static void multiply(const Operand& x, std::int64_t row, std::int64_t count, const PackedMatrix& matrix,
+                         std::int64_t panel, float (*to)[kPanel]) {
+        const std::int64_t stride = 2 * x.width;
+        const char* const first = static_cast<const char*>(x.rows) + row * stride;
+        const char* const second = count > kTileRows ? first + kTileRows * stride : nullptr;
+        multiply_panel<Bf16Tiles, float>({first, second, stride}, matrix, panel, (matrix.inputs + 1) / 2,
+                                         reinterpret_cast<TileSums<float>*>(to));
+    }
+};
+
+// 8-bit weights and 16-bit activations, whose high and low bytes are one tile each.
+struct TilesOfBytes {
+    static constexpr std::int64_t kRows = kTileRows;
+
+    static void multiply(const Operand& x, std::int64_t row, std::int64_t count, const PackedMatrix& matrix,
+                         std::int64_t panel, float (*to)[kPanel]) {
+        const std::int64_t stride = 2 * x.width;
+        const char* const high = static_cast<const char*>(x.rows) + row * stride;
+        alignas(64) TileSums<std::int32_t> sums[2];
+        multiply_panel<ByteTiles, std::int32_t>({high, high + x.width, stride}, matrix, panel, (matrix.inputs + 3) / 4,
+                                                sums);
+        for (int half = 0; half < kPanel; half += W<float>) {
+            const Int32s offset = offset_of(matrix, panel * kPanel + half);
+            for (std::int64_t r = 0; r < count; ++r) {
+                const Int32s tops = load(sums[0][r] + half) - offset, rests = load(sums[1][r] + half);
+                store(to[r] + half, joined(tops, rests) * x.scales[row + r]);
+            }
+        }
+    }
+};
+
+}  // namespace decoding
+LINATTN_END
+
+#endif  // LINATTN_TILES
