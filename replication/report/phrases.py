@@ -14,6 +14,7 @@ from replication.claims import BY_NAME, MARGINS, Figures
 from replication.collect import RESULTS, Best, Stored, figures_of, with_runs
 from replication.cost import MODELS, TRAINING
 from replication.experiments import EXPERIMENTS, PresetName
+from replication.read import SUMMARY
 from replication.report import curve
 from replication.report.speedups import (
     COMPILED,
@@ -233,6 +234,18 @@ class Phrases:
         stored = self.with_runs.get("mnist")
         return list(curve.runs(stored.trainings if stored else {}))
 
+    def color_images(self) -> str:
+        """The images of CIFAR-10 that models were trained and tested on."""
+        stored = self.with_runs.get("bits-cifar10")
+        for folder in stored.trainings.values() if stored else ():
+            with loaded(folder / SUMMARY) as summary, loaded(folder / "config.json") as config:
+                tested = summary["metrics"]["test_images"]
+                return (
+                    f"{config['examples']:,} of the 50,000 training images and {tested} of the "
+                    "test images, for bits per dimension"
+                )
+        return "its images where [bits-cifar10](#bits-cifar10) runs"
+
     def origin(self, name: str) -> str:
         """Whose trained runs are drawn, where the measurement behind the verdicts kept none."""
         verdicts, stored = self.best.get(name), self.with_runs.get(name)
@@ -302,5 +315,5 @@ def _ranked(figures: Figures, end: str, form: str) -> str:
 
 def _dev_errors(run: Path) -> float:
     """In percent; greedy, by the last weights."""
-    with loaded(run / "summary.json") as summary:
+    with loaded(run / SUMMARY) as summary:
         return 100 * number(summary, "metrics", "dev_phoneme_error_rate")
