@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import importlib.util
 import re
 import subprocess
 from collections.abc import Sequence
@@ -13,12 +14,38 @@ import torch
 
 from benchmarks.measure.cases import Settings
 from benchmarks.measure.machine import Machine, describe_machine
-from replication.sources import ROOT
+from linattn_core.errors import expected
+from replication.sources import ROOT, files_of
 
 DIRTY = "-dirty"
 # Processors of one name and width may have them or not, and other kernels run with them. By the
 # names of torch.cpu.get_capabilities().
 INSTRUCTIONS = {"avx512_vnni": "VNNI", "avx512_bf16": "bfloat16", "amx_tile": "AMX"}
+
+
+# The folders whose C++ and CUDA are in a compiled module, and the module; in packages/.
+_BUILDS = {
+    "linattn_cpu": ("linattn-cpu/native", "linattn-core/native"),
+    "linattn_cuda": ("linattn-cuda/native", "linattn-core/native", "../kernels-cuda"),
+}
+
+
+def require_current_builds(root: Path = ROOT) -> None:
+    """Refuses to measure by a compiled module that is older than its sources.
+
+    Raises:
+        RuntimeError: naming the package.
+    """
+    for package, folders in _BUILDS.items():
+        if importlib.util.find_spec(package) is None:
+            continue
+        module = importlib.util.find_spec(f"{package}._native")
+        if module is None or module.origin is None:
+            continue
+        sources = [file for x in folders for file in files_of(root / "packages" / x)]
+        if max(file.stat().st_mtime for file in sources) > Path(module.origin).stat().st_mtime:
+            name, advice = package.replace("_", "-"), "install it again"
+            raise RuntimeError(expected(name, "a build of these sources", "an older one", advice))
 
 
 def this_machine() -> Machine:

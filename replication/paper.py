@@ -42,7 +42,7 @@ from replication.claims import CLAIMS, NOT_RUN, Claim, chosen
 from replication.collect import FOLDER
 from replication.experiments import EXPERIMENTS, PresetName
 from replication.kept import keep, place
-from replication.machine import is_committed, key, this_machine
+from replication.machine import is_committed, key, require_current_builds, this_machine
 from replication.measurement import Measurement, read_or_set_aside, write
 from replication.runner import Runs, lacking
 from replication.sources import ROOT
@@ -76,6 +76,7 @@ def main(flags: Flags) -> None:
     if flags.publish and flags.preset == "smoke":
         advice = "a smoke run's figures mean nothing"
         raise ValueError(expected("--publish", "the preset laptop or paper", "smoke", advice))
+    require_current_builds()
     flags.out.mkdir(parents=True, exist_ok=True)  # refused now, not after the first run
     quick = flags.preset == "smoke"
     limits = cache(lambda device: isolated_limits(Settings(quick=quick, device=device)))

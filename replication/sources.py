@@ -91,14 +91,15 @@ def digest(sources: Sequence[Path], root: Path = ROOT, command: str = "") -> str
         OSError: there is no such file or folder.
     """
     total = hashlib.sha256(command.encode())
-    for file in sorted({file for source in sources for file in _files(source)}):
+    for file in sorted({file for source in sources for file in files_of(source)}):
         content = meaning(file.read_text(encoding="utf-8"), file.suffix).encode()
         name = Path(os.path.relpath(file, root)).as_posix()
         total.update(f"{name} {len(content)}\n".encode() + content)
     return total.hexdigest()
 
 
-def _files(source: Path) -> list[Path]:
+def files_of(source: Path) -> list[Path]:
+    """The source files of a folder, or this one file."""
     if not source.is_dir():
         return [source]
     files = (file for file in source.rglob("*") if file.suffix in SUFFIXES)

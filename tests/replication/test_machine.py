@@ -1,11 +1,14 @@
-"""Measurements of machines that run different kernels are kept apart."""
+"""Measurements by different kernels are kept apart, and none is made by an outdated build."""
 
 from __future__ import annotations
+
+import os
+from pathlib import Path
 
 import pytest
 import torch
 
-from replication.machine import INSTRUCTIONS, key, this_machine
+from replication.machine import INSTRUCTIONS, key, require_current_builds, this_machine
 
 
 @pytest.mark.parametrize("flag", INSTRUCTIONS)
@@ -20,3 +23,20 @@ def test_a_machine_without_an_instruction_set_is_another_machine(
         assert (INSTRUCTIONS[flag] in machine.hardware) is present
         keys.add(key(machine))
     assert len(keys) == 2
+
+
+def test_a_build_older_than_its_sources_is_refused(tmp_path: Path) -> None:
+    built = Path(pytest.importorskip("linattn_cpu._native").__file__).stat().st_mtime
+    for folder in ("linattn-cpu", "linattn-cuda", "linattn-core"):
+        source = tmp_path / "packages" / folder / "native" / "a.cpp"
+        source.parent.mkdir(parents=True)
+        source.touch()
+        os.utime(source, (built - 10, built - 10))
+    require_current_builds(tmp_path)
+    source = tmp_path / "packages" / "linattn-cpu" / "native" / "a.cpp"
+    os.utime(source, (built + 10, built + 10))
+    message = (
+        r"linattn-cpu: expected a build of these sources, got an older one; install it again\."
+    )
+    with pytest.raises(RuntimeError, match=message):
+        require_current_builds(tmp_path)
