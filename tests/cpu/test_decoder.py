@@ -47,8 +47,8 @@ def test_every_build_steps_as_the_model(
 
 
 @pytest.mark.usefixtures("two_threads")
-@pytest.mark.parametrize("batch", [16, 17, 40, 100])
-@pytest.mark.parametrize("head_dim", [5, 16, 33])
+@pytest.mark.parametrize("batch", [3, 17, 100])
+@pytest.mark.parametrize("head_dim", [5, 32, 65])
 @torch.no_grad()
 def test_many_rows_of_int8_are_what_a_few_are(
     instruction_set: str, batch: int, head_dim: int
@@ -58,30 +58,34 @@ def test_many_rows_of_int8_are_what_a_few_are(
     decoder = compile_decoder(model, "int8", backend="cpu")
     tokens = random_tokens(model, batch, 3)
     together, _ = decoder.prefill(tokens)
-    few = [decoder.prefill(part)[0] for part in tokens.split(5)]
-    torch.testing.assert_close(together, torch.cat(few), rtol=1e-5, atol=1e-5)
+    few = [decoder.prefill(part)[0] for part in tokens.split(2)]
+    torch.testing.assert_close(together, torch.cat(few), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.skipif("amx" not in linattn_cpu.instruction_sets(), reason="no AMX on this machine")
 @pytest.mark.usefixtures("two_threads")
-@pytest.mark.parametrize("weights", ["bfloat16", "int8"])
+@pytest.mark.parametrize(("weights", "error"), [("bfloat16", 5e-3), ("int8", 1e-6)])
 @pytest.mark.parametrize("batch", [16, 17, 33, 100])
-@pytest.mark.parametrize("head_dim", [5, 16, 33])
+@pytest.mark.parametrize("head_dim", [5, 32, 65])
 @torch.no_grad()
-def test_products_in_tiles_are_those_in_vectors(weights: str, batch: int, head_dim: int) -> None:
+def test_products_in_tiles_are_those_in_vectors(
+    weights: str, error: float, batch: int, head_dim: int
+) -> None:
     """Also beside rows with NaN, and where the inputs fill no whole number of tiles."""
     model = model_of(head_dim=head_dim, ffn_dim=3 * head_dim + 1)
     model.embeddings[0].weight[0] = float("nan")
     tokens = random_tokens(model, batch, 3)
+    tokens[::2, 0] = 0
     tokens[1::2] = tokens[1::2].clamp(min=1)
     found = {}
     for name in ("amx", "avx512bf16"):
         with built_for(name):
-            found[name], _ = compile_decoder(model, weights, backend="cpu").prefill(tokens)
-    assert found["amx"][1::2].isfinite().all()
-    torch.testing.assert_close(
-        found["amx"], found["avx512bf16"], rtol=1e-4, atol=1e-4, equal_nan=True
-    )
+            decoder = compile_decoder(model, weights, backend="cpu")
+        assert decoder.native.instruction_set == name
+        found[name], _ = decoder.prefill(tokens)
+    ours, theirs = found.values()
+    assert ours[::2].isnan().all() and ours[1::2].isfinite().all()
+    torch.testing.assert_close(ours, theirs, rtol=error, atol=error, equal_nan=True)
 
 
 @torch.no_grad()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+from pathlib import Path
+
 import pytest
 import torch
 from torch.testing import assert_close
@@ -14,6 +17,17 @@ from .calls import draw, run, run_without_state, zeros
 
 def test_the_plainest_build_is_always_there() -> None:
     assert linattn_cpu.instruction_sets()[-1] == "baseline"
+
+
+def test_tiles_are_used_where_linux_grants_them() -> None:
+    processor = Path("/proc/cpuinfo")
+    flags = set(processor.read_text().split()) if processor.exists() else set()
+    if not {"avx512_bf16", "amx_tile", "amx_bf16", "amx_int8"} <= flags:
+        pytest.skip("the processor has no AMX")
+    arch_prctl, request_permission, tile_data = 158, 0x1023, 18
+    if ctypes.CDLL(None).syscall(arch_prctl, request_permission, tile_data) != 0:
+        pytest.skip("the system grants no tiles")
+    assert linattn_cpu.instruction_sets()[0] == "amx"
 
 
 def test_unknown_names_are_refused_with_those_that_run_here() -> None:

@@ -3,7 +3,7 @@
 #include <atomic>
 #include <stdexcept>
 
-#if defined(LINATTN_X86) && defined(__linux__)
+#ifdef LINATTN_AMX
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -12,10 +12,12 @@
 namespace linattn {
 
 // One namespace for each build of the kernels; CMakeLists.txt lists them.
-#ifdef LINATTN_X86
+#ifdef LINATTN_AMX
 namespace amx {
 extern const Kernels kernels;
 }
+#endif
+#ifdef LINATTN_X86
 namespace avx512bf16 {
 extern const Kernels kernels;
 }
@@ -33,23 +35,23 @@ namespace baseline {
 extern const Kernels kernels;
 }
 
+#ifdef LINATTN_AMX
+
 namespace {
 
-// Whether the processor has tiles of bfloat16 and of 8-bit integers, and the system lets this process use them. Linux
-// does so on request, because a thread's registers then take 8 KiB more.
+// Whether the processor has tiles of bfloat16 and of 8-bit integers, and Linux lets this process use them. It does so
+// on request: threads that use tiles save 8 KiB more, also for signals, so it then refuses smaller signal stacks.
 bool grants_tiles() {
-#if defined(LINATTN_X86) && defined(__linux__)
     unsigned a, b, c, d;
     const unsigned wanted = 1u << 22 | 1u << 24 | 1u << 25;  // AMX-BF16, AMX-TILE, AMX-INT8
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & wanted) != wanted) return false;
     const long request_permission = 0x1023, tile_data = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
     return syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
-#else
-    return false;
-#endif
 }
 
 }  // namespace
+
+#endif  // LINATTN_AMX
 
 std::vector<const Kernels*> usable_kernels() {
     std::vector<const Kernels*> usable;
@@ -60,8 +62,10 @@ std::vector<const Kernels*> usable_kernels() {
                             __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
     const bool has_vnni = has_avx512 && __builtin_cpu_supports("avx512vnni");
     const bool has_bf16 = has_vnni && __builtin_cpu_supports("avx512bf16");
-    static const bool has_tiles = grants_tiles();
-    if (has_bf16 && has_tiles) usable.push_back(&amx::kernels);
+#ifdef LINATTN_AMX
+    static const bool has_tiles = has_bf16 && grants_tiles();
+    if (has_tiles) usable.push_back(&amx::kernels);
+#endif
     if (has_bf16) usable.push_back(&avx512bf16::kernels);
     if (has_vnni) usable.push_back(&avx512vnni::kernels);
     if (has_avx512) usable.push_back(&avx512::kernels);

@@ -100,7 +100,7 @@ def test_decoders_without_it_make_single_steps(compiled: Kind) -> None:
     _, drawn, state = decoder.steps_and_draws(tokens.new_zeros(2), state, Sampling(), 1)
     assert len(drawn) == 1 and state.position == 2
     for count in (0, 2):
-        with pytest.raises(ValueError, match=f"count: expected 1 to 1, got {count}"):
+        with pytest.raises(ValueError, match=f"expected at least 1 and at most 1, got {count}"):
             decoder.steps_and_draws(tokens.new_zeros(2), state, Sampling(), count)
     if compiled.name != "native":
         with pytest.raises(TypeError, match="steps: expected a decoder that makes several steps"):

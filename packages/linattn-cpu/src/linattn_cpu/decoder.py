@@ -4,7 +4,8 @@ The dtypes of packed matrices are
 
 - float32: the model's outputs to rounding;
 - bfloat16: each weight is rounded by at most 2^-8 of itself. Activations stay in float32, except on
-  a machine with AVX512-BF16: there, products of 16 rows or more round activations to bfloat16 too;
+  a machine with AVX512-BF16: there, products of 16 rows or more (with AMX, of 9 or more) round
+  activations to bfloat16 too;
 - int8: 127 levels on either side of zero for each output of a matrix, so each weight is rounded by
   at most 1/254 of that output's largest weight. Activations are rounded to 16-bit integers, by at
   most 2^-16 of the largest in their row; on arm64 they stay in float32.

@@ -99,7 +99,7 @@ static void multiply_share(const Run& run, const Operand& x, std::int64_t rows, 
 
 #ifdef LINATTN_TILES
 
-// The part's share of a product in tile registers, which read whole tiles of rows.
+// The part's share of a product in tile registers. They read whole tiles, also past the last row.
 template <class From>
 static void multiply_in_tiles(const Run& run, const Operand& x, std::int64_t rows, const PackedMatrix& matrix,
                               const Result& result) {
@@ -121,11 +121,10 @@ static void multiply(const Run& run, const Operand& x, ActivationFormat format, 
                      const PackedMatrix& matrix, const Result& result) {
 #ifdef LINATTN_TILES
     if (format == ActivationFormat::bf16) return multiply_in_tiles<TilesOfBf16>(run, x, rows, matrix, result);
-    if (format == ActivationFormat::bytes && rows >= kTileRows) {
+    if (format == ActivationFormat::bytes && rows >= kAmxFewestRows) {
         return multiply_in_tiles<TilesOfBytes>(run, x, rows, matrix, result);
     }
-#endif
-#ifdef LINATTN_BF16
+#elif defined(LINATTN_BF16)
     if (format == ActivationFormat::bf16) return multiply_share<FromBf16>(run, x, rows, matrix, result);
 #endif
 #if defined(LINATTN_BYTES)

@@ -28,9 +28,9 @@ constexpr int group_of(WeightFormat format) {
 #ifdef __AVX512BF16__
 #define LINATTN_BF16
 #endif
-// Tiles of bfloat16 and of 8-bit integers (AMX).
-#if defined(__AMX_BF16__) && defined(__AMX_INT8__)
-#define LINATTN_TILES
+// The build for AMX defines LINATTN_TILES: tiles of bfloat16 and of 8-bit integers.
+#if defined(LINATTN_TILES) && !(defined(__AMX_BF16__) && defined(__AMX_INT8__))
+#error "LINATTN_TILES: expected the compiler's flags for AMX"
 #endif
 
 // The byte of input i of a group in its word. With pairs, inputs 0 and 1 are in bytes 0 and 2, and 2 and 3 in 1 and 3.

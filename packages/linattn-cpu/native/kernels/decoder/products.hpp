@@ -14,8 +14,9 @@ namespace decoding {
 // either as they are (shorts) or as two planes of 8 bits (bytes).
 enum class ActivationFormat { floats, bf16, shorts, bytes };
 
-// Rows of activations, converted for a product. A row has `width` numbers, whole panels; past its end the numbers must
-// be finite, because the weights there are 0. With `bytes`, a row is its high bytes, offset by 128, then its low bytes.
+// Rows of activations, converted for a product. A row has `width` numbers, whole panels; past its end the numbers
+// must be finite, because the weights there are 0; tiles also read past it, see `operand_rows`. With `bytes`, a row
+// is its high bytes, offset by 128, then its low bytes.
 struct Operand {
     const void* rows;
     std::int64_t width;

@@ -59,7 +59,12 @@ static void normalize(const float* from, std::int64_t count, const NormWeights& 
 // bfloat16 weights: a few rows are limited by reading the weights and stay in float32; from kBf16Rows rows on, a
 // machine with AVX512-BF16 rounds activations to bfloat16. int8 weights: every x86-64 rounds activations to 16-bit
 // integers, by at most 2^-16 of the row's largest.
+#ifdef LINATTN_TILES
+inline constexpr std::int64_t kBf16Rows = kAmxFewestRows;
+static_assert(kBf16Rows > 1, "parts of a single row have operands of their own, without room for tiles");
+#else
 inline constexpr std::int64_t kBf16Rows = 16;
+#endif
 LINATTN_INLINE ActivationFormat activation_format(WeightFormat format, std::int64_t rows) {
 #ifdef LINATTN_BF16
     if (format == WeightFormat::bfloat16 && rows >= kBf16Rows) return ActivationFormat::bf16;
@@ -76,10 +81,11 @@ LINATTN_INLINE ActivationFormat activation_format(WeightFormat format, std::int6
 // The most bytes of a number in an operand.
 inline constexpr std::int64_t kOperandBytes = 2;
 
-// The rows that an operand has room for, and bytes past its end: tiles are read whole, whatever is past the rows.
+// The rows that an operand has room for, and the bytes past its end. Tiles are read whole: rows past the last one, whose
+// results are dropped, and up to 32 bytes past a plane of bytes, where the weights are 0.
 #ifdef LINATTN_TILES
-constexpr std::int64_t operand_rows(std::int64_t rows) { return round_up(rows, kTileRows); }
-inline constexpr std::int64_t kOperandSlack = kTileBytes;
+constexpr std::int64_t operand_rows(std::int64_t rows) { return round_up(rows, kAmxRows); }
+inline constexpr std::int64_t kOperandSlack = kAmxRowBytes;
 #else
 constexpr std::int64_t operand_rows(std::int64_t rows) { return rows; }
 inline constexpr std::int64_t kOperandSlack = 0;

@@ -1,5 +1,6 @@
 // Products in the tile registers of AMX, for many rows. A tile has 16 rows of 64 bytes. One instruction multiplies 16
-// rows of activations by 16 outputs of a panel, over 16 words of inputs; it reads the panels as they are packed.
+// rows of activations by 16 outputs of a panel, over 16 words of inputs. Tiles are loaded from the panels as they are
+// packed; only the last words, where they do not fill a tile, are copied and padded by 0.
 #pragma once
 
 #include "kernels/decoder/products.hpp"
@@ -9,20 +10,23 @@
 LINATTN_BEGIN
 namespace decoding {
 
-inline constexpr std::int64_t kTileRows = 16, kTileWords = 16, kTileBytes = 64, kWordBytes = kPanel * 4;
+inline constexpr std::int64_t kAmxRows = 16, kAmxWords = 16, kAmxRowBytes = 64, kWordStride = kPanel * 4;
+
+// Tiles are multiplied whole, which takes less time than vectors from so many rows on (measured).
+inline constexpr std::int64_t kAmxFewestRows = 9;
 
 // The tile registers of this thread, from construction to destruction. Registers 0 to 3 hold sums, 4 and 5 activations,
 // 6 and 7 weights.
 class TileRegisters {
 public:
     TileRegisters() {
-        // Laid out by the processor: a palette, then for each register the bytes of a row and the number of rows.
+        // The layout that the processor expects: a palette, then for each register the bytes of a row and the number of rows.
         struct alignas(64) Shapes {
             std::uint8_t palette = 1, other[15] = {};
             std::uint16_t bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
             std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
         };
-        static const Shapes shapes;
+        static const Shapes shapes;  // in memory before: GCC does not know that all of it is read here
         _tile_loadconfig(&shapes);
     }
     ~TileRegisters() { _tile_release(); }
@@ -62,8 +66,8 @@ struct Activations {
 
 template <class Tiles>
 LINATTN_INLINE void add_words(const Activations& x, std::int64_t word, const char* words) {
-    _tile_loadd(6, words, kWordBytes);
-    _tile_loadd(7, words + kTileBytes, kWordBytes);
+    _tile_loadd(6, words, kWordStride);
+    _tile_loadd(7, words + kAmxRowBytes, kWordStride);
     _tile_loadd(4, x.first + word * 4, x.stride);
     Tiles::add_first();
     if (x.second == nullptr) return;
@@ -73,45 +77,45 @@ LINATTN_INLINE void add_words(const Activations& x, std::int64_t word, const cha
 
 // Sums of one tile of activations and a panel: 32-bit numbers of the type that the products are summed in.
 template <class T>
-using TileSums = T[kTileRows][kPanel];
+using TileSums = T[kAmxRows][kPanel];
 
 // The sums of the products of x with a panel, of each tile of x in one of `sums`.
 template <class Tiles, class T>
 static void multiply_panel(const Activations& x, const PackedMatrix& matrix, std::int64_t panel, std::int64_t words,
                            TileSums<T>* sums) {
-    const char* const weights = static_cast<const char*>(matrix.panels) + panel * words * kWordBytes;
-    const std::int64_t whole = words / kTileWords * kTileWords;
+    const char* const weights = static_cast<const char*>(matrix.panels) + panel * words * kWordStride;
+    const std::int64_t whole = words / kAmxWords * kAmxWords;
     // The words after the last whole tile, and zeros.
-    alignas(64) char rest[kTileWords * kWordBytes];
+    alignas(64) char rest[kAmxWords * kWordStride];
     if (whole < words) {
-        const std::int64_t bytes = (words - whole) * kWordBytes;
-        std::memcpy(rest, weights + whole * kWordBytes, static_cast<std::size_t>(bytes));
+        const std::int64_t bytes = (words - whole) * kWordStride;
+        std::memcpy(rest, weights + whole * kWordStride, static_cast<std::size_t>(bytes));
         std::memset(rest + bytes, 0, sizeof rest - static_cast<std::size_t>(bytes));
     }
-    __asm__ volatile("" ::: "memory");  // GCC does not know that loads of tiles read memory
+    __asm__ volatile("" ::: "memory");  // GCC does not know that _tile_loadd reads memory
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
-    for (std::int64_t word = 0; word < whole; word += kTileWords)
-        add_words<Tiles>(x, word, weights + word * kWordBytes);
+    for (std::int64_t word = 0; word < whole; word += kAmxWords)
+        add_words<Tiles>(x, word, weights + word * kWordStride);
     if (whole < words) add_words<Tiles>(x, whole, rest);
-    _tile_stored(0, sums[0], kWordBytes);
-    _tile_stored(1, sums[0][0] + W<float>, kWordBytes);
+    _tile_stored(0, sums[0], kWordStride);
+    _tile_stored(1, sums[0][0] + W<float>, kWordStride);
     if (x.second == nullptr) return;
-    _tile_stored(2, sums[1], kWordBytes);
-    _tile_stored(3, sums[1][0] + W<float>, kWordBytes);
+    _tile_stored(2, sums[1], kWordStride);
+    _tile_stored(3, sums[1][0] + W<float>, kWordStride);
 }
 
 // Weights and activations in bfloat16: two tiles of rows share the loads of weights.
 struct TilesOfBf16 {
-    static constexpr std::int64_t kRows = 2 * kTileRows;
+    static constexpr std::int64_t kRows = 2 * kAmxRows;
 
     static void multiply(const Operand& x, std::int64_t row, std::int64_t count, const PackedMatrix& matrix,
                          std::int64_t panel, float (*to)[kPanel]) {
         const std::int64_t stride = 2 * x.width;
         const char* const first = static_cast<const char*>(x.rows) + row * stride;
-        const char* const second = count > kTileRows ? first + kTileRows * stride : nullptr;
+        const char* const second = count > kAmxRows ? first + kAmxRows * stride : nullptr;
         multiply_panel<Bf16Tiles, float>({first, second, stride}, matrix, panel, (matrix.inputs + 1) / 2,
                                          reinterpret_cast<TileSums<float>*>(to));
     }
@@ -119,7 +123,7 @@ struct TilesOfBf16 {
 
 // 8-bit weights and 16-bit activations, whose high and low bytes are one tile each.
 struct TilesOfBytes {
-    static constexpr std::int64_t kRows = kTileRows;
+    static constexpr std::int64_t kRows = kAmxRows;
 
     static void multiply(const Operand& x, std::int64_t row, std::int64_t count, const PackedMatrix& matrix,
                          std::int64_t panel, float (*to)[kPanel]) {

@@ -170,21 +170,22 @@ class CompiledDecoder(Compiled, Drawing, Searching):
 
         Args:
             token, state, sampling: of the first step, as for `step_and_draw`.
-            count: at least 1 and at most `steps_at_once`.
+            count: at least 1; at most the `most_steps` of the backend, and 1 for a head that draws
+                by itself.
 
         Returns:
             The parameters (count, B, P), the tokens (count, B) or (count, B, 3), and the state
             after the last step.
 
         Raises:
-            ValueError, TypeError: as for `step`; another count; or no position for all steps.
+            ValueError, TypeError: as for `step`; a count out of range; no position for all steps.
         """
         if count == 1:
             parameters, drawn, state = self.step_and_draw(token, state, sampling)
             return parameters.unsqueeze(0), drawn.unsqueeze(0), state
         most = 1 if self._drawn is None else self.native.most_steps
         if not 1 <= count <= most:
-            raise ValueError(expected("count", f"1 to {most}", count))
+            raise ValueError(expected("count", f"at least 1 and at most {most}", count))
         self._check_step(token, state)
         check_end(state.cursor.after(count, None), self._room(state))
         place, layers = self._place(state), layers_of(state)
