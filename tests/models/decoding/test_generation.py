@@ -226,6 +226,20 @@ def test_auto_reruns_where_an_attention_cannot_step(attention: str) -> None:
     assert tiny_model(attention).can_step
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"weights": "int8"}, "generate: expected .* decoder, got an unexpected .* 'weights'"),
+        ({"decoder": "int8"}, "decoder: .*or what compile_decoder made, got 'int8'"),
+    ],
+)
+def test_errors_of_arguments_name_the_method_and_what_it_takes(
+    options: dict[str, str], message: str
+) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        tiny_model().generate(2, length=3, **options)
+
+
 def test_help_shows_arguments_and_what_they_mean() -> None:
     for method in (tiny_model().generate, tiny_model().stream):
         names = list(inspect.signature(method).parameters)

@@ -43,8 +43,10 @@ def compile_decoder(
             rounding. "bfloat16" rounds each weight by at most 2^-8 of itself, "int8" (CPU only) by
             at most 1/254 of the largest weight of the same output; reading them takes a half and a
             quarter of the time. On a GPU "bfloat16" also computes the layers' products in bfloat16,
-            and keeps states, norms, residual sums and the head in float32; a CPU backend documents
-            what else it rounds.
+            and keeps states, norms, residual sums and the head in float32. With linattn-cpu,
+            "int8" rounds activations to 16 bits, and "bfloat16" rounds them to bfloat16 in products
+            of 9 rows or more with AMX, of 16 or more with AVX512-BF16: there, a row of a batch may
+            draw other tokens than the same row alone.
         backend: on the CPU, the backend that compiles the decoder, or "auto" for the fastest that
             accepts the model; on a GPU, the backend of the attention, as for `linear_attention`.
         max_length: how many positions the decoder must have, for a model of tokens with sinusoidal

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ParamSpec, TypeVar, cast
@@ -29,16 +30,28 @@ R = TypeVar("R")
 
 
 def arguments_of(other: Callable[P, Any]) -> Callable[[Callable[..., R]], Callable[P, R]]:
-    """A decorator for a function that passes all its arguments to `other`: copies its signature.
+    """A decorator for a method that passes all its arguments to `other`: copies its signature.
 
-    So `help` and type checkers show the arguments, which are written only once.
+    So `help` and type checkers show the arguments, which are written only once, and an error about
+    them names the method.
     """
 
     def signed(function: Callable[..., R]) -> Callable[P, R]:
         kind = inspect.signature(function, eval_str=False).return_annotation
         signature = inspect.signature(other).replace(return_annotation=kind)
-        function.__signature__ = signature  # type: ignore[attr-defined]
-        return function
+
+        @functools.wraps(function)
+        def checked(*arguments: Any, **options: Any) -> R:
+            try:
+                signature.bind(*arguments, **options)
+            except TypeError as error:
+                known = ", ".join(name for name in signature.parameters if name != "self")
+                wanted, got = f"some of the arguments {known}", str(error).removeprefix("got ")
+                raise TypeError(expected(function.__name__, wanted, got)) from None
+            return function(*arguments, **options)
+
+        checked.__signature__ = signature  # type: ignore[attr-defined]
+        return checked
 
     return signed
 
@@ -87,7 +100,8 @@ class Drawing(Predicting):
                 lists of tokens, one for each sequence and of any lengths.
             prefix_lengths: (B,) int in 0..P, for prefixes of different lengths; tokens past a row's
                 length are ignored. Each row continues from its own position, with the same result
-                as if it were alone.
+                as if it were alone (to rounding, which depends on the batch; see
+                `compile_decoder` for decoders with weights in bfloat16).
             length: tokens in a complete sequence, including the prefix but not the tokens that
                 `state` has read; by default `max_length`, less the tokens that `state` has read.
             state: from `prefill`, `step` or `generate`: each row continues there, with its row of

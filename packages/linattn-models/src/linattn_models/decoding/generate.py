@@ -80,7 +80,9 @@ def choose_decoder(
         decoder.check_decodes(model)
         check_end(Cursor(0, positions or 0), decoder.longest)
         return decoder
-    one_of("decoder", decoder, DECODERS)
+    if decoder not in DECODERS:
+        wanted = f"{', '.join(map(repr, DECODERS))}, or what compile_decoder made"
+        raise ValueError(expected("decoder", wanted, repr(decoder)))
     if decoder == "eager" or (decoder == "auto" and not _worth_packing(model, steps)):
         return None
     try:
