@@ -11,7 +11,7 @@
 #include "memory.hpp"
 
 #ifndef LINATTN_ISA
-#error "LINATTN_ISA names the build; CMakeLists.txt lists them"
+#error "LINATTN_ISA names the instruction set: avx512, avx2 or baseline"
 #endif
 
 #define LINATTN_BEGIN namespace linattn::LINATTN_ISA {
