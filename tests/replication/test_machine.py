@@ -27,11 +27,12 @@ def test_a_machine_without_an_instruction_set_is_another_machine(
 
 def test_a_build_older_than_its_sources_is_refused(tmp_path: Path) -> None:
     built = Path(pytest.importorskip("linattn_cpu._native").__file__).stat().st_mtime
-    for folder in ("linattn-cpu", "linattn-cuda", "linattn-core"):
-        source = tmp_path / "packages" / folder / "native" / "a.cpp"
+    for folder in ("packages/linattn-cpu/native", "packages/linattn-cuda/native",
+                   "packages/linattn-core/native", "kernels-cuda"):  # fmt: skip
+        source = tmp_path / folder / "a.cpp"
         source.parent.mkdir(parents=True)
         source.touch()
-        os.utime(source, (built - 10, built - 10))
+        os.utime(source, (0, 0))
     require_current_builds(tmp_path)
     source = tmp_path / "packages" / "linattn-cpu" / "native" / "a.cpp"
     os.utime(source, (built + 10, built + 10))
