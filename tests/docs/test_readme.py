@@ -39,6 +39,9 @@ PEERS = {
     "the same, float32 weights": (
         "generation/images/one-image",
         "linear (compiled, float32): times as fast as stateful softmax"),
+    "a step of 100 images, weights in 16 bits": (
+        "decoding/compiled-steps/batch-100",
+        "linear (compiled, bfloat16): times as fast as fast-transformers"),
 }  # fmt: skip
 
 
