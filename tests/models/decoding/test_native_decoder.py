@@ -233,7 +233,7 @@ def test_a_bare_transformer_that_is_not_causal_is_refused() -> None:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"decoder": "compile"}, "did you mean 'compiled'?"),
+        ({"decoder": "compile"}, "'compiled', or what compile_decoder made, got 'compile'"),
         ({"decoder": "compiled", "method": "rerun"}, "takes no decoder"),
     ],
 )
