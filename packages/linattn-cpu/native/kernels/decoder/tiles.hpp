@@ -12,7 +12,7 @@ namespace decoding {
 
 inline constexpr std::int64_t kAmxRows = 16, kAmxWords = 16, kAmxRowBytes = 64, kWordStride = kPanel * 4;
 
-// Tiles are multiplied whole, which takes less time than vectors from so many rows on (measured).
+// With this many rows and more, a whole tile takes less time than the rows in vectors.
 inline constexpr std::int64_t kAmxFewestRows = 9;
 
 // The tile registers of this thread, from construction to destruction. Registers 0 to 3 hold sums, 4 and 5 activations,
@@ -20,13 +20,15 @@ inline constexpr std::int64_t kAmxFewestRows = 9;
 class TileRegisters {
 public:
     TileRegisters() {
-        // The layout that the processor expects: a palette, then for each register the bytes of a row and the number of rows.
+        // The layout that the processor expects: a palette, then for each register the bytes of a row and the number
+        // of rows.
         struct alignas(64) Shapes {
             std::uint8_t palette = 1, other[15] = {};
             std::uint16_t bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
             std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
         };
-        static const Shapes shapes;  // in memory before: GCC does not know that all of it is read here
+        // Static: GCC knows only that the first 8 bytes are read, and would not write the others of a local variable.
+        static const Shapes shapes;
         _tile_loadconfig(&shapes);
     }
     ~TileRegisters() { _tile_release(); }
