@@ -13,16 +13,11 @@ from pathlib import Path
 import torch
 
 from benchmarks.measure.cases import Settings
-from benchmarks.measure.machine import Machine, describe_machine
+from benchmarks.measure.machine import Machine, describe_machine, git
 from linattn_core.errors import expected
 from replication.sources import ROOT, files_of
 
 DIRTY = "-dirty"
-# Processors of one name and width may have them or not, and other kernels run with them. By the
-# names of torch.cpu.get_capabilities().
-INSTRUCTIONS = {"avx512_vnni": "VNNI", "avx512_bf16": "bfloat16", "amx_tile": "AMX"}
-
-
 # The folders whose C++ and CUDA are in a compiled module, and the module; in packages/.
 _BUILDS = {
     "linattn_cpu": ("linattn-cpu/native", "linattn-core/native"),
@@ -51,11 +46,7 @@ def require_current_builds(root: Path = ROOT) -> None:
 def this_machine() -> Machine:
     """The machine and the code of this process."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    machine = describe_machine(Settings(threads=torch.get_num_threads(), device=device))
-    width, has = torch.backends.cpu.get_cpu_capability(), torch.cpu.get_capabilities()
-    words = ", ".join([width, *(name for flag, name in INSTRUCTIONS.items() if has.get(flag))])
-    hardware = machine.hardware.replace(f"({width})", f"({words})")
-    return dataclasses.replace(machine, hardware=hardware)
+    return describe_machine(Settings(threads=torch.get_num_threads(), device=device))
 
 
 def at_commit(machine: Machine, sources: Sequence[Path]) -> Machine:
@@ -64,16 +55,11 @@ def at_commit(machine: Machine, sources: Sequence[Path]) -> Machine:
     Where git cannot say it, it is dirty, too.
     """
     try:
-        commit = _git("rev-parse", "--short", "HEAD")
-        changed = _git("status", "--porcelain", "--", *map(str, sources))
+        commit = git("rev-parse", "--short", "HEAD")
+        changed = git("status", "--porcelain", "--", *map(str, sources))
     except (FileNotFoundError, subprocess.CalledProcessError):
         commit, changed = machine.commit.removesuffix(DIRTY), "unknown"
     return dataclasses.replace(machine, commit=commit + DIRTY * bool(changed))
-
-
-def _git(*arguments: str) -> str:
-    command = ["git", "-C", str(ROOT), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def is_committed(machine: Machine) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from typing import Any, cast
 
 import torch
@@ -10,9 +11,17 @@ from torch import Tensor, nn
 
 import linattn_core
 from benchmarks.cases import peers
-from benchmarks.cases.attention import FAST_TRANSFORMERS, LINEAR_CPU, SDPA, require_backend
+from benchmarks.cases.attention import (
+    FAST_TRANSFORMERS,
+    LINEAR_CPU,
+    SDPA,
+    build,
+    require_backend,
+)
+from benchmarks.cases.methods import method_of
 from benchmarks.cases.models import MODEL, Task
 from benchmarks.cases.peer_decoder import peer_options, peer_weights
+from benchmarks.cases.problem import Problem
 from benchmarks.measure import oracle
 from benchmarks.measure.cases import Case, Make, Method, Settings, registry
 from benchmarks.measure.results import Target
@@ -20,6 +29,7 @@ from linattn_models import AutoregressiveTransformer, Transformer
 
 BATCH = 4
 LEARNING_RATE = 1e-4
+ALONE, ATTENTION = "its matrix products alone", "its attention alone"
 PRODUCTS = 3  # products of a matrix in a step: forward, and the gradients of inputs and weights
 OVER_PRODUCTS = 1.2  # target: the time of a step over that of its products at the GEMM rate
 # Parameters that every method has by the same name, with gradients through all layers.
@@ -38,6 +48,8 @@ def setup(settings: Settings) -> dict[str, Make]:
         LINEAR_CPU: linear,
         SDPA: lambda: _step(trained("softmax", task), task),
         FAST_TRANSFORMERS: lambda: _peer_step(task, settings),
+        ALONE: lambda: _products(task),
+        ATTENTION: lambda: _attention(task, settings),
     }
 
 
@@ -95,6 +107,46 @@ def _step(
         optimizer.step()
 
     return Method(lambda: fault(model, ours or model), run, operations=operations(task))
+
+
+def _products(task: Task) -> Method:
+    """The products of the layers' matrices in a step, by torch."""
+    rows, width = task.batch * task.length, task.num_heads * task.head_dim
+    square, expand, contract = (width, width), (task.ffn_dim, width), (width, task.ffn_dim)
+    generator = torch.Generator().manual_seed(0)
+    layers = task.num_layers * [*4 * [square], expand, contract]
+    weights = [torch.randn(shape, generator=generator) for shape in layers]
+    tensors = {n: torch.randn(rows, n, generator=generator) for n in (width, task.ffn_dim)}
+
+    def products(weight: Tensor, inputs: Tensor, upstream: Tensor) -> tuple[Tensor, ...]:
+        return inputs @ weight.mT, upstream @ weight, upstream.mT @ inputs
+
+    def operands(weight: Tensor) -> tuple[Tensor, ...]:
+        return weight, tensors[weight.shape[1]], tensors[weight.shape[0]]
+
+    def run() -> None:
+        for weight in weights:
+            products(*operands(weight))
+
+    def wrong() -> str | None:
+        first = operands(weights[-1])
+        pairs = zip(products(*first), products(*(x.double() for x in first)), strict=True)
+        faults = (oracle.disagreement("a product", *pair) for pair in pairs)
+        return next((said for said in faults if said is not None), None)
+
+    return Method(wrong, run, operations=operations(task))
+
+
+def _attention(task: Task, settings: Settings) -> Method:
+    """The calls of the operator in a step, with gradients."""
+    problem = Problem(task.length, task.batch, task.num_heads, task.head_dim, backward=True)
+    call = method_of(build(LINEAR_CPU, problem, settings), problem)
+
+    def run() -> None:
+        for _ in range(task.num_layers):
+            call.run()
+
+    return dataclasses.replace(call, run=run, operations=0, traffic=0)
 
 
 def _tokens(length: int, batch: int) -> Tensor:

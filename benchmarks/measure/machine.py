@@ -29,6 +29,9 @@ QUICK_SIZES = (256, 2**22)
 SIZES = {"cpu": (2_048, 2**28), "cuda": (8_192, 2**32)}
 FUSED_STEPS = 100_000  # of the loop in registers: about 0.2 ms
 SECONDS, ROUNDS = 5.0, (3, 30)
+# Processors of one name and width may have them or not, and other kernels run with them. By the
+# names of torch.cpu.get_capabilities().
+INSTRUCTIONS = {"avx512_vnni": "VNNI", "avx512_bf16": "bfloat16", "amx_tile": "AMX"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +61,8 @@ class Machine:
     """The date, the code and the machine of a run, without names of hosts and paths.
 
     Args:
-        hardware: processor, cores, memory, system; before them the GPU, if it was measured.
+        hardware: processor, its instructions, cores, memory, system; before them the GPU, if it
+            was measured.
         software: versions.
         backends: each live native backend.
     """
@@ -119,9 +123,10 @@ def _hardware(device: str) -> str:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     cpu = _cpu_information().get("model name", platform.processor() or platform.machine())
     memory = psutil.virtual_memory().total / 2**30
+    width, has = torch.backends.cpu.get_cpu_capability(), torch.cpu.get_capabilities()
+    can = ", ".join([width, *(name for flag, name in INSTRUCTIONS.items() if has.get(flag))])
     words = (
-        f"{cpu} ({torch.backends.cpu.get_cpu_capability()}), {cores} cores, {memory:.1f} GiB, "
-        f"{platform.system()} {platform.machine()}"
+        f"{cpu} ({can}), {cores} cores, {memory:.1f} GiB, {platform.system()} {platform.machine()}"
     )
     if device == "cpu":
         return words
@@ -152,8 +157,8 @@ def _commit() -> str:
     Documents may differ: results are written into them, one theme after the other.
     """
     try:
-        commit = _git("rev-parse", "--short", "HEAD")
-        changed = _git("status", "--porcelain", "--untracked-files=no", "--", ":/", ":!/docs")
+        commit = git("rev-parse", "--short", "HEAD")
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", ":/", ":!/docs")
     except FileNotFoundError:
         return "unknown"
     except subprocess.CalledProcessError:
@@ -161,6 +166,12 @@ def _commit() -> str:
     return commit + "-dirty" * bool(changed)
 
 
-def _git(*arguments: str) -> str:
+def git(*arguments: str) -> str:
+    """What git prints about this checkout.
+
+    Raises:
+        FileNotFoundError: there is no git.
+        subprocess.CalledProcessError: it failed; this may be no checkout.
+    """
     command = ["git", "-C", str(Path(__file__).parent), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from replication.machine import INSTRUCTIONS, key, require_current_builds, this_machine
+from benchmarks.measure.machine import INSTRUCTIONS
+from replication.machine import key, require_current_builds, this_machine
 
 
 @pytest.mark.parametrize("flag", INSTRUCTIONS)

@@ -16,7 +16,9 @@ QUICK = Settings(quick=True, threads=1)
 TASK = Task(batch=2).sized(QUICK)
 
 
-@pytest.mark.parametrize("name", [training.LINEAR_CPU, training.SDPA])
+@pytest.mark.parametrize(
+    "name", [training.LINEAR_CPU, training.SDPA, training.ALONE, training.ATTENTION]
+)
 def test_a_step_is_right_and_can_be_repeated(name: str) -> None:
     try:
         made = training.setup(QUICK)[name]()
@@ -57,3 +59,9 @@ def test_operations_are_those_of_the_layers_products() -> None:
     positions = TASK.batch * TASK.length
     output = training.PRODUCTS * 2 * positions * model.output.weight.numel()
     assert training.operations(TASK) == counter.get_total_flops() - output
+
+
+def test_the_products_alone_are_those_that_are_counted() -> None:
+    with FlopCounterMode(display=False) as counter:
+        training._products(TASK).run()
+    assert counter.get_total_flops() == training.operations(TASK)
