@@ -1,8 +1,11 @@
-"""What a call of linattn-cpu cannot take less than: its fixed cost, and writing its results."""
+"""What limits a call of linattn-cpu: its fixed cost, its feature map, writing its results."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import math
+import mmap
 from functools import partial
 
 import torch
@@ -49,13 +52,22 @@ def writes_of(name: str, asked: Problem, settings: Settings) -> Method:
 
     def write() -> list[Tensor]:
         """Tensors of ones."""
-        return [x.fill_(1) for x in used or [torch.empty(shape) for _ in range(count)]]
+        return [x.fill_(1) for x in used or [_new(shape) for _ in range(count)]]
 
     def check() -> str | None:
         right = all(bool(x.eq(1).all()) for x in write())
         return None if right else "a number is not written"
 
     return Method(check=check, run=write, traffic=count * problem.numbers * problem.dtype.itemsize)
+
+
+def _new(shape: tuple[int, ...]) -> Tensor:
+    """Returns memory of the system, in huge pages where it has them, as linattn-cpu asks for."""
+    pages = mmap.mmap(-1, math.prod(shape) * torch.float32.itemsize)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # a system without huge pages
+            pages.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(pages, dtype=torch.float32).view(shape)
 
 
 def _attend(name: str, problem: Problem, backend: str) -> Call:
@@ -79,16 +91,18 @@ def _short(problem: Problem) -> Case:
     )  # fmt: skip
 
 
-def _memory(problem: Problem) -> Case:
+def _long(name: str, problem: Problem) -> Case:
     return Case(
-        f"operator/limits-not-causal/{problem.slug}",
-        f"What a long call writes: not causal, {problem.passes}, {problem}; the system clears "
-        "the pages of new memory.",
-        setup=partial(_methods, (LINEAR_CPU, NEW, USED), problem),
+        f"operator/{name}/{problem.slug}",
+        f"What a long call consists of: {problem.passes}, {problem}; without a feature map, and "
+        "writing its results alone, for which the system clears the pages of new memory.",
+        setup=partial(_methods, (LINEAR_CPU, IDENTITY, NEW, USED), problem),
     )
 
 
 registry.add(
     *map(_short, passes(Problem(512, width=32))),
-    *map(_memory, passes(Problem(16_384, causal=False))),
+    *map(partial(_long, "limits"), passes(Problem(16_384))),
+    *map(partial(_long, "limits-d32"), passes(Problem(16_384, width=32))),
+    *map(partial(_long, "limits-not-causal"), passes(Problem(16_384, causal=False))),
 )
