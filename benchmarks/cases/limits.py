@@ -63,10 +63,12 @@ def writes_of(name: str, asked: Problem, settings: Settings) -> Method:
 
 def _new(shape: tuple[int, ...]) -> Tensor:
     """Returns memory of the system, in huge pages where it has them, as linattn-cpu asks for."""
-    pages = mmap.mmap(-1, math.prod(shape) * torch.float32.itemsize)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):  # a system without huge pages
-            pages.madvise(mmap.MADV_HUGEPAGE)
+    if not hasattr(mmap, "MADV_HUGEPAGE"):
+        return torch.empty(shape)
+    size = math.prod(shape) * torch.float32.itemsize
+    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):  # a system without huge pages
+        pages.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(pages, dtype=torch.float32).view(shape)
 
 
