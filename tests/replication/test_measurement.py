@@ -6,6 +6,7 @@ import dataclasses
 import json
 import re
 import subprocess
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +121,7 @@ def test_a_damaged_file_is_set_aside(tmp_path: Path, capsys: pytest.CaptureFixtu
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository with one commit of three files, in the place of this one."""
-    monkeypatch.setattr(machines, "ROOT", tmp_path)
+    monkeypatch.setattr(machines, "git", partial(git, tmp_path))
     for name in ("code.py", "other.py", "part/more.cpp"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("before\n")
@@ -151,7 +152,7 @@ def test_only_what_a_measurement_depends_on_makes_its_commit_dirty(
 def test_a_commit_that_git_cannot_say_is_dirty(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(machines, "ROOT", tmp_path)  # no checkout
+    monkeypatch.setattr(machines, "git", partial(git, tmp_path))  # no checkout
 
     assert not machines.is_committed(machines.at_commit(machine, [tmp_path]))
     monkeypatch.setenv("PATH", str(tmp_path))  # no git
