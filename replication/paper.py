@@ -86,7 +86,7 @@ def main(flags: Flags) -> None:
             if lacking(EXPERIMENTS[name], runs.preset) is None:
                 runs.again(EXPERIMENTS[name])
         records = run_all(runs, names)
-        print(verdicts(claims, records))
+        print(verdicts(claims, records), ending(flags), sep="\n\n")
         if flags.publish:
             publish(records, lambda record: runs.folder_of(record.code, record.experiment))
     if any(isinstance(record, Measurement) and record.error for record in records.values()):
@@ -154,6 +154,14 @@ def verdicts(claims: Sequence[Claim], records: dict[str, Measurement | str]) -> 
             verdict = claim.judge(record.figures, record.preset, record.device) if judged else "-"
         rows.append([claim.name, claim.paper, here, verdict])
     return markdown_table(["claim", "paper", "here", "verdict"], rows)
+
+
+def ending(flags: Flags) -> str:
+    """What follows from a run."""
+    if flags.preset == "smoke":
+        return "The preset smoke checks that the commands run. Its figures get no verdict."
+    kept = "" if flags.publish else " --publish keeps the figures for `nox -s report`."
+    return f"The runs are in {flags.out}.{kept}"
 
 
 def publish(

@@ -119,6 +119,11 @@ class Phrases:
         ]
         return f"Stale in this table: {', '.join(stale)}." if stale else ""
 
+    def largest_batch(self, shape: str) -> str:
+        """The largest batch that the preset laptop tries on a CPU."""
+        flags = EXPERIMENTS[ON["cpu"].format(shape)].laptop.split()
+        return flags[flags.index("--largest-batch") + 1]
+
     def between_machines(self, shape: str, rival: str) -> str:
         """The speed-ups at the best batches by all kept measurements on CPUs."""
         kept = [

@@ -91,7 +91,7 @@ def tally(best: Best) -> str:
         ]
         for words in VERDICTS
     ]
-    return table(["verdict", "claims (distinct measurements)", "by stale measurements"], rows)
+    return table(["verdict", "by fresh measurements", "by stale measurements"], rows)
 
 
 def claims(chosen: Iterable[Claim], best: Best) -> str:
@@ -284,11 +284,14 @@ def best_batches(best: Best, everything: Sequence[Stored]) -> str:
     header += [f"over {x}, {y}" for x in ("reruns", "a cache") for y in shown]
     where = numbered(best, everything)
     ways = (*(WAYS[way] for way in shown), *reversed(RIVALS))
+    recorded = {_run(each) for each in everything if not each.measurement.source}
     rows = []
     for each in _in_order(best, everything):
         made = each.measurement
         names = {on.format(shape): shape for shape in SHAPES for on in ON.values()}
         if made.experiment not in names or made.preset == "smoke" or not made.figures:
+            continue
+        if made.source and _run(each) in recorded:  # a document of the same run
             continue
         batches = [made.figures.get(f"{way}/best/batch") for way in ways]
         gained = [gains_in(made.figures, rival, "best") for rival in RIVALS]
@@ -300,6 +303,11 @@ def best_batches(best: Best, everything: Sequence[Stored]) -> str:
              *("-" if x is None else f"{x:,.0f}" for x in batches), *map(times, factors)]
         )  # fmt: skip
     return table(header, rows)
+
+
+def _run(stored: Stored) -> tuple[str, str]:
+    """What was run, and of which commit."""
+    return stored.measurement.experiment, stored.measurement.machine.commit
 
 
 def grid(best: Best) -> str:

@@ -234,6 +234,24 @@ def test_the_best_batches_of_every_machine_are_shown(machine: Machine, limits: L
     assert "| stale | - | - | - | - | 700x |" in text
 
 
+def test_a_document_of_a_run_that_has_a_record_is_no_other_machine(
+    machine: Machine, limits: Limits
+) -> None:
+    best = "best/images-per-second"
+    record = Measurement("generation-mnist", "laptop", machine,
+                         {f"linear/{best}": 400.0, f"softmax/{best}": 1.0})  # fmt: skip
+    same = dataclasses.replace(
+        record, source="docs/results/x", figures={f"linear/{best}": 401.0, f"softmax/{best}": 1.0}
+    )
+    earlier = dataclasses.replace(same, machine=dataclasses.replace(machine, commit="before"))
+
+    def shown(document: Measurement) -> bool:
+        return "| 401x |" in compose([Stored(record, None), Stored(document, "old")], limits).text
+
+    assert shown(earlier)
+    assert not shown(same)
+
+
 def test_the_memory_of_a_gpus_run_is_called_its_hosts(machine: Machine, limits: Limits) -> None:
     made = Measurement("generation-mnist-cuda", "laptop", machine, {"linear/1/seconds": 1.0},
                        spent=Spent(60.0, 1.7e9, 2.0, 7e8), device="cuda")  # fmt: skip
