@@ -12,13 +12,6 @@ LINATTN_INLINE int rows_at(std::int64_t first, std::int64_t total, int size) {
     return static_cast<int>(first >= total ? 0 : total - first < size ? total - first : size);
 }
 
-// Calls work(vectors, first column) for all columns: C vectors at a time, fewer at the end.
-template <class T, int C, class Work>
-LINATTN_INLINE void by_vectors(std::int64_t width, const Work& work, std::int64_t column = 0) {
-    for (; column + C * W<T> <= width; column += C * W<T>) work(std::integral_constant<int, C>(), column);
-    if constexpr (C > 1) by_vectors<T, C / 2>(width, work, column);
-}
-
 template <class T>
 LINATTN_INLINE Vec<T> lane_numbers() {
     Vec<T> lanes{};

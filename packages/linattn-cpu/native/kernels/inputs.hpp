@@ -165,22 +165,26 @@ private:
     const std::int64_t width_;
 };
 
-// Multiplies the derivative of the map at phi into `count` rows of gradients.
+// Multiplies the derivative of the map at phi into `count` rows of gradients; the products may take their place.
 template <class T, int Map>
-LINATTN_LOOP void multiply_slopes(int count, std::int64_t width, T* gradients, const T* phi) {
+LINATTN_LOOP void multiply_slopes(int count, std::int64_t width, const T* gradients, const T* phi, T* products) {
     for (std::int64_t i = 0; i < count * width; i += W<T>) {
-        store<T>(gradients + i, load<T>(gradients + i) * map_derivative<T>(Map, load<T>(phi + i)));
+        store<T>(products + i, load<T>(gradients + i) * map_derivative<T>(Map, load<T>(phi + i)));
     }
 }
 
-// Writes `count` rows of gradients of q or k, with the derivative of the map at phi multiplied in.
+// Writes `count` rows of gradients of q or k, with the derivative of the map at phi multiplied in; `gradients` is scratch.
 template <class T>
 static inline void store_gradients(const OutRows& to, std::int64_t first, int count, T* gradients, const T* phi,
                                    FeatureMap map) {
+    if (to.data == nullptr) return;
+    if (map == FeatureMap::identity) return write_rows<T>(to, first, gradients, count);
     const std::int64_t width = padded<T>(to.width);
-    if (map == FeatureMap::relu) multiply_slopes<T, 1>(count, width, gradients, phi);
-    if (map == FeatureMap::elu) multiply_slopes<T, 2>(count, width, gradients, phi);
-    write_rows<T>(to, first, gradients, count);
+    const bool in_place = is_like_scratch<T>(to, to.width);
+    T* products = in_place ? static_cast<T*>(to.at(first)) : gradients;
+    if (map == FeatureMap::relu) multiply_slopes<T, 1>(count, width, gradients, phi, products);
+    if (map == FeatureMap::elu) multiply_slopes<T, 2>(count, width, gradients, phi, products);
+    if (!in_place) write_rows<T>(to, first, products, count);
 }
 
 LINATTN_END

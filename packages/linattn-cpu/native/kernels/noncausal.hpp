@@ -91,7 +91,6 @@ public:
     NonCausalQueryGradient(Arena& arena, const AttentionBackward& call)
         : call_(call),
           sums(arena, call.dim, call.value_dim),
-          adder_(arena, call.dim),
           transposed_(arena, call.value_dim, call.dim),
           query_(arena.take<T>(kBlock * sums.s.rows)),
           gradient_(arena.take<T>(kBlock * sums.s.width)),
@@ -124,7 +123,7 @@ private:
             inputs.queries(first, size, query_);
             inputs.gradients(first, size, gradient_);
             inputs.normalizer_gradients(first, size, gradient_, out_, partial_, h);
-            adder_.add(grad_sums, query_, gradient_, size);
+            grad_sums.s.add({query_, 1, sums.s.rows, gradient_, sums.s.width, size});
             add_weighted_rows<T>(grad_sums, query_, h, count);
             if (to.data == nullptr) continue;
             multiply<T>(transposed_.times(gradient_, call_.value_dim), size, sums.s.rows, grad_query_, sums.s.rows);
@@ -133,7 +132,6 @@ private:
         }
     }
 
-    const Adder<T> adder_;
     const Matrix<T> transposed_;
     T *const query_, *const gradient_, *const out_, *const grad_query_, *const partial_;
 };

@@ -90,10 +90,30 @@ LINATTN_INLINE void prefetch_to_write(void* to, std::int64_t bytes) {
     for (std::int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(static_cast<char*>(to) + b, 1, 2);
 }
 
+// C vectors of each of `count` rows, which are `step` numbers apart and in scratch `width`; the constants of the map stay
+// in registers. Prefetches what is `ahead` numbers after them, nothing if 0.
+template <class T, class X, int Map, int C>
+LINATTN_LOOP void load_columns(const X* from, std::int64_t step, int count, std::int64_t ahead, std::int64_t width,
+                               T* to) {
+    for (int t = 0; t < count; ++t, from += step, to += width) {
+        if (ahead != 0) prefetch(from + ahead, C * W<T> * sizeof(X));
+#pragma GCC unroll 4
+        for (int c = 0; c < C; ++c) {
+            store<T>(to + c * W<T>, apply_map<T>(Map, Convert<T, X>::load_from(from + c * W<T>)));
+        }
+    }
+}
+
 template <class T, class X, int Map>
 LINATTN_LOOP void load_mapped(const Rows& from, std::int64_t first, int count, std::int64_t dim, int ahead, T* to) {
     const std::int64_t step = from.row, stride = from.column, width = padded<T>(dim);
     const X* row = reinterpret_cast<const X*>(from.at(first));
+    if (stride == 1 && dim == width) {
+        return by_vectors<T, 4>(width, [&](auto vectors, std::int64_t d) {
+            constexpr int C = decltype(vectors)::value;
+            load_columns<T, X, Map, C>(row + d, step, count, ahead * step, width, to + d);
+        });
+    }
     for (int t = 0; t < count; ++t, row += step, to += width) {
         if (stride == 1 && ahead != 0) prefetch(row + ahead * step, dim * sizeof(X));
         load_row<T, X, Map>(row, stride, dim, to);

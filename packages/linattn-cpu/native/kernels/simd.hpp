@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "memory.hpp"
 
@@ -71,12 +72,30 @@ LINATTN_INLINE Vec<T> broadcast(T x) {
     return x - Vec<T>{};
 }
 
+// Keeps a vector that was loaded in its register. A compiler may otherwise load it again for every use, which costs where
+// loads are the limit.
+template <class V>
+LINATTN_INLINE void keep_in_register([[maybe_unused]] V& v) {
+#if defined(__x86_64__) || defined(__i386__)
+    asm("" : "+v"(v));
+#elif defined(__aarch64__)
+    asm("" : "+w"(v));
+#endif
+}
+
 template <class To, class From>
 LINATTN_INLINE To bits(From v) {
     static_assert(sizeof(To) == sizeof(From));
     To to;
     std::memcpy(&to, &v, sizeof to);
     return to;
+}
+
+// Calls work(vectors, first column) for all columns: C vectors at a time, fewer at the end.
+template <class T, int C, class Work>
+LINATTN_INLINE void by_vectors(std::int64_t width, const Work& work, std::int64_t column = 0) {
+    for (; column + C * W<T> <= width; column += C * W<T>) work(std::integral_constant<int, C>(), column);
+    if constexpr (C > 1) by_vectors<T, C / 2>(width, work, column);
 }
 
 // The sum of all lanes, by repeated halving.

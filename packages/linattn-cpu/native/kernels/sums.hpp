@@ -7,22 +7,6 @@
 
 LINATTN_BEGIN
 
-// Adds rows to s: s += a^T b, for blocks of up to kBlock rows.
-template <class T>
-class Adder {
-public:
-    Adder(Arena& arena, std::int64_t dim) : columns_(arena.take<T>(padded<T>(dim) * kBlock)) {}
-
-    // a (size, D), b (size, M); `size` is a multiple of kChunk.
-    void add(const Sums<T>& sums, const T* a, const T* b, int size) const {
-        transpose<T>(a, size, sums.s.rows, sums.s.rows, columns_, size);
-        sums.s.add(columns_, b, size);
-    }
-
-private:
-    T* columns_;
-};
-
 // Decays z and adds the sum of weights[t] rows[t].
 template <class T>
 static inline void add_weighted_rows(const Sums<T>& sums, const T* rows, const T* weights, int count,
@@ -49,8 +33,7 @@ template <class T>
 class KeySums {
 public:
     KeySums(Arena& arena, const Attention& call)
-        : adder_(arena, call.dim),
-          key_(arena.take<T>(kBlock * padded<T>(call.dim))),
+        : key_(arena.take<T>(kBlock * padded<T>(call.dim))),
           value_(arena.take<T>(kBlock * padded<T>(call.value_dim))) {}
 
     // Returns the sum of the range's decay.
@@ -59,9 +42,8 @@ public:
         const Inputs<T> inputs(call, item);
         if (range.high > item.keys) range.high = item.keys;
         for (std::int64_t first = range.low; first < range.high; first += kBlock) {
-            const int size = load_block(inputs, first, range.high);
-            adder_.add(sums, key_, value_, size);
-            add_rows<T>(sums, key_, size);
+            const int size = load_keys(inputs, first, range.high);
+            add(inputs, first, size, sums);
         }
         return 0;
     }
@@ -74,27 +56,32 @@ private:
         if (range.high > item.keys) range.high = item.keys;
         for (std::int64_t blocks = (range.high - range.low + kBlock - 1) / kBlock; blocks > 0; --blocks) {
             const std::int64_t first = range.low + (blocks - 1) * kBlock;
-            const int size = load_block(inputs, first, range.high);
+            const int size = load_keys(inputs, first, range.high);
             T remaining[kBlock] = {};
             inputs.log_decays(first, rows_at(first, range.high, kBlock), remaining);
             later = logs_to_end<T>(remaining, kBlock, later);
             exponentiate<T>(kBlock, remaining);
             scale_rows<T>(remaining, size, sums.s.rows, key_);
-            adder_.add(sums, key_, value_, size);
-            add_rows<T>(sums, key_, size);
+            add(inputs, first, size, sums);
         }
         return later;
     }
 
-    int load_block(const Inputs<T>& inputs, std::int64_t first, std::int64_t end) const {
+    // Returns the number of rows, a multiple of kChunk.
+    int load_keys(const Inputs<T>& inputs, std::int64_t first, std::int64_t end) const {
         const int size = static_cast<int>(round_up(rows_at(first, end, kBlock), kChunk));
         inputs.keys(first, size, key_);
-        inputs.values(first, size, value_);
         return size;
     }
 
-    Adder<T> adder_;
-    T *key_, *value_;
+    // Adds the loaded keys and their values.
+    void add(const Inputs<T>& inputs, std::int64_t first, int size, const Sums<T>& sums) const {
+        const ContiguousRows<T> values = inputs.values_in_place(first, size, value_);
+        sums.s.add({key_, 1, sums.s.rows, values.data, values.step, size});
+        add_rows<T>(sums, key_, size);
+    }
+
+    T *const key_, *const value_;
 };
 
 // dS += phi(q) g^T, dz += h phi(q) over a range of queries, each decayed from the start of the range. h is read from
@@ -103,8 +90,7 @@ template <class T>
 class QuerySums {
 public:
     QuerySums(Arena& arena, const Attention& call)
-        : adder_(arena, call.dim),
-          query_(arena.take<T>(kBlock * padded<T>(call.dim))),
+        : query_(arena.take<T>(kBlock * padded<T>(call.dim))),
           gradient_(arena.take<T>(kBlock * padded<T>(call.value_dim))) {}
 
     // Each query head of the item. Returns the sum of the range's decay.
@@ -127,7 +113,7 @@ private:
             inputs.queries(first, size, query_);
             inputs.gradients(first, size, gradient_);
             if (call.log_decay != nullptr) earlier = decay_from_start(inputs, first, size, earlier, sums.s.rows);
-            adder_.add(sums, query_, gradient_, size);
+            sums.s.add({query_, 1, sums.s.rows, gradient_, sums.s.width, size});
             add_weighted_rows<T>(sums, query_, h + first, count);
         }
         return earlier;
@@ -143,8 +129,7 @@ private:
         return earlier;
     }
 
-    Adder<T> adder_;
-    T *query_, *gradient_;
+    T *const query_, *const gradient_;
 };
 
 // Memory for the sums of every piece of every item, and their addition.

@@ -25,8 +25,26 @@ inline constexpr int kPanelVectors = 2;
 // 1 + lost; see Decay.
 enum class Remains { all, most, less };
 
+// Adds what the positions of one sweep see of each other: out_t += sum_{j <= t} weight_tj v_j, over C vectors of columns.
+template <class T, int C>
+LINATTN_INLINE void add_weighted_values(const SweepRows<T>& x, const T* weights, Vec<T> (&out)[kSweep][C]) {
+#pragma GCC unroll 4
+    for (int t = 0; t < kSweep; ++t) {
+#pragma GCC unroll 2
+        for (int c = 0; c < C; ++c) {
+#pragma GCC unroll 4
+            for (int j = 0; j <= t; ++j) {
+                out[t][c] += weights[t * kWeightRow + j] * load<T>(x.value + j * x.value_step + c * W<T>);
+            }
+        }
+    }
+}
+
 // The sweep that begins at position `first`, over C vectors of columns; `weights` (kSweep, kWeightRow). A row of the panel
 // is the total, then the rest. Without the pragmas the compiler would keep the arrays in memory.
+//
+// Weighted values are added first, while the processor still works on the sweep before; with decay last, because what is
+// read from the state has to decay before.
 template <class T, int C, Remains R, bool Fold>
 LINATTN_LOOP void sweep(const SweepRows<T>& x, const T* weights, const RunDecay<T>& decay, int first, T* panel,
                         std::int64_t rows, Ahead& ahead) {
@@ -42,54 +60,59 @@ LINATTN_LOOP void sweep(const SweepRows<T>& x, const T* weights, const RunDecay<
             if (decays) value[t][c] *= decay.to_end(first)[t];
         }
     }
+    if (!decays) add_weighted_values<T, C>(x, weights, out);
     const T before = decays ? decay.before(first) : T(1);
     const T across = R == Remains::most ? decay.across(first).lost : decay.across(first).factor;
     const T scale = decay.across_run().scale, lost = decay.across_run().lost;
-    const std::int64_t pace = ahead.pace();
-    for (std::int64_t d = 0, next_fetch = 0; d < rows; ++d, panel += 2 * C * W<T>) {
-        if (d == next_fetch) ahead.fetch_next(), next_fetch += pace;
-        Vec<T> total[C], rest[C], sum[C];
+    for (std::int64_t d = 0; d < rows;) {
+        ahead.fetch_next();
+        const std::int64_t until = ahead.pace() < rows - d ? d + ahead.pace() : rows;
+        for (; d < until; ++d, panel += 2 * C * W<T>) {
+            Vec<T> total[C], rest[C], sum[C];
 #pragma GCC unroll 2
-        for (int c = 0; c < C; ++c) {
-            total[c] = load<T>(panel + c * W<T>);
-            rest[c] = load<T>(panel + (C + c) * W<T>);
-        }
-#pragma GCC unroll 2
-        for (int c = 0; c < C; ++c) {
-            sum[c] = decays ? total[c] * before + rest[c] : total[c] + rest[c];
-            if (R == Remains::most) rest[c] += rest[c] * across;
-            if (R == Remains::less) rest[c] *= across;
-        }
-#pragma GCC unroll 4
-        for (int t = 0; t < kSweep; ++t) {
-            const Vec<T> q = broadcast(query[t * step + d]);
-#pragma GCC unroll 2
-            for (int c = 0; c < C; ++c) out[t][c] += q * sum[c];
-            const Vec<T> k = broadcast(key[t * step + d]);
-#pragma GCC unroll 2
-            for (int c = 0; c < C; ++c) rest[c] += k * value[t][c];
-        }
-#pragma GCC unroll 2
-        for (int c = 0; c < C; ++c) {
-            if (Fold) {
-                if (decays) total[c] *= scale;
-                if (decays) rest[c] += total[c] * lost;
-                const Vec<T> folded = total[c] + rest[c];
-                store<T>(panel + c * W<T>, folded);
-                rest[c] -= folded - total[c];
+            for (int c = 0; c < C; ++c) {
+                total[c] = load<T>(panel + c * W<T>);
+                rest[c] = load<T>(panel + (C + c) * W<T>);
+                keep_in_register(rest[c]);
             }
-            store<T>(panel + (C + c) * W<T>, rest[c]);
+#pragma GCC unroll 2
+            for (int c = 0; c < C; ++c) {
+                sum[c] = decays ? total[c] * before + rest[c] : total[c] + rest[c];
+                if (R == Remains::most) rest[c] += rest[c] * across;
+                if (R == Remains::less) rest[c] *= across;
+            }
+#pragma GCC unroll 4
+            for (int t = 0; t < kSweep; ++t) {
+                const Vec<T> q = broadcast(query[t * step + d]);
+#pragma GCC unroll 2
+                for (int c = 0; c < C; ++c) out[t][c] += q * sum[c];
+                const Vec<T> k = broadcast(key[t * step + d]);
+#pragma GCC unroll 2
+                for (int c = 0; c < C; ++c) rest[c] += k * value[t][c];
+            }
+#pragma GCC unroll 2
+            for (int c = 0; c < C; ++c) {
+                if (Fold) {
+                    if (decays) total[c] *= scale;
+                    if (decays) rest[c] += total[c] * lost;
+                    const Vec<T> folded = total[c] + rest[c];
+                    store<T>(panel + c * W<T>, folded);
+                    rest[c] -= folded - total[c];
+                }
+                store<T>(panel + (C + c) * W<T>, rest[c]);
+            }
         }
     }
 #pragma GCC unroll 4
     for (int t = 0; t < kSweep; ++t) {
 #pragma GCC unroll 2
-        for (int c = 0; c < C; ++c) {
-            if (decays) out[t][c] *= decay.from_start()[first + t];
+        for (int c = 0; c < C && decays; ++c) out[t][c] *= decay.from_start()[first + t];
+    }
+    if (decays) add_weighted_values<T, C>(x, weights, out);
 #pragma GCC unroll 4
-            for (int j = 0; j <= t; ++j) {
-                out[t][c] += weights[t * kWeightRow + j] * load<T>(x.value + j * x.value_step + c * W<T>);
-            }
+    for (int t = 0; t < kSweep; ++t) {
+#pragma GCC unroll 2
+        for (int c = 0; c < C; ++c) {
             if (x.factors != nullptr) out[t][c] *= x.factors[t];
             store<T>(x.out + t * x.out_step + c * W<T>, out[t][c]);
         }
