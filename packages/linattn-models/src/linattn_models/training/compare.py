@@ -18,6 +18,7 @@ from tqdm import tqdm
 from linattn_core.errors import expected, shown
 from linattn_models.files import replace_file
 from linattn_models.memory import peak_memory
+from linattn_models.training.allocation import freed_memory_kept
 from linattn_models.training.config import TrainingFlags, flatten
 from linattn_models.training.data import Order, TrainingData
 from linattn_models.training.optimization import Loss, Updater
@@ -173,7 +174,7 @@ def measure_updates(
         for name, model in models.items()
     }
     readings: dict[str, list[float]] = {name: [] for name in models}
-    with deterministic_kernels(device):
+    with deterministic_kernels(device), freed_memory_kept(device):
         for updater in updaters.values():
             _seconds_per_update(updater, 0, device)  # warm-up
         for turn in tqdm(range(1, rounds + 1), desc="timing", unit="round"):

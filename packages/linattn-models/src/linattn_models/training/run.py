@@ -13,6 +13,7 @@ from torch import nn
 
 from linattn_core.errors import expected
 from linattn_models.files import remove_leftovers
+from linattn_models.training.allocation import freed_memory_kept
 from linattn_models.training.checkpoint import read_checkpoint
 from linattn_models.training.config import TrainingConfig, fingerprint, require_same_run, run_config
 from linattn_models.training.data import Order, TrainingData, seed_all
@@ -108,6 +109,7 @@ def train(
             log = stack.enter_context(MetricsLog(folder.metrics_file, progress.step, config.steps))
         stack.enter_context(preserved_modes(model))
         stack.enter_context(deterministic_kernels(accelerator.device))
+        stack.enter_context(freed_memory_kept(accelerator.device))
         model.train()
         Loop(updater, evaluate, snapshots, progress, log, followed).run(stop)
         if accelerator.is_main_process:
