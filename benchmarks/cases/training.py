@@ -1,13 +1,13 @@
 """A training step of the paper's MNIST model, beside the same step with other attentions.
 
-The memory of freed tensors is kept for new ones, as while `linattn_models.training.train` runs.
+The memory of freed tensors is kept for new ones, as in `linattn_models.training.train`.
 """
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -30,7 +30,7 @@ from benchmarks.measure import oracle
 from benchmarks.measure.cases import Case, Make, Method, Settings, registry
 from benchmarks.measure.results import Target
 from linattn_models import AutoregressiveTransformer, Transformer
-from linattn_models.training.allocation import freed_memory_kept
+from linattn_models.training import freed_memory_kept
 
 BATCH = 4
 LEARNING_RATE = 1e-4
@@ -111,7 +111,7 @@ def _step(
         model.loss(tokens).backward()
         optimizer.step()
 
-    return Method(lambda: fault(model, ours or model), _kept(run), operations=operations(task))
+    return Method(lambda: fault(model, ours or model), run, operations=operations(task))
 
 
 def _products(task: Task) -> Method:
@@ -139,7 +139,7 @@ def _products(task: Task) -> Method:
         faults = (oracle.disagreement("a product", *pair) for pair in pairs)
         return next((said for said in faults if said is not None), None)
 
-    return Method(wrong, _kept(run), operations=operations(task))
+    return Method(wrong, run, operations=operations(task))
 
 
 def _attention(task: Task, settings: Settings) -> Method:
@@ -151,17 +151,7 @@ def _attention(task: Task, settings: Settings) -> Method:
         for _ in range(task.num_layers):
             call.run()
 
-    return dataclasses.replace(call, run=_kept(run), operations=0, traffic=0)
-
-
-def _kept(run: Callable[[], None]) -> Callable[[], None]:
-    """The same method with the memory of freed tensors kept, which goes back after it."""
-
-    def kept() -> None:
-        with freed_memory_kept(torch.device("cpu")):
-            run()
-
-    return kept
+    return dataclasses.replace(call, run=run, operations=0, traffic=0)
 
 
 def _tokens(length: int, batch: int) -> Tensor:
@@ -188,5 +178,6 @@ registry.add(
             Target.faster(LINEAR_CPU, SDPA, 1),
         ),
         unit="step", seconds=60, rounds=(3, 20),
+        around=partial(freed_memory_kept, torch.device("cpu")),
     )
 )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Literal
 
 from benchmarks.measure.results import Description, Target
@@ -71,6 +72,7 @@ class Case(Description):
         rounds: least and largest number of rounds.
         sample_seconds: time that the calls of a short method may take in a round.
         device: the device of whose runs it is part.
+        around: makes a context in which the methods are timed.
     """
 
     setup: Callable[[Settings], Mapping[str, Make]] = dataclasses.field(kw_only=True)
@@ -79,6 +81,7 @@ class Case(Description):
     rounds: tuple[int, int] = (3, 200)
     sample_seconds: float = 0.01
     device: Device = "cpu"
+    around: Callable[[], AbstractContextManager[object]] = nullcontext
 
     @property
     def description(self) -> Description:

@@ -103,7 +103,8 @@ def _timed(
         return sample(method.run, stopwatch(settings.device), short) / method.units
 
     samplers = {name: partial(guarded, partial(sampled, made)) for name, made in methods.items()}
-    return interleave(samplers, seconds=seconds, rounds=rounds)
+    with case.around():
+        return interleave(samplers, seconds=seconds, rounds=rounds)
 
 
 def _result(

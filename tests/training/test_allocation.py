@@ -3,79 +3,130 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
 
+from linattn_models.training import allocation
+from linattn_models.training.allocation import freed_memory_kept
+from tests.training.toy import toy_run
+
+# Prints the page faults of memory, after as much was freed: of 64 MiB before and in the context, of
+# 8 MiB after it. And by how many bytes resident memory has grown after it, where a small tensor that
+# was made after a large one is still there.
+SCRIPT = """
+import ctypes, json, resource, sys
+import psutil, torch
 from linattn_models.training.allocation import freed_memory_kept
 
-# Prints the page faults of a tensor of 64 MiB before, in and after the context. A larger tensor was
-# freed before each.
-COUNT = """
-import resource
-import torch
-from linattn_models.training.allocation import freed_memory_kept
+library = ctypes.CDLL(None)
+library.malloc.restype = ctypes.c_void_p
 
-def faults():
-    torch.ones(2**24 + 2**16)
+def use(mib):
+    memory = ctypes.c_void_p(library.malloc(ctypes.c_size_t(mib << 20)))
+    library.memset(memory, 1, ctypes.c_size_t(mib << 20))
+    library.free(memory)
+
+def faults(mib):
+    use(mib)
+    use(mib)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    torch.ones(2**24)
+    use(mib)
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
-outside = faults()
-with freed_memory_kept(torch.device("{device}")):
-    inside = faults()
-print(outside, inside, faults())
+def resident():
+    return psutil.Process().memory_info().rss
+
+before = faults(64)
+bytes_before = resident()
+with freed_memory_kept(torch.device(sys.argv[1])):
+    inside = faults(64)
+    large = torch.ones(2**24)
+    kept = torch.ones(2**12)
+    del large
+grown = resident() - bytes_before
+print(json.dumps(dict(before=before, inside=inside, after=faults(8), grown=grown)))
 """
-FRESH = 2**26 // 2**21 / 2  # at least so many, even with huge pages; 500 times as many without
+FRESH = 16  # faults of 64 MiB are at least twice as many, even with huge pages of 2 MiB
 
 glibc = pytest.mark.skipif(
     not (sys.platform == "linux" and hasattr(ctypes.CDLL(None), "gnu_get_libc_version")),
-    reason="needs glibc, whose allocator it sets",
+    reason="needs glibc, whose allocator it configures",
 )
 
 
-def counted(device: str, **variables: str) -> list[int]:
-    """Page faults before, in and after the context."""
-    script = [sys.executable, "-c", COUNT.format(device=device)]
+def measured(device: str, **variables: str) -> dict[str, int]:
+    """What the script prints, with these variables alone to configure the allocator."""
+    names = ("MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD")
+    usual = {name: value for name, value in os.environ.items() if not name.startswith(names)}
+    script = [sys.executable, "-c", SCRIPT, device]
     run = subprocess.run(
-        script, env={**os.environ, **variables}, capture_output=True, text=True, check=True
+        script, env={**usual, **variables}, capture_output=True, text=True, check=True
     )
-    return [int(number) for number in run.stdout.split()]
+    numbers: dict[str, int] = json.loads(run.stdout)
+    return numbers
 
 
 @glibc
-def test_memory_is_used_again_in_the_context_and_given_back_after_it() -> None:
-    before, inside, after = counted("cpu")
-    assert before > FRESH
-    assert inside < before / 4
-    assert after > FRESH
+def test_memory_is_used_again_in_the_context_and_goes_back_after_it() -> None:
+    numbers = measured("cpu")
+    assert numbers["before"] > FRESH
+    assert numbers["inside"] < FRESH / 4
+    assert numbers["grown"] < 32 << 20
+    assert numbers["after"] < FRESH / 4  # as in a process that never was in the context
 
 
 @glibc
-def test_on_other_devices_and_where_the_user_has_set_malloc_nothing_changes() -> None:
-    assert counted("meta")[1] > FRESH
-    assert counted("cpu", GLIBC_TUNABLES="glibc.malloc.arena_max=4")[1] > FRESH
+@pytest.mark.parametrize(
+    ("device", "variables"),
+    [
+        ("meta", {}),
+        ("cpu", {"GLIBC_TUNABLES": "glibc.malloc.arena_max=4"}),
+        ("cpu", {"MALLOC_TOP_PAD_": "0"}),
+    ],
+)
+def test_other_devices_and_configured_allocators_are_left_alone(
+    device: str, variables: dict[str, str]
+) -> None:
+    assert measured(device, **variables)["inside"] > FRESH
 
 
 def test_other_c_libraries_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Other:
-        """A C library without glibc's functions."""
-
-    monkeypatch.setattr("linattn_models.training.allocation.ctypes.CDLL", lambda name: Other())
+    monkeypatch.setattr(allocation.ctypes, "CDLL", lambda name: object())
+    assert allocation._glibc() is None
     with freed_memory_kept(torch.device("cpu")):
-        torch.ones(4)
+        pass
 
 
 def test_a_failure_in_the_context_restores_the_allocator(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[tuple[int, int]] = []
-    monkeypatch.setattr(
-        "linattn_models.training.allocation._mallopt", lambda: lambda *call: calls.append(call)
-    )
+    calls: dict[int, int] = {}
+
+    class Recorded:
+        def mallopt(self, parameter: int, value: int) -> None:
+            calls[parameter] = value
+
+    monkeypatch.setattr(allocation, "_glibc", Recorded)
     with pytest.raises(KeyError), freed_memory_kept(torch.device("cpu")):
-        raise KeyError
-    assert [parameter for parameter, _ in calls[:2]] == [parameter for parameter, _ in calls[2:]]
-    assert calls[:2] != calls[2:]
+        raise KeyError(inside := dict(calls))
+    assert inside
+    assert all(calls[parameter] != value for parameter, value in inside.items())
+
+
+def test_training_runs_in_the_context(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    devices: list[torch.device] = []
+
+    @contextmanager
+    def recorded(device: torch.device) -> Iterator[None]:
+        devices.append(device)
+        yield
+
+    monkeypatch.setattr("linattn_models.training.run.freed_memory_kept", recorded)
+    toy_run(tmp_path / "run")
+    assert [device.type for device in devices] == ["cpu"]

@@ -32,7 +32,7 @@ std::int64_t first_level_cache() {
 namespace {
 
 constexpr std::uintptr_t huge_page = 2 << 20;
-// glibc takes memory of this size from the system for every new tensor; smaller pieces it uses again.
+// By default, glibc takes memory of this size from the system for every new tensor; smaller pieces it uses again.
 constexpr std::uintptr_t always_new = 32 << 20;
 
 // Has the system provide huge pages, which threads take one by one.

@@ -193,15 +193,14 @@ public:
             ahead.spread_over((wants_values_ ? state_.steps(size) : 0) + (wants_keys_ ? columns_.steps(size) : 0));
             // grad v = G^T phi(k).
             if (wants_values_) {
-                const bool in_place = grad_value.data != nullptr && count == size && inputs.all_exist(first, count) &&
-                                      is_like_scratch<T>(grad_value, grad_value.width);
-                T* to = in_place ? static_cast<T*>(grad_value.at(first)) : grad_value_;
+                const bool at_once = takes_results<T>(grad_value) && count == size && inputs.all_exist(first, count);
+                T* to = at_once ? static_cast<T*>(grad_value.at(first)) : grad_value_;
                 const SweepRows<T> rows =
                     SweepRows<T>{key_, query_, width, gradient_, value_width, to, value_width}.backwards(size);
                 weights_.load_from(rows, width, size);
                 weights_.decay_by(decay_, section);
                 state_.run(rows, weights_, decay_, section, ahead);
-                if (!in_place) {
+                if (!at_once) {
                     inputs.erase_absent(first, count, value_width, grad_value_);
                     write_rows<T>(grad_value, first, grad_value_, count);
                 }

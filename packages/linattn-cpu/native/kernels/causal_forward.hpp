@@ -117,7 +117,7 @@ private:
 
     // Whether sweeps may write the outputs themselves: they write whole sweeps, without conversion.
     static bool can_be_in_place(const Outputs& to, const Section& section) {
-        return to.count == section.size && is_like_scratch<T>(to.rows, to.rows.width);
+        return to.count == section.size && takes_results<T>(to.rows);
     }
 
     // partial = the products of phi(q_i) and z before the sweep of position i, before their lanes are summed.

@@ -151,8 +151,15 @@ static inline T reciprocal_for(T divisor, T* row, std::int64_t width) {
 // inverses[i] = 1 / divisors[i]; returns whether none overflows or underflows.
 template <class T>
 static inline bool invert(const T* divisors, int count, T* inverses) {
-    bool normal = true;
-    for (int i = 0; i < count; ++i) {
+    Vec<T> faults{};  // not 0 in the lane of an inverse that overflows or underflows
+    int i = 0;
+    for (; i + W<T> <= count; i += W<T>) {
+        const Vec<T> inverse = T(1) / load<T>(divisors + i);
+        store<T>(inverses + i, inverse);
+        faults += (inverse - inverse == T(0)) & (inverse != T(0)) ? Vec<T>{} : broadcast(T(1));
+    }
+    bool normal = sum<T>(faults) == T(0);
+    for (; i < count; ++i) {
         inverses[i] = T(1) / divisors[i];
         normal &= inverses[i] - inverses[i] == T(0) && inverses[i] != T(0);
     }
@@ -168,6 +175,12 @@ struct OutRows {
     void* at(std::int64_t row) const { return data + row * width * bytes_of(dtype); }
     operator Rows() const { return {data, width, 1, dtype}; }
 };
+
+// Whether rows can be computed where they belong: they are wanted, and look as they do in scratch.
+template <class T>
+LINATTN_INLINE bool takes_results(const OutRows& to) {
+    return to.data != nullptr && is_like_scratch<T>(to, to.width);
+}
 
 // The rows of a contiguous tensor from `first` on; if `out` is null, rows that are not written.
 LINATTN_INLINE OutRows out_rows(void* out, std::int64_t first, std::int64_t width, Dtype dtype) {

@@ -165,7 +165,7 @@ private:
     const std::int64_t width_;
 };
 
-// Multiplies the derivative of the map at phi into `count` rows of gradients; the products may take their place.
+// products = gradients times the derivative of the map at phi, for `count` rows; `products` may be `gradients`.
 template <class T, int Map>
 LINATTN_LOOP void multiply_slopes(int count, std::int64_t width, const T* gradients, const T* phi, T* products) {
     for (std::int64_t i = 0; i < count * width; i += W<T>) {
@@ -173,18 +173,19 @@ LINATTN_LOOP void multiply_slopes(int count, std::int64_t width, const T* gradie
     }
 }
 
-// Writes `count` rows of gradients of q or k, with the derivative of the map at phi multiplied in; `gradients` is scratch.
+// Writes `count` rows of gradients of q or k, with the derivative of the map at phi multiplied in. `gradients` is
+// scratch and may be overwritten.
 template <class T>
 static inline void store_gradients(const OutRows& to, std::int64_t first, int count, T* gradients, const T* phi,
                                    FeatureMap map) {
     if (to.data == nullptr) return;
     if (map == FeatureMap::identity) return write_rows<T>(to, first, gradients, count);
     const std::int64_t width = padded<T>(to.width);
-    const bool in_place = is_like_scratch<T>(to, to.width);
-    T* products = in_place ? static_cast<T*>(to.at(first)) : gradients;
+    const bool at_once = takes_results<T>(to);
+    T* products = at_once ? static_cast<T*>(to.at(first)) : gradients;
     if (map == FeatureMap::relu) multiply_slopes<T, 1>(count, width, gradients, phi, products);
     if (map == FeatureMap::elu) multiply_slopes<T, 2>(count, width, gradients, phi, products);
-    if (!in_place) write_rows<T>(to, first, products, count);
+    if (!at_once) write_rows<T>(to, first, products, count);
 }
 
 LINATTN_END

@@ -90,8 +90,8 @@ LINATTN_INLINE void prefetch_to_write(void* to, std::int64_t bytes) {
     for (std::int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(static_cast<char*>(to) + b, 1, 2);
 }
 
-// C vectors of each of `count` rows, which are `step` numbers apart and in scratch `width`; the constants of the map stay
-// in registers. Prefetches what is `ahead` numbers after them, nothing if 0.
+// Copies C vectors of each of `count` rows to scratch, mapped; the constants of the map stay in registers. Rows are `step`
+// numbers apart in the tensor and `width` in scratch. Prefetches the vectors `ahead` numbers later, none if 0.
 template <class T, class X, int Map, int C>
 LINATTN_LOOP void load_columns(const X* from, std::int64_t step, int count, std::int64_t ahead, std::int64_t width,
                                T* to) {

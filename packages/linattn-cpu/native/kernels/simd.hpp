@@ -72,8 +72,8 @@ LINATTN_INLINE Vec<T> broadcast(T x) {
     return x - Vec<T>{};
 }
 
-// Keeps a vector that was loaded in its register. A compiler may otherwise load it again for every use, which costs where
-// loads are the limit.
+// Keeps a loaded vector in its register. A compiler may otherwise load it again for every use, which is slower where loads
+// are the limit.
 template <class V>
 LINATTN_INLINE void keep_in_register([[maybe_unused]] V& v) {
 #if defined(__x86_64__) || defined(__i386__)

@@ -43,7 +43,7 @@ public:
         if (range.high > item.keys) range.high = item.keys;
         for (std::int64_t first = range.low; first < range.high; first += kBlock) {
             const int size = load_keys(inputs, first, range.high);
-            add(inputs, first, size, sums);
+            add_block(inputs, first, size, sums);
         }
         return 0;
     }
@@ -62,7 +62,7 @@ private:
             later = logs_to_end<T>(remaining, kBlock, later);
             exponentiate<T>(kBlock, remaining);
             scale_rows<T>(remaining, size, sums.s.rows, key_);
-            add(inputs, first, size, sums);
+            add_block(inputs, first, size, sums);
         }
         return later;
     }
@@ -75,7 +75,7 @@ private:
     }
 
     // Adds the loaded keys and their values.
-    void add(const Inputs<T>& inputs, std::int64_t first, int size, const Sums<T>& sums) const {
+    void add_block(const Inputs<T>& inputs, std::int64_t first, int size, const Sums<T>& sums) const {
         const ContiguousRows<T> values = inputs.values_in_place(first, size, value_);
         sums.s.add({key_, 1, sums.s.rows, values.data, values.step, size});
         add_rows<T>(sums, key_, size);

@@ -43,8 +43,8 @@ LINATTN_INLINE void add_weighted_values(const SweepRows<T>& x, const T* weights,
 // The sweep that begins at position `first`, over C vectors of columns; `weights` (kSweep, kWeightRow). A row of the panel
 // is the total, then the rest. Without the pragmas the compiler would keep the arrays in memory.
 //
-// Weighted values are added first, while the processor still works on the sweep before; with decay last, because what is
-// read from the state has to decay before.
+// Without decay, weighted values are added first: the processor overlaps this with the sweep before. With decay they are
+// added last, because what is read from the state is multiplied first.
 template <class T, int C, Remains R, bool Fold>
 LINATTN_LOOP void sweep(const SweepRows<T>& x, const T* weights, const RunDecay<T>& decay, int first, T* panel,
                         std::int64_t rows, Ahead& ahead) {
@@ -103,12 +103,14 @@ LINATTN_LOOP void sweep(const SweepRows<T>& x, const T* weights, const RunDecay<
             }
         }
     }
+    if (decays) {
 #pragma GCC unroll 4
-    for (int t = 0; t < kSweep; ++t) {
+        for (int t = 0; t < kSweep; ++t) {
 #pragma GCC unroll 2
-        for (int c = 0; c < C && decays; ++c) out[t][c] *= decay.from_start()[first + t];
+            for (int c = 0; c < C; ++c) out[t][c] *= decay.from_start()[first + t];
+        }
+        add_weighted_values<T, C>(x, weights, out);
     }
-    if (decays) add_weighted_values<T, C>(x, weights, out);
 #pragma GCC unroll 4
     for (int t = 0; t < kSweep; ++t) {
 #pragma GCC unroll 2

@@ -54,7 +54,7 @@ def peak_memory(device: torch.device, call: Callable[[], Result]) -> tuple[Resul
     gc.collect()
     if device.type == "cuda":
         return _peak_on_gpu(device, call)
-    _return_free_pages()
+    return_free_pages()  # using them again would not count as new memory
     before = _resident()
     try:
         CLEAR_REFS.write_text(RESET_PEAK)
@@ -64,6 +64,14 @@ def peak_memory(device: torch.device, call: Callable[[], Result]) -> tuple[Resul
         result = call()
         peak = _high_water_mark()
     return result, max(0.0, peak - before)
+
+
+def return_free_pages() -> None:
+    """Returns the heap's free pages to the system, where the C library can."""
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:
+            trim(0)
 
 
 def lacks_memory(error: BaseException) -> bool:
@@ -121,11 +129,3 @@ def _resident() -> float:
 def _high_water_mark() -> float:
     line = next(x for x in STATUS.read_text().splitlines() if x.startswith("VmHWM:"))
     return int(line.split()[1]) * 1024.0
-
-
-def _return_free_pages() -> None:
-    """Returns the heap's free pages to the system; reuse of them would not count as new memory."""
-    if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-        if trim is not None:
-            trim(0)

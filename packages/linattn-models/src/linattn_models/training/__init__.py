@@ -16,6 +16,7 @@ if _missing:
         "install linattn-models with its extra [train]."
     )
 
+from linattn_models.training.allocation import freed_memory_kept  # noqa: E402
 from linattn_models.training.averaging import average_weights  # noqa: E402
 from linattn_models.training.compare import (  # noqa: E402
     app_config,
@@ -72,6 +73,7 @@ __all__ = [
     "copy_records",
     "environment",
     "figure",
+    "freed_memory_kept",
     "is_main_process",
     "make_accelerator",
     "markdown_table",

@@ -1,48 +1,61 @@
-"""Memory of freed tensors, kept for the next ones while a model trains on a CPU."""
+"""Memory of freed tensors, kept for new ones while a model trains on a CPU."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
-# Parameters of glibc's mallopt(3), with glibc's own values.
-_TRIM_THRESHOLD, _USUAL_TRIM_THRESHOLD = -1, 128 * 1024
-_MMAP_MAX, _USUAL_MMAP_MAX = -4, 65_536
-_NEVER = 2**31 - 1
+from linattn_models.memory import return_free_pages
+
+# Parameters of glibc's mallopt(3).
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4
+_NEVER = -1
+# A call of mallopt ends glibc's own adjustment of the thresholds. These are where it ends for a
+# process with large tensors.
+_USUAL = {_MMAP_MAX: 65_536, _MMAP_THRESHOLD: 32 << 20, _TRIM_THRESHOLD: 64 << 20}
+# Other variables than GLIBC_TUNABLES by which a user configures glibc's allocator.
+_VARIABLES = (
+    "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_MAX_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_",
+)  # fmt: skip
 
 
 @contextmanager
 def freed_memory_kept(device: torch.device) -> Iterator[None]:
     """On a CPU with glibc, keeps the memory of freed tensors for new ones while the body runs.
 
-    Every step of training allocates and frees the same large tensors. By default, glibc gives their
-    memory back to the system, which clears each page again when it is next used. That takes a tenth
-    of a step of the paper's MNIST model. With this, a process holds the memory of its largest step
-    until the body ends.
+    Every update of a model allocates and frees the same large tensors. By default, glibc gives
+    their memory back to the system, which clears each page again when it is next used. That takes a
+    tenth of an update of the paper's MNIST model.
 
-    Does nothing on other devices, with other C libraries, and where GLIBC_TUNABLES sets malloc.
+    The process holds the most memory that the body needs at once, and what fragmentation adds; both
+    go back to the system when the body ends. Contexts must not overlap: the first to end ends the
+    effect. Does nothing on other devices, with other C libraries, and where an environment variable
+    (GLIBC_TUNABLES or MALLOC_...) configures its allocator.
     """
-    mallopt = _mallopt() if device.type == "cpu" else None
-    if mallopt is None:
+    library = _glibc() if device.type == "cpu" else None
+    if library is None:
         yield
         return
-    mallopt(_MMAP_MAX, 0)  # large tensors too come from the heap
-    mallopt(_TRIM_THRESHOLD, _NEVER)
+    library.mallopt(_MMAP_MAX, 0)  # large tensors come from the heap, too
+    library.mallopt(_TRIM_THRESHOLD, _NEVER)
     try:
         yield
     finally:
-        mallopt(_MMAP_MAX, _USUAL_MMAP_MAX)
-        mallopt(_TRIM_THRESHOLD, _USUAL_TRIM_THRESHOLD)
+        for parameter, value in _USUAL.items():
+            library.mallopt(parameter, value)
+        return_free_pages()
 
 
-def _mallopt() -> Callable[[int, int], int] | None:
-    """glibc's mallopt; None if the process has another C library, or its user has set malloc."""
-    if sys.platform != "linux" or "malloc" in os.environ.get("GLIBC_TUNABLES", ""):
+def _glibc() -> Any:
+    """The process's C library; None if it is not glibc, or its allocator was configured."""
+    tuned = "malloc" in os.environ.get("GLIBC_TUNABLES", "")
+    if sys.platform != "linux" or tuned or any(name in os.environ for name in _VARIABLES):
         return None
     library = ctypes.CDLL(None)
-    return library.mallopt if hasattr(library, "gnu_get_libc_version") else None
+    return library if hasattr(library, "gnu_get_libc_version") else None

@@ -78,7 +78,8 @@ def train(
         KeyboardInterrupt: after Ctrl-C or SIGTERM; the checkpoint is written then.
 
     Cost: O(steps) time; a checkpoint needs about twice the bytes of its largest file in main
-    memory.
+    memory. On a CPU with glibc, the process keeps the memory of freed tensors for new ones until
+    training ends. An update of the paper's MNIST model then takes a tenth less time.
     """
     followed = _followed(config, monitor, evaluate)
     folder = RunFolder(out)
