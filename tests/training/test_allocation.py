@@ -19,8 +19,8 @@ from linattn_models.training.allocation import freed_memory_kept
 from tests.training.toy import toy_run
 
 # Prints the page faults of memory, after as much was freed: of 64 MiB before and in the context, of
-# 8 MiB after it. And by how many bytes resident memory has grown after it, where a small tensor that
-# was made after a large one is still there.
+# 8 MiB after it. And the bytes by which resident memory has grown after it, where a small tensor
+# is left that was made after a large one.
 SCRIPT = """
 import ctypes, json, resource, sys
 import psutil, torch
