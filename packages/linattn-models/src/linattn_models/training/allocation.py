@@ -36,7 +36,7 @@ def freed_memory_kept(device: torch.device) -> Iterator[None]:
     The process holds the most memory that the body needs at once, and what fragmentation adds; both
     go back to the system when the body ends. Contexts must not overlap: the first to end ends the
     effect. Does nothing on other devices, with other C libraries, and where an environment variable
-    (GLIBC_TUNABLES or MALLOC_...) configures its allocator.
+    (GLIBC_TUNABLES, or one whose name begins with MALLOC) configures its allocator.
     """
     library = _glibc() if device.type == "cpu" else None
     if library is None:
