@@ -26,19 +26,26 @@ _VARIABLES = (
 
 
 @contextmanager
-def freed_memory_kept(device: torch.device) -> Iterator[None]:
-    """On a CPU with glibc, keeps the memory of freed tensors for new ones while the body runs.
+def freed_memory_kept(device: torch.device | str = "cpu") -> Iterator[None]:
+    """On a CPU with glibc, uses the memory of freed tensors again while the body runs.
 
     Every update of a model allocates and frees the same large tensors. By default, glibc gives
-    their memory back to the system, which clears each page again when it is next used. That takes a
-    tenth of an update of the paper's MNIST model.
+    their memory back to the system, which clears each page before it can be used again. Clearing
+    them takes a tenth of an update of the paper's MNIST model. `train` runs in this context; use it
+    around a training loop of your own.
 
-    The process holds the most memory that the body needs at once, and what fragmentation adds; both
-    go back to the system when the body ends. Contexts must not overlap: the first to end ends the
-    effect. Does nothing on other devices, with other C libraries, and where an environment variable
-    (GLIBC_TUNABLES, or one whose name begins with MALLOC) configures its allocator.
+    In the body, the process holds the most memory that was needed at once, and what fragmentation
+    adds. After the body, memory goes back to the system. glibc's thresholds then have the values to
+    which it moves them itself where tensors are large, and stay there.
+
+    Do not use it twice at the same time, nested or in threads: when one body ends, the effect ends
+    for all. It does nothing for other devices, with other C libraries, and where an environment
+    variable (GLIBC_TUNABLES, or one whose name begins with MALLOC) configures the allocator.
+
+    Args:
+        device: where the model is.
     """
-    library = _glibc() if device.type == "cpu" else None
+    library = _glibc() if torch.device(device).type == "cpu" else None
     if library is None:
         yield
         return
