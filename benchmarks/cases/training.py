@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from functools import partial
 from typing import Any, cast
 
 import torch
@@ -178,6 +177,6 @@ registry.add(
             Target.faster(LINEAR_CPU, SDPA, 1),
         ),
         unit="step", seconds=60, rounds=(3, 20),
-        around=partial(freed_memory_kept, torch.device("cpu")),
+        around=freed_memory_kept,
     )
 )  # fmt: skip
