@@ -230,10 +230,9 @@ def test_a_decoder_beside_busy_processes_steps_the_same(
 ) -> None:
     """Parts of helpers that get no core in time are done by other threads."""
     compiled = decoder()
-    with torch_threads(1):
-        alone = decoded(compiled)
-    request.getfixturevalue("busy_processes")
     with torch_threads(threads):
+        alone = decoded(compiled)
+        request.getfixturevalue("busy_processes")
         crowded = decoded(compiled)
 
     assert all(map(torch.equal, crowded, alone))

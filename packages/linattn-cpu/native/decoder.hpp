@@ -28,9 +28,11 @@ struct MatrixSource {
 struct PackedMatrix {
     std::int64_t inputs, outputs;
     void* panels;
-    float* bias;         // one for each output of the panels
-    float* scales;       // int8 only: for each output, the weight that the integer 1 represents
-    std::int32_t* sums;  // int8 only: the sum of each output's integers
+    float* bias;    // one for each output of the panels
+    float* scales;  // int8 only: for each output, the weight that the integer 1 represents
+    // int8 only: for each output, the sums of the integers of inputs 0 .. i, for every i that is a multiple of
+    // panel_width, and of all inputs: [inputs / panel_width, rounded up, + 1][outputs, padded].
+    std::int32_t* sums;
 };
 
 struct NormWeights {

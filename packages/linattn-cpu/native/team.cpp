@@ -69,44 +69,55 @@ private:
     std::atomic<int> sleepers_{0};
 };
 
-struct alignas(64) Claim {
-    std::atomic<long long> phases{0};   // the number of phases in which this part has been taken
-    std::atomic<bool> expected{false};  // whether the member of this rank is expected to take it
+// A part of all phases. Only its own member writes to `taken` and reads it, unless that member does not come: the line
+// stays in the cache of its core, so taking the part costs no message between cores.
+struct Part {
+    alignas(64) std::atomic<long long> taken{0};  // the number of phases in which it has been taken
+    alignas(64) std::atomic<long long> done{0};   // the number of phases in which it has been finished
+    std::atomic<bool> expected{false};            // whether its own member is expected to take it
 };
 
 }  // namespace
 
 struct Phases {
-    explicit Phases(int parts) : claims(new Claim[parts]) {}
+    explicit Phases(int parts) : parts(new Part[parts]) {}
 
-    std::unique_ptr<Claim[]> claims;
-    alignas(64) std::atomic<long long> done{0};  // finished parts of all phases
+    std::unique_ptr<Part[]> parts;
     Signal progress;
 };
 
 namespace {
 
-bool is_free(const Claim& claim, const Member& member) {
-    return claim.phases.load(std::memory_order_relaxed) == member.phase;
+bool is_done(const Part& part, const Member& member) {
+    return part.done.load(std::memory_order_acquire) > member.phase;
 }
 
-bool take(Claim& claim, Member& member, int part) {
+bool take(const Member& member, int index) {
+    std::atomic<long long>& taken = member.phases->parts[index].taken;
     long long before = member.phase;
-    if (!is_free(claim, member) || !claim.phases.compare_exchange_strong(before, before + 1)) return false;
-    member.part = part;
+    return taken.load(std::memory_order_relaxed) == before && taken.compare_exchange_strong(before, before + 1);
+}
+
+// Whether another member's part is done or taken, after that member has had time to come. Waiting is worth it: that
+// member has the part's weights in its caches, and doing two parts one after the other takes twice as long. A member
+// that did not come is not waited for again until it is back.
+bool take_if_abandoned(const Member& member, int index) {
+    Part& part = member.phases->parts[index];
+    if (part.expected.load(std::memory_order_relaxed)) {
+        for (int i = 0; i < kSpins; ++i) {
+            if (is_done(part, member)) return false;
+            pause_core();
+        }
+    }
+    if (is_done(part, member) || !take(member, index)) return false;
+    part.expected.store(false, std::memory_order_relaxed);
     return true;
 }
 
-// Whether the part is still free after its own member has had time to take it. Waiting is worth it: that member has
-// the part's weights in its caches, and doing two parts one after the other takes twice as long. A member that did
-// not come is not waited for again until it is back.
-bool is_abandoned(Claim& claim, const Member& member) {
-    if (!claim.expected.load(std::memory_order_relaxed)) return is_free(claim, member);
-    for (int i = 0; i < kSpins; ++i) {
-        if (!is_free(claim, member)) return false;
-        pause_core();
+bool are_all_done(const Member& member) {
+    for (int i = 0; i < member.parts; ++i) {
+        if (!is_done(member.phases->parts[i], member)) return false;
     }
-    claim.expected.store(false, std::memory_order_relaxed);
     return true;
 }
 
@@ -114,17 +125,19 @@ bool is_abandoned(Claim& claim, const Member& member) {
 
 int next_part(Member& member) {
     Phases& phases = *member.phases;
-    if (member.part >= 0 && ++phases.done % member.parts == 0) phases.progress.notify();
-    Claim& own = phases.claims[member.rank];
-    if (!own.expected.load(std::memory_order_relaxed)) own.expected.store(true, std::memory_order_relaxed);
-    if (take(own, member, member.rank)) return member.part;
-    for (int i = 1; i < member.parts; ++i) {
-        const int part = (member.rank + i) % member.parts;
-        Claim& other = phases.claims[part];
-        if (is_abandoned(other, member) && take(other, member, part)) return part;
+    if (member.part >= 0) {
+        phases.parts[member.part].done.store(member.phase + 1);
+        phases.progress.notify();
     }
-    const long long all = ++member.phase * member.parts;
-    phases.progress.wait(kSpins, [&] { return phases.done >= all; });
+    Part& own = phases.parts[member.rank];
+    if (!own.expected.load(std::memory_order_relaxed)) own.expected.store(true, std::memory_order_relaxed);
+    if (take(member, member.rank)) return member.part = member.rank;
+    for (int i = 1; i < member.parts; ++i) {
+        const int other = (member.rank + i) % member.parts;
+        if (take_if_abandoned(member, other)) return member.part = other;
+    }
+    phases.progress.wait(kSpins, [&] { return are_all_done(member); });
+    ++member.phase;
     return member.part = -1;
 }
 

@@ -11,6 +11,11 @@ namespace decoding {
 // The outputs of a panel: two registers of sums for each row of inputs.
 inline constexpr int kPanel = 2 * W<float>;
 
+// The range from begin to end, end excluded.
+struct Share {
+    std::int64_t begin, end;
+};
+
 constexpr std::int64_t panels_of(std::int64_t outputs) { return (outputs + kPanel - 1) / kPanel; }
 
 // The number of inputs that share a word of 32 bits.
@@ -107,6 +112,17 @@ LINATTN_INLINE UInt32s word_part(Vec<float> x, int i, Vec<float> inverse, Int32s
     return (bits<UInt32s>(level) & 255u) << (8 * place_of(i));
 }
 
+// Where the sums of the integers of inputs before `input`, a multiple of kPanel, begin for the panel of `output`.
+LINATTN_INLINE std::int32_t* sums_before(const PackedMatrix& matrix, std::int64_t input, std::int64_t output) {
+    return matrix.sums + input / kPanel * round_up(matrix.outputs, kPanel) + output;
+}
+
+LINATTN_INLINE void store_sums(const PackedMatrix& matrix, std::int64_t input, std::int64_t output,
+                               const Int32s (&sums)[2]) {
+    if (input % kPanel != 0) return;
+    for (int half = 0; half < 2; ++half) store(sums_before(matrix, input, output) + half * W<float>, sums[half]);
+}
+
 template <WeightFormat F>
 static void pack_panel(const MatrixSource& from, const PackedMatrix& matrix, std::int64_t panel) {
     constexpr int kGroup = group_of(F);
@@ -117,6 +133,7 @@ static void pack_panel(const MatrixSource& from, const PackedMatrix& matrix, std
     Int32s sums[2] = {};
     Block block;
     for (std::int64_t input = 0; input < matrix.inputs; input += kBlockInputs) {
+        if constexpr (F == WeightFormat::int8) store_sums(matrix, input, output, sums);
         read_block(from, matrix, output, input, block);
         for (int k = 0; k < kBlockInputs && input + k < matrix.inputs; k += kGroup) {
             for (int half = 0; half < 2; ++half, to += W<float>) {
@@ -132,8 +149,8 @@ static void pack_panel(const MatrixSource& from, const PackedMatrix& matrix, std
     if constexpr (F == WeightFormat::int8) {
         for (int half = 0; half < 2; ++half) {
             store(matrix.scales + output + half * W<float>, scales.scale[half]);
-            store(matrix.sums + output + half * W<float>, sums[half]);
         }
+        store_sums(matrix, round_up(matrix.inputs, kPanel), output, sums);
     }
 }
 

@@ -36,9 +36,65 @@ inline constexpr int kWays = R == 1   ? 4
                              : R <= 3 ? 2
                                       : 1;
 
-// Prefetches the cache lines of one word of each output of a panel.
-LINATTN_INLINE void prefetch_word(const char* word) {
-    for (int line = 0; line < kPanel * 4; line += 64) __builtin_prefetch(word + line);
+// The words of one input, or group of inputs, of a panel.
+inline constexpr std::int64_t kWordBytes = kPanel * 4;
+
+// A panel's weights for the inputs from inputs.begin, a multiple of kPanel, to inputs.end.
+struct Piece {
+    std::int64_t panel;
+    Share inputs;
+};
+
+// The words of a piece in memory.
+struct Words {
+    const char* at;
+    std::int64_t count;
+    bool are_all;  // of the panel; then the next panel follows
+};
+LINATTN_INLINE Words words_of(const PackedMatrix& matrix, WeightFormat format, const Piece& piece) {
+    const std::int64_t group = group_of(format), all = (matrix.inputs + group - 1) / group;
+    const std::int64_t begin = piece.inputs.begin / group, end = (piece.inputs.end + group - 1) / group;
+    const std::int64_t count = (end < all ? end : all) - begin;
+    const char* const panels = static_cast<const char*>(matrix.panels);
+    return {panels + (piece.panel * all + begin) * kWordBytes, count, count == all};
+}
+
+// A single row is limited by reading the weights. Where the processor does not prefetch enough of them, they are
+// prefetched so many words ahead: by measurement, weights in bfloat16 on Intel's processors, for which the build for AMX
+// stands. On AMD's, prefetches only take time.
+inline constexpr std::int64_t kWordsAhead = 4096 / kWordBytes;
+template <WeightFormat F, int R>
+inline constexpr bool kPrefetches =
+#ifdef LINATTN_TILES
+    F == WeightFormat::bfloat16 && R == 1;
+#else
+    false;
+#endif
+
+// Calls add(word, way) for the words from begin to end.
+template <int Ways, bool Prefetches, class Add>
+LINATTN_INLINE void for_words(const char* words, std::int64_t begin, std::int64_t end, const Add& add) {
+    std::int64_t word = begin;
+    for (; word + Ways <= end; word += Ways) {
+#pragma GCC unroll 4
+        for (int way = 0; way < Ways; ++way) {
+            if constexpr (Prefetches) {
+                const char* const ahead = words + (word + way + kWordsAhead) * kWordBytes;
+                for (int line = 0; line < kWordBytes; line += 64) __builtin_prefetch(ahead + line);
+            }
+            add(word + way, way);
+        }
+    }
+    for (; word < end; ++word) add(word, 0);
+}
+
+// The same for all words of a piece. What follows a part of a panel is not read next, so it is not prefetched.
+template <int Ways, bool Prefetches, class Add>
+LINATTN_INLINE void for_each_word(const Words& words, const Add& add) {
+    const std::int64_t unfetched = !Prefetches || words.are_all ? 0 : kWordsAhead;
+    const std::int64_t last = words.count > unfetched ? words.count - unfetched : 0;
+    for_words<Ways, Prefetches>(words.at, 0, last, add);
+    if constexpr (Prefetches) for_words<Ways, false>(words.at, last, words.count, add);
 }
 
 // Input i of one word of 32 bits, for W outputs.
@@ -60,8 +116,6 @@ struct FromFloats {
     // The number of rows multiplied at once: their sums fill the registers, with room for the weights. Packed weights
     // have to be unpacked, so more rows at once pay off.
     static constexpr int kRows = kRegisters == 32 ? 8 : F == WeightFormat::float32 ? 4 : 6;
-    // A single row is limited by reading the weights: they are prefetched so many bytes ahead.
-    static constexpr int kAhead = 4096;
 
     template <int R>
     LINATTN_INLINE void add_word(const float* x, std::int64_t width, const char* word, Sums<R>& sums) {
@@ -81,24 +135,15 @@ struct FromFloats {
 
     template <int R>
     LINATTN_INLINE Sums<R> multiply(const Operand& x, std::int64_t row, const PackedMatrix& matrix,
-                                    std::int64_t panel) {
-        constexpr int kGroup = group_of(F), kBytes = kPanel * 4;
-        const std::int64_t words = (matrix.inputs + kGroup - 1) / kGroup;
-        const float* from = static_cast<const float*>(x.rows) + row * x.width;
-        const char* w = static_cast<const char*>(matrix.panels) + panel * words * kBytes;
+                                    const Piece& piece) {
+        constexpr int kGroup = group_of(F);
+        const Words words = words_of(matrix, F, piece);
+        const float* from = static_cast<const float*>(x.rows) + row * x.width + piece.inputs.begin;
         Sums<R> ways[kWays<R>] = {};
-        std::int64_t word = 0;
-        for (; word + kWays<R> <= words; word += kWays<R>) {
-#pragma GCC unroll 4
-            for (int way = 0; way < kWays<R>; ++way) {
-                const std::int64_t at = word + way;
-                if constexpr (R == 1 && F == WeightFormat::bfloat16) prefetch_word(w + at * kBytes + kAhead);
-                add_word<R>(from + at * kGroup, x.width, w + at * kBytes, ways[way]);
-            }
-        }
-        for (; word < words; ++word) {
-            add_word<R>(from + word * kGroup, x.width, w + word * kBytes, ways[0]);
-        }
+        for_each_word<kWays<R>, kPrefetches<F, R>>(
+            words, [&](std::int64_t word, int way) __attribute__((always_inline)) {
+                add_word<R>(from + word * kGroup, x.width, words.at + word * kWordBytes, ways[way]);
+            });
 #pragma GCC unroll 4
         for (int way = 1; way < kWays<R>; ++way) {
 #pragma GCC unroll 8
@@ -158,16 +203,14 @@ struct FromShorts {
 
     template <int R>
     LINATTN_INLINE Sums<R> multiply(const Operand& x, std::int64_t row, const PackedMatrix& matrix,
-                                    std::int64_t panel) {
-        constexpr int kBytes = kPanel * 4;
-        const std::int64_t words = (matrix.inputs + 3) / 4;
-        const auto* from = static_cast<const std::int16_t*>(x.rows) + row * x.width;
-        const char* w = static_cast<const char*>(matrix.panels) + panel * words * kBytes;
+                                    const Piece& piece) {
+        const Words words = words_of(matrix, WeightFormat::int8, piece);
+        const auto* from = static_cast<const std::int16_t*>(x.rows) + row * x.width + piece.inputs.begin;
         Sums<R> sums = {};
-        for (std::int64_t word = 0; word < words;) {
-            const std::int64_t end = word + kExactWords < words ? word + kExactWords : words;
+        for (std::int64_t word = 0; word < words.count;) {
+            const std::int64_t end = word + kExactWords < words.count ? word + kExactWords : words.count;
             Integers<R> exact = {};
-            for (; word < end; ++word) add_word<R>(from + 4 * word, x.width, w + word * kBytes, exact);
+            for (; word < end; ++word) add_word<R>(from + 4 * word, x.width, words.at + word * kWordBytes, exact);
 #pragma GCC unroll 8
             for (int r = 0; r < R; ++r) {
                 sums.of[r][0] += __builtin_convertvector(exact.of[r][0], Vec<float>) * x.scales[row + r];
@@ -184,9 +227,10 @@ struct FromShorts {
 
 LINATTN_INLINE __m512i broadcast_word(const void* from) { return _mm512_set1_epi32(load_as<std::int32_t>(from)); }
 
-// What the high bytes' offset of 128 adds to the sums of W outputs.
-LINATTN_INLINE Int32s offset_of(const PackedMatrix& matrix, std::int64_t output) {
-    return load(matrix.sums + output) * 128;
+// What the high bytes' offset of 128 adds to the sums of W outputs over the inputs.
+LINATTN_INLINE Int32s offset_of(const PackedMatrix& matrix, Share inputs, std::int64_t output) {
+    const std::int64_t end = round_up(inputs.end, kPanel);
+    return (load(sums_before(matrix, end, output)) - load(sums_before(matrix, inputs.begin, output))) * 128;
 }
 
 // The sums of 16-bit integers from those of their high and of their low bytes.
@@ -225,24 +269,19 @@ struct FromBytes {
 
     template <int R>
     LINATTN_INLINE Sums<R> multiply(const Operand& x, std::int64_t row, const PackedMatrix& matrix,
-                                    std::int64_t panel) {
-        constexpr int kBytes = kPanel * 4, kWays = R <= 2 ? 2 : 1;
-        const std::int64_t words = (matrix.inputs + 3) / 4;
-        const auto* from = static_cast<const std::uint8_t*>(x.rows) + row * 2 * x.width;
-        const char* w = static_cast<const char*>(matrix.panels) + panel * words * kBytes;
+                                    const Piece& piece) {
+        constexpr int kWays = R <= 2 ? 2 : 1;
+        const Words words = words_of(matrix, WeightFormat::int8, piece);
+        const auto* from = static_cast<const std::uint8_t*>(x.rows) + row * 2 * x.width + piece.inputs.begin;
         Planes<R> ways[kWays] = {};
-        std::int64_t word = 0;
-        for (; word + kWays <= words; word += kWays) {
-#pragma GCC unroll 2
-            for (int way = 0; way < kWays; ++way) {
-                add_word<R>(from + 4 * (word + way), x.width, w + (word + way) * kBytes, ways[way]);
-            }
-        }
-        for (; word < words; ++word) add_word<R>(from + 4 * word, x.width, w + word * kBytes, ways[0]);
+        for_each_word<kWays, kPrefetches<WeightFormat::int8, R>>(
+            words, [&](std::int64_t word, int way) __attribute__((always_inline)) {
+                add_word<R>(from + 4 * word, x.width, words.at + word * kWordBytes, ways[way]);
+            });
         Sums<R> sums;
 #pragma GCC unroll 2
         for (int half = 0; half < 2; ++half) {
-            const Int32s offset = offset_of(matrix, panel * kPanel + half * W<float>);
+            const Int32s offset = offset_of(matrix, piece.inputs, piece.panel * kPanel + half * W<float>);
 #pragma GCC unroll 8
             for (int r = 0; r < R; ++r) {
                 Int32s high = ways[0].high[r][half], low = ways[0].low[r][half];
@@ -267,12 +306,12 @@ struct FromBf16 {
 
     template <int R>
     LINATTN_INLINE Sums<R> multiply(const Operand& x, std::int64_t row, const PackedMatrix& matrix,
-                                    std::int64_t panel) {
-        const std::int64_t words = (matrix.inputs + 1) / 2;
-        const bf16* from = static_cast<const bf16*>(x.rows) + row * x.width;
-        const char* w = static_cast<const char*>(matrix.panels) + panel * words * kPanel * 4;
+                                    const Piece& piece) {
+        const Words words = words_of(matrix, WeightFormat::bfloat16, piece);
+        const bf16* from = static_cast<const bf16*>(x.rows) + row * x.width + piece.inputs.begin;
+        const char* w = words.at;
         Sums<R> sums = {};
-        for (std::int64_t word = 0; word < words; ++word, w += kPanel * 4) {
+        for (std::int64_t word = 0; word < words.count; ++word, w += kWordBytes) {
             const __m512bh w0 = load_as<__m512bh>(w), w1 = load_as<__m512bh>(w + kVectorBytes);
 #pragma GCC unroll 8
             for (int r = 0; r < R; ++r) {
@@ -286,6 +325,24 @@ struct FromBf16 {
 };
 
 #endif  // LINATTN_BF16
+
+// Calls work(From{}) with the product of the formats, in vectors.
+template <class Work>
+LINATTN_INLINE void for_formats(ActivationFormat activations, WeightFormat weights, const Work& work) {
+#ifdef LINATTN_BF16
+    if (activations == ActivationFormat::bf16) return work(FromBf16{});
+#endif
+#if defined(LINATTN_BYTES)
+    if (activations == ActivationFormat::bytes) return work(FromBytes{});
+#elif defined(LINATTN_PAIRS)
+    if (activations == ActivationFormat::shorts) return work(FromShorts{});
+#else
+    if (weights == WeightFormat::int8) return work(FromFloats<WeightFormat::int8>{});
+#endif
+    (void)activations;
+    if (weights == WeightFormat::bfloat16) return work(FromFloats<WeightFormat::bfloat16>{});
+    work(FromFloats<WeightFormat::float32>{});
+}
 
 }  // namespace decoding
 LINATTN_END

@@ -54,6 +54,15 @@ static void normalize(const float* from, std::int64_t count, const NormWeights& 
     }
 }
 
+// Without a norm (null), a copy.
+static void normalize_or_copy(const float* from, std::int64_t count, const NormWeights* norm, float* to) {
+    if (norm == nullptr) {
+        std::memcpy(to, from, round_up(count, kPanel) * sizeof(float));
+    } else {
+        normalize(from, count, *norm, to);
+    }
+}
+
 // The format of activations in a product of `rows` rows with weights of a format.
 //
 // bfloat16 weights: a few rows are limited by reading the weights and stay in float32; from kBf16Rows rows on, a
@@ -91,14 +100,14 @@ constexpr std::int64_t operand_rows(std::int64_t rows) { return rows; }
 inline constexpr std::int64_t kOperandSlack = 0;
 #endif
 
-// `inverse`: the factor that makes the largest number of a row 32767 or -32767; `scale`: the value of the integer 1,
-// NaN for a row with NaN or infinity.
+// `inverse`: the factor that makes the largest of a row's numbers 32767 or -32767; `scale`: the value of the integer 1,
+// NaN if one of them is NaN or infinite.
 struct RowScale {
     float inverse, scale;
 };
-static RowScale scale_of_row(const float* from, std::int64_t width) {
+static RowScale scale_of_row(const float* from, std::int64_t count) {
     Vec<float> largest{}, poison{};
-    for (std::int64_t i = 0; i < width; i += W<float>) {
+    for (std::int64_t i = 0; i < count; i += W<float>) {
         const Vec<float> x = load(from + i), size = x < 0.0f ? -x : x;
         largest = size > largest ? size : largest;
         poison += x * 0.0f;
@@ -116,11 +125,10 @@ LINATTN_INLINE UInt32s level_bits(const float* from, float inverse) {
 #ifdef LINATTN_PAIRS
 
 // Returns the scale.
-static float to_shorts(const float* from, std::int64_t width, void* to) {
-    const RowScale row = scale_of_row(from, width);
-    for (std::int64_t i = 0; i < width; i += W<float>) {
-        store_as(static_cast<std::int16_t*>(to) + i,
-                 __builtin_convertvector(level_bits(from + i, row.inverse), UInt16s));
+static float to_shorts(const float* from, std::int64_t count, std::int16_t* to) {
+    const RowScale row = scale_of_row(from, count);
+    for (std::int64_t i = 0; i < count; i += W<float>) {
+        store_as(to + i, __builtin_convertvector(level_bits(from + i, row.inverse), UInt16s));
     }
     return row.scale;
 }
@@ -130,13 +138,12 @@ static float to_shorts(const float* from, std::int64_t width, void* to) {
 #ifdef LINATTN_BYTES
 
 // Returns the scale.
-static float to_bytes(const float* from, std::int64_t width, void* to) {
-    const RowScale row = scale_of_row(from, width);
-    auto* high = static_cast<std::uint8_t*>(to);
-    for (std::int64_t i = 0; i < width; i += W<float>) {
+static float to_bytes(const float* from, std::int64_t count, std::uint8_t* high, std::uint8_t* low) {
+    const RowScale row = scale_of_row(from, count);
+    for (std::int64_t i = 0; i < count; i += W<float>) {
         const UInt32s level = level_bits(from + i, row.inverse) + 0x8000u;
         store_as(high + i, _mm512_maskz_cvtepi32_epi8(0xffff, (__m512i)(level >> 8)));
-        store_as(high + width + i, _mm512_maskz_cvtepi32_epi8(0xffff, (__m512i)level));
+        store_as(low + i, _mm512_maskz_cvtepi32_epi8(0xffff, (__m512i)level));
     }
     return row.scale;
 }
@@ -145,25 +152,28 @@ static float to_bytes(const float* from, std::int64_t width, void* to) {
 
 #ifdef LINATTN_BF16
 
-static void to_bf16(const float* from, std::int64_t width, void* to) {
-    for (std::int64_t i = 0; i < width; i += W<float>) {
-        Convert<float, bf16>::store_to(static_cast<bf16*>(to) + i, load(from + i));
-    }
+static void to_bf16(const float* from, std::int64_t count, bf16* to) {
+    for (std::int64_t i = 0; i < count; i += W<float>) Convert<float, bf16>::store_to(to + i, load(from + i));
 }
 
 #endif  // LINATTN_BF16
 
-// Converts a row to the format of a product; returns its scale (1 for bfloat16).
-static float convert_row(ActivationFormat format, const float* from, std::int64_t width, void* to) {
+// Converts the inputs of a row, which begin and end with whole vectors, to the format of a product. `to` has room for
+// the row, `width` numbers. Returns the inputs' scale (1 for bfloat16).
+static float convert_row(ActivationFormat format, const float* from, Share inputs, std::int64_t width, void* to) {
+    const std::int64_t first = inputs.begin, count = inputs.end - first;
 #if defined(LINATTN_BYTES)
-    if (format == ActivationFormat::bytes) return to_bytes(from, width, to);
+    auto* const high = static_cast<std::uint8_t*>(to) + first;
+    if (format == ActivationFormat::bytes) return to_bytes(from + first, count, high, high + width);
 #elif defined(LINATTN_PAIRS)
-    if (format == ActivationFormat::shorts) return to_shorts(from, width, to);
+    if (format == ActivationFormat::shorts) {
+        return to_shorts(from + first, count, static_cast<std::int16_t*>(to) + first);
+    }
 #endif
 #ifdef LINATTN_BF16
-    to_bf16(from, width, to);
+    to_bf16(from + first, count, static_cast<bf16*>(to) + first);
 #endif
-    (void)format, (void)from, (void)width, (void)to;
+    (void)format, (void)from, (void)count, (void)width, (void)to;
     return 1.0f;
 }
 

@@ -10,7 +10,7 @@
 LINATTN_BEGIN
 namespace decoding {
 
-inline constexpr std::int64_t kAmxRows = 16, kAmxWords = 16, kAmxRowBytes = 64, kWordStride = kPanel * 4;
+inline constexpr std::int64_t kAmxRows = 16, kAmxWords = 16, kAmxRowBytes = 64;
 
 // With this many rows and more, a whole tile takes less time than the rows in vectors.
 inline constexpr std::int64_t kAmxFewestRows = 9;
@@ -68,8 +68,8 @@ struct Activations {
 
 template <class Tiles>
 LINATTN_INLINE void add_words(const Activations& x, std::int64_t word, const char* words) {
-    _tile_loadd(6, words, kWordStride);
-    _tile_loadd(7, words + kAmxRowBytes, kWordStride);
+    _tile_loadd(6, words, kWordBytes);
+    _tile_loadd(7, words + kAmxRowBytes, kWordBytes);
     _tile_loadd(4, x.first + word * 4, x.stride);
     Tiles::add_first();
     if (x.second == nullptr) return;
@@ -85,13 +85,13 @@ using TileSums = T[kAmxRows][kPanel];
 template <class Tiles, class T>
 static void multiply_panel(const Activations& x, const PackedMatrix& matrix, std::int64_t panel, std::int64_t words,
                            TileSums<T>* sums) {
-    const char* const weights = static_cast<const char*>(matrix.panels) + panel * words * kWordStride;
+    const char* const weights = static_cast<const char*>(matrix.panels) + panel * words * kWordBytes;
     const std::int64_t whole = words / kAmxWords * kAmxWords;
     // The words after the last whole tile, and zeros.
-    alignas(64) char rest[kAmxWords * kWordStride];
+    alignas(64) char rest[kAmxWords * kWordBytes];
     if (whole < words) {
-        const std::int64_t bytes = (words - whole) * kWordStride;
-        std::memcpy(rest, weights + whole * kWordStride, static_cast<std::size_t>(bytes));
+        const std::int64_t bytes = (words - whole) * kWordBytes;
+        std::memcpy(rest, weights + whole * kWordBytes, static_cast<std::size_t>(bytes));
         std::memset(rest + bytes, 0, sizeof rest - static_cast<std::size_t>(bytes));
     }
     __asm__ volatile("" ::: "memory");  // GCC does not know that _tile_loadd reads memory
@@ -99,14 +99,13 @@ static void multiply_panel(const Activations& x, const PackedMatrix& matrix, std
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
-    for (std::int64_t word = 0; word < whole; word += kAmxWords)
-        add_words<Tiles>(x, word, weights + word * kWordStride);
+    for (std::int64_t word = 0; word < whole; word += kAmxWords) add_words<Tiles>(x, word, weights + word * kWordBytes);
     if (whole < words) add_words<Tiles>(x, whole, rest);
-    _tile_stored(0, sums[0], kWordStride);
-    _tile_stored(1, sums[0][0] + W<float>, kWordStride);
+    _tile_stored(0, sums[0], kWordBytes);
+    _tile_stored(1, sums[0][0] + W<float>, kWordBytes);
     if (x.second == nullptr) return;
-    _tile_stored(2, sums[1], kWordStride);
-    _tile_stored(3, sums[1][0] + W<float>, kWordStride);
+    _tile_stored(2, sums[1], kWordBytes);
+    _tile_stored(3, sums[1][0] + W<float>, kWordBytes);
 }
 
 // Weights and activations in bfloat16: two tiles of rows share the loads of weights.
@@ -135,7 +134,7 @@ struct TilesOfBytes {
         multiply_panel<ByteTiles, std::int32_t>({high, high + x.width, stride}, matrix, panel, (matrix.inputs + 3) / 4,
                                                 sums);
         for (int half = 0; half < kPanel; half += W<float>) {
-            const Int32s offset = offset_of(matrix, panel * kPanel + half);
+            const Int32s offset = offset_of(matrix, {0, matrix.inputs}, panel * kPanel + half);
             for (std::int64_t r = 0; r < count; ++r) {
                 const Int32s tops = load(sums[0][r] + half) - offset, rests = load(sums[1][r] + half);
                 store(to[r] + half, joined(tops, rests) * x.scales[row + r]);

@@ -1,0 +1,96 @@
+// What one thread does for one row, whether the call has one row or many.
+#pragma once
+
+#include "kernels/decoder/heads.hpp"
+#include "kernels/decoder/sampling.hpp"
+#include "kernels/decoder/blocks.hpp"
+
+LINATTN_BEGIN
+namespace decoding {
+
+// A thread's view of a call, whose work is a sequence of phases; each of them is cut into parts.
+struct Thread {
+    const DecoderModel& model;
+    const DecoderCall& call;
+    Member& member;
+
+    // Calls work() for parts of a phase until all of them are done, by this thread or by others.
+    template <class Work>
+    void phase(const Work& work) const {
+        while (next_part(member) >= 0) work();
+    }
+
+    // The range of `count` items that belongs to a part, or to the part that this thread holds.
+    Share share_of(std::int64_t count, int part) const {
+        return {count * part / member.parts, count * (part + 1) / member.parts};
+    }
+    Share share_of(std::int64_t count) const { return share_of(count, member.part); }
+};
+
+static void add(const float* from, std::int64_t count, float* to) {
+    for (std::int64_t i = 0; i < count; ++i) to[i] += from[i];
+}
+
+// An input of the first layer: embeddings or the start vector, plus the vector of the position. Writes a padded row.
+static void embed_input(const Thread& thread, Place place, float* to) {
+    const TokenWeights& tokens = thread.model.tokens;
+    const DecoderCall& call = thread.call;
+    const auto [b, i] = place;
+    const std::int64_t embed = thread.model.embed;
+    std::memset(to, 0, round_up(embed, kPanel) * sizeof(float));
+    if (tokens.channels == 0) {
+        add(call.vectors + (b * call.inputs + i) * embed, embed, to);
+        return;
+    }
+    if (call.begins && i == 0) {
+        add(tokens.start, embed, to);
+    } else {
+        const std::int64_t taken = call.inputs - call.begins;
+        const std::int64_t* token = call.tokens + (b * taken + i - call.begins) * tokens.channels;
+        for (std::int64_t c = 0; c < tokens.channels; ++c) {
+            add(tokens.embeddings[c] + token[c] * embed, embed, to);
+        }
+    }
+    const std::int64_t first = call.positions == nullptr ? call.position : call.positions[b];
+    add(tokens.positions + (first + i) * embed, embed, to);
+}
+
+// The memory that `attend_head` needs, for phi(q) and phi(k).
+LINATTN_INLINE std::int64_t mapped_numbers(const DecoderModel& model) { return 2 * round_up(model.head_dim, W<float>); }
+
+// One head of an input of sequence b: updates its state and reads it. `qkv` and `heads` are whole rows.
+static void attend_head(const Thread& thread, std::int64_t layer, std::int64_t b, std::int64_t head, const float* qkv,
+                        float* heads, float* mapped) {
+    const DecoderModel& model = thread.model;
+    const std::int64_t D = model.head_dim, index = b * model.heads + head;
+    float *const query = mapped, *const key = mapped + mapped_numbers(model) / 2;
+    qkv += head * D;
+    map_vector(model.map, qkv, D, query);
+    map_vector(model.map, qkv + model.embed, D, key);
+    float *const s = thread.call.s[layer] + index * D * D, *const z = thread.call.z[layer] + index * D;
+    step_head({query, key, qkv + 2 * model.embed, s, z, heads + head * D, D}, model.eps);
+}
+
+// The product for W outputs of a panel: integers times the weight that 1 represents.
+LINATTN_INLINE Vec<float> scaled(const DecoderModel& model, const PackedMatrix& matrix, std::int64_t output,
+                                 Vec<float> sums) {
+    return model.format == WeightFormat::int8 ? sums * load(matrix.scales + output) : sums;
+}
+
+// The memory that `write_parameters` needs, for the weights of the tokens that top_p may pass.
+LINATTN_INLINE std::int64_t weight_numbers(const DecoderModel& model, const DecoderCall& call) {
+    return call.top_p > 0 ? round_up(model.tokens.choices, kPanel) : 0;
+}
+
+// Writes the head's parameters for sequence b, which are in the row, and the token drawn from them.
+static void write_parameters(const Thread& thread, std::int64_t b, float* parameters, float* weights) {
+    const DecoderCall& call = thread.call;
+    const TokenWeights& tokens = thread.model.tokens;
+    const std::int64_t count = tokens.output.outputs;
+    std::memcpy(call.outputs + b * count, parameters, count * sizeof(float));
+    if (call.drawn == nullptr) return;
+    draw_token(tokens, call, b, parameters, weights);
+}
+
+}  // namespace decoding
+LINATTN_END

@@ -1,0 +1,327 @@
+// The whole model for many rows: all threads share each product, by its outputs and its rows.
+#pragma once
+
+#include "kernels/decoder/layers.hpp"
+
+LINATTN_BEGIN
+namespace decoding {
+
+// The memory of a call.
+struct Workspace {
+    Buffer stream;  // the residual stream
+    Buffer normed;  // the input of a layer's products
+    Buffer qkv, heads, hidden;
+    Buffer final_rows;  // of each sequence after its last input, normalized
+    Buffer parameters;  // of the head
+    char* operand;      // rows converted for a product, and their scales
+    float* scales;
+    Buffer mapped, weights;  // of each part, for `attend_head` and `write_parameters`
+};
+
+static Workspace lay_out(Arena& arena, const DecoderModel& model, const DecoderCall& call) {
+    const std::int64_t rows = rows_of_blocks(call), embed = model.embed, hidden = model.hidden;
+    const std::int64_t widest = round_up(embed > hidden ? embed : hidden, kPanel);
+    const std::int64_t most = call.batch < rows ? call.batch : rows;
+    const std::int64_t sequences = call.tokens != nullptr || call.begins ? most : 0;
+    Workspace space;
+    space.stream = take_rows(arena, rows, embed);
+    space.normed = take_rows(arena, rows, embed);
+    space.qkv = take_rows(arena, rows, 3 * embed);
+    space.heads = take_rows(arena, rows, embed);
+    space.hidden = take_rows(arena, rows, hidden);
+    space.final_rows = take_rows(arena, sequences, embed);
+    space.parameters = take_rows(arena, sequences, model.tokens.output.outputs);
+    space.operand = arena.take<char>(operand_rows(rows) * widest * kOperandBytes + kOperandSlack);
+    space.scales = arena.take<float>(rows);
+    space.mapped = take_rows(arena, call.threads, mapped_numbers(model));
+    space.weights = take_rows(arena, call.threads, weight_numbers(model, call));
+    return space;
+}
+
+// What is done to the result of a product x W + b.
+enum class Epilogue { none, activation, residual };
+struct Result {
+    Buffer to;
+    Epilogue epilogue = Epilogue::none;
+    Buffer residual{};  // added row by row, for Epilogue::residual
+};
+
+// A thread's view of the rows that it works on: `count` rows, those of the block or those of them that are still needed.
+struct Run : Thread {
+    const Workspace& space;
+    const RowBlock& block;
+    std::int64_t count;
+
+    // The rows that the part writes.
+    Share rows() const { return share_of(count); }
+};
+
+// Bias, activation or residual for one row of a panel.
+LINATTN_INLINE void finish(const Run& run, const PackedMatrix& matrix, std::int64_t row, std::int64_t column,
+                           const float* sums, const Result& result) {
+    for (int i = 0; i < kPanel; i += W<float>) {
+        Vec<float> y = scaled(run.model, matrix, column + i, load(sums + i)) + load(matrix.bias + column + i);
+        if (result.epilogue == Epilogue::activation) y = activate(run.model.activation, y);
+        if (result.epilogue == Epilogue::residual) y += load(result.residual.row(row) + column + i);
+        store(result.to.row(row) + column + i, y);
+    }
+}
+
+// `count` <= R rows of one panel.
+template <class From, int R>
+static void multiply_tile(const Run& run, const Operand& x, const PackedMatrix& matrix, std::int64_t panel,
+                          std::int64_t row, std::int64_t count, const Result& result) {
+    if (count < R) {
+        if constexpr (R > 1) multiply_tile<From, R - 1>(run, x, matrix, panel, row, count, result);
+        return;
+    }
+    const Sums<R> sums = From::template multiply<R>(x, row, matrix, {panel, {0, matrix.inputs}});
+    float stored[R][kPanel];
+    // Stored one by one: if the array were copied as a whole, the sums would not stay in registers.
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+        store(stored[r], sums.of[r][0]);
+        store(stored[r] + W<float>, sums.of[r][1]);
+    }
+    for (int r = 0; r < R; ++r) finish(run, matrix, row + r, panel * kPanel, stored[r], result);
+}
+
+// The part's share of the tiles of a product. All rows of a panel come one after the other, while it is in the cache.
+template <class From>
+static void multiply_share(const Run& run, const Operand& x, std::int64_t rows, const PackedMatrix& matrix,
+                           const Result& result) {
+    const std::int64_t tiles = (rows + From::kRows - 1) / From::kRows;
+    const Share share = run.share_of(panels_of(matrix.outputs) * tiles);
+    for (std::int64_t item = share.begin; item < share.end; ++item) {
+        const std::int64_t panel = item / tiles, tile = item % tiles;
+        const std::int64_t row = rows * tile / tiles, end = rows * (tile + 1) / tiles;
+        multiply_tile<From, From::kRows>(run, x, matrix, panel, row, end - row, result);
+    }
+}
+
+#ifdef LINATTN_TILES
+
+// The part's share of a product in tile registers. They read whole tiles, also past the last row.
+template <class From>
+static void multiply_in_tiles(const Run& run, const Operand& x, std::int64_t rows, const PackedMatrix& matrix,
+                              const Result& result) {
+    const TileRegisters registers;
+    const std::int64_t blocks = (rows + From::kRows - 1) / From::kRows;
+    const Share share = run.share_of(panels_of(matrix.outputs) * blocks);
+    alignas(64) float sums[From::kRows][kPanel];
+    for (std::int64_t item = share.begin; item < share.end; ++item) {
+        const std::int64_t panel = item / blocks, row = item % blocks * From::kRows;
+        const std::int64_t count = rows - row < From::kRows ? rows - row : From::kRows;
+        From::multiply(x, row, count, matrix, panel, sums);
+        for (std::int64_t r = 0; r < count; ++r) finish(run, matrix, row + r, panel * kPanel, sums[r], result);
+    }
+}
+
+#endif  // LINATTN_TILES
+
+static void multiply(const Run& run, const Operand& x, ActivationFormat format, std::int64_t rows,
+                     const PackedMatrix& matrix, const Result& result) {
+#ifdef LINATTN_TILES
+    if (format == ActivationFormat::bf16) return multiply_in_tiles<TilesOfBf16>(run, x, rows, matrix, result);
+    if (format == ActivationFormat::bytes && rows >= kAmxFewestRows) {
+        return multiply_in_tiles<TilesOfBytes>(run, x, rows, matrix, result);
+    }
+#endif
+    for_formats(format, run.model.format,
+                [&](auto from) { multiply_share<decltype(from)>(run, x, rows, matrix, result); });
+}
+
+// The rows of x in the format that the product reads.
+static Operand operand_of(const Run& run, ActivationFormat format, const Buffer& x) {
+    if (format == ActivationFormat::floats) return {x.data, x.width, nullptr};
+    return {run.space.operand, x.width, run.space.scales};
+}
+
+// Converts the part's rows of x.
+static void convert_rows(const Run& run, ActivationFormat format, const Buffer& x) {
+    if (format == ActivationFormat::floats) return;
+    const Share rows = run.rows();
+    for (std::int64_t r = rows.begin; r < rows.end; ++r) {
+        char* const to = run.space.operand + r * x.width * kOperandBytes;
+        run.space.scales[r] = convert_row(format, x.row(r), {0, x.width}, x.width, to);
+    }
+}
+
+// LayerNorm of the part's rows of the residual stream; without a norm (null), a copy of the rows.
+static void normalize_rows(const Run& run, const NormWeights* norm) {
+    const Buffer &from = run.space.stream, &to = run.space.normed;
+    const Share rows = run.rows();
+    for (std::int64_t r = rows.begin; r < rows.end; ++r) {
+        normalize_or_copy(from.row(r), run.model.embed, norm, to.row(r));
+    }
+}
+
+// The result of x W + b for all rows; `prepare` calculates the part's rows of x.
+template <class Prepare>
+static void product(const Run& run, const Buffer& x, const PackedMatrix& matrix, const Result& result,
+                    const Prepare& prepare) {
+    const ActivationFormat format = activation_format(run.model.format, run.count);
+    run.phase([&] {
+        prepare();
+        convert_rows(run, format, x);
+    });
+    run.phase([&] { multiply(run, operand_of(run, format, x), format, run.count, matrix, result); });
+}
+
+// The same, if x is there already.
+static void product(const Run& run, const Buffer& x, const PackedMatrix& matrix, const Result& result) {
+    if (activation_format(run.model.format, run.count) == ActivationFormat::floats) {
+        run.phase(
+            [&] { multiply(run, {x.data, x.width, nullptr}, ActivationFormat::floats, run.count, matrix, result); });
+    } else {
+        product(run, x, matrix, result, [] {});
+    }
+}
+
+// The same for x = norm(stream).
+static void product_of_norm(const Run& run, const NormWeights* norm, const PackedMatrix& matrix, const Result& result) {
+    product(run, run.space.normed, matrix, result, [&] { normalize_rows(run, norm); });
+}
+
+static void embed_inputs(const Run& run) {
+    run.phase([&] {
+        const Share rows = run.share_of(run.count);
+        for (std::int64_t r = rows.begin; r < rows.end; ++r) {
+            embed_input(run, run.block.places[r], run.space.stream.row(r));
+        }
+    });
+}
+
+// One head of one of the block's sequences, over its inputs in order.
+static void attend_inputs(const Run& run, std::int64_t layer, std::int64_t index, std::int64_t head) {
+    const std::int64_t b = run.block.sequence(index);
+    float* const mapped = run.space.mapped.row(run.member.part);
+    for (std::int64_t row = run.block.starts[index]; row < run.block.starts[index + 1]; ++row) {
+        attend_head(run, layer, b, head, run.space.qkv.row(row), run.space.heads.row(row), mapped);
+    }
+}
+
+static void attend(const Run& run, std::int64_t layer) {
+    const std::int64_t H = run.model.heads;
+    run.phase([&] {
+        const Share items = run.share_of(run.block.sequences * H);
+        for (std::int64_t item = items.begin; item < items.end; ++item) {
+            attend_inputs(run, layer, item / H, item % H);
+        }
+    });
+}
+
+// After the attention of the last layer, the last input of each sequence is all that is needed of a model of tokens:
+// moves these rows to the front, and leaves the others out. One part moves all, since a row may move to where another
+// one moves from.
+static void keep_ends(Run& run, const Buffer& residual) {
+    const std::int64_t ends = run.block.ends(run.call);
+    if (run.model.tokens.channels == 0 || ends == run.count) return;
+    if (ends > 0) {
+        run.phase([&] {
+            if (run.member.part > 0) return;
+            for (std::int64_t k = 0; k < ends; ++k) {
+                for (const Buffer& buffer : {run.space.heads, residual}) {
+                    std::memmove(buffer.row(k), buffer.row(run.block.last_row(k)), buffer.width * sizeof(float));
+                }
+            }
+        });
+    }
+    run.count = ends;
+}
+
+// `norm` is applied to the stream before this layer; null: none. The last layer leaves only the rows that are needed.
+static void run_layer(Run& run, std::int64_t index, const NormWeights* norm) {
+    const DecoderModel& model = run.model;
+    const DecoderLayer& layer = model.layers[index];
+    const Workspace& space = run.space;
+    const Buffer residual = model.norm_first ? space.stream : space.normed;
+    const NormWeights* const between = model.norm_first ? &layer.norm2 : &layer.norm1;
+    product_of_norm(run, norm, layer.qkv, {space.qkv});
+    attend(run, index);
+    if (index + 1 == model.num_layers) keep_ends(run, residual);
+    if (run.count == 0) return;
+    product(run, space.heads, layer.out, {space.stream, Epilogue::residual, residual});
+    product_of_norm(run, between, layer.expand, {space.hidden, Epilogue::activation});
+    product(run, space.hidden, layer.contract, {space.stream, Epilogue::residual, residual});
+}
+
+// The last norm of one row. With vectors, the result goes to the caller's memory; with tokens, the rows are those of
+// the sequences that end, and follow the `ended` ones before.
+static void write_output(const Run& run, const Buffer& from, std::int64_t row, std::int64_t ended) {
+    const DecoderModel& model = run.model;
+    if (model.tokens.channels == 0) {
+        const auto [b, i] = run.block.places[row];
+        float* y = run.call.outputs + (b * run.call.inputs + i) * model.embed;
+        // The norm writes whole vectors, so not to the caller's memory.
+        float* const normed = run.space.normed.row(row);
+        normalize(from.row(row), model.embed, model.norm, normed);
+        std::memcpy(y, normed, model.embed * sizeof(float));
+    } else {
+        normalize(from.row(row), model.embed, model.norm, run.space.final_rows.row(ended + row));
+    }
+}
+
+// `norm` is applied to the stream between the last layer and the model's last norm; null: none.
+static void write_outputs(const Run& run, const NormWeights* norm, std::int64_t ended) {
+    run.phase([&] {
+        if (norm != nullptr) normalize_rows(run, norm);
+        const Buffer& from = norm == nullptr ? run.space.stream : run.space.normed;
+        const Share rows = run.rows();
+        for (std::int64_t r = rows.begin; r < rows.end; ++r) write_output(run, from, r, ended);
+    });
+}
+
+// The head's parameters for the sequences that have ended, and the tokens drawn from them.
+static void predict(Run run, const Ended& ended) {
+    const Buffer& parameters = run.space.parameters;
+    run.count = ended.count;
+    product(run, run.space.final_rows, run.model.tokens.output, {parameters});
+    run.phase([&] {
+        const Share rows = run.rows();
+        for (std::int64_t r = rows.begin; r < rows.end; ++r) {
+            write_parameters(run, ended.sequences[r], parameters.row(r), run.space.weights.row(run.member.part));
+        }
+    });
+}
+
+static void run_block(Run run, std::int64_t ended) {
+    const DecoderModel& model = run.model;
+    // In models with norms after the residual sums: the last norm of the layer before.
+    const NormWeights* after = nullptr;
+    embed_inputs(run);
+    for (std::int64_t i = 0; i < model.num_layers; ++i) {
+        run_layer(run, i, model.norm_first ? &model.layers[i].norm1 : after);
+        if (!model.norm_first) after = &model.layers[i].norm2;
+    }
+    if (run.count > 0) write_outputs(run, after, ended);
+}
+
+static void clear_padding(const Buffer& buffer, std::int64_t used, Share rows) {
+    for (std::int64_t r = rows.begin; r < rows.end; ++r) {
+        std::memset(buffer.row(r) + used, 0, (buffer.width - used) * sizeof(float));
+    }
+}
+
+static void run_many_rows(const Thread& thread, void* memory) {
+    Arena arena(memory);
+    const Workspace space = lay_out(arena, thread.model, thread.call);
+    RowBlock block;
+    Ended ended;
+    Blocks blocks(thread.call);
+    const Run all{thread, space, block, rows_of_blocks(thread.call)};
+    all.phase([&] { clear_padding(space.heads, thread.model.embed, all.rows()); });
+    while (blocks.next(block)) {
+        const std::int64_t ends = thread.model.tokens.channels == 0 ? 0 : block.ends(thread.call);
+        if (ended.count + ends > all.count) {
+            predict(all, ended);
+            ended.count = 0;
+        }
+        run_block({thread, space, block, block.rows}, ended.count);
+        for (std::int64_t k = 0; k < ends; ++k) ended.sequences[ended.count++] = block.sequence(k);
+    }
+    if (ended.count > 0) predict(all, ended);
+}
+
+}  // namespace decoding
+LINATTN_END
