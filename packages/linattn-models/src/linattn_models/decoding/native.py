@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import replace
 from functools import partial
+from itertools import repeat
 from typing import cast
 
 import torch
@@ -322,12 +323,10 @@ def _noise_of_steps(head: Drawn, count: int, like: Tensor, sampling: Sampling) -
 
     Drawn step by step: a generator would give other numbers to one tensor than to its parts.
     """
-    of_step = [
-        head.noise((len(like),), sampling.temperature, sampling.generator, like=like)
-        for _ in range(count)
-    ]
-    waits, uniforms = (
-        None if parts[0] is None else torch.stack(parts)
-        for parts in zip(*(each[1:] for each in of_step), strict=True)
-    )
-    return Draw(of_step[0].temperature, waits, uniforms)
+    noise = head.empty_noise((count, len(like)), sampling.temperature, like=like)
+    if noise.waits is None:
+        return noise
+    uniforms = repeat(None) if noise.uniform is None else noise.uniform.unbind()
+    for waits, uniform in zip(noise.waits.unbind(), uniforms, strict=False):
+        fill(Draw(noise.temperature, waits, uniform), sampling.generator)
+    return noise

@@ -104,14 +104,18 @@ class Drawn(ABC):
         like: Tensor,
     ) -> Draw:
         """Random numbers for tokens of shape `leading`, with the dtype and device of `like`."""
+        draw = self.empty_noise(leading, temperature, like=like)
+        fill(draw, generator)
+        return draw
+
+    def empty_noise(self, leading: tuple[int, ...], temperature: float, *, like: Tensor) -> Draw:
+        """As `noise`, but the memory holds no random numbers yet; see `fill`."""
         temperature = checked_temperature(temperature)
         if temperature == 0:
             return Draw(0.0, None, None)
         waits, uniform = self.noise_sizes
         uniforms = like.new_empty(*leading, uniform) if uniform else None
-        draw = Draw(temperature, like.new_empty(*leading, waits), uniforms)
-        fill(draw, generator)
-        return draw
+        return Draw(temperature, like.new_empty(*leading, waits), uniforms)
 
     @property
     @abstractmethod
