@@ -56,7 +56,13 @@ public:
 
     // Call this after every change that a thread may wait for.
     void notify() {
-        if (sleepers_ == 0) return;
+        notify_if([] { return true; });
+    }
+
+    // The same, where threads wait for one condition: they are not woken before it holds.
+    template <class Condition>
+    void notify_if(const Condition& holds) {
+        if (sleepers_ == 0 || !holds()) return;
         {
             const std::lock_guard<std::mutex> lock(mutex_);
         }
@@ -88,31 +94,7 @@ struct Phases {
 
 namespace {
 
-bool is_done(const Part& part, const Member& member) {
-    return part.done.load(std::memory_order_acquire) > member.phase;
-}
-
-bool take(const Member& member, int index) {
-    std::atomic<long long>& taken = member.phases->parts[index].taken;
-    long long before = member.phase;
-    return taken.load(std::memory_order_relaxed) == before && taken.compare_exchange_strong(before, before + 1);
-}
-
-// Whether another member's part is done or taken, after that member has had time to come. Waiting is worth it: that
-// member has the part's weights in its caches, and doing two parts one after the other takes twice as long. A member
-// that did not come is not waited for again until it is back.
-bool take_if_abandoned(const Member& member, int index) {
-    Part& part = member.phases->parts[index];
-    if (part.expected.load(std::memory_order_relaxed)) {
-        for (int i = 0; i < kSpins; ++i) {
-            if (is_done(part, member)) return false;
-            pause_core();
-        }
-    }
-    if (is_done(part, member) || !take(member, index)) return false;
-    part.expected.store(false, std::memory_order_relaxed);
-    return true;
-}
+bool is_done(const Part& part, const Member& member) { return part.done > member.phase; }
 
 bool are_all_done(const Member& member) {
     for (int i = 0; i < member.parts; ++i) {
@@ -121,22 +103,51 @@ bool are_all_done(const Member& member) {
     return true;
 }
 
+bool take(Member& member, int index) {
+    std::atomic<long long>& taken = member.phases->parts[index].taken;
+    long long before = member.phase;
+    if (taken.load(std::memory_order_relaxed) != before || !taken.compare_exchange_strong(before, before + 1)) {
+        return false;
+    }
+    member.part = index;
+    return true;
+}
+
+// Whose part a member may take before its own member does.
+enum class Others { unexpected, all };
+
+// Takes a part that its own member has not taken.
+bool take_from(Others others, Member& member) {
+    for (int i = 1; i < member.parts; ++i) {
+        const int index = (member.rank + i) % member.parts;
+        Part& part = member.phases->parts[index];
+        if (others == Others::unexpected && part.expected.load(std::memory_order_relaxed)) continue;
+        if (is_done(part, member) || !take(member, index)) continue;
+        part.expected.store(false, std::memory_order_relaxed);
+        return true;
+    }
+    return false;
+}
+
 }  // namespace
 
 int next_part(Member& member) {
     Phases& phases = *member.phases;
     if (member.part >= 0) {
-        phases.parts[member.part].done.store(member.phase + 1);
-        phases.progress.notify();
+        phases.parts[member.part].done = member.phase + 1;
+        phases.progress.notify_if([&] { return are_all_done(member); });
     }
     Part& own = phases.parts[member.rank];
     if (!own.expected.load(std::memory_order_relaxed)) own.expected.store(true, std::memory_order_relaxed);
-    if (take(member, member.rank)) return member.part = member.rank;
-    for (int i = 1; i < member.parts; ++i) {
-        const int other = (member.rank + i) % member.parts;
-        if (take_if_abandoned(member, other)) return member.part = other;
+    if (take(member, member.rank) || take_from(Others::unexpected, member)) return member.part;
+    // The others get time to take their parts. Waiting is worth it: they have the parts' weights in their caches, and
+    // two parts one after the other take twice as long. A member that did not come is not expected again until it is
+    // back.
+    for (int i = 0; i < kSpins && !are_all_done(member); ++i) pause_core();
+    if (!are_all_done(member)) {
+        if (take_from(Others::all, member)) return member.part;
+        phases.progress.wait(0, [&] { return are_all_done(member); });
     }
-    phases.progress.wait(kSpins, [&] { return are_all_done(member); });
     ++member.phase;
     return member.part = -1;
 }
