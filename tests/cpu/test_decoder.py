@@ -46,6 +46,25 @@ def test_every_build_steps_as_the_model(
     torch.testing.assert_close(found, model(tokens)[:, -1], rtol=0, atol=ERRORS[weights])
 
 
+@pytest.mark.parametrize("weights", ERRORS)
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("num_heads", [1, 5])
+@torch.no_grad()
+def test_threads_share_one_sequence_by_heads(
+    num_heads: int, norm: str, threads: int, weights: str
+) -> None:
+    """Their heads may differ in number, and begin and end within a panel of the weights."""
+    model = model_of(num_heads=num_heads, head_dim=5, ffn_dim=70, norm=norm)
+    decoder = compile_decoder(model, weights, backend="cpu")
+    tokens = random_tokens(model, 1, MAX_LENGTH)
+    with torch_threads(threads):
+        state = decoder.prefill(tokens[:, :0])[1]
+        for token in tokens[:, :-1].unbind(1):
+            found, state = decoder.step(token, state)
+    torch.testing.assert_close(found, model(tokens)[:, -1], rtol=0, atol=ERRORS[weights])
+
+
 @pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("batch", [3, 17, 100])
 @pytest.mark.parametrize("head_dim", [5, 32, 65])

@@ -106,6 +106,7 @@ struct Kernels {
     void (*step)(const Step& call);
     int panel_width;  // how many outputs of packed weights are computed together
     std::int64_t (*packed_bytes)(WeightFormat format, std::int64_t inputs, std::int64_t outputs);
+    std::int64_t (*packed_sums)(std::int64_t inputs, std::int64_t outputs);
     void (*pack_matrix)(const MatrixSource& source, WeightFormat format, const PackedMatrix& matrix, int threads);
     std::int64_t (*workspace_bytes)(const DecoderModel& model, const DecoderCall& call);
     void (*decode)(const DecoderModel& model, const DecoderCall& call, void* workspace);

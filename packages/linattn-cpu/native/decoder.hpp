@@ -30,8 +30,8 @@ struct PackedMatrix {
     void* panels;
     float* bias;    // one for each output of the panels
     float* scales;  // int8 only: for each output, the weight that the integer 1 represents
-    // int8 only: for each output, the sums of the integers of inputs 0 .. i, for every i that is a multiple of
-    // panel_width, and of all inputs: [inputs / panel_width, rounded up, + 1][outputs, padded].
+    // int8 with AVX512-VNNI only: for each output, the sum of the integers of all inputs before i, for i = 0, panel_width,
+    // 2 panel_width, ..., and of all inputs: [inputs / panel_width, rounded up, + 1][outputs, padded].
     std::int32_t* sums;
 };
 

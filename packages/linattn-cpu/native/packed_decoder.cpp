@@ -34,8 +34,7 @@ public:
         matrix.bias = vector(source.bias, source.outputs);
         if (format_ == WeightFormat::int8) {
             matrix.scales = arena_.take<float>(padded);
-            const std::int64_t blocks = (source.inputs + kernels_.panel_width - 1) / kernels_.panel_width;
-            matrix.sums = arena_.take<std::int32_t>((blocks + 1) * padded);
+            matrix.sums = arena_.take<std::int32_t>(kernels_.packed_sums(source.inputs, source.outputs));
         }
         if (!arena_.counts()) kernels_.pack_matrix(source.weight, format_, matrix, threads_);
         return matrix;

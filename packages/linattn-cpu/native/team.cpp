@@ -37,7 +37,8 @@ void pause_core() {
 #endif
 }
 
-// Where threads wait until a condition on atomic variables holds.
+// Where threads wait until a condition on sequentially consistent atomic variables holds: with weaker loads and stores, a
+// thread could miss a change and sleep.
 class Signal {
 public:
     template <class Condition>
@@ -75,12 +76,13 @@ private:
     std::atomic<int> sleepers_{0};
 };
 
-// A part of all phases. Only its own member writes to `taken` and reads it, unless that member does not come: the line
-// stays in the cache of its core, so taking the part costs no message between cores.
+// One part of every phase. Only its own member reads and writes `taken`, unless that member does not come: its cache line
+// stays with that core, which takes the part without a message to others. Some processors fetch pairs of lines, so lines
+// that different cores write to are two apart.
 struct Part {
-    alignas(64) std::atomic<long long> taken{0};  // the number of phases in which it has been taken
-    alignas(64) std::atomic<long long> done{0};   // the number of phases in which it has been finished
-    std::atomic<bool> expected{false};            // whether its own member is expected to take it
+    alignas(128) std::atomic<long long> taken{0};  // the number of phases in which it has been taken
+    alignas(128) std::atomic<long long> done{0};   // the number of phases in which it has been finished
+    std::atomic<bool> expected{false};             // whether its own member is expected to take it
 };
 
 }  // namespace

@@ -19,8 +19,8 @@ void run_team(int threads, void (*work)(void* context, const Worker& worker), vo
 struct Phases;
 
 // A thread that takes part in work of many short phases, each cut into `parts` parts. A member takes its own part
-// first, then any other. A member that the system does not run delays the others only while it holds a part; if it
-// holds none, they do its part too.
+// first, then those of members that did not come in time. A member that the system does not run delays the others only
+// while it holds a part; if it holds none, they do its part too.
 struct Member {
     int rank, parts;
     Phases* phases;

@@ -74,7 +74,7 @@ class RandomModel {
 public:
     RandomModel(Random& random, WeightFormat format)
         : random_(random),
-          heads_(between(random, 1, 3)),
+          heads_(between(random, 1, 7)),
           head_dim_(between(random, 1, 19)),
           hidden_(between(random, 1, 70)),
           levels_(between(random, 2, 90)) {

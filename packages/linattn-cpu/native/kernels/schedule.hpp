@@ -66,7 +66,7 @@ LINATTN_INLINE std::int64_t key_row(const Attention& call, const Item& item) {
     return (item.batch * call.kv_heads + item.head) * call.keys + item.start;
 }
 
-// The positions low .. high - 1 of a length.
+// The numbers low .. high - 1, such as positions of a length.
 struct Range {
     std::int64_t low, high;
 };

@@ -1,8 +1,8 @@
 // The inputs of a call as rows, in blocks that go through the layers together.
 #pragma once
 
-#include "kernels/decoder/rows.hpp"
-#include "team.hpp"
+#include "decoder.hpp"
+#include "kernels/simd.hpp"
 
 LINATTN_BEGIN
 namespace decoding {
@@ -71,25 +71,6 @@ private:
     std::int64_t most_;
     Place at_{0, 0};
 };
-
-// The sequences that have ended, and whose parameters are not computed yet: no more than a block has rows.
-struct Ended {
-    std::int64_t count = 0;
-    std::int64_t sequences[kBlockRows];
-};
-
-// Rows of numbers, each padded to whole panels.
-struct Buffer {
-    float* data;
-    std::int64_t width;
-
-    float* row(std::int64_t r) const { return data + r * width; }
-};
-
-static Buffer take_rows(Arena& arena, std::int64_t count, std::int64_t numbers) {
-    const std::int64_t width = round_up(numbers, kPanel);
-    return {arena.take<float>(count * width), width};
-}
 
 }  // namespace decoding
 LINATTN_END

@@ -7,9 +7,11 @@
 LINATTN_BEGIN
 namespace decoding {
 
+static bool has_single_row(const DecoderCall& call) { return rows_of_blocks(call) == 1; }
+
 // The bytes of memory that `decode` needs.
 static std::int64_t workspace_bytes(const DecoderModel& model, const DecoderCall& call) {
-    if (is_single_row(model, call)) return bytes_for_single_row(model, call);
+    if (has_single_row(call)) return bytes_for_single_row(model, call);
     Arena size(nullptr);
     lay_out(size, model, call);
     return size.bytes();
@@ -24,7 +26,7 @@ struct Team {
 static void work(void* context, Member& member) {
     const Team& team = *static_cast<const Team*>(context);
     const Thread thread{team.model, team.call, member};
-    if (is_single_row(team.model, team.call)) {
+    if (has_single_row(team.call)) {
         run_single_row(thread, team.memory);
     } else {
         run_many_rows(thread, team.memory);
@@ -34,7 +36,7 @@ static void work(void* context, Member& member) {
 // Runs the call with its workspace in `memory`, which is aligned to cache lines.
 static void decode(const DecoderModel& model, const DecoderCall& call, void* memory) {
     Team team{model, call, memory};
-    run_phases(is_single_row(model, call) ? parts_of_single_row(model, call) : call.threads, work, &team);
+    run_phases(call.threads, work, &team);
 }
 
 }  // namespace decoding

@@ -1,9 +1,11 @@
 // What one thread does for one row, whether the call has one row or many.
 #pragma once
 
-#include "kernels/decoder/heads.hpp"
-#include "kernels/decoder/sampling.hpp"
 #include "kernels/decoder/blocks.hpp"
+#include "kernels/decoder/heads.hpp"
+#include "kernels/decoder/rows.hpp"
+#include "kernels/decoder/sampling.hpp"
+#include "team.hpp"
 
 LINATTN_BEGIN
 namespace decoding {
@@ -20,12 +22,22 @@ struct Thread {
         while (next_part(member) >= 0) work();
     }
 
-    // The range of `count` items that belongs to a part, or to the part that this thread holds.
-    Share share_of(std::int64_t count, int part) const {
-        return {count * part / member.parts, count * (part + 1) / member.parts};
+    // The range of `count` items that belongs to the part that this thread holds.
+    Range share_of(std::int64_t count) const {
+        return {count * member.part / member.parts, count * (member.part + 1) / member.parts};
     }
-    Share share_of(std::int64_t count) const { return share_of(count, member.part); }
 };
+
+// The norm of the stream before layer `index`; null: none. With index = num_layers: before the model's last norm.
+static const NormWeights* norm_before(const DecoderModel& model, std::int64_t index) {
+    if (model.norm_first) return index < model.num_layers ? &model.layers[index].norm1 : nullptr;
+    return index > 0 ? &model.layers[index - 1].norm2 : nullptr;
+}
+
+// The norm between a layer's attention and its feed-forward network.
+static const NormWeights* norm_between(const DecoderModel& model, const DecoderLayer& layer) {
+    return model.norm_first ? &layer.norm2 : &layer.norm1;
+}
 
 static void add(const float* from, std::int64_t count, float* to) {
     for (std::int64_t i = 0; i < count; ++i) to[i] += from[i];
@@ -71,7 +83,7 @@ static void attend_head(const Thread& thread, std::int64_t layer, std::int64_t b
     step_head({query, key, qkv + 2 * model.embed, s, z, heads + head * D, D}, model.eps);
 }
 
-// The product for W outputs of a panel: integers times the weight that 1 represents.
+// Sums of W outputs; with int8 weights, times the scales of these weights.
 LINATTN_INLINE Vec<float> scaled(const DecoderModel& model, const PackedMatrix& matrix, std::int64_t output,
                                  Vec<float> sums) {
     return model.format == WeightFormat::int8 ? sums * load(matrix.scales + output) : sums;
@@ -82,7 +94,7 @@ LINATTN_INLINE std::int64_t weight_numbers(const DecoderModel& model, const Deco
     return call.top_p > 0 ? round_up(model.tokens.choices, kPanel) : 0;
 }
 
-// Writes the head's parameters for sequence b, which are in the row, and the token drawn from them.
+// Copies the head's parameters for sequence b to the caller's memory, and draws its token from them.
 static void write_parameters(const Thread& thread, std::int64_t b, float* parameters, float* weights) {
     const DecoderCall& call = thread.call;
     const TokenWeights& tokens = thread.model.tokens;

@@ -6,6 +6,25 @@
 LINATTN_BEGIN
 namespace decoding {
 
+// The sequences that have ended, and whose parameters are not computed yet: no more than a block has rows.
+struct Ended {
+    std::int64_t count = 0;
+    std::int64_t sequences[kBlockRows];
+};
+
+// Rows of numbers, each padded to whole panels.
+struct Buffer {
+    float* data;
+    std::int64_t width;
+
+    float* row(std::int64_t r) const { return data + r * width; }
+};
+
+static Buffer take_rows(Arena& arena, std::int64_t count, std::int64_t numbers) {
+    const std::int64_t width = round_up(numbers, kPanel);
+    return {arena.take<float>(count * width), width};
+}
+
 // The memory of a call.
 struct Workspace {
     Buffer stream;  // the residual stream
@@ -53,7 +72,7 @@ struct Run : Thread {
     std::int64_t count;
 
     // The rows that the part writes.
-    Share rows() const { return share_of(count); }
+    Range rows() const { return share_of(count); }
 };
 
 // Bias, activation or residual for one row of a panel.
@@ -88,11 +107,10 @@ static void multiply_tile(const Run& run, const Operand& x, const PackedMatrix& 
 
 // The part's share of the tiles of a product. All rows of a panel come one after the other, while it is in the cache.
 template <class From>
-static void multiply_share(const Run& run, const Operand& x, std::int64_t rows, const PackedMatrix& matrix,
-                           const Result& result) {
-    const std::int64_t tiles = (rows + From::kRows - 1) / From::kRows;
-    const Share share = run.share_of(panels_of(matrix.outputs) * tiles);
-    for (std::int64_t item = share.begin; item < share.end; ++item) {
+static void multiply_share(const Run& run, const Operand& x, const PackedMatrix& matrix, const Result& result) {
+    const std::int64_t rows = run.count, tiles = (rows + From::kRows - 1) / From::kRows;
+    const Range share = run.share_of(panels_of(matrix.outputs) * tiles);
+    for (std::int64_t item = share.low; item < share.high; ++item) {
         const std::int64_t panel = item / tiles, tile = item % tiles;
         const std::int64_t row = rows * tile / tiles, end = rows * (tile + 1) / tiles;
         multiply_tile<From, From::kRows>(run, x, matrix, panel, row, end - row, result);
@@ -103,13 +121,12 @@ static void multiply_share(const Run& run, const Operand& x, std::int64_t rows, 
 
 // The part's share of a product in tile registers. They read whole tiles, also past the last row.
 template <class From>
-static void multiply_in_tiles(const Run& run, const Operand& x, std::int64_t rows, const PackedMatrix& matrix,
-                              const Result& result) {
+static void multiply_in_tiles(const Run& run, const Operand& x, const PackedMatrix& matrix, const Result& result) {
     const TileRegisters registers;
-    const std::int64_t blocks = (rows + From::kRows - 1) / From::kRows;
-    const Share share = run.share_of(panels_of(matrix.outputs) * blocks);
+    const std::int64_t rows = run.count, blocks = (rows + From::kRows - 1) / From::kRows;
+    const Range share = run.share_of(panels_of(matrix.outputs) * blocks);
     alignas(64) float sums[From::kRows][kPanel];
-    for (std::int64_t item = share.begin; item < share.end; ++item) {
+    for (std::int64_t item = share.low; item < share.high; ++item) {
         const std::int64_t panel = item / blocks, row = item % blocks * From::kRows;
         const std::int64_t count = rows - row < From::kRows ? rows - row : From::kRows;
         From::multiply(x, row, count, matrix, panel, sums);
@@ -119,16 +136,16 @@ static void multiply_in_tiles(const Run& run, const Operand& x, std::int64_t row
 
 #endif  // LINATTN_TILES
 
-static void multiply(const Run& run, const Operand& x, ActivationFormat format, std::int64_t rows,
-                     const PackedMatrix& matrix, const Result& result) {
+static void multiply(const Run& run, const Operand& x, ActivationFormat format, const PackedMatrix& matrix,
+                     const Result& result) {
 #ifdef LINATTN_TILES
-    if (format == ActivationFormat::bf16) return multiply_in_tiles<TilesOfBf16>(run, x, rows, matrix, result);
-    if (format == ActivationFormat::bytes && rows >= kAmxFewestRows) {
-        return multiply_in_tiles<TilesOfBytes>(run, x, rows, matrix, result);
+    if (format == ActivationFormat::bf16) return multiply_in_tiles<TilesOfBf16>(run, x, matrix, result);
+    if (format == ActivationFormat::bytes && run.count >= kAmxFewestRows) {
+        return multiply_in_tiles<TilesOfBytes>(run, x, matrix, result);
     }
 #endif
-    for_formats(format, run.model.format,
-                [&](auto from) { multiply_share<decltype(from)>(run, x, rows, matrix, result); });
+    dispatch_formats(format, run.model.format,
+                     [&](auto from) { multiply_share<decltype(from)>(run, x, matrix, result); });
 }
 
 // The rows of x in the format that the product reads.
@@ -140,8 +157,8 @@ static Operand operand_of(const Run& run, ActivationFormat format, const Buffer&
 // Converts the part's rows of x.
 static void convert_rows(const Run& run, ActivationFormat format, const Buffer& x) {
     if (format == ActivationFormat::floats) return;
-    const Share rows = run.rows();
-    for (std::int64_t r = rows.begin; r < rows.end; ++r) {
+    const Range rows = run.rows();
+    for (std::int64_t r = rows.low; r < rows.high; ++r) {
         char* const to = run.space.operand + r * x.width * kOperandBytes;
         run.space.scales[r] = convert_row(format, x.row(r), {0, x.width}, x.width, to);
     }
@@ -150,43 +167,38 @@ static void convert_rows(const Run& run, ActivationFormat format, const Buffer& 
 // LayerNorm of the part's rows of the residual stream; without a norm (null), a copy of the rows.
 static void normalize_rows(const Run& run, const NormWeights* norm) {
     const Buffer &from = run.space.stream, &to = run.space.normed;
-    const Share rows = run.rows();
-    for (std::int64_t r = rows.begin; r < rows.end; ++r) {
+    const Range rows = run.rows();
+    for (std::int64_t r = rows.low; r < rows.high; ++r) {
         normalize_or_copy(from.row(r), run.model.embed, norm, to.row(r));
     }
 }
 
-// The result of x W + b for all rows; `prepare` calculates the part's rows of x.
-template <class Prepare>
-static void product(const Run& run, const Buffer& x, const PackedMatrix& matrix, const Result& result,
-                    const Prepare& prepare) {
-    const ActivationFormat format = activation_format(run.model.format, run.count);
-    run.phase([&] {
-        prepare();
-        convert_rows(run, format, x);
-    });
-    run.phase([&] { multiply(run, operand_of(run, format, x), format, run.count, matrix, result); });
+static void multiply_rows(const Run& run, const Buffer& x, ActivationFormat format, const PackedMatrix& matrix,
+                          const Result& result) {
+    run.phase([&] { multiply(run, operand_of(run, format, x), format, matrix, result); });
 }
 
-// The same, if x is there already.
+// The result of x W + b for all rows.
 static void product(const Run& run, const Buffer& x, const PackedMatrix& matrix, const Result& result) {
-    if (activation_format(run.model.format, run.count) == ActivationFormat::floats) {
-        run.phase(
-            [&] { multiply(run, {x.data, x.width, nullptr}, ActivationFormat::floats, run.count, matrix, result); });
-    } else {
-        product(run, x, matrix, result, [] {});
-    }
+    const ActivationFormat format = activation_format(run.model.format, run.count);
+    if (format != ActivationFormat::floats) run.phase([&] { convert_rows(run, format, x); });
+    multiply_rows(run, x, format, matrix, result);
 }
 
 // The same for x = norm(stream).
 static void product_of_norm(const Run& run, const NormWeights* norm, const PackedMatrix& matrix, const Result& result) {
-    product(run, run.space.normed, matrix, result, [&] { normalize_rows(run, norm); });
+    const ActivationFormat format = activation_format(run.model.format, run.count);
+    run.phase([&] {
+        normalize_rows(run, norm);
+        convert_rows(run, format, run.space.normed);
+    });
+    multiply_rows(run, run.space.normed, format, matrix, result);
 }
 
 static void embed_inputs(const Run& run) {
     run.phase([&] {
-        const Share rows = run.share_of(run.count);
-        for (std::int64_t r = rows.begin; r < rows.end; ++r) {
+        const Range rows = run.rows();
+        for (std::int64_t r = rows.low; r < rows.high; ++r) {
             embed_input(run, run.block.places[r], run.space.stream.row(r));
         }
     });
@@ -204,8 +216,8 @@ static void attend_inputs(const Run& run, std::int64_t layer, std::int64_t index
 static void attend(const Run& run, std::int64_t layer) {
     const std::int64_t H = run.model.heads;
     run.phase([&] {
-        const Share items = run.share_of(run.block.sequences * H);
-        for (std::int64_t item = items.begin; item < items.end; ++item) {
+        const Range items = run.share_of(run.block.sequences * H);
+        for (std::int64_t item = items.low; item < items.high; ++item) {
             attend_inputs(run, layer, item / H, item % H);
         }
     });
@@ -230,19 +242,18 @@ static void keep_ends(Run& run, const Buffer& residual) {
     run.count = ends;
 }
 
-// `norm` is applied to the stream before this layer; null: none. The last layer leaves only the rows that are needed.
-static void run_layer(Run& run, std::int64_t index, const NormWeights* norm) {
+// The last layer leaves only the rows that are needed.
+static void run_layer(Run& run, std::int64_t index) {
     const DecoderModel& model = run.model;
     const DecoderLayer& layer = model.layers[index];
     const Workspace& space = run.space;
     const Buffer residual = model.norm_first ? space.stream : space.normed;
-    const NormWeights* const between = model.norm_first ? &layer.norm2 : &layer.norm1;
-    product_of_norm(run, norm, layer.qkv, {space.qkv});
+    product_of_norm(run, norm_before(model, index), layer.qkv, {space.qkv});
     attend(run, index);
     if (index + 1 == model.num_layers) keep_ends(run, residual);
     if (run.count == 0) return;
     product(run, space.heads, layer.out, {space.stream, Epilogue::residual, residual});
-    product_of_norm(run, between, layer.expand, {space.hidden, Epilogue::activation});
+    product_of_norm(run, norm_between(model, layer), layer.expand, {space.hidden, Epilogue::activation});
     product(run, space.hidden, layer.contract, {space.stream, Epilogue::residual, residual});
 }
 
@@ -262,13 +273,13 @@ static void write_output(const Run& run, const Buffer& from, std::int64_t row, s
     }
 }
 
-// `norm` is applied to the stream between the last layer and the model's last norm; null: none.
-static void write_outputs(const Run& run, const NormWeights* norm, std::int64_t ended) {
+static void write_outputs(const Run& run, std::int64_t ended) {
+    const NormWeights* const norm = norm_before(run.model, run.model.num_layers);
     run.phase([&] {
         if (norm != nullptr) normalize_rows(run, norm);
         const Buffer& from = norm == nullptr ? run.space.stream : run.space.normed;
-        const Share rows = run.rows();
-        for (std::int64_t r = rows.begin; r < rows.end; ++r) write_output(run, from, r, ended);
+        const Range rows = run.rows();
+        for (std::int64_t r = rows.low; r < rows.high; ++r) write_output(run, from, r, ended);
     });
 }
 
@@ -278,27 +289,21 @@ static void predict(Run run, const Ended& ended) {
     run.count = ended.count;
     product(run, run.space.final_rows, run.model.tokens.output, {parameters});
     run.phase([&] {
-        const Share rows = run.rows();
-        for (std::int64_t r = rows.begin; r < rows.end; ++r) {
+        const Range rows = run.rows();
+        for (std::int64_t r = rows.low; r < rows.high; ++r) {
             write_parameters(run, ended.sequences[r], parameters.row(r), run.space.weights.row(run.member.part));
         }
     });
 }
 
 static void run_block(Run run, std::int64_t ended) {
-    const DecoderModel& model = run.model;
-    // In models with norms after the residual sums: the last norm of the layer before.
-    const NormWeights* after = nullptr;
     embed_inputs(run);
-    for (std::int64_t i = 0; i < model.num_layers; ++i) {
-        run_layer(run, i, model.norm_first ? &model.layers[i].norm1 : after);
-        if (!model.norm_first) after = &model.layers[i].norm2;
-    }
-    if (run.count > 0) write_outputs(run, after, ended);
+    for (std::int64_t i = 0; i < run.model.num_layers; ++i) run_layer(run, i);
+    if (run.count > 0) write_outputs(run, ended);
 }
 
-static void clear_padding(const Buffer& buffer, std::int64_t used, Share rows) {
-    for (std::int64_t r = rows.begin; r < rows.end; ++r) {
+static void clear_padding(const Buffer& buffer, std::int64_t used, Range rows) {
+    for (std::int64_t r = rows.low; r < rows.high; ++r) {
         std::memset(buffer.row(r) + used, 0, (buffer.width - used) * sizeof(float));
     }
 }

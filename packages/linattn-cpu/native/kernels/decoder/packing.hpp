@@ -11,11 +11,6 @@ namespace decoding {
 // The outputs of a panel: two registers of sums for each row of inputs.
 inline constexpr int kPanel = 2 * W<float>;
 
-// The range from begin to end, end excluded.
-struct Share {
-    std::int64_t begin, end;
-};
-
 constexpr std::int64_t panels_of(std::int64_t outputs) { return (outputs + kPanel - 1) / kPanel; }
 
 // The number of inputs that share a word of 32 bits.
@@ -112,6 +107,20 @@ LINATTN_INLINE UInt32s word_part(Vec<float> x, int i, Vec<float> inverse, Int32s
     return (bits<UInt32s>(level) & 255u) << (8 * place_of(i));
 }
 
+// The number of entries in `PackedMatrix::sums` of int8 weights.
+static std::int64_t packed_sums(std::int64_t inputs, std::int64_t outputs) {
+#ifdef LINATTN_BYTES
+    return (panels_of(inputs) + 1) * round_up(outputs, kPanel);
+#else
+    (void)inputs, (void)outputs;
+    return 0;
+#endif
+}
+
+#ifdef LINATTN_BYTES
+
+static_assert(kPanel % kBlockInputs == 0, "sums are stored between blocks");
+
 // Where the sums of the integers of inputs before `input`, a multiple of kPanel, begin for the panel of `output`.
 LINATTN_INLINE std::int32_t* sums_before(const PackedMatrix& matrix, std::int64_t input, std::int64_t output) {
     return matrix.sums + input / kPanel * round_up(matrix.outputs, kPanel) + output;
@@ -122,6 +131,10 @@ LINATTN_INLINE void store_sums(const PackedMatrix& matrix, std::int64_t input, s
     if (input % kPanel != 0) return;
     for (int half = 0; half < 2; ++half) store(sums_before(matrix, input, output) + half * W<float>, sums[half]);
 }
+
+#else
+static void store_sums(const PackedMatrix&, std::int64_t, std::int64_t, const Int32s (&)[2]) {}
+#endif  // LINATTN_BYTES
 
 template <WeightFormat F>
 static void pack_panel(const MatrixSource& from, const PackedMatrix& matrix, std::int64_t panel) {

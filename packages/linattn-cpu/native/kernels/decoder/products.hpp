@@ -20,7 +20,7 @@ enum class ActivationFormat { floats, bf16, shorts, bytes };
 struct Operand {
     const void* rows;
     std::int64_t width;
-    const float* scales;  // for integers: the scale of each row
+    const float* scales;  // for integers: the scale of each row, or of the inputs of it that were converted
 };
 
 // R rows of sums for the two registers of a panel.
@@ -36,33 +36,32 @@ inline constexpr int kWays = R == 1   ? 4
                              : R <= 3 ? 2
                                       : 1;
 
-// The words of one input, or group of inputs, of a panel.
-inline constexpr std::int64_t kWordBytes = kPanel * 4;
+// The bytes of one group of inputs of a panel: a word of 32 bits for each output.
+inline constexpr std::int64_t kGroupBytes = kPanel * 4;
 
-// A panel's weights for the inputs from inputs.begin, a multiple of kPanel, to inputs.end.
+// A panel's weights for the inputs from inputs.low, a multiple of kPanel, to inputs.high.
 struct Piece {
     std::int64_t panel;
-    Share inputs;
+    Range inputs;
 };
 
-// The words of a piece in memory.
-struct Words {
+// The groups of a piece in memory.
+struct Groups {
     const char* at;
     std::int64_t count;
-    bool are_all;  // of the panel; then the next panel follows
+    bool whole_panel;  // the next panel follows in memory
 };
-LINATTN_INLINE Words words_of(const PackedMatrix& matrix, WeightFormat format, const Piece& piece) {
+LINATTN_INLINE Groups groups_of(const PackedMatrix& matrix, WeightFormat format, const Piece& piece) {
     const std::int64_t group = group_of(format), all = (matrix.inputs + group - 1) / group;
-    const std::int64_t begin = piece.inputs.begin / group, end = (piece.inputs.end + group - 1) / group;
-    const std::int64_t count = (end < all ? end : all) - begin;
+    const std::int64_t low = piece.inputs.low / group, high = (piece.inputs.high + group - 1) / group;
+    const std::int64_t count = (high < all ? high : all) - low;
     const char* const panels = static_cast<const char*>(matrix.panels);
-    return {panels + (piece.panel * all + begin) * kWordBytes, count, count == all};
+    return {panels + (piece.panel * all + low) * kGroupBytes, count, count == all};
 }
 
-// A single row is limited by reading the weights. Where the processor does not prefetch enough of them, they are
-// prefetched so many words ahead: by measurement, weights in bfloat16 on Intel's processors, for which the build for AMX
-// stands. On AMD's, prefetches only take time.
-inline constexpr std::int64_t kWordsAhead = 4096 / kWordBytes;
+// A single row is limited by reading the weights. On Intel's processors, for which the build for AMX stands, it helps to
+// prefetch bfloat16 weights so many groups ahead; this was measured. On AMD's, prefetches only take time.
+inline constexpr std::int64_t kGroupsAhead = 4096 / kGroupBytes;
 template <WeightFormat F, int R>
 inline constexpr bool kPrefetches =
 #ifdef LINATTN_TILES
@@ -71,30 +70,34 @@ inline constexpr bool kPrefetches =
     false;
 #endif
 
-// Calls add(word, way) for the words from begin to end.
+// Calls add(group, way) for the groups from low to high - 1.
 template <int Ways, bool Prefetches, class Add>
-LINATTN_INLINE void for_words(const char* words, std::int64_t begin, std::int64_t end, const Add& add) {
-    std::int64_t word = begin;
-    for (; word + Ways <= end; word += Ways) {
+LINATTN_INLINE void for_groups(const char* at, std::int64_t low, std::int64_t high, const Add& add) {
+    std::int64_t group = low;
+    for (; group + Ways <= high; group += Ways) {
 #pragma GCC unroll 4
         for (int way = 0; way < Ways; ++way) {
             if constexpr (Prefetches) {
-                const char* const ahead = words + (word + way + kWordsAhead) * kWordBytes;
-                for (int line = 0; line < kWordBytes; line += 64) __builtin_prefetch(ahead + line);
+                const char* const ahead = at + (group + way + kGroupsAhead) * kGroupBytes;
+                for (int line = 0; line < kGroupBytes; line += 64) __builtin_prefetch(ahead + line);
             }
-            add(word + way, way);
+            add(group + way, way);
         }
     }
-    for (; word < end; ++word) add(word, 0);
+    for (; group < high; ++group) add(group, 0);
 }
 
-// The same for all words of a piece. What follows a part of a panel is not read next, so it is not prefetched.
+// The same for all groups of a piece. What follows a part of a panel in memory is not read next, so it is not prefetched.
 template <int Ways, bool Prefetches, class Add>
-LINATTN_INLINE void for_each_word(const Words& words, const Add& add) {
-    const std::int64_t unfetched = !Prefetches || words.are_all ? 0 : kWordsAhead;
-    const std::int64_t last = words.count > unfetched ? words.count - unfetched : 0;
-    for_words<Ways, Prefetches>(words.at, 0, last, add);
-    if constexpr (Prefetches) for_words<Ways, false>(words.at, last, words.count, add);
+LINATTN_INLINE void for_each_group(const Groups& groups, const Add& add) {
+    if constexpr (Prefetches) {
+        const std::int64_t unfetched = groups.whole_panel ? 0 : kGroupsAhead;
+        const std::int64_t last = groups.count > unfetched ? groups.count - unfetched : 0;
+        for_groups<Ways, true>(groups.at, 0, last, add);
+        for_groups<Ways, false>(groups.at, last, groups.count, add);
+    } else {
+        for_groups<Ways, false>(groups.at, 0, groups.count, add);
+    }
 }
 
 // Input i of one word of 32 bits, for W outputs.
@@ -118,9 +121,9 @@ struct FromFloats {
     static constexpr int kRows = kRegisters == 32 ? 8 : F == WeightFormat::float32 ? 4 : 6;
 
     template <int R>
-    LINATTN_INLINE void add_word(const float* x, std::int64_t width, const char* word, Sums<R>& sums) {
+    LINATTN_INLINE void add_group(const float* x, std::int64_t width, const char* group, Sums<R>& sums) {
         constexpr int kGroup = group_of(F);
-        const UInt32s left = load_as<UInt32s>(word), right = load_as<UInt32s>(word + kVectorBytes);
+        const UInt32s left = load_as<UInt32s>(group), right = load_as<UInt32s>(group + kVectorBytes);
 #pragma GCC unroll 4
         for (int i = 0; i < kGroup; ++i) {
             const Vec<float> w0 = weight_of<F>(left, i), w1 = weight_of<F>(right, i);
@@ -137,12 +140,12 @@ struct FromFloats {
     LINATTN_INLINE Sums<R> multiply(const Operand& x, std::int64_t row, const PackedMatrix& matrix,
                                     const Piece& piece) {
         constexpr int kGroup = group_of(F);
-        const Words words = words_of(matrix, F, piece);
-        const float* from = static_cast<const float*>(x.rows) + row * x.width + piece.inputs.begin;
+        const Groups groups = groups_of(matrix, F, piece);
+        const float* from = static_cast<const float*>(x.rows) + row * x.width + piece.inputs.low;
         Sums<R> ways[kWays<R>] = {};
-        for_each_word<kWays<R>, kPrefetches<F, R>>(
-            words, [&](std::int64_t word, int way) __attribute__((always_inline)) {
-                add_word<R>(from + word * kGroup, x.width, words.at + word * kWordBytes, ways[way]);
+        for_each_group<kWays<R>, kPrefetches<F, R>>(
+            groups, [&](std::int64_t group, int way) __attribute__((always_inline)) {
+                add_group<R>(from + group * kGroup, x.width, groups.at + group * kGroupBytes, ways[way]);
             });
 #pragma GCC unroll 4
         for (int way = 1; way < kWays<R>; ++way) {
@@ -172,10 +175,10 @@ LINATTN_INLINE Int32s multiply_pairs(Int16s a, Int16s b) {
 }
 
 // 8-bit weights and 16-bit activations: two products per lane and instruction, summed exactly in integers for as many
-// words as fit into 32 bits.
+// groups as fit into 32 bits.
 struct FromShorts {
     static constexpr int kRows = kRegisters == 32 ? 8 : 4;
-    static constexpr std::int64_t kExactWords = 512 / 4;
+    static constexpr std::int64_t kExactGroups = 512 / 4;
 
     template <int R>
     struct Integers {
@@ -188,8 +191,8 @@ struct FromShorts {
     }
 
     template <int R>
-    LINATTN_INLINE void add_word(const std::int16_t* x, std::int64_t width, const char* word, Integers<R>& sums) {
-        const auto left = load_as<Int16s>(word), right = load_as<Int16s>(word + kVectorBytes);
+    LINATTN_INLINE void add_group(const std::int16_t* x, std::int64_t width, const char* group, Integers<R>& sums) {
+        const auto left = load_as<Int16s>(group), right = load_as<Int16s>(group + kVectorBytes);
         const Int16s first[2] = {(left << 8) >> 8, (right << 8) >> 8}, second[2] = {left >> 8, right >> 8};
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r) {
@@ -204,13 +207,15 @@ struct FromShorts {
     template <int R>
     LINATTN_INLINE Sums<R> multiply(const Operand& x, std::int64_t row, const PackedMatrix& matrix,
                                     const Piece& piece) {
-        const Words words = words_of(matrix, WeightFormat::int8, piece);
-        const auto* from = static_cast<const std::int16_t*>(x.rows) + row * x.width + piece.inputs.begin;
+        const Groups groups = groups_of(matrix, WeightFormat::int8, piece);
+        const auto* from = static_cast<const std::int16_t*>(x.rows) + row * x.width + piece.inputs.low;
         Sums<R> sums = {};
-        for (std::int64_t word = 0; word < words.count;) {
-            const std::int64_t end = word + kExactWords < words.count ? word + kExactWords : words.count;
+        for (std::int64_t group = 0; group < groups.count;) {
+            const std::int64_t high = group + kExactGroups < groups.count ? group + kExactGroups : groups.count;
             Integers<R> exact = {};
-            for (; word < end; ++word) add_word<R>(from + 4 * word, x.width, words.at + word * kWordBytes, exact);
+            for (; group < high; ++group) {
+                add_group<R>(from + 4 * group, x.width, groups.at + group * kGroupBytes, exact);
+            }
 #pragma GCC unroll 8
             for (int r = 0; r < R; ++r) {
                 sums.of[r][0] += __builtin_convertvector(exact.of[r][0], Vec<float>) * x.scales[row + r];
@@ -228,9 +233,9 @@ struct FromShorts {
 LINATTN_INLINE __m512i broadcast_word(const void* from) { return _mm512_set1_epi32(load_as<std::int32_t>(from)); }
 
 // What the high bytes' offset of 128 adds to the sums of W outputs over the inputs.
-LINATTN_INLINE Int32s offset_of(const PackedMatrix& matrix, Share inputs, std::int64_t output) {
-    const std::int64_t end = round_up(inputs.end, kPanel);
-    return (load(sums_before(matrix, end, output)) - load(sums_before(matrix, inputs.begin, output))) * 128;
+LINATTN_INLINE Int32s offset_of(const PackedMatrix& matrix, Range inputs, std::int64_t output) {
+    const std::int64_t end = round_up(inputs.high, kPanel);
+    return (load(sums_before(matrix, end, output)) - load(sums_before(matrix, inputs.low, output))) * 128;
 }
 
 // The sums of 16-bit integers from those of their high and of their low bytes.
@@ -254,8 +259,8 @@ struct FromBytes {
     }
 
     template <int R>
-    LINATTN_INLINE void add_word(const std::uint8_t* x, std::int64_t width, const char* word, Planes<R>& sums) {
-        const __m512i w0 = load_as<__m512i>(word), w1 = load_as<__m512i>(word + kVectorBytes);
+    LINATTN_INLINE void add_group(const std::uint8_t* x, std::int64_t width, const char* group, Planes<R>& sums) {
+        const __m512i w0 = load_as<__m512i>(group), w1 = load_as<__m512i>(group + kVectorBytes);
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r) {
             const __m512i high = broadcast_word(x + r * 2 * width);
@@ -271,13 +276,12 @@ struct FromBytes {
     LINATTN_INLINE Sums<R> multiply(const Operand& x, std::int64_t row, const PackedMatrix& matrix,
                                     const Piece& piece) {
         constexpr int kWays = R <= 2 ? 2 : 1;
-        const Words words = words_of(matrix, WeightFormat::int8, piece);
-        const auto* from = static_cast<const std::uint8_t*>(x.rows) + row * 2 * x.width + piece.inputs.begin;
+        const Groups groups = groups_of(matrix, WeightFormat::int8, piece);
+        const auto* from = static_cast<const std::uint8_t*>(x.rows) + row * 2 * x.width + piece.inputs.low;
         Planes<R> ways[kWays] = {};
-        for_each_word<kWays, kPrefetches<WeightFormat::int8, R>>(
-            words, [&](std::int64_t word, int way) __attribute__((always_inline)) {
-                add_word<R>(from + 4 * word, x.width, words.at + word * kWordBytes, ways[way]);
-            });
+        for_each_group<kWays, false>(groups, [&](std::int64_t group, int way) __attribute__((always_inline)) {
+            add_group<R>(from + 4 * group, x.width, groups.at + group * kGroupBytes, ways[way]);
+        });
         Sums<R> sums;
 #pragma GCC unroll 2
         for (int half = 0; half < 2; ++half) {
@@ -298,7 +302,11 @@ struct FromBytes {
 
 #endif  // LINATTN_BYTES
 
-#ifdef LINATTN_BF16
+// The build for AMX multiplies bfloat16 activations in tiles.
+#if defined(LINATTN_BF16) && !defined(LINATTN_TILES)
+#define LINATTN_BF16_VECTORS
+#endif
+#ifdef LINATTN_BF16_VECTORS
 
 // Weights and activations in bfloat16: two products per lane and instruction, summed in float32.
 struct FromBf16 {
@@ -307,15 +315,15 @@ struct FromBf16 {
     template <int R>
     LINATTN_INLINE Sums<R> multiply(const Operand& x, std::int64_t row, const PackedMatrix& matrix,
                                     const Piece& piece) {
-        const Words words = words_of(matrix, WeightFormat::bfloat16, piece);
-        const bf16* from = static_cast<const bf16*>(x.rows) + row * x.width + piece.inputs.begin;
-        const char* w = words.at;
+        const Groups groups = groups_of(matrix, WeightFormat::bfloat16, piece);
+        const bf16* from = static_cast<const bf16*>(x.rows) + row * x.width + piece.inputs.low;
+        const char* w = groups.at;
         Sums<R> sums = {};
-        for (std::int64_t word = 0; word < words.count; ++word, w += kWordBytes) {
+        for (std::int64_t group = 0; group < groups.count; ++group, w += kGroupBytes) {
             const __m512bh w0 = load_as<__m512bh>(w), w1 = load_as<__m512bh>(w + kVectorBytes);
 #pragma GCC unroll 8
             for (int r = 0; r < R; ++r) {
-                const __m512bh xr = bits<__m512bh>(broadcast_word(from + r * x.width + 2 * word));
+                const __m512bh xr = bits<__m512bh>(broadcast_word(from + r * x.width + 2 * group));
                 sums.of[r][0] = _mm512_dpbf16_ps(sums.of[r][0], xr, w0);
                 sums.of[r][1] = _mm512_dpbf16_ps(sums.of[r][1], xr, w1);
             }
@@ -324,12 +332,12 @@ struct FromBf16 {
     }
 };
 
-#endif  // LINATTN_BF16
+#endif  // LINATTN_BF16_VECTORS
 
-// Calls work(From{}) with the product of the formats, in vectors.
+// Calls work with the struct that multiplies these formats in vectors.
 template <class Work>
-LINATTN_INLINE void for_formats(ActivationFormat activations, WeightFormat weights, const Work& work) {
-#ifdef LINATTN_BF16
+LINATTN_INLINE void dispatch_formats(ActivationFormat activations, WeightFormat weights, const Work& work) {
+#ifdef LINATTN_BF16_VECTORS
     if (activations == ActivationFormat::bf16) return work(FromBf16{});
 #endif
 #if defined(LINATTN_BYTES)

@@ -160,8 +160,8 @@ static void to_bf16(const float* from, std::int64_t count, bf16* to) {
 
 // Converts the inputs of a row, which begin and end with whole vectors, to the format of a product. `to` has room for
 // the row, `width` numbers. Returns the inputs' scale (1 for bfloat16).
-static float convert_row(ActivationFormat format, const float* from, Share inputs, std::int64_t width, void* to) {
-    const std::int64_t first = inputs.begin, count = inputs.end - first;
+static float convert_row(ActivationFormat format, const float* from, Range inputs, std::int64_t width, void* to) {
+    const std::int64_t first = inputs.low, count = inputs.high - first;
 #if defined(LINATTN_BYTES)
     auto* const high = static_cast<std::uint8_t*>(to) + first;
     if (format == ActivationFormat::bytes) return to_bytes(from + first, count, high, high + width);

@@ -1,6 +1,6 @@
 // Products in the tile registers of AMX, for many rows. A tile has 16 rows of 64 bytes. One instruction multiplies 16
-// rows of activations by 16 outputs of a panel, over 16 words of inputs. Tiles are loaded from the panels as they are
-// packed; only the last words, where they do not fill a tile, are copied and padded by 0.
+// rows of activations by 16 outputs of a panel, over 16 groups of inputs. Tiles are loaded from the panels as they are
+// packed; only the last groups, where they do not fill a tile, are copied and padded by 0.
 #pragma once
 
 #include "kernels/decoder/products.hpp"
@@ -10,7 +10,7 @@
 LINATTN_BEGIN
 namespace decoding {
 
-inline constexpr std::int64_t kAmxRows = 16, kAmxWords = 16, kAmxRowBytes = 64;
+inline constexpr std::int64_t kAmxRows = 16, kAmxGroups = 16, kAmxRowBytes = 64;
 
 // With this many rows and more, a whole tile takes less time than the rows in vectors.
 inline constexpr std::int64_t kAmxFewestRows = 9;
@@ -67,13 +67,13 @@ struct Activations {
 };
 
 template <class Tiles>
-LINATTN_INLINE void add_words(const Activations& x, std::int64_t word, const char* words) {
-    _tile_loadd(6, words, kWordBytes);
-    _tile_loadd(7, words + kAmxRowBytes, kWordBytes);
-    _tile_loadd(4, x.first + word * 4, x.stride);
+LINATTN_INLINE void add_groups(const Activations& x, std::int64_t group, const char* groups) {
+    _tile_loadd(6, groups, kGroupBytes);
+    _tile_loadd(7, groups + kAmxRowBytes, kGroupBytes);
+    _tile_loadd(4, x.first + group * 4, x.stride);
     Tiles::add_first();
     if (x.second == nullptr) return;
-    _tile_loadd(5, x.second + word * 4, x.stride);
+    _tile_loadd(5, x.second + group * 4, x.stride);
     Tiles::add_second();
 }
 
@@ -83,15 +83,15 @@ using TileSums = T[kAmxRows][kPanel];
 
 // The sums of the products of x with a panel, of each tile of x in one of `sums`.
 template <class Tiles, class T>
-static void multiply_panel(const Activations& x, const PackedMatrix& matrix, std::int64_t panel, std::int64_t words,
+static void multiply_panel(const Activations& x, const PackedMatrix& matrix, std::int64_t panel, std::int64_t groups,
                            TileSums<T>* sums) {
-    const char* const weights = static_cast<const char*>(matrix.panels) + panel * words * kWordBytes;
-    const std::int64_t whole = words / kAmxWords * kAmxWords;
-    // The words after the last whole tile, and zeros.
-    alignas(64) char rest[kAmxWords * kWordBytes];
-    if (whole < words) {
-        const std::int64_t bytes = (words - whole) * kWordBytes;
-        std::memcpy(rest, weights + whole * kWordBytes, static_cast<std::size_t>(bytes));
+    const char* const weights = static_cast<const char*>(matrix.panels) + panel * groups * kGroupBytes;
+    const std::int64_t whole = groups / kAmxGroups * kAmxGroups;
+    // The groups after the last whole tile, and zeros.
+    alignas(64) char rest[kAmxGroups * kGroupBytes];
+    if (whole < groups) {
+        const std::int64_t bytes = (groups - whole) * kGroupBytes;
+        std::memcpy(rest, weights + whole * kGroupBytes, static_cast<std::size_t>(bytes));
         std::memset(rest + bytes, 0, sizeof rest - static_cast<std::size_t>(bytes));
     }
     __asm__ volatile("" ::: "memory");  // GCC does not know that _tile_loadd reads memory
@@ -99,13 +99,15 @@ static void multiply_panel(const Activations& x, const PackedMatrix& matrix, std
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
-    for (std::int64_t word = 0; word < whole; word += kAmxWords) add_words<Tiles>(x, word, weights + word * kWordBytes);
-    if (whole < words) add_words<Tiles>(x, whole, rest);
-    _tile_stored(0, sums[0], kWordBytes);
-    _tile_stored(1, sums[0][0] + W<float>, kWordBytes);
+    for (std::int64_t group = 0; group < whole; group += kAmxGroups) {
+        add_groups<Tiles>(x, group, weights + group * kGroupBytes);
+    }
+    if (whole < groups) add_groups<Tiles>(x, whole, rest);
+    _tile_stored(0, sums[0], kGroupBytes);
+    _tile_stored(1, sums[0][0] + W<float>, kGroupBytes);
     if (x.second == nullptr) return;
-    _tile_stored(2, sums[1], kWordBytes);
-    _tile_stored(3, sums[1][0] + W<float>, kWordBytes);
+    _tile_stored(2, sums[1], kGroupBytes);
+    _tile_stored(3, sums[1][0] + W<float>, kGroupBytes);
 }
 
 // Weights and activations in bfloat16: two tiles of rows share the loads of weights.

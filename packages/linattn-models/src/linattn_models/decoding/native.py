@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import replace
 from functools import partial
-from itertools import repeat
 from typing import cast
 
 import torch
@@ -326,7 +325,7 @@ def _noise_of_steps(head: Drawn, count: int, like: Tensor, sampling: Sampling) -
     noise = head.empty_noise((count, len(like)), sampling.temperature, like=like)
     if noise.waits is None:
         return noise
-    uniforms = repeat(None) if noise.uniform is None else noise.uniform.unbind()
-    for waits, uniform in zip(noise.waits.unbind(), uniforms, strict=False):
+    uniforms = [None] * count if noise.uniform is None else noise.uniform.unbind()
+    for waits, uniform in zip(noise.waits.unbind(), uniforms, strict=True):
         fill(Draw(noise.temperature, waits, uniform), sampling.generator)
     return noise
