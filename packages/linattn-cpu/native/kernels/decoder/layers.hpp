@@ -67,6 +67,11 @@ static void embed_input(const Thread& thread, Place place, float* to) {
     add(tokens.positions + (first + i) * embed, embed, to);
 }
 
+// The numbers of a row of queries, keys and values. `attend_head` reads whole vectors, so up to a vector past the keys.
+LINATTN_INLINE std::int64_t qkv_numbers(const DecoderModel& model) {
+    return model.embed < W<float> ? 2 * model.embed + W<float> : 3 * model.embed;
+}
+
 // The memory that `attend_head` needs, for phi(q) and phi(k).
 LINATTN_INLINE std::int64_t mapped_numbers(const DecoderModel& model) { return 2 * round_up(model.head_dim, W<float>); }
 

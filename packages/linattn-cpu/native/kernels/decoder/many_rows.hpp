@@ -45,7 +45,7 @@ static Workspace lay_out(Arena& arena, const DecoderModel& model, const DecoderC
     Workspace space;
     space.stream = take_rows(arena, rows, embed);
     space.normed = take_rows(arena, rows, embed);
-    space.qkv = take_rows(arena, rows, 3 * embed);
+    space.qkv = take_rows(arena, rows, qkv_numbers(model));
     space.heads = take_rows(arena, rows, embed);
     space.hidden = take_rows(arena, rows, hidden);
     space.final_rows = take_rows(arena, sequences, embed);

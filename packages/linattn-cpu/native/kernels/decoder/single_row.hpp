@@ -31,7 +31,7 @@ static PartMemory lay_out_part(Arena& arena, const DecoderModel& model, const De
     PartMemory part;
     part.stream = arena.take<float>(embed);
     part.normed = arena.take<float>(embed);
-    part.qkv = arena.take<float>(round_up(3 * model.embed, kPanel));
+    part.qkv = arena.take<float>(round_up(qkv_numbers(model), kPanel));
     part.heads = arena.take<float>(embed);
     part.hidden = arena.take<float>(hidden);
     part.operand = arena.take<char>((embed > hidden ? embed : hidden) * kOperandBytes);
