@@ -315,7 +315,10 @@ static void run_many_rows(const Thread& thread, void* memory) {
     Ended ended;
     Blocks blocks(thread.call);
     const Run all{thread, space, block, rows_of_blocks(thread.call)};
-    all.phase([&] { clear_padding(space.heads, thread.model.embed, all.rows()); });
+    all.phase([&] {
+        clear_padding(space.heads, thread.model.embed, all.rows());
+        clear_padding(space.qkv, 3 * thread.model.embed, all.rows());
+    });
     while (blocks.next(block)) {
         const std::int64_t ends = thread.model.tokens.channels == 0 ? 0 : block.ends(thread.call);
         if (ended.count + ends > all.count) {

@@ -185,10 +185,11 @@ static void prefetch_state(const RowPart& part, std::int64_t layer) {
 }
 
 // Writes the residual stream before layer `index`; with index = num_layers, after the last layer. Before the first layer,
-// also clears `heads`: its padding and other parts' heads stay 0.
+// also clears `qkv` and `heads`: their padding and other parts' heads stay 0.
 static void write_stream_before(const RowPart& part, std::int64_t index) {
     if (index > 0) return update_stream(part, part.model.layers[index - 1].contract, feed_forward_network);
     embed_input(part, part.place, part.own.stream);
+    std::memset(part.own.qkv, 0, round_up(qkv_numbers(part.model), kPanel) * sizeof(float));
     std::memset(part.own.heads, 0, round_up(part.model.embed, kPanel) * sizeof(float));
 }
 
