@@ -14,6 +14,7 @@ from linattn_core import (
     LinearAttentionState,
     backends,
     choice,
+    empty_cache,
     explain,
     info,
     linear_attention,
@@ -123,6 +124,14 @@ def test_use_backend_raises_the_refusal_and_is_over_afterwards(loopback) -> None
         pass
     with pytest.raises(TypeError, match="backend: expected a name"), use_backend(None):
         pass
+
+
+def test_empty_cache_reaches_backends_that_keep_memory(loopback, monkeypatch) -> None:
+    empty_cache()  # the test's backend keeps none
+    calls = []
+    monkeypatch.setattr(loopback, "empty_cache", lambda: calls.append(1), raising=False)
+    empty_cache()
+    assert calls == [1]
 
 
 def test_a_named_backend_that_refuses_says_why(loopback) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from linattn_core import linear_attention
 from linattn_models import memory
 from linattn_models.memory import available_memory, lacks_memory, peak_memory
 
@@ -19,6 +20,17 @@ def test_a_call_s_peak_is_what_it_allocated_and_freed() -> None:
     result, peak = peak_memory(CPU, lambda: torch.ones(MEGABYTES, 250_000).sum().item())
     assert result == MEGABYTES * 250_000
     assert 0.9 * MEGABYTES < peak / 1e6 < 4 * MEGABYTES
+
+
+def test_the_peak_counts_memory_that_a_backend_had_kept() -> None:
+    query = torch.zeros(1, 8, 16_384, 32)
+
+    def attend() -> None:
+        linear_attention(query, query, query, is_causal=True)
+
+    attend()
+    _, peak = peak_memory(CPU, attend)
+    assert peak > 0.9 * query.nbytes
 
 
 def test_the_peak_is_sampled_where_the_high_water_mark_cannot_be_reset(

@@ -10,6 +10,7 @@ namespace linattn {
 
 void register_attention(py::module_& module);
 void register_decoder(py::module_& module);
+void register_memory(py::module_& module);
 
 namespace {
 
@@ -43,4 +44,5 @@ PYBIND11_MODULE(_native, module) {
 #endif
     register_attention(module);
     register_decoder(module);
+    register_memory(module);
 }

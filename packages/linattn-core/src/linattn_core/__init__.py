@@ -9,7 +9,7 @@ from linattn_core.feature_maps import (
     register_feature_map,
 )
 from linattn_core.functional import explain, linear_attention, linear_attention_step
-from linattn_core.registry import backends
+from linattn_core.registry import backends, empty_cache
 from linattn_core.state import LinearAttentionState
 
 __version__ = "0.1.0"
@@ -18,6 +18,7 @@ __all__ = [
     "FeatureMap",
     "LinearAttentionState",
     "backends",
+    "empty_cache",
     "explain",
     "feature_map_names",
     "get_feature_map",

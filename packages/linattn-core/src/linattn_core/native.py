@@ -7,7 +7,7 @@ enumerations `Dtype`, with torch's names, and `FeatureMap`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -149,12 +149,21 @@ def _beside(lengths: Tensor | None, like: Tensor) -> Tensor | None:
     return lengths.to(device=like.device, dtype=torch.int64).contiguous()
 
 
-def new_gradients(call: AttentionCall, names: Sequence[str] = GRADIENTS) -> Gradients:
+def empty_contiguous(x: Tensor) -> Tensor:
+    """An uninitialized contiguous tensor like x."""
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+def new_gradients(
+    call: AttentionCall,
+    names: Sequence[str] = GRADIENTS,
+    empty_like: Callable[[Tensor], Tensor] = empty_contiguous,
+) -> Gradients:
     """Uninitialized contiguous gradients of these names, for native code to write; else None."""
 
     def new(name: str) -> Tensor | None:
         x = getattr(call, name) if name in names else None
-        return None if x is None else torch.empty_like(x, memory_format=torch.contiguous_format)
+        return None if x is None else empty_like(x)
 
     initial = call.initial_state if "initial_state" in names else None
     if initial is not None:

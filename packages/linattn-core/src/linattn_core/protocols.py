@@ -69,3 +69,11 @@ class DecoderBackend(Protocol):
 
     def compile_decoder(self, description: DecoderDescription, weights: str) -> NativeDecoder:
         """Packs the weights of a model that `refuses_decoder` accepts."""
+
+
+@runtime_checkable
+class CachingBackend(Protocol):
+    """A backend that keeps the memory of freed results for later ones."""
+
+    def empty_cache(self) -> None:
+        """Gives the memory that is kept back to the system."""

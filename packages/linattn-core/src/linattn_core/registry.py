@@ -15,7 +15,7 @@ from typing import NamedTuple
 from linattn_core.calls import AttentionCall, StepCall
 from linattn_core.decoding import CannotCompile, DecoderDescription, NativeDecoder
 from linattn_core.errors import expected, near, shown
-from linattn_core.protocols import Backend, DecoderBackend
+from linattn_core.protocols import Backend, CachingBackend, DecoderBackend
 from linattn_core.torch_kernels.backend import ReferenceBackend
 
 ENTRY_POINT_GROUP = "linattn.backends"
@@ -112,6 +112,19 @@ def backends() -> tuple[str, ...]:
     has loaded; it refuses every call, and `explain` gives the reason.
     """
     return tuple(x.name for x in installed() if x.backend is not None)
+
+
+def empty_cache() -> None:
+    """Gives memory that backends keep for later results back to the system.
+
+    It is to linattn's CPU memory what `torch.cuda.empty_cache` is to torch's GPU memory: results in
+    use stay, and calls need no other treatment. linattn-cpu keeps up to 256 MiB of what freed
+    outputs and gradients leave, because new memory takes about as long to clear as a result to
+    compute. torch's own allocators are not changed.
+    """
+    for entry in installed():
+        if isinstance(entry.backend, CachingBackend):
+            entry.backend.empty_cache()
 
 
 def select(name: str, call: AttentionCall | StepCall) -> Backend:

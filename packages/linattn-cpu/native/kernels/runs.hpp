@@ -23,8 +23,10 @@ inline constexpr int kRunRows = 64;
 // The number of positions whose rows are in scratch together. Every section of a run walks over the whole state. So a
 // section is small enough that the state and the rows of the section fit in the first-level cache together; `row` counts
 // the bytes of one position in scratch and in the tensors. If even the smallest section does not fit, it is the whole run.
+// So it is with a small state: loading it into the cache again takes less time than starting more sections.
 LINATTN_INLINE int section_for(std::int64_t state, std::int64_t row) {
     int section = kRun;
+    if (state <= first_level_cache() / 4) return section;
     while (state + section * row > first_level_cache() && section % (2 * kSweep) == 0) section /= 2;
     return state + section * row > first_level_cache() ? kRun : section;
 }

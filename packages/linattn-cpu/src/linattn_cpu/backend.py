@@ -21,7 +21,7 @@ from linattn_core.native import (
     written_in_place,
 )
 from linattn_core.state import LinearAttentionState, accumulation_dtype
-from linattn_cpu import _native, decoder
+from linattn_cpu import _native, decoder, memory
 
 _FIELDS = Fields(_native)
 _NONE = torch.empty(0, device="cpu")  # its address is null
@@ -60,9 +60,7 @@ class CpuBackend:
         call = readable(call, masks=True)
         (batch, heads, length, _), value = call.query.shape, call.value
         dtype, device = accumulation_dtype(value.dtype), value.device
-        out = torch.empty(
-            batch, heads, length, value.shape[3], dtype=value.dtype, device=device
-        )  # separate sizes: torch reads them faster than a tuple
+        out = memory.empty(batch, heads, length, value.shape[3], dtype=value.dtype)
         normalizer = _NONE
         if call.requires_grad or call.return_normalizer:
             normalizer = torch.empty(batch, heads, length, dtype=dtype, device=device)
@@ -93,7 +91,7 @@ class CpuBackend:
         out, normalizer = output.out.contiguous(), output.normalizer.contiguous()
         grad_normalizer = None if grad_normalizer is None else grad_normalizer.contiguous()
         state = call.initial_state if call.is_causal else contiguous(output.state)
-        gradients = new_gradients(call, call.wanted_gradients)
+        gradients = new_gradients(call, call.wanted_gradients, memory.empty_like)
         scratch = torch.empty_like(normalizer)
         fields = _attention_fields(call)
         fields["grad_out"] = strided(grad_out)
@@ -126,6 +124,10 @@ class CpuBackend:
         _native.step(fields)
         written_in_place(*call.state)
         return out
+
+    def empty_cache(self) -> None:
+        """See `linattn_core.protocols.CachingBackend`."""
+        _native.CachedMemory.empty()
 
     def refuses_decoder(self, description: DecoderDescription, weights: str) -> str | None:
         """See `linattn_core.protocols.DecoderBackend`."""

@@ -14,6 +14,8 @@ from typing import TypeVar
 import psutil
 import torch
 
+from linattn_core import empty_cache
+
 STATUS = Path("/proc/self/status")
 CLEAR_REFS = Path("/proc/self/clear_refs")
 RESET_PEAK = "5"  # see proc_pid_clear_refs(5)
@@ -67,7 +69,8 @@ def peak_memory(device: torch.device, call: Callable[[], Result]) -> tuple[Resul
 
 
 def return_free_pages() -> None:
-    """Returns the heap's free pages to the system, where the C library can."""
+    """Returns free memory of backends and of the heap to the system, where the C library can."""
+    empty_cache()
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         if trim is not None:
