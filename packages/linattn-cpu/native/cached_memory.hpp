@@ -1,5 +1,5 @@
 // Memory of large results. What a freed result leaves is kept for later ones, because the system clears new pages, which
-// takes as long as the arithmetic of a result.
+// can take a third of a large call.
 #pragma once
 
 #include <cstdint>

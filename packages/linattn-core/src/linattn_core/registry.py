@@ -119,8 +119,8 @@ def empty_cache() -> None:
 
     It is to linattn's CPU memory what `torch.cuda.empty_cache` is to torch's GPU memory: results in
     use stay, and calls need no other treatment. linattn-cpu keeps up to 256 MiB of what freed
-    outputs and gradients leave, because new memory takes about as long to clear as a result to
-    compute. torch's own allocators are not changed.
+    outputs and gradients leave, because the system clears new memory, which can take a third of a
+    large call. torch's own allocators are not changed.
     """
     for entry in installed():
         if isinstance(entry.backend, CachingBackend):

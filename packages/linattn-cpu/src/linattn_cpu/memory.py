@@ -1,7 +1,7 @@
 """Memory of large results: freed results leave it to later ones, up to 256 MiB in all.
 
-The system clears every page of new memory. For a large result, this takes about as long as its
-arithmetic. `linattn_core.empty_cache` gives back what is kept.
+The system clears every page of new memory, which can take a third of a large call.
+`linattn_core.empty_cache` gives back what is kept.
 """
 
 from __future__ import annotations
