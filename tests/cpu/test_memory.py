@@ -100,6 +100,8 @@ def test_no_more_is_kept_than_the_documentation_says() -> None:
         blocks.pop()
         assert CachedMemory.kept() <= CachedMemory.most_kept == 256 << 20
     assert CachedMemory.kept() == 256 << 20
+    memory.empty(1, 1, 96 << 20, 1, dtype=torch.float32)
+    assert CachedMemory.kept() == 256 << 20  # a block that is too large displaces no others
 
 
 @torch.no_grad()

@@ -37,6 +37,7 @@ public:
     }
 
     void keep(Block block) {
+        if (block.size > CachedMemory::kMostKept) return std::free(block.memory);
         const std::lock_guard<std::mutex> lock(mutex_);
         blocks_.push_back(block);
         kept_ += block.size;
