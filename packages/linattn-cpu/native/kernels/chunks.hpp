@@ -12,13 +12,6 @@ LINATTN_INLINE int rows_at(std::int64_t first, std::int64_t total, int size) {
     return static_cast<int>(first >= total ? 0 : total - first < size ? total - first : size);
 }
 
-template <class T>
-LINATTN_INLINE Vec<T> lane_numbers() {
-    Vec<T> lanes{};
-    for (int i = 0; i < W<T>; ++i) lanes[i] = T(i);
-    return lanes;
-}
-
 // out (kChunk, kChunk) = a b, with zeros above the diagonal.
 template <class E, class T = SumOf<E>>
 LINATTN_LOOP void scores(const E* a, std::int64_t a_width, const E* b, std::int64_t depth, T* out) {

@@ -72,6 +72,14 @@ LINATTN_INLINE Vec<T> broadcast(T x) {
     return x - Vec<T>{};
 }
 
+// 0, 1, 2, ...
+template <class T>
+LINATTN_INLINE Vec<T> lane_numbers() {
+    Vec<T> lanes{};
+    for (int i = 0; i < W<T>; ++i) lanes[i] = T(i);
+    return lanes;
+}
+
 // Keeps a loaded vector in its register. A compiler may otherwise load it again for every use, which is slower where loads
 // are the limit.
 template <class V>

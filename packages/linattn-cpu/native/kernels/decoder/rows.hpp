@@ -28,13 +28,6 @@ LINATTN_INLINE Vec<float> activate(Activation activation, Vec<float> x) {
     return activation == Activation::gelu ? gelu(x) : apply_map<float>(1, x);
 }
 
-// 0, 1, 2, ...
-LINATTN_INLINE Int32s lane_numbers() {
-    Int32s lanes{};
-    for (int i = 0; i < W<float>; ++i) lanes[i] = i;
-    return lanes;
-}
-
 // LayerNorm of `count` numbers; the padding of `to`, up to whole panels, becomes 0.
 static void normalize(const float* from, std::int64_t count, const NormWeights& norm, float* to) {
     Vec<float> total{}, squares{};
@@ -42,7 +35,7 @@ static void normalize(const float* from, std::int64_t count, const NormWeights& 
     for (std::int64_t i = 0; i < count; i += W<float>) total += load(from + i);
     const float mean = sum<float>(total) / static_cast<float>(count);
     for (std::int64_t i = 0; i < count; i += W<float>) {
-        const Int32s index = lane_numbers() + static_cast<std::int32_t>(i);
+        const Int32s index = lane_numbers<std::int32_t>() + static_cast<std::int32_t>(i);
         const Vec<float> x = load(from + i) - mean;
         const Vec<float> d = index < static_cast<std::int32_t>(count) ? x : Vec<float>{};
         squares += d * d;
