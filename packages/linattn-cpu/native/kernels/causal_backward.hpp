@@ -121,10 +121,10 @@ private:
         const std::int64_t width = sums.s.rows, value_width = sums.s.width;
         inputs.queries(first, section.size, query_);
         inputs.keys(first, section.size, key_);
-        inputs.values(first, section.size, value_);
+        const T* values = inputs.values_in_place(first, section.size, value_width, value_);
         inputs.gradients(first, section.size, gradient_);
         inputs.normalizer_gradients(first, section.size, gradient_, out_, partial_, h_);
-        const SweepRows<T> rows{gradient_, value_, value_width, key_, width, grad_query_, width};
+        const SweepRows<T> rows{gradient_, values, value_width, key_, width, grad_query_, width};
         weights_.load_from(rows, value_width, section.size);
         weights_.add(h_, ones_, 1, section.size);
         weights_.decay_by(decay_, section);
@@ -184,7 +184,7 @@ public:
             std::memcpy(normalizer_gradients, h + first, sizeof(T) * count);
             inputs.queries(first, size, query_);
             inputs.keys(first, size, key_);
-            inputs.values(first, size, value_);
+            const T* values = inputs.values_in_place(first, size, value_width, value_);
             inputs.gradients(first, size, gradient_);
             decay_.load_backwards(inputs, first, size);
             const Section section{0, size, true};
@@ -208,7 +208,7 @@ public:
             // grad phi(k) = G v + r.
             if (wants_keys_) {
                 const SweepRows<T> rows =
-                    SweepRows<T>{value_, gradient_, value_width, query_, width, grad_key_, width}.backwards(size);
+                    SweepRows<T>{values, gradient_, value_width, query_, width, grad_key_, width}.backwards(size);
                 weights_.load_from(rows, value_width, size);
                 weights_.add(ones_ + last, normalizer_gradients + last, -1, size);
                 weights_.decay_by(decay_, section);

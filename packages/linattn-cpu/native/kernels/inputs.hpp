@@ -47,6 +47,12 @@ public:
         values(first, size, scratch);
         return {scratch, padded<T>(call_.value_dim)};
     }
+    // The same, `step` numbers apart as in scratch: where they are only if the tensor has this step too.
+    const T* values_in_place(std::int64_t first, int size, std::int64_t step, T* scratch) const {
+        if (value_.row == step) return values_in_place(first, size, scratch).data;
+        values(first, size, scratch);
+        return scratch;
+    }
     // Adds the rows of positions first .. first + size to those that are prefetched.
     void prefetch(std::int64_t first, int size, Ahead& ahead) const {
         ahead.add(query_, first, rows_at(first, item_.queries, size), call_.dim);

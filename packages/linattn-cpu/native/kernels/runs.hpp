@@ -228,9 +228,13 @@ public:
 
     // Adds the products of one number of every query and one of every key; consecutive numbers are `turn` apart.
     void add(const T* queries, const T* keys, int turn, int count) const {
-        for (int t = 0; t < count; ++t) {
-            const T* key = keys + (t - t % kSweep) * turn;
-            for (int j = 0; j <= t % kSweep; ++j) weights_[t * kWeightRow + j] += queries[t * turn] * key[j * turn];
+        T* row = weights_;
+        for (int first = 0; first < count; first += kSweep, queries += kSweep * turn, keys += kSweep * turn) {
+#pragma GCC unroll 4
+            for (int t = 0; t < kSweep; ++t, row += kWeightRow) {
+#pragma GCC unroll 4
+                for (int j = 0; j <= t; ++j) row[j] += queries[t * turn] * keys[j * turn];
+            }
         }
     }
 
