@@ -131,8 +131,8 @@ private:
         });
     }
 
-    // n_i = phi(q_i) . z_i. The positions of a sweep come from the weights of the numerator, so that both are rounded alike;
-    // at the first positions of a sequence this halves the error of their quotient.
+    // n_i = phi(q_i) . z_i. What a position sees of its own sweep is the sum of the weights that the numerator uses, too.
+    // So both have the same rounding errors, which halves the error at the first positions of a sequence.
     void sum_normalizers(const Section& section, int count, T* n) const {
         for (int chunk = 0; chunk < count; chunk += kChunk) sum_rows<T>(partial_ + chunk * W<T>, n + chunk);
         for (int t = 0; t < count; ++t) {

@@ -1,5 +1,5 @@
-// exp of numbers up to 0, with an error of at most 2 units in the last place; 0 where the result is subnormal. NaN stays
-// NaN. Callers do not use the result for x > 0.
+// exp of numbers up to 0. In float32 the error is at most 2 units in the last place, and subnormal results are 0. Callers
+// do not use the result for x > 0 or NaN.
 #pragma once
 
 #include "simd.hpp"
@@ -10,7 +10,7 @@
 
 LINATTN_BEGIN
 
-// exp(x) is 0 or subnormal below.
+// Below, exp(x) is 0 in float32. The first subnormal result is at -87.337.
 inline constexpr float kLowestExponent = -87.33f;
 
 #if defined(__AVX512F__)
@@ -23,7 +23,8 @@ alignas(64) inline constexpr float kPowers[2 * W<float>] = {
     0x1.93737cp0f, 0x1.9c4918p0f, 0x1.a5503cp0f, 0x1.ae89fap0f, 0x1.b7f77p0f,  0x1.c199bep0f, 0x1.cb720ep0f,
     0x1.d5818ep0f, 0x1.dfc974p0f, 0x1.ea4afap0f, 0x1.f50766p0f};
 
-// The power number index mod 32. One instruction looks up all lanes in two registers.
+// The bits of power i = index mod 32, less i << 18. The caller adds index << 18, so only the multiple of 32 in the index
+// reaches the exponent. One instruction looks all lanes up in two registers.
 LINATTN_INLINE Int32s look_up_powers(Int32s index) {
     const Int32s number = lane_numbers<std::int32_t>();
     const Int32s low = bits<Int32s>(load(kPowers)) - (number << 18);
@@ -31,17 +32,17 @@ LINATTN_INLINE Int32s look_up_powers(Int32s index) {
     return (Int32s)_mm512_permutex2var_epi32((__m512i)low, (__m512i)index, (__m512i)high);
 }
 
-// exp(x) = 2^(n/32) exp(r) with |r| <= ln 2 / 64, so that a polynomial of degree 2 is enough: two multiply-adds less than
-// without the table.
+// exp(x) = 2^(n/32) exp(r) with |r| <= ln 2 / 64, so that a polynomial of degree 2 is enough. It takes two multiply-adds
+// fewer than without the table.
 LINATTN_INLINE Vec<float> exp_of_negative(Vec<float> x) {
     // Adding 1.5 * 2^23 rounds to an integer. ln 2 / 32 is split in two parts, the second of which is negative.
     constexpr float round = 0x1.8p23f;
     const Vec<float> shifted = x * 0x1.715476p5f + round;
     const Vec<float> n = shifted - round;
     const Vec<float> r = (x - n * 0x1.62e43p-6f) + n * 0x1.05c61p-34f;
-    // exp(r) - 1, by the multiples of r and r^2 with the smallest error.
+    // exp(r) - 1; the coefficient of r is the one with the smallest error.
     const Vec<float> p = (r * 0.5f + 0x1.0000ep0f) * r;
-    // 2^(n/32): the last 5 bits of n choose the power, those before are added to its exponent.
+    // 2^(n/32): the last 5 bits of n choose the power, the bits before them change its exponent.
     const Int32s index = bits<Int32s>(shifted);
     const Vec<float> power = bits<Vec<float>>(look_up_powers(index) + (index << 18));
     return x < kLowestExponent ? Vec<float>{} : p * power + power;

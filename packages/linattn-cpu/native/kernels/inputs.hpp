@@ -47,7 +47,7 @@ public:
         values(first, size, scratch);
         return {scratch, padded<T>(call_.value_dim)};
     }
-    // The same, `step` numbers apart as in scratch: where they are only if the tensor has this step too.
+    // The same for rows that must be `step` numbers apart, as in scratch: values are copied if their rows are not.
     const T* values_in_place(std::int64_t first, int size, std::int64_t step, T* scratch) const {
         if (value_.row == step) return values_in_place(first, size, scratch).data;
         values(first, size, scratch);
