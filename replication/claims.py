@@ -24,7 +24,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Final, Literal
 
-from linattn_core.errors import expected, near, shown
+from linattn_core.errors import expected, near, quote
 
 Figures = Mapping[str, float]
 """What an experiment measured: figures by name, such as "linear/best/images-per-second"."""
@@ -221,7 +221,7 @@ def chosen(names: Sequence[str], others: Sequence[str] = ()) -> list[Claim]:
             places = [claim.name.split("/")[0] for claim in CLAIMS]
             known = dict.fromkeys([*(BY_NAME if "/" in name else ()), *places, *others])
             wanted = "a claim, its place or an experiment" if others else "a claim or its place"
-            raise ValueError(expected("claim", wanted, shown(name), near(name, known)))
+            raise ValueError(expected("claim", wanted, quote(name), near(name, known)))
     return [claim for claim in CLAIMS if not names or any(_within(claim, name) for name in names)]
 
 

@@ -54,7 +54,7 @@ _MODELS = "packages/linattn-models/src/linattn_models"
 # measured, and generation trains nothing.
 _UNUSED = {
     "attention": (
-        "packages/linattn-core/src/linattn_core/decoding.py", f"{_MODELS}/decoding",
+        "packages/linattn-core/src/linattn_core/decoder_spec.py", f"{_MODELS}/decoding",
         f"{_MODELS}/throughput/generating.py",
     ),
     "steps": (f"{_MODELS}/training",),

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from benchmarks.measure.machine import Machine
 from benchmarks.measure.results import from_record, to_record
-from linattn_core.errors import expected, shown
+from linattn_core.errors import expected, quote
 from linattn_models.files import replace_file
 from replication.experiments import EXPERIMENTS, PresetName
 from replication.validation import reading, require_type
@@ -97,7 +97,7 @@ def read(file: Path) -> list[Measurement]:
     with reading(file, wanted, advice):
         record = json.loads(file.read_text(encoding="utf-8"))
         if record["version"] != VERSION:
-            raise ValueError(f"it is of version {shown(record['version'])}")
+            raise ValueError(f"it is of version {quote(record['version'])}")
         return [_measurement(each) for each in record["measurements"]]
 
 
@@ -117,10 +117,10 @@ def read_or_set_aside(file: Path) -> list[Measurement]:
 def _measurement(record: dict[str, Any]) -> Measurement:
     figures = record.pop("figures")
     measurement = dataclasses.replace(from_record(Measurement, record), figures=figures)
-    require_type(measurement, Measurement, f"the record of {shown(record['experiment'])}")
+    require_type(measurement, Measurement, f"the record of {quote(record['experiment'])}")
     experiment = EXPERIMENTS.get(measurement.experiment)
     pattern = experiment.names if experiment is not None else ""
     for name in figures:
         if pattern and not re.fullmatch(pattern, name):
-            raise ValueError(expected("the name of a figure", pattern, shown(name)))
+            raise ValueError(expected("the name of a figure", pattern, quote(name)))
     return measurement

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from linattn_core.errors import expected, shown
+from linattn_core.errors import expected, quote
 from replication.sources import ROOT
 
 # What code meets in a file whose parts are missing or of other types, or nested too deep.
@@ -97,4 +97,4 @@ def _is(value: object, kind: type) -> bool:
 
 def _require(holds: bool, value: object, wanted: str, what: str) -> None:
     if not holds:
-        raise ValueError(expected(what, wanted, shown(value)))
+        raise ValueError(expected(what, wanted, quote(value)))

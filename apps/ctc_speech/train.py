@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast, get_args
 
-from linattn_core.errors import expected, near, shown
+from linattn_core.errors import expected, near, quote
 from linattn_models.training import peek_flag, preset_flags, require_at_least, run_script
 from speech.corpora import CorpusFlags, CorpusName
 from speech.models import APP
@@ -66,7 +66,7 @@ def named(flag: str, known: Sequence[str]) -> str:
     """
     value = peek_flag(flag, known[0])
     if value not in known:
-        raise ValueError(expected(f"--{flag}", "a known name", shown(value), near(value, known)))
+        raise ValueError(expected(f"--{flag}", "a known name", quote(value), near(value, known)))
     return value
 
 

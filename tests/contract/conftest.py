@@ -15,7 +15,7 @@ from importlib.util import find_spec
 import pytest
 import torch
 
-from linattn_core.registry import named
+from linattn_core.registry import find_backend
 
 from .minimum import COMPLETE, required
 from .places import device_of, differentiates, usable_backends
@@ -81,7 +81,7 @@ def backend(request: pytest.FixtureRequest) -> Iterator[str]:
             from tests.cuda import emulated  # imported late, because it compiles the kernels
 
             meanwhile.enter_context(emulated.registered())
-        named(name)
+        find_backend(name)
         device = device_of(name)
         if device is None:
             pytest.skip(f"backend {name!r} runs on no device of this machine")

@@ -6,7 +6,7 @@ import torch
 
 from linattn_core import backends
 from linattn_core.calls import AttentionCall
-from linattn_core.registry import named
+from linattn_core.registry import find_backend
 
 
 def _refusal(
@@ -16,7 +16,7 @@ def _refusal(
     if device == "cuda" and not torch.cuda.is_available():
         return "there is no GPU."
     x = torch.zeros(1, 1, 1, 4, dtype=dtype, device=device)
-    return named(backend).refuses(AttentionCall(x, x, x, True, requires_grad=requires_grad))
+    return find_backend(backend).refuses(AttentionCall(x, x, x, True, requires_grad=requires_grad))
 
 
 def device_of(backend: str) -> str | None:

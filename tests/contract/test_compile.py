@@ -15,7 +15,7 @@ from linattn_core import LinearAttentionState, linear_attention, linear_attentio
 from linattn_core.arguments import completed
 from linattn_core.calls import AttentionCall, StepCall
 from linattn_core.operators.library import Flat
-from linattn_core.registry import named
+from linattn_core.registry import find_backend
 
 from .cases import Case, drawing, evaluate, phi
 
@@ -215,7 +215,7 @@ def _step_arguments(case: StepCase, backend: str, *, requires_grad: bool) -> tup
     if requires_grad and options["log_decay"] is not None:
         options["log_decay"].requires_grad_()
     call = StepCall(q, k, v, state, requires_grad=requires_grad, **options)
-    refused = named(backend).refuses(call)
+    refused = find_backend(backend).refuses(call)
     if refused is not None:  # opcheck would wrap the refusal in an error of its own
         raise ValueError(f"backend {backend!r} refuses: {refused}")
     return *Flat(StepCall).pack(call), backend

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from linattn_core import linear_attention, reference
-from linattn_core.registry import named
+from linattn_core.registry import find_backend
 
 from .agreement import assert_agree, assert_near_oracle, assert_within_budget
 from .cases import Case, evaluate, on_backend
@@ -145,7 +145,7 @@ def test_gradients(case: Case, backend: str) -> None:
 @pytest.mark.parametrize("case", DIFFERENTIATED, ids=str)
 def test_second_gradients(case: Case, backend: str) -> None:
     attend, inputs = function(case, backend)
-    assert named(backend).double_backward
+    assert find_backend(backend).double_backward
     if widest(backend) == torch.float64:
         assert torch.autograd.gradgradcheck(attend, inputs)
         return

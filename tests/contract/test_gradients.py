@@ -19,7 +19,7 @@ from linattn_core import (
     linear_attention_step,
     reference,
 )
-from linattn_core.registry import named
+from linattn_core.registry import find_backend
 
 from .agreement import assert_agree, assert_within_budget
 from .cases import Case, drawing
@@ -75,10 +75,10 @@ def test_gradients(case: Case, backend: str) -> None:
 @pytest.mark.parametrize("case", KINDS, ids=str)
 def test_second_gradients_or_a_refusal(case: Case, backend: str) -> None:
     attend, inputs = function(case, backend)
-    if named(backend).double_backward and widest(backend) == torch.float64:
+    if find_backend(backend).double_backward and widest(backend) == torch.float64:
         assert torch.autograd.gradgradcheck(attend, inputs)
         return
-    if named(backend).double_backward:
+    if find_backend(backend).double_backward:
         assert_second_derivatives_agree(attend, function(case, "reference")[0], inputs)
         return
     first = torch.autograd.grad(attend(*inputs)[0].sum(), inputs[0], create_graph=True)[0]
@@ -111,7 +111,7 @@ def second_derivatives(
 
 def require_second_derivatives(backend: str) -> None:
     """Skips the test where a backend refuses them, which another test asserts."""
-    if not named(backend).double_backward:
+    if not find_backend(backend).double_backward:
         pytest.skip(f"{backend} has no second derivatives")
 
 
@@ -168,7 +168,7 @@ def test_second_gradients_where_everything_depends_on_one_tensor(
     is_causal: bool, backend: str
 ) -> None:
     """The upstream gradient is a function of the output, and query, key and value are one."""
-    if not named(backend).double_backward:
+    if not find_backend(backend).double_backward:
         pytest.skip("computes first derivatives only")
     x = torch.randn(1, 2, 5, 3, dtype=widest(backend), requires_grad=True)
     direction = torch.randn_like(x)

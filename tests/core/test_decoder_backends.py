@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from linattn_core import registry
-from linattn_core.decoding import CannotCompile, DecoderDescription, Norm
+from linattn_core.decoder_spec import CannotCompile, DecoderDescription, Norm
 from linattn_core.registry import Installed, compile_decoder
-from linattn_core.torch_kernels.backend import ReferenceBackend
+from linattn_core.torch_backend.backend import ReferenceBackend
 
 
 class Compiling(ReferenceBackend):
@@ -39,7 +39,7 @@ def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
         Installed("wide", "a test", Compiling("wide", "int8", "float32"), None),
         Installed("reference", "linattn-core", ReferenceBackend(), None),
     ]
-    monkeypatch.setattr(registry, "installed", lambda: found)
+    monkeypatch.setattr(registry, "installed_backends", lambda: found)
 
 
 def test_auto_takes_the_first_that_accepts(description: DecoderDescription) -> None:

@@ -22,8 +22,8 @@ from linattn_core import (
     registry,
     use_backend,
 )
-from linattn_core.registry import installed, named, reload_backends
-from linattn_core.torch_kernels.backend import ReferenceBackend
+from linattn_core.registry import find_backend, installed_backends, reload_backends
+from linattn_core.torch_backend.backend import ReferenceBackend
 
 METADATA = "Metadata-Version: 2.1\nName: linattn-loopback\nVersion: 1.2\n"
 GOOD = "loopback = loopback_backend:Loopback\n"
@@ -53,7 +53,7 @@ def distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pa
 def loopback(distribution: Path):
     distribution.write_text("[linattn.backends]\n" + GOOD)
     reload_backends()
-    return named("loopback")
+    return find_backend("loopback")
 
 
 def qkv(dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
@@ -214,7 +214,9 @@ def test_info_does_not_say_that_a_broken_backend_is_not_installed(
 
 def test_the_reference_is_always_there() -> None:
     assert "reference" in backends()
-    assert named("reference") is next(x.backend for x in installed() if x.name == "reference")
+    assert find_backend("reference") is next(
+        x.backend for x in installed_backends() if x.name == "reference"
+    )
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from linattn_core import (
     linear_attention,
     linear_attention_step,
 )
-from linattn_core.registry import named
+from linattn_core.registry import find_backend
 
 from .calls import draw, run
 
@@ -33,7 +33,7 @@ def test_other_devices_are_refused_with_the_reason() -> None:
 
 
 def test_it_says_what_it_is() -> None:
-    assert "threads by" in named("cpu").description
+    assert "threads by" in find_backend("cpu").description
 
 
 @pytest.mark.parametrize("length", [0, 1, 15, 16, 17, 64, 65])

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import linattn_cpu
-from linattn_core.decoding import DecoderDescription
+from linattn_core.decoder_spec import DecoderDescription
 from linattn_cpu.decoder import CpuDecoder, refuses_decoder
 from linattn_models import MixtureOfLogistics, compile_decoder
 from tests.models.tiny import MAX_LENGTH, random_tokens, tiny_model

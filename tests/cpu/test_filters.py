@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from linattn_core.decoding import Draw
+from linattn_core.decoder_spec import Draw
 from linattn_models import Categorical, compile_decoder
 from linattn_models.decoding.filters import Filters
 from linattn_models.decoding.vectors import layers_of

@@ -13,7 +13,7 @@ import torch
 
 from linattn_core import LinearAttentionState, backends, explain, linear_attention_step
 from linattn_core.calls import AttentionCall, StepCall
-from linattn_core.registry import installed
+from linattn_core.registry import installed_backends
 from linattn_cuda import backend, compiling, device, nvrtc
 from linattn_cuda.backend import CudaBackend
 from linattn_cuda.device import Gpu
@@ -59,7 +59,7 @@ def test_without_a_gpu_it_says_why_and_others_run() -> None:
 
     assert answers["cuda"] == device.unusable()
     assert "accepts" in answers.values()
-    condition = next(x.condition for x in installed() if x.name == "cuda")
+    condition = next(x.condition for x in installed_backends() if x.name == "cuda")
     assert condition == f"not usable here: {answers['cuda']}"
 
 

@@ -81,7 +81,7 @@ def test_every_pass_agrees_with_the_reference(
     causal = draw(dtype)
     for call in (causal, causal._replace(is_causal=False)):
         ours = results(DriverBackend(native, segments), call)
-        expected = results(registry.named("reference"), call)
+        expected = results(registry.find_backend("reference"), call)
         assert {"out", "normalizer", "grad_query", "grad_key", "grad_value"} <= ours.keys()
         for name, x in ours.items():
             largest = expected[name].abs().max().item()
@@ -93,7 +93,7 @@ def test_every_pass_agrees_with_the_reference(
 def test_a_step_agrees_with_the_reference(native: ModuleType) -> None:
     """It takes two arguments of different sizes."""
     x = torch.randn(3, 2, 5)
-    backends = (DriverBackend(native), registry.named("reference"))
+    backends = (DriverBackend(native), registry.find_backend("reference"))
     states = [LinearAttentionState(torch.ones(3, 2, 5, 5), torch.ones(3, 2, 5)) for _ in backends]
     out = [b.step(StepCall(x, x, x, state)) for b, state in zip(backends, states, strict=True)]
 

@@ -15,7 +15,7 @@ from linattn_core import (
     linear_attention_step,
     reference,
 )
-from linattn_core.registry import named
+from linattn_core.registry import find_backend
 from tests.contract.agreement import assert_within_budget
 from tests.contract.cases import Case
 
@@ -29,7 +29,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 @pytest.fixture(autouse=True)
 def _usable() -> None:
-    reason = named("cuda").unusable()
+    reason = find_backend("cuda").unusable()
     if reason is not None:
         pytest.skip(reason)
 
@@ -90,9 +90,9 @@ def test_segments_give_what_walking_gives(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tensors = draw(1, 60, 32_768, 64, dtype=dtype)
-    monkeypatch.setattr(named("cuda"), "segments", 64)
+    monkeypatch.setattr(find_backend("cuda"), "segments", 64)
     first, second = attend(tensors), attend(tensors)
-    monkeypatch.setattr(named("cuda"), "segments", 1)
+    monkeypatch.setattr(find_backend("cuda"), "segments", 1)
 
     for x, again, walked in zip(first, second, attend(tensors), strict=True):
         assert torch.equal(x, again)
@@ -211,7 +211,7 @@ def test_past_two_to_the_31_elements() -> None:
 
 def test_a_launch_that_the_gpu_refuses_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     """The backend knows how wide a step may be; here it is kept from saying so."""
-    monkeypatch.setattr(named("cuda"), "_refuses_width", lambda call, gpu: None)
+    monkeypatch.setattr(find_backend("cuda"), "_refuses_width", lambda call, gpu: None)
     state = LinearAttentionState.zeros(1, 1, 100_000, 1, device="cuda")
     q, v = torch.zeros(1, 1, 100_000, device="cuda"), torch.zeros(1, 1, 1, device="cuda")
 

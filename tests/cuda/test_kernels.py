@@ -17,7 +17,7 @@ from linattn_core import (
     operators,
 )
 from linattn_core.calls import AttentionCall
-from linattn_core.registry import named
+from linattn_core.registry import find_backend
 from linattn_cuda.device import Gpu
 from tests.contract.agreement import assert_agree, assert_within_budget
 from tests.contract.budgets import budget, error
@@ -74,7 +74,7 @@ def test_segments_give_what_walking_gives(
     case = ONE.with_(queries=700, head_dim=16, value_dim=16, is_causal=is_causal)
     tensors = case.inputs()
     walked = on_backend(case, WALKING, tensors)
-    monkeypatch.setattr(named(CUT), "segments", segments)
+    monkeypatch.setattr(find_backend(CUT), "segments", segments)
 
     for name, x in on_backend(case, CUT, tensors).items():
         assert_agree(x, walked[name], name)
@@ -98,7 +98,9 @@ def call_of(
 
 def blocks_of_a_head(dtype: torch.dtype, dim: int, value_dim: int) -> int:
     """By the names of the kernels: product<ProductShape<parts, width, slice, chunk>>."""
-    names = [x for x in named(CUT).native.kernel_names() if "product" in x and "true" not in x]
+    names = [
+        x for x in find_backend(CUT).native.kernel_names() if "product" in x and "true" not in x
+    ]
     shapes = sorted(tuple(map(int, re.findall(r"\d+", name))) for name in names)
     parts = {torch.bfloat16: 1, torch.float16: 2, torch.float32: 3}[dtype]
     return -(-value_dim // next(x[2] for x in shapes if x[0] == parts and x[1] >= dim))
@@ -154,7 +156,7 @@ def test_segments_depend_on_how_many_blocks_fit(
 
 @pytest.mark.parametrize("backend", NAMES)
 def test_a_backend_may_choose_for_itself(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(named(backend), "segments", None)
+    monkeypatch.setattr(find_backend(backend), "segments", None)
     assert_within_budget(ONE.with_(queries=600), backend)
 
 

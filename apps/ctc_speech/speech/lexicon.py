@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from linattn_core.errors import expected, shown
+from linattn_core.errors import expected, quote
 from speech.sources import require_file, text_lines
 
 Phones = tuple[str, ...]
@@ -64,7 +64,7 @@ class Lexicon:
         """
         missing = self.missing(words)
         if missing:
-            listed = ", ".join(shown(word) for word in missing[:_SHOWN_WORDS])
+            listed = ", ".join(quote(word) for word in missing[:_SHOWN_WORDS])
             more = f" and {len(missing) - _SHOWN_WORDS} more" * (len(missing) > _SHOWN_WORDS)
             wanted = f"a pronunciation of {len(missing)} words"
             advice = "add them, or leave out their utterances with --bad-input skip"
@@ -99,7 +99,7 @@ def parse_lexicon(lines: Iterable[str], name: str) -> Lexicon:
         word, *phones = line.partition(" #")[0].split()
         if not phones:
             where = f"{name}, line {number}"
-            raise ValueError(expected(where, "a word and its phones", shown(line)))
+            raise ValueError(expected(where, "a word and its phones", quote(line)))
         known = pronunciations.setdefault(_ALTERNATIVE.sub("", word).upper(), [])
         known.append(tuple(_STRESS.sub(r"\1", phone) for phone in phones))
     if not pronunciations:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from linattn_core.errors import expected, shown
+from linattn_core.errors import expected, quote
 
 Content = Path | io.BytesIO
 
@@ -94,7 +94,7 @@ class Ark:
             file.seek(self.offset)
             head = file.read(8)
             if head[:4] != b"RIFF":
-                raise ValueError(expected(self.name, "a WAV file (RIFF)", shown(head[:4])))
+                raise ValueError(expected(self.name, "a WAV file (RIFF)", quote(head[:4])))
             return io.BytesIO(head + file.read(int.from_bytes(head[4:], "little")))
 
 
@@ -106,7 +106,7 @@ class Command:
 
     @property
     def name(self) -> str:
-        return f"the command {shown(self.line)}"
+        return f"the command {quote(self.line)}"
 
     def stamp(self) -> str:
         return self.line
@@ -115,7 +115,7 @@ class Command:
         done = subprocess.run(self.line, shell=True, capture_output=True, check=False)
         if done.returncode or not done.stdout:
             got = f"exit code {done.returncode}: {done.stderr.decode(errors='replace').strip()}"
-            raise ValueError(expected(self.name, "an audio file on its output", shown(got)))
+            raise ValueError(expected(self.name, "an audio file on its output", quote(got)))
         return io.BytesIO(done.stdout)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from linattn_core.errors import expected, shown
+from linattn_core.errors import expected, quote
 from linattn_models.ctc import Hypothesis
 from speech.audio import read_audio
 from speech.decoding import Search
@@ -87,7 +87,7 @@ class Transcript:
 
 def readable(name: str) -> str:
     """The name of a file on one line: as it is, or escaped where that cannot be printed."""
-    return name if name.isprintable() else shown(name)
+    return name if name.isprintable() else quote(name)
 
 
 @torch.no_grad()

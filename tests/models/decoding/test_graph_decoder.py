@@ -18,8 +18,8 @@ from torch import Tensor
 
 from linattn_core import LinearAttentionState
 from linattn_core.calls import StepCall
-from linattn_core.decoding import CannotCompile, DecoderDescription
-from linattn_core.torch_kernels.step import step as step_in_torch
+from linattn_core.decoder_spec import CannotCompile, DecoderDescription
+from linattn_core.torch_backend.step import step as step_in_torch
 from linattn_models import (
     CompiledDecoder,
     Head,

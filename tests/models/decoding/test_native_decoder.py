@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from linattn_core.decoding import CannotCompile
+from linattn_core.decoder_spec import CannotCompile
 from linattn_models import (
     AutoregressiveTransformer,
     Categorical,

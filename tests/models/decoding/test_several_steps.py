@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linattn_core.decoding import Draw
+from linattn_core.decoder_spec import Draw
 from linattn_models import AutoregressiveTransformer, Categorical, Head
 from linattn_models.decoding import Sampling
 from linattn_models.decoding.filters import Filters

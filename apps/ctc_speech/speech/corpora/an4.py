@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from linattn_core.errors import expected, shown
+from linattn_core.errors import expected, quote
 from speech.corpora.corpus import BadInput, Corpus, Utterance, cut_dev, with_phones
 from speech.lexicon import read_lexicon
 from speech.sources import File, Member, Source, require_file, text_lines
@@ -49,7 +49,7 @@ def _utterances(folder: Path, name: str) -> list[Utterance]:
         # The "" is the speaker of a line without a slash.
         *_, speaker, key = ("", *clip.split("/"))
         if not speaker:
-            raise ValueError(expected(str(listed), "GROUP/SPEAKER/CLIP on a line", shown(clip)))
+            raise ValueError(expected(str(listed), "GROUP/SPEAKER/CLIP on a line", quote(clip)))
         if key not in transcripts:
             raise ValueError(expected(str(path), f"the transcript of {key}", "none"))
         source = _source(folder, clip)
@@ -60,7 +60,7 @@ def _utterances(folder: Path, name: str) -> list[Utterance]:
 def _transcript(line: str, path: Path) -> tuple[str, tuple[str, ...]]:
     match = _LINE.fullmatch(line)
     if match is None:
-        raise ValueError(expected(str(path), "words and (clip) on a line", shown(line)))
+        raise ValueError(expected(str(path), "words and (clip) on a line", quote(line)))
     return match[2], tuple(word for word in match[1].split() if word not in NOT_SPOKEN)
 
 

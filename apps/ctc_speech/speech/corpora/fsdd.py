@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from linattn_core.errors import expected, shown
+from linattn_core.errors import expected, quote
 from speech.corpora.corpus import BadInput, Corpus, Split, Utterance
 from speech.lexicon import parse_lexicon
 from speech.sources import File
@@ -51,7 +51,7 @@ def _utterance(path: Path) -> Utterance:
     digit, _, rest = path.stem.partition("_")
     speaker, _, _ = rest.partition("_")
     if len(digit) != 1 or not digit.isdecimal() or not speaker:
-        raise ValueError(expected(str(path), "the name DIGIT_SPEAKER_INDEX", shown(path.name)))
+        raise ValueError(expected(str(path), "the name DIGIT_SPEAKER_INDEX", quote(path.name)))
     words = (DIGITS[int(digit)],)
     return Utterance(path.stem, speaker, File(path), words, LEXICON.phones(words))
 

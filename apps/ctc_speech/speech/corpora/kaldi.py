@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from linattn_core.errors import expected, shown
+from linattn_core.errors import expected, quote
 from speech.corpora.corpus import BadInput, Corpus, Split, Utterance, cut_dev, with_phones
 from speech.lexicon import Lexicon
 from speech.sources import Ark, Command, File, Source, require_file, text_lines
@@ -57,7 +57,7 @@ def read_data_folder(folder: Path, *, run_commands: bool = False) -> list[Uttera
     for key, recording, start, end in _segments(folder, recordings):
         if recording not in recordings:
             where = str(folder / "wav.scp")
-            raise ValueError(expected(where, f"the recording {shown(recording)}", "none"))
+            raise ValueError(expected(where, f"the recording {quote(recording)}", "none"))
         words = tuple(_of(key, texts, folder / "text").split())
         # Without the file each utterance is a speaker of its own, as in Kaldi.
         speaker = key if speakers is None else _of(key, speakers, folder / "utt2spk")
@@ -68,7 +68,7 @@ def read_data_folder(folder: Path, *, run_commands: bool = False) -> list[Uttera
 
 def _of(key: str, table: Mapping[str, str], path: Path) -> str:
     if key not in table:
-        raise ValueError(expected(str(path), f"a line for {shown(key)}", "none"))
+        raise ValueError(expected(str(path), f"a line for {quote(key)}", "none"))
     return table[key]
 
 
@@ -86,11 +86,11 @@ def _segments(
             start, end = map(float, bounds)
         except ValueError:
             wanted = "a recording, a start and an end in seconds"
-            raise ValueError(expected(f"{path}, {key}", wanted, shown(rest))) from None
+            raise ValueError(expected(f"{path}, {key}", wanted, quote(rest))) from None
         # Kaldi writes -1 for the end of the recording. NaN fails each comparison: it is refused.
         if not (0 <= start < math.inf and (end < 0 or start < end < math.inf)):
             wanted = "a start of at least 0 and an end after it (-1: the end of the recording)"
-            raise ValueError(expected(f"{path}, {key}", wanted, shown(rest)))
+            raise ValueError(expected(f"{path}, {key}", wanted, quote(rest)))
         yield key, recording, start, None if end < 0 else end
 
 
@@ -98,7 +98,7 @@ def _source(place: str, where: str, run_commands: bool) -> Source:
     if place.endswith("|"):
         if not run_commands:
             advice = "give --run-commands to run it, if you trust the list"
-            raise ValueError(expected(where, "a file", f"the command {shown(place)}", advice))
+            raise ValueError(expected(where, "a file", f"the command {quote(place)}", advice))
         return Command(place.removesuffix("|").strip())
     path, colon, offset = place.rpartition(":")
     if colon and offset.isdecimal():
@@ -126,8 +126,8 @@ def _table(path: Path, *, may_be_empty: bool = False) -> dict[str, str]:
         key, rest = (*line.split(maxsplit=1), "", "")[:2]
         if not key or not (rest or may_be_empty):
             wanted = "a name and what belongs to it"
-            raise ValueError(expected(f"{path}, line {number}", wanted, shown(line)))
+            raise ValueError(expected(f"{path}, line {number}", wanted, quote(line)))
         if key in table:
-            raise ValueError(expected(f"{path}, line {number}", "each name once", shown(key)))
+            raise ValueError(expected(f"{path}, line {number}", "each name once", quote(key)))
         table[key] = rest.strip()
     return table

@@ -17,7 +17,7 @@ from typing import Literal, cast, get_args
 import numpy as np
 import pooch
 
-from linattn_core.errors import expected, near, shown
+from linattn_core.errors import expected, near, quote
 from pixels.datasets import cifar, digits, idx
 from pixels.datasets.images import Images, Pixels
 from pixels.datasets.sources import SOURCES, fetch
@@ -58,7 +58,7 @@ def require_dataset(name: str) -> DatasetName:
     """The name, if it is that of a dataset; else a ValueError with the near ones."""
     names = get_args(DatasetName)
     if name not in names:
-        raise ValueError(expected("--dataset", "a known name", shown(name), near(name, names)))
+        raise ValueError(expected("--dataset", "a known name", quote(name), near(name, names)))
     return cast(DatasetName, name)
 
 

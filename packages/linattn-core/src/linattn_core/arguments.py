@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from linattn_core.calls import AttentionCall, StepCall
-from linattn_core.errors import expected, shown
+from linattn_core.errors import expected, quote
 from linattn_core.state import LinearAttentionState, accumulation_dtype
 
 
@@ -48,7 +48,7 @@ def check_flags(**flags: bool) -> None:
     """Checks that each flag is a bool; other truthy or falsy values are refused."""
     for name, value in flags.items():
         if not isinstance(value, bool):
-            raise TypeError(expected(name, "True or False", shown(value)))
+            raise TypeError(expected(name, "True or False", quote(value)))
 
 
 def completed(call: AttentionCall) -> AttentionCall:
@@ -219,4 +219,4 @@ def _check_broadcast(what: str, x: Tensor, shape: Sequence[int], advice: str) ->
 
 def _check_tensor(what: str, x: object) -> None:
     if not isinstance(x, Tensor):
-        raise TypeError(expected(what, "a torch.Tensor", shown(x)))
+        raise TypeError(expected(what, "a torch.Tensor", quote(x)))

@@ -18,7 +18,7 @@ from linattn_core.arguments import (
     in_one_dtype,
 )
 from linattn_core.calls import AttentionCall, StepCall
-from linattn_core.errors import expected, shown
+from linattn_core.errors import expected, quote
 from linattn_core.state import LinearAttentionState, accumulation_dtype
 
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -179,7 +179,7 @@ def check_state(
     if not isinstance(state, LinearAttentionState):
         raise TypeError(expected(name, "a LinearAttentionState", _kind(state)))
     if not all(isinstance(x, Tensor) and x.ndim > 2 for x in state):
-        raise TypeError(expected(name, "tensors s (B, H, F, M) and z (B, H, F)", shown(state)))
+        raise TypeError(expected(name, "tensors s (B, H, F, M) and z (B, H, F)", quote(state)))
     feature_dim = state.z.shape[-1]
     batch = state.z.shape[0] if sequences is None else sequences
     wanted = (batch, value.shape[1], feature_dim, value.shape[-1])

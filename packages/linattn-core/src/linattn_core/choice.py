@@ -37,7 +37,7 @@ def use_backend(name: str) -> Iterator[None]:
     """
     check_backend_name(name)
     if name != "auto":
-        registry.named(name)
+        registry.find_backend(name)
     own = [name]
     with _lock:
         _open.append(own)

@@ -15,7 +15,7 @@ def expected(what: str, wanted: object, got: object, advice: str = "") -> str:
     Args:
         what: the argument, field or file that is wrong.
         wanted: what would be right, with numbers or names.
-        got: what came. A str is inserted without quotes, so pass `shown(value)` for a value that is
+        got: what came. A str is inserted without quotes, so pass `quote(value)` for a value that is
             text. Cut at 200 characters, with control characters escaped.
         advice: what to do; may end with a question mark, as `near` does.
     """
@@ -34,7 +34,7 @@ def near(name: str, known: Iterable[str]) -> str:
     return f"known are {', '.join(map(repr, names))}."
 
 
-def shown(value: object) -> str:
+def quote(value: object) -> str:
     """The repr of a value, cut at 200 characters, with control characters escaped."""
     return _cut(repr(value))
 

@@ -19,12 +19,12 @@ from linattn_core.arguments import (
     returned,
 )
 from linattn_core.calls import AttentionCall, StepCall
-from linattn_core.errors import expected, near, shown
+from linattn_core.errors import expected, near, quote
 from linattn_core.feature_maps.base import FeatureMap
 from linattn_core.mapping import (
     check_bare_sums,
     is_applied_inside,
-    left_for_kernels,
+    kernel_feature_map,
     map_features,
     without_padding,
 )
@@ -208,7 +208,7 @@ def linear_attention(
     if backend == "auto":
         backend = choice.current
     call = AttentionCall(
-        query, key, value, is_causal, left_for_kernels(feature_map), key_lengths, cu_seqlens,
+        query, key, value, is_causal, kernel_feature_map(feature_map), key_lengths, cu_seqlens,
         initial_state, return_state, eps, False, attn_mask, log_decay, normalize,
         return_normalizer,
     )  # fmt: skip
@@ -265,7 +265,7 @@ def linear_attention_step(
     if backend == "auto":
         backend = choice.current
     call = StepCall(
-        query, key, value, state, left_for_kernels(feature_map), eps, False, state_indices,
+        query, key, value, state, kernel_feature_map(feature_map), eps, False, state_indices,
         log_decay, normalize,
     )  # fmt: skip
     call = _ready_step(call, feature_map, backend, inplace, enable_gqa)
@@ -306,7 +306,7 @@ def explain(
         ValueError, TypeError: as the call itself, for errors that do not depend on the backend.
     """
     _check_options_known(linear_attention if state is None else linear_attention_step, options)
-    tensors, name = (query, key, value), left_for_kernels(feature_map)
+    tensors, name = (query, key, value), kernel_feature_map(feature_map)
     enable_gqa = options.pop("enable_gqa", False)
     if state is not None:
         inplace = options.pop("inplace", False)
@@ -321,7 +321,7 @@ def _check_options_known(call: Callable[..., Any], options: dict[str, Any]) -> N
         known = list(inspect.signature(call).parameters)
         if name not in known:
             what = f"an argument of {call.__name__}"
-            raise TypeError(expected("explain", what, shown(name), near(name, known)))
+            raise TypeError(expected("explain", what, quote(name), near(name, known)))
 
 
 def _ready(

@@ -9,7 +9,7 @@ import torch
 
 import linattn_core
 from linattn_core.feature_maps import feature_map_names
-from linattn_core.registry import installed
+from linattn_core.registry import installed_backends
 
 
 def lines() -> list[str]:
@@ -25,7 +25,7 @@ def lines() -> list[str]:
         "feature maps   " + ", ".join(feature_map_names()),
         "backends       in the order in which backend='auto' asks them",
     ]
-    entries = installed()
+    entries = installed_backends()
     for entry in entries:
         about = "" if entry.backend is None else f", {entry.backend.description}"
         report.append(f"  {entry.name:<12} {entry.condition} ({entry.origin}{about})")

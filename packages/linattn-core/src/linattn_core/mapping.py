@@ -15,7 +15,7 @@ from linattn_core.reference.definition import absent_keys
 from linattn_core.state import accumulation_dtype
 
 
-def left_for_kernels(feature_map: Any) -> str:
+def kernel_feature_map(feature_map: Any) -> str:
     """The name of the map that the kernels apply: "identity" where it runs before the operator."""
     if isinstance(feature_map, str):
         return feature_map if feature_map in pointwise.POINTWISE else "identity"

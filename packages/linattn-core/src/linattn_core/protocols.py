@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 from torch import Tensor
 
 from linattn_core.calls import AttentionCall, Gradients, Output, StepCall
-from linattn_core.decoding import DecoderDescription, NativeDecoder
+from linattn_core.decoder_spec import DecoderDescription, NativeDecoder
 from linattn_core.state import LinearAttentionState
 
 

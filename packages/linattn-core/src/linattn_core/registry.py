@@ -13,10 +13,10 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import NamedTuple
 
 from linattn_core.calls import AttentionCall, StepCall
-from linattn_core.decoding import CannotCompile, DecoderDescription, NativeDecoder
-from linattn_core.errors import expected, near, shown
+from linattn_core.decoder_spec import CannotCompile, DecoderDescription, NativeDecoder
+from linattn_core.errors import expected, near, quote
 from linattn_core.protocols import Backend, CachingBackend, DecoderBackend
-from linattn_core.torch_kernels.backend import ReferenceBackend
+from linattn_core.torch_backend.backend import ReferenceBackend
 
 ENTRY_POINT_GROUP = "linattn.backends"
 RESERVED_NAMES = ("auto", "reference")
@@ -85,7 +85,7 @@ def _check_backend(backend: Backend) -> None:
         raise ValueError(f"the name {backend.name!r} is taken")
 
 
-def installed() -> list[Installed]:
+def installed_backends() -> list[Installed]:
     """Every backend that is installed, live or not, in the order in which "auto" asks them."""
     global _installed
     if _installed is None:
@@ -111,7 +111,7 @@ def backends() -> tuple[str, ...]:
     "reference" is always among them. A backend that cannot run on this machine is listed too, if it
     has loaded; it refuses every call, and `explain` gives the reason.
     """
-    return tuple(x.name for x in installed() if x.backend is not None)
+    return tuple(x.name for x in installed_backends() if x.backend is not None)
 
 
 def empty_cache() -> None:
@@ -122,7 +122,7 @@ def empty_cache() -> None:
     outputs and gradients leave, because the system clears new memory, which can take a third of a
     large call. torch's own allocators are not changed.
     """
-    for entry in installed():
+    for entry in installed_backends():
         if isinstance(entry.backend, CachingBackend):
             entry.backend.empty_cache()
 
@@ -134,38 +134,38 @@ def select(name: str, call: AttentionCall | StepCall) -> Backend:
         ValueError: no backend has that name, or the named one refuses (with its reason).
     """
     if name == "auto":
-        for entry in installed():
+        for entry in installed_backends():
             if entry.backend is not None and entry.backend.refuses(call) is None:
                 return entry.backend
         raise ValueError("No backend accepts this call.")
-    backend = named(name)
+    backend = find_backend(name)
     reason = backend.refuses(call)
     if reason is not None:
         raise ValueError(f"backend {name!r} refuses this call: {reason}")
     return backend
 
 
-def named(name: str) -> Backend:
+def find_backend(name: str) -> Backend:
     """The live backend of that name.
 
     Raises:
         ValueError: an unknown name, or a backend that is installed but failed to load (with the
             reason).
     """
-    for entry in installed():
+    for entry in installed_backends():
         if entry.name == name:
             if entry.backend is None:
                 raise ValueError(expected(f"backend {name!r}", "a live one", entry.condition))
             return entry.backend
     advice = near(name, ("auto", *backends()))
-    raise ValueError(expected("backend", "a name of those installed", shown(name), advice))
+    raise ValueError(expected("backend", "a name of those installed", quote(name), advice))
 
 
 def answers(call: AttentionCall | StepCall) -> dict[str, str]:
     """Each installed backend's answer to a call: "accepts", or why not."""
     return {
         x.name: x.condition if x.backend is None else x.backend.refuses(call) or "accepts"
-        for x in installed()
+        for x in installed_backends()
     }
 
 
@@ -175,13 +175,17 @@ def compile_decoder(name: str, description: DecoderDescription, weights: str) ->
     Args:
         name: "auto" or the name of a backend.
         description: the model.
-        weights: the dtype of the packed matrices, one of `decoding.WEIGHTS`.
+        weights: the dtype of the packed matrices, one of `decoder_spec.WEIGHTS`.
 
     Raises:
         CannotCompile: the backend refuses, or with "auto" all refuse (with their reasons).
         ValueError: no backend has that name.
     """
-    asked = [named(name)] if name != "auto" else [x.backend for x in installed() if x.backend]
+    asked = (
+        [find_backend(name)]
+        if name != "auto"
+        else [x.backend for x in installed_backends() if x.backend]
+    )
     reasons = []
     for backend in asked:
         if not isinstance(backend, DecoderBackend):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from linattn_core.calls import AttentionCall, Gradients, Output, StepCall
-from linattn_core.decoding import DecoderDescription, NativeDecoder
+from linattn_core.decoder_spec import DecoderDescription, NativeDecoder
 from linattn_core.native import (
     Fields,
     address,

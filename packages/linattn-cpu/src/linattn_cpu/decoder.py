@@ -20,7 +20,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from linattn_core.decoding import (
+from linattn_core.decoder_spec import (
     Affine,
     DecoderDescription,
     DecoderLayer,
@@ -31,7 +31,7 @@ from linattn_core.decoding import (
     TokenCoding,
     TokenFilters,
 )
-from linattn_core.errors import expected, shown
+from linattn_core.errors import expected, quote
 from linattn_core.native import address, written_in_place
 from linattn_core.state import LinearAttentionState
 from linattn_cpu import _native
@@ -51,7 +51,7 @@ def refuses_decoder(description: DecoderDescription, weights: str) -> str | None
         ("activation", description.activation, _native.Activation),
     ):
         if name not in known.__members__:
-            return expected(what, f"one of {', '.join(known.__members__)}", shown(name))
+            return expected(what, f"one of {', '.join(known.__members__)}", quote(name))
     hidden = description.layers[0].contract.weight.shape[0]
     if weights == "int8" and hidden > _MOST_INT8_INPUTS:
         wanted = f"products that sum at most {_MOST_INT8_INPUTS:,} inputs exactly"
@@ -65,7 +65,7 @@ def refuses_decoder(description: DecoderDescription, weights: str) -> str | None
 
 
 class CpuDecoder(NativeDecoder):
-    """Decodes on the CPU; see `linattn_core.decoding.NativeDecoder` for the methods.
+    """Decodes on the CPU; see `linattn_core.decoder_spec.NativeDecoder` for the methods.
 
     The weights are packed for the instruction set in use when the decoder is made, and the decoder
     keeps that instruction set. Packing reads each weight once (int8: twice), on all of torch's

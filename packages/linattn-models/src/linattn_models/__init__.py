@@ -23,7 +23,7 @@ save, load, read_config      one folder: config.json and model.safetensors
 load_decoder                 the compiled decoder of a saved model, also from weights in fewer bits
 """
 
-from linattn_core.decoding import CannotCompile
+from linattn_core.decoder_spec import CannotCompile
 from linattn_models.attention import (
     Linear,
     LinearAttention,

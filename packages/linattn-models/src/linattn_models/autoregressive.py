@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from linattn_core.decoding import CannotCompile, DecoderDescription, TokenCoding
+from linattn_core.decoder_spec import CannotCompile, DecoderDescription, TokenCoding
 from linattn_core.errors import expected
 from linattn_models import description
 from linattn_models.attention import Attention

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from linattn_core import LinearAttentionState
-from linattn_core.decoding import CannotCompile, DecoderLayer
+from linattn_core.decoder_spec import CannotCompile, DecoderLayer
 from linattn_core.errors import expected
 from linattn_models import description
 from linattn_models.attention import (

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
-from linattn_core.decoding import Affine, CannotCompile, Norm
+from linattn_core.decoder_spec import Affine, CannotCompile, Norm
 from linattn_core.errors import expected
 
 

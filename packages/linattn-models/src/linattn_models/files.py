@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from linattn_core.errors import expected, shown
+from linattn_core.errors import expected, quote
 
 TEMPORARY_PREFIX = ".tmp-"
 
@@ -104,7 +104,7 @@ def _refuse_to_destroy(folder: Path, replaceable: Collection[str]) -> None:
     if others:
         wanted = "a new folder, or one that saving may replace"
         advice = "choose a new or an empty folder"
-        raise ValueError(expected(str(folder), wanted, f"one with {shown(others[0])}", advice))
+        raise ValueError(expected(str(folder), wanted, f"one with {quote(others[0])}", advice))
 
 
 def _flush(path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any, NoReturn, cast
 
 from torch import Tensor
 
-from linattn_core.decoding import CannotCompile
+from linattn_core.decoder_spec import CannotCompile
 from linattn_core.errors import expected
 from linattn_models.block import Block
 from linattn_models.config import TransformerConfig

@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from linattn_core.errors import expected, near, shown
+from linattn_core.errors import expected, near, quote
 from linattn_models.autoregressive import AutoregressiveTransformer
 from linattn_models.conversion import FEWER_BITS, narrowed, weights_from_format_1, widened
 from linattn_models.ctc import CTCBiLSTM, CTCTransformer
@@ -164,7 +164,7 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     version = config.get("format_version")
     if version not in range(1, FORMAT_VERSION + 1):
         wanted = f"format_version 1 to {FORMAT_VERSION}"
-        raise ValueError(expected(str(path), wanted, shown(version), "update linattn-models"))
+        raise ValueError(expected(str(path), wanted, quote(version), "update linattn-models"))
     one_of(f"{path}: the model", config.get("model"), _CLASSES)
     return config
 
@@ -217,7 +217,7 @@ def _check_sizes(path: Path, description: Mapping[str, Any], tensors: Mapping[st
         most = len(tensors) if name == "num_layers" else elements
         if value > most:
             wanted = f"at most {most}, by the size of {WEIGHTS_FILE}"
-            raise ValueError(expected(f"{path}: {name}", wanted, shown(value), _OTHER))
+            raise ValueError(expected(f"{path}: {name}", wanted, quote(value), _OTHER))
 
 
 def _integers(values: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
@@ -249,7 +249,7 @@ def _check_fit(path: Path, model: Mapping[str, Tensor], tensors: Mapping[str, Te
     unknown = sorted(tensors.keys() - model.keys())
     if missing or unknown:
         wanted = f"the {len(model)} tensors of the configured model"
-        first = shown((missing or unknown)[0])
+        first = quote((missing or unknown)[0])
         got = f"{len(missing)} missing and {len(unknown)} unknown, the first {first}"
         advice = near(missing[0], unknown) if missing and 0 < len(unknown) < 9 else _OTHER
         raise ValueError(expected(str(path), wanted, got, advice))

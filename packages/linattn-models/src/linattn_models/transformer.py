@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from linattn_core import LinearAttentionState
-from linattn_core.decoding import CannotCompile, DecoderDescription
+from linattn_core.decoder_spec import CannotCompile, DecoderDescription
 from linattn_core.errors import expected
 from linattn_models import description
 from linattn_models.attention import Linear, LinearAttention

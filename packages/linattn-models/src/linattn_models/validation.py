@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 
-from linattn_core.errors import LONGEST, expected, near, shown
+from linattn_core.errors import LONGEST, expected, near, quote
 
 Fields = TypeVar("Fields")
 
@@ -40,7 +40,7 @@ def as_ints(name: str, values: object) -> list[int]:
         several = [values]
     integers = [as_int(value) for value in several]
     if None in integers:
-        raise TypeError(expected(name, "an int or several", shown(several[integers.index(None)])))
+        raise TypeError(expected(name, "an int or several", quote(several[integers.index(None)])))
     return cast(list[int], integers)
 
 
@@ -48,7 +48,7 @@ def at_least(name: str, value: object, lowest: int) -> int:
     """The value as an int; refuses anything but an integer of `lowest` or more."""
     number = as_int(value)
     if number is None or number < lowest:
-        raise ValueError(expected(name, f"an integer of at least {lowest}", shown(value)))
+        raise ValueError(expected(name, f"an integer of at least {lowest}", quote(value)))
     return number
 
 
@@ -65,21 +65,21 @@ def hash_buckets(name: str, value: object) -> int:
     """
     number = as_int(value)
     if number is None or number < 1 or (number > 1 and number % 2):
-        raise ValueError(expected(name, "1 or an even number of buckets", shown(value)))
+        raise ValueError(expected(name, "1 or an even number of buckets", quote(value)))
     return number
 
 
 def boolean(name: str, value: object) -> None:
     """Refuses anything but True and False."""
     if not isinstance(value, bool):
-        raise ValueError(expected(name, "True or False", shown(value)))
+        raise ValueError(expected(name, "True or False", quote(value)))
 
 
 def one_of(name: str, value: object, known: Collection[str]) -> None:
     """Refuses an unknown name; the error suggests similar ones."""
     if not isinstance(value, str) or value not in known:
         advice = near(str(value)[:LONGEST], known)
-        raise ValueError(expected(name, "a known name", shown(value), advice))
+        raise ValueError(expected(name, "a known name", quote(value), advice))
 
 
 def in_range(name: str, value: object, low: float, high: float) -> None:
@@ -88,7 +88,7 @@ def in_range(name: str, value: object, low: float, high: float) -> None:
     if not is_number or not low <= value < high:  # type: ignore[operator]
         wanted = f"a number of at least {low:g}"
         wanted += ", finite" if math.isinf(high) else f" and below {high:g}"
-        raise ValueError(expected(name, wanted, shown(value)))
+        raise ValueError(expected(name, wanted, quote(value)))
 
 
 def json_object(content: str | bytes, what: str) -> dict[str, Any]:

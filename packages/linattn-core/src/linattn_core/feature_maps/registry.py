@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from linattn_core.errors import expected, near, shown
+from linattn_core.errors import expected, near, quote
 from linattn_core.feature_maps.base import FeatureMap
 from linattn_core.feature_maps.elementwise import Elementwise
 from linattn_core.feature_maps.hedgehog import Hedgehog
@@ -50,7 +50,7 @@ def register_feature_map(name: str, factory: Factory) -> None:
     """
     if name in _factories:
         raise ValueError(
-            expected("name", "one that no feature map has", shown(name), "choose another")
+            expected("name", "one that no feature map has", quote(name), "choose another")
         )
     _factories[name] = factory
 
@@ -101,7 +101,7 @@ def get_feature_map(feature_map: str | FeatureMap, head_dim: int, **options: Any
 def _factory(name: str) -> Factory:
     if name not in _factories:
         advice = near(name, feature_map_names())
-        raise ValueError(expected("feature_map", "a registered name", shown(name), advice))
+        raise ValueError(expected("feature_map", "a registered name", quote(name), advice))
     return _factories[name]
 
 

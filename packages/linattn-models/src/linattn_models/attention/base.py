@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from linattn_core.decoding import Affine, CannotCompile
+from linattn_core.decoder_spec import Affine, CannotCompile
 from linattn_core.errors import expected
 from linattn_models.attention.projections import Projections, checked_kv_heads
 from linattn_models.packing import Packing, last_of

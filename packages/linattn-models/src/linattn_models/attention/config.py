@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 from linattn_core import feature_map_names
-from linattn_core.errors import LONGEST, expected, near, shown
+from linattn_core.errors import LONGEST, expected, near, quote
 from linattn_models.attention.decay import DECAYS
 from linattn_models.validation import fields_at_least, from_fields, hash_buckets, in_range, one_of
 
@@ -134,7 +134,7 @@ def attention_config(value: object) -> Attention:
         return Lsh(rounds=int(rounds))
     wanted = "'linear', 'softmax' or 'lsh-X' with X rounds"
     advice = near(str(value)[:LONGEST], [*_KINDS, "lsh-4"])
-    raise ValueError(expected("attention", wanted, shown(value), advice))
+    raise ValueError(expected("attention", wanted, quote(value), advice))
 
 
 def _sorted_pairs(options: object) -> Options:
@@ -143,9 +143,9 @@ def _sorted_pairs(options: object) -> Options:
     try:
         pairs = dict(options)  # type: ignore[call-overload]
     except (TypeError, ValueError):
-        raise ValueError(expected("feature_map_options", wanted, shown(options))) from None
+        raise ValueError(expected("feature_map_options", wanted, quote(options))) from None
     for name, value in pairs.items():
         if not isinstance(name, str) or not isinstance(value, (bool, int, float, str)):
-            pair = f"{shown(name)}: {shown(value)}"
+            pair = f"{quote(name)}: {quote(value)}"
             raise ValueError(expected("feature_map_options", wanted, pair))
     return tuple(sorted(pairs.items()))

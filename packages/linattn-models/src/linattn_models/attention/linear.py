@@ -15,7 +15,7 @@ from linattn_core import (
     linear_attention,
     linear_attention_step,
 )
-from linattn_core.decoding import Affine, CannotCompile
+from linattn_core.decoder_spec import Affine, CannotCompile
 from linattn_core.errors import expected
 from linattn_core.feature_maps import Hedgehog
 from linattn_models import description

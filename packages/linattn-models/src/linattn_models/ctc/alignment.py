@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from linattn_core.errors import expected, shown
+from linattn_core.errors import expected, quote
 from linattn_models.ctc.labels import BLANK
 
 Floats = NDArray[np.float64]
@@ -101,7 +101,7 @@ def _states(phones: Sequence[int], classes: int) -> tuple[NDArray[np.int64], NDA
     outside = [phone for phone in phones if not 1 <= phone < classes]
     if outside:
         wanted = f"classes in 1..{classes - 1}, since {BLANK} is the blank"
-        raise ValueError(expected("phones", wanted, shown(outside[0])))
+        raise ValueError(expected("phones", wanted, quote(outside[0])))
     states = np.full(2 * len(phones) + 1, BLANK, np.int64)
     states[1::2] = phones
     may_skip = np.zeros(len(states), bool)

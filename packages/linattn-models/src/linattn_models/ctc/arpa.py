@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from linattn_core.errors import expected, shown
+from linattn_core.errors import expected, quote
 from linattn_models.files import replace_file
 
 START_WORD, END_WORD, UNKNOWN_WORD = "<s>", "</s>", "<unk>"
@@ -86,7 +86,7 @@ class _Reader:
         return self.line
 
     def damaged(self, wanted: str) -> ValueError:
-        got = shown(self.line) if self.line else "the end of the file"
+        got = quote(self.line) if self.line else "the end of the file"
         advice = "the ARPA file is damaged"
         return ValueError(expected(f"{self.path}, line {self.number}", wanted, got, advice))
 

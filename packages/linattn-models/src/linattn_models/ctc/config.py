@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-from linattn_core.errors import expected, shown
+from linattn_core.errors import expected, quote
 from linattn_models.config import TransformerConfig
 from linattn_models.validation import as_int, fields_at_least, from_fields, in_range
 
@@ -61,7 +61,7 @@ class CTCBiLSTMConfig:
         if self.dropout and self.num_layers == 1:
             wanted = "0 with one layer, since it acts between layers"
             advice = "set it to 0, or num_layers to 2 or more"
-            raise ValueError(expected("dropout", wanted, shown(self.dropout), advice))
+            raise ValueError(expected("dropout", wanted, quote(self.dropout), advice))
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON values; `from_dict` reads them."""
@@ -105,7 +105,7 @@ class CTCTransformerConfig:
             wanted = (
                 "a TransformerConfig with is_causal=False, since each phone depends on all frames"
             )
-            raise ValueError(expected("transformer", wanted, shown(self.transformer)))
+            raise ValueError(expected("transformer", wanted, quote(self.transformer)))
         fields_at_least(self, 0, "depthwise_kernel")
         if self.depthwise_kernel and self.depthwise_kernel % 2 == 0:
             wanted = "an odd number of frames, or 0 for no convolution"
@@ -132,5 +132,5 @@ def _check_front(config: FrontConfig) -> None:
     fields_at_least(config, 1, "num_phones", "num_features", "channels")
     subsampling = as_int(config.subsampling)
     if subsampling not in SUBSAMPLINGS:
-        raise ValueError(expected("subsampling", "1 or 4", shown(config.subsampling)))
+        raise ValueError(expected("subsampling", "1 or 4", quote(config.subsampling)))
     object.__setattr__(config, "subsampling", subsampling)

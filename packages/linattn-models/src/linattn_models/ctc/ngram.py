@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from linattn_core.errors import expected, shown
+from linattn_core.errors import expected, quote
 from linattn_models.ctc.arpa import (
     END_WORD,
     START_WORD,
@@ -102,7 +102,7 @@ class NGram:
                 foreign = [word for word in words if word not in tokens]
                 if foreign:
                     wanted = f"the {len(phones)} phones of the recognizer alone"
-                    raise ValueError(expected(str(path), wanted, shown(foreign[0])))
+                    raise ValueError(expected(str(path), wanted, quote(foreign[0])))
                 entries[tuple(tokens[word] for word in words)] = entry
         missing = {(token,): Entry(unknown.log10) for token in range(len(phones) + 1)}
         return cls(phones, missing | entries)
@@ -187,7 +187,7 @@ def _check_names(phones: Sequence[str]) -> None:
     for name in phones:
         if not isinstance(name, str) or name.split() != [name] or name in reserved:
             wanted = "names without spaces, other than <s>, </s> and <unk>"
-            raise ValueError(expected("phones", wanted, shown(name)))
+            raise ValueError(expected("phones", wanted, quote(name)))
     if not phones or len(set(phones)) < len(phones):
         wanted = "at least one name, and none twice"
-        raise ValueError(expected("phones", wanted, shown(tuple(phones))))
+        raise ValueError(expected("phones", wanted, quote(tuple(phones))))

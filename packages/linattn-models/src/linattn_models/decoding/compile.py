@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast, overload
 
 from linattn_core import choice, registry
-from linattn_core.decoding import WEIGHTS, CannotCompile, DecoderDescription, NativeDecoder
+from linattn_core.decoder_spec import WEIGHTS, CannotCompile, DecoderDescription, NativeDecoder
 from linattn_core.errors import expected
 from linattn_models.decoding.graph import GraphDecoder
 from linattn_models.decoding.model import DescribedModel, TokenModel, VectorModel
@@ -113,7 +113,7 @@ def _compile(backend: str, description: DecoderDescription, weights: str) -> Nat
     try:
         return registry.compile_decoder(backend, description, weights)
     except CannotCompile as error:
-        if len(registry.installed()) > 1:
+        if len(registry.installed_backends()) > 1:
             raise
         advice = "install one that compiles decoders: linattn-cpu, the extra [cpu]"
         wanted = expected("backends", "a native one", "the reference alone", advice)

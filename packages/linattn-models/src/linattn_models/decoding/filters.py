@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linattn_core.errors import expected, shown
+from linattn_core.errors import expected, quote
 from linattn_models.validation import fields_at_least
 
 # How many of the likeliest tokens are sorted to find the end of a nucleus.
@@ -23,7 +23,7 @@ class Filters:
     """Excludes unlikely tokens before one is drawn; None switches a filter off.
 
     Args:
-        top_k, top_p, min_p: as defined by `linattn_core.decoding.TokenFilters`.
+        top_k, top_p, min_p: as defined by `linattn_core.decoder_spec.TokenFilters`.
 
     Raises:
         ValueError: a number out of its range.
@@ -37,9 +37,9 @@ class Filters:
         if self.top_k is not None:
             fields_at_least(self, 1, "top_k")
         if self.top_p is not None and not (_is_number(self.top_p) and 0 < self.top_p <= 1):
-            raise ValueError(expected("top_p", "above 0 and at most 1", shown(self.top_p)))
+            raise ValueError(expected("top_p", "above 0 and at most 1", quote(self.top_p)))
         if self.min_p is not None and not (_is_number(self.min_p) and 0 <= self.min_p <= 1):
-            raise ValueError(expected("min_p", "from 0 to 1", shown(self.min_p)))
+            raise ValueError(expected("min_p", "from 0 to 1", quote(self.min_p)))
 
     def __bool__(self) -> bool:
         return any(limit is not None for limit in (self.top_k, self.top_p, self.min_p))

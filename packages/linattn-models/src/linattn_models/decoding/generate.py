@@ -7,7 +7,7 @@ from typing import cast
 
 import torch
 
-from linattn_core.decoding import CannotCompile
+from linattn_core.decoder_spec import CannotCompile
 from linattn_core.errors import expected
 from linattn_models.decoding.beams import Searching
 from linattn_models.decoding.drawing import METHODS, Drawing

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from linattn_core import LinearAttentionState, registry
-from linattn_core.decoding import DecoderDescription, Draw, NativeDecoder, TokenFilters
+from linattn_core.decoder_spec import DecoderDescription, Draw, NativeDecoder, TokenFilters
 from linattn_core.errors import expected
 from linattn_models.decoding.recording import EagerRecorder, Recorder
 from linattn_models.decoding.torch_step import TorchStep
@@ -32,7 +32,7 @@ Choose = Callable[[Tensor, Draw], Tensor]
 
 
 class GraphDecoder(NativeDecoder):
-    """A decoder that records steps; see `linattn_core.decoding.NativeDecoder` for the methods.
+    """A decoder that records steps; see `linattn_core.decoder_spec.NativeDecoder` for the methods.
 
     Args:
         description: the model; its weights are copied.
@@ -54,7 +54,7 @@ class GraphDecoder(NativeDecoder):
         recorder: Recorder,
     ) -> None:
         if backend != "auto":
-            registry.named(backend)
+            registry.find_backend(backend)
         self._torch_step = TorchStep(description, weights, backend)
         self._choose = choose
         self._recorder = recorder

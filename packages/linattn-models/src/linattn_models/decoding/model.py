@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from linattn_core.decoding import DecoderDescription
+from linattn_core.decoder_spec import DecoderDescription
 from linattn_models.config import TransformerConfig
 from linattn_models.heads import Head
 from linattn_models.state import DecodingState

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from linattn_core import LinearAttentionState
-from linattn_core.decoding import Draw, NativeDecoder
+from linattn_core.decoder_spec import Draw, NativeDecoder
 from linattn_core.errors import expected
 from linattn_models.decoding.beams import Searching
 from linattn_models.decoding.drawing import Drawing

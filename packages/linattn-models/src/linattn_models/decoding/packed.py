@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from linattn_core import choice
-from linattn_core.decoding import DecoderDescription
+from linattn_core.decoder_spec import DecoderDescription
 from linattn_core.torch_private import version_of
 from linattn_models.decoding.compile import compile_described
 from linattn_models.decoding.model import TokenModel

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from linattn_core.errors import expected, shown
+from linattn_core.errors import expected, quote
 from linattn_models.decoding.model import Drawable
 from linattn_models.heads.base import check_tokens, token_shape
 from linattn_models.state import DecodingState
@@ -190,7 +190,7 @@ def as_tensors(
         advice = "pass lists of each sequence's own length"
         raise ValueError(expected("prefix_lengths", "None beside lists", "lengths", advice))
     if not is_array and not (isinstance(prefix, Sequence) and len(prefix)):
-        raise ValueError(expected("prefix", "at least one list of tokens", shown(prefix)))
+        raise ValueError(expected("prefix", "at least one list of tokens", quote(prefix)))
     try:
         if is_array:
             return _as_tokens(prefix, device), prefix_lengths
@@ -200,9 +200,9 @@ def as_tensors(
             return padded, torch.tensor([len(row) for row in rows], device=device)
     except (TypeError, ValueError, RuntimeError, IndexError) as error:
         wanted = "a tensor, an array, or a list of tokens for each sequence"
-        raise TypeError(expected("prefix", wanted, shown(prefix), shown(error))) from None
+        raise TypeError(expected("prefix", wanted, quote(prefix), quote(error))) from None
     wanted, advice = "a list of tokens for each sequence", "pass [[1, 2, 3]] for one sequence"
-    raise TypeError(expected("prefix", wanted, shown(prefix), advice))
+    raise TypeError(expected("prefix", wanted, quote(prefix), advice))
 
 
 def _as_tokens(row: Any, device: torch.device) -> Tensor:

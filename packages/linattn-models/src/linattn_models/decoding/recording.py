@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from linattn_core.decoding import CannotCompile
+from linattn_core.decoder_spec import CannotCompile
 from linattn_core.errors import expected
 
 Result = TypeVar("Result")

@@ -3,7 +3,7 @@
 A step never reads a number from the device, and all values that change from step to step are in
 tensors, so that a CUDA graph can repeat it.
 
-Letters as in `linattn_core.decoding`; R rows: the vectors of a step, or of whole prompts.
+Letters as in `linattn_core.decoder_spec`; R rows: the vectors of a step, or of whole prompts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from linattn_core import LinearAttentionState, linear_attention, linear_attention_step
-from linattn_core.decoding import (
+from linattn_core.decoder_spec import (
     Affine,
     CannotCompile,
     DecoderDescription,
@@ -91,7 +91,7 @@ class TorchStep:
     def prefill(
         self, inputs: Tensor, lengths: Tensor | None
     ) -> tuple[Tensor, list[LinearAttentionState]]:
-        """Whole prompts, as `linattn_core.decoding.NativeDecoder.prefill`; returns the states."""
+        """Whole prompts, as `NativeDecoder.prefill`; also returns the states."""
         tokens = self.model.tokens
         states: list[LinearAttentionState] = []
         with torch.autocast(self.device.type, enabled=False):

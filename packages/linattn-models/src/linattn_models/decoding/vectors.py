@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from linattn_core import LinearAttentionState
-from linattn_core.decoding import NativeDecoder
+from linattn_core.decoder_spec import NativeDecoder
 from linattn_core.errors import expected
 from linattn_models.config import TransformerConfig
 from linattn_models.state import START, DecodingState, check_prompts, zero_states

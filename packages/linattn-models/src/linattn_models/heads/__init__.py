@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields
 
-from linattn_core.errors import expected, shown
+from linattn_core.errors import expected, quote
 from linattn_models.heads.base import Head
 from linattn_models.heads.categorical import Categorical
 from linattn_models.heads.logistics import MixtureOfLogistics
@@ -23,7 +23,7 @@ def head_from_dict(values: object) -> Head:
         ValueError: an unknown kind, a key that is unknown or missing, a value out of range.
     """
     if not isinstance(values, Mapping) or "kind" not in values:
-        raise ValueError(expected("a head", "a mapping with a 'kind'", shown(values)))
+        raise ValueError(expected("a head", "a mapping with a 'kind'", quote(values)))
     one_of("head", values["kind"], _HEADS)
     cls = _HEADS[values["kind"]]
     names = [field.name for field in fields(cls)]

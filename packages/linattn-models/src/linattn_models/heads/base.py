@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol, cast
 import torch
 from torch import Tensor
 
-from linattn_core.decoding import Draw, Sampler
+from linattn_core.decoder_spec import Draw, Sampler
 from linattn_core.errors import expected
 from linattn_models.validation import in_range
 

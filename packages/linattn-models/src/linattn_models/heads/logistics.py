@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from linattn_core.decoding import Draw, Sampler
+from linattn_core.decoder_spec import Draw, Sampler
 from linattn_core.errors import expected
 from linattn_models.heads.base import Drawn, at_least_single, check_parameters, check_tokens, choose
 from linattn_models.validation import fields_at_least

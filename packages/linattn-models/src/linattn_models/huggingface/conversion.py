@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import nn
 
-from linattn_core.errors import expected, shown
+from linattn_core.errors import expected, quote
 from linattn_models.huggingface.converted import HEAD_DIMS, NAME, ConvertedAttention, cache_name
 from linattn_models.huggingface.interface import sees_only_the_past
 from linattn_models.huggingface.padding import check_no_padding_behind
@@ -100,11 +100,11 @@ def _check_arguments(model: object, num_features: object, window_size: object) -
     """
     if not isinstance(model, nn.Module):
         advice = "build it first" if isinstance(model, type) else ""
-        raise TypeError(expected("model", "a model of transformers", shown(model), advice))
+        raise TypeError(expected("model", "a model of transformers", quote(model), advice))
     if num_features is not None and type(num_features) is not int:
-        raise TypeError(expected("num_features", "a positive even number", shown(num_features)))
+        raise TypeError(expected("num_features", "a positive even number", quote(num_features)))
     if type(window_size) is not int:
-        raise TypeError(expected("window_size", "an int", shown(window_size)))
+        raise TypeError(expected("window_size", "an int", quote(window_size)))
     if window_size < 0:
         raise ValueError(expected("window_size", "0 or more", window_size))
 

@@ -20,9 +20,9 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from linattn_core import FeatureMap, linear_attention
 from linattn_core.checks import check_options
-from linattn_core.errors import expected, shown
+from linattn_core.errors import expected, quote
 from linattn_core.feature_maps.registry import shared_feature_map
-from linattn_core.registry import named
+from linattn_core.registry import find_backend
 from linattn_models.huggingface.support import check_dispatches
 
 # Arguments with which models change the attention weights, and what each of them is.
@@ -100,7 +100,7 @@ def register(
     shared_feature_map(feature_map, _USUAL_HEAD_DIM)
     check_options(eps, backend)
     if backend != "auto":
-        named(backend)
+        find_backend(backend)
     _registered.add(name)
     register_function(name, partial(_linear, feature_map=feature_map, eps=eps, backend=backend))
 
@@ -115,11 +115,11 @@ def _check_name(name: str) -> None:
         raise TypeError(expected("name", "a str", f"a value of type {type(name).__name__}"))
     if not re.fullmatch(r"[\w.-]+", name):
         wanted = "letters, digits, '.', '-' and '_'"  # others mean kernels from a hub
-        raise ValueError(expected("name", wanted, shown(name)))
+        raise ValueError(expected("name", wanted, quote(name)))
     taken = {"eager", *ALL_ATTENTION_FUNCTIONS.valid_keys()} - _registered
     if name in taken:
         wanted = "one that transformers does not have"
-        raise ValueError(expected("name", wanted, shown(name), "choose another"))
+        raise ValueError(expected("name", wanted, quote(name), "choose another"))
 
 
 def register_function(name: str, compute: Callable[..., Tensor]) -> None:

@@ -10,7 +10,7 @@ from transformers import DynamicCache, GenerationMixin, PreTrainedModel
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from linattn_core.errors import expected, shown
+from linattn_core.errors import expected, quote
 from linattn_models.autoregressive import AutoregressiveTransformer
 from linattn_models.heads.base import check_sequences
 from linattn_models.huggingface.cache import StateLayer, state_layer
@@ -102,9 +102,9 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
         """
         self._refuse(others)
         if not isinstance(input_ids, Tensor):
-            raise TypeError(expected("input_ids", "a tensor (B, N) of int64", shown(input_ids)))
+            raise TypeError(expected("input_ids", "a tensor (B, N) of int64", quote(input_ids)))
         if attention_mask is not None and not isinstance(attention_mask, Tensor):
-            raise TypeError(expected("attention_mask", "a tensor (B, L)", shown(attention_mask)))
+            raise TypeError(expected("attention_mask", "a tensor (B, L)", quote(attention_mask)))
         if use_cache is None:
             use_cache = self.config.use_cache and not self.training and self.model.can_step
         layer = None

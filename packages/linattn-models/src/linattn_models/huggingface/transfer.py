@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from linattn_core.errors import expected, shown
+from linattn_core.errors import expected, quote
 from linattn_models.huggingface.converted import ConvertedAttention
 
 
@@ -47,13 +47,13 @@ def transfer_attention(
     and the backward pass of the feature maps.
     """
     if not isinstance(model, nn.Module):
-        raise TypeError(expected("model", "a model from convert", shown(model)))
+        raise TypeError(expected("model", "a model from convert", quote(model)))
     layers = [module for module in model.modules() if isinstance(module, ConvertedAttention)]
     if not layers:
         got = f"a {type(model).__name__} without any"
         raise ValueError(expected("transfer_attention", "converted layers", got, "convert it"))
     if not isinstance(batches, Iterable):
-        raise TypeError(expected("batches", "an iterable of batches", shown(batches)))
+        raise TypeError(expected("batches", "an iterable of batches", quote(batches)))
     _check_learning_rate(learning_rate)
     weights = [weight for layer in layers for weight in layer.new_parameters()]
     optimizer = torch.optim.Adam(weights, learning_rate)
@@ -86,7 +86,7 @@ def _check_longer_than_the_window(error: Tensor, size: int) -> None:
 
 def _check_learning_rate(rate: float) -> None:
     if isinstance(rate, bool) or not isinstance(rate, (int, float)):
-        raise TypeError(expected("learning_rate", "a number", shown(rate)))
+        raise TypeError(expected("learning_rate", "a number", quote(rate)))
     if not 0 < rate < math.inf:
         raise ValueError(expected("learning_rate", "more than 0, finite", rate))
 

@@ -12,7 +12,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from linattn_core import LinearAttentionState
-from linattn_core.errors import expected, shown
+from linattn_core.errors import expected, quote
 from linattn_models.files import replace_file
 from linattn_models.state.cache import KeyValueCache, LayerState
 
@@ -69,7 +69,7 @@ def read_state_file(file: Path) -> StateContent:
     if metadata.get("format") != FORMAT:
         raise _refused(file, "another kind of file")
     if metadata.get("version") != VERSION:
-        got = f"version {shown(metadata.get('version'))}"
+        got = f"version {quote(metadata.get('version'))}"
         raise ValueError(expected(str(file), f"version {VERSION}", got, "update linattn-models"))
     position, parameters = tensors.pop("position", None), tensors.pop("parameters", None)
     layers = _layers(file, tensors)
@@ -122,7 +122,7 @@ def _layer(file: Path, tensors: dict[str, Tensor]) -> LayerState:
 
 def _max_length(file: Path, text: str, layers: tuple[LayerState, ...]) -> int | None:
     if text and not (text.isdecimal() and len(text) < 19):
-        raise _refused(file, f"max_length {shown(text)}")
+        raise _refused(file, f"max_length {quote(text)}")
     max_length = int(text) if text else None
     for layer in layers:
         if isinstance(layer, KeyValueCache) and layer.max_length != max_length:

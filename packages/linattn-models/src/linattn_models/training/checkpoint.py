@@ -12,7 +12,7 @@ from typing import Any
 import safetensors.torch
 from torch import Tensor, nn
 
-from linattn_core.errors import expected, shown
+from linattn_core.errors import expected, quote
 from linattn_models.conversion import weights_from_format_1
 from linattn_models.files import new_folder, write_file
 from linattn_models.validation import json_object
@@ -97,7 +97,7 @@ def require_kinds(
     for name in sorted(kinds.keys() | tensors.keys()):
         wanted, got = (_kind(of[name]) if name in of else "none" for of in (kinds, tensors))
         if wanted != got:
-            raise ValueError(expected(f"{source}, tensor {shown(name)}", wanted, got))
+            raise ValueError(expected(f"{source}, tensor {quote(name)}", wanted, got))
 
 
 def signed_record(content: Mapping[str, object]) -> bytes:
@@ -129,7 +129,7 @@ def _read_record(folder: Path) -> dict[str, Any]:
         raise damaged(folder, str(error)) from error
     version = record.get("format_version")
     if version not in (1, FORMAT_VERSION):
-        raise ValueError(expected(str(path), f"format version {FORMAT_VERSION}", shown(version)))
+        raise ValueError(expected(str(path), f"format version {FORMAT_VERSION}", quote(version)))
     unsigned = version == 1 and "sha256" not in record
     if not unsigned and record.pop("sha256", None) != _digest(record):
         raise damaged(folder, f"{path} is not what was written (its sha256 differs)")

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
-from linattn_core.errors import expected, shown
+from linattn_core.errors import expected, quote
 from linattn_models.files import replace_file
 from linattn_models.memory import peak_memory
 from linattn_models.training.allocation import freed_memory_kept
@@ -101,7 +101,7 @@ def app_config(run: RunFolder, app: str, names: Collection[str]) -> dict[str, An
 
 def _of_app(record: dict[str, Any], run: RunFolder, app: str) -> dict[str, Any]:
     if record.get("app") != app:
-        got = f"one of {shown(record.get('app'))}"
+        got = f"one of {quote(record.get('app'))}"
         raise ValueError(expected(str(run.path), f"a run of {app}", got))
     return record
 
@@ -231,7 +231,7 @@ def _read_times(file: Path) -> dict[str, Any]:
     seconds = timing.get("seconds")
     values = seconds.values() if isinstance(seconds, dict) and seconds else [None]
     if not all(isinstance(x, int | float) and 0 < x < math.inf for x in values):
-        raise ValueError(expected(str(file), wanted, shown(seconds), advice))
+        raise ValueError(expected(str(file), wanted, quote(seconds), advice))
     if absent := _NEEDED - timing.keys():
         raise ValueError(expected(str(file), ", ".join(sorted(absent)), "none in it", advice))
     return timing

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
-from linattn_core.errors import expected, shown
+from linattn_core.errors import expected, quote
 from linattn_models.validation import as_int, one_of
 
 Optimizer = Literal["radam", "adam", "adamw"]
@@ -164,7 +164,7 @@ class TrainingConfig(TrainingFlags):
         number = as_int(value)
         if number is None or number < least:
             wanted = f"an integer of at least {least}{_or_none(name)}"
-            raise ValueError(expected(name, wanted, shown(value)))
+            raise ValueError(expected(name, wanted, quote(value)))
         object.__setattr__(self, name, number)  # JSON has no integers of NumPy
 
     def _require_number(self, name: str, wanted: str, allowed: Callable[[float], bool]) -> None:
@@ -173,7 +173,7 @@ class TrainingConfig(TrainingFlags):
             return
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if not is_number or not math.isfinite(value) or not allowed(value):
-            raise ValueError(expected(name, wanted + _or_none(name), shown(value)))
+            raise ValueError(expected(name, wanted + _or_none(name), quote(value)))
 
     def _require_betas(self) -> None:
         betas: Any = self.betas
@@ -182,7 +182,7 @@ class TrainingConfig(TrainingFlags):
             object.__setattr__(self, "betas", betas)
         numbers = isinstance(betas, tuple) and len(betas) == 2
         if not numbers or not all(isinstance(b, float | int) and 0 <= b < 1 for b in betas):
-            raise ValueError(expected("betas", "two numbers from 0 to below 1", shown(betas)))
+            raise ValueError(expected("betas", "two numbers from 0 to below 1", quote(betas)))
 
     def _require_schedule(self) -> None:
         for name, owner in (("drop_at", "step"), ("patience", "plateau")):
@@ -211,7 +211,7 @@ def run_config(
     """
     own = {"model": dict(model_config), "training": config.to_dict(), "examples": examples}
     for name in sorted((own.keys() | SUMMARIZED) & describe.keys()):
-        raise ValueError(expected("describe", "names of the application's own", shown(name)))
+        raise ValueError(expected("describe", "names of the application's own", quote(name)))
     # Through JSON and back, so that a tuple equals the list that is read from the file.
     return dict(json.loads(json.dumps({**describe, **own})))
 

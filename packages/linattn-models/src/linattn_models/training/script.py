@@ -21,7 +21,7 @@ from typing import Any, NoReturn, TypeVar
 import torch
 import tyro
 
-from linattn_core.errors import expected, near, shown
+from linattn_core.errors import expected, near, quote
 from linattn_models.memory import lacks_memory
 
 DEBUG_VARIABLE = "LINATTN_DEBUG"
@@ -57,7 +57,7 @@ def preset_flags(
     arguments = sys.argv[1:] if args is None else list(args)
     name = peek_flag("preset", default, arguments)
     if name not in presets:
-        raise ValueError(expected("--preset", "a known name", shown(name), near(name, presets)))
+        raise ValueError(expected("--preset", "a known name", quote(name), near(name, presets)))
     flags = presets[name]
     return parse_flags(type(flags), description=description, default=flags, args=arguments)
 

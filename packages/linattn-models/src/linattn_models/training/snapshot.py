@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from linattn_core.errors import expected, shown
+from linattn_core.errors import expected, quote
 from linattn_models.files import remove_folder
 from linattn_models.training.checkpoint import (
     MODEL_FILE,
@@ -214,5 +214,5 @@ def _checked(checkpoint: Checkpoint) -> dict[str, Any]:
         got = record.get(name, "none")
         if name not in record or not holds(got):
             where = f"{name} in {folder / RECORD_FILE}"
-            raise damaged(folder, expected(where, wanted, shown(got)))
+            raise damaged(folder, expected(where, wanted, quote(got)))
     return record

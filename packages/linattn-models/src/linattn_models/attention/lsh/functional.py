@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from linattn_core.errors import expected, shown
+from linattn_core.errors import expected, quote
 from linattn_core.state import accumulation_dtype
 from linattn_models.attention.lsh.operators import lsh_attention_operator
 from linattn_models.validation import at_least, hash_buckets, lengths_within
@@ -73,7 +73,7 @@ def lsh_attention(
     _check(query, value, chunk)
     _refuse_tangents(query, value)
     if not isinstance(is_causal, bool):
-        raise TypeError(expected("is_causal", "True or False", shown(is_causal)))
+        raise TypeError(expected("is_causal", "True or False", quote(is_causal)))
     if rotations is None:
         _, heads, _, head_dim = query.shape
         rotations = draw_rotations(

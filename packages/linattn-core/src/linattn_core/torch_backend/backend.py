@@ -6,10 +6,10 @@ from torch import Tensor
 
 from linattn_core.calls import AttentionCall, Gradients, Output, StepCall
 from linattn_core.state import LinearAttentionState
-from linattn_core.torch_kernels.attention import backward, forward
-from linattn_core.torch_kernels.packing import packed_backward, packed_forward
-from linattn_core.torch_kernels.step import step
-from linattn_core.torch_kernels.tiles import Problem, Upstream
+from linattn_core.torch_backend.attention import backward, forward
+from linattn_core.torch_backend.packing import packed_backward, packed_forward
+from linattn_core.torch_backend.step import step
+from linattn_core.torch_backend.tiles import Problem, Upstream
 
 
 class ReferenceBackend:

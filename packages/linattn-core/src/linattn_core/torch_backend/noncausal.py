@@ -15,7 +15,7 @@ import torch
 
 from linattn_core.calls import Gradients, Output
 from linattn_core.state import LinearAttentionState
-from linattn_core.torch_kernels.tiles import (
+from linattn_core.torch_backend.tiles import (
     Problem,
     Upstream,
     load_normalizer_gradient,
@@ -23,7 +23,7 @@ from linattn_core.torch_kernels.tiles import (
     store,
     write_output,
 )
-from linattn_core.torch_kernels.workspace import Segment, Workspace
+from linattn_core.torch_backend.workspace import Segment, Workspace
 
 
 def sum_keys(

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from linattn_core.calls import Gradients, Output
 from linattn_core.state import LinearAttentionState, accumulation_dtype
-from linattn_core.torch_kernels import causal, noncausal
-from linattn_core.torch_kernels.decay import DecayGradient
-from linattn_core.torch_kernels.running_sums import RunningSums
-from linattn_core.torch_kernels.tiles import Problem, Upstream, some
-from linattn_core.torch_kernels.workspace import (
+from linattn_core.torch_backend import causal, noncausal
+from linattn_core.torch_backend.decay import DecayGradient
+from linattn_core.torch_backend.running_sums import RunningSums
+from linattn_core.torch_backend.tiles import Problem, Upstream, some
+from linattn_core.torch_backend.workspace import (
     Segment,
     Workspace,
     batch_groups,

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from linattn_core.state import LinearAttentionState
-from linattn_core.torch_kernels.workspace import Segment, Workspace
+from linattn_core.torch_backend.workspace import Segment, Workspace
 
 
 class RunningSums:

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from linattn_core.calls import AttentionCall, Gradients, Output
 from linattn_core.state import LinearAttentionState
-from linattn_core.torch_kernels.attention import backward, forward
-from linattn_core.torch_kernels.tiles import Problem, Upstream
+from linattn_core.torch_backend.attention import backward, forward
+from linattn_core.torch_backend.tiles import Problem, Upstream
 
 
 class Bucket(NamedTuple):
