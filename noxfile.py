@@ -23,7 +23,7 @@ WHEELS = ROOT / "wheelhouse"
 
 
 class Package(NamedTuple):
-    """A package of this repository, and what of it must import with its extra and without."""
+    """A package of this repository, and what of it must import without its extra and with it."""
 
     name: str
     module: str
@@ -46,9 +46,14 @@ PACKAGES = (
     Package("linattn-cpu", "linattn_cpu"),
     Package("linattn-cuda", "linattn_cuda"),
     Package("linattn-models", "linattn_models", "train", "linattn_models.training"),
+    Package("linattn-lab", "linattn_lab", extra_module="linattn_lab.script"),
 )
 # Wheels of these serve every Python and every machine.
-PURE = tuple(package for package in PACKAGES if package.name in ("linattn-core", "linattn-models"))
+PURE = tuple(
+    package
+    for package in PACKAGES
+    if package.name in ("linattn-core", "linattn-models", "linattn-lab")
+)
 BUILD_BACKENDS = ("hatchling", "editables", "scikit-build-core", "pybind11", "cmake", "ninja")
 SANITIZERS = ("address,undefined", "thread")
 # Kernels that are wrong on purpose, by the sanitizer that has to see it; and its exit status then.
@@ -105,6 +110,7 @@ def types(session: nox.Session) -> None:
         "mypy",
         "nox",
         "pytest",
+        "types-tabulate",
         "types-tqdm",
         *app_requirements(),
         *REPORT_TOOLS,
@@ -360,7 +366,7 @@ def test_wheel(session: nox.Session, python: Path, wheel: Path) -> None:
     with tempfile.TemporaryDirectory() as empty:
         own = environment(session, python, Path(empty))
         alone = {"PATH": str(own.parent)}
-        pure = (str(path) for path in WHEELS.glob("*-none-any.whl"))
+        pure = (str(next(WHEELS.glob(f"{x}-*.whl"))) for x in ("linattn_core", "linattn_models"))
         session.run(
             str(own), "-m", "pip", "install", "-c", "constraints.txt", *pure, str(wheel),
             "pytest", "hypothesis", env=alone, external=True,
@@ -429,7 +435,7 @@ def import_alone(session: nox.Session, package: Package) -> None:
         local = ("--find-links", str(DIST))
         session.run(*pip, *local, str(wheel), external=True)
         session.run(python, "-I", "-c", import_check(package.module), external=True)
-        if package.extra:
+        if package.extra_module:
             session.run(*pip, *local, package.with_extra(str(wheel)), external=True)
             session.run(python, "-I", "-c", f"import {package.extra_module}", external=True)
 

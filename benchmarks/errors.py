@@ -18,7 +18,7 @@ from benchmarks.measure.cases import Settings
 from benchmarks.measure.machine import describe_machine
 from benchmarks.report.tables import table
 from linattn_core import linear_attention
-from linattn_models.training import parse_flags, require_at_least, run_script
+from linattn_lab.script import parse_flags, require_at_least, run_script
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 NAMES = ("output", "gradient of query", "gradient of key", "gradient of value")

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from linattn_core import backends, explain, get_feature_map, linear_attention
 from linattn_core.reference import chunked, quadratic, recurrent
-from linattn_models.training import parse_flags, run_script
+from linattn_lab.script import parse_flags, run_script
 
 Attend = Callable[..., Tensor]
 """(query, key, value, is_causal=...) -> out."""

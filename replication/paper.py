@@ -17,7 +17,7 @@ is 1. Smoke runs and runs of uncommitted code get no verdict.
 from __future__ import annotations
 
 if __name__ == "__main__":
-    import replication.interruption  # noqa: F401  (before torch)
+    import linattn_lab.interruption  # noqa: F401  (before torch)
 
 import dataclasses
 import sys
@@ -31,13 +31,9 @@ from tqdm import tqdm
 from benchmarks.command import isolated_limits
 from benchmarks.measure.cases import Settings
 from linattn_core.errors import expected
-from linattn_models.training import (
-    RunFolder,
-    figure,
-    markdown_table,
-    parse_flags,
-    run_script,
-)
+from linattn_lab.script import parse_flags, run_script
+from linattn_lab.tables import figure, markdown_table
+from linattn_models.training import RunFolder
 from replication.claims import CLAIMS, NOT_RUN, Claim, chosen
 from replication.collect import FOLDER
 from replication.experiments import EXPERIMENTS, PresetName

@@ -13,7 +13,7 @@ go results.json, results.md and the converted model, which load_converted loads.
 from __future__ import annotations
 
 if __name__ == "__main__":
-    import converting.interruption  # noqa: F401  (before torch)
+    import linattn_lab.interruption  # noqa: F401  (before torch)
 
 import copy
 import dataclasses
@@ -31,8 +31,9 @@ from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 from converting.results import prepare, write_results
 from linattn_core.errors import expected
+from linattn_lab.script import parse_flags, run_script
+from linattn_lab.tables import markdown_table
 from linattn_models.huggingface import convert, transfer_attention
-from linattn_models.training import markdown_table, parse_flags, run_script
 
 LENGTH, BATCH = 256, 16  # tokens in a sequence, sequences in a step
 WARM_UP = 20  # steps

@@ -13,7 +13,7 @@ of them held out. Into --out go results.json, results.md and the converted model
 from __future__ import annotations
 
 if __name__ == "__main__":
-    import converting.interruption  # noqa: F401  (before torch)
+    import linattn_lab.interruption  # noqa: F401  (before torch)
 
 import copy
 import dataclasses
@@ -32,8 +32,9 @@ from transformers import AutoModel, AutoTokenizer
 
 from converting.results import prepare, write_results
 from linattn_core.errors import expected
+from linattn_lab.script import parse_flags, run_script
+from linattn_lab.tables import markdown_table
 from linattn_models.huggingface import convert, transfer_attention
-from linattn_models.training import markdown_table, parse_flags, run_script
 
 BATCH = 32  # sentences in a step
 LONGEST = 128  # tokens; longer sentences are cut

@@ -10,7 +10,7 @@ attention. A comparison that was stopped continues with the same command and --r
 from __future__ import annotations
 
 if __name__ == "__main__":
-    import copying.interruption  # noqa: F401  (before torch)
+    import linattn_lab.interruption  # noqa: F401  (before torch)
 
 import dataclasses
 from collections.abc import Mapping
@@ -23,21 +23,11 @@ import tyro
 from copying.presets import PRESETS, Attention, PresetName, Recipe
 from copying.training import APP, train_model
 from linattn_core.errors import expected
+from linattn_lab.plots import Panel, Points, plot_panels, points
+from linattn_lab.script import preset_flags, run_script
+from linattn_lab.tables import figure, markdown_table
 from linattn_models.files import replace_file
-from linattn_models.training import (
-    Panel,
-    Points,
-    RunFolder,
-    figure,
-    markdown_table,
-    plot_panels,
-    points,
-    preset_flags,
-    publish,
-    require_run,
-    run_script,
-    trained_run,
-)
+from linattn_models.training import RunFolder, publish, require_run, trained_run
 
 ATTENTIONS: tuple[Attention, ...] = ("linear", "softmax", "lsh-1", "lsh-4")
 

@@ -12,7 +12,7 @@ command and --resume.
 from __future__ import annotations
 
 if __name__ == "__main__":
-    import copying.interruption  # noqa: F401  (before torch)
+    import linattn_lab.interruption  # noqa: F401  (before torch)
 
 import dataclasses
 from pathlib import Path
@@ -22,7 +22,8 @@ import tyro
 
 from copying.presets import PRESETS, Attention, PresetName, Recipe
 from copying.training import APP, train_model
-from linattn_models.training import is_main_process, preset_flags, run_script
+from linattn_lab.script import preset_flags, run_script
+from linattn_models.training import is_main_process
 
 
 @dataclasses.dataclass(frozen=True)

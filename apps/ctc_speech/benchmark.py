@@ -18,7 +18,7 @@ interrupted continues: batches that are in the file are not measured again.
 from __future__ import annotations
 
 if __name__ == "__main__":
-    import speech.interruption  # noqa: F401  (before torch)
+    import linattn_lab.interruption  # noqa: F401  (before torch)
 
 import dataclasses
 from collections.abc import Sequence
@@ -30,14 +30,10 @@ import torch
 from tqdm import tqdm
 
 from linattn_core.errors import expected
+from linattn_lab.plots import plot_panels
+from linattn_lab.script import parse_flags, require_at_least, run_script
 from linattn_models.files import replace_file
-from linattn_models.training import (
-    parse_flags,
-    plot_panels,
-    require_at_least,
-    run_script,
-    write_json,
-)
+from linattn_models.training import write_json
 from linattn_models.validation import json_object
 from speech.costs import benchmark_document, cost_panels
 from speech.measuring import Worker, costs, feature_speed, typical_lengths, where_it_runs

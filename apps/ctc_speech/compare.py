@@ -21,7 +21,7 @@ train.py made in these folders, with as many updates, are taken as they are.
 from __future__ import annotations
 
 if __name__ == "__main__":
-    import speech.interruption  # noqa: F401  (before torch)
+    import linattn_lab.interruption  # noqa: F401  (before torch)
 
 import dataclasses
 import math
@@ -29,14 +29,9 @@ from pathlib import Path
 from typing import Any
 
 from linattn_core.errors import expected
+from linattn_lab.script import parse_flags, require_at_least, run_script
 from linattn_models.files import replace_file
-from linattn_models.training import (
-    parse_flags,
-    publish,
-    require_at_least,
-    run_script,
-    write_json,
-)
+from linattn_models.training import publish, write_json
 from speech.comparison import Comparison, Variant, variants
 from speech.corpora import BadInput, CorpusFlags, CorpusName
 from speech.models import APP

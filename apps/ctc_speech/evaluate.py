@@ -10,7 +10,7 @@ Choose decoder and weights on the dev set (--split dev), and look at the test se
 from __future__ import annotations
 
 if __name__ == "__main__":
-    import speech.interruption  # noqa: F401  (before torch)
+    import linattn_lab.interruption  # noqa: F401  (before torch)
 
 import dataclasses
 from pathlib import Path
@@ -19,7 +19,8 @@ from typing import Annotated, Literal
 import tyro
 
 from linattn_core.errors import expected
-from linattn_models.training import parse_flags, require_at_least, run_script, write_json
+from linattn_lab.script import parse_flags, require_at_least, run_script
+from linattn_models.training import write_json
 from speech.corpora import BadInput, Corpus, CorpusFlags
 from speech.decoding import Decoding, build_search
 from speech.measures import Errors, evaluated

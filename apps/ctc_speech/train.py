@@ -12,7 +12,7 @@ command and --resume.
 from __future__ import annotations
 
 if __name__ == "__main__":
-    import speech.interruption  # noqa: F401  (before torch)
+    import linattn_lab.interruption  # noqa: F401  (before torch)
 
 import dataclasses
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from linattn_core.errors import expected, near, quote
-from linattn_models.training import peek_flag, preset_flags, require_at_least, run_script
+from linattn_lab.script import peek_flag, preset_flags, require_at_least, run_script
 from speech.corpora import CorpusFlags, CorpusName
 from speech.models import APP
 from speech.presets import PRESETS, Attention, PresetName, Recipe

@@ -14,7 +14,7 @@ printed either way.
 from __future__ import annotations
 
 if __name__ == "__main__":
-    import speech.interruption  # noqa: F401  (before torch)
+    import linattn_lab.interruption  # noqa: F401  (before torch)
 
 import dataclasses
 import json
@@ -27,7 +27,7 @@ from typing import Any
 import tyro
 
 from linattn_core.errors import expected
-from linattn_models.training import parse_flags, require_at_least, run_script
+from linattn_lab.script import parse_flags, require_at_least, run_script
 from speech.corpora import BadInput
 from speech.decoding import Decoding, Search, build_search
 from speech.models import TrainedRun, load_run

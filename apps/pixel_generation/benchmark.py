@@ -15,7 +15,7 @@ a ~. A method that cannot run has a dash, and the reason below the table.
 from __future__ import annotations
 
 if __name__ == "__main__":
-    import pixels.interruption  # noqa: F401  (before torch)
+    import linattn_lab.interruption  # noqa: F401  (before torch)
 
 import dataclasses
 import math
@@ -28,15 +28,10 @@ import torch
 from tqdm import tqdm
 
 from linattn_core.errors import expected
+from linattn_lab.script import parse_flags, require_at_least, run_script
 from linattn_models import AutoregressiveTransformer
 from linattn_models.files import replace_file
-from linattn_models.training import (
-    RunFolder,
-    parse_flags,
-    require_at_least,
-    run_script,
-    write_json,
-)
+from linattn_models.training import RunFolder, write_json
 from pixels.datasets import blank
 from pixels.measuring import outcome_of, where_it_runs
 from pixels.methods import MethodName, methods_named

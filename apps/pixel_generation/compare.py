@@ -24,7 +24,7 @@ records (config.json, metrics.jsonl, summary.json, no weights) are copied beside
 from __future__ import annotations
 
 if __name__ == "__main__":
-    import pixels.interruption  # noqa: F401  (before torch)
+    import linattn_lab.interruption  # noqa: F401  (before torch)
 
 import dataclasses
 import math
@@ -32,19 +32,10 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from linattn_core.errors import expected
+from linattn_lab.plots import Panel, plot_panels
+from linattn_lab.script import parse_flags, require_at_least, run_script
 from linattn_models.files import replace_file
-from linattn_models.training import (
-    Panel,
-    RunFolder,
-    copy_records,
-    parse_flags,
-    plot_panels,
-    require_at_least,
-    run_script,
-    run_summary,
-    with_steps,
-    write_json,
-)
+from linattn_models.training import RunFolder, copy_records, run_summary, with_steps, write_json
 from pixels.comparison import YLABEL, compare_attentions, curve
 from pixels.datasets import DatasetName, load
 from pixels.models import APP

@@ -14,23 +14,17 @@ and a run folder for each model. Running the demo again starts over.
 from __future__ import annotations
 
 if __name__ == "__main__":
-    import pixels.interruption  # noqa: F401  (before torch)
+    import linattn_lab.interruption  # noqa: F401  (before torch)
 
 import dataclasses
 import shutil
 from pathlib import Path
 from typing import Any
 
+from linattn_lab.script import parse_flags, require_at_least, run_script
 from linattn_models import AutoregressiveTransformer
 from linattn_models.files import replace_file
-from linattn_models.training import (
-    RunFolder,
-    parse_flags,
-    publish,
-    require_at_least,
-    run_script,
-    write_json,
-)
+from linattn_models.training import RunFolder, publish, write_json
 from pixels.datasets import Images, load
 from pixels.measuring import measure, where_it_runs
 from pixels.models import APP

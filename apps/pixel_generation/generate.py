@@ -16,14 +16,14 @@ is running an RNN.
 from __future__ import annotations
 
 if __name__ == "__main__":
-    import pixels.interruption  # noqa: F401  (before torch)
+    import linattn_lab.interruption  # noqa: F401  (before torch)
 
 import dataclasses
 import math
 from pathlib import Path
 
 from linattn_core.errors import expected
-from linattn_models.training import parse_flags, require_at_least, run_script
+from linattn_lab.script import parse_flags, require_at_least, run_script
 from pixels.datasets import blank, load
 from pixels.models import load_run
 from pixels.pictures import affordable_samples, write_completions, write_samples

@@ -12,19 +12,14 @@ with the same command and --resume.
 from __future__ import annotations
 
 if __name__ == "__main__":
-    import pixels.interruption  # noqa: F401  (before torch)
+    import linattn_lab.interruption  # noqa: F401  (before torch)
 
 import dataclasses
 from pathlib import Path
 from typing import Any, Literal
 
-from linattn_models.training import (
-    is_main_process,
-    peek_flag,
-    preset_flags,
-    require_at_least,
-    run_script,
-)
+from linattn_lab.script import peek_flag, preset_flags, require_at_least, run_script
+from linattn_models.training import is_main_process
 from pixels.datasets import load, require_dataset
 from pixels.models import APP
 from pixels.presets import PRESETS, Recipe

@@ -8,13 +8,13 @@ one page that stands alone. The same records and files give the same bytes.
 from __future__ import annotations
 
 if __name__ == "__main__":
-    import replication.interruption  # noqa: F401  (before torch)
+    import linattn_lab.interruption  # noqa: F401  (before torch)
 
 import dataclasses
 from pathlib import Path
 
+from linattn_lab.script import parse_flags, run_script
 from linattn_models.files import replace_file
-from linattn_models.training import parse_flags, run_script
 from replication import collect
 from replication.collect import FOLDER
 from replication.report.content import compose

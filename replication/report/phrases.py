@@ -9,7 +9,7 @@ from itertools import product
 from pathlib import Path
 
 from benchmarks.report import document, series
-from linattn_models.training import figure
+from linattn_lab.tables import figure
 from replication.claims import BY_NAME, MARGINS, Figures
 from replication.collect import RESULTS, Best, Stored, figures_of, with_runs
 from replication.cost import MODELS, TRAINING

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from linattn_models.training import figure
+from linattn_lab.tables import figure
 from replication.claims import BY_NAME, Figures
 from replication.collect import Best, figures_of
 from replication.cost import MNIST

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.measure.machine import Limits
 from benchmarks.report.tables import table
-from linattn_models.training import figure
+from linattn_lab.tables import figure
 from replication.claims import CLAIMS, NOT_RUN, VERDICTS, Claim, Figures, digits
 from replication.collect import FOLDER, Best, Stored
 from replication.experiments import EXPERIMENTS

@@ -48,11 +48,3 @@ def test_ctrl_c_while_a_program_imports_is_one_line(program: str) -> None:
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=60) == ("", "interrupted\n")
     assert process.returncode == 130
-
-
-def test_the_copies_of_the_guard_are_equal() -> None:
-    guards = {path: path.read_text() for path in ROOT.glob("apps/*/*/interruption.py")}
-    guards[ROOT / "replication"] = (ROOT / "replication" / "interruption.py").read_text()
-
-    assert len(guards) == len(list(APPS.glob("*/__init__.py"))) + 1
-    assert len(set(guards.values())) == 1

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from linattn_models.training import RunFolder
-from linattn_models.training.script import StopRequest
+from linattn_models.training.stopping import StopRequest
 from tests.training.toy import ToyData, logged, toy_evaluate, toy_run
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import shutil
@@ -12,7 +11,6 @@ import pytest
 import torch
 
 from linattn_models.training import RunFolder
-from linattn_models.training.metrics import run_panels
 from tests.training.toy import toy_evaluate, toy_model, toy_run
 
 
@@ -49,32 +47,6 @@ def test_what_is_missing_is_named(out: Path) -> None:
         folder.metrics()
     with pytest.raises(ValueError, match="expected a checkpoint, got none; train there first"):
         folder.load_weights(toy_model())
-
-
-def test_curves_hold_every_point(unbroken: Path) -> None:
-    panels = {panel.title: panel for panel in run_panels(RunFolder(unbroken).metrics())}
-    assert list(panels) == ["loss", "error", "learning rate"]
-    assert [step for step, _ in panels["loss"].curves["train"]] == list(range(1, 13))
-    assert [step for step, _ in panels["error"].curves["eval"]] == [3, 6, 9, 12]
-    assert panels["loss"].curves.keys() == {"train"}
-
-
-def test_curves_become_a_picture(out: Path, unbroken: Path) -> None:
-    out.mkdir()
-    lines = (unbroken / "metrics.jsonl").read_text() + json.dumps(
-        {"step": 13, "split": "eval", "error": None, "seconds": 1.0}
-    )
-    (out / "metrics.jsonl").write_text(f"{lines}\n")
-    path = RunFolder(out).plot_curves()
-    assert path == out / "curve.png"
-    assert path.read_bytes().startswith(b"\x89PNG")
-
-
-def test_no_curve_without_a_measurement(out: Path) -> None:
-    out.mkdir()
-    (out / "metrics.jsonl").write_text("")
-    with pytest.raises(ValueError, match="expected a measurement to draw, got none"):
-        RunFolder(out).plot_curves()
 
 
 def test_a_locked_folder_says_who_holds_it(out: Path) -> None:

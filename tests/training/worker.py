@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from linattn_models.training import run_script
+from linattn_lab.script import run_script
 from tests.training.toy import CrashingData, ToyData, toy_loss, toy_model, toy_run
 
 

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 import transformers
 
+from linattn_lab.script import require_at_least
 from linattn_models.files import replace_file
-from linattn_models.training import environment, require_at_least, write_json
+from linattn_models.training import environment, write_json
 
 
 def prepare(flags: Any, least: Mapping[str, int], name: str) -> Path:

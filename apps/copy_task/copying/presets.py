@@ -14,9 +14,10 @@ from typing import Annotated, Literal
 import tyro
 
 from linattn_core.errors import expected
+from linattn_lab.script import require_at_least
 from linattn_models import Lsh, TransformerConfig
 from linattn_models.attention import attention_config
-from linattn_models.training import TrainingFlags, adamw_flags, require_at_least
+from linattn_models.training import TrainingFlags, adamw_flags
 
 PresetName = Literal["smoke", "laptop", "paper"]
 Attention = Literal["linear", "softmax", "lsh-1", "lsh-4"]

@@ -11,7 +11,9 @@ from copying.data import Duplications
 from copying.measures import copy_loss, copy_measures
 from copying.model import build_model
 from copying.presets import Attention, Recipe
-from linattn_models.training import RunFolder, is_main_process, require_at_least, train
+from linattn_lab.plots import plot_run
+from linattn_lab.script import require_at_least
+from linattn_models.training import RunFolder, is_main_process, train
 
 APP = "copy_task"
 DATASET = "copy"
@@ -50,5 +52,5 @@ def train_model(
         model_config=model.to_dict(),
     )
     if is_main_process():
-        RunFolder(out).plot_curves()
+        plot_run(RunFolder(out))
     return summary

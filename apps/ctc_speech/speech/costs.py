@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from linattn_models.training import Panel, Points, figure, markdown_table
+from linattn_lab.plots import Panel, Points
+from linattn_lab.tables import figure, markdown_table
 from speech.tables import PAPER, commit
 
 UTTERANCES = 37_416  # of WSJ's training set

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from linattn_models.training import Panel, Points, RunFolder, plot_panels, points, run_summary
+from linattn_lab.plots import Panel, Points, plot_panels, points
+from linattn_models.training import RunFolder, run_summary
 from speech.comparison import Comparison
 from speech.models import APP
 from speech.selection import Selection

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from linattn_models.training import figure, markdown_table
+from linattn_lab.tables import figure, markdown_table
 
 SPLITS = ("dev", "test")
 KINDS = ("substitutions", "insertions", "deletions")

@@ -10,6 +10,7 @@ import torch
 from accelerate import PartialState
 
 from linattn_core.errors import expected
+from linattn_lab.plots import plot_run
 from linattn_models.ctc import ctc_greedy
 from linattn_models.training import RunFolder, train
 from speech.augmentation import SpecAugment
@@ -106,7 +107,7 @@ def finish(
         "test_phones": errors.phones,
     }
     run.write_summary(summary)
-    run.plot_curves()
+    plot_run(run)
     return {**summary, "errors": errors}
 
 

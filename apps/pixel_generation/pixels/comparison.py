@@ -11,14 +11,11 @@ from typing import Any
 from torch import nn
 
 from linattn_core.errors import expected
+from linattn_lab.plots import Panel, Points, plot_panels, points
 from linattn_models.training import (
-    Panel,
-    Points,
     RunFolder,
     TrainingFlags,
     measure_updates,
-    plot_panels,
-    points,
     publish,
     recorded_times,
     run_summary,

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from linattn_lab.plots import plot_run
 from linattn_models import AutoregressiveTransformer
 from linattn_models.training import RunFolder, is_main_process, train
 from pixels.datasets import Images
@@ -69,5 +70,5 @@ def finish(
     run.write_summary(summary)
     label = f"{images.name}, {summary['attention']} attention, step {summary['steps']:,}"
     write_samples(run.path / "samples.png", model, images, affordable_samples(model, images), label)
-    run.plot_curves()
+    plot_run(run)
     return summary

@@ -1,14 +1,14 @@
 """Training runs that are folders: resumable bit for bit, with one process or many.
 
-`train` makes a run, `RunFolder` reads it. For scripts there are `run_script` and `preset_flags`,
-and functions that compare several runs. All of this needs the extra `[train]`.
+`train` makes a run, `RunFolder` reads it, and there are functions that compare several runs. All of
+this needs the extra `[train]`.
 """
 
 from __future__ import annotations
 
 from importlib.util import find_spec
 
-_NEEDED = ("accelerate", "filelock", "matplotlib", "tensorboard", "tqdm", "tyro")
+_NEEDED = ("accelerate", "filelock", "tensorboard", "tqdm")
 _missing = [name for name in _NEEDED if find_spec(name) is None]
 if _missing:
     raise ImportError(
@@ -33,14 +33,6 @@ from linattn_models.training.compare import (  # noqa: E402
 )
 from linattn_models.training.config import TrainingConfig, TrainingFlags, adamw_flags  # noqa: E402
 from linattn_models.training.data import Order, TensorData, TrainingData  # noqa: E402
-from linattn_models.training.metrics import (  # noqa: E402
-    Panel,
-    Points,
-    figure,
-    markdown_table,
-    plot_panels,
-    points,
-)
 from linattn_models.training.optimization import Updater  # noqa: E402
 from linattn_models.training.run import train  # noqa: E402
 from linattn_models.training.run_folder import RunFolder, write_json  # noqa: E402
@@ -49,18 +41,9 @@ from linattn_models.training.runtime import (  # noqa: E402
     is_main_process,
     make_accelerator,
 )
-from linattn_models.training.script import (  # noqa: E402
-    parse_flags,
-    peek_flag,
-    preset_flags,
-    require_at_least,
-    run_script,
-)
 
 __all__ = [
     "Order",
-    "Panel",
-    "Points",
     "RunFolder",
     "TensorData",
     "TrainingConfig",
@@ -72,23 +55,14 @@ __all__ = [
     "average_weights",
     "copy_records",
     "environment",
-    "figure",
     "freed_memory_kept",
     "is_main_process",
     "make_accelerator",
-    "markdown_table",
     "measure_memory",
     "measure_updates",
-    "parse_flags",
-    "peek_flag",
-    "plot_panels",
-    "points",
-    "preset_flags",
     "publish",
     "recorded_times",
-    "require_at_least",
     "require_run",
-    "run_script",
     "run_summary",
     "train",
     "trained_run",

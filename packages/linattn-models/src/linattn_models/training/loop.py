@@ -16,8 +16,8 @@ from linattn_core.errors import expected
 from linattn_models.training.data import preserved_random_state
 from linattn_models.training.metrics import MetricsLog, checked_metrics, finite_or_none
 from linattn_models.training.optimization import Updater, learning_rate, not_finite
-from linattn_models.training.script import StopRequest
 from linattn_models.training.snapshot import Progress, Snapshots
+from linattn_models.training.stopping import StopRequest
 
 Evaluate = Callable[[Any], Mapping[str, float]]
 

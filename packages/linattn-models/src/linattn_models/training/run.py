@@ -22,8 +22,8 @@ from linattn_models.training.metrics import MetricsLog
 from linattn_models.training.optimization import Loss, Updater
 from linattn_models.training.run_folder import RunFolder
 from linattn_models.training.runtime import deterministic_kernels, environment, make_accelerator
-from linattn_models.training.script import StopRequest
 from linattn_models.training.snapshot import Progress, Snapshots
+from linattn_models.training.stopping import StopRequest
 
 
 def train(

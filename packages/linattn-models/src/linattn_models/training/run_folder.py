@@ -19,7 +19,6 @@ from linattn_core.errors import expected
 from linattn_models.files import replace_file
 from linattn_models.training.checkpoint import MODEL_FILE, load_weights, read_checkpoint
 from linattn_models.training.config import fingerprint
-from linattn_models.training.metrics import plot_panels, run_panels
 from linattn_models.validation import json_object
 
 _CHECKPOINT_NAME = re.compile(r"step-\d+")
@@ -28,7 +27,7 @@ _CHECKPOINT_NAME = re.compile(r"step-\d+")
 class RunFolder:
     """The folder of one training run.
 
-        config.json   metrics.jsonl   summary.json   checkpoints/step-N/   tensorboard/   curve.png
+        config.json   metrics.jsonl   summary.json   checkpoints/step-N/   tensorboard/
 
     Args:
         path: the folder; it need not exist yet.
@@ -105,17 +104,6 @@ class RunFolder:
             raise ValueError(expected(str(folder), wanted, "another one", advice))
         load_weights(model, checkpoint.weights, folder / MODEL_FILE)
         return checkpoint_step(folder)
-
-    def plot_curves(self) -> Path:
-        """Draws each quantity of `metrics.jsonl` over the steps; returns `curve.png`.
-
-        Raises:
-            ValueError: if there is nothing to draw.
-        """
-        panels = run_panels(self.metrics())
-        if not panels:
-            raise ValueError(expected(str(self.metrics_file), "a measurement to draw", "none"))
-        return plot_panels(self.path / "curve.png", panels)
 
     @contextmanager
     def locked(self) -> Iterator[None]:

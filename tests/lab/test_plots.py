@@ -1,7 +1,8 @@
-"""Tables are Markdown, figures say whether they are estimated, curves are pictures."""
+"""Curves are pictures."""
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -10,34 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
-from linattn_models.training import Panel, figure, markdown_table, plot_panels, points
-from linattn_models.training.metrics import label_log_axis
-
-
-def test_columns_line_up() -> None:
-    table = markdown_table(["name", "n"], [["a", "1"], ["longer", "1,000"]])
-    assert table == (
-        "| name   |     n |\n"
-        "| ------ | ----: |\n"
-        "| a      |     1 |\n"
-        "| longer | 1,000 |\n"
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("value", "estimated", "text"),
-    [
-        (None, False, "-"),
-        (0.6444, False, "0.644"),
-        (0.004, False, "0.00400"),
-        (142.8, False, "143"),
-        (8651.4, True, "~8,651"),
-        (3.4, False, "3.40"),
-    ],
-)
-def test_figures_have_three_digits(value: float | None, estimated: bool, text: str) -> None:
-    assert figure(value, estimated) == text
-
+from linattn_lab.plots import Panel, label_log_axis, plot_panels, plot_run, points, run_panels
+from linattn_models.training import RunFolder
 
 LINES = [
     {"step": 1, "split": "train", "loss": 2.0, "seconds": 0.5},
@@ -69,3 +44,21 @@ def test_panels_become_a_picture(tmp_path: Path) -> None:
     panels = [Panel("updates", curves), Panel("seconds", curves)]
     path = plot_panels(tmp_path / "curves.png", panels, ylabel="loss", log_scale=True)
     assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def run_with(folder: Path, lines: list[dict[str, float | str | None]]) -> RunFolder:
+    (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    return RunFolder(folder)
+
+
+def test_a_run_has_a_panel_for_each_quantity(tmp_path: Path) -> None:
+    run = run_with(tmp_path, LINES)
+    panels = run_panels(run.metrics())
+    assert [panel.title for panel in panels] == ["loss", "bits"]
+    assert [list(panel.curves) for panel in panels] == [["eval", "train"], ["eval"]]
+    assert plot_run(run).read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_run_without_a_measurement_has_no_picture(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"metrics\.jsonl"):
+        plot_run(run_with(tmp_path, []))

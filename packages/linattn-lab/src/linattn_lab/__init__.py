@@ -1,0 +1,1 @@
+"""What experiments share: scripts, comparisons, tables, plots, timing. Imports nothing itself."""

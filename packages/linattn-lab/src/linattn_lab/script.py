@@ -1,0 +1,131 @@
+"""For scripts: flags that override a preset, errors as one sentence on stderr, exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn, TypeVar
+
+import torch
+import tyro
+
+from linattn_core.errors import expected
+from linattn_models.memory import lacks_memory
+
+DEBUG_VARIABLE = "LINATTN_DEBUG"
+EXIT_BAD_INPUT = 2
+EXIT_INTERRUPTED = 130
+
+Flags = TypeVar("Flags")
+
+
+def preset_flags(
+    presets: Mapping[str, Flags],
+    default: str,
+    *,
+    description: str | None,
+    args: Sequence[str] | None = None,
+) -> Flags:
+    """The preset that `--preset` names, with its fields overridden by the other flags.
+
+    Args:
+        presets: by name, dataclasses with a field `preset`, a Literal of the names; their values
+            are the flags' defaults.
+        default: the preset that is used without `--preset`.
+        description: the first text of `--help`.
+        args: the command line without the program; None takes that of this process.
+
+    Raises:
+        SystemExit: as `parse_flags`.
+    """
+    name = peek_flag("preset", default, args)
+    flags = presets.get(name, presets[default])  # of an unknown name, tyro lists the known ones
+    return parse_flags(type(flags), description=description, default=flags, args=args)
+
+
+def parse_flags(
+    kind: type[Flags],
+    *,
+    description: str | None,
+    default: Flags | None = None,
+    args: Sequence[str] | None = None,
+) -> Flags:
+    """The command line as a dataclass; the docstrings of its fields are their help.
+
+    Args:
+        kind: the dataclass, a flag for each of its fields.
+        description: what `--help` begins with.
+        default: the values of the flags that are not given, in place of the fields' own.
+        args: the command line without the program; None takes that of this process.
+
+    Raises:
+        SystemExit: 0 after `--help`; 2 after flags that do not parse, with what is wrong on stderr.
+    """
+    optional: dict[str, Any] = {} if default is None else {"default": default}
+    flags: Flags = tyro.cli(kind, prog=sys.argv[0], description=description, args=args, **optional)
+    return flags
+
+
+def peek_flag(name: str, default: str, args: Sequence[str] | None = None) -> str:
+    """The value of `--name` before the flags are parsed, for presets that depend on it."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument(f"--{name}", default=default, nargs="?")
+    return str(getattr(parser.parse_known_args(args)[0], name.replace("-", "_")) or default)
+
+
+def run_script(main: Callable[[], object]) -> NoReturn:
+    """Calls `main` and ends the process: 0 when it returns, 2 on bad input, 130 when interrupted.
+
+    A ValueError, an OSError or a lack of memory becomes one sentence on stderr; with
+    LINATTN_DEBUG=1 in the environment the traceback is printed before it. Any other exception is a
+    bug and keeps its traceback. A warning is printed as one sentence. Ctrl-C raises
+    KeyboardInterrupt, even if an import of the script has set another handler.
+    """
+    warnings.formatwarning = lambda message, *_: f"warning: {message}\n"
+    try:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        main()
+    except (ValueError, OSError) as error:
+        _leave(error, EXIT_BAD_INPUT)
+    except (MemoryError, RuntimeError) as error:
+        if not lacks_memory(error):
+            raise
+        _leave(error, EXIT_BAD_INPUT, "not enough memory, ask for a smaller model or batch: ")
+    except KeyboardInterrupt as error:
+        _leave(error, EXIT_INTERRUPTED)
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+    sys.exit(0)
+
+
+def require_at_least(flags: object, least: Mapping[str, int]) -> None:
+    """Refuses a flag below its minimum; None, for a default, is accepted.
+
+    A flag of several numbers, a tuple, needs at least one, and each has to reach the minimum.
+
+    Raises:
+        ValueError: naming the flag, the minimum and the value.
+    """
+    for name, minimum in least.items():
+        value, flag = getattr(flags, name), f"--{name.replace('_', '-')}"
+        if isinstance(value, tuple):
+            if min(value, default=minimum - 1) < minimum:
+                named = " ".join(map(str, value)) or "none"
+                raise ValueError(expected(flag, f"numbers of {minimum} or more", named))
+        elif value is not None and value < minimum:
+            raise ValueError(expected(flag, f"{minimum} or more", value))
+
+
+def _leave(error: BaseException, code: int, advice: str = "") -> NoReturn:
+    if os.environ.get(DEBUG_VARIABLE) == "1":
+        traceback.print_exception(error)
+    sentence = " ".join(str(error).split()) or "interrupted"
+    print(f"{advice}{sentence}", file=sys.stderr)
+    sys.exit(code)

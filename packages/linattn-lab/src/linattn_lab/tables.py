@@ -1,0 +1,38 @@
+"""Markdown tables, and the numbers in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tabulate import tabulate
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table with padded columns, the first aligned left, the others right."""
+    aligned = ["left", *["right"] * (len(header) - 1)]
+    return f"{tabulate(rows, header, 'pipe', colalign=aligned, disable_numparse=True)}\n"
+
+
+def figure(value: float | None, estimated: bool = False) -> str:
+    """A number with three digits, after "~" if it is estimated; "-" for None."""
+    if value is None:
+        return "-"
+    digits = f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:#.3g}".rstrip(".")
+    return f"~{digits}" if estimated else digits
+
+
+def seconds(value: float | None) -> str:
+    """A time with its unit, three digits: "1.50 s", "250 ms", "31.0 us"; "-" for None."""
+    return _scaled(value, ((1, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")))
+
+
+def memory(count: float | None) -> str:
+    """Bytes with a unit, three digits: "1.50 GB", "250 MB", "640 B"; "-" for None."""
+    return _scaled(count, ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B")))
+
+
+def _scaled(value: float | None, units: Sequence[tuple[float, str]]) -> str:
+    if value is None:
+        return "-"
+    size, unit = next((each for each in units if abs(value) >= each[0]), units[-1])
+    return f"{figure(value / size)} {unit}"

@@ -1,0 +1,166 @@
+"""How scripts begin and end: presets, flags, exit codes."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import warnings
+from pathlib import Path
+from typing import Annotated, Literal
+
+import pytest
+import torch
+import tyro
+
+from linattn_lab.script import (
+    parse_flags,
+    peek_flag,
+    preset_flags,
+    require_at_least,
+    run_script,
+)
+from linattn_models.training import TrainingFlags
+
+
+@dataclasses.dataclass(frozen=True)
+class Flags:
+    preset: Literal["smoke", "paper"]
+    training: Annotated[TrainingFlags, tyro.conf.arg(name="")]
+    out: Path | None = None
+    """Where it goes."""
+
+
+PRESETS = {
+    "smoke": Flags("smoke", TrainingFlags(steps=20, batch_size=2)),
+    "paper": Flags("paper", TrainingFlags(steps=777, batch_size=64)),
+}
+
+
+def parse(*args: str) -> Flags:
+    return preset_flags(PRESETS, "paper", description="Trains.", args=args)
+
+
+def test_flags_override_the_preset_that_is_named() -> None:
+    assert parse() == PRESETS["paper"]
+    for named in (("--preset", "smoke"), ("--preset=smoke",)):
+        flags = parse("--steps", "7", *named, "--out", "there")
+        training = TrainingFlags(steps=7, batch_size=2)
+        assert flags == Flags("smoke", training, Path("there"))
+
+
+def test_help_shows_the_values_of_the_preset(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        parse("--preset", "smoke", "--help")
+    assert end.value.code == 0
+    text = capsys.readouterr().out
+    assert "default: 20" in text and "777" not in text
+
+
+@pytest.mark.parametrize(
+    ("args", "named"),
+    [
+        (("--stepz", "3"), "--stepz"),
+        (("--steps", "x"), "--steps"),
+        (("--schedule", "sinus"), "--schedule"),
+        (("--preset", "smok"), "--preset"),
+    ],
+)
+def test_flags_that_do_not_parse_are_named_with_code_2(
+    capsys: pytest.CaptureFixture[str], args: tuple[str, ...], named: str
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        parse(*args)
+    assert end.value.code == 2
+    out, errors = capsys.readouterr()
+    assert out == "" and named in errors
+
+
+def test_a_flag_that_is_required_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        parse_flags(Flags, description="Trains.", args=["--preset", "smoke"])
+    assert end.value.code == 2
+    assert "--batch-size" in capsys.readouterr().err
+
+
+def test_a_flag_is_known_before_parsing() -> None:
+    assert peek_flag("data-dir", "none", ["--data-dir", "x", "--data", "y"]) == "x"
+    assert peek_flag("dataset", "digits", ["--data-dir", "x"]) == "digits"
+
+
+@dataclasses.dataclass
+class Several:
+    lengths: tuple[int, ...]
+    batch: int | None = None
+
+
+@pytest.mark.parametrize("flags", [Several((3, 1, 2)), Several(()), Several((2,), batch=0)])
+def test_a_flag_below_its_minimum_is_refused(flags: Several) -> None:
+    least = {"lengths": 2, "batch": 1}
+    require_at_least(Several((2, 3)), least)
+    with pytest.raises(ValueError, match=r"--(lengths|batch)"):
+        require_at_least(flags, least)
+
+
+def exit_code(error: BaseException) -> int:
+    """The exit code of a script whose main raises `error`."""
+
+    def main() -> None:
+        raise error
+
+    with pytest.raises(SystemExit) as end:
+        run_script(main)
+    return int(end.value.code)
+
+
+def test_a_return_is_success(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)  # put back at the end
+    with pytest.raises(SystemExit) as end:
+        run_script(lambda: "ignored")
+    assert end.value.code == 0
+    assert capsys.readouterr() == ("", "")
+    assert warnings.formatwarning("the disk is slow", UserWarning, "x.py", 1) == (
+        "warning: the disk is slow\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "sentence"),
+    [
+        (ValueError("head_dim must be 8,\n  got 7"), 2, "head_dim must be 8, got 7\n"),
+        (OSError(errno.ENOENT, "No such file", "x.gz"), 2, "[Errno 2] No such file: 'x.gz'\n"),
+        (KeyboardInterrupt(), 130, "interrupted\n"),
+        (KeyboardInterrupt("stopped after step 5"), 130, "stopped after step 5\n"),
+        (SystemExit(3), 3, ""),
+    ],
+)
+def test_an_expected_end_is_a_sentence_and_a_code(
+    capsys: pytest.CaptureFixture[str], error: BaseException, code: int, sentence: str
+) -> None:
+    assert exit_code(error) == code
+    assert capsys.readouterr() == ("", sentence)
+
+
+def test_debug_shows_the_traceback_too(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LINATTN_DEBUG", "1")
+    assert exit_code(ValueError("no")) == 2
+    errors = capsys.readouterr().err
+    assert errors.startswith("Traceback")
+    assert errors.endswith("\nno\n")
+
+
+def test_too_little_memory_is_bad_input(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        run_script(lambda: torch.empty(2**50))
+    assert end.value.code == 2
+    assert capsys.readouterr().err.startswith("not enough memory")
+
+
+def test_a_bug_keeps_its_traceback() -> None:
+    with pytest.raises(KeyError):
+        run_script(lambda: {}["absent"])
+    with pytest.raises(RuntimeError):
+        run_script(lambda: torch.ones(2, 3) @ torch.ones(2, 3))
