@@ -1,0 +1,123 @@
+"""Where results are kept: a folder a theme, a file a device; each record says when and where.
+
+A file holds one record for each run whose results are still the latest of their names.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import torch
+from pydantic import BaseModel
+
+from linattn_core.errors import expected
+from linattn_lab.machine import Device, Limits, Machine
+from linattn_models.files import replace_file
+from linattn_models.training import environment
+
+DIGITS = 4  # significant digits; measurements are not more precise
+
+Result = TypeVar("Result")
+
+
+class Record(BaseModel, Generic[Result], frozen=True):
+    """What one command measured.
+
+    Args:
+        date: of the day, as in ISO 8601.
+        commit: of the checkout.
+        limits: the machine's, where they were measured.
+        results: by name.
+    """
+
+    command: str
+    date: str
+    commit: str
+    machine: Machine
+    limits: Limits | None = None
+    results: dict[str, Result]
+
+
+def new_record(
+    command: str, machine: Machine, results: dict[str, Result], limits: Limits | None = None
+) -> Record[Result]:
+    """Returns a record of today and of the commit of this checkout."""
+    commit = environment(torch.device("cpu"))["commit"] or "unknown"
+    return Record(
+        command=command,
+        date=datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
+        commit=str(commit)[:7],
+        machine=machine,
+        limits=limits,
+        results=results,
+    )
+
+
+def record_file(folder: Path, theme: str, device: Device) -> Path:
+    """Returns the file of a theme's results on a device."""
+    return folder / theme / ("results.json" if device == "cpu" else f"results-{device}.json")
+
+
+def read_records(file: Path, kind: type[Record[Result]]) -> list[Record[Result]]:
+    """Returns the records of a file, the latest first; none where there is no file.
+
+    Args:
+        kind: such as Record[CaseResult]; of Record[Any], results are plain JSON values.
+
+    Raises:
+        ValueError: the file is damaged or not one of ours.
+    """
+    if not file.exists():
+        return []
+    try:
+        records = json.loads(file.read_text(encoding="utf-8"))["records"]
+        return [kind.model_validate(record) for record in records]
+    except (ValueError, KeyError, TypeError) as error:
+        got = str(error).splitlines()[0]
+        advice = "move the file away and measure again"
+        raise ValueError(expected(str(file), "records of results", got, advice)) from error
+
+
+def add_record(file: Path, record: Record[Any]) -> None:
+    """Adds a record to a file; results of the same names leave the older records."""
+    older = [_without(each, record.results) for each in read_records(file, Record[Any])]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    records = [record, *(each for each in older if each.results)]
+    text = ",\n".join(map(_to_json, records))
+    replace_file(file, f'{{"records": [\n{text}\n]}}\n'.encode())
+
+
+def latest_results(records: Iterable[Record[Result]]) -> dict[str, Result]:
+    """Returns the results of all records by name."""
+    return {name: result for record in records for name, result in record.results.items()}
+
+
+def _without(record: Record[Result], names: Iterable[str]) -> Record[Result]:
+    kept = {name: x for name, x in record.results.items() if name not in set(names)}
+    return record.model_copy(update={"results": kept})
+
+
+def _to_json(record: Record[Any]) -> str:
+    """The record with a line for each result, so that changes can be read."""
+    values = _round(record.model_dump(mode="json", exclude_defaults=True))
+    results = values.pop("results")
+    lines = ",\n".join(f"{json.dumps(name)}: {_compact(x)}" for name, x in results.items())
+    return f'{_compact(values)[:-1]},"results":{{\n{lines}\n}}}}'
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, allow_nan=False, separators=(",", ":"))
+
+
+def _round(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}")
+    if isinstance(value, list):
+        return [_round(each) for each in value]
+    if isinstance(value, dict):
+        return {name: _round(each) for name, each in value.items()}
+    return value
