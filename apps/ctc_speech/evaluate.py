@@ -23,9 +23,9 @@ from linattn_lab.script import parse_flags, require_at_least, run_script
 from linattn_models.training import write_json
 from speech.corpora import BadInput, Corpus, CorpusFlags
 from speech.decoding import Decoding, build_search
-from speech.measures import Errors, evaluated
+from speech.error_rate import Errors, evaluate
 from speech.models import TrainedRun, load_run, run_recipe
-from speech.training import held_out_speech
+from speech.training import load_speech
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -87,8 +87,8 @@ def run_errors(run: TrainedRun, flags: Flags) -> Errors:
     search = build_search(flags.decoding, corpus.transcripts("train"), run.inventory)
     if flags.write_lm is not None and search.lm is not None:
         search.lm.write(flags.write_lm)
-    speech = held_out_speech(corpus, flags.split, recipe, flags.cache)
-    return evaluated(run.model, speech, run.inventory, search.phones)
+    speech = load_speech(corpus, flags.split, recipe, flags.cache)
+    return evaluate(run.model, speech, run.inventory, [search.phones])[0]
 
 
 def require_inventory(run: TrainedRun, corpus: Corpus) -> None:

@@ -32,7 +32,7 @@ from speech.corpora import BadInput
 from speech.decoding import Decoding, Search, build_search
 from speech.models import TrainedRun, load_run
 from speech.pictures import write_picture
-from speech.transcription import Transcript, readable, transcribe
+from speech.transcription import Transcript, printable, transcribe
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +84,7 @@ def main(flags: Flags) -> None:
             if flags.pictures is not None:
                 path = transcript.path
                 picture = flags.pictures / f"{path.stem}.png"
-                write_picture(picture, transcript, f"{readable(path.name)}: {run.label}")
+                write_picture(picture, transcript, f"{printable(path.name)}: {run.label}")
     finally:  # what was recognized before an error is not lost
         if flags.json:
             print(json.dumps(recognized, indent=2))

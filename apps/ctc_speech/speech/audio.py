@@ -1,23 +1,30 @@
-"""Audio files as samples: one channel, 16 kHz, checked."""
+"""Audio: where it is, and its samples: one channel, 16 kHz, checked."""
 
 from __future__ import annotations
 
+import functools
 import io
+import lzma
 import re
-from typing import Literal
+import subprocess
+import tarfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Literal
 
 import numpy as np
 import numpy.typing as npt
 import soundfile
 import soxr
 
-from linattn_core.errors import expected
-from speech.sources import Content, Source
+from linattn_core.errors import expected, quote
+from speech.lexicon import require_file
 
 Samples = npt.NDArray[np.float32]
 Channels = Literal["average", "refuse"]
 
-RATE = 16_000  # samples per second, of everything that leaves this module
+RATE = 16_000  # samples per second of everything that leaves this module
 WINDOW_SECONDS = 0.025
 LOWEST_RATE = 1_000  # a header with less is damaged; resampling would fill the memory
 OVERSHOOT_SECONDS = 0.5  # a part may end this long after its file, as Kaldi allows
@@ -26,6 +33,95 @@ _PIECE = 1 << 20  # samples read at once: a damaged header claims any number
 _STREAMED = 0x7FFF_F000  # a WAV header with so many bytes or more was streamed: length unknown
 _WAV_BYTES = re.compile(r"^data : (\d+) \(should be (\d+)\)", re.MULTILINE)
 _SPHERE_SAMPLES = re.compile(rb"sample_count -i (\d+)")
+
+
+@dataclass(frozen=True)
+class File:
+    """A whole audio file."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return str(self.path)
+
+    def stamp(self) -> str:
+        return _file_stamp(self.path)
+
+    def open(self) -> BinaryIO:
+        require_file(self.path, "an audio file")
+        return self.path.open("rb")
+
+
+@dataclass(frozen=True)
+class Member:
+    """A file in a tar archive, packed or not; the archive's files are unpacked into memory."""
+
+    archive: Path
+    member: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.archive}, {self.member}"
+
+    def stamp(self) -> str:
+        return f"{_file_stamp(self.archive)} {self.member}"
+
+    def open(self) -> BinaryIO:
+        files = _read_members(self.archive)
+        if self.member not in files:
+            raise ValueError(expected(str(self.archive), f"a member {self.member}", "none"))
+        return io.BytesIO(files[self.member])
+
+
+@dataclass(frozen=True)
+class Ark:
+    """An audio file that begins at an offset of a Kaldi archive."""
+
+    path: Path
+    offset: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.path}:{self.offset}"
+
+    def stamp(self) -> str:
+        return f"{_file_stamp(self.path)} {self.offset}"
+
+    def open(self) -> BinaryIO:
+        require_file(self.path, "a Kaldi archive")
+        with self.path.open("rb") as file:
+            file.seek(self.offset)
+            head = file.read(8)
+            if head[:4] != b"RIFF":
+                raise ValueError(expected(self.name, "a WAV file (RIFF)", quote(head[:4])))
+            return io.BytesIO(head + file.read(int.from_bytes(head[4:], "little")))
+
+
+@dataclass(frozen=True)
+class Command:
+    """A shell command whose output is an audio file, as a line in Kaldi's lists with a final |."""
+
+    line: str
+
+    @property
+    def name(self) -> str:
+        return f"the command {quote(self.line)}"
+
+    def stamp(self) -> str:
+        return self.line
+
+    def open(self) -> BinaryIO:
+        done = subprocess.run(self.line, shell=True, capture_output=True, check=False)
+        if done.returncode or not done.stdout:
+            got = f"exit code {done.returncode}: {done.stderr.decode(errors='replace').strip()}"
+            raise ValueError(expected(self.name, "an audio file on its output", quote(got)))
+        return io.BytesIO(done.stdout)
+
+
+# Each has a `name` for errors, a `stamp()` that changes with the audio, as far as that is seen
+# without reading it, and `open()`.
+Source = File | Member | Ark | Command
 
 
 def read_audio(
@@ -45,59 +141,55 @@ def read_audio(
     Raises:
         ValueError: no audio, damaged, cut short, several channels that are refused, shorter than
             one window of 25 ms, fewer than 1,000 samples a second, or a sample that is not finite.
-        OSError: it is not there.
+        OSError: the file does not exist.
     """
-    samples, rate = _decoded(source, start, end)
+    samples, rate = _decode(source, start, end)
     if samples.shape[1] > 1 and channels == "refuse":
         advice = "average the channels with --channels average"
         raise ValueError(expected(source.name, "one channel", samples.shape[1], advice))
     mono = samples.mean(axis=1, dtype=np.float32)
     require_samples(mono, rate, source.name)
-    return at_rate(mono, rate)
+    return resample(mono, rate)
 
 
-def at_rate(samples: Samples, rate: float) -> Samples:
+def resample(samples: Samples, rate: float) -> Samples:
     """Samples that were taken at `rate` a second, at 16 kHz; band-limited."""
     if rate == RATE:
         return samples
     return np.asarray(soxr.resample(samples, rate, RATE), dtype=np.float32)
 
 
-def at_speed(samples: Samples, speed: float) -> Samples:
+def change_speed(samples: Samples, speed: float) -> Samples:
     """The same, spoken `speed` times as fast and as much higher, as a tape that runs faster."""
-    return at_rate(samples, RATE * speed)
+    return resample(samples, RATE * speed)
 
 
 def require_samples(samples: Samples, rate: float, name: str) -> None:
-    """Refuses audio that is shorter than a window, or has a sample that is not finite.
-
-    Raises:
-        ValueError: in one sentence.
-    """
+    """Refuses audio that is shorter than a window, or has a sample that is not finite."""
     seconds = len(samples) / rate
     if seconds < WINDOW_SECONDS:
-        raise ValueError(
-            expected(name, f"at least one window of {WINDOW_SECONDS} s", f"{seconds:.4f} s")
-        )
-    broken = int((~np.isfinite(samples)).sum())
-    if broken:
+        wanted = f"at least one window of {WINDOW_SECONDS} s"
+        raise ValueError(expected(name, wanted, f"{seconds:.4f} s"))
+    if broken := int((~np.isfinite(samples)).sum()):
         raise ValueError(expected(name, "finite samples", f"{broken} NaN or infinite"))
 
 
-def _decoded(source: Source, start: float, end: float | None) -> tuple[Samples, int]:
+def _decode(source: Source, start: float, end: float | None) -> tuple[Samples, int]:
     """(samples, channels) in -1..1, and samples per second."""
-    content = source.content()
-    try:
-        with soundfile.SoundFile(content) as file:
-            _require_whole(file, content, source.name)
-            first, last = _span(file, start, end, source.name)
-            file.seek(first)
-            samples = _read(file, last - first)
-            rate = file.samplerate
-    # A TypeError for a name that ends in .raw, a UnicodeError for one that is not UTF-8.
-    except (soundfile.LibsndfileError, RuntimeError, TypeError, UnicodeError) as error:
-        wanted = "audio as WAV, FLAC, OGG or NIST SPHERE"
-        raise ValueError(expected(source.name, wanted, error, "restore or remove it")) from error
+    with source.open() as content:
+        head = content.read(1_024)
+        content.seek(0)
+        try:
+            with soundfile.SoundFile(content) as file:
+                _require_whole(file, head, source.name)
+                first, last = _span(file, start, end, source.name)
+                file.seek(first)
+                samples = _read(file, last - first)
+                rate = file.samplerate
+        except (RuntimeError, TypeError) as error:  # of libsndfile; of a name that ends in .raw
+            wanted = "audio as WAV, FLAC, OGG or NIST SPHERE"
+            got = getattr(error, "error_string", error)
+            raise ValueError(expected(source.name, wanted, got, "restore or remove it")) from error
     if len(samples) < last - first:
         raise _cut_short(source.name, f"{last - first} samples", len(samples))
     if rate < LOWEST_RATE:
@@ -117,24 +209,16 @@ def _read(file: soundfile.SoundFile, count: int) -> Samples:
     return np.concatenate(pieces)
 
 
-def _require_whole(file: soundfile.SoundFile, content: Content, name: str) -> None:
+def _require_whole(file: soundfile.SoundFile, head: bytes, name: str) -> None:
     """Refuses a file that has fewer samples than its header says; libsndfile would not."""
     if file.format == "NIST":
-        samples = _SPHERE_SAMPLES.search(_head(content))
+        samples = _SPHERE_SAMPLES.search(head)
         if samples and int(samples[1]) > file.frames:
             raise _cut_short(name, f"{int(samples[1])} samples", file.frames)
     if size := _WAV_BYTES.search(file.extra_info):
         stated, there = map(int, size.groups())
         if there < stated < _STREAMED:
             raise _cut_short(name, f"{stated} bytes of samples", there)
-
-
-def _head(content: Content) -> bytes:
-    """The first bytes of a file; the position in a BytesIO does not move."""
-    if isinstance(content, io.BytesIO):
-        return bytes(content.getbuffer()[:1_024])
-    with content.open("rb") as file:
-        return file.read(1_024)
 
 
 def _cut_short(name: str, wanted: str, got: int) -> ValueError:
@@ -149,3 +233,22 @@ def _span(file: soundfile.SoundFile, start: float, end: float | None, name: str)
         wanted = f"a part within its {length:.2f} s"
         raise ValueError(expected(name, wanted, f"{start} to {end} s"))
     return first, last
+
+
+def _file_stamp(path: Path) -> str:
+    if not path.exists():
+        return f"{path} absent"
+    status = path.stat()
+    return f"{path} {status.st_size} {status.st_mtime_ns}"
+
+
+@functools.lru_cache(maxsize=1)
+def _read_members(archive: Path) -> dict[str, bytes]:
+    """All files in one pass: a packed archive has no other way to its last member."""
+    require_file(archive, "a tar archive")
+    try:
+        with tarfile.open(archive) as tar:
+            files = ((item.name, tar.extractfile(item)) for item in tar if item.isfile())
+            return {name.removeprefix("./"): file.read() for name, file in files if file}
+    except (tarfile.TarError, EOFError, OSError, lzma.LZMAError, zlib.error) as error:
+        raise ValueError(expected(str(archive), "a whole tar archive", error)) from error

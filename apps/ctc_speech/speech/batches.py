@@ -1,24 +1,57 @@
-"""Utterances as training data: batches of similar lengths, bounded by frames."""
+"""Utterances as training data: batches of similar lengths, bounded by frames; random masks."""
 
 from __future__ import annotations
 
 import hashlib
 import itertools
-from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from linattn_core.errors import expected
-from speech.augmentation import SpecAugment
-from speech.corpora import BadInput
 from speech.features import Frames
 
 Batch = dict[str, Tensor]
 
 JITTER = 0.1  # how far, as a share, lengths are moved before they are sorted
+
+
+@dataclass(frozen=True)
+class SpecAugment:
+    """Random bands of time and of frequency are set to the mean, 0 (Park et al. 2019).
+
+    There is no time warping.
+    """
+
+    time_masks: int = 2
+    """Bands of time; 0 for none."""
+    time_width: int = 40
+    """The most frames of such a band."""
+    time_share: float = 0.2
+    """The largest share of an utterance that such a band covers."""
+    bin_masks: int = 2
+    """Bands of frequency; 0 for none."""
+    bin_width: int = 8
+    """The most bins of such a band."""
+
+    def mask(self, frames: Tensor) -> Tensor:
+        """A copy of the frames (T, F) with bands of 0, drawn from torch's generator."""
+        frames = frames.clone()
+        length, bins = frames.shape
+        widest = min(self.time_width, int(length * self.time_share))
+        for _ in range(self.time_masks):
+            frames[_draw_band(length, widest)] = 0.0
+        for _ in range(self.bin_masks):
+            frames[:, _draw_band(bins, self.bin_width)] = 0.0
+        return frames
+
+
+def _draw_band(size: int, widest: int) -> slice:
+    width = int(torch.randint(widest + 1, ()))
+    start = int(torch.randint(size - width + 1, ()))
+    return slice(start, start + width)
 
 
 class Speech:
@@ -50,7 +83,7 @@ class Speech:
     def batch(self, indices: Tensor) -> Batch:
         """The utterances at `indices` (B,), padded on the right.
 
-        Every random draw is from torch's generator, which a resumed run has back.
+        Every random draw is from torch's generator, whose state a resumed run restores.
 
         Returns:
             "frames" (B, T, 40) float32, "lengths" (B,), "targets" (B, S) int64 with the phones, and
@@ -70,7 +103,7 @@ class Speech:
         speeds = self.frames[place]
         drawn = int(torch.randint(len(speeds), ())) if self.augment and len(speeds) > 1 else 0
         frames = torch.from_numpy(speeds[drawn]).float()
-        return self.augment.masked(frames) if self.augment else frames
+        return self.augment.mask(frames) if self.augment else frames
 
 
 class LengthOrder:
@@ -83,16 +116,11 @@ class LengthOrder:
         batch_size: the most utterances of a batch.
         batch_frames: the most frames of a batch, padding included; a longer utterance is alone.
         seed: that of the run.
-
-    Raises:
-        ValueError: there is no utterance.
     """
 
     def __init__(
         self, lengths: Sequence[int], batch_size: int, batch_frames: int, seed: int
     ) -> None:
-        if not lengths:
-            raise ValueError(expected("the training set", "an utterance", "none"))
         self.lengths = torch.tensor(lengths)
         self.batch_size = batch_size
         self.batch_frames = batch_frames
@@ -132,83 +160,50 @@ class LengthOrder:
         yield order[begin:]
 
 
-class TypicalOrder:
-    """Batches by which updates are timed: short, medium and long utterances in turn.
+class BatchCycle:
+    """The same few batches in turn.
 
     Args:
-        order: whose batches are timed.
-        parts: how many batches, each the middle one of a part of all, sorted by length.
+        batches: the utterances of each.
     """
 
-    def __init__(self, order: LengthOrder, parts: int = 3) -> None:
-        batches = order.epoch(0)
-        self._batches = [batches[(2 * p + 1) * len(batches) // (2 * parts)] for p in range(parts)]
+    def __init__(self, batches: Sequence[Tensor]) -> None:
+        self.batches = batches
 
     def indices(self, step: int) -> Tensor:
         """The utterances of the update that follows `step` others."""
-        return self._batches[step % len(self._batches)]
+        return self.batches[step % len(self.batches)]
 
 
-class LongestOrder:
-    """The batch of the longest utterances, for every update.
+def typical_batches(order: LengthOrder, count: int = 3) -> BatchCycle:
+    """Batches of short, medium and long utterances, by which updates are timed.
 
-    Args:
-        order: whose batch it is.
+    Each is the middle one of a part of all batches, sorted by length.
     """
-
-    def __init__(self, order: LengthOrder) -> None:
-        self._longest = order.epoch(0)[-1]
-
-    def indices(self, step: int) -> Tensor:
-        """The same utterances for every step."""
-        return self._longest
+    batches = order.epoch(0)
+    return BatchCycle([batches[(2 * p + 1) * len(batches) // (2 * count)] for p in range(count)])
 
 
-def usable(
-    frames: Sequence[Sequence[int]],
-    classes: Sequence[Sequence[int]],
-    names: Sequence[str],
-    *,
-    corpus: str,
-    subsampling: int,
-    max_frames: int,
-    bad_input: BadInput,
-    skipped: Counter[str],
-) -> list[int]:
-    """The places of the utterances that CTC can align and that are not too long.
+def find_fault(
+    lengths: Sequence[int], classes: Sequence[int], subsampling: int, max_frames: int
+) -> tuple[str, str, int] | None:
+    """Why CTC cannot learn from an utterance; None if it can.
 
     Args:
-        frames: the lengths of each utterance, one for each speed.
-        classes: the phones of each.
-        names: for errors.
-        corpus: the corpus and the split, for errors.
+        lengths: the frames of the utterance at each speed.
+        classes: its phones.
         subsampling: frames of audio for each frame of the model.
-        max_frames: of an utterance.
-        bad_input: whether the others are refused, or left out and counted in `skipped`.
+        max_frames: the most frames of an utterance.
 
-    Raises:
-        ValueError: naming the first that is not usable, or if no usable one has a phone.
+    Returns:
+        The reason, what was expected, and what came.
     """
-    places = []
-    for place, (lengths, phones, name) in enumerate(zip(frames, classes, names, strict=True)):
-        needed, room = max(1, frames_needed(phones)), -(-min(lengths) // subsampling)
-        if needed > room:
-            problem = expected(name, f"{needed} frames for {len(phones)} phones", room)
-            reason = "more phones than frames"
-        elif max(lengths) > max_frames:
-            problem = expected(name, f"at most {max_frames} frames", max(lengths))
-            reason = f"more than {max_frames} frames"
-        else:
-            places.append(place)
-            continue
-        if bad_input == "refuse":
-            advice = "leave such utterances out with --bad-input skip"
-            raise ValueError(f"{problem.rstrip('.')}; {advice}.")
-        skipped[reason] += 1
-    if not any(classes[place] for place in places):
-        wanted = "an utterance with phones that CTC can align"
-        raise ValueError(expected(corpus, wanted, "none"))
-    return places
+    needed, room = max(1, frames_needed(classes)), -(-min(lengths) // subsampling)
+    if needed > room:
+        return "more phones than frames", f"{needed} frames for {len(classes)} phones", room
+    if max(lengths) > max_frames:
+        return f"more than {max_frames} frames", f"at most {max_frames} frames", max(lengths)
+    return None
 
 
 def frames_needed(classes: Sequence[int]) -> int:

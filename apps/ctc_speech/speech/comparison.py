@@ -19,11 +19,11 @@ from linattn_models.training import (
     updates_within,
     with_steps,
 )
-from speech.batches import LongestOrder, TypicalOrder
+from speech.batches import BatchCycle, typical_batches
 from speech.corpora import Corpus
 from speech.models import build_model
 from speech.presets import KERNEL, PRESETS, Attention, PresetName, Recipe
-from speech.training import length_order, recognizer_loss, train_model, training_speech
+from speech.training import length_order, load_training_speech, recognizer_loss, train_model
 
 
 @dataclass(frozen=True)
@@ -95,14 +95,16 @@ class Comparison:
     ) -> tuple[dict[str, float], dict[str, object]]:
         recipes = {name: x.recipe(self.preset, self.settings) for name, x in models.items()}
         recipe = next(iter(recipes.values()))
-        data = training_speech(self.corpus, recipe, self.cache)
+        data = load_training_speech(self.corpus, recipe, self.cache)
         order = length_order(data, recipe)
         phones = len(self.corpus.inventory)
         built: dict[str, nn.Module] = {x: build_model(of, phones) for x, of in recipes.items()}
         flags = recipe.training
-        memory = measure_memory(built, data, recognizer_loss, flags, LongestOrder(order))
+        memory = measure_memory(
+            built, data, recognizer_loss, flags, BatchCycle([order.epoch(0)[-1]])
+        )
         seconds, where = measure_updates(
-            built, data, recognizer_loss, flags, rounds, TypicalOrder(order)
+            built, data, recognizer_loss, flags, rounds, typical_batches(order)
         )
         others = {"bytes": memory, "batches": len(order.epoch(0)), "rounds": rounds}
         return seconds, {**others, "environment": where}
@@ -114,7 +116,7 @@ class Comparison:
         return trained_run(
             out,
             lambda resume: train_model(self.corpus, recipe, out, self.cache, resume=resume),
-            self._described(recipe, RunFolder(out)),
+            self._described(recipe),
             ended=has_ended,
         )
 
@@ -129,7 +131,7 @@ class Comparison:
         folders = {x: RunFolder(self.out / x.name) for x in chosen}
         runs = {x: run for x, run in folders.items() if run.holds_run()}
         for variant, run in runs.items():
-            require_run(run, self._described(self._recipe(variant, timing), run))
+            require_run(run, self._described(self._recipe(variant, timing)))
         absent = {x.name: _progress(run) for x, run in runs.items() if not _ended(run)}
         return {x.name: run for x, run in runs.items() if _ended(run)}, absent
 
@@ -138,7 +140,7 @@ class Comparison:
         steps = updates_within(60 * self.minutes, timing["seconds"][variant.model])
         return replace(recipe, training=with_steps(recipe.training, steps))
 
-    def _described(self, recipe: Recipe, run: RunFolder) -> dict[str, Any]:
+    def _described(self, recipe: Recipe) -> dict[str, Any]:
         """What must be in the config.json of a run of `recipe`."""
         described: dict[str, Any] = {"preset": self.preset, "corpus": self.corpus.name}
         described |= {"utterances": recipe.utterances, "inventory": list(self.corpus.inventory)}
@@ -146,10 +148,8 @@ class Comparison:
         described |= {"training.steps": recipe.training.steps}
         if recipe.attention != "lstm":
             described |= {"model.ctc_transformer.depthwise_kernel": recipe.depthwise_kernel}
-        data = {"corpus_digest": self.corpus.digest(), "bad_input": recipe.bad_input}
-        # The published runs were trained before their config.json had these two.
-        recorded = run.config() if run.holds_run() else data
-        return described | {name: value for name, value in data.items() if name in recorded}
+        described |= {"corpus_digest": self.corpus.digest(), "bad_input": recipe.bad_input}
+        return described
 
 
 def has_ended(summary: Mapping[str, Any]) -> bool:

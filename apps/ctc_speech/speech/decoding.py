@@ -11,14 +11,12 @@ from torch import Tensor
 
 from linattn_models.ctc import Hypothesis, NGram, ctc_beam_search, ctc_greedy
 
-Decoder = Literal["greedy", "beam"]
-
 
 @dataclass(frozen=True)
 class Decoding:
     """How phones are decoded."""
 
-    decoder: Decoder = "greedy"
+    decoder: Literal["greedy", "beam"] = "greedy"
     """greedy: the likeliest path; beam: the likeliest phones over all paths."""
     beam: int = 16
     """Prefixes that a beam search keeps."""
@@ -49,11 +47,7 @@ class Decoding:
 
 @dataclass(frozen=True)
 class Search:
-    """A decoding with its language model.
-
-    Attributes:
-        lm: over phones; None for none.
-    """
+    """A decoding with its language model over phones, if any."""
 
     decoding: Decoding
     lm: NGram | None = None

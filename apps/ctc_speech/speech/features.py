@@ -1,25 +1,44 @@
-"""Frames of sound: the logarithms of Kaldi's mel filterbank, with mean 0 and variance 1."""
+"""Frames of sound: the logarithms of Kaldi's mel filterbank, normalized, kept in a file."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
-from typing import Literal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
 
 import kaldi_native_fbank
 import numpy as np
 import numpy.typing as npt
+import safetensors
+import safetensors.numpy
+from tqdm import tqdm
 
-from speech.audio import RATE, Samples
+from linattn_core.errors import expected
+from linattn_models.files import replace_file
+from speech.audio import RATE, Channels, Samples, change_speed, read_audio, require_samples
+from speech.corpora import BadInput, Utterance
 
-Frames = npt.NDArray[np.float32]  # (frames, BINS)
+Frames = npt.NDArray[np.floating[Any]]  # (frames, BINS): float32, in a kept file float16
 Normalization = Literal["speaker", "utterance", "none"]
 
+VERSION = 1  # of the frames; a new one computes them again
 BINS = 40
 WINDOW_MS = 25.0
 STEP_MS = 10.0
 STEP_SECONDS = STEP_MS / 1_000
 FULL_SCALE = 32_768.0  # Kaldi takes samples as 16-bit integers
 SMALLEST_DEVIATION = 1e-3  # of a bin that never changes, as in digital silence
+
+
+@dataclass(frozen=True)
+class FeatureSettings:
+    """How frames are made of audio; the flags of these names explain the values."""
+
+    normalize: Normalization = "speaker"
+    channels: Channels = "average"
 
 
 def filterbank(samples: Samples) -> Frames:
@@ -31,32 +50,19 @@ def filterbank(samples: Samples) -> Frames:
     Args:
         samples: at 16 kHz, in -1..1, at least one window.
     """
-    bank = FrameStream()
-    bank.accept(samples)
-    return bank.frames()
+    options = kaldi_native_fbank.FbankOptions()
+    options.frame_opts.samp_freq = RATE
+    options.frame_opts.frame_length_ms = WINDOW_MS
+    options.frame_opts.frame_shift_ms = STEP_MS
+    options.frame_opts.dither = 0.0
+    options.mel_opts.num_bins = BINS
+    bank = kaldi_native_fbank.OnlineFbank(options)
+    bank.accept_waveform(RATE, samples * np.float32(FULL_SCALE))
+    frames = [bank.get_frame(index) for index in range(bank.num_frames_ready)]
+    return np.array(frames, dtype=np.float32).reshape(-1, BINS)
 
 
-class FrameStream:
-    """Frames of audio that arrives piece by piece: the same as of the whole."""
-
-    def __init__(self) -> None:
-        self._bank = kaldi_native_fbank.OnlineFbank(_options())
-        self._taken = 0
-
-    def accept(self, samples: Samples) -> None:
-        """Adds samples at 16 kHz, in -1..1."""
-        self._bank.accept_waveform(RATE, samples * np.float32(FULL_SCALE))
-
-    def frames(self) -> Frames:
-        """The frames that are ready and were not returned before."""
-        first, self._taken = self._taken, self._bank.num_frames_ready
-        ready = [self._bank.get_frame(index) for index in range(first, self._taken)]
-        frames = np.array(ready, dtype=np.float32).reshape(-1, BINS)
-        self._bank.pop(len(ready))
-        return frames
-
-
-def normalized(utterances: Sequence[Frames]) -> list[Frames]:
+def normalize(utterances: Sequence[Frames]) -> list[Frames]:
     """The same frames with mean 0 and variance 1 in each bin, over all utterances together."""
     frames = sum(len(utterance) for utterance in utterances)
     mean = sum(utterance.sum(0, dtype=np.float64) for utterance in utterances) / frames
@@ -65,32 +71,111 @@ def normalized(utterances: Sequence[Frames]) -> list[Frames]:
     return [((utterance - mean) / deviation).astype(np.float32) for utterance in utterances]
 
 
-def normalized_by(
+def normalize_by(
     kind: Normalization, utterances: Sequence[Frames], speakers: Sequence[str]
 ) -> list[Frames]:
     """Each utterance normalized with all of its speaker's, or alone, or not."""
     if kind == "none":
         return list(utterances)
     if kind == "utterance":
-        return [normalized([utterance])[0] for utterance in utterances]
+        return [normalize([utterance])[0] for utterance in utterances]
     result = list(utterances)
     for speaker in dict.fromkeys(speakers):
         places = [place for place, name in enumerate(speakers) if name == speaker]
-        for place, frames in zip(places, normalized([utterances[p] for p in places]), strict=True):
+        for place, frames in zip(places, normalize([utterances[p] for p in places]), strict=True):
             result[place] = frames
     return result
 
 
-def frame_count(seconds: float) -> int:
-    """How many frames audio of this length has."""
-    return max(0, 1 + int((seconds * 1_000 - WINDOW_MS) / STEP_MS))
+def load_frames(
+    utterances: Sequence[Utterance],
+    settings: FeatureSettings,
+    cache: Path,
+    *,
+    speed: float = 1.0,
+    bad_input: BadInput = "refuse",
+    progress: bool = False,
+) -> dict[str, Frames]:
+    """The frames of the utterances by id, from `cache` if they were computed before.
+
+    Args:
+        speed: of the speech; 1.1 is a tenth faster and higher.
+        bad_input: whether audio that cannot be read is refused, or left out.
+
+    Cost: a core reads and transforms more than 100 seconds of speech a second.
+    """
+    path = cache / f"frames-{_digest(utterances, settings, speed)}.safetensors"
+    if not path.exists():
+        content = _compute(utterances, settings, speed, bad_input, progress)
+        cache.mkdir(parents=True, exist_ok=True)
+        replace_file(path, content)
+    frames, reasons = read_frames(path)
+    if reasons and bad_input == "refuse":
+        raise ValueError(next(iter(reasons.values())))
+    readable = [item.id for item in utterances if item.id not in reasons]
+    return dict(zip(readable, frames, strict=True))
 
 
-def _options() -> kaldi_native_fbank.FbankOptions:
-    options = kaldi_native_fbank.FbankOptions()
-    options.frame_opts.samp_freq = RATE
-    options.frame_opts.frame_length_ms = WINDOW_MS
-    options.frame_opts.frame_shift_ms = STEP_MS
-    options.frame_opts.dither = 0.0
-    options.mel_opts.num_bins = BINS
-    return options
+def read_frames(path: Path) -> tuple[list[Frames], dict[str, str]]:
+    """The frames of each utterance, mapped, and why others have none, by id."""
+    try:
+        # As torch tensors, which are mapped: frames are read from the disk where they are used.
+        with safetensors.safe_open(path, "pt") as file:
+            reasons: dict[str, str] = json.loads(file.metadata()["skipped"])
+            whole, lengths = (file.get_tensor(name).numpy() for name in ("frames", "lengths"))
+    except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
+        advice = "remove it, and it is made again"
+        raise ValueError(expected(str(path), "frames", error, advice)) from error
+    return np.split(whole, np.cumsum(lengths)[:-1]), reasons
+
+
+def _compute(
+    utterances: Sequence[Utterance],
+    settings: FeatureSettings,
+    speed: float,
+    bad_input: BadInput,
+    progress: bool,
+) -> bytes:
+    """The content of the file: frames of utterances that can be read, and why others cannot."""
+    frames: list[Frames] = []
+    speakers: list[str] = []
+    reasons: dict[str, str] = {}
+    for item in tqdm(utterances, desc=f"features, speed {speed:g}", disable=not progress):
+        try:
+            frames.append(_utterance_frames(item, settings, speed))
+            speakers.append(item.speaker)
+        except (ValueError, OSError) as error:
+            if bad_input == "refuse":
+                raise
+            reasons[item.id] = str(error)
+    if not frames:
+        raise ValueError(expected("the corpus", "audio that can be read", "none"))
+    frames = normalize_by(settings.normalize, frames, speakers)
+    tensors: dict[str, npt.NDArray[Any]] = {
+        # Halves the file; values of about 1 keep three digits.
+        "frames": np.concatenate(frames).astype(np.float16),
+        "lengths": np.array([len(item) for item in frames], dtype=np.int64),
+    }
+    return safetensors.numpy.save(tensors, metadata={"skipped": json.dumps(reasons)})
+
+
+def _utterance_frames(item: Utterance, settings: FeatureSettings, speed: float) -> Frames:
+    samples = read_audio(item.source, start=item.start, end=item.end, channels=settings.channels)
+    if speed != 1.0:
+        samples = change_speed(samples, speed)
+        require_samples(samples, RATE, item.source.name)
+    return filterbank(samples)
+
+
+def _digest(utterances: Sequence[Utterance], settings: FeatureSettings, speed: float) -> str:
+    """A name for the frames: another one where audio, speaker or settings differ."""
+    content: dict[str, Any] = {
+        "version": VERSION,
+        "settings": vars(settings),
+        "speed": speed,
+        "utterances": [
+            (item.id, item.speaker, item.source.stamp(), item.start, item.end)
+            for item in utterances
+        ],
+    }
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]

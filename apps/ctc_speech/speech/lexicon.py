@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from linattn_core.errors import expected, quote
-from speech.sources import require_file, text_lines
 
 Phones = tuple[str, ...]
 
@@ -16,52 +16,28 @@ _ALTERNATIVE = re.compile(r"\(\d+\)$")
 _STRESS = re.compile(r"^([A-Z]+)[012]$")
 
 
+@dataclass(frozen=True)
 class Lexicon:
-    """The pronunciations of words, without regard to case; stress is left out.
+    """The usual pronunciation of each word, without regard to case and without stress.
 
-    Args:
-        pronunciations: by word, at least one each; the first is the usual one.
+    Attributes:
+        pronunciations: by word in capitals.
+        inventory: the phones of all pronunciations, also of those that are not the usual ones.
     """
 
-    def __init__(self, pronunciations: Mapping[str, Sequence[Phones]]) -> None:
-        self._pronunciations = {word.upper(): tuple(of) for word, of in pronunciations.items()}
-        phones = {p for of in self._pronunciations.values() for one in of for p in one}
-        self.inventory: Phones = tuple(sorted(phones))
-
-    def __len__(self) -> int:
-        return len(self._pronunciations)
-
-    def __contains__(self, word: str) -> bool:
-        return word.upper() in self._pronunciations
-
-    def words(self) -> list[str]:
-        """All words, sorted."""
-        return sorted(self._pronunciations)
-
-    def alternatives(self, word: str) -> tuple[Phones, ...]:
-        """All pronunciations of a word that is there."""
-        return self._pronunciations[word.upper()]
+    pronunciations: dict[str, Phones]
+    inventory: Phones
 
     def phones(self, words: Iterable[str]) -> Phones:
-        """The usual pronunciations, one after another.
-
-        Raises:
-            ValueError: naming the words that are missing.
-        """
-        words = list(words)
-        self.require(words)
-        return tuple(phone for word in words for phone in self.alternatives(word)[0])
+        """The usual pronunciations of words that are there, one after another."""
+        return tuple(phone for word in words for phone in self.pronunciations[word.upper()])
 
     def missing(self, words: Iterable[str]) -> list[str]:
         """The words without a pronunciation, each once."""
-        return sorted({word for word in words if word not in self})
+        return sorted({word for word in words if word.upper() not in self.pronunciations})
 
     def require(self, words: Iterable[str]) -> None:
-        """Refuses words without a pronunciation.
-
-        Raises:
-            ValueError: naming all of them, or the first twenty and how many there are.
-        """
+        """Refuses words without a pronunciation, and names them: all, or the first twenty."""
         missing = self.missing(words)
         if missing:
             listed = ", ".join(quote(word) for word in missing[:_SHOWN_WORDS])
@@ -77,14 +53,10 @@ def read_lexicon(path: Path) -> Lexicon:
     Further pronunciations of a word stand as WORD(2), or as the word again. The digits of stress
     are dropped. Lines that begin with ;;; and what follows a # after a blank are comments. The
     file is in UTF-8 or latin-1.
-
-    Raises:
-        ValueError: naming the line without phones, or an empty dictionary.
-        OSError: no such file.
     """
     require_file(path, "a lexicon in CMUdict format")
     try:
-        lines = text_lines(path)
+        lines = read_lines(path)
     except ValueError:  # older editions of CMUdict have accents in latin-1
         lines = path.read_text(encoding="latin-1").split("\n")
     return parse_lexicon(lines, str(path))
@@ -92,16 +64,35 @@ def read_lexicon(path: Path) -> Lexicon:
 
 def parse_lexicon(lines: Iterable[str], name: str) -> Lexicon:
     """The lexicon on `lines`, as `read_lexicon` describes them; `name` is for errors."""
-    pronunciations: dict[str, list[Phones]] = {}
+    pronunciations: dict[str, Phones] = {}
+    inventory: set[str] = set()
     for number, line in enumerate(lines, start=1):
         if line.startswith(";;;") or not line.strip():
             continue
-        word, *phones = line.partition(" #")[0].split()
-        if not phones:
+        word, *spelled = line.partition(" #")[0].split()
+        if not spelled:
             where = f"{name}, line {number}"
             raise ValueError(expected(where, "a word and its phones", quote(line)))
-        known = pronunciations.setdefault(_ALTERNATIVE.sub("", word).upper(), [])
-        known.append(tuple(_STRESS.sub(r"\1", phone) for phone in phones))
+        phones = tuple(_STRESS.sub(r"\1", phone) for phone in spelled)
+        pronunciations.setdefault(_ALTERNATIVE.sub("", word).upper(), phones)
+        inventory.update(phones)
     if not pronunciations:
         raise ValueError(expected(name, "at least one word", "none"))
-    return Lexicon(pronunciations)
+    return Lexicon(pronunciations, tuple(sorted(inventory)))
+
+
+def require_file(path: Path, wanted: str, advice: str = "") -> None:
+    """Refuses a path that is no file."""
+    if not path.is_file():
+        got = "a folder" if path.is_dir() else "no file"
+        raise FileNotFoundError(expected(str(path), wanted, got, advice))
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a text file in UTF-8."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(expected(str(path), "text in UTF-8", error)) from None
+    # Not splitlines: it also cuts at characters that words may have.
+    return text.removesuffix("\n").split("\n") if text else []

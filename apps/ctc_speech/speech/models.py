@@ -1,4 +1,4 @@
-"""A recognizer from a recipe, and the same again from the folder of its run."""
+"""A recognizer from a recipe, and from the folder of its run."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from linattn_models.ctc import (
 )
 from linattn_models.training import RunFolder, TrainingFlags, app_config, average_weights
 from speech.corpora import BadInput
-from speech.dataset import FeatureSettings
-from speech.presets import Recipe
+from speech.features import FeatureSettings
+from speech.presets import DATA_FIELDS, Recipe
 
 APP = "ctc_speech"
 
@@ -81,26 +81,18 @@ def load_run(folder: Path, average: int = 1) -> TrainedRun:
 
     Args:
         average: how many of the newest checkpoints the weights are the mean of.
-
-    Raises:
-        ValueError: the folder is no run of this application, or its checkpoint is damaged.
     """
     run = RunFolder(folder)
     config = app_config(run, APP, ("inventory", "normalize", "channels", "model"))
-    model = _model_of(config["model"], run.config_file)
+    model = _build_from(config["model"], run.config_file)
     step = run.load_weights(model)
     if average > 1:
-        model.load_state_dict(average_weights(newest_checkpoints(run, average)))
+        model.load_state_dict(average_weights(_newest_checkpoints(run, average)))
     model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
     return TrainedRun(model, config, step)
 
 
-def newest_checkpoints(run: RunFolder, count: int) -> list[Path]:
-    """The newest `count` checkpoints of a run, the oldest first.
-
-    Raises:
-        ValueError: there are fewer.
-    """
+def _newest_checkpoints(run: RunFolder, count: int) -> list[Path]:
     checkpoints = run.checkpoints()
     if len(checkpoints) < count:
         wanted = f"at most the {len(checkpoints)} checkpoints in {run.path}"
@@ -110,12 +102,11 @@ def newest_checkpoints(run: RunFolder, count: int) -> list[Path]:
 
 def run_recipe(run: TrainedRun, bad_input: BadInput) -> Recipe:
     """What of a run's recipe decides its data."""
-    names = ("preset", "corpus", "attention", "normalize", "channels", "max_frames")
-    values = {name: run.config[name] for name in (*names, "subsampling", "utterances")}
-    return Recipe(training=TrainingFlags(1, 1), bad_input=bad_input, **values)
+    values = {name: run.config[name] for name in DATA_FIELDS}
+    return Recipe(training=TrainingFlags(1, 1), **values | {"bad_input": bad_input})
 
 
-def _model_of(values: dict[str, Any], path: Path) -> Recognizer:
+def _build_from(values: dict[str, Any], path: Path) -> Recognizer:
     kind = CTCBiLSTM if isinstance(values, dict) and "bilstm" in values else CTCTransformer
     try:
         return kind.from_dict(values)

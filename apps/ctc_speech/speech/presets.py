@@ -1,4 +1,4 @@
-"""The presets: functions that return everything that a run is, apart from its corpus.
+"""The presets: functions that return all settings of a run.
 
 smoke    seconds; shows that the parts work together, learns nothing
 laptop   AN4 in about 40 minutes of one core
@@ -26,6 +26,13 @@ SPEEDS = (1.0, 0.9, 1.1)
 # Updates in 40 minutes of one core with AVX2, by the seconds of an update; lsh-1's are estimated.
 LAPTOP_STEPS = {"linear": 6_000, "softmax": 5_300, "lsh-1": 4_000, "lsh-4": 2_300, "lstm": 5_300}
 KERNEL = 11  # frames that the convolution before a block sees
+
+
+# What of a recipe decides what is recognized, and names it.
+DATA_FIELDS = (
+    *("preset", "corpus", "attention", "normalize", "channels", "max_frames"),
+    *("subsampling", "utterances"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,7 +32,9 @@ def results_of(
     summaries = {name: run_summary(run, APP) for name, run in runs.items()}
     for name, run in runs.items():
         print(f"{name}:", flush=True)
-        summaries[name]["recognition"] = selection.recognition(run, test)
+        summaries[name]["recognition"] = selection.recognize(run, test).model_dump(
+            exclude_none=True
+        )
     return {
         "app": APP,
         "corpus": comparison.corpus.name,

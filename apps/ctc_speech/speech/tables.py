@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from linattn_lab.tables import figure, markdown_table
+from speech.error_rate import KINDS
 
 SPLITS = ("dev", "test")
-KINDS = ("substitutions", "insertions", "deletions")
 
 # Table 3 of the paper: phoneme error rate on WSJ's validation set, %, and seconds per epoch.
 PAPER = {

@@ -13,29 +13,14 @@ from linattn_core.errors import expected
 from linattn_lab.plots import plot_run
 from linattn_models.ctc import ctc_greedy
 from linattn_models.training import RunFolder, train
-from speech.augmentation import SpecAugment
-from speech.batches import Batch, LengthOrder, Speech, usable
+from speech.batches import Batch, LengthOrder, SpecAugment, Speech, find_fault
 from speech.corpora import Corpus, Split
-from speech.dataset import FeatureSettings, framed
-from speech.measures import evaluated
+from speech.error_rate import Errors, evaluate
+from speech.features import FeatureSettings, load_frames
 from speech.models import APP, Recognizer, build_model
-from speech.presets import Recipe
+from speech.presets import DATA_FIELDS, Recipe
 
-HELD_OUT: tuple[Split, ...] = ("dev", "test")
-DESCRIBED = (
-    "preset",
-    "corpus",
-    "attention",
-    "normalize",
-    "channels",
-    "batch_frames",
-    "max_frames",
-    "speed_perturbation",
-    "spec_augment",
-    "subsampling",
-    "utterances",
-    "bad_input",
-)
+DESCRIBED = (*DATA_FIELDS, "bad_input", "batch_frames", "speed_perturbation", "spec_augment")
 
 
 def train_model(
@@ -45,19 +30,26 @@ def train_model(
 
     The test set is recognized once, after training.
     """
-    require_one_process()
+    processes = PartialState().num_processes
+    if processes > 1:  # batches of similar lengths differ in size, and are not shared
+        raise ValueError(expected("training", "one process", f"{processes} under torchrun"))
     config = recipe.training.config()
-    data = training_speech(corpus, recipe, cache)
+    data = load_training_speech(corpus, recipe, cache)
+    dev = load_speech(corpus, "dev", recipe, cache)
     # The test set is read here too, so that bad input in it ends the run before its training.
-    dev, test = (held_out_speech(corpus, split, recipe, cache) for split in HELD_OUT)
+    test = load_speech(corpus, "test", recipe, cache)
     order = length_order(data, recipe)
     torch.manual_seed(config.seed)  # the weights at the start
     model = build_model(recipe, len(corpus.inventory))
+
+    def greedy_errors(model: Recognizer, speech: Speech) -> Errors:
+        return evaluate(model, speech, corpus.inventory, [ctc_greedy])[0]
+
     train(
         model,
         data,
         loss=recognizer_loss,
-        evaluate=lambda model: evaluated(model, dev, corpus.inventory, ctc_greedy).metrics(),
+        evaluate=lambda model: greedy_errors(model, dev).metrics(),
         config=config,
         order=order,
         monitor="phoneme_error_rate",
@@ -72,7 +64,7 @@ def train_model(
         },
         model_config=model.to_dict(),
     )
-    return finish(model, test, corpus, len(order.epoch(0)), RunFolder(out))
+    return _finish(greedy_errors(model.eval(), test), len(order.epoch(0)), RunFolder(out))
 
 
 def recognizer_loss(model: Recognizer, batch: Batch) -> torch.Tensor:
@@ -86,23 +78,19 @@ def length_order(data: Speech, recipe: Recipe) -> LengthOrder:
     return LengthOrder(data.lengths(), training.batch_size, recipe.batch_frames, training.seed)
 
 
-def finish(
-    model: Recognizer, test: Speech, corpus: Corpus, batches: int, run: RunFolder
-) -> dict[str, Any]:
-    """Recognizes the test set, for the first time, and writes numbers and the curve.
+def _finish(errors: Errors, batches: int, run: RunFolder) -> dict[str, Any]:
+    """Writes the errors on the test set and the curve.
 
     While training, "phoneme_error_rate" was that of the dev set; in the summary it is that of the
     test set, and the last one of the dev set is named "dev_phoneme_error_rate".
     """
     summary = run.summary()
     metrics = summary["metrics"]
-    errors = evaluated(model.eval(), test, corpus.inventory, ctc_greedy)
+    # A run that had ended and is resumed has the value of the dev set under its own name already.
+    dev = metrics.get("dev_phoneme_error_rate", metrics["phoneme_error_rate"])
     summary["metrics"] = {
         **errors.metrics(),
-        # A run that had ended and is resumed has this value under its own name already.
-        "dev_phoneme_error_rate": metrics.get(
-            "dev_phoneme_error_rate", metrics["phoneme_error_rate"]
-        ),
+        "dev_phoneme_error_rate": dev,
         "seconds_per_epoch": summary["train_seconds"] / summary["steps"] * batches,
         "test_phones": errors.phones,
     }
@@ -111,68 +99,50 @@ def finish(
     return {**summary, "errors": errors}
 
 
-def training_speech(corpus: Corpus, recipe: Recipe, cache: Path) -> Speech:
+def load_training_speech(corpus: Corpus, recipe: Recipe, cache: Path) -> Speech:
     """The training set, at every speed, with its augmentation."""
     augment = SpecAugment() if recipe.spec_augment else None
     if augment is None and recipe.speed_perturbation:
         augment = SpecAugment(time_masks=0, bin_masks=0)
-    return _speech(corpus, "train", recipe, cache, recipe.speeds(), augment)
+    return load_speech(corpus, "train", recipe, cache, recipe.speeds(), augment)
 
 
-def held_out_speech(corpus: Corpus, split: Split, recipe: Recipe, cache: Path) -> Speech:
-    """A split as it is."""
-    return _speech(corpus, split, recipe, cache, (1.0,), None)
-
-
-def _speech(
+def load_speech(
     corpus: Corpus,
     split: Split,
     recipe: Recipe,
     cache: Path,
-    speeds: tuple[float, ...],
-    augment: SpecAugment | None,
+    speeds: tuple[float, ...] = (1.0,),
+    augment: SpecAugment | None = None,
 ) -> Speech:
-    settings = FeatureSettings(recipe.normalize, recipe.channels)
+    """The utterances of a split that can be used; others are refused, or left out and counted."""
+    settings, bad_input = FeatureSettings(recipe.normalize, recipe.channels), recipe.bad_input
+    utterances = corpus.splits[split]
     by_speed = [
-        framed(
-            corpus.splits[split],
-            settings,
-            cache,
-            speed=speed,
-            bad_input=recipe.bad_input,
-            progress=True,
-        )
-        for speed in speeds
+        load_frames(utterances, settings, cache, speed=x, bad_input=bad_input, progress=True)
+        for x in speeds
     ]
-    # Very short audio may be long enough at one speed and not at another.
-    by_id = [dict(zip((u.id for u in of.utterances), of.frames, strict=True)) for of in by_speed]
-    complete = set.intersection(*map(set, by_id))
-    utterances = [item for item in by_speed[0].utterances if item.id in complete]
-    frames = [[of[item.id] for of in by_id] for item in utterances]
-    classes = [corpus.classes(item.phones) for item in utterances]
-    skipped: Counter[str] = corpus.skipped if split == "train" else Counter()
-    skipped = skipped + by_speed[0].skipped
-    places = usable(
-        [[len(array) for array in speeds] for speeds in frames],
-        classes,
-        [f"{corpus.name}, {item.id}" for item in utterances],
-        corpus=f"{corpus.name}, {split}",
-        subsampling=recipe.subsampling,
-        max_frames=recipe.max_frames,
-        bad_input=recipe.bad_input,
-        skipped=skipped,
-    )
+    skipped = Counter(corpus.skipped if split == "train" else ())
+    frames, classes = [], []
+    for item in utterances:
+        # Very short audio may be long enough at one speed and not at another.
+        if not all(item.id in of for of in by_speed):
+            skipped["audio that cannot be read"] += 1
+            continue
+        of_item, phones = [of[item.id] for of in by_speed], corpus.classes(item.phones)
+        fault = find_fault([*map(len, of_item)], phones, recipe.subsampling, recipe.max_frames)
+        if fault is None:
+            frames.append(of_item)
+            classes.append(phones)
+            continue
+        reason, wanted, got = fault
+        if bad_input == "refuse":
+            advice = "leave such utterances out with --bad-input skip"
+            raise ValueError(expected(f"{corpus.name}, {item.id}", wanted, got, advice))
+        skipped[reason] += 1
+    if not any(classes):
+        wanted = "an utterance with phones that CTC can align"
+        raise ValueError(expected(f"{corpus.name}, {split}", wanted, "none"))
     for reason, count in skipped.items():
         print(f"{corpus.name}, {split}: {count} utterances left out: {reason}", flush=True)
-    return Speech([frames[p] for p in places], [classes[p] for p in places], augment)
-
-
-def require_one_process() -> None:
-    """Refuses torchrun: batches of similar lengths differ in size, and are not shared.
-
-    Raises:
-        ValueError: more than one process.
-    """
-    processes = PartialState().num_processes
-    if processes > 1:
-        raise ValueError(expected("training", "one process", f"{processes} under torchrun"))
+    return Speech(frames, classes, augment)

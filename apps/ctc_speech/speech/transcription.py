@@ -11,12 +11,10 @@ import torch
 
 from linattn_core.errors import expected, quote
 from linattn_models.ctc import Hypothesis
-from speech.audio import read_audio
+from speech.audio import File, read_audio
 from speech.decoding import Search
-from speech.features import STEP_SECONDS, Frames, filterbank, normalized
-from speech.measures import output_lengths
+from speech.features import STEP_SECONDS, Frames, filterbank, normalize
 from speech.models import TrainedRun
-from speech.sources import File
 
 MAX_FRAMES = 24_000  # four minutes
 
@@ -61,7 +59,7 @@ class Transcript:
             for hypothesis in best
             for p in hypothesis["phones"]
         ]
-        return [readable(str(self.path)), *rows, *times]
+        return [printable(str(self.path)), *rows, *times]
 
     def name(self, number: int) -> str:
         """The phone of a class."""
@@ -85,27 +83,24 @@ class Transcript:
         }
 
 
-def readable(name: str) -> str:
+def printable(name: str) -> str:
     """The name of a file on one line: as it is, or escaped where that cannot be printed."""
     return name if name.isprintable() else quote(name)
 
 
 @torch.no_grad()
 def transcribe(run: TrainedRun, path: Path, search: Search, n_best: int) -> Transcript:
-    """The phones of a recording, whose frames are normalized as of one speaker.
-
-    Raises:
-        ValueError, OSError: it is no audio, too short, or longer than four minutes.
-    """
+    """The phones of a recording, whose frames are normalized as of one speaker."""
     frames = filterbank(read_audio(File(path), channels=run.features.channels))
     if len(frames) > MAX_FRAMES:
         advice = "cut it at pauses"
         raise ValueError(expected(str(path), f"at most {MAX_FRAMES} frames", len(frames), advice))
-    inputs = frames if run.features.normalize == "none" else normalized([frames])[0]
+    inputs = frames if run.features.normalize == "none" else normalize([frames])[0]
     device = next(run.model.parameters()).device
     lengths = torch.tensor([len(frames)], device=device)
     log_probabilities = run.model(torch.from_numpy(inputs)[None].to(device), lengths)
-    (hypotheses,) = search.hypotheses(log_probabilities, output_lengths(run.model, lengths), n_best)
+    ends = run.model.output_lengths(lengths)
+    (hypotheses,) = search.hypotheses(log_probabilities, ends, n_best)
     posteriors = log_probabilities[0].exp().cpu().numpy()
     step = STEP_SECONDS * run.config["subsampling"]
     return Transcript(path, frames, posteriors, hypotheses, step, run.inventory)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from functools import partial
-
 import numpy as np
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speech.augmentation import SpecAugment
-from speech.batches import LengthOrder, Speech, frames_needed, usable
+from speech.batches import (
+    LengthOrder,
+    SpecAugment,
+    Speech,
+    find_fault,
+    frames_needed,
+    typical_batches,
+)
 
 lengths = st.lists(st.integers(1, 60), min_size=1, max_size=40)
 
@@ -44,6 +46,12 @@ def test_a_batch_depends_on_nothing_but_seed_and_step(lengths: list[int], steps:
         assert torch.equal(walked.indices(step), fresh)
 
 
+def test_updates_are_timed_on_short_medium_and_long_batches() -> None:
+    typical = typical_batches(LengthOrder(list(range(1, 13)), 2, 100, seed=0))
+    timed = [typical.indices(step).tolist() for step in range(4)]
+    assert timed == [[2, 3], [6, 7], [10, 11], [2, 3]]
+
+
 def test_a_batch_is_padded_and_says_how_far() -> None:
     frames = [[np.full((n, 40), n, np.float16)] for n in (3, 5)]
     batch = Speech(frames, [[1, 2], [3]]).batch(torch.tensor([1, 0]))
@@ -54,7 +62,7 @@ def test_a_batch_is_padded_and_says_how_far() -> None:
     assert batch["target_lengths"].tolist() == [1, 2]
 
 
-def test_draws_repeat_with_the_generator() -> None:
+def test_speeds_and_masks_repeat_with_the_generator() -> None:
     frames = [[np.ones((n, 40), np.float16) for n in (30, 33, 27)]] * 4
     data = Speech(frames, [[1]] * 4, SpecAugment())
     state = torch.get_rng_state()
@@ -65,18 +73,20 @@ def test_draws_repeat_with_the_generator() -> None:
     assert len(set(first["lengths"].tolist())) > 1
 
 
-def test_what_ctc_cannot_align_is_refused_or_counted() -> None:
-    frames, classes = [[40], [8], [400]], [[1, 2], [1, 1], [1]]
-    skipped: Counter[str] = Counter()
-    made = partial(usable, corpus="x, dev", subsampling=4, max_frames=100, skipped=skipped)
-    with pytest.raises(ValueError, match="b: expected 3 frames for 2 phones, got 2"):
-        made(frames, classes, "abc", bad_input="refuse")
-    kept = made(frames, classes, "abc", bad_input="skip")
-    assert kept == [0]
-    assert skipped == {"more phones than frames": 1, "more than 100 frames": 1}
-    with pytest.raises(ValueError, match="x, dev: expected an utterance with phones"):
-        made([[8], [9]], [[], []], "ab", bad_input="skip")
+def test_masks_are_bands_of_a_copy() -> None:
+    frames = torch.ones(100, 40)
+    masked = SpecAugment().mask(frames)
+    assert frames.eq(1).all() and 0 < masked.eq(0).sum() < masked.numel()
+    assert torch.equal(SpecAugment(time_masks=0, bin_masks=0).mask(frames), frames)
 
 
-def test_equal_neighbors_need_a_blank_between() -> None:
+def test_what_ctc_cannot_align_has_a_reason() -> None:
+    assert find_fault([40], [1, 2], 4, 100) is None
+    assert find_fault([40, 8], [1, 1], 4, 100) == (
+        "more phones than frames",
+        "3 frames for 2 phones",
+        2,
+    )
+    reason, *_ = find_fault([400], [1], 4, 100) or [""]
+    assert reason == "more than 100 frames"
     assert [frames_needed(c) for c in ([], [1], [1, 2], [1, 1], [2, 2, 2])] == [0, 1, 2, 3, 5]

@@ -12,9 +12,8 @@ from statistics import fmean
 import pytest
 from torch import Tensor
 
-import speech.selection as selecting
 from linattn_models.training import RunFolder
-from speech.corpora import Corpus, load_corpus
+from speech.corpora import Corpus, CorpusFlags
 from speech.decoding import Decoding, Search
 from speech.selection import BEAM, FILE, GREEDY, Selection, grid
 
@@ -28,31 +27,35 @@ def run(smoke_run: Path, tmp_path: Path) -> RunFolder:
 
 
 @pytest.fixture
-def corpus(tones: Path, tmp_path: Path) -> Corpus:
-    return load_corpus("kaldi", tones, cache=tmp_path)
+def selection(tones: Path, tmp_path: Path) -> Selection:
+    return Selection(CorpusFlags(data_dir=tones).read("kaldi"), tmp_path, "refuse", average=2)
+
+
+@pytest.fixture
+def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every decoding recognizes the same; decoded in no time."""
+    monkeypatch.setattr(Search, "phones", lambda *arguments: [[1]] * len(arguments[-1]))
 
 
 def test_the_test_set_is_recognized_once_and_only_when_asked(
-    run: RunFolder, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: RunFolder, selection: Selection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    selection = Selection(corpus, tmp_path, "refuse", average=2)
-    on_dev = selection.recognition(run, test=False)
-    rates = on_dev["dev_rates"]
+    on_dev = selection.recognize(run, test=False)
+    rates = on_dev.dev_rates
     assert list(rates) == [decoding.label for decoding in grid()]
-    assert rates[on_dev["selected"]] == min(rates.values()) <= rates["greedy"]
-    assert on_dev["dev"]["selected"]["phoneme_error_rate"] == min(rates.values())
-    assert "test" not in on_dev and '"test"' not in (run.path / FILE).read_text()
+    assert rates[on_dev.selected] == min(rates.values()) <= rates["greedy"]
+    assert on_dev.dev.selected["phoneme_error_rate"] == min(rates.values())
+    assert on_dev.test is None and '"test"' not in (run.path / FILE).read_text()
 
-    with_test = selection.recognition(run, test=True)
-    assert with_test["test"]["phones"] == 9
-    assert {name: with_test[name] for name in on_dev} == on_dev
-    monkeypatch.setattr(selecting, "load_run", None)  # whatever is stored needs no model
-    assert selection.recognition(run, test=True) == with_test
-    assert selection.recognition(run, test=False) == on_dev
+    with_test = selection.recognize(run, test=True)
+    assert with_test.test is not None and with_test.test.phones == 9
+    monkeypatch.setattr("speech.selection.load_run", None)  # whatever is stored needs no model
+    assert selection.recognize(run, test=True) == with_test
+    assert selection.recognize(run, test=False) == on_dev
 
 
 def test_the_test_set_gets_the_decoding_with_the_fewest_errors_on_dev(
-    run: RunFolder, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: RunFolder, selection: Selection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A model that has learned nothing would make as many errors with each decoding."""
 
@@ -60,92 +63,63 @@ def test_the_test_set_gets_the_decoding_with_the_fewest_errors_on_dev(
         return [[1] * (1 if search.decoding.label == BEST else 50)] * len(lengths)
 
     monkeypatch.setattr(Search, "phones", phones)
-    found = Selection(corpus, tmp_path, "refuse", average=1).recognition(run, test=True)
-    assert found["selected"] == BEST
-    for split in ("dev", "test"):
-        errors = found[split]
-        assert errors["selected"]["phoneme_error_rate"] <= 1
-        assert errors["greedy"]["phoneme_error_rate"] > 10
+    recognition = selection.recognize(run, test=True)
+    assert recognition.selected == BEST
+    for errors in (recognition.dev, recognition.test):
+        assert errors is not None and errors.selected["phoneme_error_rate"] <= 1
+        assert errors.greedy["phoneme_error_rate"] > 10
 
 
-def test_of_equal_decodings_the_simplest_is_selected(
-    run: RunFolder, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Search, "phones", lambda *arguments: [[1]] * len(arguments[-1]))
-    found = Selection(corpus, tmp_path, "refuse", average=1).recognition(run, test=False)
-    assert len(set(found["dev_rates"].values())) == 1
-    assert found["selected"] == grid()[0].label == "greedy"
+@pytest.mark.usefixtures("no_model")
+def test_of_equal_decodings_the_simplest_is_selected(run: RunFolder, selection: Selection) -> None:
+    recognition = selection.recognize(run, test=False)
+    assert len(set(recognition.dev_rates.values())) == 1
+    assert recognition.selected == grid()[0].label == "greedy"
 
 
-def test_other_weights_are_recognized_again(run: RunFolder, corpus: Corpus, tmp_path: Path) -> None:
-    averaged = Selection(corpus, tmp_path, "refuse", average=2).recognition(run, test=True)
-    last = Selection(corpus, tmp_path, "refuse", average=1).recognition(run, test=False)
-    assert (averaged["average"], last["average"]) == (2, 1)
-    assert "test" not in last and '"test"' not in (run.path / FILE).read_text()
+def _other_phones(corpus: Corpus) -> Corpus:
+    one, *others = corpus.splits["test"]
+    changed = replace(one, phones=(*one.phones, "MID"))
+    return replace(corpus, splits={**corpus.splits, "test": (changed, *others)})
 
 
+@pytest.mark.usefixtures("no_model")
 @pytest.mark.parametrize(
-    ("name", "value"),
+    "change",
     [
-        ("selected", "2-gram"),
-        ("dev", 3),
-        ("test", {"greedy": {}}),
-        ("test", {x: {"phoneme_error_rate": 0.1} for x in ("greedy", "selected")} | {"phones": 9}),
-        ("environment", {}),
-        ("date", 0),
+        lambda x: replace(x, corpus=_other_phones(x.corpus)),
+        lambda x: replace(x, bad_input="skip"),
+        lambda x: replace(x, average=1),
     ],
+    ids=["phones", "bad_input", "average"],
 )
-def test_a_damaged_record_is_refused(
-    run: RunFolder, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    name: str, value: object,
-) -> None:  # fmt: skip
-    monkeypatch.setattr(Search, "phones", lambda *arguments: [[1]] * len(arguments[-1]))
-    selection = Selection(corpus, tmp_path, "refuse", average=1)
-    record = selection.recognition(run, test=True)
-    (run.path / FILE).write_text(json.dumps({**record, name: value}))
-    with pytest.raises(ValueError, match=r"recognition\.json: expected the errors of a run"):
-        selection.recognition(run, test=True)
-
-
-OTHERS: dict[str, Callable[[Selection], Selection]] = {
-    "corpus": lambda of: replace(of, corpus=replace(of.corpus, name="other")),
-    "utterances": lambda of: replace(of, corpus=_without_one(of.corpus)),
-    "bad input": lambda of: replace(of, bad_input="skip"),
-}
-
-
-def _without_one(corpus: Corpus) -> Corpus:
-    return replace(corpus, splits={**corpus.splits, "train": corpus.splits["train"][1:]})
-
-
-@pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
-def test_other_speech_is_recognized_again(
-    run: RunFolder, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    other: Callable[[Selection], Selection],
-) -> None:  # fmt: skip
-    monkeypatch.setattr(Search, "phones", lambda *arguments: [[1]] * len(arguments[-1]))
-    selection = Selection(corpus, tmp_path, "refuse", average=1)
-    selection.recognition(run, test=True)
-    other(selection).recognition(run, test=False)
+def test_other_speech_and_weights_are_recognized_again(
+    run: RunFolder, selection: Selection, change: Callable[[Selection], Selection]
+) -> None:
+    selection.recognize(run, test=True)
+    change(selection).recognize(run, test=False)
     assert '"test"' not in (run.path / FILE).read_text()
 
 
-@pytest.fixture(scope="module")
-def on_an4(repository: Path) -> dict[str, dict[str, float]]:
-    """The published error rates on AN4's dev set, of each run by decoding."""
+@pytest.mark.usefixtures("no_model")
+def test_a_damaged_record_is_named(run: RunFolder, selection: Selection) -> None:
+    selection.recognize(run, test=True)
+    record = json.loads((run.path / FILE).read_text())
+    for content in ("{", json.dumps({**record, "dev": 3})):
+        (run.path / FILE).write_text(content)
+        with pytest.raises(ValueError, match=FILE):
+            selection.recognize(run, test=True)
+
+
+def test_the_default_with_a_5_gram_is_not_worse_than_greedy(repository: Path) -> None:
+    """On AN4's dev set, as published."""
     results = json.loads((repository / "docs/results/speech/results.json").read_text())
-    return {name: run["recognition"]["dev_rates"] for name, run in results["runs"].items()}
-
-
-def test_the_default_with_a_5_gram_is_not_worse_than_greedy(
-    on_an4: dict[str, dict[str, float]],
-) -> None:
+    rates = [run["recognition"]["dev_rates"] for run in results["runs"].values()]
     default = Decoding("beam", ngram=5)
     assert default.beam == BEAM
-    assert on_an4
-    over_greedy = {name: x[default.label] - x[GREEDY.label] for name, x in on_an4.items()}
-    assert max(over_greedy.values()) < 0.001, over_greedy  # one phone of 1,513, in one run of nine
-    assert fmean(over_greedy.values()) < 0, over_greedy
+    over_greedy = [of[default.label] - of[GREEDY.label] for of in rates]
+    assert max(over_greedy) < 0.001  # one phone of 1,513, in one run of nine
+    assert fmean(over_greedy) < 0
 
 
 @pytest.mark.parametrize(
@@ -164,4 +138,3 @@ def test_phones_have_a_bonus_where_there_is_an_ngram(decoding: Decoding, bonus: 
 def test_the_grid_begins_with_the_simplest_and_has_no_decoding_twice() -> None:
     assert grid()[0] == Decoding() and not grid()[1].ngram
     assert len({decoding.label for decoding in grid()}) == len(grid())
-    assert grid()[-1].label == "5-gram, weight 0.5, bonus 1"

@@ -8,21 +8,18 @@ from pathlib import Path
 from typing import Literal
 
 from linattn_core.errors import expected
-from speech.corpora.an4 import load_an4
 from speech.corpora.corpus import SPLITS, BadInput, Corpus, Split, Utterance
-from speech.corpora.fsdd import load_fsdd
 from speech.corpora.kaldi import load_kaldi
+from speech.corpora.published import load_an4, load_fsdd
 from speech.corpora.synthetic import load_synthetic
 from speech.lexicon import read_lexicon
 
 __all__ = ["SPLITS", "BadInput", "Corpus", "CorpusFlags", "CorpusName", "Split", "Utterance"]
-__all__ += ["default_cache", "load_corpus"]
 
 CorpusName = Literal["synthetic", "an4", "fsdd", "kaldi"]
 
 
-def default_cache() -> Path:
-    """Where features and synthesized speech are kept: the user's cache."""
+def _default_cache() -> Path:
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "linattn" / "speech"
 
@@ -37,56 +34,31 @@ class CorpusFlags:
     """Pronunciations in CMUdict format, for a kaldi corpus whose text is words."""
     run_commands: bool = False
     """Run the commands in Kaldi's lists of files; only for lists that you trust."""
-    cache: Path = dataclasses.field(default_factory=default_cache)
+    cache: Path = dataclasses.field(default_factory=_default_cache)
     """Folder for features and synthesized speech."""
 
-    def read(self, name: CorpusName, bad_input: BadInput, utterances: int) -> Corpus:
-        """The corpus; see `load_corpus`."""
-        return load_corpus(
-            name,
-            self.data_dir,
-            cache=self.cache,
-            lexicon=self.lexicon,
-            bad_input=bad_input,
-            run_commands=self.run_commands,
-            utterances=utterances,
-        )
+    def read(
+        self, name: CorpusName, bad_input: BadInput = "refuse", utterances: int = 2_000
+    ) -> Corpus:
+        """The corpus `name`.
 
-
-def load_corpus(
-    name: CorpusName,
-    data_dir: Path | None,
-    *,
-    cache: Path,
-    lexicon: Path | None = None,
-    bad_input: BadInput = "refuse",
-    run_commands: bool = False,
-    utterances: int = 2_000,
-) -> Corpus:
-    """The corpus `name`.
-
-    Args:
-        data_dir: its folder, or one with a subfolder of its name; synthetic needs none.
-        cache: where synthetic is made.
-        lexicon: of the words in a Kaldi folder; without it, its text holds phones.
-        bad_input: whether words without a pronunciation are refused or skipped.
-        run_commands: whether commands in Kaldi's lists are run.
-        utterances: for training, of synthetic.
-
-    Raises:
-        ValueError, OSError: in one sentence.
-    """
-    for flag, given in (("--lexicon", lexicon), ("--run-commands", run_commands)):
-        if given and name != "kaldi":
-            raise ValueError(expected(flag, "--corpus kaldi with it", f"--corpus {name}"))
-    if name == "synthetic":
-        return load_synthetic(cache, utterances)
-    if data_dir is None:
-        raise ValueError(expected("--data-dir", f"the folder of {name}", "none"))
-    folder = data_dir / name if (data_dir / name).is_dir() else data_dir
-    if name == "an4":
-        return load_an4(folder, bad_input)
-    if name == "fsdd":
-        return load_fsdd(folder, bad_input)
-    words = None if lexicon is None else read_lexicon(lexicon)
-    return load_kaldi(folder, words, bad_input, run_commands=run_commands)
+        Args:
+            bad_input: whether words without a pronunciation are refused, or their utterances
+                left out.
+            utterances: for training, of synthetic.
+        """
+        for flag, value in (("--lexicon", self.lexicon), ("--run-commands", self.run_commands)):
+            if value and name != "kaldi":
+                raise ValueError(expected(flag, "--corpus kaldi with it", f"--corpus {name}"))
+        if name == "synthetic":
+            return load_synthetic(self.cache, utterances)
+        if self.data_dir is None:
+            raise ValueError(expected("--data-dir", f"the folder of {name}", "none"))
+        subfolder = self.data_dir / name
+        folder = subfolder if subfolder.is_dir() else self.data_dir
+        if name == "an4":
+            return load_an4(folder, bad_input)
+        if name == "fsdd":
+            return load_fsdd(folder)
+        lexicon = None if self.lexicon is None else read_lexicon(self.lexicon)
+        return load_kaldi(folder, lexicon, bad_input, run_commands=self.run_commands)

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from linattn_core.errors import expected
+from speech.audio import Source
 from speech.lexicon import Lexicon, Phones
-from speech.sources import Source
 
 Split = Literal["train", "dev", "test"]
 BadInput = Literal["refuse", "skip"]
@@ -55,7 +55,7 @@ class Corpus:
 
     name: str
     inventory: Phones
-    splits: Mapping[Split, tuple[Utterance, ...]]
+    splits: Mapping[Split, Sequence[Utterance]]
     skipped: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -82,17 +82,15 @@ class Corpus:
         return hashlib.sha256(content.encode()).hexdigest()
 
 
-def with_phones(
+def add_phones(
     utterances: Sequence[Utterance], lexicon: Lexicon, bad_input: BadInput, skipped: Counter[str]
 ) -> list[Utterance]:
     """The utterances with the phones of their words.
 
     Args:
-        bad_input: whether words that the lexicon lacks are refused, or their utterances left out.
+        bad_input: whether words that the lexicon lacks are refused, all named in one error, or
+            their utterances left out.
         skipped: counts those.
-
-    Raises:
-        ValueError: naming all missing words.
     """
     if bad_input == "refuse":
         lexicon.require(word for utterance in utterances for word in utterance.words)
@@ -102,23 +100,19 @@ def with_phones(
     return [replace(item, phones=lexicon.phones(item.words)) for item in known]
 
 
-def cut_dev(train: Iterable[Utterance]) -> tuple[tuple[Utterance, ...], tuple[Utterance, ...]]:
+def cut_dev(train: Iterable[Utterance]) -> tuple[list[Utterance], list[Utterance]]:
     """The training set split by speaker: those that stay, and a ninth of the speakers as dev.
 
     A hash of its name decides where a speaker goes: the split is the same on every machine.
-
-    Raises:
-        ValueError: fewer than two speakers.
     """
-    utterances = tuple(train)
-    speakers = sorted({item.speaker for item in utterances}, key=_hashed)
+    utterances = list(train)
+    speakers = sorted(
+        {item.speaker for item in utterances},
+        key=lambda name: hashlib.sha256(name.encode()).hexdigest(),
+    )
     if len(speakers) < 2:
         wanted = "at least 2 speakers, to cut a dev set from"
         raise ValueError(expected("the training set", wanted, len(speakers)))
     dev = set(speakers[: max(1, round(len(speakers) / _DEV_SHARE))])
-    remaining = tuple(item for item in utterances if item.speaker not in dev)
-    return remaining, tuple(item for item in utterances if item.speaker in dev)
-
-
-def _hashed(name: str) -> str:
-    return hashlib.sha256(name.encode()).hexdigest()
+    remaining = [item for item in utterances if item.speaker not in dev]
+    return remaining, [item for item in utterances if item.speaker in dev]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from linattn_core.errors import expected, quote
-from speech.corpora.corpus import BadInput, Corpus, Split, Utterance, cut_dev, with_phones
-from speech.lexicon import Lexicon
-from speech.sources import Ark, Command, File, Source, require_file, text_lines
+from speech.audio import Ark, Command, File, Source
+from speech.corpora.corpus import SPLITS, BadInput, Corpus, Split, Utterance, add_phones, cut_dev
+from speech.lexicon import Lexicon, read_lines, require_file
 
 
 def load_kaldi(
@@ -24,21 +25,17 @@ def load_kaldi(
     Args:
         lexicon: the pronunciations of the words in text; None if it holds phones.
         run_commands: whether commands are run; otherwise they are refused.
-
-    Raises:
-        ValueError, OSError: naming file and line.
     """
     skipped: Counter[str] = Counter()
-    names: tuple[Split, ...] = ("train", "dev", "test")
-    splits: dict[Split, tuple[Utterance, ...]] = {}
-    for name in names:
+    splits: dict[Split, list[Utterance]] = {}
+    for name in SPLITS:
         if name == "dev" and not (folder / name).is_dir():
             continue
         utterances = read_data_folder(folder / name, run_commands=run_commands)
         if lexicon is None:
-            splits[name] = tuple(_phones_as_words(item) for item in utterances)
+            splits[name] = [replace(item, words=(), phones=item.words) for item in utterances]
         else:
-            splits[name] = tuple(with_phones(utterances, lexicon, bad_input, skipped))
+            splits[name] = add_phones(utterances, lexicon, bad_input, skipped)
     if "dev" not in splits:
         splits["train"], splits["dev"] = cut_dev(splits["train"])
     used = {phone for of in splits.values() for item in of for phone in item.phones}
@@ -106,23 +103,11 @@ def _source(place: str, where: str, run_commands: bool) -> Source:
     return File(Path(place))
 
 
-def _phones_as_words(utterance: Utterance) -> Utterance:
-    return Utterance(
-        utterance.id,
-        utterance.speaker,
-        utterance.source,
-        (),
-        utterance.words,
-        utterance.start,
-        utterance.end,
-    )
-
-
 def _table(path: Path, *, may_be_empty: bool = False) -> dict[str, str]:
     """What follows the first word of each line, by that word."""
     require_file(path, "a file of a Kaldi data folder")
     table: dict[str, str] = {}
-    for number, line in enumerate(text_lines(path), start=1):
+    for number, line in enumerate(read_lines(path), start=1):
         key, rest = (*line.split(maxsplit=1), "", "")[:2]
         if not key or not (rest or may_be_empty):
             wanted = "a name and what belongs to it"

@@ -8,13 +8,15 @@ from dataclasses import dataclass
 
 import jiwer
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from speech.batches import LengthOrder, Speech
+from speech.models import Recognizer
 
 FRAMES_AT_ONCE = 20_000  # of a batch in evaluation: bounds the memory
 UTTERANCES_AT_ONCE = 64
 SHOWN_PAIRS = 10
+KINDS = ("substitutions", "insertions", "deletions")
 
 Decode = Callable[[Tensor, Tensor], list[list[int]]]  # (log-probabilities, their lengths) -> phones
 
@@ -42,12 +44,8 @@ class Errors:
 
     def metrics(self) -> dict[str, float]:
         """As a run's record has them, the kinds as shares of the phones."""
-        return {
-            "phoneme_error_rate": self.rate,
-            "substitutions": self.substitutions / self.phones,
-            "insertions": self.insertions / self.phones,
-            "deletions": self.deletions / self.phones,
-        }
+        shares = {kind: getattr(self, kind) / self.phones for kind in KINDS}
+        return {"phoneme_error_rate": self.rate, **shares}
 
     def lines(self) -> list[str]:
         """The numbers, for people."""
@@ -60,23 +58,16 @@ class Errors:
         ]
 
 
-def phone_errors(said: Sequence[Sequence[str]], heard: Sequence[Sequence[str]]) -> Errors:
+def count_errors(said: Sequence[Sequence[str]], heard: Sequence[Sequence[str]]) -> Errors:
     """The errors over all utterances together."""
-    references = [" ".join(phones) for phones in said]
-    hypotheses = [" ".join(phones) for phones in heard]
-    result = jiwer.process_words(references, hypotheses)
+    result = jiwer.process_words([" ".join(x) for x in said], [" ".join(x) for x in heard])
     pairs: Counter[tuple[str, str]] = Counter()
-    for one, other, chunks in zip(
-        result.references, result.hypotheses, result.alignments, strict=True
-    ):
+    rows = zip(result.references, result.hypotheses, result.alignments, strict=True)
+    for reference, hypothesis, chunks in rows:
         for chunk in chunks:
             if chunk.type == "substitute":
-                mistaken = zip(
-                    one[chunk.ref_start_idx : chunk.ref_end_idx],
-                    other[chunk.hyp_start_idx : chunk.hyp_end_idx],
-                    strict=True,
-                )
-                pairs.update(mistaken)
+                mistaken = reference[chunk.ref_start_idx : chunk.ref_end_idx]
+                pairs.update(zip(mistaken, hypothesis[chunk.hyp_start_idx :], strict=False))
     return Errors(
         phones=sum(map(len, said)),
         substitutions=result.substitutions,
@@ -86,16 +77,25 @@ def phone_errors(said: Sequence[Sequence[str]], heard: Sequence[Sequence[str]]) 
     )
 
 
-@torch.no_grad()
-def recognized(
-    model: nn.Module, speech: Speech, decoders: Sequence[Decode]
-) -> list[list[list[int]]]:
-    """For each decoder, the phones of each utterance, as numbers; the model runs once.
+def evaluate(
+    model: Recognizer, speech: Speech, inventory: Sequence[str], decoders: Sequence[Decode]
+) -> list[Errors]:
+    """The errors of `model` on `speech` with each decoder; the model runs once.
 
     Args:
-        model: a recognizer, called with frames and lengths, in the mode that it is in.
+        model: in the mode that it is in.
         decoders: return the phones for the log-probabilities (B, T, C) of rows of lengths (B,).
     """
+    said = _names(speech.classes, inventory)
+    heard = _recognize(model, speech, decoders)
+    return [count_errors(said, _names(phones, inventory)) for phones in heard]
+
+
+@torch.no_grad()
+def _recognize(
+    model: Recognizer, speech: Speech, decoders: Sequence[Decode]
+) -> list[list[list[int]]]:
+    """For each decoder, the phones of each utterance, as numbers."""
     device = next(model.parameters()).device
     result: list[list[list[int]]] = [[[]] * len(speech) for _ in decoders]
     order = LengthOrder(speech.lengths(), UTTERANCES_AT_ONCE, FRAMES_AT_ONCE, seed=0)
@@ -103,7 +103,7 @@ def recognized(
         batch = speech.batch(places)
         lengths = batch["lengths"].to(device)
         log_probabilities = model(batch["frames"].to(device), lengths)
-        ends = output_lengths(model, lengths)
+        ends = model.output_lengths(lengths)
         for decode, heard in zip(decoders, result, strict=True):
             phones = decode(log_probabilities, ends)
             for place, of in zip(places.tolist(), phones, strict=True):
@@ -111,26 +111,5 @@ def recognized(
     return result
 
 
-def output_lengths(model: nn.Module, lengths: Tensor) -> Tensor:
-    """The output frames for these frames of audio."""
-    result: Tensor = model.output_lengths(lengths)  # type: ignore[operator]
-    return result
-
-
-def evaluated(model: nn.Module, speech: Speech, inventory: Sequence[str], decode: Decode) -> Errors:
-    """The errors of `model` on `speech`."""
-    return evaluated_by(model, speech, inventory, [decode])[0]
-
-
-def evaluated_by(
-    model: nn.Module, speech: Speech, inventory: Sequence[str], decoders: Sequence[Decode]
-) -> list[Errors]:
-    """The errors of `model` on `speech` with each decoder."""
-    said = names(speech.classes, inventory)
-    heard = recognized(model, speech, decoders)
-    return [phone_errors(said, names(phones, inventory)) for phones in heard]
-
-
-def names(classes: Sequence[Sequence[int]], inventory: Sequence[str]) -> list[list[str]]:
-    """Phones by name instead of by number."""
+def _names(classes: Sequence[Sequence[int]], inventory: Sequence[str]) -> list[list[str]]:
     return [[inventory[number - 1] for number in row] for row in classes]
