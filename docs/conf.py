@@ -19,7 +19,10 @@ from jupyter_cache import get_cache
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
-DOCUMENTED = ("linattn_models.training", "linattn_models.huggingface")  # they import the others
+DOCUMENTED = (  # they import the others
+    "linattn_models.training", "linattn_models.huggingface",
+    "linattn_lab.batches", "linattn_lab.plots", "linattn_lab.script", "linattn_lab.tables",
+)  # fmt: skip
 
 project = "linattn"
 author = "the authors of linattn"

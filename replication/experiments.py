@@ -55,7 +55,7 @@ _MODELS = "packages/linattn-models/src/linattn_models"
 _UNUSED = {
     "attention": (
         "packages/linattn-core/src/linattn_core/decoder_spec.py", f"{_MODELS}/decoding",
-        f"{_MODELS}/throughput/generating.py",
+        "packages/linattn-lab/src/linattn_lab/throughput.py",
     ),
     "steps": (f"{_MODELS}/training",),
 }  # fmt: skip

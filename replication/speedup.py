@@ -22,12 +22,8 @@ from benchmarks.measure.cases import Settings
 from benchmarks.measure.machine import Limits, measure_limits
 from linattn_core.errors import expected
 from linattn_lab.script import parse_flags, require_at_least, run_script
-from linattn_models import (
-    AutoregressiveTransformer,
-    MixtureOfLogistics,
-    TransformerConfig,
-    generation_throughput,
-)
+from linattn_lab.throughput import generation_throughput
+from linattn_models import AutoregressiveTransformer, MixtureOfLogistics, TransformerConfig
 from replication.cost import GRID_BATCHES, GRID_LENGTHS, GRID_SECONDS, MNIST
 
 WAYS: dict[str, tuple[str, Literal["stateful", "rerun"], str]] = {

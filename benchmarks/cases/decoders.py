@@ -17,6 +17,7 @@ from benchmarks.cases.models import WEIGHT_BYTES, Task
 from benchmarks.cases.peer_decoder import PeerDecoder
 from benchmarks.measure.cases import Method, NotMeasured, Settings
 from benchmarks.measure.timer import stopwatch
+from linattn_lab.throughput import generation_throughput
 from linattn_models import AutoregressiveTransformer, CompiledDecoder
 from linattn_models.decoding import Sampling
 from linattn_models.state import Cursor
@@ -100,7 +101,7 @@ def _generating(
     decoder: str | CompiledDecoder,
 ) -> Method:  # fmt: skip
     def measure() -> float:
-        timed = linattn_models.generation_throughput(model, batch=task.batch, decoder=decoder)
+        timed = generation_throughput(model, batch=task.batch, decoder=decoder)
         return task.batch * timed.seconds_per_sample
 
     return Method(check, measure=measure, units=task.batch, **limits)

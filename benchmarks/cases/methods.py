@@ -14,7 +14,7 @@ from benchmarks.cases.peers import FAST_TRANSFORMERS
 from benchmarks.cases.problem import Problem
 from benchmarks.measure.cases import Case, Make, Method, Settings
 from benchmarks.measure.processes import apart
-from linattn_models.throughput import peak_memory
+from linattn_models.memory import peak_memory
 
 WARMING_LENGTH = 64
 PEAK_SECONDS = 600.0  # the most time of a call in a process of its own

@@ -16,7 +16,7 @@ from benchmarks.measure.cases import Case, Make, Method, Settings, registry
 from benchmarks.measure.processes import apart
 from benchmarks.measure.results import Target
 from linattn_models import Categorical
-from linattn_models.throughput import peak_memory
+from linattn_models.memory import peak_memory
 
 PLAIN, FILTERED = "plain sampling", "top_p=0.9 and a stop token"
 TOP_P, STOP = 0.9, 0

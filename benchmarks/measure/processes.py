@@ -17,7 +17,7 @@ import psutil
 import torch
 
 from benchmarks.measure.cases import NotMeasured
-from linattn_models.throughput import available_memory
+from linattn_models.memory import available_memory
 
 ROOT = Path(__file__).parents[2]
 HOUR = 3_600.0

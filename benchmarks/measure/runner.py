@@ -12,7 +12,7 @@ from benchmarks.measure.cases import Case, Make, Method, NotMeasured, Settings
 from benchmarks.measure.machine import Limits
 from benchmarks.measure.results import RAISED, CaseResult, MethodResult, Spread, Target
 from benchmarks.measure.timer import interleave, sample, stopwatch
-from linattn_models.throughput import lacks_memory
+from linattn_models.memory import lacks_memory
 
 QUICK_SECONDS, QUICK_ROUNDS = 0.05, (1, 2)
 REFUSED = "refuses this call"  # as linattn_core says it of a backend

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import torch
 
 from benchmarks.measure.cases import NotMeasured
-from linattn_models.throughput import Clock, clock
+from linattn_lab.timing import Clock, clock
 
 # Another method filled the caches before a sample, and memory that was idle is slow at first. One
 # call that is not counted restores both, unless calls are long: without it, 18 ms became 28 ms.

@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from linattn_lab.timing import clock
 from linattn_models.memory import lacks_memory, peak_memory
-from linattn_models.throughput import clock
 from linattn_models.training import Updater, environment, make_accelerator
 from speech.audio import RATE
 from speech.batches import Batch

@@ -9,7 +9,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from linattn_models.throughput import best_batch, lacks_memory
+from linattn_lab.batches import best_batch
+from linattn_models.memory import lacks_memory
 from linattn_models.training import environment
 from pixels.methods import Method, Models, stepping_backends, time_method
 from pixels.models import default_device

@@ -21,7 +21,8 @@ from typing import Literal
 import torch
 
 from linattn_core import LinearAttentionState, explain
-from linattn_models import AutoregressiveTransformer, Throughput, generation_throughput
+from linattn_lab.throughput import Throughput, generation_throughput
+from linattn_models import AutoregressiveTransformer
 from linattn_models.attention import LinearMixer
 from pixels.presets import Attention
 

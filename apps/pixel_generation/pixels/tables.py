@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from linattn_lab.batches import WORTHWHILE
 from linattn_lab.tables import figure, markdown_table
-from linattn_models.throughput import WORTHWHILE
 from pixels.measuring import Outcome, Speed
 from pixels.methods import LINEAR, SOFTMAX, STATEFUL_SOFTMAX
 from pixels.paper import PAPER

@@ -13,11 +13,11 @@ from benchmarks.cases.decoder_checks import check_compiled, check_steps
 from benchmarks.cases.models import WEIGHT_BYTES, Task
 from benchmarks.cases.peer_decoder import PeerDecoder
 from benchmarks.measure.cases import NotMeasured, Settings, registry
+from linattn_lab.throughput import Throughput
 from linattn_models import (
     AutoregressiveTransformer,
     CannotCompile,
     CompiledDecoder,
-    Throughput,
     compile_decoder,
 )
 
@@ -138,7 +138,7 @@ def test_methods_named_eager_decode_eagerly(monkeypatch: pytest.MonkeyPatch) -> 
         asked.append(given["decoder"])
         return Throughput(4.0, 0.25, [], 0, estimated=False, compiled=False)
 
-    monkeypatch.setattr(decoders.linattn_models, "generation_throughput", timed)
+    monkeypatch.setattr(decoders, "generation_throughput", timed)
     for attention in ("linear", "softmax"):
         method = decoders.stateful(attention, TASK)
         assert method.measure is not None
@@ -192,7 +192,7 @@ def test_a_call_makes_the_whole_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     def timed(model: AutoregressiveTransformer, **_: object) -> Throughput:
         return Throughput(4.0, 0.25, [], 0, estimated=False, compiled=False)
 
-    monkeypatch.setattr(decoders.linattn_models, "generation_throughput", timed)
+    monkeypatch.setattr(decoders, "generation_throughput", timed)
     method = decoders.stateful("linear", TASK)
     assert method.measure is not None
     assert method.measure() / method.units == 0.25

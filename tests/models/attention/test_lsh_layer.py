@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from linattn_lab.throughput import generation_throughput
 from linattn_models import (
     AutoregressiveTransformer,
     CannotCompile,
     Lsh,
     compile_decoder,
-    generation_throughput,
     load,
     save,
 )

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from linattn_models import AutoregressiveTransformer, Head, generation_throughput
+from linattn_lab.throughput import generation_throughput
+from linattn_models import AutoregressiveTransformer, Head
 from tests.models.decoding.decoders import (
     LONG,
     Halves,

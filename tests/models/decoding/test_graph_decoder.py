@@ -20,12 +20,12 @@ from linattn_core import LinearAttentionState
 from linattn_core.calls import StepCall
 from linattn_core.decoder_spec import CannotCompile, DecoderDescription
 from linattn_core.torch_backend.step import step as step_in_torch
+from linattn_lab.throughput import generation_throughput
 from linattn_models import (
     CompiledDecoder,
     Head,
     MixtureOfLogistics,
     compile_decoder,
-    generation_throughput,
 )
 from linattn_models.decoding import compile as compiling
 from linattn_models.decoding import torch_step

@@ -60,7 +60,6 @@ from linattn_models.heads import Categorical, Head, MixtureOfLogistics, head_fro
 from linattn_models.seq2seq import Seq2SeqTransformer
 from linattn_models.serialization import load, load_decoder, read_config, save
 from linattn_models.state import DecodingState, KeyValueCache
-from linattn_models.throughput import Throughput, generation_throughput
 from linattn_models.transformer import Transformer
 
 __version__ = "0.1.0"
@@ -90,7 +89,6 @@ __all__ = [
     "NGram",
     "Seq2SeqTransformer",
     "Softmax",
-    "Throughput",
     "Transformer",
     "TransformerConfig",
     "compile_decoder",
@@ -100,7 +98,6 @@ __all__ = [
     "ctc_greedy",
     "ctc_loss",
     "draw_rotations",
-    "generation_throughput",
     "head_from_dict",
     "load",
     "load_decoder",

@@ -8,15 +8,15 @@ free memory or to take too long.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 
 from linattn_core.errors import expected
+from linattn_lab.throughput import Throughput
 from linattn_models.memory import available_memory, lacks_memory, peak_memory
-from linattn_models.throughput.generating import Throughput
 from linattn_models.validation import at_least
 
 # The ratio of rates that counts as a gain; the share of the free memory that may be used.
@@ -41,14 +41,6 @@ class BestBatch:
     bounded_by: str | None
 
 
-@dataclass(frozen=True)
-class _Trial:
-    batch: int
-    timed: Throughput
-    bytes_used: float
-    slowest: float  # seconds of the slowest position
-
-
 def best_batch(
     time: Callable[[int], Throughput],
     device: torch.device,
@@ -69,58 +61,52 @@ def best_batch(
         ValueError: a position of the smallest batch takes longer than `most_seconds`.
     """
     smallest = at_least("smallest", smallest, 1)
+    batch = best_size = smallest
     largest = at_least("largest", largest, smallest)
-    best = trial = _try(time, device, smallest)
-    if trial.slowest > most_seconds:
+    latest, used = _time(time, device, batch)
+    if latest.slowest > most_seconds:
         what = f"seconds a position of a batch of {smallest}"
         advice = "allow more or take a smaller model"
-        wanted, got = f"at most {most_seconds:g}", f"{trial.slowest:.0f}"
+        wanted, got = f"at most {most_seconds:g}", f"{latest.slowest:.0f}"
         raise ValueError(expected(what, wanted, got, advice))
-    in_vain = 0
-    for batch in _doubled(smallest, largest):
-        bound = _bound(trial, batch, available_memory(device), most_seconds)
-        if bound:
-            return _found(best, trial, f"a batch of {batch:,} was {bound}")
-        try:
-            trial = _try(time, device, batch)
-        except (MemoryError, RuntimeError) as error:
-            if not lacks_memory(error):
-                raise
-            return _found(best, trial, f"a batch of {batch:,} did not fit into memory")
-        in_vain = 0 if _rate(trial) > WORTHWHILE * _rate(best) else in_vain + 1
-        best = max(best, trial, key=_rate)
-        if in_vain == 2:
-            return _found(best, trial, None)
-    return _found(best, trial, f"the largest batch allowed is {largest:,}")
+    best, in_vain, bounded_by = latest, 0, None
+    while in_vain < 2 and bounded_by is None:
+        larger = min(2 * batch, largest)
+        if batch == largest:
+            bounded_by = f"the largest batch allowed is {largest:,}"
+        elif bound := _bound(latest, used, larger / batch, device, most_seconds):
+            bounded_by = f"a batch of {larger:,} was {bound}"
+        else:
+            try:
+                latest, used = _time(time, device, larger)
+            except (MemoryError, RuntimeError) as error:
+                if not lacks_memory(error):
+                    raise
+                bounded_by = f"a batch of {larger:,} did not fit into memory"
+                break
+            batch = larger
+            gain = latest.samples_per_second / best.samples_per_second
+            in_vain = 0 if gain > WORTHWHILE else in_vain + 1
+            if gain > 1:
+                best, best_size = latest, batch
+    return BestBatch(best_size, best, batch, bounded_by)
 
 
-def _found(best: _Trial, latest: _Trial, bounded_by: str | None) -> BestBatch:
-    return BestBatch(best.batch, best.timed, latest.batch, bounded_by)
-
-
-def _try(time: Callable[[int], Throughput], device: torch.device, batch: int) -> _Trial:
+def _time(
+    time: Callable[[int], Throughput], device: torch.device, batch: int
+) -> tuple[Throughput, float]:
+    """The measurement of a batch, and the bytes that it needed."""
     timed, peak = peak_memory(device, partial(time, batch))
-    used = max(peak, batch * timed.state_bytes_per_sample)
-    return _Trial(batch, timed, used, max(seconds for _, seconds in timed.seconds_per_step))
+    return timed, max(peak, batch * timed.state_bytes_per_sample)
 
 
-def _rate(trial: _Trial) -> float:
-    return trial.timed.samples_per_second
-
-
-def _doubled(smallest: int, largest: int) -> Iterator[int]:
-    batch = smallest
-    while batch < largest:
-        batch = min(2 * batch, largest)
-        yield batch
-
-
-def _bound(trial: _Trial, batch: int, free: float, most_seconds: float) -> str | None:
-    growth = batch / trial.batch
-    seconds = trial.slowest * growth
+def _bound(
+    latest: Throughput, used: float, growth: float, device: torch.device, most_seconds: float
+) -> str | None:
+    """What forbids a batch that is so many times as large; None if nothing does."""
+    seconds, needed, free = latest.slowest * growth, used * growth, available_memory(device)
     if seconds > most_seconds:
         return f"expected to take {seconds:.0f} s a position, more than the {most_seconds:g} s"
-    needed = trial.bytes_used * growth
     if needed > USABLE * free:
         return f"expected to take {needed / 1e9:,.1f} GB, where {free / 1e9:,.1f} GB are free"
     return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from linattn_core.errors import expected
+from linattn_lab.timing import clock
 from linattn_models.autoregressive import AutoregressiveTransformer
 from linattn_models.decoding import (
     CompiledDecoder,
@@ -26,7 +27,6 @@ from linattn_models.decoding import (
 )
 from linattn_models.heads.base import token_shape
 from linattn_models.state import Cursor
-from linattn_models.throughput.clocks import clock
 from linattn_models.validation import at_least
 
 # A short step is repeated for so many seconds in total, but at most so many times.
@@ -54,6 +54,11 @@ class Throughput:
     state_bytes_per_sample: int
     estimated: bool
     compiled: bool
+
+    @property
+    def slowest(self) -> float:
+        """Seconds of the slowest position that was timed."""
+        return max(seconds for _, seconds in self.seconds_per_step)
 
 
 def generation_throughput(
@@ -131,22 +136,29 @@ class _Generation:
         Where one call makes several steps, there is no clock between them, and each position gets
         an equal part of the time of the whole.
         """
-        if self.steps_of_a_call > 1:
-            return self.equal_positions()
-        stream = partial(
-            self.model.stream,
+        at_once = self.steps_of_a_call > 1
+        for _ in self.tokens_in_turn(min(self.length, 3), at_once):
+            pass  # warms up
+        readings = clock(self.model.device)
+        readings.read()
+        for _ in self.tokens_in_turn(self.length, at_once):
+            readings.read()
+        seconds = readings.seconds()
+        if at_once:
+            seconds = [seconds[0] / self.length] * self.length
+        return list(enumerate(seconds))
+
+    def tokens_in_turn(self, length: int, at_once: bool) -> Iterable[Tensor]:
+        """The tokens of each position as soon as they are drawn, or all at once."""
+        generate = self.model.generate if at_once else self.model.stream
+        drawn = generate(
             self.batch,
+            length=length,
             method=self.method,
             decoder=self.decoder,
             generator=self.generator,
         )
-        for _ in stream(length=min(self.length, 3)):
-            pass  # warms up
-        readings = clock(self.model.device)
-        readings.read()
-        for _ in stream(length=self.length):
-            readings.read()
-        return list(enumerate(readings.seconds()))
+        return [drawn] if isinstance(drawn, Tensor) else drawn
 
     @property
     def steps_of_a_call(self) -> int:
@@ -155,23 +167,6 @@ class _Generation:
             return 1
         start = self.model.transformer.initial_state(self.batch, max_length=self.length)
         return self.decoder.steps_at_once(start, self.length)
-
-    def equal_positions(self) -> list[tuple[int, float]]:
-        """Generates, with an equal part of the time for each position."""
-        generate = partial(
-            self.model.generate,
-            self.batch,
-            method=self.method,
-            decoder=self.decoder,
-            generator=self.generator,
-        )
-        generate(length=min(self.length, 3))  # warms up
-        readings = clock(self.model.device)
-        readings.read()
-        generate(length=self.length)
-        readings.read()
-        (seconds,) = readings.seconds()
-        return [(x, seconds / self.length) for x in range(self.length)]
 
     @torch.inference_mode()
     def positions(self, spread: npt.NDArray[np.float64]) -> list[tuple[int, float]]:

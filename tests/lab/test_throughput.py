@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from linattn_core import backends
-from linattn_models import MixtureOfLogistics, generation_throughput
+from linattn_lab.throughput import generation_throughput
+from linattn_models import MixtureOfLogistics
 from tests.models.tiny import MAX_LENGTH, tiny_model
 
 
+@pytest.mark.parametrize("attention", ["linear", "softmax"])
 @pytest.mark.parametrize("method", ["stateful", "rerun"])
 def test_whole_sequences_are_timed_position_by_position(attention: str, method: str) -> None:
     model = tiny_model(attention, MixtureOfLogistics(2, 3, 8))
@@ -23,6 +25,7 @@ def test_whole_sequences_are_timed_position_by_position(attention: str, method: 
     assert math.isclose(measured.samples_per_second, 3 / total)
 
 
+@pytest.mark.parametrize("attention", ["linear", "softmax"])
 @pytest.mark.parametrize("method", ["stateful", "rerun"])
 def test_some_positions_stand_for_all(attention: str, method: str) -> None:
     measured = generation_throughput(tiny_model(attention), batch=2, method=method, steps=3)
@@ -43,22 +46,19 @@ def test_bytes_are_those_of_one_samples_state() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "named"),
     [
-        ({"batch": 0}, "batch: expected an integer"),
-        ({"batch": 1, "length": 10}, "length: expected at most the model's 9 positions, got 10"),
-        (
-            {"batch": 1, "length": 10, "steps": 3},
-            "length: expected at most the model's 9 positions, got 10",
-        ),
-        ({"batch": 1, "steps": 1}, "steps: expected an integer of at least 2"),
-        ({"batch": 1, "method": "state"}, "did you mean 'stateful'"),
-        ({"batch": 1, "method": "rerun", "decoder": "compiled", "steps": 2}, "takes no decoder"),
+        ({"batch": 0}, "batch"),
+        ({"length": 10}, "length"),
+        ({"length": 10, "steps": 3}, "length"),
+        ({"steps": 1}, "steps"),
+        ({"method": "state"}, "stateful"),
+        ({"method": "rerun", "decoder": "compiled", "steps": 2}, "decoder"),
     ],
 )
-def test_refuses_what_cannot_be_right(fields: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        generation_throughput(tiny_model(), **fields)
+def test_refuses_what_cannot_be_right(fields: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        generation_throughput(tiny_model(), **{"batch": 1, **fields})
 
 
 def test_it_says_whether_a_compiled_decoder_stepped() -> None:
