@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from linattn_models import AutoregressiveTransformer, Throughput, TransformerConfig
+from linattn_lab.throughput import Throughput
+from linattn_models import AutoregressiveTransformer, TransformerConfig
 from pixels import measuring
 from pixels.measuring import Outcome, Speed
 from pixels.methods import LINEAR, LSH_4, SOFTMAX, STATEFUL_SOFTMAX, Method, Models
