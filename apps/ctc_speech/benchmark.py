@@ -21,11 +21,11 @@ if __name__ == "__main__":
     import linattn_lab.interruption  # noqa: F401  (before torch)
 
 import dataclasses
-from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import pydantic
 import torch
 from tqdm import tqdm
 
@@ -33,14 +33,12 @@ from linattn_core.errors import expected
 from linattn_lab.plots import plot_panels
 from linattn_lab.script import parse_flags, require_at_least, run_script
 from linattn_models.files import replace_file
-from linattn_models.training import write_json
-from linattn_models.validation import json_object
+from linattn_models.training import environment, write_json
 from speech.costs import benchmark_document, cost_panels
-from speech.measuring import Worker, costs, feature_speed, typical_lengths, where_it_runs
 from speech.models import APP
 from speech.presets import ATTENTIONS, Attention, PresetName, Recipe, paper, smoke
+from speech.timing import Cost, Worker, feature_speed, measure_costs, typical_lengths
 
-Point = dict[str, Any]  # "lengths" of a batch, and "costs": of each attention
 LENGTHS = (200, 400, 800, 1_600, 2_400, 5_000, 10_000)
 
 
@@ -74,11 +72,18 @@ class Flags:
         recipe = (paper if self.preset == "paper" else smoke)(attention)
         return dataclasses.replace(recipe, subsampling=1, depthwise_kernel=0)
 
-    def settings(self) -> dict[str, object]:
+    def settings(self) -> dict[str, Any]:
         """What the points of a measurement have in common."""
         threads = self.threads or torch.get_num_threads()
         shared = {"preset": self.preset, "rounds": self.rounds, "threads": threads}
         return {**shared, "attentions": list(self.attentions)}
+
+
+class Points(pydantic.BaseModel):
+    """The content of points.json."""
+
+    settings: dict[str, Any]
+    costs: list[Cost] = []
 
 
 def main(flags: Flags) -> None:
@@ -87,20 +92,23 @@ def main(flags: Flags) -> None:
     flags.out.mkdir(parents=True, exist_ok=True)  # refused now, not after all timing
     epoch = typical_lengths(flags.batch_size, flags.batches)
     curve = [[length] * max(1, flags.frames // length) for length in flags.lengths]
-    points = measured(flags, [*epoch, *curve])
-    record = {
+    costs = measure(flags, [*epoch, *curve])
+    of_epoch, of_curve = ([of for of in costs if of.lengths in x] for x in (epoch, curve))
+    about = {
         "app": APP,
         "preset": flags.preset,
         "rounds": flags.rounds,
         "feature_speed": feature_speed(),
-        "environment": where_it_runs(),
-        "epoch": as_json(flags.attentions, points[: len(epoch)]),
-        "curve": as_json(flags.attentions, points[len(epoch) :]),
+        "environment": environment(torch.device("cuda" if torch.cuda.is_available() else "cpu")),
     }
-    text = benchmark_document(record)
-    write_json(flags.out / "benchmark.json", record, compact=True)
+    lines = {
+        "epoch": [cost.model_dump() for cost in of_epoch],
+        "curve": [cost.model_dump() for cost in of_curve],
+    }
+    write_json(flags.out / "benchmark.json", about | lines, compact=True)
+    text = benchmark_document(of_epoch, of_curve, about)
     replace_file(flags.out / "benchmark.md", text.encode())
-    plot_panels(flags.out / "costs.png", cost_panels(record), log_scale=True)
+    plot_panels(flags.out / "costs.png", cost_panels(of_curve), log_scale=True)
     print(text)
 
 
@@ -114,49 +122,36 @@ def check(flags: Flags) -> None:
         raise ValueError(expected("--preset", "paper or smoke", "laptop"))
 
 
-def measured(flags: Flags, batches: Sequence[Sequence[int]]) -> list[Point]:
-    """The point of each batch; every point is stored as soon as it is measured."""
-    file, settings = flags.out / "points.json", flags.settings()
-    points = stored_points(file, settings) if flags.resume else []
-    done = [point["lengths"] for point in points]
-    left = [list(lengths) for lengths in batches if list(lengths) not in done]
-    total = flags.rounds * len(left) * len(flags.attentions)
-    threads = flags.threads or torch.get_num_threads()
-    with ExitStack() as stack, tqdm(total=total, desc="timing", unit="update") as progress:
-        workers = [
-            stack.enter_context(Worker(flags.recipe(attention), threads))
+def measure(flags: Flags, batches: list[list[int]]) -> list[Cost]:
+    """The costs of each batch; they are stored as soon as they are measured."""
+    file = flags.out / "points.json"
+    points = Points(settings=flags.settings())
+    if flags.resume and file.exists():
+        points = read_points(file, flags.settings())
+    threads = points.settings["threads"]
+    with ExitStack() as stack:
+        workers = {
+            attention: stack.enter_context(Worker(flags.recipe(attention), threads))
             for attention in flags.attentions
-        ]
-        for lengths in left:
-            of = costs(workers, lengths, flags.rounds, progress)
-            points.append({"lengths": lengths, "costs": [dataclasses.asdict(x) for x in of]})
-            write_json(file, {"settings": settings, "points": points})
-    return [next(p for p in points if p["lengths"] == list(lengths)) for lengths in batches]
+        }
+        measured = [cost.lengths for cost in points.costs]
+        for lengths in tqdm([x for x in batches if x not in measured], desc="timing", unit="batch"):
+            points.costs += measure_costs(workers, lengths, flags.rounds)
+            write_json(file, points.model_dump())
+    return [cost for lengths in batches for cost in points.costs if cost.lengths == lengths]
 
 
-def stored_points(file: Path, settings: dict[str, object]) -> list[Point]:
-    """The points of a measurement that was interrupted; none if there is no file.
-
-    Raises:
-        ValueError: it was made with other settings, or is damaged.
-    """
-    if not file.exists():
-        return []
-    stored = json_object(file.read_bytes(), str(file))
-    if stored.get("settings") != settings:
+def read_points(file: Path, settings: dict[str, Any]) -> Points:
+    """The points of a measurement that was interrupted."""
+    try:
+        points = Points.model_validate_json(file.read_bytes())
+    except ValueError:
+        advice = "leave --resume out"
+        raise ValueError(expected(str(file), "measured costs", "a damaged file", advice)) from None
+    if points.settings != settings:
         advice = "give the same flags, or leave --resume out"
-        raise ValueError(expected(str(file), str(settings), str(stored.get("settings")), advice))
-    points: list[Point] = stored["points"]
+        raise ValueError(expected(str(file), str(settings), str(points.settings), advice))
     return points
-
-
-def as_json(attentions: Sequence[Attention], points: Sequence[Point]) -> list[dict[str, object]]:
-    """A record for each attention and batch."""
-    return [
-        {"attention": attention, "lengths": point["lengths"], **point["costs"][place]}
-        for place, attention in enumerate(attentions)
-        for point in points
-    ]
 
 
 if __name__ == "__main__":

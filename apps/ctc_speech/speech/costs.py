@@ -8,111 +8,101 @@ from typing import Any
 
 from linattn_lab.plots import Panel, Points
 from linattn_lab.tables import figure, markdown_table
-from speech.tables import PAPER, commit
+from speech.presets import PAPER
+from speech.timing import Cost
 
 UTTERANCES = 37_416  # of WSJ's training set
-Line = Mapping[str, Any]  # of a model on a batch
 
 
-def benchmark_document(record: Mapping[str, Any]) -> str:
-    """Seconds an epoch, the costs over the length, and what could not be measured."""
-    where = record["environment"]
+def benchmark_document(
+    epoch: Sequence[Cost], curve: Sequence[Cost], about: Mapping[str, Any]
+) -> str:
+    """Seconds an epoch, the costs over the length, and what could not be measured.
+
+    Args:
+        epoch: of the batches that represent an epoch.
+        curve: of the batches of equal lengths.
+        about: "rounds", "preset", "environment" and "feature_speed".
+    """
+    where = about["environment"]
+    failures = [
+        f"{cost.attention}, {max(cost.lengths):,} frames: -, since {cost.failure}."
+        for cost in (*epoch, *curve)
+        if cost.failure
+    ]
     parts = [
         "# What an update of a recognizer costs",
-        _epoch_table(record["epoch"]).rstrip(),
+        _epoch_table(_by_attention(epoch)).rstrip(),
         f"An epoch is WSJ's {UTTERANCES:,} utterances; gain: over softmax; GB: the most by which "
-        f"memory rose during an update. Medians of {record['rounds']} rounds in which the models "
-        f"took turns; preset {record['preset']}; torch {where['torch']}, {where['device']}, "
+        f"memory rose during an update. Medians of {about['rounds']} rounds in which the models "
+        f"took turns; preset {about['preset']}; torch {where['torch']}, {where['device']}, "
         f"threads: {where['threads']}; backends: {', '.join(where['backends'])}; "
-        f"commit {commit(where)}.",
-        _curve_table(record["curve"]).rstrip(),
+        f"commit {(where['commit'] or 'unknown')[:9]}.",
+        _curve_table(_by_attention(curve)).rstrip(),
         "Seconds of an update and its memory, by the frames of an utterance.",
-        *_failures([*record["epoch"], *record["curve"]]),
+        *(["\n".join(failures)] if failures else []),
         "![Seconds and memory of an update over the length](costs.png)",
-        f"Features: one core computes the frames of {record['feature_speed']:,.0f} s of audio in a "
+        f"Features: one core computes the frames of {about['feature_speed']:,.0f} s of audio in a "
         "second.",
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def cost_panels(record: Mapping[str, Any]) -> list[Panel]:
+def cost_panels(curve: Sequence[Cost]) -> list[Panel]:
     """Seconds and memory of an update, over the frames of an utterance."""
-    xlabel = "frames of an utterance"
-    return [
-        Panel(xlabel, _curves(record["curve"], _seconds), "seconds per update"),
-        Panel(xlabel, _curves(record["curve"], _gigabytes), "GB of memory"),
-    ]
+    panels = []
+    for title, value in (("seconds per update", _seconds), ("GB of memory", _gigabytes)):
+        curves: dict[str, Points] = {
+            name: [(of.lengths[0], y) for of in costs if (y := value(of)) is not None]
+            for name, costs in _by_attention(curve).items()
+        }
+        panels.append(Panel("frames of an utterance", curves, title))
+    return panels
 
 
-def _curves(lines: Sequence[Line], value: Any) -> dict[str, Points]:
-    curves: dict[str, Points] = {line["attention"]: [] for line in lines}
-    for line in lines:
-        if line["seconds"]:
-            curves[line["attention"]].append((line["lengths"][0], value(line)))
-    return curves
+def _seconds(cost: Cost) -> float | None:
+    return median(cost.seconds) if cost.seconds else None
 
 
-def _seconds(line: Line) -> float | None:
-    return median(line["seconds"]) if line["seconds"] else None
+def _gigabytes(cost: Cost) -> float | None:
+    return cost.bytes / 1e9 if cost.seconds else None
 
 
-def _gigabytes(line: Line) -> float:
-    return float(line["bytes"]) / 1e9
+def _by_attention(costs: Sequence[Cost]) -> dict[str, list[Cost]]:
+    names = dict.fromkeys(cost.attention for cost in costs)
+    return {name: [cost for cost in costs if cost.attention == name] for name in names}
 
 
-def _epoch_table(lines: Sequence[Line]) -> str:
-    seconds = {name: _epoch_seconds(of) for name, of in _by_attention(lines).items()}
+def _epoch_table(by_attention: Mapping[str, list[Cost]]) -> str:
+    seconds = {name: _epoch_seconds(costs) for name, costs in by_attention.items()}
+    longest = {name: _seconds(costs[-1]) for name, costs in by_attention.items()}
     rows = []
-    for name, of in _by_attention(lines).items():
-        memory = max(map(_gigabytes, of)) if seconds[name] is not None else None
-        gain = _gain(seconds.get("softmax"), seconds[name])
-        longest = _gain(_longest(lines, "softmax"), _longest(lines, name))
+    for name, costs in by_attention.items():
+        sizes = [size for cost in costs if (size := _gigabytes(cost)) is not None]
         paper = f"{PAPER[name][1]:,}" if name in PAPER else "-"
-        rows.append([name, figure(seconds[name]), gain, longest, figure(memory), paper])
+        gains = [_gain(of.get("softmax"), of[name]) for of in (seconds, longest)]
+        rows.append([name, figure(seconds[name]), *gains, figure(max(sizes, default=None)), paper])
     header = ["model", "s per epoch", "gain", "gain, longest batch", "GB", "the paper's s (GPU)"]
     return markdown_table(header, rows)
 
 
-def _epoch_seconds(lines: Sequence[Line]) -> float | None:
-    if not all(line["seconds"] for line in lines):
+def _epoch_seconds(costs: Sequence[Cost]) -> float | None:
+    seconds = [median(cost.seconds) for cost in costs if cost.seconds]
+    if len(seconds) < len(costs):
         return None
-    utterances = sum(len(line["lengths"]) for line in lines)
-    return sum(median(line["seconds"]) for line in lines) * UTTERANCES / utterances
-
-
-def _longest(lines: Sequence[Line], name: str) -> float | None:
-    of = _by_attention(lines).get(name)
-    return _seconds(of[-1]) if of else None
+    return sum(seconds) * UTTERANCES / sum(len(cost.lengths) for cost in costs)
 
 
 def _gain(one: float | None, other: float | None) -> str:
     return f"{figure(one / other)}x" if one is not None and other is not None else "-"
 
 
-def _curve_table(lines: Sequence[Line]) -> str:
-    by_attention = _by_attention(lines)
+def _curve_table(by_attention: Mapping[str, list[Cost]]) -> str:
     header = ["frames", "utterances", *[f"{name}, s" for name in by_attention]]
     header += [f"{name}, GB" for name in by_attention]
     rows = []
-    for of in zip(*by_attention.values(), strict=True):
-        lengths = of[0]["lengths"]
-        sizes = [_gigabytes(line) if line["seconds"] else None for line in of]
-        cells = [figure(_seconds(line)) for line in of] + [figure(size) for size in sizes]
+    for costs in zip(*by_attention.values(), strict=True):
+        lengths = costs[0].lengths
+        cells = [*map(figure, map(_seconds, costs)), *map(figure, map(_gigabytes, costs))]
         rows.append([f"{lengths[0]:,}", f"{len(lengths)}", *cells])
     return markdown_table(header, rows)
-
-
-def _by_attention(lines: Sequence[Line]) -> dict[str, list[Line]]:
-    by_attention: dict[str, list[Line]] = {line["attention"]: [] for line in lines}
-    for line in lines:
-        by_attention[line["attention"]].append(line)
-    return by_attention
-
-
-def _failures(lines: Sequence[Line]) -> list[str]:
-    named = [
-        f"{line['attention']}, {max(line['lengths']):,} frames: -, since {line['failure']}."
-        for line in lines
-        if line["failure"]
-    ]
-    return ["\n".join(named)] if named else []

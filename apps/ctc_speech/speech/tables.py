@@ -7,16 +7,9 @@ from typing import Any
 
 from linattn_lab.tables import figure, markdown_table
 from speech.error_rate import KINDS
+from speech.presets import PAPER
 
 SPLITS = ("dev", "test")
-
-# Table 3 of the paper: phoneme error rate on WSJ's validation set, %, and seconds per epoch.
-PAPER = {
-    "lstm": (10.94, 1_047),
-    "softmax": (5.12, 2_711),
-    "lsh-4": (9.33, 2_250),
-    "linear": (8.08, 824),
-}
 
 
 def comparison_document(results: Mapping[str, Any], command: str) -> str:
