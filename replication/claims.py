@@ -18,7 +18,7 @@ from __future__ import annotations
 import csv
 import math
 import sys
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -35,17 +35,11 @@ IN_DIRECTION: Final = "confirmed in direction"
 NOT_CONFIRMED: Final = "not confirmed"
 NOT_RUN: Final = "not run"
 VERDICTS: tuple[Verdict, ...] = (CONFIRMED, IN_DIRECTION, NOT_CONFIRMED, NOT_RUN)
-WORST: tuple[Verdict, ...] = (NOT_CONFIRMED, NOT_RUN, IN_DIRECTION, CONFIRMED)
+WORST_FIRST: tuple[Verdict, ...] = (NOT_CONFIRMED, NOT_RUN, IN_DIRECTION, CONFIRMED)
 ABOVE_ZERO = 5e-324  # the least positive float64
 # A factor within which ratios agree, and one by which figures may differ and still be equal. That
 # of bits was seen: bits-mnist, run twice, gave softmax attention 1.324 and 1.341 bits/dim.
 MARGINS = {"speed": (1.25, 1.05), "bits": (1.02, 1.013), "errors": (1.1, 1.02)}
-COMPILED = "linear-compiled/"  # in place of "linear/" in the names of figures
-
-
-def digits(value: float) -> str:
-    """To three digits, thousands with commas."""
-    return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.3g}"
 
 
 @dataclass(frozen=True)
@@ -57,8 +51,7 @@ class Rule:
         low, high: of what is confirmed, both included.
         over: the figure that it is divided by; empty for none.
         direction: of what is confirmed in direction; `low` to `high` if not given.
-        number: the paper's own number; None where it has none.
-        paper: the paper's ratio.
+        paper: the paper's ratio; None where it has none.
     """
 
     figure: str
@@ -66,41 +59,20 @@ class Rule:
     high: float = math.inf
     over: str = ""
     direction: tuple[float, float] | None = None
-    number: float | None = None
     paper: float | None = None
 
     @property
     def figures(self) -> tuple[str, ...]:
-        """The figures that decide."""
+        """The names of the figures that decide."""
         return (self.figure, self.over) if self.over else (self.figure,)
 
-    @property
-    def words(self) -> str:
-        """The bounds as the report shows them."""
-        low, high = digits(self.low), digits(self.high)
-        if self.low == ABOVE_ZERO:
-            bounds = f"above 0, at most {high}" if self.high < math.inf else "above 0"
-        elif self.high == math.inf:
-            bounds = f"at least {low}"
-        elif self.low == -math.inf:
-            bounds = f"at most {high}"
-        else:
-            bounds = low if low == high else f"{low} to {high}"
-        return "ratio " * bool(self.over) + bounds
-
-    def fault(self, figures: Figures) -> str:
-        """Why the figures cannot be compared; empty where they can, or are missing."""
-        least = ABOVE_ZERO if self.over else -sys.float_info.max
-        for name in self.figures:
-            if name in figures and not least <= figures[name] < math.inf:
-                return f"{name} is {figures[name]:g}"
-        return ""
-
     def value(self, figures: Figures) -> float | None:
-        """What is judged; None where a figure is missing or faulty."""
-        if self.fault(figures) or any(name not in figures for name in self.figures):
+        """What is judged; None where a figure cannot be compared."""
+        values = [figures[name] for name in self.figures]
+        least = ABOVE_ZERO if self.over else -sys.float_info.max
+        if not all(least <= value < math.inf for value in values):
             return None
-        return figures[self.figure] / (figures[self.over] if self.over else 1.0)
+        return values[0] / values[1] if self.over else values[0]
 
     def judge(self, figures: Figures, *, same_scale: bool) -> Verdict:
         """The verdict; "not run" where a figure is missing."""
@@ -115,7 +87,7 @@ class Rule:
         return IN_DIRECTION if low <= value <= high else NOT_CONFIRMED
 
 
-def rule(kind: str, figure: str, over: str, first: str, second: str) -> Rule:
+def make_rule(kind: str, figure: str, over: str, first: str, second: str) -> Rule:
     """The rule of a line; see the module's words."""
     if kind == "within":
         low = ABOVE_ZERO if first == "above 0" else float(first or -math.inf)
@@ -126,9 +98,7 @@ def rule(kind: str, figure: str, over: str, first: str, second: str) -> Rule:
     paper = float(first) / float(second)
     sides = {1: (noise, math.inf), -1: (0.0, 1.0 / noise), 0: None}
     direction = sides[(paper > 1) - (paper < 1)]
-    return Rule(
-        figure, paper / tolerance, paper * tolerance, over, direction, float(first), paper
-    )  # fmt: skip
+    return Rule(figure, paper / tolerance, paper * tolerance, over, direction, paper)
 
 
 @dataclass(frozen=True)
@@ -142,7 +112,7 @@ class Claim:
         experiments: the names of what measures it, the better one first.
         rules: decide the verdict, which is the worst of theirs; the first one's figure is shown.
         unit: of the figure.
-        paper: the paper's number as the report shows it.
+        paper: the paper's number as the table shows it.
         hardware: what the paper measured on; empty where it does not matter.
         scale: what keeps a verdict from being more than "in direction": "gpu", "training" or "".
         note: what a reader has to know beside the number.
@@ -160,54 +130,38 @@ class Claim:
     note: str = ""
 
     @property
-    def rule(self) -> Rule:
-        """The first rule, whose figure is shown."""
-        return self.rules[0]
-
-    def measured_by(self, *measured: Container[str]) -> str | None:
-        """The first of its experiments in the first of the groups that has one."""
-        names = (name for group in measured for name in self.experiments if name in group)
-        return next(names, None)
+    def place(self) -> str:
+        """The first part of the name: a table, figure or section of the paper."""
+        return self.name.split("/")[0]
 
     def judge(self, figures: Figures, preset: str, device: str) -> Verdict:
         """The verdict on a measurement of a preset, on "cpu" or "cuda"."""
         other = {"gpu": device != "cuda", "training": preset != "paper"}.get(self.scale, False)
         same_scale = preset != "smoke" and not other
         verdicts = {rule.judge(figures, same_scale=same_scale) for rule in self.rules}
-        return next(verdict for verdict in WORST if verdict in verdicts)
-
-    def fault(self, figures: Figures) -> str:
-        """Why a figure cannot be compared; empty where all can."""
-        return next(filter(None, (rule.fault(figures) for rule in self.rules)), "")
-
-    def compiled(self, figures: Figures) -> float | None:
-        """The rule's ratio with compiled steps of linear attention; None where there is none."""
-        ours = [COMPILED + x[7:] if x.startswith("linear/") else x for x in self.rule.figures]
-        if not self.rule.over or tuple(ours) == self.rule.figures:
-            return None
-        return Rule(ours[0], over=ours[1]).value(figures)
+        return next(verdict for verdict in WORST_FIRST if verdict in verdicts)
 
 
-def _registry() -> tuple[Claim, ...]:
-    with Path(__file__).with_suffix(".csv").open(encoding="utf-8", newline="") as file:
-        lines = [list(rows) for _, rows in groupby(csv.DictReader(file), lambda row: row["name"])]
+def read_claims(file: Path) -> tuple[Claim, ...]:
+    """The claims of a CSV file; see the module's words."""
+    with file.open(encoding="utf-8", newline="") as lines:
+        by_name = [list(rows) for _, rows in groupby(csv.DictReader(lines), lambda x: x["name"])]
     shared = ("name", "where", "says", "unit", "paper", "hardware", "scale", "note")
     of_rules = ("rule", "figure", "over", "first", "second")
     return tuple(
         Claim(
             **{name: rows[0][name] for name in shared},
             experiments=tuple(rows[0]["experiments"].split()),
-            rules=tuple(rule(*(row[name] for name in of_rules)) for row in rows),
+            rules=tuple(make_rule(*(row[name] for name in of_rules)) for row in rows),
         )
-        for rows in lines
+        for rows in by_name
     )
 
 
-CLAIMS = _registry()
-BY_NAME = {claim.name: claim for claim in CLAIMS}
+CLAIMS = read_claims(Path(__file__).with_suffix(".csv"))
 
 
-def chosen(names: Sequence[str], others: Sequence[str] = ()) -> list[Claim]:
+def select_claims(names: Sequence[str], others: Iterable[str] = ()) -> list[Claim]:
     """The claims of these names or of places such as "table5" and "table5/mnist"; all for none.
 
     Args:
@@ -217,13 +171,13 @@ def chosen(names: Sequence[str], others: Sequence[str] = ()) -> list[Claim]:
         ValueError: a name is no claim's, with names that are near to it.
     """
     for name in names:
-        if not any(_within(claim, name) for claim in CLAIMS):
-            places = [claim.name.split("/")[0] for claim in CLAIMS]
-            known = dict.fromkeys([*(BY_NAME if "/" in name else ()), *places, *others])
-            wanted = "a claim, its place or an experiment" if others else "a claim or its place"
-            raise ValueError(expected("claim", wanted, quote(name), near(name, known)))
-    return [claim for claim in CLAIMS if not names or any(_within(claim, name) for name in names)]
+        if not any(is_within(claim, name) for claim in CLAIMS):
+            known = dict.fromkeys(claim.name if "/" in name else claim.place for claim in CLAIMS)
+            wanted = "a claim, its place or an experiment"
+            raise ValueError(expected("claim", wanted, quote(name), near(name, [*known, *others])))
+    return [claim for claim in CLAIMS if not names or any(is_within(claim, x) for x in names)]
 
 
-def _within(claim: Claim, name: str) -> bool:
+def is_within(claim: Claim, name: str) -> bool:
+    """Whether a name is the claim's, or a place that it stands in."""
     return claim.name == name or claim.name.startswith(f"{name.rstrip('/')}/")

@@ -45,19 +45,19 @@ def main(flags: Flags) -> None:
     figures = {
         "positive": least_similarity(query, key),
         "polynomial": polynomial_gap(query, key),
-        "associativity/chunked": gap(chunked, *inputs, is_causal=False),
-        "causal/chunked": gap(chunked, *inputs, is_causal=True),
-        "rnn/recurrent": gap(recurrent, *inputs, is_causal=True),
+        "associativity/chunked": form_gap(chunked, *inputs, is_causal=False),
+        "causal/chunked": form_gap(chunked, *inputs, is_causal=True),
+        "rnn/recurrent": form_gap(recurrent, *inputs, is_causal=True),
         "constant-state": state_bytes(784) / state_bytes(1),
     }
     for name, device in live():
         there = tuple(x.to(device) for x in inputs)
         attend = partial(linear_attention, backend=name)
         figures |= {
-            f"associativity/{name}": gap(attend, *there, is_causal=False),
-            f"causal/{name}": gap(attend, *there, is_causal=True),
+            f"associativity/{name}": form_gap(attend, *there, is_causal=False),
+            f"causal/{name}": form_gap(attend, *there, is_causal=True),
             f"gradients/{name}": gradient_gap(attend, *there),
-            f"rnn/{name}": gap(partial(step_by_step, name), *there, is_causal=True),
+            f"rnn/{name}": form_gap(partial(step_by_step, name), *there, is_causal=True),
         }
     for form in ("associativity", "causal", "gradients", "rnn"):
         figures[form] = max(v for name, v in figures.items() if name.startswith(f"{form}/"))
@@ -83,15 +83,16 @@ def least_similarity(query: Tensor, key: Tensor) -> float:
 def polynomial_gap(query: Tensor, key: Tensor) -> float:
     """The largest difference of phi(q) . phi(k) from (q . k)^2, phi of degree 2 (section 3.2.1)."""
     phi_query, phi_key = get_feature_map("polynomial", DIM)(query, key)
-    return _gap(phi_query @ phi_key.mT, (query @ key.mT).square())
+    return difference(phi_query @ phi_key.mT, (query @ key.mT).square())
 
 
-def gap(attend: Attend, *inputs: Tensor, is_causal: bool) -> float:
+def form_gap(attend: Attend, *inputs: Tensor, is_causal: bool) -> float:
     """The largest difference from the quadratic definition."""
-    return _gap(attend(*inputs, is_causal=is_causal), quadratic(*inputs, is_causal=is_causal))
+    return difference(attend(*inputs, is_causal=is_causal), quadratic(*inputs, is_causal=is_causal))
 
 
-def _gap(ours: Tensor, definition: Tensor) -> float:
+def difference(ours: Tensor, definition: Tensor) -> float:
+    """The largest of any element."""
     return float((ours - definition).abs().max())
 
 
@@ -103,7 +104,7 @@ def gradient_gap(attend: Attend, *inputs: Tensor) -> float:
         leaves = [x.clone().requires_grad_() for x in inputs]
         return torch.autograd.grad(attend(*leaves, is_causal=True), leaves, upstream)
 
-    return max(map(_gap, gradients(attend), gradients(quadratic)))
+    return max(map(difference, gradients(attend), gradients(quadratic)))
 
 
 def step_by_step(

@@ -3,8 +3,8 @@
 The paper's MNIST model, with random weights and as many positions as asked for, generates by three
 ways: linear attention as an RNN (its steps in PyTorch, and compiled where a backend can), softmax
 with a cache of keys and values, and softmax that runs the whole prefix again for every token. A few
-positions are timed and the others interpolated, unless --whole is given. A case is left out when
-its least time, by its operations and the machine's rates, is above half of --case-seconds.
+positions are timed and the others interpolated, unless --whole is given. Batches grow until the
+next one would take more than --case-seconds, if its time grew as the batch does.
 """
 
 from __future__ import annotations
@@ -12,19 +12,17 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import time
 from pathlib import Path
 from typing import Literal
 
 import torch
 from tqdm import tqdm
 
-from benchmarks.measure.cases import Settings
-from benchmarks.measure.machine import Limits, measure_limits
 from linattn_core.errors import expected
 from linattn_lab.script import parse_flags, require_at_least, run_script
 from linattn_lab.throughput import generation_throughput
 from linattn_models import AutoregressiveTransformer, MixtureOfLogistics, TransformerConfig
-from replication.cost import GRID_BATCHES, GRID_LENGTHS, GRID_SECONDS, MNIST
 
 WAYS: dict[str, tuple[str, Literal["stateful", "rerun"], str]] = {
     "linear": ("linear", "stateful", "eager"),
@@ -40,15 +38,15 @@ class Flags:
 
     out: Path
     """Folder for figures.json."""
-    lengths: tuple[int, ...] = GRID_LENGTHS
+    lengths: tuple[int, ...] = (64, 256, 784, 1_568, 3_072)
     """Tokens of a sequence."""
-    batches: tuple[int, ...] = GRID_BATCHES
+    batches: tuple[int, ...] = (1, 8, 64, 256)
     """Sequences side by side."""
     positions: int = 5
     """Positions timed of each sequence."""
     whole: bool = False
     """Time every position, where a state is kept."""
-    case_seconds: float = GRID_SECONDS
+    case_seconds: float = 120.0
     """The longest case that is tried."""
     threads: int | None = None
     """Threads of the CPU; torch's choice if not given."""
@@ -56,50 +54,42 @@ class Flags:
 
 def main(flags: Flags) -> None:
     """Times each case, and writes the figures."""
-    check(flags)
-    flags.out.mkdir(parents=True, exist_ok=True)  # refused now, not after all timing
-    if flags.threads is not None:
-        torch.set_num_threads(flags.threads)
-    quick = Settings(quick=max(flags.lengths) < min(Flags.lengths))
-    limits = measure_limits(dataclasses.replace(quick, threads=torch.get_num_threads()))
-    cases = [(n, way, batch) for n in flags.lengths for way in WAYS for batch in flags.batches]
-    figures: dict[str, float] = {}
-    for length, way, batch in tqdm(cases, unit="case"):
-        seconds = seconds_a_sequence(flags, limits, length, way, batch)
-        if seconds is not None:
-            figures[f"{way}/{length}/{batch}/seconds"] = seconds
-    (flags.out / "figures.json").write_text(json.dumps(figures, indent=1))
-
-
-def check(flags: Flags) -> None:
-    """Refuses numbers out of range."""
     # Two positions are the fewest that can be timed.
     require_at_least(flags, {"positions": 2, "lengths": 2, "batches": 1, "threads": 1})
     if not 0 < flags.case_seconds < math.inf:
         raise ValueError(expected("--case-seconds", "more than 0, finite", flags.case_seconds))
+    flags.out.mkdir(parents=True, exist_ok=True)  # refused now, not after all timing
+    if flags.threads is not None:
+        torch.set_num_threads(flags.threads)
+    figures: dict[str, float] = {}
+    for length, way in tqdm([(n, way) for n in flags.lengths for way in WAYS], unit="curve"):
+        for batch, seconds in time_batches(flags, length, way).items():
+            figures[f"{way}/{length}/{batch}/seconds"] = seconds
+    (flags.out / "figures.json").write_text(json.dumps(figures, indent=1))
 
 
-def seconds_a_sequence(
-    flags: Flags, limits: Limits, length: int, way: str, batch: int
-) -> float | None:
-    """Seconds for each of the sequences side by side; None where that would take too long."""
+def time_batches(flags: Flags, length: int, way: str) -> dict[int, float]:
+    """Seconds for each of the sequences side by side, by batch, as far as the time allows."""
     attention, method, decoder = WAYS[way]
     steps = None if flags.whole and method == "stateful" else min(flags.positions, length)
-    shape = dataclasses.replace(MNIST, positions=length)
-    known = "stateful-softmax" if way == "stateful-softmax" else attention
-    if 2 * shape.generating(known, batch, steps).seconds(limits) > flags.case_seconds:
-        return None
-    model = paper_model(attention, length)
-    timed = generation_throughput(model, batch=batch, method=method, decoder=decoder, steps=steps)
-    return timed.seconds_per_sample
+    model = build_model(attention, length)
+    seconds: dict[int, float] = {}
+    taken, last = 0.0, 1
+    for batch in sorted(flags.batches):
+        if taken * batch / last > flags.case_seconds:
+            break
+        started = time.monotonic()
+        timed = generation_throughput(
+            model, batch=batch, method=method, decoder=decoder, steps=steps
+        )
+        taken, last = time.monotonic() - started, batch
+        seconds[batch] = timed.seconds_per_sample
+    return seconds
 
 
-def paper_model(attention: str, length: int) -> AutoregressiveTransformer:
+def build_model(attention: str, length: int) -> AutoregressiveTransformer:
     """The paper's MNIST model with random weights, for sequences of this length."""
-    config = TransformerConfig(
-        num_layers=MNIST.layers, num_heads=MNIST.heads, head_dim=MNIST.head_dim,
-        ffn_dim=MNIST.ffn, norm="post",
-    )  # fmt: skip
+    config = TransformerConfig(num_layers=8, num_heads=8, head_dim=32, ffn_dim=1_024, norm="post")
     head = MixtureOfLogistics(10, 1, 256)
     return AutoregressiveTransformer(config.with_attention(attention), head, length).eval()
 

@@ -45,7 +45,7 @@ class Flags:
     download: bool = False
     """Download the run's dataset for that, where it is not there yet."""
     count: int | None = None
-    """Samples; 64, or fewer where images are large."""
+    """Samples, 0 for none; if not given 64, or fewer where images are large."""
     completed: int | None = None
     """Test images to complete; if not given 8, or none where the dataset was not asked for."""
     copies: int = 4
@@ -74,8 +74,9 @@ def main(flags: Flags) -> None:
     draw = Draw(flags.temperature, flags.seed, progress=True)
     label = f"{run.dataset}, {run.attention} attention, step {run.step:,}"
     count = affordable_samples(run.model, images) if flags.count is None else flags.count
-    write_samples(out / "samples.png", run.model, images, count, label, draw=draw)
-    print(out / "samples.png")
+    if count:
+        write_samples(out / "samples.png", run.model, images, count, label, draw=draw)
+        print(out / "samples.png")
     if completed:
         path = out / "completions.png"
         write_completions(
@@ -86,7 +87,7 @@ def main(flags: Flags) -> None:
 
 def require_numbers(flags: Flags) -> None:
     """Refuses numbers that are out of range."""
-    require_at_least(flags, {"count": 1, "completed": 0, "copies": 1})
+    require_at_least(flags, {"count": 0, "completed": 0, "copies": 1})
     if not 0 <= flags.temperature < math.inf:
         raise ValueError(expected("--temperature", "0 or more, and finite", flags.temperature))
 

@@ -13,7 +13,7 @@ from linattn_models.training import RunFolder
 from pixels.comparison import curve
 from pixels.paper import PAPER
 from pixels.tables import attention_report
-from replication.read import compared as compared_by_the_replication
+from replication.readers import trained_images
 from tests.apps.app_scripts import PNG, Script, cells, command, kill_when_there
 
 TWO = ("--attentions", "linear", "softmax")
@@ -138,7 +138,7 @@ def test_equal_updates_are_read_from_the_curves_of_equal_time(
     assert "Equal updates: read from the curves" in (unbroken / "table.md").read_text()
     assert not (unbroken / "updates").exists()
     assert (broken / "table.md").read_text() == (unbroken / "table.md").read_text()
-    read = compared_by_the_replication(unbroken)
+    read = trained_images(unbroken)
     assert read["linear/updates"] == read["softmax/updates"] == 14
     assert read["linear/bits"] == dict(curve(RunFolder(unbroken / "time" / "linear")))[14]
 

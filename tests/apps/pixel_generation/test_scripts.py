@@ -52,7 +52,7 @@ def test_generate_refuses(script: Script, smoke_run: Path, tmp_path: Path) -> No
     cases = {
         "expected the record of a run, got no file": ["--run", tmp_path / "none"],
         "is damaged": ["--run", damaged],
-        "--count: expected 1 or more, got 0": ["--run", smoke_run, "--count", 0],
+        "--count: expected 0 or more, got -1": ["--run", smoke_run, "--count", -1],
         "--temperature: expected 0 or more": ["--run", smoke_run, "--temperature", -1],
     }
     for sentence, flags in cases.items():

@@ -73,7 +73,12 @@ def run_panels(lines: Sequence[Line]) -> list[Panel]:
 
 
 def plot_panels(
-    path: Path, panels: Sequence[Panel], *, ylabel: str = "", log_scale: bool = False
+    path: Path,
+    panels: Sequence[Panel],
+    *,
+    ylabel: str = "",
+    log_scale: bool = False,
+    log_x: bool = False,
 ) -> Path:
     """Draws panels side by side as a PNG at `path`; returns `path`.
 
@@ -81,10 +86,13 @@ def plot_panels(
         path: the PNG file.
         panels: what to draw.
         ylabel: a label for the y-axis, whose scale all panels then share; without it each panel has
-            its own scale and legend.
+            its own scale.
         log_scale: whether the y-axis is logarithmic.
+        log_x: whether the x-axis is.
     """
     shared = bool(ylabel)
+    # Beside the panels: many curves leave no room for a legend among them.
+    beside = shared or (len(panels) > 1 and len({tuple(panel.curves) for panel in panels}) == 1)
     drawing = Figure(figsize=(4.5 * len(panels), 3.4), layout="constrained")
     axes = drawing.subplots(1, len(panels), sharey=shared, squeeze=False)[0]
     for place, panel in zip(axes, panels, strict=True):
@@ -93,16 +101,18 @@ def plot_panels(
             xs, ys = zip(*curve, strict=True) if curve else ((), ())
             place.plot(xs, ys, label=name, marker=marker, markersize=3, linewidth=1.2)
         place.set(xlabel=panel.xlabel, title=panel.title, yscale="log" if log_scale else "linear")
-        place.xaxis.set_major_locator(MaxNLocator("auto", integer=True))  # no half updates
+        if log_x:
+            place.set(xscale="log")
+        else:
+            place.xaxis.set_major_locator(MaxNLocator("auto", integer=True))  # no half updates
         place.grid(alpha=0.3)
-        if not shared:
+        if not beside:
             place.legend()
-    if log_scale:  # now that limits, which panels may share, include every curve
-        for place in axes:
-            label_log_axis(place.yaxis)
-    if shared:
-        axes[0].set(ylabel=ylabel)
-        # Beside the panels: many curves leave no room for it among them.
+    for place in axes:  # now that limits, which panels may share, include every curve
+        for axis in (place.xaxis,) * log_x + (place.yaxis,) * log_scale:
+            label_log_axis(axis)
+    axes[0].set(ylabel=ylabel)
+    if beside:
         drawing.legend(*axes[0].get_legend_handles_labels(), loc="outside right center")
     picture = io.BytesIO()
     drawing.savefig(picture, format="png", dpi=120)

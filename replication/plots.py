@@ -1,0 +1,115 @@
+"""The four pictures of the report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from linattn_lab.plots import Panel, Points, plot_panels, points
+from replication.claims import CLAIMS, Figures
+from replication.records import Evidence
+
+RIVALS = {"softmax": "softmax that reruns", "stateful-softmax": "softmax with a cache"}
+TOKENS = {"mnist": 784, "cifar10": 3_072}
+METHODS = ("linear", "softmax SDPA", "softmax, N x N", "lsh-1", "lsh-4", "lsh-8")
+ORDER = ("linear", "softmax", "lsh-1", "lsh-4", "lstm")
+
+
+def draw_plots(evidence: list[Evidence], folder: Path) -> list[Path]:
+    """Draws what was measured; returns the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    known = {each.experiment: each for each in evidence}
+    logarithmic = {
+        "speedup": [speedup_panel(known, rival) for rival in RIVALS],
+        "lengths": length_panels(known),
+    }
+    linear = {
+        "learning": [
+            learning_panel(known, "copy", "train", "loss", "copy task: nats per symbol"),
+            learning_panel(
+                known, "speech", "eval", "phoneme_error_rate", "AN4, dev set: phoneme error rate"
+            ),
+        ],
+        "mnist": [
+            learning_panel(known, "mnist", "eval", "bits_per_dim", "MNIST, validation: bits/dim"),
+            learning_panel(
+                known, "mnist", "eval", "bits_per_dim", "the same over time", over="seconds"
+            ),
+        ],
+    }
+    files = [
+        plot_panels(folder / f"{name}.png", panels, log_scale=True, log_x=True)
+        for name, panels in logarithmic.items()
+    ]
+    return files + [
+        plot_panels(folder / f"{name}.png", panels, log_scale=True)
+        for name, panels in linear.items()
+    ]
+
+
+def speedup_panel(known: dict[str, Evidence], rival: str) -> Panel:
+    """How many times as fast linear attention generates: by batch, over the length."""
+    curves: dict[str, Points] = {}
+    grid = known["speedup"].figures if "speedup" in known else {}
+    for name, ours in grid.items():
+        way, length, batch, _ = name.split("/")
+        theirs = grid.get(f"{rival}/{length}/{batch}/seconds")
+        if way == "linear" and theirs is not None:
+            curves.setdefault(f"batch {batch}", []).append((int(length), theirs / ours))
+    for device, end in (("CPU", ""), ("GPU", "-cuda")):
+        images = {n: known.get(f"generation-{x}{end}") for x, n in TOKENS.items()}
+        curves[f"best batches, {device}"] = [
+            (tokens, best_gain(each.figures, rival)) for tokens, each in images.items() if each
+        ]
+    paper: Points = [(tokens, paper_gain(shape, rival)) for shape, tokens in TOKENS.items()]
+    shown = {name: sorted(curve) for name, curve in curves.items()} | {"the paper, GPU": paper}
+    return Panel("tokens", without_empty(shown), f"times as fast as {RIVALS[rival]}")
+
+
+def best_gain(figures: Figures, rival: str) -> float:
+    """Images per second over a rival's, each at its best batch."""
+    speed = "best/images-per-second"
+    return figures[f"linear/{speed}"] / figures[f"{rival}/{speed}"]
+
+
+def paper_gain(shape: str, rival: str) -> float:
+    """The same by the paper's table 4, whose speeds are claimed over those of rerunning."""
+    over_reruns = {
+        claim.name.split("/")[2]: claim.rules[0].paper or 1.0
+        for claim in CLAIMS
+        if claim.name.startswith(f"table4/{shape}/") and claim.rules[0].over.startswith("softmax/")
+    }
+    return over_reruns["linear"] / over_reruns.get(rival, 1.0)
+
+
+def length_panels(known: dict[str, Evidence]) -> list[Panel]:
+    """Figure 1: what a sample costs over its length."""
+    figures = known["lengths"].figures if "lengths" in known else {}
+    panels = []
+    for what, scale, title in (("time", 1e3, "ms per sample"), ("memory", 2**-20, "peak MiB")):
+        curves = {
+            method: [
+                (int(parts[1]) / 1_000, scale * value)
+                for name, value in figures.items()
+                if (parts := name.split("/"))[0] == method and parts[1:] == [parts[1], what]
+            ]
+            for method in METHODS
+        }
+        panels.append(Panel("N, thousands", without_empty(curves), title))
+    return panels
+
+
+def learning_panel(
+    known: dict[str, Evidence], name: str, split: str, quantity: str, title: str, over: str = "step"
+) -> Panel:
+    """A curve for each training of an experiment."""
+    trained = known[name].measurement.curves if name in known else {}
+    ordered = sorted(trained, key=lambda x: (ORDER.index(x) if x in ORDER else len(ORDER), x))
+    curves = {x: points(trained[x], quantity, split=split, over=over) for x in ordered}
+    label = {"step": "updates", "seconds": "seconds"}[over]
+    return Panel(label, without_empty(curves), title)
+
+
+def without_empty(curves: Mapping[str, Points]) -> dict[str, Points]:
+    """The curves that have points."""
+    return {name: curve for name, curve in curves.items() if curve}

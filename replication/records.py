@@ -1,0 +1,87 @@
+"""What was measured: a record of each experiment and device, and the one behind each claim.
+
+They are kept in docs/replication: results.json of CPUs, results-cuda.json of GPUs. A newer run of
+an experiment on the same kind of device replaces the older one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import BaseModel
+
+from linattn_lab.machine import Device
+from linattn_lab.store import Record, read_records, record_file
+from replication.claims import NOT_RUN, Claim, Verdict
+from replication.experiments import ROOT, Preset
+
+FOLDER = ROOT / "docs" / "replication"
+DEVICES: tuple[Device, ...] = get_args(Device)
+
+
+class Measurement(BaseModel, frozen=True):
+    """What a run of an experiment gave.
+
+    Args:
+        seconds: from its start, or from where it continued, to its end.
+        error: why it failed; empty where it did not.
+        figures: by name, as its reader gives them.
+        curves: of each training by name, lines of its metrics.
+    """
+
+    preset: Preset
+    seconds: float
+    error: str = ""
+    figures: dict[str, float] = {}
+    curves: dict[str, list[dict[str, Any]]] = {}
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The measurement of an experiment, with its record, which says when and where."""
+
+    experiment: str
+    record: Record[Measurement]
+
+    @property
+    def measurement(self) -> Measurement:
+        """What the experiment gave."""
+        return self.record.results[self.experiment]
+
+    @property
+    def device(self) -> Device:
+        """Where it was measured."""
+        return self.record.machine.device
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """Those of the measurement."""
+        return self.measurement.figures
+
+
+def read_evidence(folder: Path = FOLDER) -> list[Evidence]:
+    """Returns the measurements that a folder holds."""
+    files = [record_file(folder.parent, folder.name, device) for device in DEVICES]
+    records = (record for file in files for record in read_records(file, Record[Measurement]))
+    return [Evidence(name, record) for record in records for name in record.results]
+
+
+def find_evidence(claim: Claim, evidence: list[Evidence]) -> Evidence | None:
+    """Returns the latest sound measurement; of one day that of the better experiment, on a GPU."""
+    sound = (
+        each
+        for name in claim.experiments
+        for device in reversed(DEVICES)
+        for each in evidence
+        if each.experiment == name and each.device == device and not each.measurement.error
+    )
+    return max(sound, key=lambda each: each.record.date, default=None)
+
+
+def judge_claim(claim: Claim, evidence: Evidence | None) -> Verdict:
+    """Returns the verdict on a claim by a measurement."""
+    if evidence is None:
+        return NOT_RUN
+    return claim.judge(evidence.figures, evidence.measurement.preset, evidence.device)

@@ -1,1 +1,0 @@
-"""The replication report: Markdown from what was measured, and one page of HTML from that."""

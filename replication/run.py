@@ -1,0 +1,76 @@
+"""Runs an experiment's commands one after the other, and leaves a record."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from linattn_core.errors import expected
+from linattn_lab.machine import Device, describe_machine
+from linattn_lab.store import Record, add_record, new_record, record_file
+from replication.experiments import ROOT, Experiment, Preset, data_folder
+from replication.readers import READERS, read_curves
+from replication.records import Measurement
+
+LOG = "output.log"
+LAST_WORDS = 300  # characters of a failed command's last line
+
+
+def run_experiment(experiment: Experiment, preset: Preset, folder: Path) -> Record[Measurement]:
+    """Runs or continues an experiment in the folder of a preset's runs, and records it there."""
+    name, device, started = experiment.name, experiment.device(preset), time.monotonic()
+    try:
+        figures, curves = measure(experiment, preset, folder)
+        error = ""
+    except Exception as fault:  # noqa: BLE001 (a reader meets any; the other experiments go on)
+        figures, curves, error = {}, {}, f"{type(fault).__name__}: {fault}"
+    seconds = time.monotonic() - started
+    measurement = Measurement(
+        preset=preset, seconds=seconds, error=error, figures=figures, curves=curves
+    )
+    words = f"python -m replication.paper {name} --preset {preset}"
+    record = new_record(words, describe_machine(device), {name: measurement})
+    add_record(record_file(folder.parent, folder.name, device), record)
+    return record
+
+
+def measure(
+    experiment: Experiment, preset: Preset, folder: Path
+) -> tuple[dict[str, float], dict[str, list[dict[str, Any]]]]:
+    """Runs the commands; returns the figures, and the curves of what they trained."""
+    out = folder / experiment.name
+    out.mkdir(exist_ok=True)
+    for command in experiment.commands(preset):
+        run_command(command, out, experiment.device(preset))
+    figures = READERS[experiment.read](out, *(folder / other for other in experiment.beside))
+    for name, value in figures.items():
+        if not math.isfinite(value):
+            raise ValueError(expected(name, "a finite figure", value))
+    return dict(figures), read_curves(out)
+
+
+def run_command(command: str, out: Path, device: Device) -> None:
+    """Runs what follows `python` from the repository's root; its output goes into a log.
+
+    Raises:
+        RuntimeError: it failed, with its last line.
+    """
+    places = {"out": out, "data": data_folder(), "threads": torch.get_num_threads()}
+    arguments = [sys.executable, *(word.format(**places) for word in command.split())]
+    env = os.environ | ({"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {})
+    log = out / LOG
+    with log.open("ab") as output:
+        ended = subprocess.run(
+            arguments, cwd=ROOT, env=env, stdout=output, stderr=output, check=False
+        )
+    if ended.returncode:
+        lines = log.read_text(errors="replace").replace("\r", "\n").split("\n")
+        words = next((line.strip() for line in reversed(lines) if line.strip()), "no output")
+        raise RuntimeError(f"exit code {ended.returncode}: {words[-LAST_WORDS:]}")

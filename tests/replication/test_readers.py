@@ -1,0 +1,163 @@
+"""Readers: figures by name from what commands write."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.measure.machine import Limits, Machine
+from benchmarks.measure.results import MEASURED, CaseResult, Description, MethodResult, Spread
+from benchmarks.report.document import Document, Run, write
+from replication import readers
+
+RUN = Run(Machine("2026-11-21", "abc1234", "a CPU", "torch", "cpu", 2), Limits(1e9, None, 1e9))
+
+
+def write_json(file: Path, record: object) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(record))
+
+
+def make_speed(method: str, seconds: float, batch: int = 1) -> dict[str, object]:
+    return {"method": method, "batch": batch, "seconds_per_image": seconds,
+            "images_per_second": 1 / seconds, "state_bytes_per_image": 8}  # fmt: skip
+
+
+def write_speeds(folder: Path, *speeds: dict[str, object], **others: object) -> None:
+    write_json(folder / "benchmark.json", {"speeds": speeds, **others})
+
+
+def make_case(name: str, values: dict[str, float], series: str, length: int) -> CaseResult:
+    methods = (
+        MethodResult(method, MEASURED, Spread(value, value, value), rounds=1)
+        for method, value in values.items()
+    )
+    return CaseResult(Description(name, "x", "sample", series, length), tuple(methods))
+
+
+def write_cases(folder: Path, theme: str, device: str, cases: list[CaseResult]) -> None:
+    write(Document(theme, device, tuple((RUN, case) for case in cases)), folder)
+
+
+@given(st.floats(0.5, 2.5), st.floats(1e-9, 1e3))
+def test_a_known_exponent_is_recovered(known: float, scale: float) -> None:
+    values = [(float(n), scale * n**known) for n in (512, 1_024, 4_096, 65_536)]
+
+    assert readers.fit_exponent(values) == pytest.approx(known, rel=1e-6)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_lengths_are_those_of_both_passes(tmp_path: Path, device: str) -> None:
+    def case(passes: str, length: int, ours: float, rival: float) -> CaseResult:
+        values = {"linear (torch)": ours, "softmax, N x N": rival}
+        return make_case(f"lengths/{passes}/{length}", values, passes, length)
+
+    cases = [
+        case("forward", 4_096, 2.0, 8.0), case("forward and backward", 2_048, 3.0, 30.0),
+        case("forward and backward", 4_096, 6.0, 120.0),
+    ]  # fmt: skip
+    write_cases(tmp_path, "lengths", device, cases)
+
+    figures = readers.lengths(tmp_path / "lengths")
+
+    assert figures["linear/4096/time"] == 6.0
+    assert figures["softmax, N x N/least-time-over-linear"] == 10.0
+    # Of the lengths from 4,096 on there is one alone, so that all are fitted.
+    assert figures["softmax, N x N/exponent"] == pytest.approx(2.0)
+
+
+def test_the_last_step_is_compared_with_the_first(tmp_path: Path) -> None:
+    values = {"linear (eager), first step": 2.0, "linear (eager), last step": 3.0}
+    write_cases(tmp_path, "decoding", "cpu", [make_case("decoding/steps/one-image", values, "", 1)])
+
+    assert readers.decoding(tmp_path / "decoding") == {"linear/last-over-first": 1.5}
+
+
+def test_linear_is_what_steps_in_pytorch_by_the_fastest_backend(tmp_path: Path) -> None:
+    eager = "linear (eager, cpu)"
+    write_speeds(
+        tmp_path, make_speed("linear", 1.0), make_speed("linear", 0.5, 8), make_speed(eager, 4.0),
+        make_speed(eager, 2.0, 8), make_speed("linear (eager, reference)", 5.0),
+        largest_batches={eager: 10},
+    )  # fmt: skip
+
+    figures = readers.generation(tmp_path)
+
+    assert figures["linear/1/seconds"] == 4.0
+    assert figures["linear-compiled/1/seconds"] == 1.0
+    assert figures["linear-compiled/best/images-per-second"] == 2.0
+    # The largest batch may not be the best.
+    assert (figures["linear/best/batch"], figures["linear/largest-batch"]) == (8, 10)
+
+
+def test_a_gpu_is_compared_with_the_cpu_beside_it(tmp_path: Path) -> None:
+    seconds = {"cifar10-cuda": 2.0, "cifar10": 1.0, "mnist-cuda": 2.0, "mnist": 6.0}
+    for name, value in seconds.items():
+        write_speeds(tmp_path / name, make_speed("softmax", value))
+
+    figures = readers.generation_beside_cpu(*(tmp_path / name for name in seconds))
+
+    assert figures["softmax/1/seconds"] == 2.0
+    assert figures["softmax/1/seconds-cpu"] == 1.0
+    assert figures["softmax/largest-cpu-over-gpu"] == 3.0
+
+
+def test_losses_are_compared_with_linear_and_softmax(tmp_path: Path) -> None:
+    for name, loss in (("linear", 0.5), ("softmax", 0.25), ("lsh-4", 2.0)):
+        write_json(tmp_path / name / "summary.json", {"metrics": {"loss": loss}})
+
+    figures = readers.copied_sequences(tmp_path)
+
+    assert figures["linear/loss-above-softmax"] == 0.25
+    assert figures["lsh-4/loss-over-linear"] == 4.0
+
+
+def test_a_picture_counts_where_it_was_drawn(tmp_path: Path) -> None:
+    metrics = {"bits_per_dim": 1.0, "independent_pixels_bits_per_dim": 2.0}
+    summary: dict[str, Any] = {"steps": 9, "metrics": metrics}
+    results = {"equal_time": {"metrics": {"bits_per_dim": 1.5}}, "equal_updates": summary}
+    for name in ("linear", "lsh-1"):
+        write_json(tmp_path / "updates" / name / "summary.json", summary)
+    (tmp_path / "updates" / "lsh-1" / "samples.png").touch()
+    write_json(tmp_path / "results.json", {"attentions": {"lsh-1": results}})
+
+    figures = readers.trained_images(tmp_path)
+
+    assert figures["linear/bits"] == figures["lsh-1/bits"] == 1.0
+    assert figures["lsh-1/bits-equal-time"] == 1.5
+    assert [name for name in figures if "independent" in name] == ["lsh-1/samples-over-independent"]
+
+
+def test_error_rates_are_of_seed_0_and_epochs_sums_of_batches(tmp_path: Path) -> None:
+    rates = {"linear": 0.1, "linear-seed1": 0.3, "lstm": 0.5}
+    runs = {name: {"metrics": {"dev_phoneme_error_rate": x}} for name, x in rates.items()}
+    write_json(tmp_path / "results.json", {"runs": runs})
+    batches = [
+        {"attention": "linear", "seconds": [3.0, 1.0, 2.0], "lengths": [9, 9]},
+        {"attention": "linear", "seconds": [4.0], "lengths": [9]},
+        {"attention": "softmax", "failure": "does not fit"},
+    ]
+    write_json(tmp_path / "benchmark.json", {"epoch": batches})
+
+    assert readers.speech_errors(tmp_path) == {"linear/per": 10.0, "lstm/per": 50.0}
+    assert readers.speech_epochs(tmp_path) == {"linear/seconds-per-epoch": 37_416 / 3 * 6.0}
+
+
+@given(st.lists(st.sampled_from(["train", "eval"]), max_size=300))
+def test_curves_keep_the_ends_of_each_split(splits: list[str]) -> None:
+    lines: list[dict[str, Any]] = [{"split": x, "step": n} for n, x in enumerate(splits)]
+
+    thinned = readers.thin_metrics(lines)
+
+    for split in set(splits):
+        steps, kept = (
+            [x["step"] for x in each if x["split"] == split] for each in (lines, thinned)
+        )
+        assert len(kept) == min(len(steps), readers.CURVE_POINTS)
+        assert kept == sorted(kept)
+        assert (kept[0], kept[-1]) == (steps[0], steps[-1])
