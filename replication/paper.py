@@ -1,6 +1,6 @@
 """Runs the paper's claims: python -m replication.paper [claim ...] [--preset smoke|laptop|paper].
 
-    nox -s paper -- --preset smoke              every claim's code, in minutes
+    nox -s paper -- --preset smoke              the code of most claims, in minutes
     nox -s paper                                all but the longest training, in hours of two cores
     nox -s paper -- table1 figure2              some of them
     nox -s paper -- mnist                       an experiment, and the claims that it measures
