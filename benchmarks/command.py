@@ -11,15 +11,18 @@ import torch
 from tqdm import tqdm
 
 import benchmarks.cases  # noqa: F401  (registers the cases)
-from benchmarks.measure.cases import Case, NotMeasured, Registry, Settings, registry
-from benchmarks.measure.machine import Limits, describe_machine, measure_limits
-from benchmarks.measure.processes import apart
-from benchmarks.measure.results import FAULTS, LOST, CaseResult
-from benchmarks.measure.runner import measured, unmeasured
-from benchmarks.report.document import QUICK, Document, Run, read, to_markdown, write
+from benchmarks.case import Case, Registry, Settings, registry
+from benchmarks.document import QUICK, Results, to_markdown, write_results
+from benchmarks.processes import run_apart
+from benchmarks.results import FAULTS, LOST, CaseResult
+from benchmarks.runner import lost_case, measure_case
 from linattn_core.errors import expected
+from linattn_lab.machine import Limits, describe_machine, measure_limits
+from linattn_lab.store import new_record
+from linattn_lab.timing import NotMeasured
 
 RESULTS = Path("docs") / "results"
+THREADS = 2
 
 
 def main(arguments: Sequence[str] | None = None, cases: Registry = registry) -> int:
@@ -39,51 +42,52 @@ def main(arguments: Sequence[str] | None = None, cases: Registry = registry) -> 
         return 0
     settings = Settings(options.quick, options.peers, options.threads, options.device)
     torch.set_num_threads(settings.threads)
-    folder = options.out or (None if options.quick else RESULTS)
     order = [case.name for case in cases if case.device == settings.device]
-    return int(_measure_all(chosen, order, settings, folder) > 0)
+    folder = options.out or (None if options.quick else RESULTS)
+    return int(_measure_all(chosen, order, settings, _command(options), folder) > 0)
 
 
 def _measure_all(
-    cases: Sequence[Case], order: Sequence[str], settings: Settings, folder: Path | None
-) -> int:
+    cases: Sequence[Case], order: Sequence[str], settings: Settings, command: str,
+    folder: Path | None,
+) -> int:  # fmt: skip
     """Returns the number of faults; writes the theme's documents after each case.
 
     Each case runs in a process of its own, except in a quick run.
     """
-    measure = measured if settings.quick else isolated
+    measure = measure_case if settings.quick else measure_apart
+    machine = describe_machine(settings.device, settings.threads)
     limits = isolated_limits(settings)
-    run = Run(describe_machine(settings), limits, settings.quick)
-    documents: dict[str, Document] = {}
+    records: dict[str, Results] = {}
     faults = 0
     with tqdm(cases, unit="case") as bar:
         for case in bar:
             bar.set_description(case.name, refresh=sys.stderr.isatty())
             result = measure(case, settings, limits)
-            for fault in _faults(result):
+            for fault in _faults(case, result):
                 faults += 1
                 tqdm.write(fault, file=sys.stderr)
-            document = documents.get(case.theme) or Document(case.theme, settings.device)
-            if folder is not None and not settings.quick:  # those of a quick run stay apart
-                document = read(folder, case.theme, settings.device)
-            documents[case.theme] = document = document.updated(run, result, order)
+            earlier = records[case.theme].results if case.theme in records else {}
+            results = {**earlier, case.name: result}
+            records[case.theme] = record = new_record(command, machine, results, limits)
             if folder is not None:
-                write(document, folder)
-    for document in documents.values():
-        print(to_markdown(document) if folder is None else f"written: {folder / document.theme}")
+                write_results(folder, case.theme, settings.device, record, order)
+    for theme, record in records.items():
+        shown = to_markdown(theme, settings.device, [record], order)
+        print(shown if folder is None else f"written: {folder / theme}")
     return faults
 
 
-def isolated(case: Case, settings: Settings, limits: Limits) -> CaseResult:
+def measure_apart(case: Case, settings: Settings, limits: Limits) -> CaseResult:
     """Measures a case in a process of its own, so that others go on if it crashes or hangs."""
     try:
-        return apart(_named, case.name, settings, limits, threads=settings.threads)
+        return run_apart(_measure_named, case.name, settings, limits, threads=settings.threads)
     except NotMeasured as reason:
-        return unmeasured(case, f"{LOST}: {reason}")
+        return lost_case(case, f"{LOST}: {reason}")
 
 
-def _named(name: str, settings: Settings, limits: Limits) -> CaseResult:
-    return measured(registry.named(name, settings.device), settings, limits)
+def _measure_named(name: str, settings: Settings, limits: Limits) -> CaseResult:
+    return measure_case(registry.named(name, settings.device), settings, limits)
 
 
 def isolated_limits(settings: Settings) -> Limits:
@@ -92,14 +96,14 @@ def isolated_limits(settings: Settings) -> Limits:
     Those of a quick run are measured in this process.
     """
     if settings.quick:
-        return measure_limits(settings)
-    return apart(measure_limits, settings, threads=settings.threads)
+        return measure_limits(settings.device, settings.threads, quick=True)
+    return run_apart(measure_limits, settings.device, settings.threads, threads=settings.threads)
 
 
-def _faults(result: CaseResult) -> list[str]:
+def _faults(case: Case, result: CaseResult) -> list[str]:
     """The methods that were wrong or broke, in a sentence each."""
     return [
-        f"{result.case.name}, {method.name}: {method.status}"
+        f"{case.name}, {method.name}: {method.status}"
         + (f": {method.detail}" if method.detail else "")
         for method in result.methods
         if method.status.startswith(FAULTS)
@@ -108,11 +112,24 @@ def _faults(result: CaseResult) -> list[str]:
 
 def _check(options: argparse.Namespace) -> None:
     if options.threads < 1:
-        raise ValueError(expected("--threads", "1 or more", options.threads, "leave it out for 2"))
+        advice = f"leave it out for {THREADS}"
+        raise ValueError(expected("--threads", "1 or more", options.threads, advice))
     if options.device == "cuda" and not options.list and not torch.cuda.is_available():
         got = f"none that torch {torch.__version__} sees"
         advice = "run this where nvidia-smi shows one, with a CUDA build of torch"
         raise ValueError(expected("--device cuda", "a GPU", got, advice))
+
+
+def _command(options: argparse.Namespace) -> str:
+    """The call without the folder, whose name is the caller's own."""
+    flags = [
+        *(["--peers"] if options.peers else []),
+        *(["--quick"] if options.quick else []),
+        *([f"--device {options.device}"] if options.device != "cpu" else []),
+        *([f"--threads {options.threads}"] if options.threads != THREADS else []),
+        *([f"--only {options.only}"] if options.only else []),
+    ]
+    return " ".join(["python -m benchmarks", *flags])
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -122,6 +139,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--list", action="store_true", help="name the cases and stop")
     parser.add_argument("--peers", action="store_true", help="measure other libraries too")
     parser.add_argument("--quick", action="store_true", help=QUICK)
-    parser.add_argument("--threads", type=int, default=2, help="threads for torch (default 2)")
+    parser.add_argument("--threads", type=int, default=THREADS, help="threads for torch")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help=f"of the results ({RESULTS})")
     return parser

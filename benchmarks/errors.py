@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from benchmarks.measure.cases import Settings
-from benchmarks.measure.machine import describe_machine
-from benchmarks.report.tables import table
 from linattn_core import linear_attention
+from linattn_lab.machine import describe_machine
 from linattn_lab.script import parse_flags, require_at_least, run_script
+from linattn_lab.store import Record, new_record
+from linattn_lab.tables import markdown_table
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 NAMES = ("output", "gradient of query", "gradient of key", "gradient of value")
@@ -53,22 +53,23 @@ def main(flags: Flags) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)  # refused now, not after the last size
     sizes = [(length, width) for width in flags.widths for length in flags.lengths]
     rows = [
-        [f"{length:,}", str(width), *map(_shown, errors(length, width, flags.backend))]
+        [f"{length:,}", str(width), *map(_cell, compare_errors(length, width, flags.backend))]
         for length, width in tqdm(sizes, unit="size")
     ]
-    machine = describe_machine(Settings(threads=torch.get_num_threads()))
+    record: Record[str] = new_record("python -m benchmarks.errors", describe_machine(), {})
     parts = [
         f"# Errors of the backend {flags.backend} over those of the reference",
-        f"By `python -m benchmarks.errors`, {machine.date}, commit {machine.commit}; "
-        f"{machine.hardware}; {machine.backends}. Causal, float32, one head of D = M.",
-        table(("N", "D", *NAMES), rows),
+        f"By `{record.command}`, {record.date}, commit {record.commit}; "
+        f"{record.machine.hardware}; {record.machine.backends}. Causal, float32, one head of "
+        "D = M.",
+        markdown_table(("N", "D", *NAMES), rows).rstrip(),
         READING,
     ]
     file.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
     print(f"written: {file}")
 
 
-def errors(length: int, width: int, backend: str) -> list[tuple[float, float]]:
+def compare_errors(length: int, width: int, backend: str) -> list[tuple[float, float]]:
     """For the output and each gradient: the ratio of the mean errors, and of the largest."""
     generator = torch.Generator().manual_seed(0)
     tensors = [torch.randn(1, 1, length, width, generator=generator) for _ in range(4)]
@@ -90,7 +91,7 @@ def _errors(results: Sequence[Tensor], exact: Sequence[Tensor]) -> list[tuple[fl
     return [(x.square().mean().sqrt().item(), x.abs().max().item()) for x in differences]
 
 
-def _shown(ratios: tuple[float, float]) -> str:
+def _cell(ratios: tuple[float, float]) -> str:
     mean, most = ratios
     return f"{mean:.2f}, {most:.2f}"
 

@@ -9,18 +9,23 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from statistics import linear_regression, median_high
 from typing import Any
 
-from benchmarks.measure.results import CaseResult
-from benchmarks.report.document import read
-from benchmarks.report.series import by_series, held, points, seconds
+from benchmarks.results import CaseResult
+from benchmarks.series import by_series, points
+from linattn_lab.machine import Device
+from linattn_lab.store import Record, latest_results, read_records, record_file
 from replication.claims import Figures
 
 LINEAR = ("linear (cpu)", "linear (cuda)", "linear (torch)")
 RIVALS = ("softmax, N x N", "softmax SDPA", "lsh-1", "lsh-4", "lsh-8")
-QUANTITIES = (("time", seconds, "exponent"), ("memory", held, "memory-exponent"))
+QUANTITIES = (
+    ("time", attrgetter("seconds"), "exponent"),
+    ("memory", attrgetter("peak_per_unit"), "memory-exponent"),
+)
 STEPS = {"linear (eager)": "linear", "stateful softmax": "stateful-softmax"}
 FIT_FROM, FEWEST_POINTS = 4_096, 2  # lengths of which an exponent is fitted
 WSJ = 37_416  # utterances of an epoch
@@ -39,10 +44,12 @@ def flat(folder: Path) -> Figures:
     return figures
 
 
-def measured_cases(folder: Path) -> list[CaseResult]:
+def read_cases(folder: Path) -> dict[str, CaseResult]:
     """What benchmarks left, on either device."""
-    device = "cuda" if (folder / "results-cuda.json").exists() else "cpu"
-    return read(folder.parent, folder.name, device).results
+    on_gpu = record_file(folder.parent, folder.name, "cuda").exists()
+    device: Device = "cuda" if on_gpu else "cpu"
+    file = record_file(folder.parent, folder.name, device)
+    return latest_results(read_records(file, Record[CaseResult]))
 
 
 def lengths(folder: Path) -> Figures:
@@ -50,7 +57,7 @@ def lengths(folder: Path) -> Figures:
 
     They are of both passes; documents of a GPU hold those of the forward pass alone, too.
     """
-    series = by_series(measured_cases(folder))
+    series = by_series(read_cases(folder))
     members = next(series[name] for name in series if "forward and backward" in name)
     names = {method.name for member in members for method in member.methods}
     linear = next(name for name in LINEAR if name in names)
@@ -80,8 +87,8 @@ def fit_exponent(values: Sequence[tuple[float, float]]) -> float:
 
 def decoding(folder: Path) -> Figures:
     """The time of the last step over that of the first, for one image."""
-    cases = {result.case.name: result for result in measured_cases(folder)}
-    times = {m.name: m.seconds for m in cases["decoding/steps/one-image"].methods}
+    case = read_cases(folder)["decoding/steps/one-image"]
+    times = {method.name: method.seconds for method in case.methods}
     figures: dict[str, float] = {}
     for method, label in STEPS.items():
         first = times.get(f"{method}, first step")

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks import oracle
 from benchmarks.cases.peer_decoder import PeerDecoder
-from benchmarks.measure import oracle
 from linattn_models import AutoregressiveTransformer, CompiledDecoder
 from linattn_models.decoding import Sampling
 from linattn_models.decoding.filters import Filters

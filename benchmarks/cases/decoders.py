@@ -11,19 +11,18 @@ import torch
 from torch import Tensor
 
 import linattn_models
+from benchmarks.case import Method, Settings
 from benchmarks.cases import peers
 from benchmarks.cases.decoder_checks import check_compiled, check_steps
 from benchmarks.cases.models import WEIGHT_BYTES, Task
 from benchmarks.cases.peer_decoder import PeerDecoder
-from benchmarks.measure.cases import Method, NotMeasured, Settings
-from benchmarks.measure.timer import stopwatch
 from linattn_lab.throughput import generation_throughput
+from linattn_lab.timing import NotMeasured, stopwatch
 from linattn_models import AutoregressiveTransformer, CompiledDecoder
 from linattn_models.decoding import Sampling
 from linattn_models.state import Cursor
 
 LINEAR, STATEFUL_SOFTMAX = "linear (eager)", "stateful softmax"
-Check = Callable[[], str | None]
 Work = dict[str, Any]  # a method's least operations and bytes
 
 
@@ -38,8 +37,8 @@ def stateful(attention: str, task: Task) -> Method:
     The model steps itself; its operators are of the fastest backend that is installed.
     """
     model = task.model(attention)
-    limits = _limits(task, task.length) if attention == "linear" else {}
-    return _generating(model, partial(check_steps, model), task, limits, "eager")
+    work = _least_work(task, task.length) if attention == "linear" else {}
+    return _generating(model, partial(check_steps, model), task, work, "eager")
 
 
 def compiled(weights: str, task: Task) -> Method:
@@ -47,7 +46,7 @@ def compiled(weights: str, task: Task) -> Method:
     model = task.model()
     decoder = compiled_decoder(model, weights)
     check = partial(check_compiled, model, decoder, task.batch)
-    return _generating(model, check, task, _limits(task, task.length, weights), decoder)
+    return _generating(model, check, task, _least_work(task, task.length, weights), decoder)
 
 
 def peer(task: Task, settings: Settings) -> Method:
@@ -55,14 +54,14 @@ def peer(task: Task, settings: Settings) -> Method:
     decoder = _peer(task, settings)
     run = partial(decoder.generate, task.batch, torch.Generator(task.device).manual_seed(0))
     check, measure = partial(check_steps, decoder), partial(stopwatch(task.device), run)
-    return Method(check, measure=measure, units=task.batch, **_limits(task, task.length))
+    return Method(check, measure=measure, units=task.batch, **_least_work(task, task.length))
 
 
 def eager_step(attention: str, task: Task, position: int) -> Method:
     """One step and one draw at `position`; the time does not depend on the values in the state."""
     model = task.model(attention)
-    limits = _limits(task) if attention == "linear" else {}
-    return _step(model, model, _state_at(position, model, task), task, limits)
+    work = _least_work(task) if attention == "linear" else {}
+    return _step(model, model, _state_at(position, model, task), task, work)
 
 
 def peer_step(task: Task, settings: Settings) -> Method:
@@ -70,7 +69,7 @@ def peer_step(task: Task, settings: Settings) -> Method:
     decoder = _peer(task, settings)
     with torch.inference_mode():
         _, (_, memory) = decoder.prefill(torch.empty(task.batch, 0))
-    return _step(decoder, decoder.model, (task.length // 2, memory), task, _limits(task))
+    return _step(decoder, decoder.model, (task.length // 2, memory), task, _least_work(task))
 
 
 def compiled_step(weights: str, task: Task) -> Method:
@@ -82,7 +81,7 @@ def compiled_step(weights: str, task: Task) -> Method:
     steps = decoder.steps_at_once(state, task.length)
     run = partial(decoder.steps_and_draws, token, state, Sampling(generator=generator), steps)
     check = partial(check_compiled, model, decoder, task.batch)
-    return Method(check, run, units=steps, **_limits(task, steps, weights))
+    return Method(check, run, units=steps, **_least_work(task, steps, weights))
 
 
 def reading(weights: str, task: Task) -> Method:
@@ -96,20 +95,28 @@ def reading(weights: str, task: Task) -> Method:
     return Method(lambda: None, run=data.amax, traffic=count)
 
 
+def compiled_decoder(model: AutoregressiveTransformer, weights: str) -> CompiledDecoder:
+    """Packs the weights; NotMeasured where no backend compiles the model."""
+    try:
+        return linattn_models.compile_decoder(model, weights)
+    except linattn_models.CannotCompile as reason:
+        raise NotMeasured(str(reason)) from None
+
+
 def _generating(
-    model: AutoregressiveTransformer, check: Check, task: Task, limits: Work,
+    model: AutoregressiveTransformer, check: Callable[[], str | None], task: Task, work: Work,
     decoder: str | CompiledDecoder,
 ) -> Method:  # fmt: skip
     def measure() -> float:
-        timed = generation_throughput(model, batch=task.batch, decoder=decoder)
-        return task.batch * timed.seconds_per_sample
+        speed = generation_throughput(model, batch=task.batch, decoder=decoder)
+        return task.batch * speed.seconds_per_sample
 
-    return Method(check, measure=measure, units=task.batch, **limits)
+    return Method(check, measure=measure, units=task.batch, **work)
 
 
 def _step(
     decoder: AutoregressiveTransformer | PeerDecoder, model: AutoregressiveTransformer,
-    state: Any, task: Task, limits: Work,
+    state: Any, task: Task, work: Work,
 ) -> Method:  # fmt: skip
     generator, token = _seeded_token(model, task)
 
@@ -118,20 +125,12 @@ def _step(
         parameters, _ = decoder.step(token, state)
         return model.head.sample(parameters, generator=generator)
 
-    return Method(partial(check_steps, decoder), step, **limits)
+    return Method(partial(check_steps, decoder), step, **work)
 
 
-def _limits(task: Task, steps: int = 1, weights: str = "float32") -> Work:
-    """The least work of linear attention in so many steps; that of softmax grows with N."""
+def _least_work(task: Task, steps: int = 1, weights: str = "float32") -> Work:
+    """The least of linear attention in so many steps; that of softmax grows with N."""
     return {"operations": steps * task.operations, "traffic": steps * task.traffic(weights)}
-
-
-def compiled_decoder(model: AutoregressiveTransformer, weights: str) -> CompiledDecoder:
-    """Packs the weights; NotMeasured where no backend compiles the model."""
-    try:
-        return linattn_models.compile_decoder(model, weights)
-    except linattn_models.CannotCompile as reason:
-        raise NotMeasured(str(reason)) from None
 
 
 def _peer(task: Task, settings: Settings) -> PeerDecoder:

@@ -6,10 +6,13 @@ from which length on linear attention wins, by width and number of heads.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.cases.attention import (
+from benchmarks.case import Case, registry
+from benchmarks.cases.methods import attention_case
+from benchmarks.cases.operator import GPU
+from benchmarks.cases.operators import (
     LINEAR,
     LINEAR_CPU,
     LINEAR_CUDA,
@@ -17,24 +20,15 @@ from benchmarks.cases.attention import (
     MATERIALIZED,
     SDPA,
 )
-from benchmarks.cases.methods import attention_case
-from benchmarks.cases.operator import GPU
 from benchmarks.cases.peers import FAST_TRANSFORMERS, FLASH_LINEAR_ATTENTION
 from benchmarks.cases.problem import HEADS, POSITIONS, Problem, many_heads
-from benchmarks.measure.cases import Case, registry
-from benchmarks.measure.results import Target
 
 METHODS = (LINEAR_CPU, LINEAR, *LSH_ROUNDS, MATERIALIZED, SDPA)
 ON_GPU = (LINEAR_CUDA, FLASH_LINEAR_ATTENTION, FAST_TRANSFORMERS, *METHODS[1:])
 LENGTHS = tuple(2**power for power in range(9, 17))
 # The same number of positions, batch times length, until the batch is 1.
 POSITIONS_ON_CPU, WIDTH_ON_CPU = 8_192, 32
-LSH_FASTER_AT, LSH_FASTER = 16_384, 3  # than softmax, so that LSH is a serious rival
 SAMPLE_SECONDS = 0.3  # methods differ by orders of magnitude: the short ones are timed often
-# Targets on a GPU from this length on: shares of the copy bandwidth, for the forward pass and for
-# both passes.
-SHARE_FROM, FORWARD_SHARE, SHARE = 2_048, 0.7, 0.5
-FASTER_THAN_SOFTMAX_FROM, ALMOST, FASTER_THAN_PEER = 1_024, 1 / 1.1, 10
 CROSSOVER_WIDTHS, CROSSOVER_HEADS = (32, 64, 128), (1, 8, 64)
 CROSSOVER_LENGTHS = (64, 128, 256, 512, 1_024, 2_048, 4_096)
 
@@ -45,9 +39,10 @@ def problem_on_cpu(length: int) -> Problem:
     return Problem(length, batch=batch, width=WIDTH_ON_CPU, backward=True)
 
 
-def _per_sample(
+def per_sample(
     name: str, problem: Problem, names: Sequence[str], series: str, **fields: Any
 ) -> Case:
+    """Every method at one length."""
     return attention_case(
         f"lengths/{name}",
         f"Causal attention, {problem.passes}, {problem}: time and peak memory of a sample.",
@@ -57,35 +52,22 @@ def _per_sample(
     )  # fmt: skip
 
 
-def _on_cpu(length: int) -> Case:
-    lsh = (Target.faster("lsh-1", SDPA, LSH_FASTER),) if length == LSH_FASTER_AT else ()
-    return _per_sample(
+def on_cpu(length: int) -> Case:
+    """Both passes."""
+    return per_sample(
         str(length), problem_on_cpu(length), METHODS, "H=8, D=M=32, float32",
-        targets=lsh, seconds=10, rounds=(1, 5), sample_seconds=SAMPLE_SECONDS,
+        seconds=10, rounds=(1, 5), sample_seconds=SAMPLE_SECONDS,
     )  # fmt: skip
 
 
-def _on_gpu(problem: Problem) -> Case:
-    return _per_sample(
-        f"{problem.slug}/{problem.length}", problem, ON_GPU,
-        f"{HEADS} heads, B N = {POSITIONS:,}, bfloat16",
-        targets=tuple(_gpu_targets(problem)), **GPU,
-    )  # fmt: skip
+def on_gpu(problem: Problem) -> Case:
+    """One of the passes."""
+    series = f"{HEADS} heads, B N = {POSITIONS:,}, bfloat16"
+    return per_sample(f"{problem.slug}/{problem.length}", problem, ON_GPU, series, **GPU)
 
 
-def _gpu_targets(problem: Problem) -> Iterator[Target]:
-    if problem.length >= SHARE_FROM:
-        shows = f"{LINEAR_CUDA}: share of the copy bandwidth"
-        least = SHARE if problem.backward else FORWARD_SHARE
-        yield Target(shows, LINEAR_CUDA, at_least=least, figure="copy")
-    yield Target.faster(LINEAR_CUDA, FLASH_LINEAR_ATTENTION, 1)
-    yield Target.faster(LINEAR_CUDA, FAST_TRANSFORMERS, FASTER_THAN_PEER)
-    if not problem.backward:
-        softmax = 1 if problem.length >= FASTER_THAN_SOFTMAX_FROM else ALMOST
-        yield Target.faster(LINEAR_CUDA, SDPA, softmax)
-
-
-def _crossover(problem: Problem) -> Case:
+def crossover(problem: Problem) -> Case:
+    """Every method at one length, of a series that is summarized."""
     return attention_case(
         f"crossover/d{problem.width}-h{problem.heads}/{problem.length}",
         f"Causal attention, {problem.passes}, {problem}.",
@@ -95,11 +77,11 @@ def _crossover(problem: Problem) -> Case:
     )  # fmt: skip
 
 
-registry.add(*map(_on_cpu, LENGTHS))
-registry.add(*(_on_gpu(many_heads(n, backward=each)) for each in (False, True) for n in LENGTHS))
+registry.add(*map(on_cpu, LENGTHS))
+registry.add(*(on_gpu(many_heads(n, backward=each)) for each in (False, True) for n in LENGTHS))
 registry.add(
     *(
-        _crossover(Problem(length, heads=heads, width=width, backward=True))
+        crossover(Problem(length, heads=heads, width=width, backward=True))
         for width in CROSSOVER_WIDTHS
         for heads in CROSSOVER_HEADS
         for length in CROSSOVER_LENGTHS

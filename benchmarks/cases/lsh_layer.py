@@ -10,12 +10,11 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from benchmarks import oracle
+from benchmarks.case import Case, Make, Method, Settings, registry
 from benchmarks.cases import peers
-from benchmarks.cases.attention import BUCKETS, CHUNK, STRAY_ROWS
+from benchmarks.cases.operators import BUCKETS, CHUNK, STRAY_ROWS
 from benchmarks.cases.problem import Problem
-from benchmarks.measure import oracle
-from benchmarks.measure.cases import Case, Make, Method, Settings, registry
-from benchmarks.measure.results import Target
 from linattn_models.attention import Lsh, LshMixer
 
 REFORMER = "transformers.models.reformer.modeling_reformer"
@@ -121,6 +120,6 @@ registry.add(
         "A layer with LSH attention, forward and backward: N=16,384, 8 heads of 64, one round, 64 "
         "buckets, chunks of 32, causal, float32.",
         setup=setup,
-        targets=(Target.faster(OURS, PEER, 1),),
+        ratios=((PEER, OURS),),
     )
 )

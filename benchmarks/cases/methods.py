@@ -9,11 +9,19 @@ from typing import Any
 
 import torch
 
-from benchmarks.cases.attention import Operator, build
+from benchmarks.case import Case, Make, Method, Settings
+from benchmarks.cases.operators import Operator, build
 from benchmarks.cases.peers import FAST_TRANSFORMERS
 from benchmarks.cases.problem import Problem
-from benchmarks.measure.cases import Case, Make, Method, Settings
-from benchmarks.measure.processes import apart
+from benchmarks.cases.variants import (
+    NEW,
+    USED,
+    VARIANTS,
+    call_on,
+    variant_method,
+    writing_method,
+)
+from benchmarks.processes import run_apart
 from linattn_models.memory import peak_memory
 
 WARMING_LENGTH = 64
@@ -36,6 +44,7 @@ def attention_case(
     Args:
         units: how many of the case's units a call does: 1 call, its positions, its samples.
         peaks: see `method`.
+        fields: of `Case`.
     """
 
     def make(title: str, settings: Settings) -> Method:
@@ -47,7 +56,7 @@ def attention_case(
     def setup(settings: Settings) -> dict[str, Make]:
         return {title: partial(make, title, settings) for title in work}
 
-    return Case(name, shows, setup=setup, **fields)
+    return Case(name, shows, setup, **fields)
 
 
 def method(name: str, problem: Problem, settings: Settings, *, peaks: bool = False) -> Method:
@@ -60,52 +69,36 @@ def method(name: str, problem: Problem, settings: Settings, *, peaks: bool = Fal
     Raises:
         NotMeasured: its backend or library is not installed.
     """
+    if name in VARIANTS:
+        return variant_method(VARIANTS[name], problem)
+    if name in (NEW, USED):
+        return writing_method(name, problem)
     note = ""
     if name == FAST_TRANSFORMERS and problem.dtype != torch.float32:
         # Its kernels take float32 alone; the bytes are those of float32.
         problem, note = dataclasses.replace(problem, dtype=torch.float32), "float32"
-    made = method_of(build(name, problem, settings), problem)
+    made = operator_method(build(name, problem, settings), problem)
     peak = None
     if settings.device == "cuda":
-        peak = partial(_peak, made.run, "cuda")
+        peak = partial(peak_of_run, made.run, "cuda")
     elif peaks and not settings.quick:
         peak = partial(
-            apart, peak_of_call, name, problem, settings, threads=settings.threads,
+            run_apart, peak_of_call, name, problem, settings, threads=settings.threads,
             seconds=PEAK_SECONDS,
         )  # fmt: skip
     return dataclasses.replace(made, peak=peak, note=note)
 
 
-def method_of(operator: Operator, problem: Problem) -> Method:
+def operator_method(operator: Operator, problem: Problem) -> Method:
     """Returns a built operator as a method."""
     tensors = operator.tensors(problem)
     upstream = torch.ones_like(tensors[-1]) if problem.backward else None
     return Method(
         check=lambda: operator.fault(tensors),
-        run=call_on(operator, tensors, upstream),
+        run=call_on(operator.call, tensors, upstream),
         operations=problem.operations if operator.linear else 0,
         traffic=problem.traffic if operator.linear else 0,
     )
-
-
-def call_on(
-    operator: Operator, tensors: list[torch.Tensor], upstream: torch.Tensor | None = None
-) -> Callable[[], object]:
-    """Returns the measured call: forward, and backward where the inputs want gradients.
-
-    Args:
-        upstream: the gradient of the output, in the operator's layout; without it the call makes
-            its own, which then counts as memory of the call.
-    """
-    if not tensors[0].requires_grad:
-        return lambda: operator.call(*tensors)
-
-    def forward_and_backward() -> object:
-        out = operator.call(*tensors)
-        gradient = torch.ones_like(out) if upstream is None else upstream
-        return torch.autograd.grad(out, tensors, gradient)
-
-    return forward_and_backward
 
 
 def peak_of_call(name: str, problem: Problem, settings: Settings) -> float:
@@ -116,9 +109,10 @@ def peak_of_call(name: str, problem: Problem, settings: Settings) -> float:
     tiny = dataclasses.replace(problem, batch=1, length=min(WARMING_LENGTH, problem.length))
     for each in (tiny, problem):
         operator = build(name, each, settings)
-        peak = _peak(call_on(operator, operator.tensors(each)))
+        peak = peak_of_run(call_on(operator.call, operator.tensors(each)))
     return peak
 
 
-def _peak(call: Callable[[], object], device: str = "cpu") -> float:
-    return peak_memory(torch.device(device), call)[1]
+def peak_of_run(run: Callable[[], object], device: str = "cpu") -> float:
+    """Returns the bytes by which the memory in use rises while it runs."""
+    return peak_memory(torch.device(device), run)[1]

@@ -6,7 +6,8 @@ import dataclasses
 
 import torch
 
-from benchmarks.measure.cases import Settings
+from benchmarks.case import Settings
+from linattn_lab.machine import Device
 from linattn_models import AutoregressiveTransformer, Head, MixtureOfLogistics, TransformerConfig
 
 MODEL = "8 layers, 8 heads of 32, 784 pixels, mixture of 10 logistics"
@@ -28,7 +29,7 @@ class Task:
     head_dim: int = 32
     ffn_dim: int = 1024
     length: int = 784
-    device: str = "cpu"
+    device: Device = "cpu"
 
     def sized(self, settings: Settings) -> Task:
         """The task on the device of the run, and tiny in a quick one."""

@@ -1,135 +1,157 @@
-"""The operator alone: beside its rivals, in bfloat16, with few heads."""
+"""The operator alone: beside its rivals, with arguments, and what limits a call."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import torch
 
-from benchmarks.cases.attention import LINEAR, LINEAR_CPU, LINEAR_CUDA, SDPA
+from benchmarks.case import Case, registry
 from benchmarks.cases.methods import attention_case
+from benchmarks.cases.operators import LINEAR, LINEAR_CPU, LINEAR_CUDA, SDPA
 from benchmarks.cases.peers import FAST_TRANSFORMERS
 from benchmarks.cases.problem import HEADS, Problem, many_heads, passes
-from benchmarks.measure.cases import Case, registry
-from benchmarks.measure.results import Target
+from benchmarks.cases.variants import (
+    EXPANDED,
+    FIXED,
+    GROUP,
+    GROUPED,
+    IDENTITY,
+    MASKED,
+    NEW,
+    TRAINED,
+    USED,
+)
 
-MIB = 2**20
 LONG, USUAL, MIDDLE, SHORT, TINY = 65_536, 16_384, 4_096, 512, 16
 RIVALS = (LINEAR_CPU, LINEAR, FAST_TRANSFORMERS, SDPA)
-BFLOAT16 = f"{LINEAR_CPU}, bfloat16"
-FEW_HEADS, RATE_OF_FEW_HEADS = 8, 0.6
+BFLOAT16, SHORTEST = f"{LINEAR_CPU}, bfloat16", f"{LINEAR_CPU}, 2 positions"
+FEW_HEADS = 8
+BRIEF: dict[str, Any] = {"seconds": 10}
+PEAKS: dict[str, Any] = {"seconds": 45, "peaks": True}
 GPU: dict[str, Any] = {"device": "cuda", "seconds": 1.5, "rounds": (3, 20)}
 
-faster = partial(Target.faster, LINEAR_CPU)
+FORWARD, BOTH = passes(Problem(USUAL))
+NARROW, NARROW_BOTH = passes(Problem(USUAL, width=32))
+WHOLE, WHOLE_BOTH = passes(Problem(USUAL, causal=False))
 
 
-def rivals(
-    what: str, problem: Problem, names: Sequence[str], *targets: Target, **fields: Any
-) -> Case:
+def at(length: int, problem: Problem) -> Problem:
+    """The problem at another length."""
+    return dataclasses.replace(problem, length=length)
+
+
+# The part of the name after "rivals", the problem, and fields of the case.
+BESIDE_RIVALS: tuple[tuple[str, Problem, dict[str, Any]], ...] = (
+    ("", FORWARD, PEAKS),
+    ("", BOTH, PEAKS),
+    ("-at-4096", at(MIDDLE, BOTH), {}),
+    ("-at-512", at(SHORT, FORWARD), BRIEF),
+    ("-d32", NARROW, {}),
+    ("-d32-at-4096", at(MIDDLE, NARROW_BOTH), {}),
+    ("-d32-at-512", at(SHORT, NARROW), BRIEF),
+    ("-d32-at-512", at(SHORT, NARROW_BOTH), BRIEF),
+    ("-d32-at-16", at(TINY, NARROW), BRIEF),
+    ("-not-causal", WHOLE_BOTH, {"names": RIVALS[:3]}),
+)
+ARGUMENTS = (
+    (FORWARD, (LINEAR_CPU, MASKED, FIXED, GROUPED, EXPANDED)),
+    (BOTH, (LINEAR_CPU, MASKED, FIXED, TRAINED, GROUPED, EXPANDED)),
+)
+LIMITS = (
+    ("limits", FORWARD), ("limits", BOTH), ("limits-d32", NARROW), ("limits-d32", NARROW_BOTH),
+    ("limits-not-causal", WHOLE), ("limits-not-causal", WHOLE_BOTH),
+)  # fmt: skip
+
+
+def rivals(what: str, problem: Problem, names: Sequence[str] = RIVALS, **fields: Any) -> Case:
     """Operators side by side on one problem."""
     causal = "Causal" if problem.causal else "Not causal"
+    pairs = ((rival, ours) for ours in (LINEAR_CPU, LINEAR) for rival in names)
     return attention_case(
-        f"operator/{what}/{problem.slug}",
+        f"operator/rivals{what}/{problem.slug}",
         f"{causal} attention, {problem.passes}, {problem}: {', '.join(names)}.",
         {name: (name, problem) for name in names},
-        targets=targets,
+        ratios=tuple(pair for pair in pairs if pair[0] not in (pair[1], LINEAR_CPU)),
         **fields,
     )
 
 
-def peaks(linear_cpu: int, linear: int) -> tuple[Target, ...]:
-    """What the operator may hold above its inputs of 96 MiB, in MiB."""
-    bounds = {LINEAR_CPU: linear_cpu, LINEAR: linear}
-    return tuple(
-        Target(f"peak memory of {name}", name, at_most=bound * MIB, figure="peak")
-        for name, bound in bounds.items()
+def bfloat16() -> Case:
+    """One problem in both dtypes."""
+    half = dataclasses.replace(FORWARD, dtype=torch.bfloat16)
+    return attention_case(
+        "operator/bfloat16/forward",
+        f"Causal linear attention, forward, {FORWARD}: bfloat16 tensors beside float32.",
+        {LINEAR_CPU: (LINEAR_CPU, FORWARD), BFLOAT16: (LINEAR_CPU, half)},
+        ratios=((LINEAR_CPU, BFLOAT16),),
+        **BRIEF,
     )
-
-
-def of_peak(share: float) -> Target:
-    """The promised share of the rate of multiply-adds on numbers in registers."""
-    shows = f"{LINEAR_CPU}: share of the multiply-adds in registers"
-    return Target(shows, LINEAR_CPU, at_least=share, figure="fma")
-
-
-def within(seconds: float) -> Target:
-    """The promised time of a call."""
-    return Target(f"{LINEAR_CPU}: a call", LINEAR_CPU, at_most=seconds)
 
 
 def few_heads(backward: bool) -> Case:
     """One long sequence on a GPU, with many heads and with few."""
-    counts = (HEADS, FEW_HEADS, 1)
     problems = {
         f"{LINEAR_CUDA}, {n} head{'s' if n > 1 else ''}": many_heads(LONG, n, backward=backward)
-        for n in counts
+        for n in (HEADS, FEW_HEADS, 1)
     }
     many, few, one = problems
-    shows = f"rate of {FEW_HEADS} heads over that of {HEADS}"
     return attention_case(
         f"operator/few-heads/{problems[one].slug}",
         f"One sequence of N={LONG:,}, {problems[one].passes}, with few heads and with many.",
         {name: (LINEAR_CUDA, problem) for name, problem in problems.items()},
-        units=lambda problem: problem.heads * problem.length, unit="position and head",
-        targets=(Target(shows, many, few, at_least=RATE_OF_FEW_HEADS),), **GPU,
-    )  # fmt: skip
+        units=lambda problem: problem.heads * problem.length,
+        unit="position and head",
+        ratios=((few, many), (one, many)),
+        **GPU,
+    )
 
 
-FORWARD, BOTH = passes(Problem(USUAL))
-NARROW, NARROW_BOTH = passes(Problem(USUAL, width=32))
-_OF_TORCH = Target.faster(LINEAR, FAST_TRANSFORMERS, 2)
-registry.add(
-    rivals(
-        "rivals", FORWARD, RIVALS, faster(FAST_TRANSFORMERS, 30), faster(LINEAR, 8),
-        Target.faster(LINEAR, SDPA, 12), _OF_TORCH, of_peak(0.63), *peaks(32, 160),
-        seconds=40, peaks=True,
-    ),
-    rivals(
-        "rivals", BOTH, RIVALS, faster(FAST_TRANSFORMERS, 20), faster(LINEAR, 6), _OF_TORCH,
-        *peaks(160, 300), seconds=45, peaks=True,
-    ),
-    rivals(
-        "rivals-at-4096", dataclasses.replace(BOTH, length=MIDDLE), RIVALS,
-        faster(FAST_TRANSFORMERS, 11),
-    ),
-    rivals(
-        "rivals-at-512", Problem(SHORT), RIVALS, faster(FAST_TRANSFORMERS, 10),
-        faster(LINEAR, 4.5), faster(SDPA, 4.6), seconds=10,
-    ),
-    rivals(
-        "rivals-d32", NARROW, RIVALS, faster(FAST_TRANSFORMERS, 25), of_peak(0.55),
-    ),
-    rivals(
-        "rivals-d32-at-4096", dataclasses.replace(NARROW_BOTH, length=MIDDLE), RIVALS,
-        faster(FAST_TRANSFORMERS, 14), faster(LINEAR, 9),
-    ),
-    rivals(
-        "rivals-d32-at-512", dataclasses.replace(NARROW, length=SHORT), RIVALS, faster(SDPA, 25),
-        within(80e-6), seconds=10,
-    ),
-    rivals(
-        "rivals-d32-at-512", dataclasses.replace(NARROW_BOTH, length=SHORT), RIVALS,
-        faster(SDPA, 22), within(320e-6), seconds=10,
-    ),
-    rivals(
-        "rivals-d32-at-16", dataclasses.replace(NARROW, length=TINY), RIVALS, within(35e-6),
-        seconds=10,
-    ),
-    rivals(
-        "rivals-not-causal", dataclasses.replace(BOTH, causal=False), RIVALS[:3],
-        faster(FAST_TRANSFORMERS, 4), faster(LINEAR, 4),
-    ),
-    attention_case(
-        "operator/bfloat16/forward",
-        f"Causal linear attention, forward, {FORWARD}: bfloat16 tensors beside float32.",
+def arguments(problem: Problem, names: Sequence[str]) -> Case:
+    """What a mask, decay and grouped heads cost."""
+    costs = ((name, LINEAR_CPU) for name in (MASKED, FIXED, TRAINED) if name in names)
+    return attention_case(
+        f"operator/arguments/{problem.slug}",
+        f"What arguments cost: causal, {problem.passes}, {problem}, linattn-cpu; {GROUP} query "
+        "heads per key head in the last two.",
+        {name: (name, problem) for name in names},
+        ratios=(*costs, (EXPANDED, GROUPED)),
+        seconds=40,
+    )
+
+
+def short_limits(problem: Problem) -> Case:
+    """The fixed cost of a call, and of its feature map."""
+    return attention_case(
+        f"operator/limits-d32-at-512/{problem.slug}",
+        f"What a short call consists of: causal, {problem.passes}, {problem}; without a feature "
+        "map, and with two positions, whose time is the fixed cost of a call.",
         {
-            LINEAR_CPU: (LINEAR_CPU, FORWARD),
-            BFLOAT16: (LINEAR_CPU, dataclasses.replace(FORWARD, dtype=torch.bfloat16)),
+            LINEAR_CPU: (LINEAR_CPU, problem),
+            IDENTITY: (IDENTITY, problem),
+            SHORTEST: (LINEAR_CPU, at(2, problem)),  # the query of 1 has no gradient
         },
-        targets=(Target.faster(BFLOAT16, LINEAR_CPU, 1.5),), seconds=10,
-    ),
+        **BRIEF,
+    )
+
+
+def long_limits(name: str, problem: Problem) -> Case:
+    """The feature map, and writing the results."""
+    return attention_case(
+        f"operator/{name}/{problem.slug}",
+        f"What a long call consists of: {problem.passes}, {problem}; without a feature map, and "
+        "writing its results alone, for which the system clears the pages of new memory.",
+        {each: (each, problem) for each in (LINEAR_CPU, IDENTITY, NEW, USED)},
+    )
+
+
+registry.add(
+    *(rivals(what, problem, **fields) for what, problem, fields in BESIDE_RIVALS),
+    bfloat16(),
     *map(few_heads, (False, True)),
-)  # fmt: skip
+    *(arguments(problem, names) for problem, names in ARGUMENTS),
+    *map(short_limits, (at(SHORT, NARROW), at(SHORT, NARROW_BOTH))),
+    *(long_limits(name, problem) for name, problem in LIMITS),
+)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 import types
 
-from benchmarks.measure.cases import NotMeasured, Settings
-from benchmarks.measure.results import NOT_ASKED
+from benchmarks.case import Settings
+from linattn_lab.timing import NotMeasured
 
 FAST_TRANSFORMERS = "fast-transformers"
 FLASH_LINEAR_ATTENTION = "flash-linear-attention"
@@ -19,7 +19,7 @@ def load(name: str, settings: Settings) -> types.ModuleType:
         NotMeasured: when peers were not asked for, or when it does not import here.
     """
     if not settings.peers:
-        raise NotMeasured(NOT_ASKED)
+        raise NotMeasured("not asked for (--peers)")
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:

@@ -6,7 +6,8 @@ import dataclasses
 
 import torch
 
-from benchmarks.measure.cases import Settings
+from benchmarks.case import Settings
+from linattn_lab.machine import Device
 
 QUICK = {"length": 64, "batch": 2, "heads": 2, "width": 8}  # the largest sizes of a quick run
 POSITIONS, HEADS = 65_536, 64  # of the problems for a GPU
@@ -28,7 +29,7 @@ class Problem:
     causal: bool = True
     backward: bool = False
     dtype: torch.dtype = torch.float32
-    device: str = "cpu"
+    device: Device = "cpu"
 
     def __str__(self) -> str:
         dtype = str(self.dtype).removeprefix("torch.")
@@ -43,6 +44,11 @@ class Problem:
     def slug(self) -> str:
         """The passes in a case's name."""
         return self.passes.replace(" ", "-")
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """(B, H, N, D)."""
+        return self.batch, self.heads, self.length, self.width
 
     @property
     def numbers(self) -> int:

@@ -13,21 +13,14 @@ import torch
 from torch import Tensor, nn
 
 import linattn_core
-from benchmarks.cases import peers
-from benchmarks.cases.attention import (
-    FAST_TRANSFORMERS,
-    LINEAR_CPU,
-    SDPA,
-    build,
-    require_backend,
-)
-from benchmarks.cases.methods import method_of
+from benchmarks import oracle
+from benchmarks.case import Case, Make, Method, Settings, registry
+from benchmarks.cases import methods, peers
 from benchmarks.cases.models import MODEL, Task
+from benchmarks.cases.operators import LINEAR_CPU, SDPA, require_backend
 from benchmarks.cases.peer_decoder import peer_options, peer_weights
+from benchmarks.cases.peers import FAST_TRANSFORMERS
 from benchmarks.cases.problem import Problem
-from benchmarks.measure import oracle
-from benchmarks.measure.cases import Case, Make, Method, Settings, registry
-from benchmarks.measure.results import Target
 from linattn_models import AutoregressiveTransformer, Transformer
 from linattn_models.training import freed_memory_kept
 
@@ -35,7 +28,6 @@ BATCH = 4
 LEARNING_RATE = 1e-4
 ALONE, ATTENTION = "its matrix products alone", "its attention alone"
 PRODUCTS = 3  # products of a matrix in a step: forward, and the gradients of inputs and weights
-OVER_PRODUCTS = 1.2  # target: the time of a step over that of its products at the GEMM rate
 # Parameters that every method has by the same name, with gradients through all layers.
 COMPARED = ("start", "embeddings.0.weight", "positions.table", "output.weight")
 
@@ -122,7 +114,7 @@ def _products(task: Task) -> Method:
     weights = [torch.randn(shape, generator=generator) for shape in layers]
     tensors = {n: torch.randn(rows, n, generator=generator) for n in (width, task.ffn_dim)}
 
-    def products(weight: Tensor, inputs: Tensor, upstream: Tensor) -> tuple[Tensor, ...]:
+    def multiply(weight: Tensor, inputs: Tensor, upstream: Tensor) -> tuple[Tensor, ...]:
         return inputs @ weight.mT, upstream @ weight, upstream.mT @ inputs
 
     def operands(weight: Tensor) -> tuple[Tensor, ...]:
@@ -130,11 +122,11 @@ def _products(task: Task) -> Method:
 
     def run() -> None:
         for weight in weights:
-            products(*operands(weight))
+            multiply(*operands(weight))
 
     def wrong() -> str | None:
         first = operands(weights[-1])
-        pairs = zip(products(*first), products(*(x.double() for x in first)), strict=True)
+        pairs = zip(multiply(*first), multiply(*(x.double() for x in first)), strict=True)
         faults = (oracle.disagreement("a product", *pair) for pair in pairs)
         return next((said for said in faults if said is not None), None)
 
@@ -144,7 +136,7 @@ def _products(task: Task) -> Method:
 def _attention(task: Task, settings: Settings) -> Method:
     """The calls of the operator in a step, with gradients."""
     problem = Problem(task.length, task.batch, task.num_heads, task.head_dim, backward=True)
-    call = method_of(build(LINEAR_CPU, problem, settings), problem)
+    call = methods.method(LINEAR_CPU, problem, settings)
 
     def run() -> None:
         for _ in range(task.num_layers):
@@ -168,14 +160,7 @@ registry.add(
         shows="Forward, backward and Adam's update of the paper's MNIST model in float32: batch "
         f"{BATCH}, {MODEL}. The memory of freed tensors is kept for new ones.",
         setup=setup,
-        targets=(
-            Target(
-                f"{LINEAR_CPU}: share of the GEMM rate by the layers' matrix products alone",
-                LINEAR_CPU, at_least=1 / OVER_PRODUCTS, figure="gemm",
-            ),
-            Target.faster(LINEAR_CPU, FAST_TRANSFORMERS, 1),
-            Target.faster(LINEAR_CPU, SDPA, 1),
-        ),
+        ratios=((FAST_TRANSFORMERS, LINEAR_CPU), (SDPA, LINEAR_CPU)),
         unit="step", seconds=60, rounds=(3, 20),
         around=freed_memory_kept,
     )

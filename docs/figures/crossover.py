@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
-from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -26,19 +25,15 @@ HEADS = {1: "C1", 8: "C0", 64: "C2"}
 
 def gains(theme: str) -> dict[str, list[tuple[int, float]]]:
     """Per series, (length, time of softmax over that of the fastest linear attention)."""
-    measured: dict[str, list[tuple[int, float]]] = {}
-    for entry in json.loads((RESULTS / theme / "results.json").read_text())["cases"]:
-        case, seconds = entry["case"], _seconds(entry["methods"])
+    points: dict[str, list[tuple[int, float]]] = {}
+    records = json.loads((RESULTS / theme / "results.json").read_text())["records"]
+    for case in (case for record in records for case in record["results"].values()):
+        seconds = {x["name"]: x["value"][0] for x in case["methods"] if "value" in x}
         linear = [value for name, value in seconds.items() if name.startswith("linear")]
         if linear and RIVAL in seconds:
             point = (case["at"], seconds[RIVAL] / min(linear))
-            measured.setdefault(case["series"], []).append(point)
-    return {series: sorted(points) for series, points in measured.items()}
-
-
-def _seconds(methods: list[dict[str, Any]]) -> dict[str, float]:
-    """Medians of the methods that were measured."""
-    return {x["name"]: x["value"][0] for x in methods if x["status"] == "measured"}
+            points.setdefault(case["series"], []).append(point)
+    return {series: sorted(pairs) for series, pairs in points.items()}
 
 
 def draw() -> str:

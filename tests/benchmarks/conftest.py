@@ -1,4 +1,4 @@
-"""Things that the benchmark tests share: a clock that only tests move, and small cases."""
+"""Things that the benchmark tests share: limits, and small cases."""
 
 from __future__ import annotations
 
@@ -6,48 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from benchmarks.measure.cases import Case, Method, NotMeasured
-from benchmarks.measure.machine import Limits
-from benchmarks.measure.results import Target
-
-
-class FakeClock:
-    """Seconds that pass only when a call says so."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self.calls: list[str] = []
-
-    def now(self) -> float:
-        return self.seconds
-
-    def timed(self, run: Callable[[], object]) -> float:
-        before = self.seconds
-        run()
-        return self.seconds - before
-
-    def call(self, name: str, *durations: float) -> Callable[[], float]:
-        """A call that takes these durations in turn, and then always the last one."""
-        left = list(durations)
-
-        def run() -> float:
-            self.calls.append(name)
-            duration = left.pop(0) if len(left) > 1 else left[0]
-            self.seconds += duration
-            return duration
-
-        return run
-
-
-@pytest.fixture(scope="session")
-def new_clock() -> type[FakeClock]:
-    """Makes clocks, for tests that hypothesis calls many times."""
-    return FakeClock
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
+from benchmarks.case import Case, Method
+from linattn_lab.machine import Limits
+from linattn_lab.timing import NotMeasured
 
 
 @pytest.fixture
@@ -73,8 +34,3 @@ def make_case() -> Callable[..., Case]:
         return Case(**{**usual, **fields})  # type: ignore[arg-type]
 
     return make
-
-
-@pytest.fixture
-def twice_as_fast() -> Target:
-    return Target("times faster than slow", "slow", "fast", at_least=2)

@@ -10,12 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.measure.machine import Limits, Machine
-from benchmarks.measure.results import MEASURED, CaseResult, Description, MethodResult, Spread
-from benchmarks.report.document import Document, Run, write
+from benchmarks.results import MEASURED, CaseResult, MethodResult, Spread
+from linattn_lab.machine import Device, Machine
+from linattn_lab.store import add_record, new_record, record_file
 from replication import readers
-
-RUN = Run(Machine("2026-11-21", "abc1234", "a CPU", "torch", "cpu", 2), Limits(1e9, None, 1e9))
 
 
 def write_json(file: Path, record: object) -> None:
@@ -32,16 +30,17 @@ def write_speeds(folder: Path, *speeds: dict[str, object], **others: object) -> 
     write_json(folder / "benchmark.json", {"speeds": speeds, **others})
 
 
-def make_case(name: str, values: dict[str, float], series: str, length: int) -> CaseResult:
+def make_case(values: dict[str, float], series: str, length: int) -> CaseResult:
     methods = (
-        MethodResult(method, MEASURED, Spread(value, value, value), rounds=1)
-        for method, value in values.items()
+        MethodResult(name=name, status=MEASURED, value=Spread(value, value, value))
+        for name, value in values.items()
     )
-    return CaseResult(Description(name, "x", "sample", series, length), tuple(methods))
+    return CaseResult(shows="x", series=series, at=length, methods=tuple(methods))
 
 
-def write_cases(folder: Path, theme: str, device: str, cases: list[CaseResult]) -> None:
-    write(Document(theme, device, tuple((RUN, case) for case in cases)), folder)
+def write_cases(folder: Path, theme: str, device: Device, cases: dict[str, CaseResult]) -> None:
+    machine = Machine(device=device, hardware="x", software="torch", backends="cpu", threads=2)
+    add_record(record_file(folder, theme, device), new_record("a command", machine, cases))
 
 
 @given(st.floats(0.5, 2.5), st.floats(1e-9, 1e3))
@@ -52,15 +51,17 @@ def test_a_known_exponent_is_recovered(known: float, scale: float) -> None:
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_lengths_are_those_of_both_passes(tmp_path: Path, device: str) -> None:
-    def case(passes: str, length: int, ours: float, rival: float) -> CaseResult:
-        values = {"linear (torch)": ours, "softmax, N x N": rival}
-        return make_case(f"lengths/{passes}/{length}", values, passes, length)
-
-    cases = [
-        case("forward", 4_096, 2.0, 8.0), case("forward and backward", 2_048, 3.0, 30.0),
-        case("forward and backward", 4_096, 6.0, 120.0),
-    ]  # fmt: skip
+def test_lengths_are_those_of_both_passes(tmp_path: Path, device: Device) -> None:
+    times = (
+        ("forward", 4_096, 2.0, 8.0), ("forward and backward", 2_048, 3.0, 30.0),
+        ("forward and backward", 4_096, 6.0, 120.0),
+    )  # fmt: skip
+    cases = {
+        f"lengths/{passes}/{length}": make_case(
+            {"linear (torch)": ours, "softmax, N x N": rival}, passes, length
+        )
+        for passes, length, ours, rival in times
+    }
     write_cases(tmp_path, "lengths", device, cases)
 
     figures = readers.lengths(tmp_path / "lengths")
@@ -73,7 +74,8 @@ def test_lengths_are_those_of_both_passes(tmp_path: Path, device: str) -> None:
 
 def test_the_last_step_is_compared_with_the_first(tmp_path: Path) -> None:
     values = {"linear (eager), first step": 2.0, "linear (eager), last step": 3.0}
-    write_cases(tmp_path, "decoding", "cpu", [make_case("decoding/steps/one-image", values, "", 1)])
+    cases = {"decoding/steps/one-image": make_case(values, "", 1)}
+    write_cases(tmp_path, "decoding", "cpu", cases)
 
     assert readers.decoding(tmp_path / "decoding") == {"linear/last-over-first": 1.5}
 

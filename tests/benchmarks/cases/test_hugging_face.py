@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks.case import Method, Settings, registry
 from benchmarks.cases import hugging_face
-from benchmarks.measure.cases import Method, NotMeasured, Settings, registry
+from linattn_lab.timing import NotMeasured
 from linattn_models import AutoregressiveTransformer
 
 NAMES = [
@@ -19,7 +20,7 @@ NAMES = [
 
 
 def made(name: str, *, peers: bool = True) -> Method:
-    case = registry.named("generation/hugging-face/4000-tokens", "cpu")
+    case = registry.named("generation/hugging-face/4000-tokens")
     return case.setup(Settings(quick=True, peers=peers, threads=1))[name]()
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from benchmarks.case import Settings
 from benchmarks.cases import lsh_layer as reformer
 from benchmarks.cases.problem import Problem
-from benchmarks.measure.cases import NotMeasured, Settings
+from linattn_lab.timing import NotMeasured
 from linattn_models.attention import LshMixer
 
 SMALL = Problem(64, heads=2, width=8)

@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from benchmarks.case import Settings
 from benchmarks.cases import training
 from benchmarks.cases.models import Task
-from benchmarks.measure.cases import NotMeasured, Settings
+from linattn_lab.timing import NotMeasured
 
 QUICK = Settings(quick=True, threads=1)
 TASK = Task(batch=2).sized(QUICK)

@@ -12,11 +12,12 @@ from torch import Tensor
 
 import linattn_core
 import linattn_models
+from benchmarks import oracle
+from benchmarks.case import Settings
 from benchmarks.cases import peers
 from benchmarks.cases.peers import FAST_TRANSFORMERS, FLASH_LINEAR_ATTENTION
 from benchmarks.cases.problem import Problem
-from benchmarks.measure import oracle
-from benchmarks.measure.cases import NotMeasured, Settings
+from linattn_lab.timing import NotMeasured
 
 LINEAR_CPU, LINEAR_CUDA, LINEAR = "linear (cpu)", "linear (cuda)", "linear (torch)"
 SDPA, MATERIALIZED = "softmax SDPA", "softmax, N x N"
@@ -36,7 +37,7 @@ Call = Callable[..., Tensor]
 
 @dataclasses.dataclass(frozen=True)
 class Operator:
-    """One operator, and how it is checked.
+    """One operator, and how it is compared with the oracle in some heads and rows.
 
     Args:
         call: takes its tensors in its own layout.
@@ -57,17 +58,17 @@ class Operator:
 
     def tensors(self, problem: Problem) -> list[Tensor]:
         """Returns what `call` takes for the problem; the same numbers for every operator."""
-        device = problem.device
-        generator = torch.Generator(device).manual_seed(0)
-        shape = (problem.batch, problem.heads, problem.length, problem.width)
+        generator = torch.Generator(problem.device).manual_seed(0)
         numbers = {
-            name: torch.randn(shape, generator=generator, device=device).to(problem.dtype)
+            name: torch.randn(problem.shape, generator=generator, device=problem.device).to(
+                problem.dtype
+            )
             for name in ("query", "key", "value")
         }
         if self.stray:
             numbers["query"] = on_grid(numbers["query"])
-        chosen = [self._heads_first(numbers[name]).contiguous() for name in self.inputs]
-        return [tensor.requires_grad_(problem.backward) for tensor in chosen]
+        tensors = [self._heads_first(numbers[name]).contiguous() for name in self.inputs]
+        return [tensor.requires_grad_(problem.backward) for tensor in tensors]
 
     def fault(self, tensors: list[Tensor]) -> str | None:
         """Compares outputs and gradients at full length with the oracle, in some heads and rows."""
@@ -91,20 +92,20 @@ class Operator:
 
 
 def build(name: str, problem: Problem, settings: Settings) -> Operator:
-    """Returns the operator of that name, made ready for the problem.
+    """Returns the operator of that name for the problem.
 
     Raises:
         NotMeasured: its backend or library is not installed.
     """
-    builders = {
-        FAST_TRANSFORMERS: partial(_fast_transformers, problem, settings),
-        FLASH_LINEAR_ATTENTION: partial(_flash_linear, problem, settings),
-        SDPA: partial(_softmax, F.scaled_dot_product_attention, problem),
-        MATERIALIZED: partial(_softmax, materialized, problem),
-        **{name: partial(_linear, backend, problem) for name, backend in BACKENDS.items()},
-        **{name: partial(lsh, rounds, problem) for name, rounds in LSH_ROUNDS.items()},
-    }
-    return builders[name]()
+    if name in BACKENDS:
+        return _linear(BACKENDS[name], problem)
+    if name in LSH_ROUNDS:
+        return lsh(LSH_ROUNDS[name], problem)
+    if name == FAST_TRANSFORMERS:
+        return _fast_transformers(problem, settings)
+    if name == FLASH_LINEAR_ATTENTION:
+        return _flash_linear(problem, settings)
+    return _softmax(F.scaled_dot_product_attention if name == SDPA else materialize, problem)
 
 
 def require_backend(name: str) -> None:
@@ -134,7 +135,7 @@ def _softmax(function: Call, problem: Problem) -> Operator:
     )
 
 
-def materialized(query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool) -> Tensor:
+def materialize(query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool) -> Tensor:
     """Softmax attention as in the paper's equation 2, with its N x N matrices."""
     scores = query @ key.mT / query.shape[-1] ** 0.5
     if is_causal:
@@ -154,10 +155,10 @@ def lsh(rounds: int, problem: Problem) -> Operator:
     sizes = (rounds, problem.heads, problem.width, BUCKETS)
     drawn = linattn_models.draw_rotations(*sizes, generator=generator, device=device)
     rotations = on_grid(drawn)  # (rounds, H, D, buckets / 2)
-    hashed = partial(linattn_models.lsh_attention, is_causal=problem.causal, chunk=CHUNK)
+    attend = partial(linattn_models.lsh_attention, is_causal=problem.causal, chunk=CHUNK)
     return Operator(
-        partial(hashed, rotations=rotations),
-        lambda heads, _, *x: hashed(*x, rotations=rotations[:, heads]),
+        partial(attend, rotations=rotations),
+        lambda heads, _, *x: attend(*x, rotations=rotations[:, heads]),
         inputs=("query", "value"),
         linear=False,
         stray=STRAY_ROWS,

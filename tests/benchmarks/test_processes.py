@@ -16,12 +16,13 @@ import psutil
 import pytest
 import torch
 
-from benchmarks.cases.attention import MATERIALIZED
+from benchmarks.case import Settings
 from benchmarks.cases.methods import peak_of_call
+from benchmarks.cases.operators import MATERIALIZED
 from benchmarks.cases.problem import Problem
-from benchmarks.measure.cases import NotMeasured, Settings
-from benchmarks.measure.processes import apart
-from benchmarks.measure.runner import guarded
+from benchmarks.processes import run_apart
+from benchmarks.runner import guard
+from linattn_lab.timing import NotMeasured
 
 MIB = 2**20
 TOLERANCE = 2 * MIB  # the interpreter's own needs, and the kernel's counters per CPU
@@ -33,27 +34,27 @@ def _refuse() -> None:
 
 def _more_than_is_free() -> object:
     most, _ = resource.getrlimit(resource.RLIMIT_DATA)
-    return guarded(partial(torch.empty, most + 1, dtype=torch.uint8)).nbytes
+    return guard(partial(torch.empty, most + 1, dtype=torch.uint8)).nbytes
 
 
 def test_an_answer_comes_back() -> None:
-    assert apart(operator.add, "a", "b", threads=1) == "ab"
+    assert run_apart(operator.add, "a", "b", threads=1) == "ab"
 
 
 def test_what_a_call_prints_is_no_answer(capfd: pytest.CaptureFixture[str]) -> None:
-    assert apart(os.system, "echo printed", threads=1) == 0
+    assert run_apart(os.system, "echo printed", threads=1) == 0
     assert capfd.readouterr().err == "printed\n"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="with a GPU memory is not limited")
 def test_a_call_that_needs_more_than_is_free_says_so() -> None:
     with pytest.raises(NotMeasured, match="does not fit"):
-        apart(_more_than_is_free, threads=1)
+        run_apart(_more_than_is_free, threads=1)
 
 
 def test_a_reason_comes_back() -> None:
     with pytest.raises(NotMeasured, match="not here"):
-        apart(_refuse, threads=1)
+        run_apart(_refuse, threads=1)
 
 
 @pytest.mark.parametrize(
@@ -63,13 +64,13 @@ def test_a_reason_comes_back() -> None:
 def test_a_process_that_dies_says_how(call: Any, argument: Any, words: str) -> None:
     arguments = () if argument is None else (argument,)
     with pytest.raises(NotMeasured, match=f"its process {words}"):
-        apart(call, *arguments, threads=1)
+        run_apart(call, *arguments, threads=1)
 
 
 def test_a_process_that_hangs_is_stopped() -> None:
     started = time.monotonic()
     with pytest.raises(NotMeasured, match="stopped after 1 s"):
-        apart(time.sleep, 600, threads=1, seconds=1)
+        run_apart(time.sleep, 600, threads=1, seconds=1)
     assert time.monotonic() - started < 300
 
 
@@ -90,14 +91,14 @@ def _has_ended(pid: int) -> bool:
 def test_what_a_stopped_process_has_started_is_stopped_too(tmp_path: Path) -> None:
     file = tmp_path / "pid"
     with pytest.raises(NotMeasured, match="stopped"):
-        apart(_start_another, str(file), threads=1, seconds=20)
+        run_apart(_start_another, str(file), threads=1, seconds=20)
     assert _has_ended(int(file.read_text()))
 
 
 @pytest.mark.parametrize("backward", [False, True])
 def test_a_peak_counts_what_a_call_returns_and_not_its_inputs(backward: bool) -> None:
     problem = Problem(2**14, backward=backward)  # a tensor has 32 MiB
-    peak = apart(peak_of_call, "linear (torch)", problem, Settings(threads=1), threads=1)
+    peak = run_apart(peak_of_call, "linear (torch)", problem, Settings(threads=1), threads=1)
     tensor = problem.numbers * problem.dtype.itemsize
     results = 4 if backward else 1  # the output, and with the backward pass three gradients
     assert results * tensor - TOLERANCE <= peak < (results + 12) * tensor
@@ -105,5 +106,5 @@ def test_a_peak_counts_what_a_call_returns_and_not_its_inputs(backward: bool) ->
 
 def test_a_peak_counts_scratch_that_is_freed_before_the_call_returns() -> None:
     problem = Problem(2_048, heads=1, width=8)
-    peak = apart(peak_of_call, MATERIALIZED, problem, Settings(threads=1), threads=1)
+    peak = run_apart(peak_of_call, MATERIALIZED, problem, Settings(threads=1), threads=1)
     assert peak >= problem.length**2 * problem.dtype.itemsize - TOLERANCE

@@ -5,16 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Literal
 
-from benchmarks.measure.results import Description, Target
 from linattn_core.errors import expected
-
-Device = Literal["cpu", "cuda"]
-
-
-class NotMeasured(Exception):
-    """A method is left out of this run; the message is the reason, which its row shows."""
+from linattn_lab.machine import Device
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +23,7 @@ class Settings:
     quick: bool = False
     peers: bool = False
     threads: int = 2
-    device: str = "cpu"
+    device: Device = "cpu"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,11 +56,18 @@ Make = Callable[[], Method]
 
 
 @dataclasses.dataclass(frozen=True)
-class Case(Description):
-    """Methods that are measured side by side in one run, and their targets.
+class Case:
+    """Methods that are measured side by side in one run.
 
     Args:
+        name: `theme/what`, matched by --only.
+        shows: what a document says of it.
         setup: returns the methods by name, as functions that allocate their inputs when called.
+        ratios: pairs of methods; the time of the first over that of the second is shown.
+        unit: what times are per, such as "call" or "step".
+        series, at: cases that differ only in a size belong to one series, drawn as one table
+            whose rows are the sizes `at`, beside the last method of each.
+        summarized: one table summarizes several such series, in place of a table for each.
         seconds: time for all rounds; the least number of rounds is made in any case.
         rounds: least and largest number of rounds.
         sample_seconds: time that the calls of a short method may take in a round.
@@ -75,8 +75,14 @@ class Case(Description):
         around: makes a context in which the methods are timed.
     """
 
-    setup: Callable[[Settings], Mapping[str, Make]] = dataclasses.field(kw_only=True)
-    targets: tuple[Target, ...] = ()
+    name: str
+    shows: str
+    setup: Callable[[Settings], Mapping[str, Make]]
+    ratios: tuple[tuple[str, str], ...] = ()
+    unit: str = "call"
+    series: str | None = None
+    at: int | None = None
+    summarized: bool = False
     seconds: float = 20.0
     rounds: tuple[int, int] = (3, 200)
     sample_seconds: float = 0.01
@@ -84,10 +90,9 @@ class Case(Description):
     around: Callable[[], AbstractContextManager[object]] = nullcontext
 
     @property
-    def description(self) -> Description:
-        """The part that a result keeps."""
-        names = [field.name for field in dataclasses.fields(Description)]
-        return Description(**{name: getattr(self, name) for name in names})
+    def theme(self) -> str:
+        """The folder of the case's results."""
+        return self.name.partition("/")[0]
 
 
 class Registry:
@@ -116,7 +121,7 @@ class Registry:
         advice = f"the themes on {device} are {themes} and --list names the cases"
         raise ValueError(expected("--only", "part of a case's name", repr(part), advice))
 
-    def named(self, name: str, device: str) -> Case:
+    def named(self, name: str, device: str = "cpu") -> Case:
         """The device's case of exactly this name."""
         return self._cases[device, name]
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from benchmarks.measure import oracle
+from benchmarks import oracle
 from linattn_core import reference
 
 

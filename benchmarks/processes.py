@@ -16,16 +16,16 @@ from typing import Any, TypeVar
 import psutil
 import torch
 
-from benchmarks.measure.cases import NotMeasured
+from linattn_lab.timing import NotMeasured
 from linattn_models.memory import available_memory
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 HOUR = 3_600.0
 SHARE_OF_FREE = 0.8  # of the free memory that a process may take
 Result = TypeVar("Result")
 
 
-def apart(
+def run_apart(
     call: Callable[..., Result], *arguments: object, threads: int, seconds: float = HOUR
 ) -> Result:
     """Returns what a module-level function returns for these arguments in a fresh process.
@@ -38,7 +38,7 @@ def apart(
         NotMeasured: raised there with that reason, or the process ended without an answer, or
             took too long and was stopped.
     """
-    with _ignoring_interrupts():  # the child inherits it: only this process handles Ctrl-C
+    with _ignore_interrupts():  # the child inherits it: only this process handles Ctrl-C
         child = subprocess.Popen(
             [sys.executable, "-m", __name__], cwd=ROOT, stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -55,12 +55,12 @@ def apart(
     reason, result = pickle.loads(answer)
     if reason is not None:
         raise NotMeasured(reason)
-    returned: Result = result
-    return returned
+    value: Result = result
+    return value
 
 
 def _answer() -> None:
-    """Makes the call that `apart` describes on the standard input."""
+    """Makes the call that `run_apart` describes on the standard input."""
     answers = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what the call prints is not the answer
     call, arguments, threads = pickle.load(sys.stdin.buffer)
@@ -86,7 +86,7 @@ def _limit_memory() -> None:
 
 
 @contextlib.contextmanager
-def _ignoring_interrupts() -> Iterator[None]:
+def _ignore_interrupts() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from benchmarks.measure.results import CaseResult, MethodResult
-from benchmarks.report.tables import median, memory, table
+from benchmarks.results import CaseResult, MethodResult
+from linattn_lab.tables import markdown_table, memory, seconds
 
 LINEAR = "linear"
 CROSSOVER = (
@@ -17,32 +16,33 @@ CROSSOVER = (
 
 Members = Sequence[CaseResult]
 Points = Sequence[tuple[int, float]]  # lengths, and a value at each
-Read = Callable[[MethodResult], float | None]
-seconds: Read = operator.attrgetter("seconds")
-held: Read = operator.attrgetter("peak_per_unit")
+Series = dict[str, list[CaseResult]]
 
 
-def sections(results: Sequence[CaseResult]) -> list[str]:
+def describe_series(results: Mapping[str, CaseResult]) -> list[str]:
     """Returns the headings and tables of all series."""
     parts: list[str] = []
     for name, members in by_series(results).items():
         parts += [f"## By length: {name}", _by_length(members)]
-    summarized = by_series(results, summarized=True)
-    return [*parts, "## Crossover", CROSSOVER, _crossover(summarized)] if summarized else parts
+    if summarized := by_series(results, summarized=True):
+        parts += ["## Crossover", CROSSOVER, _crossover(summarized)]
+    return parts
 
 
-def by_series(results: Sequence[CaseResult], *, summarized: bool = False) -> dict[str, Members]:
+def by_series(results: Mapping[str, CaseResult], *, summarized: bool = False) -> Series:
     """Returns the cases by series: of those that have a table each, or that one summarizes."""
-    members: dict[str, list[CaseResult]] = {}
-    for result in results:
-        if result.case.series is not None and result.case.summarized == summarized:
-            members.setdefault(result.case.series, []).append(result)
-    return dict(members)
+    members: Series = {}
+    for result in results.values():
+        if result.series is not None and result.summarized == summarized:
+            members.setdefault(result.series, []).append(result)
+    return members
 
 
-def points(members: Members, name: str, read: Read) -> Points:
+def points(
+    members: Members, name: str, read: Callable[[MethodResult], float | None]
+) -> list[tuple[int, float]]:
     """Returns the values of a method by length."""
-    values = [(member.case.at, read(member.method(name))) for member in members]
+    values = [(member.at, read(member.method(name))) for member in members]
     return [(at, value) for at, value in values if at is not None and value]
 
 
@@ -55,11 +55,11 @@ def crossing(ratios: Points) -> str:
         return f"below {ratios[0][0]:,}"
     if losses[-1] == len(ratios) - 1:
         return f"never up to {ratios[-1][0]:,}"
-    length = between(ratios[losses[-1]], ratios[losses[-1] + 1])
+    length = interpolate(ratios[losses[-1]], ratios[losses[-1] + 1])
     return f"~{int(float(f'{length:.1e}')):,}"  # the machine's noise leaves no more digits
 
 
-def between(before: tuple[int, float], after: tuple[int, float]) -> float:
+def interpolate(before: tuple[int, float], after: tuple[int, float]) -> float:
     """Returns the length at which a power law through both points passes 1."""
     (left, low), (right, high) = before, after
     share = -math.log(low) / (math.log(high) - math.log(low))
@@ -73,33 +73,38 @@ def _names(members: Members) -> list[str]:
 def _by_length(members: Members) -> str:
     """Times of each method, with the peak memory per unit where it is known, and their ratios."""
     *ours, rival = _names(members)
+    header = ["N", *ours, rival, *(f"{rival} / {name}" for name in ours), f"{ours[0]}: copy share"]
     rows = []
     for member in members:
-        ratios = (member.method(name).over_last for name in ours)
+        ratios = (member.ratio(rival, name) for name in ours)
         shown = (f"{ratio.median:.2f}" if ratio else "-" for ratio in ratios)
-        rows.append([f"{member.case.at:,}", *map(_cell, member.methods), *shown])
-    return table(["N", *ours, rival, *(f"{rival} / {name}" for name in ours)], rows)
+        share = member.methods[0].share_of_copy
+        copy = "-" if share is None else f"{share:.0%}"
+        rows.append([f"{member.at:,}", *map(_cell, member.methods), *shown, copy])
+    return markdown_table(header, rows)
 
 
 def _cell(method: MethodResult) -> str:
+    time = method.status if method.value is None else seconds(method.seconds)
     space = method.peak_per_unit
-    return median(method) if space is None else f"{median(method)}, {memory(space)}"
+    return time if space is None else f"{time}, {memory(space)}"
 
 
-def _crossover(series: dict[str, Members]) -> str:
+def _crossover(series: Series) -> str:
     rivals = [n for n in _names(next(iter(series.values()))) if not n.startswith(LINEAR)]
     rows = [
         [name, *(crossing(_over_linear(members, rival)) for rival in rivals)]
         for name, members in series.items()
     ]
-    return table(["heads", *rivals], rows)
+    return markdown_table(["heads", *rivals], rows)
 
 
 def _over_linear(members: Members, rival: str) -> Points:
     """The rival's time over that of the fastest linear, by length."""
-    linear = [
-        dict(points(members, name, seconds)) for name in _names(members) if name.startswith(LINEAR)
-    ]
-    fastest = {at: min(t[at] for t in linear if at in t) for times in linear for at in times}
-    times = points(members, rival, seconds)
-    return sorted((at, value / fastest[at]) for at, value in times if at in fastest)
+    ratios = []
+    for member in members:
+        linear = [x.seconds for x in member.methods if x.name.startswith(LINEAR) and x.seconds]
+        time = member.method(rival).seconds
+        if linear and time and member.at is not None:
+            ratios.append((member.at, time / min(linear)))
+    return ratios

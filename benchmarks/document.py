@@ -1,0 +1,136 @@
+"""The document of a theme: the latest result of each of its cases, and the run of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from benchmarks.results import CaseResult, MethodResult, Spread
+from benchmarks.series import describe_series
+from linattn_lab.machine import Device
+from linattn_lab.store import Record, add_record, read_records, record_file
+from linattn_lab.tables import figure, markdown_table, memory, seconds
+from linattn_models.files import replace_file
+
+Results = Record[CaseResult]
+CLOSING = (
+    "Medians with quartiles over interleaved rounds; ratios are taken round by round. A method "
+    "is measured only after its result agreed with a float64 oracle. The shares are of the run's "
+    "rates of GEMM ({gemm}), of multiply-adds in registers (FMA, float32) and of copying, counting "
+    "the least operations and the least bytes that the algorithm needs; with data in the caches, "
+    "the latter can exceed 100%."
+)
+GEMM = {"cpu": "float32", "cuda": "bfloat16"}
+QUICK = "A quick run at tiny sizes: the cases run, the numbers mean nothing."
+RATIOS = ("case", "the time of", "over that of", "is", "quartiles", "run")
+METHODS = (
+    "case", "method", "per", "median", "quartiles", "rounds", "run", "GEMM share", "FMA share",
+    "copy share", "peak memory",
+)  # fmt: skip
+
+
+def write_results(
+    folder: Path, theme: str, device: Device, record: Results, order: Iterable[str]
+) -> None:
+    """Adds a record to those of a theme, and writes the theme's document.
+
+    Args:
+        order: the names of all cases that there are.
+    """
+    file = record_file(folder, theme, device)
+    add_record(file, record)
+    text = to_markdown(theme, device, read_records(file, Results), order)
+    replace_file(file.with_suffix(".md"), text.encode())
+
+
+def to_markdown(
+    theme: str, device: Device, records: Sequence[Results], order: Iterable[str]
+) -> str:
+    """Returns the document for readers; results of cases that are in no order are left out."""
+    letters = {name: chr(ord("a") + n) for n, each in enumerate(records) for name in each.results}
+    known = {name: result for each in records for name, result in each.results.items()}
+    results = {name: known[name] for name in order if name in known}
+    runs = (f"- **run {chr(ord('a') + n)}**: {_describe(each)}" for n, each in enumerate(records))
+    parts = [
+        f"# Measured: {theme}, {device}",
+        *([QUICK] if any("--quick" in each.command for each in records) else []),
+        "Each case shows the latest run that measured it:",
+        "\n".join(runs),
+        *describe_series(results),
+        *_ratios(results, letters),
+        *_methods(results, letters),
+        CLOSING.format(gemm=GEMM[device]),
+    ]
+    return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
+
+
+def _describe(record: Results) -> str:
+    machine, limits = record.machine, record.limits
+    said = (
+        f"`{record.command}`, {record.date}, commit {record.commit}; {machine.hardware}, "
+        f"{machine.threads} threads used; {machine.software}; backends: {machine.backends}."
+    )
+    if limits is None:
+        return said
+    rates = {
+        "GEMM in float32": limits.gemm_float32,
+        "GEMM in bfloat16": limits.gemm_bfloat16,
+        "multiply-adds in registers": limits.fma_float32,
+    }
+    shown = [f"{name} {x / 1e9:,.0f} GFLOP/s" for name, x in rates.items() if x is not None]
+    copy = f"copy {limits.copy_bandwidth / 1e9:,.1f} GB/s (read and written)"
+    return f"{said} Limits: {', '.join([*shown, copy])}."
+
+
+def _ratios(results: Mapping[str, CaseResult], letters: Mapping[str, str]) -> list[str]:
+    """One row for each pair of methods that a case compares."""
+    rows = [
+        [name, each.numerator, each.denominator, figure(each.value.median),
+         _quartiles(each.value, figure), letters[name]]
+        for name, result in results.items()
+        if result.series is None
+        for each in result.ratios
+    ]  # fmt: skip
+    return ["## Side by side", markdown_table(RATIOS, rows)] if rows else []
+
+
+def _methods(results: Mapping[str, CaseResult], letters: Mapping[str, str]) -> list[str]:
+    """One row for each method of each case that is in no series, which has its tables.
+
+    Columns that are empty in every row are left out.
+    """
+    rows = [
+        _method_row(name, result, method, letters[name])
+        for name, result in results.items()
+        if result.series is None
+        for method in result.methods
+    ]
+    if not rows:
+        return []
+    columns = zip(METHODS, *rows, strict=True)
+    header, *filled = zip(*(c for c in columns if set(c[1:]) != {"-"}), strict=True)
+    return ["## Everything measured", markdown_table(header, filled)]
+
+
+def _method_row(case: str, result: CaseResult, method: MethodResult, run: str) -> list[str]:
+    name = f"{method.name} [{method.note}]" if method.note else method.name
+    median = _one_line(method.status) if method.value is None else seconds(method.seconds)
+    quartiles = "-" if method.value is None else _quartiles(method.value, seconds)
+    shares = map(_percent, (method.share_of_gemm, method.share_of_fma, method.share_of_copy))
+    rounds = str(method.rounds or "-")
+    return [
+        case, name, result.unit, median, quartiles, rounds, run, *shares, memory(method.peak),
+    ]  # fmt: skip
+
+
+def _quartiles(value: Spread, show: Callable[[float], str]) -> str:
+    return f"{show(value.low)} to {show(value.high)}"
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.0%}"
+
+
+def _one_line(words: str) -> str:
+    """The text, such as an error, as one cell: on one line, without the bar of a table."""
+    return " ".join(words.replace("|", "/").split())

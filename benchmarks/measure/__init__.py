@@ -1,1 +1,0 @@
-"""Cases and results, the timer, the runner, the limits of the machine, the oracle."""

@@ -1,1 +1,0 @@
-"""The documents: one for each theme, with its tables."""
