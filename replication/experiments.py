@@ -41,8 +41,8 @@ class Experiment(BaseModel):
         """What follows `python`: "{out}" is the run's folder, "{data}" that of data sets."""
         first = f"{self.command} {self.flags[preset]} --out {self.out}"
         draw = self.draw.get(preset)
-        drawn = self.attentions if draw else ()
-        return [first, *(f"{draw}".replace("{attention}", name) for name in drawn)]
+        drawn = [draw.replace("{attention}", name) for name in self.attentions] if draw else []
+        return [first, *drawn]
 
     def device(self, preset: Preset) -> Device:
         """Where it is measured on this machine."""

@@ -19,6 +19,7 @@ def draw_plots(evidence: list[Evidence], folder: Path) -> list[Path]:
     """Draws what was measured; returns the files."""
     folder.mkdir(parents=True, exist_ok=True)
     known = {each.experiment: each for each in evidence}
+    errors, bits = "phoneme_error_rate", "bits_per_dim"
     logarithmic = {
         "speedup": [speedup_panel(known, rival) for rival in RIVALS],
         "lengths": length_panels(known),
@@ -26,24 +27,16 @@ def draw_plots(evidence: list[Evidence], folder: Path) -> list[Path]:
     linear = {
         "learning": [
             learning_panel(known, "copy", "train", "loss", "copy task: nats per symbol"),
-            learning_panel(
-                known, "speech", "eval", "phoneme_error_rate", "AN4, dev set: phoneme error rate"
-            ),
+            learning_panel(known, "speech", "eval", errors, "AN4, dev set: phoneme error rate"),
         ],
         "mnist": [
-            learning_panel(known, "mnist", "eval", "bits_per_dim", "MNIST, validation: bits/dim"),
-            learning_panel(
-                known, "mnist", "eval", "bits_per_dim", "the same over time", over="seconds"
-            ),
+            learning_panel(known, "mnist", "eval", bits, "MNIST, validation: bits/dim"),
+            learning_panel(known, "mnist", "eval", bits, "the same over time", over="seconds"),
         ],
     }
-    files = [
-        plot_panels(folder / f"{name}.png", panels, log_scale=True, log_x=True)
-        for name, panels in logarithmic.items()
-    ]
-    return files + [
-        plot_panels(folder / f"{name}.png", panels, log_scale=True)
-        for name, panels in linear.items()
+    return [
+        plot_panels(folder / f"{name}.png", panels, log_scale=True, log_x=name in logarithmic)
+        for name, panels in (logarithmic | linear).items()
     ]
 
 
