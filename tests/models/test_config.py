@@ -82,40 +82,6 @@ def test_short_forms_stand_for_attentions(short: str, attention: Attention) -> N
     assert TransformerConfig.from_dict({**config.to_dict(), "attention": short}) == config
 
 
-FORMAT_1 = {
-    "num_layers": 4,
-    "num_heads": 2,
-    "head_dim": 8,
-    "ffn_dim": 16,
-    "is_causal": True,
-    "feature_map": "favor",
-    "feature_map_options": {"num_features": 6},
-    "activation": "relu",
-    "norm": "post",
-    "dropout": 0.5,
-    "eps": 1e-3,
-    "lsh_rounds": 2,
-    "lsh_buckets": 8,
-    "lsh_chunk": 16,
-}
-
-
-@pytest.mark.parametrize(
-    ("name", "attention"),
-    [
-        ("linear", Linear("favor", 1e-3, {"num_features": 6})),
-        ("softmax", Softmax()),
-        ("lsh", Lsh(2, 8, 16)),
-    ],
-)
-def test_json_of_format_1_still_loads(name: str, attention: Attention) -> None:
-    expected = TransformerConfig(4, 2, 8, 16, attention, True, "relu", "post", 0.5)
-    assert TransformerConfig.from_dict({**FORMAT_1, "attention": name}) == expected
-    older = {key: value for key, value in FORMAT_1.items() if not key.startswith("lsh")}
-    fewer = Lsh() if name == "lsh" else attention
-    assert TransformerConfig.from_dict({**older, "attention": name}).attention == fewer
-
-
 def test_options_compare_whatever_their_order_and_container() -> None:
     one = tiny_config(feature_map_options={"a": 1, "b": 2})
     other = tiny_config(feature_map_options=[("b", 2), ("a", 1)])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import resource
 import shutil
@@ -135,17 +134,6 @@ def test_another_format_version_is_refused(run: Path) -> None:
     change_record(run / "checkpoints" / "step-12", format_version=99)
     with pytest.raises(ValueError, match="expected format version 2, got 99"):
         RunFolder(run).load_weights(toy_model())
-
-
-def test_the_first_format_had_no_digest(run: Path) -> None:
-    path = run / "checkpoints" / "step-12" / "training.json"
-    record = json.loads(path.read_bytes())
-    del record["sha256"]
-    path.write_text(json.dumps(record))
-    with pytest.raises(ValueError, match="is not what was written"):
-        RunFolder(run).load_weights(toy_model())
-    path.write_text(json.dumps({**record, "format_version": 1}))
-    assert RunFolder(run).load_weights(toy_model()) == 12
 
 
 def test_what_a_killed_writer_left_is_not_a_checkpoint(run: Path, unbroken: Path) -> None:

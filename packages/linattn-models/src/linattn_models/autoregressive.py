@@ -112,9 +112,6 @@ class AutoregressiveTransformer(Likelihood, TokenTransformer):
         Args:
             positions: the number of positions that the decoder must be able to step through, for a
                 model without a longest sequence.
-
-        Raises:
-            CannotCompile: as for `Transformer.describe`.
         """
         layers = self.transformer.describe()
         description.require(self, AutoregressiveTransformer)
@@ -140,11 +137,7 @@ class AutoregressiveTransformer(Likelihood, TokenTransformer):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> AutoregressiveTransformer:
-        """A model with the settings that `to_dict` returned, with newly drawn weights.
-
-        Raises:
-            ValueError: a key that is unknown or missing, or a value out of range.
-        """
+        """A model with the settings that `to_dict` returned, with newly drawn weights."""
         keys = ("transformer", "head", "max_length", "positions")
         values = exact_keys("An AutoregressiveTransformer's description", values, keys)
         return cls(

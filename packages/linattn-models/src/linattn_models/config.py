@@ -10,7 +10,6 @@ from typing import Any, cast
 from linattn_core.errors import expected
 from linattn_models.attention.config import Attention, Linear, Lsh, attention_config
 from linattn_models.attention.projections import checked_kv_heads
-from linattn_models.conversion import config_from_format_1
 from linattn_models.validation import (
     boolean,
     fields_at_least,
@@ -117,12 +116,8 @@ class TransformerConfig:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TransformerConfig:
-        """The configuration that `to_dict` wrote, in this version or in format 1.
-
-        Raises:
-            ValueError: an unknown or missing key, or a value out of range.
-        """
-        return from_fields(cls, "the transformer configuration", config_from_format_1(values))
+        """The configuration that `to_dict` wrote."""
+        return from_fields(cls, "the transformer configuration", values)
 
     def to_json(self) -> str:
         """`to_dict` as JSON text."""
@@ -130,9 +125,5 @@ class TransformerConfig:
 
     @classmethod
     def from_json(cls, text: str) -> TransformerConfig:
-        """The configuration that `to_json` wrote.
-
-        Raises:
-            ValueError: text that is not JSON, or as for `from_dict`.
-        """
+        """The configuration that `to_json` wrote."""
         return cls.from_dict(json_object(text, "the transformer configuration"))

@@ -13,11 +13,7 @@ from linattn_core.errors import expected
 
 
 def require(module: nn.Module, kind: type[nn.Module]) -> None:
-    """Refuses a module of another class, or one with hooks or a replaced forward.
-
-    Raises:
-        CannotCompile: naming the other class, or the hooks.
-    """
+    """Refuses a module of another class, or one with hooks or a replaced forward."""
     if type(module) is not kind:
         name = f"{type(module).__module__}.{type(module).__name__}"
         advice = "a compiled decoder does not know its arithmetic, so decode eagerly"
@@ -44,11 +40,7 @@ def embedding(table: nn.Module) -> Tensor:
 
 
 def numbers(tensor: Tensor | None, what: str) -> Tensor:
-    """A plain float32 tensor on the CPU or a CUDA GPU, detached.
-
-    Raises:
-        CannotCompile: None, a tensor subclass, or a tensor of another dtype or device.
-    """
+    """A plain float32 tensor on the CPU or a CUDA GPU, detached."""
     if tensor is None or type(tensor) not in (Tensor, nn.Parameter):
         raise CannotCompile(expected(what, "a plain tensor", type(tensor), "decode eagerly"))
     if tensor.dtype != torch.float32 or tensor.device.type not in ("cpu", "cuda"):

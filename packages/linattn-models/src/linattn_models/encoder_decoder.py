@@ -88,22 +88,14 @@ class EncoderDecoder(nn.Module):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> EncoderDecoder:
-        """A model with the settings that `to_dict` returned, with newly drawn weights.
-
-        Raises:
-            ValueError: a key that is unknown or missing, or a value out of range.
-        """
+        """A model with the settings that `to_dict` returned, with newly drawn weights."""
         keys = ("encoder", "decoder")
         values = exact_keys("the description of an EncoderDecoder", values, keys)
         return cls(*(TransformerConfig.from_dict(values[key]) for key in keys))
 
 
 def check_pair(encoder: TransformerConfig, decoder: TransformerConfig) -> None:
-    """Refuses configurations that no encoder and decoder of it have.
-
-    Raises:
-        ValueError: naming the one that does not fit.
-    """
+    """Refuses configurations that no encoder and decoder of it have."""
     if encoder.is_causal or encoder.cross_attention:
         got = f"is_causal={encoder.is_causal}, cross_attention={encoder.cross_attention}"
         wanted = "is_causal=False and cross_attention=False"

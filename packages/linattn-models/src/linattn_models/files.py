@@ -52,10 +52,6 @@ def replaced_folder(folder: Path, replaceable: Collection[str]) -> Iterator[Path
     """As `new_folder`, but may replace an older `folder` that holds only files in `replaceable`.
 
     If the body raises, the older folder stays as it was.
-
-    Raises:
-        ValueError: `folder` is a file, or holds other files, which would be lost.
-        OSError: the folder cannot be written.
     """
     folder = folder.resolve()  # what a symbolic link points to, not the link
     _refuse_to_destroy(folder, replaceable)

@@ -24,9 +24,6 @@ class Positions(nn.Module):
             vectors of later positions are computed when needed. None for no table.
         embed_dim: E.
         std: root mean square of the initial entries.
-
-    Raises:
-        ValueError: an unknown kind, or "learned" without a length.
     """
 
     table: Tensor  # (max_length, E); None where there is none

@@ -185,11 +185,7 @@ class Seq2SeqTransformer(TokenTransformer):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Seq2SeqTransformer:
-        """A model with fresh weights of the shape that `to_dict` described.
-
-        Raises:
-            ValueError: a key that is unknown or missing, or a value out of range.
-        """
+        """A model with fresh weights of the shape that `to_dict` described."""
         keys = ("encoder", "decoder", "source_vocabulary", "head", "max_length", "positions")
         values = exact_keys("the description of a Seq2SeqTransformer", values, keys)
         return cls(

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from linattn_core.errors import expected, near, quote
 from linattn_models.autoregressive import AutoregressiveTransformer
-from linattn_models.conversion import FEWER_BITS, narrowed, weights_from_format_1, widened
 from linattn_models.ctc import CTCBiLSTM, CTCTransformer
 from linattn_models.decoding import CompiledDecoder, CompiledTransformer, compile_decoder
 from linattn_models.encoder_decoder import EncoderDecoder
+from linattn_models.fewer_bits import FEWER_BITS, reduce_bits, restore_bits
 from linattn_models.files import replaced_folder
 from linattn_models.seq2seq import Seq2SeqTransformer
 from linattn_models.transformer import Transformer
@@ -84,7 +84,7 @@ def save(
         text = json.dumps(config, indent=2, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ValueError(expected("extra", "JSON values only", error)) from None
-    tensors = _separate(model.state_dict() if weights is None else narrowed(model, weights))
+    tensors = _separate(model.state_dict() if weights is None else reduce_bits(model, weights))
     with replaced_folder(Path(folder), (CONFIG_FILE, WEIGHTS_FILE)) as fresh:
         (fresh / CONFIG_FILE).write_text(text + "\n", encoding="utf-8")
         try:
@@ -97,7 +97,7 @@ def save(
 def load(folder: str | Path) -> Model:
     """The model that `save` wrote, on the CPU, in evaluation mode, in the dtype it was saved in.
 
-    Weights in fewer bits become float32. A folder of format 1 is converted.
+    Weights in fewer bits become float32.
 
     Raises:
         FileNotFoundError: no such folder, or one of its two files is absent.
@@ -107,10 +107,8 @@ def load(folder: str | Path) -> Model:
     config = read_config(folder)
     path, weights = Path(folder) / CONFIG_FILE, Path(folder) / WEIGHTS_FILE
     tensors = _read_weights(weights)
-    if config["format_version"] == 1:
-        tensors = weights_from_format_1(tensors)
     if config.get("weights") is not None:
-        tensors = _widened(weights, tensors)
+        tensors = _restore_bits(weights, tensors)
     cls = _CLASSES[config["model"]]
     description = {key: value for key, value in config.items() if key not in _OWN_KEYS}
     _check_sizes(path, description, tensors)
@@ -162,8 +160,8 @@ def read_config(folder: str | Path) -> dict[str, Any]:
         raise FileNotFoundError(expected(str(path), wanted, "no file", advice))
     config = json_object(path.read_bytes(), str(path))
     version = config.get("format_version")
-    if version not in range(1, FORMAT_VERSION + 1):
-        wanted = f"format_version 1 to {FORMAT_VERSION}"
+    if version != FORMAT_VERSION:
+        wanted = f"format_version {FORMAT_VERSION}"
         raise ValueError(expected(str(path), wanted, quote(version), "update linattn-models"))
     one_of(f"{path}: the model", config.get("model"), _CLASSES)
     return config
@@ -195,9 +193,9 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
         raise ValueError(expected(str(path), "a whole safetensors file", error)) from None
 
 
-def _widened(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _restore_bits(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     try:
-        return widened(tensors)
+        return restore_bits(tensors)
     except (LookupError, RuntimeError) as error:
         wanted = "int8 matrices with the largest weight of each output"
         raise ValueError(expected(str(path), wanted, error)) from None

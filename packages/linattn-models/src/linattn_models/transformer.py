@@ -283,21 +283,11 @@ class Transformer(nn.Module):
         return cast(Tensor, self.norm(x)), state
 
     def check_state(self, state: DecodingState) -> None:
-        """Refuses a state of other sizes, dtype or device than this model's.
-
-        Raises:
-            ValueError: with what was expected and what came.
-            TypeError: not a DecodingState.
-        """
+        """Refuses a state of other sizes, dtype or device than this model's."""
         check_fits(state, self.initial_state(1, max_length=1))
 
     def describe(self) -> DecoderDescription:
-        """The model for a backend that compiles whole steps of vectors.
-
-        Raises:
-            CannotCompile: attention other than causal linear, a feature map that is not pointwise,
-                a layer that was replaced or has hooks, a dtype other than float32.
-        """
+        """The model for a backend that compiles whole steps of vectors."""
         config = self.config
         causal = config.is_causal and config.causal_block == 1
         if not isinstance(config.attention, Linear) or not causal:
@@ -322,11 +312,7 @@ class Transformer(nn.Module):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Transformer:
-        """A model with the settings that `to_dict` returned, with newly drawn weights.
-
-        Raises:
-            ValueError: a key that is unknown or missing, or a value out of range.
-        """
+        """A model with the settings that `to_dict` returned, with newly drawn weights."""
         values = exact_keys("the description of a Transformer", values, ["transformer"])
         return cls(TransformerConfig.from_dict(values["transformer"]))
 

@@ -140,9 +140,6 @@ def lengths_within(
     Under torch.compile only shape and dtype are checked, since reading values would break the
     graph; the result is then (shortest, longest).
 
-    Raises:
-        ValueError, TypeError: another shape or dtype, or a length out of range.
-
     Cost: waits for the device once.
     """
     integers(name, lengths)
@@ -181,12 +178,7 @@ def check_vector_sequences(x: Tensor, embed_dim: int) -> None:
 
 
 def key_mask_of(mask: Tensor, x: Tensor) -> Tensor:
-    """The mask of keys x (B, L, ...) on the device of `x`.
-
-    Raises:
-        TypeError: another dtype than bool.
-        ValueError: another shape than (B, L).
-    """
+    """The mask of keys x (B, L, ...) on the device of `x`."""
     batch, length = x.shape[:2]
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         got = mask.dtype if isinstance(mask, Tensor) else f"a {type(mask).__name__}"

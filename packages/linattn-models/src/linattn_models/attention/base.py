@@ -117,11 +117,7 @@ class Mixer(Projections):
         raise ValueError(self._cannot_step)
 
     def describe(self) -> tuple[Affine, Affine]:
-        """The two projections, `qkv` and `out`, for a backend that compiles whole steps.
-
-        Raises:
-            CannotCompile: the attention, or a layer in it, has no compiled step.
-        """
+        """The two projections, `qkv` and `out`, for a backend that compiles whole steps."""
         raise CannotCompile(f"{type(self).__name__} has no compiled step.")
 
     def _check_groups(self) -> None:

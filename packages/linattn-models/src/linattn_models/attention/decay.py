@@ -22,9 +22,6 @@ class Decay(nn.Module):
     Args:
         kind: "fixed" or "learned".
         heads: H_kv.
-
-    Raises:
-        ValueError: another kind.
     """
 
     logits: Tensor  # (H_kv,): factor = sigmoid(logit)

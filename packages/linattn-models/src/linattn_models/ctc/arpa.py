@@ -41,12 +41,7 @@ def write_arpa(path: Path, entries: Mapping[Words, Entry]) -> None:
 
 
 def read_arpa(path: Path) -> dict[Words, Entry]:
-    """The entries of a file.
-
-    Raises:
-        ValueError: a damaged file; the error names the line.
-        OSError: the file cannot be read.
-    """
+    """The entries of a file."""
     try:
         lines = _lines(path.read_text(encoding="utf-8"))
     except UnicodeDecodeError as error:

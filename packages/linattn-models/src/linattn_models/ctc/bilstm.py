@@ -79,10 +79,6 @@ class CTCBiLSTM(Recognizer):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> CTCBiLSTM:
-        """A model with the settings that `to_dict` returned, with newly drawn weights.
-
-        Raises:
-            ValueError: an unknown or missing key, or a value out of range.
-        """
+        """A model with the settings that `to_dict` returned, with newly drawn weights."""
         values = exact_keys("the description of a CTCBiLSTM", values, ["bilstm"])
         return cls(CTCBiLSTMConfig.from_dict(values["bilstm"]))

@@ -69,11 +69,7 @@ class CTCBiLSTMConfig:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> CTCBiLSTMConfig:
-        """The configuration that `to_dict` wrote.
-
-        Raises:
-            ValueError: an unknown or missing key, or a value out of range.
-        """
+        """The configuration that `to_dict` wrote."""
         return from_fields(cls, "the Bi-LSTM configuration", values)
 
 
@@ -117,11 +113,7 @@ class CTCTransformerConfig:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> CTCTransformerConfig:
-        """The configuration that `to_dict` wrote.
-
-        Raises:
-            ValueError: an unknown or missing key, or a value out of range.
-        """
+        """The configuration that `to_dict` wrote."""
         what = "the CTC transformer configuration"
         if isinstance(values, Mapping) and "transformer" in values:
             values = {**values, "transformer": TransformerConfig.from_dict(values["transformer"])}

@@ -39,9 +39,6 @@ class Prefixes:
         parents, lasts: for each node, the node of the prefix without its last phone, and that
             phone; -1 and 0 for the empty prefix.
         priors: for each node, what language model and bonus add to its score, in nats.
-
-    Raises:
-        ValueError: a language model over another number of phones.
     """
 
     def __init__(

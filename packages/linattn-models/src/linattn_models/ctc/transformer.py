@@ -57,10 +57,6 @@ class CTCTransformer(Recognizer):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> CTCTransformer:
-        """A model with the settings that `to_dict` returned, with newly drawn weights.
-
-        Raises:
-            ValueError: an unknown or missing key, or a value out of range.
-        """
+        """A model with the settings that `to_dict` returned, with newly drawn weights."""
         values = exact_keys("the description of a CTCTransformer", values, ["ctc_transformer"])
         return cls(CTCTransformerConfig.from_dict(values["ctc_transformer"]))

@@ -136,11 +136,7 @@ class Drawn(ABC):
 
 
 def checked_temperature(temperature: float) -> float:
-    """The temperature; 0 for values so small that logits divided by them would overflow.
-
-    Raises:
-        ValueError: not a number, negative, infinite or NaN.
-    """
+    """The temperature; 0 for values so small that logits divided by them would overflow."""
     in_range("temperature", temperature, 0.0, math.inf)
     return temperature if temperature >= _LEAST_TEMPERATURE else 0.0
 

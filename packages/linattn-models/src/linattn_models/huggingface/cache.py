@@ -69,11 +69,7 @@ class StateLayer(CacheLayerMixin):  # type: ignore[misc]
             self.reorder_cache(torch.arange(_rows(self.state)).repeat_interleave(repeats))
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Refuses to remove tokens: they cannot be taken out of a sum.
-
-        Raises:
-            ValueError: for any number but 0.
-        """
+        """Refuses to remove tokens: they cannot be taken out of a sum."""
         if tokens_to_remove:
             advice = "keep a copy of the state from before them"
             got = f"{tokens_to_remove} tokens to remove"
@@ -84,22 +80,14 @@ class StateLayer(CacheLayerMixin):  # type: ignore[misc]
         self.update()
 
     def update(self, *tensors: Any, **options: Any) -> NoReturn:
-        """Refuses keys and values: a layer that caches them uses the cache of another model.
-
-        Raises:
-            ValueError: always.
-        """
+        """Refuses keys and values: a layer that caches them uses the cache of another model."""
         wanted = "the states of a converted model, or of a LinattnForCausalLM"
         advice = "give each model a cache of its own"
         raise ValueError(expected("a cache of states", wanted, "keys and values", advice))
 
 
 def state_layer(cache: Cache, index: int) -> StateLayer:
-    """The `StateLayer` at this index of a cache; replaces an empty layer of keys and values.
-
-    Raises:
-        ValueError: a layer that already holds keys and values.
-    """
+    """The `StateLayer` at this index of a cache; replaces an empty layer of keys and values."""
     while len(cache.layers) <= index:
         cache.layers.append(StateLayer())
     layer = cache.layers[index]

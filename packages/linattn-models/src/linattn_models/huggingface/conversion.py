@@ -82,9 +82,6 @@ def _check_last_logits(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str
     """Refuses padding on the right in a forward that gives the last position's logits alone.
 
     `generate` draws a row's next token from them. The layers refuse only the token after that.
-
-    Raises:
-        ValueError: with the first row that ends in padding.
     """
     keep = kwargs.get("logits_to_keep")
     compiling = torch.compiler.is_compiling()  # a whole graph cannot depend on the mask's values
@@ -93,11 +90,7 @@ def _check_last_logits(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str
 
 
 def _check_arguments(model: object, num_features: object, window_size: object) -> None:
-    """Refuses what is not a model, and numbers that are no int.
-
-    Raises:
-        TypeError, ValueError: with the value.
-    """
+    """Refuses what is not a model, and numbers that are no int."""
     if not isinstance(model, nn.Module):
         advice = "build it first" if isinstance(model, type) else ""
         raise TypeError(expected("model", "a model of transformers", quote(model), advice))
@@ -110,11 +103,7 @@ def _check_arguments(model: object, num_features: object, window_size: object) -
 
 
 def _attention_layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The attention layers to replace, with their names.
-
-    Raises:
-        ValueError: naming the first layer that cannot be replaced.
-    """
+    """The attention layers to replace, with their names."""
     for name, module in model.named_modules():
         if isinstance(module, ConvertedAttention):
             raise _refusal(name, module, "it is converted already")

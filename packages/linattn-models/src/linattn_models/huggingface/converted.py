@@ -100,12 +100,7 @@ class ConvertedAttention(nn.Module):
         return taught
 
     def attend(self, call: Call, layer: StateLayer | None) -> Tensor:
-        """Attention of scaled queries and keys; updates the state of a causal layer.
-
-        Raises:
-            ValueError: a state of another model, or one of rows that ended in padding; a window in
-                a call that is not causal.
-        """
+        """Attention of scaled queries and keys; updates the state of a causal layer."""
         if self.window_size and not call.is_causal:
             advice = "convert the model with window_size=0"
             raise ValueError(expected("a layer with a window", "is_causal", False, advice))
@@ -207,11 +202,7 @@ def _relative_error(out: Tensor, wanted: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def _own(state: object, window_size: int) -> State | None:
-    """The state of a cache's layer.
-
-    Raises:
-        ValueError: one of another kind.
-    """
+    """The state of a cache's layer."""
     kind = WindowedState if window_size else LinearAttentionState
     if state is None or isinstance(state, kind):
         return state

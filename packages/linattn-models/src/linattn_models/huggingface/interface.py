@@ -106,11 +106,7 @@ def register(
 
 
 def _check_name(name: str) -> None:
-    """Refuses a name that transformers has, or reads in its own way.
-
-    Raises:
-        ValueError, TypeError: with the name.
-    """
+    """Refuses a name that transformers has, or reads in its own way."""
     if not isinstance(name, str):
         raise TypeError(expected("name", "a str", f"a value of type {type(name).__name__}"))
     if not re.fullmatch(r"[\w.-]+", name):
@@ -158,10 +154,6 @@ def key_mask(
 
     Returns:
         (B, 1, 1, N) bool when causal, (B, 1, 1, L) when not, or None for all keys.
-
-    Raises:
-        ValueError: a model that does not dispatch attention by name, another mask function, or
-            another shape of the mask.
     """
     check_dispatches(config)
     if mask_function not in (causal_mask_function, bidirectional_mask_function):
@@ -230,11 +222,7 @@ def sees_only_the_past(module: nn.Module, is_causal: bool | None) -> bool:
 
 
 def _refuse_options(module: nn.Module, options: dict[str, Any]) -> None:
-    """Refuses arguments that read or change attention weights, which linear attention lacks.
-
-    Raises:
-        ValueError: with the name of the argument.
-    """
+    """Refuses arguments that read or change attention weights, which linear attention lacks."""
     for name, what in _OF_SOFTMAX.items():
         if options.get(name) is not None:
             advice = "use softmax attention in this model"

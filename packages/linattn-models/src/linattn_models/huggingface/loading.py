@@ -51,11 +51,7 @@ def load_converted(folder: str | Path, **options: Any) -> PreTrainedModel:
 
 
 def _saved_class(folder: str | Path) -> Any:
-    """The class of the converted model in a folder.
-
-    Raises:
-        ValueError, TypeError: what is not such a folder, an adapter's among them.
-    """
+    """The class of the converted model in a folder."""
     if not isinstance(folder, (str, Path)):
         raise TypeError(expected("folder", "a path", f"a value of type {type(folder).__name__}"))
     wanted = "a converted model of transformers"
@@ -81,11 +77,7 @@ def _saved_class(folder: str | Path) -> Any:
 
 
 def _check_weights(folder: str | Path, info: dict[str, Any]) -> None:
-    """Refuses weights that do not match the model, which would leave some of its weights random.
-
-    Raises:
-        ValueError: with the first three names.
-    """
+    """Refuses weights that do not match the model, which would leave some of its weights random."""
     for kind, what in _NOT_LOADED.items():
         # A mismatched name comes in a tuple with both shapes.
         names = sorted(x if isinstance(x, str) else x[0] for x in info[kind])

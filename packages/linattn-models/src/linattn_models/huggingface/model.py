@@ -135,12 +135,7 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
     def prepare_inputs_for_generation(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, **kwargs: Any
     ) -> dict[str, Any]:
-        """The arguments that `generate` passes to `forward`.
-
-        Raises:
-            ValueError: padding on the right, which no new token can follow; a prompt, or a piece
-                of one (prefill_chunk_size), that is padding alone.
-        """
+        """The arguments that `generate` passes to `forward`."""
         check_prompts(attention_mask)
         inputs = super().prepare_inputs_for_generation(
             input_ids, attention_mask=attention_mask, **kwargs
@@ -158,22 +153,14 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
         return self.model.output
 
     def resize_token_embeddings(self, *sizes: Any, **options: Any) -> Any:
-        """Refuses to change the vocabulary: build a model with the new one.
-
-        Raises:
-            NotImplementedError: always.
-        """
+        """Refuses to change the vocabulary: build a model with the new one."""
         raise NotImplementedError(
             "A LinattnForCausalLM cannot change its vocabulary; build one with another vocab_size "
             "and copy the rows of its tables."
         )
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Refuses weights that are missing in a folder, which transformers would draw anew.
-
-        Raises:
-            ValueError: with the module and the names.
-        """
+        """Refuses weights that are missing in a folder, which transformers would draw anew."""
         own = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
         missing = [
             name for name, x in own if not (x.is_meta or getattr(x, "_is_hf_initialized", False))
@@ -183,22 +170,14 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
             raise ValueError(expected("the folder", "all weights of its config", got))
 
     def _refuse_state(self) -> None:
-        """Refuses a state where the attention has none.
-
-        Raises:
-            ValueError: with LSH.
-        """
+        """Refuses a state where the attention has none."""
         if not self.model.can_step:
             got = type(self.model.config.attention).__name__
             advice = "pass use_cache=False, which runs all tokens again for each new one"
             raise ValueError(expected("use_cache", "attention with a state", got, advice))
 
     def _refuse(self, others: dict[str, Any]) -> None:
-        """Refuses arguments of other models, and weights that are not on the device.
-
-        Raises:
-            ValueError: with the name.
-        """
+        """Refuses arguments of other models, and weights that are not on the device."""
         for name, value in others.items():
             if value is not None and value is not False:
                 advice = "a LinattnForCausalLM takes token ids and gives logits alone"

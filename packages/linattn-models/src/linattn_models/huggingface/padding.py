@@ -24,11 +24,7 @@ class Padding:
 
     @classmethod
     def of(cls, mask: Tensor | None, ids: Tensor) -> Padding:
-        """The padding of a mask (B, N), which is 0 at padding.
-
-        Raises:
-            ValueError: a mask of another shape than the tokens (B, N).
-        """
+        """The padding of a mask (B, N), which is 0 at padding."""
         if mask is None:
             return cls()
         if mask.shape != ids.shape:
@@ -52,11 +48,7 @@ class Padding:
 
 
 def check_left_padded(mask: Tensor | None) -> None:
-    """Refuses prompts that end in padding: the next token would follow it.
-
-    Raises:
-        ValueError: with the first such row.
-    """
+    """Refuses prompts that end in padding: the next token would follow it."""
     if mask is None or mask[:, -1].all():
         return
     row = int((mask[:, -1] == 0).nonzero()[0])
@@ -67,22 +59,14 @@ def check_left_padded(mask: Tensor | None) -> None:
 
 
 def check_no_padding_behind(mask: Tensor | None) -> None:
-    """As `check_left_padded`, but a row may be padding alone: a piece of a longer prompt.
-
-    Raises:
-        ValueError: with the first row that ends in padding after a token.
-    """
+    """As `check_left_padded`, but a row may be padding alone: a piece of a longer prompt."""
     # Masks of other shapes are refused in the forward.
     if mask is not None and mask.ndim == 2 and not mask[:, -1].all():
         check_left_padded(mask[:, -1:].bool() | ~mask.bool().any(1, keepdim=True))
 
 
 def check_prompts(mask: Tensor | None) -> None:
-    """As `check_left_padded`; refuses rows of padding alone too, which have no last token.
-
-    Raises:
-        ValueError: with the first such row.
-    """
+    """As `check_left_padded`; refuses rows of padding alone too, which have no last token."""
     if mask is not None and mask.ndim == 2 and not mask[:, -1].all():
         empty = ~mask.bool().any(1)
         if empty.any():
@@ -94,11 +78,7 @@ def check_prompts(mask: Tensor | None) -> None:
 
 
 def check_unpadded(mask: Tensor | None, length: int) -> None:
-    """Refuses padding among the last `length` tokens, which continue a state.
-
-    Raises:
-        ValueError: a 0 there, or fewer columns.
-    """
+    """Refuses padding among the last `length` tokens, which continue a state."""
     if mask is None:
         return
     if mask.shape[1] < length or not mask[:, -length:].all():

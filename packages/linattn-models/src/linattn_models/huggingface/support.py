@@ -36,11 +36,7 @@ def dispatches_by_name(config_class: type[PreTrainedConfig]) -> bool:
 
 
 def check_dispatches(config: PreTrainedConfig) -> None:
-    """Refuses a model that does not dispatch attention by name.
-
-    Raises:
-        ValueError: with the class of the configuration.
-    """
+    """Refuses a model that does not dispatch attention by name."""
     if not dispatches_by_name(type(config)):
         wanted = "a model that dispatches attention by name"
         got = f"one with a {type(config).__name__}"

@@ -73,11 +73,7 @@ def transfer_attention(
 
 
 def _check_longer_than_the_window(error: Tensor, size: int) -> None:
-    """Refuses a batch whose tokens are all in the window, so that there is nothing to learn.
-
-    Raises:
-        ValueError: with the size of the window.
-    """
+    """Refuses a batch whose tokens are all in the window, so that there is nothing to learn."""
     if not error.requires_grad:
         advice = "pass longer sequences, or convert with a smaller window_size"
         wanted = f"more tokens than window_size={size}"
@@ -92,11 +88,7 @@ def _check_learning_rate(rate: float) -> None:
 
 
 def _inputs(batch: Tensor | Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """The arguments of the model.
-
-    Raises:
-        ValueError, TypeError: another shape of input_ids; neither a tensor nor a mapping.
-    """
+    """The arguments of the model."""
     if isinstance(batch, Mapping):
         return batch
     wanted = "input_ids (B, N), or the model's inputs by name"

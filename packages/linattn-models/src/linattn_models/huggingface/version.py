@@ -14,9 +14,6 @@ def check_version(version: str) -> None:
 
     Args:
         version: its `__version__`.
-
-    Raises:
-        ImportError: with both versions.
     """
     numbers = re.match(r"(\d+)(?:\.(\d+))?", version)
     if numbers is None or (int(numbers[1]), int(numbers[2] or 0)) < OLDEST:

@@ -235,11 +235,7 @@ def _joined(
 
 
 def _check(state: WindowedState, key: Tensor, value: Tensor, size: int) -> None:
-    """Refuses a state that does not continue with these keys and values.
-
-    Raises:
-        ValueError: with its shape.
-    """
+    """Refuses a state that does not continue with these keys and values."""
     for name, got, new in (("keys", state.keys, key), ("values", state.values, value)):
         count = got.shape[2]
         fits = count <= size if state.linear is None else count == size

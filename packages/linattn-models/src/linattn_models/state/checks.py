@@ -38,11 +38,7 @@ def check_end(cursor: Cursor, positions: int | None) -> None:
 
 
 def known_parameters(state: DecodingState, length: int, lengths: Tensor | None) -> Tensor | None:
-    """The parameters (B, P) of the state, for rows without new tokens; None if there are none.
-
-    Raises:
-        ValueError: a row has no new tokens, and the state has no parameters.
-    """
+    """The parameters (B, P) of the state, for rows without new tokens; None if there are none."""
     if length and (lengths is None or bool((lengths > 0).all())):
         return None
     if state.parameters is None:
@@ -79,12 +75,7 @@ def of_another_model(what: str, own: LayerState, state: LayerState) -> ValueErro
 
 
 def check_fits(state: DecodingState, own: DecodingState) -> None:
-    """Refuses a state that differs from the model's `own` in sizes, dtype or device.
-
-    Raises:
-        ValueError: with what was expected and what came.
-        TypeError: not a DecodingState.
-    """
+    """Refuses a state that differs from the model's `own` in sizes, dtype or device."""
     check_layers(state, len(own.layers))
     for index, layers in enumerate(zip(own.layers, state.layers, strict=True)):
         if layer_shape(layers[0]) != layer_shape(layers[1]):

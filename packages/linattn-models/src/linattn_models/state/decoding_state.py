@@ -51,11 +51,7 @@ class DecodingState:
         return self.cursor.position
 
     def check_step(self, rows: int) -> None:
-        """Refuses a step of another number of sequences, or past the last position.
-
-        Raises:
-            ValueError: with both numbers.
-        """
+        """Refuses a step of another number of sequences, or past the last position."""
         if rows != self.batch:
             wanted = f"rows for the state's {self.batch} sequences"
             raise ValueError(expected("a step", wanted, f"inputs for {rows}"))
@@ -65,11 +61,7 @@ class DecodingState:
             raise ValueError(expected("the state of a step", "a free position", got, advice))
 
     def check_room(self) -> None:
-        """Refuses a cursor past the last position.
-
-        Raises:
-            ValueError: with both numbers.
-        """
+        """Refuses a cursor past the last position."""
         if self.max_length is not None and self.cursor.furthest > self.max_length:
             wanted = f"at most max_length {self.max_length} positions"
             advice = "shorten the prompts or raise max_length"

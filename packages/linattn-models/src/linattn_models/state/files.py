@@ -38,11 +38,7 @@ class StateContent(NamedTuple):
 
 
 def write_state_file(file: Path, tensors: Mapping[str, Tensor], max_length: int | None) -> None:
-    """Writes the tensors, named as `read_state_file` reads them.
-
-    Raises:
-        IsADirectoryError: a directory.
-    """
+    """Writes the tensors, named as `read_state_file` reads them."""
     if file.is_dir():
         advice = "pass the name of a file in it"
         raise IsADirectoryError(expected(str(file), "a file to write", "a directory", advice))
@@ -53,13 +49,7 @@ def write_state_file(file: Path, tensors: Mapping[str, Tensor], max_length: int 
 
 
 def read_state_file(file: Path) -> StateContent:
-    """The content of a file, after checks.
-
-    Raises:
-        FileNotFoundError: no such file.
-        IsADirectoryError: a directory.
-        ValueError: a damaged file, or one with other content.
-    """
+    """The content of a file, after checks."""
     if file.is_dir():
         advice = "pass the file inside it; a folder of a model is read by linattn_models.load"
         raise IsADirectoryError(expected(str(file), _WHOLE, "a directory", advice))

@@ -13,7 +13,6 @@ import safetensors.torch
 from torch import Tensor, nn
 
 from linattn_core.errors import expected, quote
-from linattn_models.conversion import weights_from_format_1
 from linattn_models.files import new_folder, write_file
 from linattn_models.validation import json_object
 
@@ -36,9 +35,8 @@ class Checkpoint:
 
     @property
     def weights(self) -> dict[str, Tensor]:
-        """The model's tensors; those of format 1 are converted."""
-        tensors = self.tensors[MODEL_FILE]
-        return weights_from_format_1(tensors) if self.record["format_version"] == 1 else tensors
+        """The model's tensors."""
+        return self.tensors[MODEL_FILE]
 
     def fitting(self, file: str, kinds: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The tensors of `file`, checked by `require_kinds`."""
@@ -128,10 +126,9 @@ def _read_record(folder: Path) -> dict[str, Any]:
     except ValueError as error:
         raise damaged(folder, str(error)) from error
     version = record.get("format_version")
-    if version not in (1, FORMAT_VERSION):
+    if version != FORMAT_VERSION:
         raise ValueError(expected(str(path), f"format version {FORMAT_VERSION}", quote(version)))
-    unsigned = version == 1 and "sha256" not in record
-    if not unsigned and record.pop("sha256", None) != _digest(record):
+    if record.pop("sha256", None) != _digest(record):
         raise damaged(folder, f"{path} is not what was written (its sha256 differs)")
     return record
 

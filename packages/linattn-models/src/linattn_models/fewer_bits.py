@@ -1,4 +1,4 @@
-"""Conversion of saved models: those of format 1, and weights in bfloat16 or int8."""
+"""The matrices of saved models in fewer bits: bfloat16 or int8."""
 
 from __future__ import annotations
 
@@ -9,60 +9,17 @@ from torch import Tensor, nn
 
 from linattn_core.errors import expected
 
-# Fields of the attention's configuration, which format 1 stored beside the attention's name.
-_FIELDS = {
-    "linear": {name: name for name in ("feature_map", "feature_map_options", "eps")},
-    "lsh": {f"lsh_{name}": name for name in ("rounds", "buckets", "chunk")},
-}
-# Matrices that format 1 has as (inputs, outputs), the transpose of torch's layout.
-_QKV, _EXPAND = "mixer.qkv.weight", "expand.weight"
-
 FEWER_BITS = ("bfloat16", "int8")
 _LEVELS = 127
 _LARGEST = ".largest"  # beside a matrix of int8: (outputs,), the largest weight of each output
 
 
-def config_from_format_1(values: object) -> object:
-    """The fields of a `TransformerConfig`; those of the current format are returned unchanged.
-
-    Format 1 had fields for all kinds of attention; those of other kinds are dropped.
-    """
-    moved = {name for names in _FIELDS.values() for name in names}
-    if not isinstance(values, Mapping) or not moved & values.keys():
-        return values
-    kind = values.get("attention", "linear")
-    names = _FIELDS.get(kind, {}) if isinstance(kind, str) else {}
-    attention = {name: values[old] for old, name in names.items() if old in values}
-    others = {name: value for name, value in values.items() if name not in moved}
-    return {**others, "attention": {"kind": kind, **attention}}
-
-
-def weights_from_format_1(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights with every matrix as (outputs, inputs); current ones are returned unchanged.
-
-    `qkv` has more outputs than inputs, so its shape shows which format a block has.
-    """
-    blocks = [
-        name.removesuffix(_QKV)
-        for name, x in tensors.items()
-        if name.endswith(_QKV) and x.ndim == 2 and x.shape[0] < x.shape[1]
-    ]
-    transposed = {block + matrix for block in blocks for matrix in (_QKV, _EXPAND)}
-    return {
-        name: x.t().contiguous() if name in transposed and x.ndim == 2 else x
-        for name, x in tensors.items()
-    }
-
-
-def narrowed(model: nn.Module, weights: str) -> dict[str, Tensor]:
+def reduce_bits(model: nn.Module, weights: str) -> dict[str, Tensor]:
     """The state dict with the matrices of all linear layers in fewer bits.
 
     Args:
         model: a model in float32.
         weights: "bfloat16" or "int8"; see `compile_decoder`.
-
-    Raises:
-        TypeError: a matrix of another dtype.
     """
     tensors = {name: x.detach() for name, x in model.state_dict().items()}
     layers = (name for name, layer in model.named_modules() if isinstance(layer, nn.Linear))
@@ -78,8 +35,8 @@ def narrowed(model: nn.Module, weights: str) -> dict[str, Tensor]:
     return tensors
 
 
-def widened(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The float32 state dict of what `narrowed` returned."""
+def restore_bits(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The float32 state dict of what `reduce_bits` returned."""
     wide = {name: x for name, x in tensors.items() if not name.endswith(_LARGEST)}
     for name, x in wide.items():
         if x.dtype == torch.int8:
