@@ -11,8 +11,7 @@ from torch import Tensor
 from benchmarks import oracle
 from benchmarks.cases.peer_decoder import PeerDecoder
 from linattn_models import AutoregressiveTransformer, CompiledDecoder
-from linattn_models.decoding import Sampling
-from linattn_models.decoding.filters import Filters
+from linattn_models.decoding import Filters, Sampling
 
 STEPS = "decoding by steps"
 # What the compiled decoder's parameters may differ from the float64 oracle's by, as largest error

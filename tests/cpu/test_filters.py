@@ -10,8 +10,8 @@ from torch import Tensor
 
 from linattn_core.decoder_spec import Draw
 from linattn_models import Categorical, compile_decoder
-from linattn_models.decoding.filters import Filters
-from linattn_models.decoding.vectors import layers_of
+from linattn_models.decoding import Filters
+from linattn_models.decoding.predictors import layers_of
 from tests.models.tiny import seeded, tiny_model
 
 ROWS = 20

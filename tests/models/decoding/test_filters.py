@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linattn_models import MixtureOfLogistics
-from linattn_models.decoding.filters import Filters
+from linattn_models.decoding import Filters
 from tests.models.decoding.decoders import KINDS, Kind, long_model
 from tests.models.tiny import seeded, tiny_model
 

@@ -168,11 +168,6 @@ def test_refuses_what_cannot_be_right(
         model.generate(**options)
 
 
-def test_a_stream_returns_no_state() -> None:
-    with pytest.raises(ValueError, match="return_state: expected False in a stream"):
-        tiny_model().stream(return_state=True)
-
-
 def endless(positions: str, **fields: Any) -> AutoregressiveTransformer:
     model = AutoregressiveTransformer(tiny_config(**fields), 7, None, positions).double().eval()
     torch.nn.init.normal_(model.output.weight, std=2.0)

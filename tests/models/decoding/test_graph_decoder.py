@@ -29,8 +29,7 @@ from linattn_models import (
 )
 from linattn_models.decoding import compile as compiling
 from linattn_models.decoding import torch_step
-from linattn_models.decoding.graph import GraphDecoder
-from linattn_models.decoding.recording import CudaGraphRecorder, EagerRecorder
+from linattn_models.decoding.graph import CudaGraphRecorder, EagerRecorder, GraphDecoder
 from tests.models.decoding.decoders import (
     KINDS,
     LONG,

@@ -206,7 +206,7 @@ class _Generation:
 
         def steps() -> None:
             predictor.state = replace(start, cursor=cursor)
-            predictor.take(token)
+            predictor.append(token)
             for left in range(count, 0, -1):
                 predictor.draw(sampling, left)
 

@@ -13,8 +13,7 @@ from linattn_core.decoder_spec import CannotCompile
 from linattn_core.errors import expected
 from linattn_models.block import Block
 from linattn_models.config import TransformerConfig
-from linattn_models.decoding import CompiledDecoder, Prompt
-from linattn_models.decoding.predictors import Begin
+from linattn_models.decoding import CompiledDecoder, Prompt, Start
 from linattn_models.encoder_decoder import check_pair
 from linattn_models.heads import Categorical, Head, head_from_dict
 from linattn_models.heads.base import check_sequences
@@ -155,11 +154,13 @@ class Seq2SeqTransformer(TokenTransformer):
         y, state = self.transformer.prefill_last(start, max_length=self.longest, memory=memory)
         return self._predicted(cast(Tensor, self.output(y)), _joined(state, memory))[1]
 
-    def predictor(self, method: str, decoder: str | CompiledDecoder, prompt: Prompt) -> Begin:
-        """Makes the predictor, which goes on from the state of a source."""
+    def choose_predictor(
+        self, method: str, decoder: str | CompiledDecoder, prompt: Prompt
+    ) -> Start:
+        """Starts the predictor, which continues the state of a source."""
         if prompt.state is None:
             raise _no_source()
-        return super().predictor(method, decoder, prompt)
+        return super().choose_predictor(method, decoder, prompt)
 
     @property
     def can_step(self) -> bool:

@@ -8,8 +8,15 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from linattn_core.decoder_spec import DecoderDescription
 from linattn_models.config import TransformerConfig
-from linattn_models.decoding import Generation
+from linattn_models.decoding import (
+    CompiledDecoder,
+    GenerationMixin,
+    Prompt,
+    Start,
+    choose_predictor,
+)
 from linattn_models.heads import Categorical, Head
 from linattn_models.heads.base import check_sequences, check_step_shape, check_tokens
 from linattn_models.positions import Positions
@@ -27,7 +34,7 @@ from linattn_models.validation import at_least, lengths_within
 STD = 0.02
 
 
-class TokenTransformer(Generation, nn.Module):
+class TokenTransformer(GenerationMixin, nn.Module):
     """Generates token by token. A subclass makes its layers between `add_tokens` and `add_output`.
 
     The input of position i is the vector of token i - 1 (at position 0 a learned start vector) plus
@@ -62,6 +69,25 @@ class TokenTransformer(Generation, nn.Module):
     def config(self) -> TransformerConfig:
         """The configuration of the layers."""
         return self.transformer.config
+
+    @property
+    def can_step(self) -> bool:
+        """Whether `prefill` and `step` work."""
+        raise NotImplementedError
+
+    def predict_next(self, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """The parameters for the token after each prompt, computed without a state."""
+        raise NotImplementedError
+
+    def describe(self, positions: int | None = None) -> DecoderDescription:
+        """The model for a backend that compiles whole steps of tokens."""
+        raise NotImplementedError
+
+    def choose_predictor(
+        self, method: str, decoder: str | CompiledDecoder, prompt: Prompt
+    ) -> Start:
+        """Starts the predictor of a prompt with this method and decoder, both checked."""
+        return choose_predictor(self, method, decoder, prompt)
 
     def prefill(
         self,

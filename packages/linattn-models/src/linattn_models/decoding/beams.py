@@ -1,23 +1,19 @@
-"""`beam_search`: the likeliest sequences, as rows of one batch, forked by `index_select`."""
+"""Beam search: the likeliest sequences, as rows of one batch, forked by `select_rows`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from linattn_core.errors import expected
-from linattn_models.decoding.model import Drawable
-from linattn_models.decoding.predictors import Begin, Predicting, Predictor
-from linattn_models.decoding.prompts import Prompt, Tokens, checked_prompt
+from linattn_models.decoding.loop import Predictor, Start
+from linattn_models.decoding.prompts import Prompt
 from linattn_models.decoding.sampling import NanCheck, Sampling
-from linattn_models.decoding.stopping import checked_stop_tokens
-from linattn_models.heads import Categorical
+from linattn_models.heads import Categorical, Head
 from linattn_models.heads.base import at_least_single
-from linattn_models.state import DecodingState
-from linattn_models.validation import at_least, in_range
+from linattn_models.validation import at_least
 
 
 class Hypotheses(NamedTuple):
@@ -33,71 +29,22 @@ class Hypotheses(NamedTuple):
     scores: Tensor
 
 
-class Searching(Predicting):
-    """Gives a `Drawable` with a `predictor` the method `beam_search`."""
-
-    def beam_search(
-        self,
-        batch: int | None = None,
-        *,
-        num_beams: int,
-        prefix: Tokens | None = None,
-        prefix_lengths: Tensor | None = None,
-        length: int | None = None,
-        state: DecodingState | None = None,
-        stop_tokens: int | Sequence[int] | None = None,
-        length_penalty: float = 0.0,
-        method: str = "auto",
-        decoder: Any = "auto",
-    ) -> Hypotheses:
-        """The likeliest continuations of each prefix that a beam of fixed width finds.
-
-        At each position every hypothesis is extended by every token, and the `num_beams` best of
-        each sequence are kept. A hypothesis that has ended competes unchanged. Nothing is random.
-
-        Args:
-            num_beams: K, at most the vocabulary. 1 is greedy.
-            length_penalty: hypotheses are compared by the sum of their log-probabilities divided by
-                their number of new tokens to this power: 0 compares sums, 1 means; larger values
-                favor longer hypotheses.
-            batch, prefix, prefix_lengths, length, state, stop_tokens, method, decoder: as for
-                `generate`.
-
-        Returns:
-            Tokens (B, K, N) and scores (B, K), best first.
-
-        Raises:
-            ValueError, TypeError: as for `generate`; a head that is not `Categorical`; a number of
-                beams or a penalty out of range.
-
-        Cost: that of generating B * K sequences, and a copy of their states at each position.
-        """
-        source = cast(Drawable, self)
-        num_beams = _checked_beams(source, num_beams)
-        in_range("length_penalty", length_penalty, 0.0, float("inf"))
-        stop = checked_stop_tokens(stop_tokens, source.head, source.device)
-        prompt = checked_prompt(source, batch, prefix, prefix_lengths, length, state)
-        begin = self.predictor(method, decoder, prompt)
-        tokens, scores = _search(begin, prompt, num_beams, stop, length_penalty)
-        # Copied outside inference mode, because autograd refuses tensors made inside.
-        return Hypotheses(tokens.clone(), scores.clone())
-
-
 @torch.inference_mode()
-def _search(
-    begin: Begin, prompt: Prompt, width: int, stop: Tensor | None, penalty: float
+def search_beams(
+    start: Start, prompt: Prompt, width: int, stop: Tensor | None, penalty: float
 ) -> Hypotheses:
+    """The best `width` continuations of each prompt; see `GenerationMixin.beam_search`."""
     beam = _Beam(prompt, width, stop, penalty)
     if prompt.steps:
-        predictor = begin(prompt)
-        predictor.keep(beam.first_rows)
+        predictor = start()
+        predictor.select_rows(beam.first_rows)
         check = NanCheck()
         for step in range(prompt.steps):
             if not beam.extend(predictor, check) or step + 1 == prompt.steps:
                 break
-            predictor.take(beam.last)
+            predictor.append(beam.last)
         check.finish()
-    tokens = prompt.repeated(width).completed(list(beam.drawn.flatten(0, 1).unbind(1)))
+    tokens = prompt.repeat(width).join(list(beam.drawn.flatten(0, 1).unbind(1)))
     return Hypotheses(tokens.unflatten(0, (-1, width)), beam.ranks())
 
 
@@ -151,7 +98,7 @@ class _Beam:
         if bool(self._ended.all()):
             return False
         offsets = torch.arange(batch, device=best.device).unsqueeze(1) * width
-        predictor.keep((best + offsets).flatten())
+        predictor.select_rows((best + offsets).flatten())
         return True
 
     def _best(self, log_probs: Tensor) -> tuple[Tensor, Tensor]:
@@ -175,13 +122,14 @@ class _Beam:
         return self._sums.gather(1, best) + added, self._counts.gather(1, best) + going
 
 
-def _checked_beams(source: Drawable, num_beams: int) -> int:
-    if not isinstance(source.head, Categorical):
-        got = f"a {type(source.head).__name__}"
+def check_beams(head: Head, num_beams: int) -> int:
+    """The number of beams; refuses a head without a probability for each token."""
+    if not isinstance(head, Categorical):
+        got = f"a {type(head).__name__}"
         advice = "call generate, which draws from any head"
         raise ValueError(expected("the head", "a Categorical to search", got, advice))
     num_beams = at_least("num_beams", num_beams, 1)
-    if num_beams > source.head.levels:
-        wanted = f"at most the vocabulary, {source.head.levels}"
+    if num_beams > head.levels:
+        wanted = f"at most the vocabulary, {head.levels}"
         raise ValueError(expected("num_beams", wanted, num_beams))
     return num_beams

@@ -1,19 +1,50 @@
-"""`compile_decoder`: native code for a model on the CPU, CUDA graphs on a GPU."""
+"""`compile_decoder`, a cache of what it compiles, and the choice of a predictor."""
 
 from __future__ import annotations
 
-from typing import cast, overload
+import threading
+import weakref
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol, cast, overload
+
+import torch
+from torch import Tensor
 
 from linattn_core import choice, registry
 from linattn_core.decoder_spec import WEIGHTS, CannotCompile, DecoderDescription, NativeDecoder
 from linattn_core.errors import expected
-from linattn_models.decoding.graph import GraphDecoder
-from linattn_models.decoding.model import DescribedModel, TokenModel, VectorModel
-from linattn_models.decoding.native import CompiledDecoder
-from linattn_models.decoding.recording import CudaGraphRecorder, Recorder
-from linattn_models.decoding.vectors import CompiledTransformer
-from linattn_models.heads.base import Drawn
-from linattn_models.validation import at_least, one_of
+from linattn_core.torch_private import version_of
+from linattn_models.config import TransformerConfig
+from linattn_models.decoding.compiled_decoder import (
+    CompiledDecoder,
+    CompiledTransformer,
+    FusedPredictor,
+)
+from linattn_models.decoding.graph import CudaGraphRecorder, GraphDecoder, Recorder
+from linattn_models.decoding.loop import Start
+from linattn_models.decoding.predictors import RerunPredictor, StatefulPredictor, TokenModel
+from linattn_models.decoding.prompts import Prompt
+from linattn_models.state import Cursor, DecodingState, check_end
+from linattn_models.validation import at_least, no_dropout, one_of
+
+DECODERS = ("auto", "eager", "compiled")
+METHODS = ("auto", "stateful", "rerun")
+# Packing the weights costs about as much as this number of steps.
+_FEWEST_STEPS = 16
+
+
+class VectorModel(Protocol):
+    """A model of vectors, as `Transformer` is."""
+
+    @property
+    def config(self) -> TransformerConfig: ...
+
+    def describe(self) -> DecoderDescription:
+        """Its weights and settings."""
+
+    def initial_state(self, batch: int, *, max_length: int | None = None) -> DecodingState:
+        """The state before the first position."""
 
 
 @overload
@@ -25,10 +56,7 @@ def compile_decoder(
     model: VectorModel, weights: str = ..., backend: str = ...
 ) -> CompiledTransformer: ...
 def compile_decoder(
-    model: DescribedModel,
-    weights: str = "float32",
-    backend: str = "auto",
-    max_length: int | None = None,
+    model: Any, weights: str = "float32", backend: str = "auto", max_length: int | None = None
 ) -> CompiledDecoder | CompiledTransformer:
     """Packs a model's weights for decoding; a whole step is then one native call or CUDA graph.
 
@@ -75,12 +103,11 @@ def compile_decoder(
     if not hasattr(model, "head"):
         advice = "a decoder of vectors has no positions"
         raise ValueError(expected("max_length", "a model of tokens", "one of vectors", advice))
-    description = cast(TokenModel, model).describe(max_length)
-    return compile_described(model, description, weights, backend)
+    return compile_described(model, model.describe(max_length), weights, backend)
 
 
 def compile_described(
-    model: DescribedModel,
+    model: Any,
     description: DecoderDescription,
     weights: str,
     backend: str,
@@ -99,17 +126,16 @@ def compile_described(
     if recorder is None and description.device.type == "cuda":
         recorder = CudaGraphRecorder(description.device)
     if recorder is None:
-        native = _compile(backend, description, weights)
+        native = _compile_native(backend, description, weights)
     else:
-        choose = cast(Drawn, cast(TokenModel, model).head).choose if draws_inside else None
+        choose = model.head.choose if draws_inside else None
         native = GraphDecoder(description, weights, backend, choose, recorder)
     if tokens is None:
         return CompiledTransformer(model.config, weights, native, description.device)
-    model = cast(TokenModel, model)
     return CompiledDecoder(model, weights, native, tokens.positions, draws_inside=draws_inside)
 
 
-def _compile(backend: str, description: DecoderDescription, weights: str) -> NativeDecoder:
+def _compile_native(backend: str, description: DecoderDescription, weights: str) -> NativeDecoder:
     try:
         return registry.compile_decoder(backend, description, weights)
     except CannotCompile as error:
@@ -118,3 +144,135 @@ def _compile(backend: str, description: DecoderDescription, weights: str) -> Nat
         advice = "install one that compiles decoders: linattn-cpu, the extra [cpu]"
         wanted = expected("backends", "a native one", "the reference alone", advice)
         raise CannotCompile(f"{error} {wanted}") from None
+
+
+def choose_predictor(
+    model: TokenModel, method: str, decoder: str | CompiledDecoder, prompt: Prompt
+) -> Start:
+    """Starts the predictor of a prompt, with the method and decoder of `generate`."""
+    method = choose_method(model, method)
+    no_dropout(model.training, model.config.dropout)
+    if method == "rerun":
+        prompt.check_stateless()
+    compiled = choose_decoder(model, method, decoder, prompt.steps, prompt.positions)
+    if compiled is not None:
+        return partial(FusedPredictor, compiled, prompt, model)
+    return partial(RerunPredictor if method == "rerun" else StatefulPredictor, model, prompt)
+
+
+def choose_method(model: TokenModel, method: str) -> str:
+    """The method without "auto", which means "rerun" for a model that cannot step."""
+    one_of("method", method, METHODS)
+    if method == "auto":
+        return "stateful" if model.can_step else "rerun"
+    return method
+
+
+def choose_decoder(
+    model: TokenModel,
+    method: str,
+    decoder: str | CompiledDecoder,
+    steps: int,
+    positions: int | None = None,
+) -> CompiledDecoder | None:
+    """The compiled decoder that `generate` steps with, or None where the model itself predicts.
+
+    Args:
+        method: "stateful" or "rerun".
+        decoder: as for `generate`.
+        steps: tokens to draw, which decide whether packing the weights is worth it.
+        positions: how many positions the sequences take; by default as many as the model has.
+
+    Raises:
+        ValueError: a name that is unknown, "compiled" where no backend compiles the model, a
+            decoder of another model, or a decoder with "rerun".
+    """
+    if method == "rerun":
+        if decoder not in ("auto", "eager"):
+            wanted = "'auto' or 'eager' with method 'rerun', which takes no decoder"
+            raise ValueError(expected("decoder", wanted, repr(decoder), "pass method='stateful'"))
+        return None
+    if isinstance(decoder, CompiledDecoder):
+        decoder.check_decodes(model)
+        check_end(Cursor(0, positions or 0), decoder.longest)
+        return decoder
+    if decoder not in DECODERS:
+        wanted = f"{', '.join(map(repr, DECODERS))}, or what compile_decoder made"
+        raise ValueError(expected("decoder", wanted, repr(decoder)))
+    if decoder == "eager" or (decoder == "auto" and not _worth_packing(model, steps)):
+        return None
+    try:
+        return packed_decoder(model, positions)
+    except CannotCompile:
+        if decoder == "compiled":
+            raise
+        return None
+
+
+def _worth_packing(model: TokenModel, steps: int) -> bool:
+    # In autocast the model computes in half precision, and a compiled decoder does not.
+    return steps >= _FEWEST_STEPS and not torch.is_autocast_enabled(model.device.type)
+
+
+@dataclass(frozen=True)
+class _Packed:
+    """A decoder and what it was packed from.
+
+    The description keeps the model's tensors alive, so that no new tensor can get the same address
+    and look unchanged.
+    """
+
+    decoder: CompiledDecoder
+    description: DecoderDescription
+    signature: tuple[Any, ...]
+
+
+# Not an attribute of the models, so that copies, pickles and state dicts do not contain it.
+_cache: weakref.WeakKeyDictionary[TokenModel, _Packed] = weakref.WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+def packed_decoder(model: TokenModel, positions: int | None = None) -> CompiledDecoder:
+    """The float32 decoder of the model with its current weights, for at least `positions`.
+
+    Cost: if a weight, a layer, a setting or the head has changed since the last call, the weights
+    are packed; otherwise they are read once, which takes about as long as one step.
+    """
+    description = model.describe(positions)
+    with _lock:
+        signature = _signature(model, description)
+        packed = _cache.pop(model, None)
+        if packed is None or packed.signature != signature:
+            del packed  # frees its memory before the next is packed
+            decoder = compile_described(model, description, "float32", "auto")
+            packed = _Packed(cast(CompiledDecoder, decoder), description, signature)
+        _cache[model] = packed
+        return packed.decoder
+
+
+def _signature(model: TokenModel, description: DecoderDescription) -> tuple[Any, ...]:
+    """A value that changes whenever the decoder has to be compiled again."""
+    tokens = description.tokens
+    norms = [description.norm]
+    for layer in description.layers:
+        norms += [layer.norm1, layer.norm2]
+    tensors = list(description.tensors())
+    return (
+        choice.current,
+        model.config,
+        model.head,
+        model.max_length,
+        None if tokens is None else tokens.sampler,
+        description.feature_map,
+        description.eps,
+        description.activation,
+        description.norm_first,
+        tuple(norm.eps for norm in norms),
+        tuple(_identity(x) for x in tensors),
+        # Sums too, because writes through `.data` or into a NumPy view do not change the version.
+        tuple(torch.stack([x.sum() for x in tensors]).tolist()),
+    )
+
+
+def _identity(x: Tensor) -> tuple[Any, ...]:
+    return x.data_ptr(), x.shape, x.stride(), x.dtype, x.device, version_of(x)

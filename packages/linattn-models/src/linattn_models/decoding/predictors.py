@@ -1,65 +1,65 @@
-"""Predictors of the next token: by a step from a state, or by running all tokens again."""
+"""Predictors that call the model: a step from a state for each token, or a run of all tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Protocol, TypeGuard, cast
 
 import torch
 from torch import Tensor
 
-from linattn_models.decoding.model import TokenModel
-from linattn_models.decoding.prompts import Prompt
+from linattn_core import LinearAttentionState
+from linattn_core.decoder_spec import DecoderDescription
+from linattn_core.errors import expected
+from linattn_models.config import TransformerConfig
+from linattn_models.decoding.prompts import Prompt, TokenSource
 from linattn_models.decoding.sampling import Sampling
-from linattn_models.state import Cursor, DecodingState
+from linattn_models.heads import Head
+from linattn_models.heads.base import check_sequences
+from linattn_models.state import Cursor, DecodingState, LayerState, check_end, known_parameters
+from linattn_models.validation import lengths_within
 
 
-class Predictor(Protocol):
-    """Draws the next token of each row; `take` then appends it.
+class Prefills(Protocol):
+    """A model or decoder with the `prefill` and `step` of `AutoregressiveTransformer`."""
 
-    Rows that are complete stay at their last position, and their draws are ignored.
+    head: Head
+
+    def prefill(
+        self,
+        tokens: Tensor,
+        lengths: Tensor | None = None,
+        state: DecodingState | None = None,
+        *,
+        max_length: int | None = None,
+    ) -> tuple[Tensor, DecodingState]:
+        """(B, N) -> the parameters (B, P) for the token after each prompt, and the state."""
+
+    def step(self, token: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
+        """(B,) -> the parameters (B, P) for the next token, and the next state."""
+
+
+class TokenModel(TokenSource, Prefills, Protocol):
+    """A model of tokens, with the inputs, results and errors of `AutoregressiveTransformer`.
+
+    Attributes:
+        training: whether the model is in training mode, in which `predict_next` uses dropout.
+        can_step: whether `prefill` and `step` work; if not, only `predict_next` does.
     """
 
+    training: bool
+
     @property
-    def state(self) -> DecodingState | None:
-        """The state of all rows before the token that was drawn last; None without a state."""
+    def config(self) -> TransformerConfig: ...
 
-    def draw(self, sampling: Sampling, ahead: int = 1) -> tuple[Tensor, Tensor]:
-        """The parameters (B, P) and tokens (B,) or (B, 3) drawn from them, not yet taken.
+    @property
+    def can_step(self) -> bool: ...
 
-        Args:
-            sampling: how tokens are drawn.
-            ahead: how many draws follow, with this one. All have this sampling, each token is taken
-                unchanged, and `keep` is not called between them. A predictor may draw them all now;
-                `state` is then the one before the last of these tokens.
-        """
+    def describe(self, positions: int | None = None) -> DecoderDescription:
+        """Its weights and settings, for at least so many positions."""
 
-    def take(self, token: Tensor) -> None:
-        """Appends one token to each row."""
-
-    def keep(self, rows: Tensor) -> None:
-        """Continues with these rows only (any number, repeats allowed)."""
-
-    def read(self, token: Tensor, state: DecodingState) -> DecodingState:
-        """The state after one more token (B,) or (B, 3) of each row."""
-
-
-# Makes the predictor that continues a prompt.
-Begin = Callable[[Prompt], Predictor]
-
-
-class Predicting:
-    """The method that the mixins `Drawing` and `Searching` need."""
-
-    def predictor(self, method: str, decoder: Any, prompt: Prompt) -> Begin:
-        """Makes the predictor that continues a prompt with this method and decoder.
-
-        Raises:
-            ValueError: a method or decoder that is unknown or does not fit, or a model in training
-                mode with dropout.
-        """
-        raise NotImplementedError
+    def predict_next(self, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """(B, N) -> the parameters (B, P) for the token after each prompt, without a state."""
 
 
 class StatefulPredictor:
@@ -69,17 +69,17 @@ class StatefulPredictor:
 
     def __init__(self, model: TokenModel, prompt: Prompt) -> None:
         self.model = model
-        self.parameters, self.state = prefilled(model, prompt)
+        self.parameters, self.state = prefill_prompt(model, prompt)
 
     def draw(self, sampling: Sampling, ahead: int = 1) -> tuple[Tensor, Tensor]:
         """Draws from the parameters after the last token taken."""
         return self.parameters, sampling.draw(self.model.head, self.parameters)
 
-    def take(self, token: Tensor) -> None:
+    def append(self, token: Tensor) -> None:
         """One step."""
-        self.parameters, self.state = self.model.step(token, within_room(self.state))
+        self.parameters, self.state = self.model.step(token, keep_within_room(self.state))
 
-    def keep(self, rows: Tensor) -> None:
+    def select_rows(self, rows: Tensor) -> None:
         """Forks and drops states."""
         self.parameters, self.state = self.parameters[rows], self.state.index_select(rows)
 
@@ -103,7 +103,7 @@ class RerunPredictor:
         parameters = self.model.predict_next(self.tokens, self.lengths)
         return parameters, sampling.draw(self.model.head, parameters)
 
-    def take(self, token: Tensor) -> None:
+    def append(self, token: Tensor) -> None:
         """Puts each row's token behind its own tokens."""
         if self.tokens.shape[1] < self.room:
             self.tokens = torch.cat([self.tokens, token.unsqueeze(1)], 1)
@@ -113,7 +113,7 @@ class RerunPredictor:
             self.tokens = self.tokens.index_put((rows, ends), token)
             self.lengths = (self.lengths + 1).clamp(max=self.room)
 
-    def keep(self, rows: Tensor) -> None:
+    def select_rows(self, rows: Tensor) -> None:
         """Forks and drops sequences."""
         self.tokens = self.tokens[rows]
         self.lengths = None if self.lengths is None else self.lengths[rows]
@@ -123,16 +123,66 @@ class RerunPredictor:
         raise NotImplementedError
 
 
-def prefilled(model: TokenModel, prompt: Prompt) -> tuple[Tensor, DecodingState]:
-    """Prefills a prompt: the parameters after it, and a state that nothing else uses."""
+def prefill_prompt(model: Prefills, prompt: Prompt) -> tuple[Tensor, DecodingState]:
+    """The parameters after the prompt, and a state that nothing else uses."""
     tokens, lengths = prompt.known
     before = None if prompt.state is None else prompt.state.detach().clone()
     return model.prefill(tokens, lengths, before, max_length=prompt.positions)
 
 
-def within_room(state: DecodingState) -> DecodingState:
+def keep_within_room(state: DecodingState) -> DecodingState:
     """The state, with rows that are complete moved back to the last position that exists."""
     position, room = state.cursor.position, state.max_length
     if room is None or state.cursor.furthest < room or not isinstance(position, Tensor):
         return state
     return replace(state, cursor=Cursor(position.clamp(max=room - 1), room - 1))
+
+
+def step_through(
+    decoder: Prefills,
+    tokens: Tensor,
+    lengths: Tensor | None,
+    state: DecodingState,
+    room: int | None,
+) -> tuple[Tensor, DecodingState]:
+    """As `AutoregressiveTransformer.prefill` from a state; updates the state in place."""
+    check_sequences(decoder.head, tokens, 0, None)
+    if lengths is not None:
+        lengths_within("lengths", lengths, *tokens.shape[:2])
+        lengths = lengths.to(tokens.device, torch.int64)
+    check_end(state.cursor.after(tokens.shape[1], lengths), room)
+    known_parameters(state, tokens.shape[1], lengths)
+    state = state.with_room(room)
+    for column, token in enumerate(tokens.unbind(1)):
+        rows = None if lengths is None else (lengths > column).nonzero().squeeze(1)
+        if rows is None or len(rows) == len(token):
+            _, state = decoder.step(token, state)
+        elif len(rows):
+            _, longer = decoder.step(token[rows], state.index_select(rows))
+            state = _replace_rows(state, rows, longer)
+    return cast(Tensor, state.parameters), state
+
+
+def layers_of(state: DecodingState) -> tuple[LinearAttentionState, ...]:
+    """The layers of a state; refuses key/value caches."""
+    layers = state.layers
+    if _are_linear(layers):
+        return layers
+    wanted, got = "a LinearAttentionState to step from", "a KeyValueCache"
+    raise TypeError(expected("a layer's state", wanted, got))
+
+
+def _are_linear(layers: tuple[LayerState, ...]) -> TypeGuard[tuple[LinearAttentionState, ...]]:
+    return all(isinstance(layer, LinearAttentionState) for layer in layers)
+
+
+def _replace_rows(state: DecodingState, rows: Tensor, other: DecodingState) -> DecodingState:
+    """The state with `rows` replaced by those of `other`; its layers are updated in place."""
+    for own, new in zip(layers_of(state), layers_of(other), strict=True):
+        own.s.index_copy_(0, rows, new.s)
+        own.z.index_copy_(0, rows, new.z)
+    position = state.cursor.rows(state.batch, rows.device).clone()
+    position[rows] = other.cursor.rows(len(rows), rows.device)
+    parameters = cast(Tensor, state.parameters).clone()
+    parameters[rows] = cast(Tensor, other.parameters)
+    return replace(state, cursor=Cursor.at(position), parameters=parameters)

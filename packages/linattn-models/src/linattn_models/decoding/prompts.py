@@ -1,23 +1,43 @@
-"""The prefixes of sequences, and the sequences made from prefixes and drawn tokens."""
+"""Prompts, also of different lengths, and the sequences made from them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from linattn_core.errors import expected, quote
-from linattn_models.decoding.model import Drawable
+from linattn_models.heads import Head
 from linattn_models.heads.base import check_tokens, token_shape
 from linattn_models.state import DecodingState
 from linattn_models.validation import at_least, boolean, lengths_within
 
 # (B, P) or (B, P, 3) tokens; an array of them; or the tokens of each sequence.
 Tokens = Tensor | Sequence[Any]
+
+
+class TokenSource(Protocol):
+    """What continues prompts: a model of tokens, or a decoder compiled from one.
+
+    Attributes:
+        head: the distribution of a token.
+        max_length: the default number of tokens in a sequence, or None.
+        longest: the most tokens of a sequence; None for no limit.
+        device: where tokens and parameters are.
+    """
+
+    head: Head
+    max_length: int | None
+
+    @property
+    def longest(self) -> int | None: ...
+
+    @property
+    def device(self) -> torch.device: ...
 
 
 @dataclass(frozen=True)
@@ -53,24 +73,10 @@ class Prompt:
         """B, the sequences."""
         return self.tokens.shape[0]
 
-    def repeated(self, times: int) -> Prompt:
-        """Each row repeated `times` times, in consecutive rows."""
-        if times == 1:
-            return self
-        lengths = None if self.lengths is None else self.lengths.repeat_interleave(times, 0)
-        return replace(self, tokens=self.tokens.repeat_interleave(times, 0), lengths=lengths)
-
     @property
     def positions(self) -> int:
         """The positions of the longest sequence: with the start, without its last token."""
-        return _tokens_of(self.state) + self.length + self.keeps_state
-
-    def check_stateless(self) -> None:
-        """Refuses `state` and `return_state`, for methods without a state."""
-        if self.state is not None or self.keeps_state:
-            advice = "pass method='stateful', or leave out state and return_state"
-            got = "method 'rerun', which runs all tokens again"
-            raise ValueError(expected("a state", "a model that steps", got, advice))
+        return _count_tokens(self.state) + self.length + self.keeps_state
 
     @property
     def steps(self) -> int:
@@ -91,14 +97,28 @@ class Prompt:
         lengths = None if self.lengths is None else self.lengths.clamp(max=room)
         return self.tokens[:, :room], lengths
 
-    def visible(self, step: int, drawn: Tensor) -> Tensor:
+    def check_stateless(self) -> None:
+        """Refuses `state` and `return_state`, for methods without a state."""
+        if self.state is not None or self.keeps_state:
+            advice = "pass method='stateful', or leave out state and return_state"
+            got = "method 'rerun', which runs all tokens again"
+            raise ValueError(expected("a state", "a model that steps", got, advice))
+
+    def repeat(self, times: int) -> Prompt:
+        """Each row repeated `times` times, in consecutive rows."""
+        if times == 1:
+            return self
+        lengths = None if self.lengths is None else self.lengths.repeat_interleave(times, 0)
+        return replace(self, tokens=self.tokens.repeat_interleave(times, 0), lengths=lengths)
+
+    def hide_complete(self, step: int, drawn: Tensor) -> Tensor:
         """The tokens (B,) or (B, 3) drawn at a step, -1 in rows that are already complete."""
         if self.lengths is None:
             return drawn.clone()
         complete = self.lengths + step >= self.length  # (B,)
         return drawn.masked_fill(complete.view(-1, *[1] * (drawn.ndim - 1)), -1)
 
-    def completed(self, drawn: list[Tensor]) -> Tensor:
+    def join(self, drawn: list[Tensor]) -> Tensor:
         """The sequences (B, N) or (B, N, 3): each row's prefix, its drawn tokens, then -1.
 
         N is the length of the longest sequence.
@@ -118,82 +138,93 @@ class Prompt:
         return tokens[:, : int(longest.any(0).sum())]
 
 
-def checked_prompt(
-    model: Drawable,
+def read_prompt(
+    source: TokenSource,
     batch: int | None,
     prefix: Tokens | None,
     prefix_lengths: Tensor | None,
     length: int | None,
-    state: DecodingState | None = None,
+    state: DecodingState | None,
     keeps_state: bool = False,
 ) -> Prompt:
-    """The prompt of the arguments of `generate`.
-
-    Raises:
-        ValueError, TypeError: wrong arguments.
-    """
+    """The prompt of the arguments of `generate`, checked."""
     if state is not None and not isinstance(state, DecodingState):
         raise TypeError(expected("state", "a DecodingState", f"a {type(state).__name__}"))
     boolean("return_state", keeps_state)
-    before = _tokens_of(state)
-    length = default_length(model, length, before + (keeps_state and model.longest is not None))
-    check_length(model, length, before, keeps_state)
+    before = _count_tokens(state)
+    length = default_length(source, length, before + (keeps_state and source.longest is not None))
+    check_length(source, length, before, keeps_state)
     if state is not None:
         batch = state.batch if batch is None else batch
         if batch != state.batch:
             raise ValueError(expected("state", f"{batch} sequences", state.batch))
-    prompt = _prompt(model, batch, prefix, prefix_lengths, length)
+    if not (prefix is None or isinstance(prefix, Tensor)):
+        prefix, prefix_lengths = _as_tensors(prefix, prefix_lengths, source.device)
+    prefix = _check_prefix(source, batch, prefix, prefix_lengths, length)
+    prompt = _pad(prefix, prefix_lengths, length)
+    check_tokens(source.head, prompt.tokens)
     if keeps_state and not prompt.steps:
         wanted = "more tokens than the prefixes have with return_state"
         raise ValueError(expected("length", wanted, length, "prefill returns the state of prompts"))
     return replace(prompt, state=state, keeps_state=keeps_state)
 
 
-def _tokens_of(state: DecodingState | None) -> int:
+def default_length(source: TokenSource, length: int | None, before: int = 0) -> int:
+    """The length; by default the model's `max_length` less the tokens that a state has read."""
+    if length is not None:
+        return at_least("length", length, 1)
+    if source.max_length is None:
+        advice = "the model has no max_length, so pass length"
+        raise ValueError(expected("length", "a number of tokens", None, advice))
+    if source.max_length <= before:
+        wanted = f"a number of tokens where a state has read max_length {source.max_length}"
+        raise ValueError(expected("length", wanted, None, "pass length"))
+    return source.max_length - before
+
+
+def check_length(
+    source: TokenSource, length: int, before: int = 0, keeps_state: bool = False
+) -> None:
+    """Refuses a length for which the model has too few positions."""
+    longest = source.longest
+    if longest is not None and length + before + keeps_state > longest:
+        wanted = f"at most the model's {longest} positions"
+        got = f"{length}"
+        got += f" after the {before} of the state" if before else ""
+        got += ", and one more for the state that is returned" if keeps_state else ""
+        raise ValueError(expected("length", wanted, got))
+
+
+def _count_tokens(state: DecodingState | None) -> int:
     """The tokens that a state has read, in the row with the most: the start vector is none."""
     return 0 if state is None else max(0, state.cursor.furthest - 1)
 
 
-def _prompt(
-    model: Drawable,
-    batch: int | None,
-    prefix: Tokens | None,
-    prefix_lengths: Tensor | None,
-    length: int,
-) -> Prompt:
-    if not (prefix is None or isinstance(prefix, Tensor)):
-        prefix, prefix_lengths = as_tensors(prefix, prefix_lengths, model.device)
-    prefix = _checked_prefix(model, batch, prefix, prefix_lengths, length)
-    if prefix_lengths is None:
-        check_tokens(model.head, prefix)
+def _pad(prefix: Tensor, lengths: Tensor | None, length: int) -> Prompt:
+    """The prompt of checked prefixes (B, P) or (B, P, 3), with 0 past each row's length."""
+    if lengths is None:
         return Prompt.of(prefix, length)
-    low, high = lengths_within("prefix_lengths", prefix_lengths, *prefix.shape[:2])
-    lengths = prefix_lengths.to(prefix.device, torch.int64)
+    low, high = lengths_within("prefix_lengths", lengths, *prefix.shape[:2])
+    lengths = lengths.to(prefix.device, torch.int64)
     prefix = prefix[:, :high]
     beyond = torch.arange(high, device=prefix.device) >= lengths.unsqueeze(1)  # (B, P)
     prefix = prefix.masked_fill(beyond.view(*beyond.shape, *[1] * (prefix.ndim - 2)), 0)
-    check_tokens(model.head, prefix)
     return Prompt(prefix, None if low == high else lengths, length, low)
 
 
-def as_tensors(
-    prefix: Tokens, prefix_lengths: Tensor | None, device: torch.device
+def _as_tensors(
+    prefix: Sequence[Any], lengths: Tensor | None, device: torch.device
 ) -> tuple[Tensor, Tensor | None]:
-    """An array or lists as tokens and lengths on the model's device.
-
-    Raises:
-        ValueError: `prefix_lengths` together with lists, which have their own lengths; or no list.
-        TypeError: not an array or lists of tokens.
-    """
+    """An array or lists as tokens and lengths on the model's device."""
     is_array = hasattr(prefix, "__array__")
-    if prefix_lengths is not None and not is_array:
+    if lengths is not None and not is_array:
         advice = "pass lists of each sequence's own length"
         raise ValueError(expected("prefix_lengths", "None beside lists", "lengths", advice))
     if not is_array and not (isinstance(prefix, Sequence) and len(prefix)):
         raise ValueError(expected("prefix", "at least one list of tokens", quote(prefix)))
     try:
         if is_array:
-            return _as_tokens(prefix, device), prefix_lengths
+            return _as_tokens(prefix, device), lengths
         rows = [_as_tokens(row, device) for row in prefix]
         if all(row.ndim for row in rows):
             padded = pad_sequence(rows, batch_first=True)
@@ -212,55 +243,27 @@ def _as_tokens(row: Any, device: torch.device) -> Tensor:
     return tokens.long()
 
 
-def default_length(model: Drawable, length: int | None, before: int = 0) -> int:
-    """The length; by default the model's `max_length` less the tokens that a state has read.
-
-    Raises:
-        ValueError: the model has no `max_length`, or the state has taken all of it.
-    """
-    if length is not None:
-        return at_least("length", length, 1)
-    if model.max_length is None:
-        advice = "the model has no max_length, so pass length"
-        raise ValueError(expected("length", "a number of tokens", None, advice))
-    if model.max_length <= before:
-        wanted = f"a number of tokens where a state has read max_length {model.max_length}"
-        raise ValueError(expected("length", wanted, None, "pass length"))
-    return model.max_length - before
-
-
-def check_length(model: Drawable, length: int, before: int = 0, keeps_state: bool = False) -> None:
-    """Refuses a length for which the model has too few positions."""
-    longest = model.longest
-    if longest is not None and length + before + keeps_state > longest:
-        wanted = f"at most the model's {longest} positions"
-        got = f"{length}"
-        got += f" after the {before} of the state" if before else ""
-        got += ", and one more for the state that is returned" if keeps_state else ""
-        raise ValueError(expected("length", wanted, got))
-
-
-def _checked_prefix(
-    model: Drawable,
+def _check_prefix(
+    source: TokenSource,
     batch: int | None,
     prefix: Tensor | None,
     prefix_lengths: Tensor | None,
     length: int,
 ) -> Tensor:
-    """The prefix, checked; an empty one for None."""
+    """The prefix, which must fit; an empty one for None."""
     if batch is not None:
         batch = at_least("batch", batch, 1)
-    extra = token_shape(model.head)
+    extra = token_shape(source.head)
     if prefix is None:
         if prefix_lengths is not None:
             advice = "pass both or neither"
             raise ValueError(expected("prefix_lengths", "a prefix beside them", "none", advice))
-        return torch.empty(batch or 1, 0, *extra, dtype=torch.int64, device=model.device)
+        return torch.empty(batch or 1, 0, *extra, dtype=torch.int64, device=source.device)
     if prefix.ndim != 2 + len(extra) or tuple(prefix.shape[2:]) != extra:
         shape = f"shape ({', '.join(map(str, ('batch', 'length', *extra)))})"
         raise ValueError(expected("prefix", shape, tuple(prefix.shape)))
-    if prefix.device != model.device:
-        where = f"tokens on the model's {model.device}"
+    if prefix.device != source.device:
+        where = f"tokens on the model's {source.device}"
         raise ValueError(expected("prefix", where, prefix.device, "move one of them by .to()"))
     if prefix.shape[0] < 1 or batch not in (None, prefix.shape[0]):
         raise ValueError(expected("prefix", f"{batch or 'at least 1'} rows", prefix.shape[0]))

@@ -1,11 +1,11 @@
-"""Decoding with packed weights: one or more steps of a model in one call, or one CUDA graph."""
+"""Compiled decoders: packed weights, with the interface of the model."""
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import replace
 from functools import partial
-from typing import cast
+from typing import Any, NoReturn, cast
 
 import torch
 from torch import Tensor
@@ -13,34 +13,127 @@ from torch import Tensor
 from linattn_core import LinearAttentionState
 from linattn_core.decoder_spec import Draw, NativeDecoder
 from linattn_core.errors import expected
-from linattn_models.decoding.beams import Searching
-from linattn_models.decoding.drawing import Drawing
-from linattn_models.decoding.filters import Filters
-from linattn_models.decoding.model import TokenModel
-from linattn_models.decoding.predictors import Begin, prefilled, within_room
+from linattn_models.config import TransformerConfig
+from linattn_models.decoding.generation import GenerationMixin
+from linattn_models.decoding.loop import Start
+from linattn_models.decoding.predictors import (
+    Prefills,
+    TokenModel,
+    keep_within_room,
+    layers_of,
+    prefill_prompt,
+    step_through,
+)
 from linattn_models.decoding.prompts import Prompt
-from linattn_models.decoding.sampling import Sampling
-from linattn_models.decoding.stepping import cut, step_through
-from linattn_models.decoding.vectors import Compiled, advanced, layers_of
+from linattn_models.decoding.sampling import Filters, Sampling
+from linattn_models.heads import Head
 from linattn_models.heads.base import Drawn, check_sequences, check_step_shape, fill
 from linattn_models.state import (
     START,
     DecodingState,
-    check_end,
     check_fits,
     check_parameters,
     check_positions,
+    check_prompts,
     less_one,
     room_for,
+    zero_states,
 )
-from linattn_models.validation import lengths_within
+from linattn_models.validation import (
+    at_least,
+    check_vector_sequences,
+    check_vectors,
+    lengths_within,
+)
 
 # The most parameters that one call of several steps returns. With more of them, the time around a
 # call, which several steps save, hardly counts.
 _MOST_PARAMETERS = 1 << 15
 
 
-class CompiledDecoder(Compiled, Drawing, Searching):
+class _Compiled:
+    """What decoders of tokens and of vectors share.
+
+    Attributes:
+        weights: the name of the dtype of the packed matrices.
+        native: the decoder with the packed weights; see `NativeDecoder`.
+    """
+
+    def __init__(
+        self, config: TransformerConfig, weights: str, native: NativeDecoder, device: torch.device
+    ) -> None:
+        self.weights = weights
+        self.native = native
+        self._config = config
+        self._device = device
+
+    @property
+    def config(self) -> TransformerConfig:
+        """The configuration of the layers."""
+        return self._config
+
+    @property
+    def device(self) -> torch.device:
+        """The device of inputs, outputs and states."""
+        return self._device
+
+    def __repr__(self) -> str:
+        packed = f"{self.weights} weights, {self.native.nbytes:,} bytes"
+        return f"{type(self).__name__}({packed}, {self.native.instruction_set})"
+
+    def __reduce__(self) -> NoReturn:
+        wanted, advice = "no copying or pickling", "save the model and call load_decoder(folder)"
+        raise TypeError(expected(f"a {type(self).__name__}", wanted, "one of them", advice))
+
+    def _zeros(self, batch: int) -> tuple[LinearAttentionState, ...]:
+        config = self._config
+        heads, dim = config.num_heads, config.head_dim
+        return zero_states(config.num_layers, batch, heads, dim, self._device)
+
+
+class CompiledTransformer(_Compiled):
+    """The decoding interface of a `Transformer`: (B, E) -> (B, E); updates states in place.
+
+    Later changes of the model's weights do not reach it. Its results have no gradients.
+    """
+
+    def initial_state(self, batch: int, *, max_length: int | None = None) -> DecodingState:
+        """The state before the first position, as `Transformer.initial_state`."""
+        batch = at_least("batch", batch, 1)
+        if max_length is not None:
+            max_length = at_least("max_length", max_length, 1)
+        return DecodingState(self._zeros(batch), START, max_length)
+
+    def prefill(
+        self, x: Tensor, lengths: Tensor | None = None, *, max_length: int | None = None
+    ) -> tuple[Tensor, DecodingState]:
+        """As `Transformer.prefill`."""
+        check_vector_sequences(x, self.config.embed_dim)
+        self._check_place(x)
+        batch, length = x.shape[:2]
+        check_prompts(length, max_length)
+        if lengths is not None:
+            lengths_within("lengths", lengths, batch, length)
+            lengths = lengths.to(self.device, torch.int64)
+        layers = self._zeros(batch)
+        state = DecodingState(layers, START.after(length, lengths), max_length)
+        return self.native.prefill(x.detach(), lengths, layers), state
+
+    def step(self, x: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
+        """As `Transformer.step`, but always updates the state in place."""
+        check_vectors(x, self.config.embed_dim)
+        self._check_place(x)
+        state.check_step(x.shape[0])
+        y, _ = self.native.step(x.detach(), state.position, layers_of(state), None)
+        return y, _advance(state, None)
+
+    def _check_place(self, x: Tensor) -> None:
+        if x.dtype != torch.float32 or x.device != self.device:
+            got = f"{x.dtype} on {x.device}"
+            raise TypeError(expected("x", f"float32 on {self.device}", got, "convert it by .to()"))
+
+
+class CompiledDecoder(_Compiled, GenerationMixin):
     """The decoding interface of an `AutoregressiveTransformer`, with compiled steps.
 
     Its states are those of the model, so model and decoder can continue each other's states. Later
@@ -48,8 +141,6 @@ class CompiledDecoder(Compiled, Drawing, Searching):
 
     Attributes:
         head, max_length: those of the model.
-        longest: the most tokens of a sequence: the rows of the packed table of positions; None for
-            a model without positions.
     """
 
     def __init__(
@@ -62,13 +153,21 @@ class CompiledDecoder(Compiled, Drawing, Searching):
         draws_inside: bool,
     ) -> None:
         super().__init__(model.config, weights, native, model.device)
-        self.head = model.head
-        self.max_length = model.max_length
+        self.head: Head = model.head
+        self.max_length: int | None = model.max_length
         self._rows = len(positions)
         # Without positions the table is zeros, so that its row 0 fits every position.
         self._anywhere = model.longest is None and not positions.any()
-        self.longest: int | None = None if self._anywhere else self._rows
-        self._drawn = cast(Drawn, model.head) if draws_inside else None
+        self._longest = None if self._anywhere else self._rows
+        self._drawn = model.head if draws_inside and isinstance(model.head, Drawn) else None
+
+    @property
+    def longest(self) -> int | None:
+        """The most tokens of a sequence: the rows of the packed table of positions.
+
+        None for a model without positions.
+        """
+        return self._longest
 
     def prefill(
         self,
@@ -86,7 +185,7 @@ class CompiledDecoder(Compiled, Drawing, Searching):
                 has such states. They are valid while it lives, and a step of them may overwrite
                 the parameters that the step before returned.
         """
-        room = room_for(max_length, self.longest)
+        room = room_for(max_length, self._longest)
         self._check_device(tokens)
         if state is not None:
             check_parameters(state, self.head.num_parameters)
@@ -97,17 +196,23 @@ class CompiledDecoder(Compiled, Drawing, Searching):
             return step_through(self, tokens, lengths, state.clone(), room)
         check_sequences(self.head, tokens, 0, less_one(room))
         batch, length = tokens.shape[:2]
-        if length >= self._rows:
-            first = self._rows - 1
-            own, more = (None, None) if lengths is None else cut(lengths, first)
-            _, state = self.prefill(tokens[:, :first], own, max_length=room, owner=owner)
-            return step_through(self, tokens[:, first:], more, state, room)
         if lengths is not None:
             lengths_within("lengths", lengths, batch, length)
-            lengths = lengths.to(self.device, torch.int64) + 1  # the start vector counts
-        states = self.empty_states(batch, owner)
-        parameters = self.native.prefill(tokens, lengths, states)
-        return parameters, DecodingState(states, START.after(length + 1, lengths), room, parameters)
+            lengths = lengths.to(self.device, torch.int64)
+        if not self.reads_at_once(tokens):
+            first = self._rows - 1
+            own = None if lengths is None else lengths.clamp(max=first)
+            more = None if lengths is None else (lengths - first).clamp(min=0)
+            _, state = self.prefill(tokens[:, :first], own, max_length=room, owner=owner)
+            return step_through(self, tokens[:, first:], more, state, room)
+        lengths = None if lengths is None else lengths + 1  # the start vector counts
+        layers = self.empty_states(batch, owner)
+        parameters = self.native.prefill(tokens, lengths, layers)
+        return parameters, DecodingState(layers, START.after(length + 1, lengths), room, parameters)
+
+    def reads_at_once(self, tokens: Tensor) -> bool:
+        """Whether prompts (B, N) are read in one call and not step by step."""
+        return tokens.shape[1] < self._rows
 
     def empty_states(
         self, batch: int, owner: object | None = None
@@ -119,8 +224,7 @@ class CompiledDecoder(Compiled, Drawing, Searching):
     def step(self, token: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
         """As `AutoregressiveTransformer.step`, but always updates the state in place."""
         self._check_step(token, state)
-        parameters, _ = self.native.step(token, self._place(state), layers_of(state), None)
-        return parameters, advanced(state, parameters)
+        return self._step(token, state)
 
     def step_and_sample(
         self,
@@ -147,21 +251,22 @@ class CompiledDecoder(Compiled, Drawing, Searching):
             ValueError, TypeError: as for `step`, or wrong arguments of the draw.
         """
         sampling = Sampling(temperature, generator, Filters(top_k, top_p, min_p))
-        sampling.check(self)
+        sampling.check(self.head, self.device)
+        self._check_step(token, state)
         return self.step_and_draw(token, state, sampling)
 
     def step_and_draw(
         self, token: Tensor, state: DecodingState, sampling: Sampling
     ) -> tuple[Tensor, Tensor, DecodingState]:
-        """As `step_and_sample`, with settings that are checked already."""
-        self._check_step(token, state)
+        """As `step_and_sample`, with arguments that are checked already."""
         if self._drawn is None:
-            parameters, state = self.step(token, state)
+            parameters, state = self._step(token, state)
             return parameters, sampling.draw(self.head, parameters), state
-        place, layers = self._place(state), layers_of(state)
+        layers = layers_of(state)
         draw = self._draw(self._drawn, layers, sampling)
-        parameters, drawn = self.native.step(token, place, layers, draw, sampling.filters or None)
-        return parameters, cast(Tensor, drawn), advanced(state, parameters)
+        filters = sampling.filters or None
+        parameters, drawn = self.native.step(token, self._place(state), layers, draw, filters)
+        return parameters, cast(Tensor, drawn), _advance(state, parameters)
 
     def steps_and_draws(
         self, token: Tensor, state: DecodingState, sampling: Sampling, count: int
@@ -169,68 +274,53 @@ class CompiledDecoder(Compiled, Drawing, Searching):
         """As `count` calls of `step_and_draw`, each with the tokens that the one before drew.
 
         Args:
-            token, state, sampling: of the first step, as for `step_and_draw`.
-            count: at least 1; at most the `most_steps` of the backend, and 1 for a head that draws
-                by itself.
+            token, state, sampling: of the first step, checked already.
+            count: at least 1, and at most what `steps_at_once` allows.
 
         Returns:
             The parameters (count, B, P), the tokens (count, B) or (count, B, 3), and the state
             after the last step.
-
-        Raises:
-            ValueError, TypeError: as for `step`; a count out of range; no position for all steps.
         """
         if count == 1:
             parameters, drawn, state = self.step_and_draw(token, state, sampling)
             return parameters.unsqueeze(0), drawn.unsqueeze(0), state
-        most = 1 if self._drawn is None else self.native.most_steps
-        if not 1 <= count <= most:
-            raise ValueError(expected("count", f"at least 1 and at most {most}", count))
-        self._check_step(token, state)
-        check_end(state.cursor.after(count, None), self._room(state))
-        place, layers = self._place(state), layers_of(state)
-        draw = _noise_of_steps(cast(Drawn, self._drawn), count, layers[0].z, sampling)
+        layers = layers_of(state)
+        draw = _draw_noise(cast(Drawn, self._drawn), count, layers[0].z, sampling)
         filters = sampling.filters or None
-        parameters, drawn = self.native.steps(token, place, layers, draw, count, filters)
-        return parameters, drawn, advanced(state, parameters[-1], count)
+        parameters, drawn = self.native.steps(
+            token, self._place(state), layers, draw, count, filters
+        )
+        return parameters, drawn, _advance(state, parameters[-1], count)
 
     def steps_at_once(self, state: DecodingState, most: int) -> int:
         """How many of `most` steps one call should make: 1 or more, as far as there is room."""
         if self._drawn is None or not state.batch:
             return 1
         few = _MOST_PARAMETERS // (state.batch * self.head.num_parameters)
-        left = self._room(state) - state.cursor.furthest
-        return max(1, min(most, self.native.most_steps, left, few))
-
-    def _room(self, state: DecodingState) -> int:
-        """The end of the positions that steps from a state may take."""
         rows = self._rows + state.cursor.furthest if self._anywhere else self._rows
-        return rows if state.max_length is None else min(rows, state.max_length)
+        room = rows if state.max_length is None else min(rows, state.max_length)
+        return max(1, min(most, self.native.most_steps, room - state.cursor.furthest, few))
 
-    def predictor(self, method: str, decoder: str | CompiledDecoder, prompt: Prompt) -> Begin:
-        """Makes the predictor that steps with this decoder; see `Predicting`."""
+    def choose_predictor(self, method: str, decoder: Any, prompt: Prompt) -> Start:
+        """Starts a predictor that steps with this decoder; refuses other methods and decoders."""
         if method not in ("auto", "stateful") or decoder not in ("auto", self):
             got = f"method={method!r} with decoder={decoder!r}"
             advice = "a compiled decoder draws by its own steps, so call the model's generate"
             raise ValueError(expected("generate", "a compiled decoder's 'auto'", got, advice))
-        return partial(FusedPredictor, self)
-
-    def reads(self, tokens: Tensor) -> bool:
-        """Whether prompts (B, N) are read at once and not step by step."""
-        return tokens.shape[1] < self._rows
+        return partial(FusedPredictor, self, prompt)
 
     def check_decodes(self, model: TokenModel) -> None:
-        """Refuses a model whose settings differ from those of the model that was compiled.
-
-        Raises:
-            ValueError: naming the first setting that differs.
-        """
+        """Refuses a model whose settings differ from those of the model that was compiled."""
         for name in ("config", "head", "max_length", "device"):
             own, other = getattr(self, name), getattr(model, name)
             if own != other:
                 advice = "compile this model, or call the decoder's own generate"
                 wanted = f"one compiled from a model with {name} {other}"
                 raise ValueError(expected("decoder", wanted, own, advice))
+
+    def _step(self, token: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
+        parameters, _ = self.native.step(token, self._place(state), layers_of(state), None)
+        return parameters, _advance(state, parameters)
 
     def _place(self, state: DecodingState) -> int | Tensor:
         """The row of the table of positions that a step reads."""
@@ -252,55 +342,62 @@ class CompiledDecoder(Compiled, Drawing, Searching):
             raise ValueError(expected("tokens", f"some on {self.device}", tokens.device))
 
     def _check_step(self, token: Tensor, state: DecodingState) -> None:
+        """Checks all but the layers of the state, which the native decoder checks."""
         self._check_device(token)
         check_step_shape(self.head, token)
         check_parameters(state, self.head.num_parameters)
-        check_positions(state.cursor, self.longest)
+        check_positions(state.cursor, self._longest)
         state.check_step(token.shape[0])
 
 
 class FusedPredictor:
-    """Predicts by a compiled decoder: one call makes one or more steps with their draws."""
+    """Predicts by a compiled decoder: one call makes one or more steps with their draws.
+
+    Args:
+        decoder: the decoder.
+        prompt: the prompt.
+        reader: reads a prompt that the decoder would read step by step, if it is faster.
+    """
 
     state: DecodingState
 
     def __init__(
-        self, decoder: CompiledDecoder, prompt: Prompt, reader: TokenModel | None = None
+        self, decoder: CompiledDecoder, prompt: Prompt, reader: Prefills | None = None
     ) -> None:
         self.decoder = decoder
         tokens, lengths = prompt.known
-        if prompt.state is None and (reader is None or decoder.reads(tokens)):
+        if prompt.state is None and (reader is None or decoder.reads_at_once(tokens)):
             self.parameters, self.state = decoder.prefill(
                 tokens, lengths, max_length=prompt.positions, owner=self
             )
         else:
-            self.parameters, state = prefilled(cast(TokenModel, reader or decoder), prompt)
-            self.state = self._reserved(state)
-        self.taken: Tensor | None = None
+            self.parameters, state = prefill_prompt(reader or decoder, prompt)
+            self.state = self._reserve(state)
+        self.last: Tensor | None = None  # the token that the next draw steps with
         self._ahead: deque[tuple[Tensor, Tensor]] = deque()  # drawn already, in order
 
     def draw(self, sampling: Sampling, ahead: int = 1) -> tuple[Tensor, Tensor]:
-        """From the parameters after the last token taken."""
-        if self.taken is None:
+        """From the parameters after the last token appended."""
+        if self.last is None:
             return self.parameters, sampling.draw(self.decoder.head, self.parameters)
         if self._ahead:
             return self._ahead.popleft()
-        state = within_room(self.state)
+        state = keep_within_room(self.state)
         count = 1 if ahead == 1 else self.decoder.steps_at_once(state, ahead)
         if count == 1:
-            parameters, token, self.state = self.decoder.step_and_draw(self.taken, state, sampling)
+            parameters, token, self.state = self.decoder.step_and_draw(self.last, state, sampling)
             return parameters, token
         parameters, tokens, self.state = self.decoder.steps_and_draws(
-            self.taken, state, sampling, count
+            self.last, state, sampling, count
         )
         self._ahead.extend(zip(parameters.unbind(), tokens.unbind(), strict=True))
         return self._ahead.popleft()
 
-    def take(self, token: Tensor) -> None:
-        """Stores the token, which the next draw steps with."""
-        self.taken = token
+    def append(self, token: Tensor) -> None:
+        """Stores the token."""
+        self.last = token
 
-    def keep(self, rows: Tensor) -> None:
+    def select_rows(self, rows: Tensor) -> None:
         """Forks and drops states."""
         self.parameters, self.state = self.parameters[rows], self.state.index_select(rows)
 
@@ -308,7 +405,7 @@ class FusedPredictor:
         """One step."""
         return self.decoder.step(token, state)[1]
 
-    def _reserved(self, state: DecodingState) -> DecodingState:
+    def _reserve(self, state: DecodingState) -> DecodingState:
         """A copy of the state in the memory where the decoder steps it fastest."""
         layers = self.decoder.empty_states(state.batch, self)
         for own, other in zip(layers, layers_of(state), strict=True):
@@ -317,7 +414,13 @@ class FusedPredictor:
         return replace(state, layers=layers)
 
 
-def _noise_of_steps(head: Drawn, count: int, like: Tensor, sampling: Sampling) -> Draw:
+def _advance(state: DecodingState, parameters: Tensor | None, count: int = 1) -> DecodingState:
+    """The state `count` positions later, with the same memory."""
+    cursor = state.cursor.after(count, None)
+    return DecodingState(state.layers, cursor, state.max_length, parameters)
+
+
+def _draw_noise(head: Drawn, count: int, like: Tensor, sampling: Sampling) -> Draw:
     """The random numbers of `count` steps, (count, B, K) and (count, B, C).
 
     Drawn step by step: a generator would give other numbers to one tensor than to its parts.

@@ -1,0 +1,243 @@
+"""The mixin with `generate`, `stream` and `beam_search`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from linattn_models.config import TransformerConfig
+from linattn_models.decoding.beams import Hypotheses, check_beams, search_beams
+from linattn_models.decoding.loop import Run, Start, read_stop_tokens
+from linattn_models.decoding.prompts import Prompt, Tokens, read_prompt
+from linattn_models.decoding.sampling import Filters, Sampling
+from linattn_models.heads import Head
+from linattn_models.state import DecodingState, KeyValueCache
+from linattn_models.validation import at_least, in_range
+
+# The length of a stream without a length: more tokens than any program draws.
+ENDLESS = 1 << 48
+
+
+class GenerationMixin:
+    """Gives a model of tokens, or a decoder of one, `generate`, `stream` and `beam_search`."""
+
+    head: Head
+    max_length: int | None
+
+    @property
+    def config(self) -> TransformerConfig:
+        """The configuration of the layers."""
+        raise NotImplementedError
+
+    @property
+    def longest(self) -> int | None:
+        """The most tokens of a sequence; None for no limit."""
+        raise NotImplementedError
+
+    @property
+    def device(self) -> torch.device:
+        """Where tokens and weights are."""
+        raise NotImplementedError
+
+    def choose_predictor(self, method: str, decoder: Any, prompt: Prompt) -> Start:
+        """Checks method and decoder; returns what starts the predictor of the prompt."""
+        raise NotImplementedError
+
+    def generate(
+        self,
+        batch: int | None = None,
+        *,
+        prefix: Tokens | None = None,
+        prefix_lengths: Tensor | None = None,
+        length: int | None = None,
+        state: DecodingState | None = None,
+        return_state: bool = False,
+        num_samples: int = 1,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        min_p: float | None = None,
+        stop_tokens: int | Sequence[int] | None = None,
+        generator: torch.Generator | None = None,
+        progress: bool = False,
+        method: str = "auto",
+        decoder: Any = "auto",
+    ) -> Any:
+        """Generates sequences of `length` tokens: the prefixes, continued by tokens that are drawn.
+
+        Args:
+            batch: B, sequences drawn side by side; by default that of the prefix or the state, or
+                1. A model with dropout must be in evaluation mode.
+            prefix: (B, P) int64 or (B, P, 3), the first tokens of each sequence; or an array, or
+                lists of tokens, one for each sequence and of any lengths.
+            prefix_lengths: (B,) int in 0..P, for prefixes of different lengths; tokens past a row's
+                length are ignored. Each row continues from its own position, with the same result
+                as if it were alone (to rounding, which depends on the batch; see
+                `compile_decoder` for decoders with weights in bfloat16).
+            length: tokens in a complete sequence, including the prefix but not the tokens that
+                `state` has read; by default `max_length`, less the tokens that `state` has read.
+            state: from `prefill`, `step` or `generate`: each row continues there, with its row of
+                the prefix if there is one. The state is not changed.
+            return_state: also return the state after the last token of each sequence, from which
+                `generate`, `prefill` and `step` can continue. It takes one more position.
+            num_samples: sequences drawn from each prefix, which is prefilled once; in the result
+                they are consecutive rows.
+            temperature: 1 draws from the model's distribution, smaller values make likely tokens
+                likelier, 0 is greedy; see the head's `sample`.
+            top_k: draw from the `top_k` likeliest tokens, and those equally likely as the last.
+            top_p: draw from the fewest likeliest tokens whose probabilities sum to `top_p` or more.
+            min_p: draw from tokens at least `min_p` times as likely as the likeliest. These three
+                need a `Categorical` head; a token has to pass all that are set, `top_k` first.
+            stop_tokens: a token that ends its sequence, or several. Sequences that have ended are
+                dropped from the batch from time to time, to save their cost.
+            generator: source of randomness, on the model's device; the same seed gives the same
+                tokens.
+            progress: show a progress bar on stderr.
+            method: "stateful" steps from a state; "rerun" runs all tokens so far for each new one;
+                "auto" is "rerun" for attention that cannot step (LSH), else "stateful". All draw
+                the same random numbers in the same order.
+            decoder: what makes the steps. "eager": the model itself. "compiled": a float32 decoder
+                compiled from it, or an error with the reason why there is none. "auto": that
+                decoder where it can be compiled and packing the weights is worth it (16 steps or
+                more, and no autocast), else the model. Or a decoder that `compile_decoder` made. In
+                float32 all draw the same tokens from the same seed, except where rounding decides
+                between two.
+
+        Returns:
+            (B * num_samples, length) or (B * num_samples, length, 3) int64. With `stop_tokens`, a
+            sequence ends with its stop token, and -1 pads it to the longest. With `return_state`,
+            a tuple of that and a `DecodingState`.
+
+        Raises:
+            ValueError, TypeError: wrong arguments, before anything is drawn; or NaN in the outputs
+                of the model, with the step (on a GPU only after the last step).
+
+        Cost: `length` steps; "rerun" costs O(length^2) positions (O(length^3) time with softmax).
+        The weights packed for "auto" and "compiled" stay in memory as long as the model does, and
+        are packed again when the model has changed.
+        """
+        sampling = Sampling(temperature, generator, Filters(top_k, top_p, min_p))
+        prompt = read_prompt(self, batch, prefix, prefix_lengths, length, state, return_state)
+        run = self._plan(prompt, sampling, num_samples, stop_tokens, method, decoder, progress)
+        tokens = run.sequences.join(list(run))
+        if run.final_state is None:
+            return tokens
+        room = self.longest
+        if any(isinstance(layer, KeyValueCache) for layer in run.final_state.layers):
+            room = max(run.final_state.max_length or 0, self.max_length or 0)
+        # Copied outside inference mode, because autograd refuses tensors made inside.
+        return tokens, run.final_state.with_room(room).clone()
+
+    def stream(
+        self,
+        batch: int | None = None,
+        *,
+        prefix: Tokens | None = None,
+        prefix_lengths: Tensor | None = None,
+        length: int | None = None,
+        state: DecodingState | None = None,
+        num_samples: int = 1,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        min_p: float | None = None,
+        stop_tokens: int | Sequence[int] | None = None,
+        generator: torch.Generator | None = None,
+        progress: bool = False,
+        method: str = "auto",
+        decoder: Any = "auto",
+    ) -> Iterator[Tensor]:
+        """Yields the tokens of each step as soon as they are drawn.
+
+        Step i yields the token at position prefix_lengths[b] + i of each row b. A row is -1 after
+        it is complete, which happens earlier for longer prefixes, or has drawn a stop token.
+
+        Args:
+            length: as for `generate`. Without one, a model with linear attention and no
+                `max_length` never stops, at a fixed cost per token; softmax attention needs one or
+                the other, to allocate its cache.
+            batch and all others: as for `generate`.
+
+        Yields:
+            (B,) or (B, 3) int64, length - min(prefix_lengths) times, or until all rows have
+            stopped; B counts every sample.
+
+        Raises:
+            ValueError, TypeError: as for `generate`: wrong arguments at the call, and on the CPU
+                NaN at the token where it occurs.
+        """
+        if length is None and self.max_length is None and not self.config.has_cache:
+            length = ENDLESS
+        sampling = Sampling(temperature, generator, Filters(top_k, top_p, min_p))
+        prompt = read_prompt(self, batch, prefix, prefix_lengths, length, state)
+        run = self._plan(
+            prompt, sampling, num_samples, stop_tokens, method, decoder, progress, streams=True
+        )
+        # Copied outside inference mode, because autograd refuses tensors made inside.
+        return (run.sequences.hide_complete(step, token) for step, token in enumerate(run))
+
+    def beam_search(
+        self,
+        batch: int | None = None,
+        *,
+        num_beams: int,
+        prefix: Tokens | None = None,
+        prefix_lengths: Tensor | None = None,
+        length: int | None = None,
+        state: DecodingState | None = None,
+        stop_tokens: int | Sequence[int] | None = None,
+        length_penalty: float = 0.0,
+        method: str = "auto",
+        decoder: Any = "auto",
+    ) -> Hypotheses:
+        """The likeliest continuations of each prefix that a beam of fixed width finds.
+
+        At each position every hypothesis is extended by every token, and the `num_beams` best of
+        each sequence are kept. A hypothesis that has ended competes unchanged. Nothing is random.
+
+        Args:
+            num_beams: K, at most the vocabulary. 1 is greedy.
+            length_penalty: hypotheses are compared by the sum of their log-probabilities divided by
+                their number of new tokens to this power: 0 compares sums, 1 means; larger values
+                favor longer hypotheses.
+            batch, prefix, prefix_lengths, length, state, stop_tokens, method, decoder: as for
+                `generate`.
+
+        Returns:
+            Tokens (B, K, N) and scores (B, K), best first.
+
+        Raises:
+            ValueError, TypeError: as for `generate`; a head that is not `Categorical`; a number of
+                beams or a penalty out of range.
+
+        Cost: that of generating B * K sequences, and a copy of their states at each position.
+        """
+        num_beams = check_beams(self.head, num_beams)
+        in_range("length_penalty", length_penalty, 0.0, float("inf"))
+        stop = read_stop_tokens(stop_tokens, self.head, self.device)
+        prompt = read_prompt(self, batch, prefix, prefix_lengths, length, state)
+        start = self.choose_predictor(method, decoder, prompt)
+        tokens, scores = search_beams(start, prompt, num_beams, stop, length_penalty)
+        # Copied outside inference mode, because autograd refuses tensors made inside.
+        return Hypotheses(tokens.clone(), scores.clone())
+
+    def _plan(
+        self,
+        prompt: Prompt,
+        sampling: Sampling,
+        num_samples: int,
+        stop_tokens: int | Sequence[int] | None,
+        method: str,
+        decoder: Any,
+        progress: bool,
+        *,
+        streams: bool = False,
+    ) -> Run:
+        sampling.check(self.head, self.device)
+        stop = read_stop_tokens(stop_tokens, self.head, self.device)
+        samples = at_least("num_samples", num_samples, 1)
+        start = self.choose_predictor(method, decoder, prompt)
+        return Run(start, prompt, sampling, samples, stop, progress=progress, streams=streams)

@@ -1,0 +1,261 @@
+"""The loop over tokens: which rows continue, what they draw, and the states of those that end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from linattn_core.errors import expected
+from linattn_models.decoding.prompts import Prompt
+from linattn_models.decoding.sampling import NanCheck, Sampling
+from linattn_models.heads import Head
+from linattn_models.state import DecodingState
+from linattn_models.validation import as_ints
+
+# Rows that have ended are dropped from the batch when they are this share of it: dropping copies
+# the states, so it is not done for each row.
+_WORTH_DROPPING = 0.25
+
+
+class Predictor(Protocol):
+    """Draws the next token of each row; `append` then adds it to the row.
+
+    Rows that are complete stay at their last position, and their draws are ignored.
+    """
+
+    @property
+    def state(self) -> DecodingState | None:
+        """The state of all rows before the token that was drawn last; None without a state."""
+
+    def draw(self, sampling: Sampling, ahead: int = 1) -> tuple[Tensor, Tensor]:
+        """The parameters (B, P) and tokens (B,) or (B, 3) drawn from them, not yet appended.
+
+        Args:
+            sampling: how tokens are drawn.
+            ahead: how many draws follow, with this one. All have this sampling, each token is
+                appended unchanged, and `select_rows` is not called between them. A predictor may
+                draw them all now; `state` is then the one before the last of these tokens.
+        """
+
+    def append(self, token: Tensor) -> None:
+        """Appends one token to each row."""
+
+    def select_rows(self, rows: Tensor) -> None:
+        """Continues with these rows only (any number, repeats allowed)."""
+
+    def read(self, token: Tensor, state: DecodingState) -> DecodingState:
+        """The state after one more token (B,) or (B, 3) of each row."""
+
+
+# Prefills a prompt, whose arguments are checked already, and returns the predictor behind it.
+Start = Callable[[], Predictor]
+
+
+class Run:
+    """One generation: iterating over it draws the tokens (B,) or (B, 3) of each step.
+
+    Rows that are complete still give tokens, which the caller ignores. Rows that have drawn a stop
+    token give -1 from then on, and the iteration ends when no row continues.
+
+    Args:
+        start: starts the predictor of `prompt`.
+        prompt: the prompts.
+        sampling: how tokens are drawn.
+        samples: sequences that are drawn from each prompt, which is prefilled once and then forked.
+        stop: (S,) int64, tokens that end a sequence; None for none.
+        progress: whether to show a progress bar.
+        streams: whether each token is wanted as soon as it is drawn; if not, several steps may be
+            made at once.
+
+    Attributes:
+        sequences: the prompt of every sequence; samples of a prompt are consecutive rows.
+        final_state: the state after the last tokens, if the prompt asks for it, at the end.
+    """
+
+    def __init__(
+        self,
+        start: Start,
+        prompt: Prompt,
+        sampling: Sampling,
+        samples: int,
+        stop: Tensor | None,
+        *,
+        progress: bool,
+        streams: bool = False,
+    ) -> None:
+        self.sequences = prompt.repeat(samples)
+        self.final_state: DecodingState | None = None
+        self._start = start
+        self._prompt = prompt
+        self._sampling = sampling
+        self._samples = samples
+        self._stop = stop
+        self._progress = progress
+        self._streams = streams
+
+    @torch.inference_mode()
+    def __iter__(self) -> Iterator[Tensor]:
+        steps = self._prompt.steps
+        if steps == 0:
+            return
+        predictor = self._start_samples()
+        active = self._active_rows()
+        ends = Ends(self.sequences) if self._prompt.keeps_state else None
+        check = NanCheck()
+        for step in tqdm(range(steps), desc="generate", unit="step", disable=not self._progress):
+            # Several are drawn at once where nothing reads a token before the next is drawn.
+            ahead = 1 if self._streams or active is not None else steps - step
+            parameters, token = predictor.draw(self._sampling, ahead)
+            check.add(parameters)
+            yield token if active is None else active.spread(token)
+            if active is not None:
+                goes_on = active.end(token, step)
+                if ends is not None and predictor.state is not None:
+                    ends.add(active, token, predictor.state)
+                if not goes_on:
+                    break
+                rows = active.drop()
+                if rows is not None:
+                    predictor.select_rows(rows)
+                    token = token[rows]
+            if step + 1 < steps:
+                predictor.append(token)
+        check.finish()
+        if ends is not None:
+            self.final_state = ends.state(predictor.read)
+
+    def _start_samples(self) -> Predictor:
+        predictor = self._start()
+        if self._samples > 1:
+            rows = torch.arange(self._prompt.batch, device=self._prompt.tokens.device)
+            predictor.select_rows(rows.repeat_interleave(self._samples))
+        return predictor
+
+    def _active_rows(self) -> ActiveRows | None:
+        """None where all rows end together and no state is kept."""
+        if self._stop is None and not self._prompt.keeps_state:
+            return None
+        none = self._prompt.tokens.new_empty(0)
+        return ActiveRows(none if self._stop is None else self._stop, self.sequences)
+
+
+class ActiveRows:
+    """Tracks which rows of a batch continue: they are not complete and drew no stop token.
+
+    The predictor holds the rows that continue, and for some steps a few that have ended.
+
+    Args:
+        stop: (S,) int64, the stop tokens.
+        prompt: the prompts of all B rows.
+
+    Attributes:
+        held: (R,) int64, the rows of the batch that the predictor holds.
+        ended: int64 indices into `held` of the rows that ended at the last step.
+    """
+
+    def __init__(self, stop: Tensor, prompt: Prompt) -> None:
+        self._tokens = stop
+        self._stop = frozenset(stop.tolist())
+        self._steps = prompt.steps_of_rows
+        self._batch = batch = prompt.batch
+        self.held = torch.arange(batch, device=stop.device)
+        self._going = torch.ones(batch, dtype=torch.bool, device=stop.device)  # of `held`
+        self._all_go_on = True
+        self._next_complete = int(self._steps.min())  # steps after which a row is complete
+        self.ended = self.held[:0]
+
+    def spread(self, drawn: Tensor) -> Tensor:
+        """The tokens of the held rows as (B,) or (B, 3), -1 in rows that had ended before."""
+        if self._all_go_on:
+            return drawn
+        spread = drawn.new_full((self._batch, *drawn.shape[1:]), -1)
+        ended = ~self._going.view(-1, *[1] * (drawn.ndim - 1))
+        spread[self.held] = drawn.masked_fill(ended, -1)
+        return spread
+
+    def end(self, drawn: Tensor, step: int) -> bool:
+        """Marks rows that drew a stop token or are complete; returns whether any row continues."""
+        # At most steps no row ends; a set of tokens in Python is faster than tensors here.
+        stopped = bool(self._stop) and not self._stop.isdisjoint(drawn.tolist())
+        if not stopped and step + 1 < self._next_complete:
+            self.ended = self.ended[:0]
+            return True
+        steps = self._steps[self.held]
+        going = self._going & (steps > step + 1)
+        if stopped:
+            going &= ~torch.isin(drawn, self._tokens)
+        self.ended = (self._going & ~going).nonzero().squeeze(1)
+        self._going = going
+        left = steps[going]
+        if not len(left):
+            return False
+        self._next_complete = int(left.min())
+        self._all_go_on = len(left) == self._batch
+        return True
+
+    def drop(self) -> Tensor | None:
+        """Drops ended rows where it is worth it: the indices into `held` to keep, else None."""
+        if not len(self.ended):
+            return None
+        going = self._going.nonzero().squeeze(1)
+        if len(going) > (1 - _WORTH_DROPPING) * len(self._going):
+            return None
+        self.held, self._going = self.held[going], self._going[going]
+        return going
+
+
+class Ends:
+    """Collects the state of each sequence when it ends, for `return_state`.
+
+    A state is collected before its last token is read; one step at the end reads all last tokens.
+    """
+
+    def __init__(self, prompt: Prompt) -> None:
+        self._prompt = prompt
+        self._rows: list[Tensor] = []
+        self._tokens: list[Tensor] = []
+        self._states: list[DecodingState] = []
+
+    def add(self, active: ActiveRows, drawn: Tensor, state: DecodingState) -> None:
+        """Collects the rows that ended at this step."""
+        ended = active.ended
+        if len(ended):
+            rows = active.held[ended]
+            self._rows.append(rows)
+            self._tokens.append(self._last_tokens(rows, drawn[ended]))
+            self._states.append(state.index_select(ended))
+
+    def state(self, read: Callable[[Tensor, DecodingState], DecodingState]) -> DecodingState:
+        """The state of all B rows, in order, after their last tokens, which `read` reads."""
+        order = torch.cat(self._rows).argsort()
+        after = read(torch.cat(self._tokens), DecodingState.cat(self._states))
+        return after.index_select(order)
+
+    def _last_tokens(self, rows: Tensor, drawn: Tensor) -> Tensor:
+        """The last token of each row: the drawn one, or the prefix's if that was complete."""
+        prompt = self._prompt
+        complete = prompt.steps_of_rows[rows] == 0
+        if not bool(complete.any()):
+            return drawn
+        own = prompt.tokens[rows, prompt.length - 1]
+        return torch.where(complete.view(-1, *[1] * (own.ndim - 1)), own, drawn)
+
+
+def read_stop_tokens(
+    stop: int | Sequence[int] | None, head: Head, device: torch.device
+) -> Tensor | None:
+    """The tokens as (S,) int64, checked; None without any."""
+    if stop is None:
+        return None
+    tokens = as_ints("stop_tokens", stop)
+    if head.channels > 1:
+        got = f"{head.channels} values a token"
+        raise ValueError(expected("stop_tokens", "a model with one value a token", got))
+    for token in tokens:
+        if not 0 <= token < head.levels:
+            raise ValueError(expected("stop_tokens", f"tokens in 0..{head.levels - 1}", token))
+    return torch.tensor(tokens, dtype=torch.int64, device=device) if tokens else None
