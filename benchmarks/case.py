@@ -112,7 +112,7 @@ class Registry:
     def __iter__(self) -> Iterator[Case]:
         return iter(self._cases.values())
 
-    def matching(self, part: str = "", device: str = "cpu") -> list[Case]:
+    def select(self, part: str = "", device: str = "cpu") -> list[Case]:
         """The device's cases whose name contains `part`; ValueError where none does."""
         cases = [case for case in self if case.device == device]
         if matches := [case for case in cases if part in case.name]:
@@ -121,7 +121,7 @@ class Registry:
         advice = f"the themes on {device} are {themes} and --list names the cases"
         raise ValueError(expected("--only", "part of a case's name", repr(part), advice))
 
-    def named(self, name: str, device: str = "cpu") -> Case:
+    def find(self, name: str, device: str = "cpu") -> Case:
         """The device's case of exactly this name."""
         return self._cases[device, name]
 

@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None, cases: Registry = registry) -> 
     """
     options = _parser().parse_args(arguments)
     try:
-        chosen = cases.matching(options.only, options.device)
+        chosen = cases.select(options.only, options.device)
         _check(options)
     except ValueError as error:
         print(error, file=sys.stderr)
@@ -87,7 +87,7 @@ def measure_apart(case: Case, settings: Settings, limits: Limits) -> CaseResult:
 
 
 def _measure_named(name: str, settings: Settings, limits: Limits) -> CaseResult:
-    return measure_case(registry.named(name, settings.device), settings, limits)
+    return measure_case(registry.find(name, settings.device), settings, limits)
 
 
 def isolated_limits(settings: Settings) -> Limits:

@@ -20,12 +20,12 @@ EPS = 1e-6
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 3e-2, torch.float16: 1e-2}
 
 
-def sampled_rows(length: int) -> Tensor:
+def sample_rows(length: int) -> Tensor:
     """Returns up to ROWS positions spread over the sequence, the first and the last among them."""
     return torch.linspace(0, length - 1, min(ROWS, length)).round().long()
 
 
-def sampled_heads(batch: int, heads: int, most: int = HEADS) -> tuple[Tensor, Tensor]:
+def sample_heads(batch: int, heads: int, most: int = HEADS) -> tuple[Tensor, Tensor]:
     """Returns the batch and head indices of up to `most` heads, the first and the last among them.
 
     A GPU is timed with thousands of them, too many for the oracle to compute.

@@ -31,25 +31,25 @@ def compiled_name(weights: str) -> str:
     return f"linear (compiled, {weights})"
 
 
-def stateful(attention: str, task: Task) -> Method:
+def generate_eagerly(attention: str, task: Task) -> Method:
     """Generates whole images as an RNN: from sums for linear, from a cache for softmax.
 
     The model steps itself; its operators are of the fastest backend that is installed.
     """
     model = task.model(attention)
     work = _least_work(task, task.length) if attention == "linear" else {}
-    return _generating(model, partial(check_steps, model), task, work, "eager")
+    return _generation(model, partial(check_steps, model), task, work, "eager")
 
 
-def compiled(weights: str, task: Task) -> Method:
+def generate_compiled(weights: str, task: Task) -> Method:
     """Generates whole images by a compiled decoder, whose packing of the weights is not timed."""
     model = task.model()
-    decoder = compiled_decoder(model, weights)
+    decoder = pack_decoder(model, weights)
     check = partial(check_compiled, model, decoder, task.batch)
-    return _generating(model, check, task, _least_work(task, task.length, weights), decoder)
+    return _generation(model, check, task, _least_work(task, task.length, weights), decoder)
 
 
-def peer(task: Task, settings: Settings) -> Method:
+def generate_by_peer(task: Task, settings: Settings) -> Method:
     """The peer's recurrent model with the same weights, embedding, head and sampling."""
     decoder = _peer(task, settings)
     run = partial(decoder.generate, task.batch, torch.Generator(task.device).manual_seed(0))
@@ -57,25 +57,25 @@ def peer(task: Task, settings: Settings) -> Method:
     return Method(check, measure=measure, units=task.batch, **_least_work(task, task.length))
 
 
-def eager_step(attention: str, task: Task, position: int) -> Method:
+def step_eagerly(attention: str, task: Task, position: int) -> Method:
     """One step and one draw at `position`; the time does not depend on the values in the state."""
     model = task.model(attention)
     work = _least_work(task) if attention == "linear" else {}
     return _step(model, model, _state_at(position, model, task), task, work)
 
 
-def peer_step(task: Task, settings: Settings) -> Method:
-    """As `eager_step`, by the peer's recurrent model."""
+def step_by_peer(task: Task, settings: Settings) -> Method:
+    """As `step_eagerly`, by the peer's recurrent model."""
     decoder = _peer(task, settings)
     with torch.inference_mode():
         _, (_, memory) = decoder.prefill(torch.empty(task.batch, 0))
     return _step(decoder, decoder.model, (task.length // 2, memory), task, _least_work(task))
 
 
-def compiled_step(weights: str, task: Task) -> Method:
+def step_compiled(weights: str, task: Task) -> Method:
     """Steps and draws as `generate` makes them: several in one call, if the batch is small."""
     model = task.model()
-    decoder = compiled_decoder(model, weights)
+    decoder = pack_decoder(model, weights)
     state = _state_at(task.length // 2, model, task)
     generator, token = _seeded_token(model, task)
     steps = decoder.steps_at_once(state, task.length)
@@ -84,7 +84,7 @@ def compiled_step(weights: str, task: Task) -> Method:
     return Method(check, run, units=steps, **_least_work(task, steps, weights))
 
 
-def reading(weights: str, task: Task) -> Method:
+def read_weights(weights: str, task: Task) -> Method:
     """Reads as many bytes as the matrices have: the least time of a step.
 
     The maximum of integers was the fastest read by all of torch's threads, compared with sums and
@@ -95,7 +95,7 @@ def reading(weights: str, task: Task) -> Method:
     return Method(lambda: None, run=data.amax, traffic=count)
 
 
-def compiled_decoder(model: AutoregressiveTransformer, weights: str) -> CompiledDecoder:
+def pack_decoder(model: AutoregressiveTransformer, weights: str) -> CompiledDecoder:
     """Packs the weights; NotMeasured where no backend compiles the model."""
     try:
         return linattn_models.compile_decoder(model, weights)
@@ -103,7 +103,7 @@ def compiled_decoder(model: AutoregressiveTransformer, weights: str) -> Compiled
         raise NotMeasured(str(reason)) from None
 
 
-def _generating(
+def _generation(
     model: AutoregressiveTransformer, check: Callable[[], str | None], task: Task, work: Work,
     decoder: str | CompiledDecoder,
 ) -> Method:  # fmt: skip

@@ -32,7 +32,7 @@ Setup = Callable[[Task, Settings], dict[str, Make]]
 def first_and_last(task: Task, settings: Settings) -> dict[str, Make]:
     """Steps of both attentions at both ends of an image."""
     return {
-        f"{name}, {ordinal}": partial(decoders.eager_step, attention, task, position)
+        f"{name}, {ordinal}": partial(decoders.step_eagerly, attention, task, position)
         for name, attention in ((LINEAR, "linear"), (STATEFUL_SOFTMAX, "softmax"))
         for ordinal, position in ((FIRST, 0), (LAST, task.length - 1))
     }
@@ -41,20 +41,22 @@ def first_and_last(task: Task, settings: Settings) -> dict[str, Make]:
 def compiled_steps(task: Task, settings: Settings) -> dict[str, Make]:
     """Steps of linear attention by every decoder, and reading the weights alone."""
     return {
-        **{name: partial(decoders.compiled_step, each, task) for each, name in COMPILED.items()},
-        **{name: partial(decoders.reading, each, task) for each, name in READING.items()},
-        LINEAR: partial(decoders.eager_step, "linear", task, task.length // 2),
-        FAST_TRANSFORMERS: partial(decoders.peer_step, task, settings),
+        **{name: partial(decoders.step_compiled, each, task) for each, name in COMPILED.items()},
+        **{name: partial(decoders.read_weights, each, task) for each, name in READING.items()},
+        LINEAR: partial(decoders.step_eagerly, "linear", task, task.length // 2),
+        FAST_TRANSFORMERS: partial(decoders.step_by_peer, task, settings),
     }
 
 
 def whole_images(task: Task, settings: Settings) -> dict[str, Make]:
     """Images by every decoder."""
     return {
-        **{name: partial(decoders.compiled, each, task) for each, name in COMPILED.items()},
-        LINEAR: partial(decoders.stateful, "linear", task),
-        FAST_TRANSFORMERS: partial(decoders.peer, task, settings),
-        STATEFUL_SOFTMAX: partial(decoders.stateful, "softmax", task),
+        **{
+            name: partial(decoders.generate_compiled, each, task) for each, name in COMPILED.items()
+        },
+        LINEAR: partial(decoders.generate_eagerly, "linear", task),
+        FAST_TRANSFORMERS: partial(decoders.generate_by_peer, task, settings),
+        STATEFUL_SOFTMAX: partial(decoders.generate_eagerly, "softmax", task),
     }
 
 
@@ -62,7 +64,7 @@ def decoding_case(name: str, shows: str, methods: Setup, task: Task, **fields: A
     """A case whose methods decode the images of a task."""
 
     def setup(settings: Settings) -> dict[str, Make]:
-        return methods(task.sized(settings), settings)
+        return methods(task.for_settings(settings), settings)
 
     return Case(name, shows, setup, **fields)
 

@@ -37,7 +37,7 @@ Predict = Callable[[Tensor], Tensor]
 
 
 def _methods(settings: Settings) -> dict[str, Make]:
-    task = TASK.sized(settings)
+    task = TASK.for_settings(settings)
     new = min(NEW, (task.length - 1) // 2)
     generator = torch.Generator().manual_seed(2)
     tokens = torch.randint(VOCABULARY, (1, task.length), generator=generator)

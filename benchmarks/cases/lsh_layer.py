@@ -26,7 +26,7 @@ Layer = Callable[[Tensor], Tensor]
 
 def setup(settings: Settings) -> dict[str, Make]:
     """Our layer and the peer's, with the same weights."""
-    problem = Problem(16_384).sized(settings)
+    problem = Problem(16_384).for_settings(settings)
     ours, x = our_layer(problem), inputs(problem)
 
     def make_peer() -> Method:

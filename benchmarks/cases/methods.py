@@ -49,7 +49,7 @@ def attention_case(
 
     def make(title: str, settings: Settings) -> Method:
         operator, asked = work[title]
-        problem = asked.sized(settings)
+        problem = asked.for_settings(settings)
         made = method(operator, problem, settings, peaks=peaks)
         return dataclasses.replace(made, units=units(problem))
 

@@ -31,7 +31,7 @@ class Task:
     length: int = 784
     device: Device = "cpu"
 
-    def sized(self, settings: Settings) -> Task:
+    def for_settings(self, settings: Settings) -> Task:
         """The task on the device of the run, and tiny in a quick one."""
         if settings.quick:
             return Task(min(self.batch, QUICK_BATCH), 2, 2, 8, 32, 12, settings.device)

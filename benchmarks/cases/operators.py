@@ -74,8 +74,8 @@ class Operator:
         """Compares outputs and gradients at full length with the oracle, in some heads and rows."""
         backward = tensors[0].requires_grad
         batch, heads, length, _ = self._heads_first(tensors[0]).shape
-        chosen = oracle.sampled_heads(batch, heads, LSH_HEADS if self.stray else oracle.HEADS)
-        rows = torch.arange(length) if self.stray else oracle.sampled_rows(length)
+        chosen = oracle.sample_heads(batch, heads, LSH_HEADS if self.stray else oracle.HEADS)
+        rows = torch.arange(length) if self.stray else oracle.sample_rows(length)
 
         def pick(tensor: Tensor) -> Tensor:
             return self._heads_first(tensor)[chosen][None]  # (1, P, N, D)

@@ -68,7 +68,7 @@ class Problem:
         """
         return (12 if self.backward else 4) * self.numbers * self.dtype.itemsize
 
-    def sized(self, settings: Settings) -> Problem:
+    def for_settings(self, settings: Settings) -> Problem:
         """The problem on the device of the run, and tiny in a quick one."""
         smaller = {name: min(getattr(self, name), most) for name, most in QUICK.items()}
         return dataclasses.replace(

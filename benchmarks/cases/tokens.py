@@ -14,7 +14,7 @@ from torch import Tensor
 from benchmarks import oracle
 from benchmarks.case import Case, Make, Method, Settings, registry
 from benchmarks.cases.decoder_checks import check_compiled
-from benchmarks.cases.decoders import LINEAR, compiled_decoder, compiled_name
+from benchmarks.cases.decoders import LINEAR, compiled_name, pack_decoder
 from benchmarks.cases.methods import PEAK_SECONDS, peak_of_run
 from benchmarks.cases.models import Task
 from benchmarks.processes import run_apart
@@ -35,9 +35,9 @@ FIRST, LAST = "first thousand", "last thousand"
 
 def read_prompts(decoder_name: str, how: str, asked: Task, settings: Settings) -> Method:
     """Returns the prediction of the token after each prompt as a method."""
-    task = asked.sized(settings)
+    task = asked.for_settings(settings)
     model = task.model()
-    decoder = model if decoder_name == LINEAR else compiled_decoder(model, "float32")
+    decoder = model if decoder_name == LINEAR else pack_decoder(model, "float32")
     tokens, lengths = _prompts(model, task.batch)
 
     @torch.inference_mode()
@@ -85,7 +85,7 @@ def generate_tokens(
     with torch.no_grad():  # its inputs are normalized, so the logits get this spread
         model.output.weight.normal_(std=spread / embed_dim**0.5, generator=generator)
         model.output.bias[STOP] = -50
-    decoder = compiled_decoder(model, "float32")
+    decoder = pack_decoder(model, "float32")
     _, state = decoder.prefill(torch.empty(task.batch, 0, dtype=torch.int64))
     draw = partial(decoder.generate, generator=generator, temperature=temperature)
     if before:
@@ -137,7 +137,7 @@ def filters_case(batch: int, vocabulary: int, spread: str) -> Case:
     """A filter and a stop token."""
 
     def setup(settings: Settings) -> dict[str, Make]:
-        task = Task(batch, length=TOKENS).sized(settings)
+        task = Task(batch, length=TOKENS).for_settings(settings)
         size = QUICK_VOCABULARY if settings.quick else vocabulary
         make = partial(generate_tokens, task, size, SPREADS[spread])
         return {PLAIN: make, FILTERED: partial(make, filtered=True)}
@@ -154,7 +154,7 @@ def flat_case() -> Case:
     """The first and the last of many tokens; their peak memory is that of a process of its own."""
 
     def make(before: int, settings: Settings) -> Method:
-        task = Task(1, length=THOUSAND).sized(settings)
+        task = Task(1, length=THOUSAND).for_settings(settings)
         method = greedy_tokens(task, min(before, task.length) if settings.quick else before)
         if settings.quick:
             return method

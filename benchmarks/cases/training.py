@@ -34,22 +34,22 @@ COMPARED = ("start", "embeddings.0.weight", "positions.table", "output.weight")
 
 def setup(settings: Settings) -> dict[str, Make]:
     """The model with each attention; the peer has our weights."""
-    task = Task(BATCH).sized(settings)
+    task = Task(BATCH).for_settings(settings)
 
     def linear() -> Method:
         require_backend("cpu")  # the backend that "auto" chooses on a CPU
-        return _step(trained("linear", task), task)
+        return _step(make_trainable("linear", task), task)
 
     return {
         LINEAR_CPU: linear,
-        SDPA: lambda: _step(trained("softmax", task), task),
+        SDPA: lambda: _step(make_trainable("softmax", task), task),
         FAST_TRANSFORMERS: lambda: _peer_step(task, settings),
         ALONE: lambda: _products(task),
         ATTENTION: lambda: _attention(task, settings),
     }
 
 
-def trained(attention: str, task: Task) -> AutoregressiveTransformer:
+def make_trainable(attention: str, task: Task) -> AutoregressiveTransformer:
     """The model, ready for updates."""
     return task.model(attention).train().requires_grad_()
 
@@ -75,7 +75,7 @@ def _peer_step(task: Task, settings: Settings) -> Method:
     builders, masking = (
         peers.load(f"fast_transformers.{name}", settings) for name in ("builders", "masking")
     )
-    ours = trained("linear", task)
+    ours = make_trainable("linear", task)
     encoder = builders.TransformerEncoderBuilder.from_kwargs(
         attention_type="causal-linear", **peer_options(ours.config)
     ).get()

@@ -17,12 +17,12 @@ QUICK = Settings(quick=True, threads=1)
 def test_cases_come_back_in_order_and_by_part_of_their_name(make_case: MakeCase) -> None:
     cases = Registry(*(make_case({}, name=name) for name in ("a/one", "b/two", "a/three")))
     cases.add(make_case({}, name="a/one", device="cuda"))
-    assert [case.name for case in cases.matching("a/")] == ["a/one", "a/three"]
-    assert [case.name for case in cases.matching()] == ["a/one", "b/two", "a/three"]
-    assert [case.device for case in cases.matching("a/", "cuda")] == ["cuda"]
+    assert [case.name for case in cases.select("a/")] == ["a/one", "a/three"]
+    assert [case.name for case in cases.select()] == ["a/one", "b/two", "a/three"]
+    assert [case.device for case in cases.select("a/", "cuda")] == ["cuda"]
     assert [case.theme for case in cases] == ["a", "b", "a", "a"]
     with pytest.raises(ValueError, match="zebra"):
-        cases.matching("zebra")
+        cases.select("zebra")
 
 
 def test_a_name_is_taken_once(make_case: MakeCase) -> None:

@@ -71,7 +71,7 @@ def test_a_process_of_its_own_measures_every_method() -> None:
     settings = Settings(quick=True, threads=1)
     limits = isolated_limits(settings)
     assert limits.copy_bandwidth > 0
-    case = registry.named("operator/bfloat16/forward")
+    case = registry.find("operator/bfloat16/forward")
     result = measure_apart(case, settings, limits)
     assert [method.name for method in result.methods] == list(case.setup(settings))
     for method in result.methods:

@@ -18,7 +18,7 @@ def _inputs(length: int) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("length", [1, 2, 15, 16, 17, 100])
 def test_sampled_rows_hold_the_ends_and_no_row_twice(length: int) -> None:
-    rows = oracle.sampled_rows(length).tolist()
+    rows = oracle.sample_rows(length).tolist()
     assert rows == sorted(set(rows))
     assert {rows[0], rows[-1]} == {0, length - 1}
 
@@ -26,7 +26,7 @@ def test_sampled_rows_hold_the_ends_and_no_row_twice(length: int) -> None:
 @pytest.mark.parametrize("is_causal", [True, False])
 def test_linear_rows_are_rows_of_the_quadratic_definition(is_causal: bool) -> None:
     query, key, value = _inputs(40)
-    rows = oracle.sampled_rows(40)
+    rows = oracle.sample_rows(40)
     whole = reference.quadratic(query, key, value, is_causal=is_causal, feature_map="elu")
     assert isinstance(whole, torch.Tensor)
     ours = oracle.linear_rows(query, key, value, rows, is_causal)
@@ -36,7 +36,7 @@ def test_linear_rows_are_rows_of_the_quadratic_definition(is_causal: bool) -> No
 @pytest.mark.parametrize("is_causal", [True, False])
 def test_softmax_rows_are_rows_of_torchs_attention(is_causal: bool) -> None:
     query, key, value = _inputs(40)
-    rows = oracle.sampled_rows(40)
+    rows = oracle.sample_rows(40)
     whole = F.scaled_dot_product_attention(query, key, value, is_causal=is_causal)
     ours = oracle.softmax_rows(query, key, value, rows, is_causal)
     torch.testing.assert_close(ours, whole[:, :, rows])

@@ -23,7 +23,7 @@ from linattn_models import (
 )
 
 SETTINGS = Settings(quick=True, peers=True, threads=1)
-TASK = Task(2).sized(SETTINGS)
+TASK = Task(2).for_settings(SETTINGS)
 CASES = (  # the last two are those of a GPU, with the CPU in its place
     ("generation/filters/32000-flat/batch-32", "cpu"), ("generation/flat/10000-tokens", "cpu"),
     ("generation/prompts/ragged", "cpu"), ("decoding/steps/one-image", "cpu"),
@@ -56,7 +56,7 @@ def compiled(request: pytest.FixtureRequest) -> Compiled:
 @pytest.mark.parametrize(("name", "device"), CASES)
 def test_every_method_of_a_case_is_right(name: str, device: str) -> None:
     checked = 0
-    for title, make in registry.named(name, device).setup(SETTINGS).items():
+    for title, make in registry.find(name, device).setup(SETTINGS).items():
         try:
             made = make()
         except NotMeasured:
@@ -123,7 +123,7 @@ def test_a_decoder_that_ignores_a_filter_fails_its_check(
     assert "tokens drawn" in str(check_compiled(*compiled, 3, top_p=0.1))
 
 
-@pytest.mark.parametrize("make", [decoders.compiled, decoders.compiled_step])
+@pytest.mark.parametrize("make", [decoders.generate_compiled, decoders.step_compiled])
 def test_a_missing_compiler_is_a_reason(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> object:
         raise CannotCompile("No backend compiles this decoder.")
@@ -144,7 +144,7 @@ def test_methods_named_eager_generate_whole_batches_eagerly(
         return Throughput(4.0, 0.25, [], 0, estimated=False, compiled=False)
 
     monkeypatch.setattr(decoders, "generation_throughput", answer)
-    method = decoders.stateful(attention, TASK)
+    method = decoders.generate_eagerly(attention, TASK)
     assert method.measure is not None
     assert method.measure() / method.units == 0.25
     assert asked == ["eager"]
@@ -176,7 +176,7 @@ def test_the_peer_with_other_weights_fails_its_check(peer_decoder: PeerDecoder) 
 
 @pytest.mark.parametrize("weights", WEIGHT_BYTES)
 def test_reading_reads_every_matrix_once(weights: str) -> None:
-    method = decoders.reading(weights, TASK)
+    method = decoders.read_weights(weights, TASK)
     read = method.run.__self__  # type: ignore[attr-defined]
     assert read.nbytes == method.traffic == TASK.matrix_weights * WEIGHT_BYTES[weights]
 

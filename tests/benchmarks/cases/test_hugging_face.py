@@ -20,7 +20,7 @@ NAMES = [
 
 
 def made(name: str, *, peers: bool = True) -> Method:
-    case = registry.named("generation/hugging-face/4000-tokens")
+    case = registry.find("generation/hugging-face/4000-tokens")
     return case.setup(Settings(quick=True, peers=peers, threads=1))[name]()
 
 

@@ -170,7 +170,7 @@ def test_a_backend_that_is_not_installed_is_a_reason(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr(operators.linattn_core, "backends", lambda: ("reference",))
-    makes = registry.named(name, "cuda").setup(SETTINGS)
+    makes = registry.find(name, "cuda").setup(SETTINGS)
     for title, make in makes.items():
         if operators.LINEAR_CUDA in title:
             with pytest.raises(NotMeasured, match="'cuda'"):
@@ -212,7 +212,7 @@ def test_lengths_have_the_same_positions() -> None:
 
 @pytest.mark.parametrize("name", ["lengths/512", "crossover/d128-h64/4096"])
 def test_a_quick_run_measures_every_method(name: str, limits: Limits) -> None:
-    result = run_case(registry.named(name), SETTINGS, limits)
+    result = run_case(registry.find(name), SETTINGS, limits)
     assert [found.name for found in result.methods] == list(METHODS)
     for found in result.methods:
         assert found.status == MEASURED or "no live backend" in found.status

@@ -14,7 +14,7 @@ from benchmarks.cases.models import Task
 from linattn_lab.timing import NotMeasured
 
 QUICK = Settings(quick=True, threads=1)
-TASK = Task(batch=2).sized(QUICK)
+TASK = Task(batch=2).for_settings(QUICK)
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_a_step_is_right_and_can_be_repeated(name: str) -> None:
 
 
 def test_a_step_changes_the_weights() -> None:
-    model = training.trained("linear", TASK)
+    model = training.make_trainable("linear", TASK)
     before = copy.deepcopy(model)
     training._step(model, TASK).run()
     for name in training.COMPARED:
@@ -44,7 +44,7 @@ def test_a_peer_that_was_not_asked_for_says_so() -> None:
 
 
 def test_a_layer_that_is_wrong_is_told_by_its_gradients() -> None:
-    ours = training.trained("linear", TASK)
+    ours = training.make_trainable("linear", TASK)
     wrong = copy.deepcopy(ours)
     with torch.no_grad():
         wrong.transformer.blocks[1].contract.weight.mul_(1.01)
@@ -54,7 +54,7 @@ def test_a_layer_that_is_wrong_is_told_by_its_gradients() -> None:
 
 def test_operations_are_those_of_the_layers_products() -> None:
     """By torch's own count of a step, which has those of the output layer too."""
-    model = training.trained("linear", TASK)
+    model = training.make_trainable("linear", TASK)
     with FlopCounterMode(display=False) as counter:
         model.loss(torch.zeros(TASK.batch, TASK.length, dtype=torch.int64)).backward()
     positions = TASK.batch * TASK.length
