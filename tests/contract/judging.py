@@ -16,7 +16,7 @@ from linattn_core import (
     linear_attention_step,
     reference,
 )
-from linattn_core.arguments import completed
+from linattn_core.arguments import complete_attention
 from linattn_core.calls import AttentionCall
 from linattn_core.reference.definition import absent_keys
 from linattn_core.state import accumulation_dtype
@@ -126,7 +126,9 @@ def poisoned(call: Call, tensors: Results, options: dict[str, Any]) -> Results:
     """The tensors, with poison in keys and values that do not exist and must not be read."""
     names = ("is_causal", "attn_mask", "key_lengths", "cu_seqlens")
     masks = {name: options[name] for name in names if name in options}
-    asked = completed(AttentionCall(*(tensors[x] for x in ("query", "key", "value")), **masks))
+    asked = complete_attention(
+        AttentionCall(*(tensors[x] for x in ("query", "key", "value")), **masks)
+    )
     gone = absent_keys(asked.key, asked.key_lengths, asked.attn_mask)
     if gone is None or call.poison == 0:
         return tensors

@@ -12,7 +12,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.testing import assert_close
 
 from linattn_core import LinearAttentionState, linear_attention, linear_attention_step
-from linattn_core.arguments import completed
+from linattn_core.arguments import complete_attention
 from linattn_core.calls import AttentionCall, StepCall
 from linattn_core.operators.library import Flat
 from linattn_core.registry import find_backend
@@ -172,7 +172,7 @@ def _operator_arguments(case: Case, backend: str) -> tuple[Any, ...]:
         initial_state=state, return_state=True, requires_grad=True,
         log_decay=tensors.get("log_decay"), **options,
     )  # fmt: skip
-    arguments = Flat(AttentionCall).pack(completed(call))
+    arguments = Flat(AttentionCall).pack(complete_attention(call))
     return (
         *(
             x.detach().requires_grad_(x.requires_grad) if isinstance(x, torch.Tensor) else x

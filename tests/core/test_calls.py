@@ -7,7 +7,7 @@ import torch
 
 from linattn_core import LinearAttentionState
 from linattn_core.calls import AttentionCall, Gradients, StepCall
-from linattn_core.operators.library import Flat, joined, parted
+from linattn_core.operators.library import Flat, merge_arguments, split_arguments
 
 Q, V = torch.zeros(2, 3, 5, 4), torch.zeros(2, 3, 7, 6)
 STATE = LinearAttentionState.zeros(2, 3, 4, 6)
@@ -34,7 +34,7 @@ def test_packed_and_unpacked_is_the_call(state: LinearAttentionState | None) -> 
     call = CALL._replace(initial_state=state, key_lengths=torch.tensor([1, 2]), eps=0.5)
     arguments = flat.pack(call)
     assert len(arguments) == len(flat.names) == len(call) + 1
-    back = flat.unpack(joined(*parted(arguments)))
+    back = flat.unpack(merge_arguments(*split_arguments(arguments)))
     assert (back.initial_state is None) == (state is None)
     assert all(x is y for x, y in zip(back.initial_state or (), state or (), strict=True))
     others = (x._replace(initial_state=None) for x in (back, call))

@@ -10,7 +10,7 @@ import torch
 
 from linattn_core import LinearAttentionState
 from linattn_core.calls import AttentionCall, StepCall
-from linattn_core.native import Fields, check_own_memory, new_gradients, new_state, readable
+from linattn_core.native import Fields, check_own_memory, make_readable, new_gradients, new_state
 
 MODULE = SimpleNamespace(
     Dtype=enum.Enum("Dtype", ["float32", "bfloat16"]),
@@ -42,10 +42,10 @@ def test_fields_of_a_step() -> None:
 
 
 def test_a_readable_call_has_contiguous_states_and_long_lengths() -> None:
-    assert readable(CALL) is CALL
+    assert make_readable(CALL) is CALL
     state = LinearAttentionState(torch.rand(2, 3, 6, 4).mT, torch.rand(2, 3, 8)[..., ::2])
     lengths = torch.tensor([5, 9, 2, 9], dtype=torch.int32)[::2]
-    call = readable(CALL._replace(initial_state=state, key_lengths=lengths))
+    call = make_readable(CALL._replace(initial_state=state, key_lengths=lengths))
     assert all(x.is_contiguous() for x in call.initial_state)
     assert torch.equal(call.initial_state.s, state.s)
     assert call.key_lengths.dtype == torch.int64

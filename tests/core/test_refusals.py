@@ -47,7 +47,7 @@ REFUSED = [
     ({"key_lengths": torch.tensor([5, 6])}, ValueError, "key length 5.*5 to 6"),
     ({"key_lengths": torch.tensor([-1, 5])}, ValueError, "from -1 to 5"),
     ({"key_lengths": torch.tensor([1.0, 5.0])}, TypeError, "int32 or int64.*float32"),
-    ({"key_lengths": [1, 2]}, TypeError, "torch.Tensor, got a value of type list"),
+    ({"key_lengths": [1, 2]}, TypeError, "key_lengths: expected a torch.Tensor"),
     ({"key_lengths": torch.tensor([[1], [2]])}, ValueError, r"one dimension.*\(2, 1\)"),
     ({"cu_seqlens": torch.tensor([0, 5])}, ValueError, "batch size 1, got 2"),
     (

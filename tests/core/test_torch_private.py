@@ -16,9 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from linattn_core import LinearAttentionState, linear_attention
 from linattn_core.torch_private import (
-    in_forward_mode,
-    is_mapped,
-    is_unobserved,
+    find_observer,
     outside_every_mode,
     version_of,
 )
@@ -38,13 +36,14 @@ def test_an_exported_state_is_saved_under_its_registered_name(tmp_path: Path) ->
 
 
 def test_forward_mode_is_noticed() -> None:
-    """Without in_forward_mode, a jvp would pass through the operators as zeros."""
-    assert not in_forward_mode()
+    """Without it, a jvp would pass through the operators as zeros."""
     with forward_ad.dual_level():
-        assert in_forward_mode()
         x = forward_ad.make_dual(torch.ones(1, 1, 2, 3), torch.ones(1, 1, 2, 3))
-        with pytest.raises(NotImplementedError, match="reverse mode only"):
+        assert find_observer([torch.ones(2), x]) == "forward mode"
+        assert find_observer([torch.ones(2)]) == "nobody"
+        with pytest.raises(NotImplementedError, match="reverse mode"):
             linear_attention(x, x, x)
+    assert find_observer([x]) == "nobody"
 
 
 def test_a_value_made_outside_every_mode_outlives_them() -> None:
@@ -79,14 +78,14 @@ OBSERVERS: dict[str, Callable[[], AbstractContextManager[object]]] = {
 
 @pytest.mark.parametrize("name", OBSERVERS)
 def test_what_observes_every_call_is_noticed(name: str) -> None:
-    """Without is_unobserved, kernels would be called past what has to see the operator."""
+    """Without it, kernels would be called past what has to see the operator."""
     x = [torch.ones(2), None, torch.nn.Parameter(torch.ones(2))]
-    assert is_unobserved(x)
+    assert find_observer(x) == "nobody"
     with torch.inference_mode():
-        assert is_unobserved(x)
+        assert find_observer(x) == "nobody"
     with OBSERVERS[name]():
-        assert not is_unobserved(x)
-    assert is_unobserved(x)
+        assert find_observer(x) == "dispatcher"
+    assert find_observer(x) == "nobody"
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.trace` is deprecated")
@@ -94,28 +93,28 @@ def test_what_transforms_a_function_is_noticed() -> None:
     seen = []
 
     def function(x: torch.Tensor) -> torch.Tensor:
-        seen.append(is_unobserved([torch.ones(2)]))
+        seen.append(find_observer([torch.ones(2)]))
         return x.sum()
 
     torch.func.vmap(function)(torch.ones(2, 2))
     torch.func.grad(function)(torch.ones(2))
     torch.jit.trace(function, torch.ones(2), check_trace=False)
     make_fx(function)(torch.ones(2))
-    assert seen == [False] * 4
+    assert seen == ["func", "func", "dispatcher", "dispatcher"]
 
 
 def test_a_mapped_tensor_is_noticed() -> None:
-    """Without is_mapped, a step in place under vmap would fail in the dispatcher's words."""
+    """Without it, a step in place under vmap would fail in the dispatcher's words."""
     seen = []
     constant = torch.ones(2)
 
     def function(x: torch.Tensor) -> torch.Tensor:
-        seen.append((is_mapped([None, x]), is_mapped([constant])))
+        seen.append((find_observer([None, x]), find_observer([constant])))
         return x.sum()
 
     torch.func.vmap(function)(torch.ones(2, 2))
     torch.func.grad(function)(torch.ones(2))
-    assert seen == [(True, False), (False, False)]
+    assert seen == [("vmap", "func"), ("func", "func")]
 
 
 def test_a_write_in_place_is_noticed() -> None:
@@ -147,7 +146,7 @@ class Subclass(torch.Tensor):
     ids=["subclass", "meta", "negated", "sparse"],
 )
 def test_a_tensor_that_is_more_than_its_memory_is_noticed(x: torch.Tensor) -> None:
-    assert not is_unobserved([torch.ones(2), x])
+    assert find_observer([torch.ones(2), x]) == "dispatcher"
 
 
 def test_a_call_below_autograd_records_no_graph() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -12,60 +10,17 @@ from linattn_core.errors import expected, quote
 from linattn_core.state import LinearAttentionState, accumulation_dtype
 
 
-def is_extended(call: AttentionCall, enable_gqa: bool) -> bool:
-    """Whether a call uses an argument that most calls do not use; if so, checks its flags.
-
-    This costs a noticeable share of a short call, so one expression lets a plain call pass.
-    """
-    if (
-        call.normalize is True
-        and enable_gqa is False
-        and call.return_normalizer is False
-        and call.attn_mask is None
-        and call.log_decay is None
-    ):
-        return False
-    check_flags(
-        enable_gqa=enable_gqa, normalize=call.normalize, return_normalizer=call.return_normalizer
-    )
-    return True
-
-
-def is_extended_step(call: StepCall, enable_gqa: bool) -> bool:
-    """The same for a step."""
-    if (
-        call.normalize is True
-        and enable_gqa is False
-        and call.state_indices is None
-        and call.log_decay is None
-    ):
-        return False
-    check_flags(enable_gqa=enable_gqa, normalize=call.normalize)
-    return True
-
-
-def check_flags(**flags: bool) -> None:
-    """Checks that each flag is a bool; other truthy or falsy values are refused."""
-    for name, value in flags.items():
-        if not isinstance(value, bool):
-            raise TypeError(expected(name, "True or False", quote(value)))
-
-
-def completed(call: AttentionCall) -> AttentionCall:
-    """The call with its mask as (B, L), its decay as (B, H_kv, L), and eps 0 if not normalized.
-
-    Raises:
-        TypeError, ValueError: a mask or decay of another kind, dtype or shape.
-    """
+def complete_attention(call: AttentionCall) -> AttentionCall:
+    """The call with its mask as (B, L), its decay as (B, H_kv, L), and eps 0 if not normalized."""
     if call.attn_mask is not None:
-        call = call._replace(attn_mask=key_mask(call.attn_mask, call))
+        call = call._replace(attn_mask=_key_mask(call.attn_mask, call))
     if call.log_decay is not None:
         _check_causal_decay(call)
         call = call._replace(log_decay=_position_decay(call.log_decay, call))
     return call if call.normalize else call._replace(eps=0.0)
 
 
-def completed_step(call: StepCall) -> StepCall:
+def complete_step(call: StepCall) -> StepCall:
     """The same for a step: its decay as (B, H_kv), its slots on the device of the state."""
     if call.log_decay is not None:
         call = call._replace(log_decay=_step_decay(call.log_decay, call))
@@ -74,20 +29,17 @@ def completed_step(call: StepCall) -> StepCall:
     return call if call.normalize else call._replace(eps=0.0)
 
 
-def key_mask(mask: Tensor, call: AttentionCall) -> Tensor:
-    """The mask as (B, L), a view where it can be.
-
-    Args:
-        mask: bool, (B, L) or broadcastable to (B, 1, 1, L); True takes part.
-        call: the call whose keys are masked.
-    """
+def _key_mask(mask: Tensor, call: AttentionCall) -> Tensor:
+    """The mask as (B, L), a view where it can be."""
     _check_tensor("attn_mask", mask)
     if mask.dtype != torch.bool:
         advice = "True takes part; a float mask of 0 and -inf is mask == 0"
         raise TypeError(expected("attn_mask", "torch.bool", mask.dtype, advice))
     batch, length = call.batch, call.key_length
     per_key = mask if mask.dim() == 2 else _without_queries(mask, batch, length)
-    _check_broadcast("attn_mask", per_key, (batch, length), "keys alone may be masked")
+    if any(size not in (1, n) for size, n in zip(per_key.shape, (batch, length), strict=True)):
+        wanted, got = f"(batch, length) = {(batch, length)}", f"shape {tuple(per_key.shape)}"
+        raise ValueError(expected("attn_mask", wanted, got, "keys alone may be masked"))
     return per_key.to(call.device).expand(batch, length)
 
 
@@ -173,9 +125,7 @@ def check_heads(query: Tensor, key: Tensor, value: Tensor, *, enable_gqa: bool) 
 
 def check_slots(call: StepCall, indices: Tensor, *, inplace: bool) -> None:
     """Checks kind, dtype and shape of `state_indices`; the numbers are checked by the operator."""
-    _check_tensor("state_indices", indices)
-    if indices.dtype not in (torch.int32, torch.int64):
-        raise TypeError(expected("state_indices", "int32 or int64", indices.dtype, "convert it"))
+    check_integers("state_indices", indices)
     if tuple(indices.shape) != (call.batch,):
         got = f"shape {tuple(indices.shape)}"
         raise ValueError(expected("state_indices", f"shape {(call.batch,)}, a slot a row", got))
@@ -184,26 +134,7 @@ def check_slots(call: StepCall, indices: Tensor, *, inplace: bool) -> None:
         raise ValueError(expected("state_indices", "inplace=True", "inplace=False", advice))
 
 
-def check_slot_numbers(indices: Tensor, slots: int) -> None:
-    """Checks that each slot number is in range and used by one row alone."""
-    numbers = [x for x in indices.tolist() if x != -1]
-    if any(not 0 <= x < slots for x in numbers):
-        wanted = f"numbers from 0 to {slots - 1}, or -1 for an empty row"
-        raise ValueError(expected("state_indices", wanted, indices.tolist()))
-    if len(set(numbers)) < len(numbers):
-        advice = "two rows cannot update one state in one step"
-        raise ValueError(expected("state_indices", "each slot once", indices.tolist(), advice))
-
-
-def check_decay_numbers(decay: Tensor) -> None:
-    """Checks that nothing grows: every number is 0 or less, and none is NaN."""
-    if decay.numel() and not bool((decay <= 0).all()):
-        worst = decay[~(decay <= 0)].flatten()[0].item()
-        advice = "it is the logarithm of a factor of at most 1"
-        raise ValueError(expected("log_decay", "numbers of at most 0", worst, advice))
-
-
-def returned(
+def pack_results(
     out: Tensor, normalizer: Tensor | None, state: LinearAttentionState | None
 ) -> Tensor | tuple[Tensor | LinearAttentionState, ...]:
     """What the caller gets: the output, then normalizer and state if they were asked for."""
@@ -211,10 +142,11 @@ def returned(
     return (out, *extras) if extras else out
 
 
-def _check_broadcast(what: str, x: Tensor, shape: Sequence[int], advice: str) -> None:
-    if any(size not in (1, wanted) for size, wanted in zip(x.shape, shape, strict=True)):
-        got = f"shape {tuple(x.shape)}"
-        raise ValueError(expected(what, f"(batch, length) = {tuple(shape)}", got, advice))
+def check_integers(name: str, x: Tensor) -> None:
+    """Checks that an argument is a tensor of int32 or int64."""
+    _check_tensor(name, x)
+    if x.dtype not in (torch.int32, torch.int64):
+        raise TypeError(expected(name, "int32 or int64", x.dtype, "convert it"))
 
 
 def _check_tensor(what: str, x: object) -> None:

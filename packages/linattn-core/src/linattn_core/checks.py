@@ -1,20 +1,19 @@
-"""What a call must satisfy before any backend sees it; every refusal is one sentence."""
+"""What a call must satisfy: checked once, here. What is behind the operators trusts its callers."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from linattn_core.arguments import (
-    check_decay_numbers,
-    check_flags,
     check_heads,
-    check_slot_numbers,
+    check_integers,
     check_slots,
+    complete_attention,
+    complete_step,
     in_one_dtype,
 )
 from linattn_core.calls import AttentionCall, StepCall
@@ -25,23 +24,17 @@ FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 _NAMES = ("query", "key", "value")
 
 
-def checked_attention(call: AttentionCall, *, enable_gqa: bool = False) -> AttentionCall:
-    """The call, after checks of shapes, dtypes, devices and combinations.
+def check_attention(call: AttentionCall, backend: str, *, enable_gqa: bool) -> AttentionCall:
+    """The call after all checks, with its arguments in the shapes that an `AttentionCall` holds.
 
-    Under autocast, tensors of different dtypes are cast as autocast casts them.
-
-    This costs a noticeable share of a short call, so one expression accepts a correct call that has
-    neither lengths nor states. The numbers inside `key_lengths` and `cu_seqlens` are checked by the
-    operator, because they are not known while a graph is traced.
-
-    Raises:
-        ValueError, TypeError: as for `linear_attention`.
+    One expression accepts a plain call, because checks are a noticeable share of a short one. The
+    numbers inside tensors are checked by the operator (`values`).
     """
     try:
-        if _is_plain(call):
+        if _is_plain(call, backend, enable_gqa):
             return call
-    except AttributeError:
-        pass  # an argument is not a tensor; the checks below name it
+    except (AttributeError, TypeError):
+        pass  # an argument is of another type; the checks below name it
     query, key, value = in_one_dtype(call.query, call.key, call.value)
     call = call._replace(query=query, key=key, value=value)
     _check_tensors((query, key, value), "(batch, heads, length, dim)", 4)
@@ -59,11 +52,15 @@ def checked_attention(call: AttentionCall, *, enable_gqa: bool = False) -> Atten
         _check_packing(call, call.cu_seqlens)
     if call.initial_state is not None:
         check_state(call.initial_state, "initial_state", call.num_sequences, value)
-    return call
+    check_options(
+        call.eps, backend, is_causal=call.is_causal, return_state=call.return_state,
+        enable_gqa=enable_gqa, normalize=call.normalize, return_normalizer=call.return_normalizer,
+    )  # fmt: skip
+    return complete_attention(call)
 
 
-def _is_plain(call: AttentionCall) -> bool:
-    """True only if the call has three tensors alone and `checked_attention` would accept them."""
+def _is_plain(call: AttentionCall, backend: str, enable_gqa: bool) -> bool:
+    """True only for three tensors without further arguments that `check_attention` accepts."""
     query, key, value, is_causal = call[:4]
     q, k, v = query.shape, key.shape, value.shape
     return (
@@ -72,15 +69,22 @@ def _is_plain(call: AttentionCall) -> bool:
         and q[1] == k[1] == v[1]
         and q[3] == k[3]
         and k[2] == v[2]
-        and (not is_causal or q[2] == k[2])
+        and (is_causal is False or (is_causal is True and q[2] == k[2]))
         and query.dtype == key.dtype == value.dtype
         and query.dtype in FLOATS
         and query.device == key.device == value.device
         and call.key_lengths is None
         and call.cu_seqlens is None
         and call.initial_state is None
+        and call.return_state is False
         and call.attn_mask is None
         and call.log_decay is None
+        and call.normalize is True
+        and call.return_normalizer is False
+        and enable_gqa is False
+        and isinstance(call.eps, float)
+        and 0 <= call.eps < math.inf
+        and isinstance(backend, str)
     )
 
 
@@ -121,26 +125,24 @@ def _check_packing(call: AttentionCall, cu_seqlens: Tensor) -> None:
     _check_equal("length when packed", "query", call.query_length, "key", call.key_length)
 
 
-def checked_step(call: StepCall, *, enable_gqa: bool = False, inplace: bool = False) -> StepCall:
-    """The same for `linear_attention_step`.
-
-    Decoding makes this call thousands of times per second, so one expression accepts a correct one.
-    """
+def check_step(call: StepCall, backend: str, *, enable_gqa: bool, inplace: bool) -> StepCall:
+    """The same for `linear_attention_step`; decoding calls it thousands of times per second."""
     query, key, value, state = call[:4]
-    plain = call.state_indices is None and call.log_decay is None
-    if plain and isinstance(state, LinearAttentionState):
-        try:
-            if _is_step(query, key, value, *state):
-                return call
-        except AttributeError:
-            pass  # an argument is not a tensor; the checks below name it
+    try:
+        if _is_plain_step(call, backend, enable_gqa, inplace):
+            return call
+    except (AttributeError, TypeError):
+        pass  # an argument is of another type; the checks below name it
     query, key, value = in_one_dtype(query, key, value)
     _check_tensors((query, key, value), "(batch, heads, dim)", 3)
     _check_step_shapes(query, key, value, enable_gqa=enable_gqa)
     if call.state_indices is not None:
         check_slots(call, call.state_indices, inplace=inplace)
     check_state(state, "state", query.shape[0] if call.state_indices is None else None, value)
-    return call._replace(query=query, key=key, value=value)
+    check_options(
+        call.eps, backend, inplace=inplace, enable_gqa=enable_gqa, normalize=call.normalize
+    )
+    return complete_step(call._replace(query=query, key=key, value=value))
 
 
 def _check_step_shapes(query: Tensor, key: Tensor, value: Tensor, *, enable_gqa: bool) -> None:
@@ -155,8 +157,12 @@ def _check_step_shapes(query: Tensor, key: Tensor, value: Tensor, *, enable_gqa:
     check_heads(query, key, value, enable_gqa=enable_gqa)
 
 
-def _is_step(query: Tensor, key: Tensor, value: Tensor, s: Tensor, z: Tensor) -> bool:
-    """True only if `checked_step` would accept the tensors."""
+def _is_plain_step(call: StepCall, backend: str, enable_gqa: bool, inplace: bool) -> bool:
+    """True only for tensors without further arguments that `check_step` accepts."""
+    query, key, value, state = call[:4]
+    if not isinstance(state, LinearAttentionState):
+        return False
+    s, z = state
     return (
         query.shape == key.shape
         and query.dtype == key.dtype == value.dtype
@@ -166,6 +172,14 @@ def _is_step(query: Tensor, key: Tensor, value: Tensor, s: Tensor, z: Tensor) ->
         and value.shape[:2] == query.shape[:2] == z.shape[:2]
         and s.shape == (*z.shape, *value.shape[2:])
         and query.device == key.device == value.device == s.device == z.device
+        and call.state_indices is None
+        and call.log_decay is None
+        and call.normalize is True
+        and enable_gqa is False
+        and isinstance(inplace, bool)
+        and isinstance(call.eps, float)
+        and 0 <= call.eps < math.inf
+        and isinstance(backend, str)
     )
 
 
@@ -215,7 +229,7 @@ def check_options(eps: float, backend: str, **flags: bool) -> None:
     if not 0 <= eps < math.inf:
         raise ValueError(expected("eps", "0 or more, finite", eps))
     check_backend_name(backend)
-    check_flags(**flags)
+    _check_flags(**flags)
 
 
 def check_backend_name(name: str) -> None:
@@ -223,45 +237,6 @@ def check_backend_name(name: str) -> None:
     if not isinstance(name, str):
         advice = "pass 'auto' for the fastest"
         raise TypeError(expected("backend", "a name", _kind(name), advice))
-
-
-def check_decay(decay: Tensor) -> None:
-    """Checks the numbers of a decay; skipped while a CUDA graph is captured."""
-    if not (decay.is_cuda and torch.cuda.is_current_stream_capturing()):
-        check_decay_numbers(decay)
-
-
-def check_slot_indices(indices: Tensor, slots: int) -> None:
-    """Checks the numbers of `state_indices`; skipped while a CUDA graph is captured."""
-    if not (indices.is_cuda and torch.cuda.is_current_stream_capturing()):
-        check_slot_numbers(indices, slots)
-
-
-def check_lengths(call: AttentionCall) -> None:
-    """Checks the numbers: 0 <= key_lengths <= L; cu_seqlens from 0 to L, never decreasing.
-
-    Reading numbers on a GPU waits for it. While a CUDA graph is captured, waiting is not allowed:
-    the numbers are not checked, and the kernels ignore positions outside the tensors.
-    """
-    key_lengths, cu_seqlens, length = call.key_lengths, call.cu_seqlens, call.key_length
-    lengths = key_lengths if cu_seqlens is None else cu_seqlens
-    if lengths is None or (lengths.is_cuda and torch.cuda.is_current_stream_capturing()):
-        return
-    if cu_seqlens is not None:
-        _check_bounds(cu_seqlens.tolist(), length)
-    if key_lengths is not None and key_lengths.numel():
-        low, high = int(key_lengths.min()), int(key_lengths.max())
-        if low < 0 or high > length:
-            wanted = f"numbers between 0 and the key length {length}"
-            raise ValueError(expected("key_lengths", wanted, f"a range from {low} to {high}"))
-
-
-def _check_bounds(bounds: list[int], length: int) -> None:
-    if bounds[0] != 0 or bounds[-1] != length:
-        wanted = f"numbers from 0 to the packed length {length}"
-        raise ValueError(expected("cu_seqlens", wanted, f"from {bounds[0]} to {bounds[-1]}"))
-    if any(stop < start for start, stop in pairwise(bounds)):
-        raise ValueError(expected("cu_seqlens", "numbers that never fall", bounds))
 
 
 def _check_tensors(tensors: Sequence[Tensor], layout: str, dims: int) -> None:
@@ -283,16 +258,20 @@ def _check_tensors(tensors: Sequence[Tensor], layout: str, dims: int) -> None:
             raise ValueError(expected(f"query and {name}", "one device", got, "move one"))
 
 
+def _check_flags(**flags: bool) -> None:
+    """Checks that each flag is a bool; other truthy or falsy values are refused."""
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise TypeError(expected(name, "True or False", quote(value)))
+
+
 def _check_equal(what: str, left: str, a: int, right: str, b: int) -> None:
     if a != b:
         raise ValueError(expected(f"{left} and {right}", f"the same {what}", f"{a} and {b}"))
 
 
 def _check_int_vector(name: str, x: Tensor) -> None:
-    if not isinstance(x, Tensor):
-        raise TypeError(expected(name, "a torch.Tensor", _kind(x)))
-    if x.dtype not in (torch.int32, torch.int64):
-        raise TypeError(expected(name, "int32 or int64", x.dtype, "convert it"))
+    check_integers(name, x)
     if x.dim() != 1:
         raise ValueError(expected(name, "one dimension", f"shape {_shape(x)}"))
 

@@ -8,30 +8,21 @@ from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from linattn_core import checks, choice, operators
-from linattn_core.arguments import (
-    completed,
-    completed_step,
-    is_extended,
-    is_extended_step,
-    returned,
-)
+from linattn_core.arguments import pack_results
 from linattn_core.calls import AttentionCall, StepCall
 from linattn_core.errors import expected, near, quote
 from linattn_core.feature_maps.base import FeatureMap
 from linattn_core.mapping import (
     check_bare_sums,
+    erase_padding,
     is_applied_inside,
     kernel_feature_map,
     map_features,
-    without_padding,
 )
-from linattn_core.operators import transforms
 from linattn_core.registry import answers
 from linattn_core.state import LinearAttentionState
-from linattn_core.torch_private import in_forward_mode
 
 
 @overload
@@ -215,7 +206,7 @@ def linear_attention(
     call = _ready(call, feature_map, backend, enable_gqa)
     out, state, normalizer = operators.attention(call, backend)
     if normalizer is not None:
-        return returned(out, normalizer - call.eps, state)
+        return pack_results(out, normalizer - call.eps, state)
     return out if state is None else (out, state)
 
 
@@ -328,19 +319,13 @@ def _ready(
     call: AttentionCall, feature_map: str | FeatureMap, backend: str, enable_gqa: bool
 ) -> AttentionCall:
     """The checked call; its feature map is applied if the kernels do not apply it themselves."""
-    call = checks.checked_attention(call, enable_gqa=enable_gqa)
-    checks.check_options(
-        call.eps, backend, is_causal=call.is_causal, return_state=call.return_state
-    )
-    if is_extended(call, enable_gqa):
-        call = completed(call)
-    _refuse_tangents(call, call.initial_state)
+    call = checks.check_attention(call, backend, enable_gqa=enable_gqa)
     if not is_applied_inside(feature_map):
         check_bare_sums(call, feature_map)
-        query, key = map_features(call.query, without_padding(call), feature_map)
+        query, key = map_features(call.query, erase_padding(call), feature_map)
         call = call._replace(query=query, key=key)
     checks.check_feature_dim(call.initial_state, "initial_state", call.key.shape[-1])
-    if _differentiated(call.query, call.key, call.value, call.initial_state, call.log_decay):
+    if _requires_grad(call.query, call.key, call.value, call.initial_state, call.log_decay):
         return call._replace(requires_grad=True)
     return call
 
@@ -353,22 +338,18 @@ def _ready_step(
     enable_gqa: bool,
 ) -> StepCall:
     """The checked call; its feature map is applied if the kernels do not apply it themselves."""
-    call = checks.checked_step(call, enable_gqa=enable_gqa, inplace=inplace)
-    checks.check_options(call.eps, backend, inplace=inplace)
-    if is_extended_step(call, enable_gqa):
-        call = completed_step(call)
-    _refuse_tangents(call, call.state)
+    call = checks.check_step(call, backend, enable_gqa=enable_gqa, inplace=inplace)
     if not is_applied_inside(feature_map):
         # Feature maps act on (B, H, N, D); a step is a sequence of one.
         query, key = map_features(call.query[:, :, None], call.key[:, :, None], feature_map)
         call = call._replace(query=query[:, :, 0], key=key[:, :, 0])
     checks.check_feature_dim(call.state, "state", call.key.shape[-1])
-    if _differentiated(call.query, call.key, call.value, call.state, call.log_decay):
+    if _requires_grad(call.query, call.key, call.value, call.state, call.log_decay):
         return call._replace(requires_grad=True)
     return call
 
 
-def _differentiated(
+def _requires_grad(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -382,12 +363,3 @@ def _differentiated(
         or (state is not None and (state.s.requires_grad or state.z.requires_grad))
         or (decay is not None and decay.requires_grad)
     )
-
-
-def _refuse_tangents(call: AttentionCall | StepCall, state: LinearAttentionState | None) -> None:
-    """Refuses forward-mode differentiation, whose tangents the operators would drop silently."""
-    if not in_forward_mode():
-        return
-    tensors = (call.query, call.key, call.value, call.log_decay, *(state or ()))
-    if any(x is not None and forward_ad.unpack_dual(x).tangent is not None for x in tensors):
-        transforms.refuse_forward_mode()

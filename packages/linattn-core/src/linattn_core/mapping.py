@@ -27,7 +27,7 @@ def is_applied_inside(feature_map: Any) -> bool:
     return feature_map in pointwise.POINTWISE or getattr(feature_map, "pointwise", None) is not None
 
 
-def without_padding(call: AttentionCall) -> Tensor:
+def erase_padding(call: AttentionCall) -> Tensor:
     """The keys, 0 where absent, for maps that run before the operator: padding may hold NaN."""
     gone = absent_keys(call.key, call.key_lengths, call.attn_mask)
     return call.key if gone is None else call.key.masked_fill(gone, 0)

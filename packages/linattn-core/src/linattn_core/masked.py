@@ -15,7 +15,7 @@ from linattn_core.calls import AttentionCall, Gradients
 _NOTHING = {"elu": -1e4, "relu": -1e4, "identity": 0.0}
 
 
-def without_mask(call: AttentionCall) -> AttentionCall:
+def remove_mask(call: AttentionCall) -> AttentionCall:
     """The same call without `attn_mask`: as `key_lengths` if it is one, else in copied keys.
 
     Cost: O(B L) time for padding on the right in CPU memory, else also a copy of key and value.
@@ -31,7 +31,7 @@ def without_mask(call: AttentionCall) -> AttentionCall:
     return call._replace(attn_mask=None, key=key, value=call.value.masked_fill(gone, 0))
 
 
-def erased(gradients: Gradients, mask: Tensor | None) -> Gradients:
+def erase_masked(gradients: Gradients, mask: Tensor | None) -> Gradients:
     """Zeroes the gradients of masked keys and values, in place."""
     if mask is not None:
         gone = ~mask[:, None, :, None]

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from linattn_core.calls import GRADIENTS, AttentionCall, Gradients, StepCall
 from linattn_core.errors import expected
-from linattn_core.masked import without_mask
+from linattn_core.masked import remove_mask
 from linattn_core.state import LinearAttentionState
 
 Strided = tuple[int, int, int, int, int]
@@ -36,13 +36,13 @@ class Fields:
         self.feature_maps: dict[str, Any] = dict(module.FeatureMap.__members__)
 
     def attention(self, call: AttentionCall) -> dict[str, Any]:
-        """The fields of both passes; `call` must come from `readable`, and live until they end."""
+        """The fields of both passes; `make_readable` gave the call, which lives until then."""
         query, key, value = call.query, call.key, call.value
         batch, heads, queries, dim = query.shape
         return {
-            "query": strided(query),
-            "key": strided(key),
-            "value": strided(value),
+            "query": address_and_strides(query),
+            "key": address_and_strides(key),
+            "value": address_and_strides(value),
             "batch": batch,
             "heads": heads,
             "kv_heads": call.kv_heads,
@@ -66,11 +66,11 @@ class Fields:
         query, value, (s, z) = call.query, call.value, call.state
         batch, heads, dim = query.shape
         return {
-            "query": strided_row(query),
-            "key": strided_row(call.key),
-            "value": strided_row(value),
-            "s": strided(s),
-            "z": strided_row(z),
+            "query": row_strides(query),
+            "key": row_strides(call.key),
+            "value": row_strides(value),
+            "s": address_and_strides(s),
+            "z": row_strides(z),
             "batch": batch,
             "heads": heads,
             "kv_heads": call.kv_heads,
@@ -108,21 +108,18 @@ def _step_extras(call: Any) -> str | None:
     return None if call.state_indices is None else "take no state_indices"
 
 
-def readable(call: AttentionCall, *, masks: bool = False) -> AttentionCall:
+def make_readable(call: AttentionCall, *, masks: bool = False) -> AttentionCall:
     """The call as native code reads it: state, lengths, mask and decay contiguous.
 
     Lengths are int64 on the device of value. With `masks`, for kernels that read masks, the mask
-    stays; without, `masked.without_mask` takes it away: the features and values of masked keys are
-    0, and `masked.erased` zeroes their gradients.
+    stays; without, `masked.remove_mask` takes it away: the features and values of masked keys are
+    0, and `masked.erase_masked` zeroes their gradients.
 
     The returned call holds the copies, so the caller keeps it until native code has read them.
-
-    Raises:
-        ValueError: lengths on the CPU while a CUDA graph is captured.
     """
     mask, decay = call.attn_mask, call.log_decay
     if mask is not None:
-        call = call._replace(attn_mask=mask.contiguous()) if masks else without_mask(call)
+        call = call._replace(attn_mask=mask.contiguous()) if masks else remove_mask(call)
     if decay is not None:
         call = call._replace(log_decay=decay.contiguous())
     if call.initial_state is None and call.key_lengths is None and call.cu_seqlens is None:
@@ -185,13 +182,13 @@ def new_state(call: AttentionCall, dtype: torch.dtype) -> LinearAttentionState |
     )
 
 
-def strided(x: Tensor) -> Strided:
+def address_and_strides(x: Tensor) -> Strided:
     """The address and the strides, in elements, of a (B, H, N, D) tensor."""
     batch, head, position, dim = x.stride()
     return x.data_ptr(), batch, head, position, dim
 
 
-def strided_row(x: Tensor) -> Strided:
+def row_strides(x: Tensor) -> Strided:
     """The same for a (B, H, D) tensor; its stride of positions is 0 and not used."""
     batch, head, dim = x.stride()
     return x.data_ptr(), batch, head, 0, dim
@@ -214,7 +211,7 @@ def addresses(state: LinearAttentionState | None) -> State:
     return (0, 0) if state is None else (state.s.data_ptr(), state.z.data_ptr())
 
 
-def written_in_place(*tensors: Tensor) -> None:
+def mark_written(*tensors: Tensor) -> None:
     """Tells autograd that native code has changed the tensors, as torch's own operations do."""
     tracked = [x for x in tensors if not x.is_inference()]
     if tracked:
@@ -222,11 +219,7 @@ def written_in_place(*tensors: Tensor) -> None:
 
 
 def check_own_memory(state: LinearAttentionState) -> None:
-    """Refuses a state whose rows share memory, because each row would change the others.
-
-    Raises:
-        ValueError: for an expanded tensor.
-    """
+    """Refuses a state whose rows share memory, because each row would change the others."""
     for name, x in (("s", state.s), ("z", state.z)):
         if 0 in x.stride() and any(
             stride == 0 and size > 1 for stride, size in zip(x.stride(), x.shape, strict=True)

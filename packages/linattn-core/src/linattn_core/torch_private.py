@@ -7,9 +7,9 @@ module of the package uses a private name of torch.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import torch
 import torch.utils._pytree as pytree
@@ -29,15 +29,6 @@ def register_namedtuple(kind: type[tuple[object, ...]], name: str) -> None:
     torch.serialization.add_safe_globals([kind])
 
 
-def in_forward_mode() -> bool:
-    """Whether a forward-mode derivative is being taken; cheap, because every call asks.
-
-    The public `forward_ad.unpack_dual` answers for one tensor only, and torch.compile cannot trace
-    it.
-    """
-    return forward_ad._current_level >= 0
-
-
 def outside_every_mode(make: Callable[[], R]) -> R:
     """Calls `make` with all modes off, for a value that is used after the caller's mode has ended.
 
@@ -48,28 +39,53 @@ def outside_every_mode(make: Callable[[], R]) -> R:
         return thread.submit(make).result()
 
 
-def is_unobserved(tensors: Iterable[Tensor | None], *, requires_grad: bool = False) -> bool:
-    """Whether a kernel may be called with these tensors directly, without torch's dispatcher.
+Observer = Literal["nobody", "dispatcher", "onnx", "func", "vmap", "forward mode"]
 
-    False where something has to see the operator: a compiler, a tracer, a profiler, a transform of
-    torch.func, autocast, a mode. False for tensors that are not plain memory of a CPU or CUDA
-    device: subclasses, fake tensors, negated views. With `requires_grad`, also False inside a
-    kernel that autograd has called.
+
+def find_observer(tensors: Sequence[Tensor | None], *, requires_grad: bool = False) -> Observer:
+    """Who has to see the operator of a call with these tensors; every call asks here, once.
+
+    - "nobody": the kernel may be called directly;
+    - "forward mode": a tensor carries a tangent, which the operators would drop silently;
+    - "onnx": `torch.onnx.export` traces the call;
+    - "vmap": `torch.func.vmap` maps over a tensor; "func": another transform of torch.func;
+    - "dispatcher": a compiler, a tracer, a profiler, autocast or a mode; or a tensor is not plain
+      memory of a CPU or CUDA device (subclasses, fake tensors, negated views). With
+      `requires_grad`, also a kernel that autograd has called.
     """
-    if (
-        torch.compiler.is_compiling()
-        or torch._C._len_torch_function_stack()
+    if forward_ad._current_level >= 0 and any(map(_has_tangent, tensors)):
+        return "forward mode"
+    if torch.compiler.is_compiling():
+        return "onnx" if _is_exporting() else "dispatcher"
+    if not (
+        torch._C._len_torch_function_stack()
         or torch._C._is_any_autocast_enabled()
         or torch._C._autograd._profiler_enabled()
         or not _is_plain_thread(torch._C._dispatch_tls_local_include_set().raw_repr())
         or (requires_grad and torch._C._dispatch_tls_is_dispatch_key_excluded(_AUTOGRAD))
     ):
-        return False
-    for x in tensors:  # not `all(...)`: a generator would take half a microsecond more
-        if x is None or (type(x) in _KINDS and _is_plain(torch._C._dispatch_keys(x).raw_repr())):
-            continue
-        return False
-    return True
+        for x in tensors:  # not `all(...)`: a generator would take half a microsecond more
+            if x is not None and not (
+                type(x) in _KINDS and _is_plain(torch._C._dispatch_keys(x).raw_repr())
+            ):
+                break
+        else:
+            return "nobody"
+    if _is_exporting():
+        return "onnx"
+    if any(x is not None and torch._C._functorch.is_batchedtensor(x) for x in tensors):
+        return "vmap"
+    return "func" if torch._C._functorch.peek_interpreter_stack() is not None else "dispatcher"
+
+
+def _has_tangent(x: Tensor | None) -> bool:
+    return x is not None and forward_ad.unpack_dual(x).tangent is not None
+
+
+# Dynamo would assume that torch's answer is always False.
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _is_exporting() -> bool:
+    return torch.onnx.is_in_onnx_export()
 
 
 def version_of(x: Tensor) -> int | None:
@@ -79,21 +95,6 @@ def version_of(x: Tensor) -> int | None:
     `.data` and into memory that is shared with NumPy.
     """
     return None if x.is_inference() else x._version
-
-
-def is_transformed() -> bool:
-    """Whether a transform of torch.func is active; False while a compiler traces."""
-    return (
-        not torch.compiler.is_compiling()
-        and torch._C._functorch.peek_interpreter_stack() is not None
-    )
-
-
-def is_mapped(tensors: Iterable[Tensor | None]) -> bool:
-    """Whether `torch.func.vmap` maps over one of the tensors; False while a compiler traces."""
-    if torch.compiler.is_compiling():
-        return False
-    return any(x is not None and torch._C._functorch.is_batchedtensor(x) for x in tensors)
 
 
 _KINDS = (Tensor, torch.nn.Parameter)

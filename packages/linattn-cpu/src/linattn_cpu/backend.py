@@ -12,13 +12,13 @@ from linattn_core.decoder_spec import DecoderDescription, NativeDecoder
 from linattn_core.native import (
     Fields,
     address,
+    address_and_strides,
     addresses,
     check_own_memory,
     contiguous,
+    make_readable,
+    mark_written,
     new_gradients,
-    readable,
-    strided,
-    written_in_place,
 )
 from linattn_core.state import LinearAttentionState, accumulation_dtype
 from linattn_cpu import _native, decoder, memory
@@ -57,7 +57,7 @@ class CpuBackend:
         return f"it runs on CPU tensors and these are on {call.device}; move them to the CPU."
 
     def attention(self, call: AttentionCall) -> Output:
-        call = readable(call, masks=True)
+        call = make_readable(call, masks=True)
         (batch, heads, length, _), value = call.query.shape, call.value
         dtype, device = accumulation_dtype(value.dtype), value.device
         out = memory.empty(batch, heads, length, value.shape[3], dtype=value.dtype)
@@ -87,14 +87,14 @@ class CpuBackend:
         grad_normalizer: Tensor | None = None,
     ) -> Gradients:
         # Variables keep possible copies alive, because the kernel only gets their addresses.
-        call, grad_state = readable(call, masks=True), contiguous(grad_state)
+        call, grad_state = make_readable(call, masks=True), contiguous(grad_state)
         out, normalizer = output.out.contiguous(), output.normalizer.contiguous()
         grad_normalizer = None if grad_normalizer is None else grad_normalizer.contiguous()
         state = call.initial_state if call.is_causal else contiguous(output.state)
         gradients = new_gradients(call, call.wanted_gradients, memory.empty_like)
         scratch = torch.empty_like(normalizer)
         fields = _attention_fields(call)
-        fields["grad_out"] = strided(grad_out)
+        fields["grad_out"] = address_and_strides(grad_out)
         fields["grad_normalizer"] = address(grad_normalizer)
         fields["grad_last"] = addresses(grad_state)
         fields["state"] = addresses(state)
@@ -122,7 +122,7 @@ class CpuBackend:
         fields["out"] = out.data_ptr()
         fields["threads"] = torch.get_num_threads()
         _native.step(fields)
-        written_in_place(*call.state)
+        mark_written(*call.state)
         return out
 
     def empty_cache(self) -> None:

@@ -32,7 +32,7 @@ from linattn_core.decoder_spec import (
     TokenFilters,
 )
 from linattn_core.errors import expected, quote
-from linattn_core.native import address, written_in_place
+from linattn_core.native import address, mark_written
 from linattn_core.state import LinearAttentionState
 from linattn_cpu import _native
 
@@ -182,7 +182,7 @@ class CpuDecoder(NativeDecoder):
                 "threads": torch.get_num_threads(),
             }
         )
-        written_in_place(*sums)
+        mark_written(*sums)
 
     def _filters(self, filters: TokenFilters) -> _native.Fields:
         top_p = filters.top_p

@@ -15,18 +15,18 @@ import torch
 from torch import Tensor
 
 from linattn_core.calls import AttentionCall, Gradients, Output, StepCall
-from linattn_core.masked import erased
+from linattn_core.masked import erase_masked
 from linattn_core.native import (
     Fields,
     address,
+    address_and_strides,
     addresses,
     check_own_memory,
     contiguous,
+    make_readable,
+    mark_written,
     new_gradients,
     new_state,
-    readable,
-    strided,
-    written_in_place,
 )
 from linattn_core.state import LinearAttentionState
 from linattn_cuda import _native
@@ -125,7 +125,7 @@ class KernelBackend(ABC):
         )
 
     def attention(self, call: AttentionCall) -> Output:
-        call = readable(call)
+        call = make_readable(call)
         query, value = call.query, call.value
         out = value.new_empty(*query.shape[:3], value.shape[3])
         normalizer = value.new_empty(query.shape[:3], dtype=torch.float32)
@@ -151,14 +151,14 @@ class KernelBackend(ABC):
         grad_normalizer: Tensor | None = None,
     ) -> Gradients:
         # Named, because the kernel is handed addresses and these may be copies.
-        mask, call, grad_state = call.attn_mask, readable(call), contiguous(grad_state)
+        mask, call, grad_state = call.attn_mask, make_readable(call), contiguous(grad_state)
         out, normalizer = output.out.contiguous(), output.normalizer.contiguous()
         grad_normalizer = None if grad_normalizer is None else grad_normalizer.contiguous()
         state = call.initial_state if call.is_causal else contiguous(output.state)
         gradients = _of_query_heads(new_gradients(call), call)
         with self.launching(call.device) as stream:
             fields = self._attention_fields(call, derivatives=True)
-            fields["grad_out"] = strided(grad_out)
+            fields["grad_out"] = address_and_strides(grad_out)
             fields["grad_normalizer"] = address(grad_normalizer)
             fields["grad_last"] = addresses(grad_state)
             fields["state"] = addresses(state)
@@ -172,7 +172,7 @@ class KernelBackend(ABC):
             fields["workspace"] = address(workspace)
             fields["stream"] = stream
             self.native.attention_backward(fields)
-        return erased(_of_key_heads(gradients, call), mask)
+        return erase_masked(_of_key_heads(gradients, call), mask)
 
     def step(self, call: StepCall) -> Tensor:
         check_own_memory(call.state)
@@ -187,7 +187,7 @@ class KernelBackend(ABC):
         with self.launching(call.device) as stream:
             fields["stream"] = stream
             self.native.step(fields)
-        written_in_place(*call.state)
+        mark_written(*call.state)
         return out
 
     def _attention_fields(

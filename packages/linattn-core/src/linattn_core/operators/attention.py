@@ -17,10 +17,17 @@ from torch import Tensor
 from linattn_core.calls import AttentionCall, Gradients, Output
 from linattn_core.operators import direct, exported
 from linattn_core.operators.attention_backward import attention_backward
-from linattn_core.operators.library import Flat, joined, pair, parted, register, results
-from linattn_core.operators.transforms import transformable
+from linattn_core.operators.library import (
+    Flat,
+    merge_arguments,
+    pair,
+    register,
+    results,
+    split_arguments,
+)
+from linattn_core.operators.transforms import make_transformable, refuse_forward_mode
 from linattn_core.state import LinearAttentionState, accumulation_dtype
-from linattn_core.torch_private import is_transformed, is_unobserved
+from linattn_core.torch_private import find_observer
 
 _FLAT = Flat(AttentionCall)
 _GRADIENTS = Flat(Gradients)
@@ -57,7 +64,7 @@ def _attention_shapes(*arguments: Any) -> tuple[Tensor, ...]:
 
 def _context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     out, s, z, normalizer = output
-    tensors, ctx.others = parted(inputs)
+    tensors, ctx.others = split_arguments(inputs)
     call = _FLAT.unpack(inputs[:-1])
     ctx.state_used, ctx.normalizer_used = call.return_state, call.return_normalizer
     ctx.set_materialize_grads(call.return_state)
@@ -76,7 +83,7 @@ def _autograd(
     # Read only once: activation checkpointing frees them when they are first read.
     out, normalizer, *saved = ctx.saved_tensors
     sums, tensors = saved[:2], saved[2:]
-    call = _FLAT.unpack(joined(tensors, ctx.others)[:-1])
+    call = _FLAT.unpack(merge_arguments(tensors, ctx.others)[:-1])
     gradients = attention_backward(
         call._replace(wanted_gradients=_FLAT.fields(ctx.needs_input_grad)),
         Output(out, normalizer, pair(*sums)),
@@ -100,7 +107,7 @@ _differentiable = register(
 )
 
 
-_transformed = transformable(
+_transformed = make_transformable(
     _attention_kernel, _context, _autograd, packed=_FLAT.names.index("cu_seqlens")
 )
 
@@ -109,28 +116,31 @@ def attention(
     call: AttentionCall, backend: str
 ) -> tuple[Tensor, LinearAttentionState | None, Tensor | None]:
     """Output, state and normalizer (with eps) by the named backend; None for what is not wanted."""
-    if is_unobserved(_FLAT.tensors(call), requires_grad=call.requires_grad):
+    observer = find_observer(_FLAT.tensors(call), requires_grad=call.requires_grad)
+    if observer == "nobody":
         if not call.requires_grad:
             out, normalizer, state = direct.run(call, backend)
             if not (call.return_state or call.return_normalizer):
                 return out, None, None
-            return _wanted(call, out, state, normalizer)
+            return _select_results(call, out, state, normalizer)
         if direct.takes(call):
             return direct.differentiable(call, backend)
-    if exported.is_exporting():
-        return _wanted(call, *exported.attention(call))
+    if observer == "forward mode":
+        refuse_forward_mode()
+    if observer == "onnx":
+        return _select_results(call, *exported.attention(call))
     arguments = (*_FLAT.pack(call), backend)
-    if is_transformed():
+    if observer in ("func", "vmap"):
         out, s, z, normalizer = _transformed(*arguments)
     elif call.requires_grad or call.return_normalizer:
         out, s, z, normalizer = _differentiable(*arguments)
     else:
         out, s, z = _forward(*arguments)
-        return _wanted(call, out, LinearAttentionState(s, z), None)
-    return _wanted(call, out, LinearAttentionState(s, z), normalizer)
+        return _select_results(call, out, LinearAttentionState(s, z), None)
+    return _select_results(call, out, LinearAttentionState(s, z), normalizer)
 
 
-def _wanted(
+def _select_results(
     call: AttentionCall, out: Tensor, state: LinearAttentionState | None, normalizer: Tensor | None
 ) -> tuple[Tensor, LinearAttentionState | None, Tensor | None]:
     """The results, None for each that the call does not return."""

@@ -11,11 +11,15 @@ from torch import Tensor
 from linattn_core import registry
 from linattn_core.calls import AttentionCall, Gradients, Output
 from linattn_core.errors import expected
-from linattn_core.operators.library import Flat, joined, pair, parted, register
-from linattn_core.operators.transforms import refuse_second_derivatives, transformable
+from linattn_core.operators.library import Flat, merge_arguments, pair, register, split_arguments
+from linattn_core.operators.transforms import (
+    make_transformable,
+    refuse_forward_mode,
+    refuse_second_derivatives,
+)
 from linattn_core.reference import chunked
 from linattn_core.state import LinearAttentionState, accumulation_dtype
-from linattn_core.torch_private import is_transformed, is_unobserved
+from linattn_core.torch_private import find_observer
 
 _FLAT = Flat(AttentionCall)
 _GRADIENTS = Flat(Gradients)
@@ -48,16 +52,16 @@ def _kernel(*arguments: Any) -> tuple[Tensor, ...]:
     call = _FLAT.unpack(arguments[_BEFORE:-1])
     output, grad_state = Output(out, normalizer, pair(sum_s, sum_z)), pair(grad_s, grad_z)
     gradients = _run(call, output, grad_out, grad_state, grad_normalizer, arguments[-1])
-    return _results(_wanted(call, gradients), normalizer)
+    return _results(_select_gradients(call, gradients), normalizer)
 
 
 def _shapes(*arguments: Any) -> tuple[Tensor, ...]:
     normalizer, call = arguments[5], _FLAT.unpack(arguments[_BEFORE:-1])
-    like = _GRADIENTS.pack(_wanted(call, call))
+    like = _GRADIENTS.pack(_select_gradients(call, call))
     return tuple(normalizer.new_empty(0) if x is None else x.new_empty(x.shape) for x in like)
 
 
-def _wanted(call: AttentionCall, source: AttentionCall | Gradients) -> Gradients:
+def _select_gradients(call: AttentionCall, source: AttentionCall | Gradients) -> Gradients:
     """The fields of `source` whose gradients the call wants; None for the others."""
     wanted = [name for name in call.wanted_gradients if getattr(call, name) is not None]
     return Gradients(
@@ -71,7 +75,7 @@ def _results(gradients: Gradients, like: Tensor) -> tuple[Tensor, ...]:
 
 
 def _context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    tensors, ctx.others = parted((*inputs[:_UPSTREAM], *inputs[_BEFORE:]))
+    tensors, ctx.others = split_arguments((*inputs[:_UPSTREAM], *inputs[_BEFORE:]))
     ctx.save_for_backward(*tensors)
 
 
@@ -82,7 +86,7 @@ def _autograd(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
     whole derivative goes to the other inputs, and that of `out` and `normalizer` is None.
     """
     tensors, backend = ctx.saved_tensors, ctx.others[-1]
-    call = _FLAT.unpack(joined(tensors, ctx.others)[_UPSTREAM:-1])
+    call = _FLAT.unpack(merge_arguments(tensors, ctx.others)[_UPSTREAM:-1])
     chosen = registry.select(backend, call)
     if not chosen.double_backward:
         wanted, got = "first derivatives", "a second derivative"
@@ -91,15 +95,15 @@ def _autograd(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
     with torch.enable_grad(), torch.autocast(call.device.type, enabled=False):
         # New tensors for all arguments, because this is the derivative by each argument alone:
         # grad_out may depend on the queries, and keys and queries may be one tensor.
-        alone = [_alone(x) for x in tensors]
-        arguments = joined(alone, ctx.others)
+        alone = [_detach_inputs(x) for x in tensors]
+        arguments = merge_arguments(alone, ctx.others)
         call = _FLAT.unpack(arguments[_UPSTREAM:-1])
         first = _reference_gradients(arguments[:_UPSTREAM], call)
         second = _differentiate(first, grads, tensors, alone)
     return (*second[:_UPSTREAM], *(None for _ in range(_OUTPUT)), *second[_UPSTREAM:])
 
 
-def _alone(x: Tensor | None) -> Tensor | None:
+def _detach_inputs(x: Tensor | None) -> Tensor | None:
     """The same numbers as a tensor that depends on no other argument; integers are unchanged."""
     if x is None or not x.is_floating_point():
         return x
@@ -120,7 +124,7 @@ def _reference_gradients(
     out, normalizer, state = chunked(**options)
     results = (out.to(call.value_dtype), *state, normalizer)
     outputs = [(x, grad) for x, grad in zip(results, upstream, strict=True) if grad is not None]
-    inputs = _GRADIENTS.pack(_wanted(call, call))
+    inputs = _GRADIENTS.pack(_select_gradients(call, call))
     present = [x for x in inputs if x is not None]
     gradients = iter(
         torch.autograd.grad(
@@ -175,7 +179,7 @@ def _no_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -
     """Saves nothing."""
 
 
-_transformed = transformable(
+_transformed = make_transformable(
     _kernel,
     _no_context,
     refuse_second_derivatives,
@@ -195,8 +199,11 @@ def attention_backward(
     upstream = (grad_out, *(grad_state or (None, None)), grad_normalizer)
     saved = (*output[:2], *(output.state or (None, None)))
     tensors = (*upstream, *saved, *_FLAT.tensors(call))
-    if not torch.is_grad_enabled() and is_unobserved(tensors):
+    observer = find_observer(tensors)
+    if observer == "nobody" and not torch.is_grad_enabled():
         return _run(call, output, grad_out, grad_state, grad_normalizer, backend)
-    operator = _transformed if is_transformed() else _operator
+    if observer == "forward mode":
+        refuse_forward_mode()
+    operator = _transformed if observer in ("func", "vmap") else _operator
     query, key, value, s, z, decay = operator(*upstream, *saved, *_FLAT.pack(call), backend)
-    return _wanted(call, Gradients(query, key, value, LinearAttentionState(s, z), decay))
+    return _select_gradients(call, Gradients(query, key, value, LinearAttentionState(s, z), decay))

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from linattn_core import registry
 from linattn_core.calls import AttentionCall, Output
-from linattn_core.checks import check_decay, check_lengths
 from linattn_core.operators.attention_backward import attention_backward
 from linattn_core.operators.library import pair
 from linattn_core.state import LinearAttentionState
+from linattn_core.values import check_attention_values
 
 # The argument that each tensor of `differentiable` belongs to; a state has two tensors.
 _TENSORS = (
@@ -25,10 +25,8 @@ _TENSORS = (
 
 
 def run(call: AttentionCall, backend: str) -> Output:
-    """Runs the kernel of a call, after checks of lengths and decay."""
-    check_lengths(call)
-    if call.log_decay is not None:
-        check_decay(call.log_decay)
+    """Runs the kernel of a call, after checks of the numbers in its tensors."""
+    check_attention_values(call)
     return registry.select(backend, call).attention(call)
 
 

@@ -6,7 +6,8 @@ batch and length. Sums have the dtype that they have in the kernels.
 
 from __future__ import annotations
 
-import torch
+from typing import NoReturn
+
 from torch import Tensor
 
 from linattn_core import pointwise
@@ -16,18 +17,8 @@ from linattn_core.reference import chunked
 from linattn_core.state import LinearAttentionState, accumulation_dtype
 
 
-# Dynamo would assume that torch's answer is always False.
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def is_exporting() -> bool:
-    """Whether `torch.onnx.export` traces the call."""
-    return torch.onnx.is_in_onnx_export()
-
-
 def attention(call: AttentionCall) -> tuple[Tensor, LinearAttentionState, Tensor]:
     """Output, state and normalizer with eps, as `linattn::attention` gives them.
-
-    Raises:
-        ValueError: packed sequences.
 
     Cost: that of `reference.chunked`; with a decay another O((N / C)^2 F M) time per head.
     """
@@ -58,12 +49,8 @@ def step(call: StepCall) -> tuple[Tensor, LinearAttentionState]:
     return out.to(call.value_dtype), LinearAttentionState(s, z)
 
 
-def refuse_in_place() -> None:
-    """Refuses a step in place: an exported graph cannot update a tensor of its caller.
-
-    Raises:
-        ValueError: always.
-    """
+def refuse_in_place() -> NoReturn:
+    """Refuses a step in place: an exported graph cannot update a tensor of its caller."""
     raise _refusal("inplace=False", "inplace=True", "feed the returned state back")
 
 

@@ -113,14 +113,14 @@ def results(state: LinearAttentionState | None, like: Tensor) -> tuple[Tensor, T
     return (like.new_empty(0), like.new_empty(0)) if state is None else state
 
 
-def parted(arguments: Sequence[Any]) -> tuple[list[Tensor | None], list[Any]]:
+def split_arguments(arguments: Sequence[Any]) -> tuple[list[Tensor | None], list[Any]]:
     """The arguments as two lists of equal length, tensors and others, with None in the gaps."""
     tensors = [x if isinstance(x, Tensor) else None for x in arguments]
     return tensors, [None if isinstance(x, Tensor) else x for x in arguments]
 
 
-def joined(tensors: Sequence[Tensor | None], others: Sequence[Any]) -> list[Any]:
-    """The inverse of `parted`."""
+def merge_arguments(tensors: Sequence[Tensor | None], others: Sequence[Any]) -> list[Any]:
+    """The inverse of `split_arguments`."""
     return [y if x is None else x for x, y in zip(tensors, others, strict=True)]
 
 

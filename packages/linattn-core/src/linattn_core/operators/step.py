@@ -9,12 +9,16 @@ from torch import Tensor
 
 from linattn_core import pointwise, registry
 from linattn_core.calls import StepCall
-from linattn_core.checks import check_decay, check_slot_indices
 from linattn_core.operators import exported
 from linattn_core.operators.library import Flat, register
-from linattn_core.operators.transforms import refuse_in_place, transformable
+from linattn_core.operators.transforms import (
+    make_transformable,
+    refuse_forward_mode,
+    refuse_in_place,
+)
 from linattn_core.state import LinearAttentionState
-from linattn_core.torch_private import is_mapped, is_transformed, is_unobserved
+from linattn_core.torch_private import find_observer
+from linattn_core.values import check_step_values
 
 _FLAT = Flat(StepCall)
 _SCHEMA = f"({_FLAT.schema}, str backend) -> (Tensor out, Tensor s, Tensor z)"
@@ -23,27 +27,19 @@ _SCHEMA_IN_PLACE = f"({Flat(StepCall, in_place=True).schema}, str backend) -> Te
 
 def _step_(*arguments: Any) -> Tensor:
     call = _FLAT.unpack(arguments[:-1])
-    _check_numbers(call)
+    check_step_values(call)
     return registry.select(arguments[-1], call).step(call)
 
 
 def _step(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     call = _FLAT.unpack(arguments[:-1])
-    _check_numbers(call)
-    call = call._replace(state=_copied(call.state))
+    check_step_values(call)
+    call = call._replace(state=_copy_state(call.state))
     out = registry.select(arguments[-1], call).step(call)
     return (out, *call.state)
 
 
-def _check_numbers(call: StepCall) -> None:
-    """Checks numbers, which are not known while a graph is traced; waits for those on a GPU."""
-    if call.log_decay is not None:
-        check_decay(call.log_decay)
-    if call.state_indices is not None:
-        check_slot_indices(call.state_indices, call.state.z.shape[0])
-
-
-def _copied(state: LinearAttentionState) -> LinearAttentionState:
+def _copy_state(state: LinearAttentionState) -> LinearAttentionState:
     """A contiguous copy: also of an expanded state, whose rows share memory."""
     dense = torch.contiguous_format
     return LinearAttentionState(
@@ -113,19 +109,22 @@ def _step_gradients(
 _differentiable = register(
     "step", _SCHEMA, _step, _shapes, backward=_step_autograd, context=_context
 )
-_transformed = transformable(_step, _context, _step_autograd)
+_transformed = make_transformable(_step, _context, _step_autograd)
 _in_place = register("step_", _SCHEMA_IN_PLACE, _step_, _shape)
 
 
 def step(call: StepCall, backend: str) -> tuple[Tensor, LinearAttentionState]:
     """The output (B, H, M) and the new state; the state of the call is not changed."""
-    if exported.is_exporting():
+    observer = find_observer(_FLAT.tensors(call))
+    if observer == "forward mode":
+        refuse_forward_mode()
+    if observer == "onnx":
         return exported.step(call)
-    if is_transformed():
+    if observer in ("func", "vmap"):
         out, s, z = _transformed(*_FLAT.pack(call), backend)
         return out, LinearAttentionState(s, z)
     if not call.requires_grad:
-        call = call._replace(state=_copied(call.state))
+        call = call._replace(state=_copy_state(call.state))
         return step_(call, backend), call.state
     out, s, z = _differentiable(*_FLAT.pack(call), backend)
     return out, LinearAttentionState(s, z)
@@ -133,11 +132,14 @@ def step(call: StepCall, backend: str) -> tuple[Tensor, LinearAttentionState]:
 
 def step_(call: StepCall, backend: str) -> Tensor:
     """The output (B, H, M); the state of the call is updated in place."""
-    if is_unobserved(_FLAT.tensors(call)):
-        _check_numbers(call)
+    observer = find_observer(_FLAT.tensors(call))
+    if observer == "nobody":
+        check_step_values(call)
         return registry.select(backend, call).step(call)
-    if exported.is_exporting():
+    if observer == "forward mode":
+        refuse_forward_mode()
+    if observer == "onnx":
         exported.refuse_in_place()
-    if is_mapped(_FLAT.tensors(call)):
+    if observer == "vmap":
         refuse_in_place()
     return cast(Tensor, _in_place(*_FLAT.pack(call), backend))

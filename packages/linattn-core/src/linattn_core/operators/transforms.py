@@ -15,7 +15,7 @@ from linattn_core.errors import expected
 from linattn_core.operators.library import in_full_precision
 
 
-def transformable(
+def make_transformable(
     kernel: Callable[..., Any],
     context: Callable[..., None],
     backward: Callable[..., Any],
@@ -35,10 +35,10 @@ def transformable(
     def rule(info: Any, in_dims: Sequence[int | None], *arguments: Any) -> tuple[Any, Any]:
         _check_whole(arguments, packed)
         size = info.batch_size
-        whole = [_joined(*pair, size) for pair in zip(arguments, in_dims, strict=True)]
+        whole = [_merge_dims(*pair, size) for pair in zip(arguments, in_dims, strict=True)]
         results = apply(*whole)
         batch = _batch(arguments[0], in_dims[0])
-        return tuple(_parted(x, size, batch) for x in results), (0,) * len(results)
+        return tuple(_split_dims(x, size, batch) for x in results), (0,) * len(results)
 
     methods = {
         "forward": in_full_precision(kernel), "setup_context": context, "backward": backward,
@@ -51,11 +51,7 @@ def transformable(
 
 
 def refuse_second_derivatives(ctx: Any, *_: Tensor) -> tuple[Tensor, ...]:
-    """The backward pass of the gradients: refused, because torch.func gets first derivatives only.
-
-    Raises:
-        NotImplementedError: always.
-    """
+    """Refuses second derivatives: torch.func gets first ones only."""
     raise NotImplementedError(
         expected(
             "linear attention under torch.func",
@@ -67,11 +63,7 @@ def refuse_second_derivatives(ctx: Any, *_: Tensor) -> tuple[Tensor, ...]:
 
 
 def refuse_forward_mode(*_: Any) -> NoReturn:
-    """The forward-mode derivative of an operator.
-
-    Raises:
-        NotImplementedError: always.
-    """
+    """Refuses the forward-mode derivative of an operator."""
     raise NotImplementedError(
         expected(
             "linear attention",
@@ -83,11 +75,7 @@ def refuse_forward_mode(*_: Any) -> NoReturn:
 
 
 def refuse_in_place() -> NoReturn:
-    """Refuses a step in place under vmap, which has no tensor of all mapped states to update.
-
-    Raises:
-        ValueError: always.
-    """
+    """Refuses a step in place under vmap, which has no tensor of all mapped states to update."""
     wanted, advice = "a step that returns its state", "pass inplace=False"
     raise ValueError(expected("vmap", wanted, "inplace=True", advice))
 
@@ -98,7 +86,7 @@ def _check_whole(arguments: Sequence[Any], packed: int | None) -> None:
         raise ValueError(expected("vmap", "sequences that are not packed", "cu_seqlens", advice))
 
 
-def _joined(x: Any, dim: int | None, size: int) -> Any:
+def _merge_dims(x: Any, dim: int | None, size: int) -> Any:
     """(V, B, ...) -> (V * B, ...); a tensor that is not mapped is first expanded to V."""
     if not isinstance(x, Tensor):
         return x
@@ -111,9 +99,9 @@ def _batch(x: Tensor, dim: int | None) -> int:
     return x.shape[0 if dim is None or dim % x.dim() > 0 else 1]
 
 
-def _parted(x: Tensor, size: int, batch: int) -> Tensor:
-    """The inverse of `_joined`; an empty 1-D tensor, which stands for None, stays empty."""
+def _split_dims(x: Tensor, size: int, batch: int) -> Tensor:
+    """The inverse of `_merge_dims`; an empty 1-D tensor, which stands for None, stays empty."""
     if x.dim() == 1:
         return x.new_empty(size, 0)
-    parted: Tensor = x.unflatten(0, (size, batch))
-    return parted
+    split: Tensor = x.unflatten(0, (size, batch))
+    return split

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypedDict
 import torch
 from torch import Tensor
 
-from linattn_core.arguments import completed, returned
+from linattn_core.arguments import complete_attention, pack_results
 from linattn_core.calls import AttentionCall
 from linattn_core.feature_maps.base import FeatureMap
 from linattn_core.feature_maps.registry import shared_feature_map
@@ -84,8 +84,8 @@ def absent_keys(key: Tensor, key_lengths: Tensor | None, attn_mask: Tensor | Non
 def run(attend: Callable[..., Sums], call: AttentionCall, **options: Any) -> Any:
     """Runs one form of the operator, packed sequences one by one."""
     alone = _whole if call.cu_seqlens is None else _one_by_one
-    out, normalizer, state = alone(attend, completed(call), options)
-    return returned(
+    out, normalizer, state = alone(attend, complete_attention(call), options)
+    return pack_results(
         out,
         normalizer[..., 0] if call.return_normalizer else None,
         state if call.return_state else None,
@@ -137,7 +137,7 @@ def _one_by_one(
     assert call.cu_seqlens is not None, "only packed sequences are taken one by one"
     bounds = call.cu_seqlens.tolist()
     if len(bounds) == 1:  # no sequence
-        out, normalizer, state = _whole(attend, _unpacked(call), options)
+        out, normalizer, state = _whole(attend, _as_one_sequence(call), options)
         return out, normalizer, LinearAttentionState(*(x[:0] for x in state))
     parts = [
         _whole(attend, _sequence(call, i, slice(*window)), options)
@@ -147,7 +147,7 @@ def _one_by_one(
     return torch.cat(outputs, 2), torch.cat(normalizers, 2), LinearAttentionState.cat(states)
 
 
-def _unpacked(call: AttentionCall) -> AttentionCall:
+def _as_one_sequence(call: AttentionCall) -> AttentionCall:
     """The same tensors as one sequence without a state."""
     return call._replace(cu_seqlens=None, initial_state=None)
 

@@ -45,7 +45,7 @@ def _attend(x: Features) -> Sums:
         if x.decay is not None:
             decay = x.decay[:, :, i, None].exp()  # (B, H, 1)
             state = LinearAttentionState(decay[..., None] * state.s, decay * state.z)
-        state = _added(state, x.key[:, :, i], x.value[:, :, i])
+        state = _add_key(state, x.key[:, :, i], x.value[:, :, i])
         if x.is_causal:
             reads.append(_read(x.query[:, :, i : i + 1], state))
     if not reads:  # non-causal, or no keys
@@ -54,7 +54,7 @@ def _attend(x: Features) -> Sums:
     return Sums(torch.cat(numerators, 2), torch.cat(normalizers, 2), state)
 
 
-def _added(state: LinearAttentionState, key: Tensor, value: Tensor) -> LinearAttentionState:
+def _add_key(state: LinearAttentionState, key: Tensor, value: Tensor) -> LinearAttentionState:
     """The state with one more key (B, H, F) and value (B, H, M)."""
     update = key[..., None].to(value.dtype) * value[..., None, :]
     return LinearAttentionState(state.s + update.to(state.s.dtype), state.z + key)

@@ -70,7 +70,7 @@ def _bucket(members: list[int], bounds: list[int], device: torch.device) -> Buck
     return Bucket(torch.tensor(members, device=device), positions, offsets < lengths)
 
 
-def _gathered(problem: Problem, bucket: Bucket) -> Problem:
+def _gather_problem(problem: Problem, bucket: Bucket) -> Problem:
     query, key, value = (bucket.gather(x) for x in problem.call[:3])
     initial = bucket.states(problem.call.initial_state)
     absent, decay = bucket.absent(), problem.decay
@@ -112,7 +112,7 @@ def packed_forward(problem: Problem) -> Output:
     out = call.value.new_empty(*call.query.shape[:3], call.value_dim)
     normalizer = empty.normalizer.new_empty(call.query.shape[:3])
     for bucket in buckets(call):
-        part = forward(_gathered(problem, bucket))
+        part = forward(_gather_problem(problem, bucket))
         bucket.scatter(part.out, out)
         bucket.scatter(part.normalizer[..., None], normalizer[..., None])
         _put(empty.state, bucket, part.state)
@@ -131,9 +131,9 @@ def packed_backward(problem: Problem, output: Output, upstream: Upstream) -> Gra
     gradients = problem.new_gradients(grad_initial)
     for bucket in buckets(call):
         part = backward(
-            _gathered(problem, bucket),
-            _gathered_output(output, bucket),
-            _gathered_upstream(upstream, bucket),
+            _gather_problem(problem, bucket),
+            _gather_output(output, bucket),
+            _gather_upstream(upstream, bucket),
         )
         for gradient, whole in zip(part[:3], gradients[:3], strict=True):
             if gradient is not None and whole is not None:
@@ -144,12 +144,12 @@ def packed_backward(problem: Problem, output: Output, upstream: Upstream) -> Gra
     return gradients
 
 
-def _gathered_output(output: Output, bucket: Bucket) -> Output:
+def _gather_output(output: Output, bucket: Bucket) -> Output:
     normalizer = bucket.gather(output.normalizer[..., None]).squeeze(-1)
     return Output(bucket.gather(output.out), normalizer, bucket.states(output.state))
 
 
-def _gathered_upstream(upstream: Upstream, bucket: Bucket) -> Upstream:
+def _gather_upstream(upstream: Upstream, bucket: Bucket) -> Upstream:
     """The gradients of some sequences, zero at padding."""
     out, normalizer = (
         bucket.gather(upstream.out).masked_fill(bucket.absent(), 0),

@@ -67,7 +67,9 @@ class RunningSums:
             z = self._vector_sums(keys, scale)
             s = torch.bmm(keys.mT, values)
             old_s, old_z = met or (None, None)
-            self.sums = LinearAttentionState(_added(s, old_s, across), _added(z, old_z, across))
+            self.sums = LinearAttentionState(
+                _add_decayed(s, old_s, across), _add_decayed(z, old_z, across)
+            )
         return met
 
     def _pass_over_chunks(
@@ -113,7 +115,7 @@ class RunningSums:
         return torch.mul(keys, scale, out=self._work("scratch", *keys.shape)).sum(1)
 
 
-def _added(new: Tensor, old: Tensor | None, decay: Tensor | None) -> Tensor:
+def _add_decayed(new: Tensor, old: Tensor | None, decay: Tensor | None) -> Tensor:
     """new += decay * old, with decay (rows, 1) or None for 1; in place."""
     if old is None:
         return new

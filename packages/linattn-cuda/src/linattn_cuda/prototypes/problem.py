@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from linattn_core.calls import AttentionCall
-from linattn_core.native import strided
+from linattn_core.native import address_and_strides
 from linattn_cuda import _native
 
 #: Names of the dtypes as the headers spell them; a kernel is compiled for one.
@@ -87,7 +87,9 @@ def arguments_of(
     problem: Problem, call: AttentionCall, out: Tensor, normalizer: Tensor, sums: Tensor
 ) -> Arguments:
     """The kernels' argument; the caller keeps the tensors while they run."""
-    query, key, value, written = (Tensor4(*strided(x.detach())) for x in (*call[:3], out))
+    query, key, value, written = (
+        Tensor4(*address_and_strides(x.detach())) for x in (*call[:3], out)
+    )
     return Arguments(
         query, key, value, written, normalizer.data_ptr(), sums.data_ptr(), problem.heads,
         problem.length, problem.segment, problem.dim, problem.value_dim,

@@ -1,0 +1,66 @@
+"""Checks of the numbers inside tensors, by the operators: a compiler that traces has none yet.
+
+Reading numbers of a GPU waits for it, which is not allowed while a CUDA graph is captured. They are
+not checked then, and the kernels ignore positions outside the tensors.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from linattn_core.calls import AttentionCall, StepCall
+from linattn_core.errors import expected
+
+
+def check_attention_values(call: AttentionCall) -> None:
+    """0 <= key_lengths <= L; cu_seqlens from 0 to L, never falling; log_decay <= 0."""
+    length = call.key_length
+    if call.cu_seqlens is not None and _can_be_read(call.cu_seqlens):
+        _check_bounds(call.cu_seqlens.tolist(), length)
+    if call.key_lengths is not None and _can_be_read(call.key_lengths) and call.batch:
+        low, high = int(call.key_lengths.min()), int(call.key_lengths.max())
+        if low < 0 or high > length:
+            wanted = f"numbers between 0 and the key length {length}"
+            raise ValueError(expected("key_lengths", wanted, f"a range from {low} to {high}"))
+    if call.log_decay is not None:
+        _check_decay(call.log_decay)
+
+
+def check_step_values(call: StepCall) -> None:
+    """log_decay <= 0; state_indices are -1 or slots of the state, each used once."""
+    if call.log_decay is not None:
+        _check_decay(call.log_decay)
+    if call.state_indices is not None and _can_be_read(call.state_indices):
+        _check_slots(call.state_indices.tolist(), call.state.z.shape[0])
+
+
+def _can_be_read(x: Tensor) -> bool:
+    return not (x.is_cuda and torch.cuda.is_current_stream_capturing())
+
+
+def _check_bounds(bounds: list[int], length: int) -> None:
+    if bounds[0] != 0 or bounds[-1] != length:
+        wanted = f"numbers from 0 to the packed length {length}"
+        raise ValueError(expected("cu_seqlens", wanted, f"from {bounds[0]} to {bounds[-1]}"))
+    if any(stop < start for start, stop in pairwise(bounds)):
+        raise ValueError(expected("cu_seqlens", "numbers that never fall", bounds))
+
+
+def _check_decay(decay: Tensor) -> None:
+    if _can_be_read(decay) and decay.numel() and not bool((decay <= 0).all()):
+        worst = decay[~(decay <= 0)].flatten()[0].item()
+        advice = "it is the logarithm of a factor of at most 1"
+        raise ValueError(expected("log_decay", "numbers of at most 0", worst, advice))
+
+
+def _check_slots(numbers: list[int], slots: int) -> None:
+    used = [x for x in numbers if x != -1]
+    if any(not 0 <= x < slots for x in used):
+        wanted = f"numbers from 0 to {slots - 1}, or -1 for an empty row"
+        raise ValueError(expected("state_indices", wanted, numbers))
+    if len(set(used)) < len(used):
+        advice = "two rows cannot update one state in one step"
+        raise ValueError(expected("state_indices", "each slot once", numbers, advice))
