@@ -156,16 +156,16 @@ class Block(nn.Module):
         dropout: float = 0.0,
         packing: Packing | None = None,
     ) -> Tensor:
-        x = x + _dropped(attended, dropout)
+        x = x + _dropout(attended, dropout)
         if not self.norm_first:
             x = self.norm1(x)
         if self.cross is not None:
-            x = self._crossed(self.cross, x, memory, dropout, packing)
+            x = self._attend_across(self.cross, x, memory, dropout, packing)
         if self.norm_first:
-            return x + _dropped(self._ffn(self.norm2(x)), dropout)
-        return cast(Tensor, self.norm2(x + _dropped(self._ffn(x), dropout)))
+            return x + _dropout(self._ffn(self.norm2(x)), dropout)
+        return cast(Tensor, self.norm2(x + _dropout(self._ffn(x), dropout)))
 
-    def _crossed(
+    def _attend_across(
         self,
         cross: LinearAttention,
         x: Tensor,
@@ -183,7 +183,7 @@ class Block(nn.Module):
         else:
             whole = inputs.unsqueeze(1) if x.ndim == 2 else inputs
             read = cross.read(whole, memory).view_as(x)
-        x = x + _dropped(read, dropout)
+        x = x + _dropout(read, dropout)
         return x if self.norm_first else cast(Tensor, self.norm_cross(x))
 
     def _ffn(self, x: Tensor) -> Tensor:
@@ -202,5 +202,5 @@ def _cross_attention(config: TransformerConfig) -> LinearAttention:
     )
 
 
-def _dropped(x: Tensor, probability: float) -> Tensor:
+def _dropout(x: Tensor, probability: float) -> Tensor:
     return F.dropout(x, probability) if probability else x

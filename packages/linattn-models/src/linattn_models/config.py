@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from linattn_core.errors import expected
 from linattn_models.attention.config import Attention, Linear, Lsh, attention_config
-from linattn_models.attention.projections import checked_kv_heads
+from linattn_models.attention.projections import resolve_kv_heads
 from linattn_models.validation import (
     boolean,
     fields_at_least,
@@ -70,7 +70,7 @@ class TransformerConfig:
         one_of("norm", self.norm, NORMS)
         in_range("dropout", self.dropout, 0.0, 1.0)
         if self.num_kv_heads is not None:
-            kv_heads = checked_kv_heads(self.num_heads, self.num_kv_heads)
+            kv_heads = resolve_kv_heads(self.num_heads, self.num_kv_heads)
             object.__setattr__(self, "num_kv_heads", kv_heads)
         boolean("cross_attention", self.cross_attention)
         self._check_combinations(cast(Attention, self.attention))

@@ -48,7 +48,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def replaced_folder(folder: Path, replaceable: Collection[str]) -> Iterator[Path]:
+def replace_folder(folder: Path, replaceable: Collection[str]) -> Iterator[Path]:
     """As `new_folder`, but may replace an older `folder` that holds only files in `replaceable`.
 
     If the body raises, the older folder stays as it was.

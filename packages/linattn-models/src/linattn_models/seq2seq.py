@@ -152,7 +152,7 @@ class Seq2SeqTransformer(TokenTransformer):
         memory = self._remember(source, attn_mask)
         start = self.positions(self.start.expand(len(source), 1, -1))
         y, state = self.transformer.prefill_last(start, max_length=self.longest, memory=memory)
-        return self._predicted(cast(Tensor, self.output(y)), _joined(state, memory))[1]
+        return self._predicted(cast(Tensor, self.output(y)), _join_memory(state, memory))[1]
 
     def choose_predictor(
         self, method: str, decoder: str | CompiledDecoder, prompt: Prompt
@@ -219,30 +219,32 @@ class Seq2SeqTransformer(TokenTransformer):
     def _check_state(self, state: DecodingState) -> None:
         own = self.transformer.initial_state(1)
         sums = (cast(Block, block).cross for block in self.transformer.blocks)
-        check_fits(state, _joined(own, tuple(layer.initial_state(1) for layer in sums if layer)))
+        check_fits(
+            state, _join_memory(own, tuple(layer.initial_state(1) for layer in sums if layer))
+        )
 
     def _step_layers(self, x: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
-        own, memory = self._parted(state)
+        own, memory = self._split_memory(state)
         y, own = self.transformer.step(x, own, memory)
-        return y, _joined(own, memory)
+        return y, _join_memory(own, memory)
 
     def _prefill_layers(
         self, x: Tensor, lengths: Tensor | None, state: DecodingState, max_length: int | None
     ) -> tuple[Tensor, DecodingState]:
-        own, memory = self._parted(state)
+        own, memory = self._split_memory(state)
         y, own = self.transformer.prefill_last(
             x, lengths, own, max_length=max_length, memory=memory
         )
-        return y, _joined(own, memory)
+        return y, _join_memory(own, memory)
 
-    def _parted(self, state: DecodingState) -> tuple[DecodingState, Memory]:
+    def _split_memory(self, state: DecodingState) -> tuple[DecodingState, Memory]:
         """The decoder's own state, and the sums over the source."""
         count = self.config.num_layers
         check_layers(state, 2 * count)
         return replace(state, layers=state.layers[:count]), cast(Memory, state.layers[count:])
 
 
-def _joined(state: DecodingState, memory: Memory) -> DecodingState:
+def _join_memory(state: DecodingState, memory: Memory) -> DecodingState:
     return replace(state, layers=state.layers + memory)
 
 

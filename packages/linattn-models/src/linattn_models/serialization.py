@@ -18,7 +18,7 @@ from linattn_models.ctc import CTCBiLSTM, CTCTransformer
 from linattn_models.decoding import CompiledDecoder, CompiledTransformer, compile_decoder
 from linattn_models.encoder_decoder import EncoderDecoder
 from linattn_models.fewer_bits import FEWER_BITS, reduce_bits, restore_bits
-from linattn_models.files import replaced_folder
+from linattn_models.files import replace_folder
 from linattn_models.seq2seq import Seq2SeqTransformer
 from linattn_models.transformer import Transformer
 from linattn_models.validation import json_object, one_of
@@ -85,7 +85,7 @@ def save(
     except (TypeError, ValueError) as error:
         raise ValueError(expected("extra", "JSON values only", error)) from None
     tensors = _separate(model.state_dict() if weights is None else reduce_bits(model, weights))
-    with replaced_folder(Path(folder), (CONFIG_FILE, WEIGHTS_FILE)) as fresh:
+    with replace_folder(Path(folder), (CONFIG_FILE, WEIGHTS_FILE)) as fresh:
         (fresh / CONFIG_FILE).write_text(text + "\n", encoding="utf-8")
         try:
             save_file(tensors, fresh / WEIGHTS_FILE)

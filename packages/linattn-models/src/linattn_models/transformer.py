@@ -228,7 +228,7 @@ class Transformer(nn.Module):
             check_prompts(length, max_length)
             before = DecodingState((), START, max_length)
         else:
-            before = self._continued(state, batch, max_length)
+            before = self._continue_from(state, batch, max_length)
         known = before.layers or [None] * len(self.blocks)
         after = replace(before, cursor=before.cursor.after(length, lengths), parameters=None)
         after.check_room()
@@ -338,7 +338,9 @@ class Transformer(nn.Module):
             raise ValueError(expected("memory", wanted, f"sums for {batches} sequences", advice))
         return several
 
-    def _continued(self, state: DecodingState, batch: int, max_length: int | None) -> DecodingState:
+    def _continue_from(
+        self, state: DecodingState, batch: int, max_length: int | None
+    ) -> DecodingState:
         """The state to continue from, checked and with room for `max_length` positions."""
         self.check_state(state)
         if state.batch != batch:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from linattn_core.decoder_spec import Affine, CannotCompile
 from linattn_core.errors import expected
-from linattn_models.attention.projections import Projections, checked_kv_heads
+from linattn_models.attention.projections import Projections, resolve_kv_heads
 from linattn_models.packing import Packing, last_of
 from linattn_models.state import Cursor, LayerState
 
@@ -45,7 +45,7 @@ class Mixer(Projections):
         num_kv_heads: int | None = None,
         causal_block: int = 1,
     ) -> None:
-        kv_heads = checked_kv_heads(num_heads, num_kv_heads)
+        kv_heads = resolve_kv_heads(num_heads, num_kv_heads)
         heads = [num_heads, *[kv_heads] * (self.projections - 1)]
         super().__init__(num_heads * head_dim, heads, head_dim)
         self.is_causal = is_causal

@@ -11,7 +11,7 @@ from torch import Tensor
 from linattn_core import FeatureMap, LinearAttentionState, linear_attention
 from linattn_core.errors import expected, near
 from linattn_models.attention.linear import LinearHeads
-from linattn_models.attention.projections import checked_kv_heads
+from linattn_models.attention.projections import resolve_kv_heads
 from linattn_models.initialization import spread_queries_and_keys
 from linattn_models.validation import at_least, check_vectors, in_range
 
@@ -71,7 +71,7 @@ class LinearAttention(LinearHeads):
         embed_dim = at_least("embed_dim", embed_dim, 1)
         num_heads = at_least("num_heads", num_heads, 1)
         in_range("eps", eps, 0.0, float("inf"))
-        kv_heads = checked_kv_heads(num_heads, num_kv_heads)
+        kv_heads = resolve_kv_heads(num_heads, num_kv_heads)
         dim = _head_dim(embed_dim, num_heads, head_dim)
         super().__init__(embed_dim, (num_heads, kv_heads, kv_heads), dim, bias)
         self.embed_dim = embed_dim

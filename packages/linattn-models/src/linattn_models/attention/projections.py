@@ -83,7 +83,7 @@ class Projections(nn.Module):
         return by_head
 
 
-def checked_kv_heads(num_heads: int, num_kv_heads: int | None) -> int:
+def resolve_kv_heads(num_heads: int, num_kv_heads: int | None) -> int:
     """H_kv; H where `num_kv_heads` is None."""
     kv_heads = num_heads if num_kv_heads is None else as_int(num_kv_heads)
     if kv_heads is None or kv_heads < 1 or num_heads % kv_heads:

@@ -5,11 +5,10 @@ The classes are the blank, `BLANK` = 0, and the phones, 1 to their number.
 
 from __future__ import annotations
 
-from linattn_models.ctc.alignment import AlignedPhone, ctc_align
+from linattn_models.ctc.alignment import BLANK, AlignedPhone, ctc_align, ctc_greedy
 from linattn_models.ctc.beam_search import BeamSearch, Hypothesis, ctc_beam_search
 from linattn_models.ctc.bilstm import CTCBiLSTM
 from linattn_models.ctc.config import CTCBiLSTMConfig, CTCTransformerConfig
-from linattn_models.ctc.labels import BLANK, ctc_greedy
 from linattn_models.ctc.loss import ctc_frames_needed, ctc_loss
 from linattn_models.ctc.ngram import NGram
 from linattn_models.ctc.transformer import CTCTransformer

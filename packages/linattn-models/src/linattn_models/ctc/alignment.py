@@ -1,4 +1,4 @@
-"""The probability of a sequence of phones, and its best alignment with the frames."""
+"""From a class for each frame to phones: greedy, their probability, their best alignment."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from linattn_core.errors import expected, quote
-from linattn_models.ctc.labels import BLANK
+from linattn_models.validation import lengths_within
 
+BLANK = 0
 Floats = NDArray[np.float64]
 
 
@@ -61,7 +63,7 @@ def ctc_align(log_probabilities: Tensor | Floats, phones: Sequence[int]) -> list
         if state % 2:
             spans[state // 2].append(time)
         state -= int(moves[time, state])
-    return [_aligned(frames, phone, times) for phone, times in zip(phones, spans, strict=True)]
+    return [_align_phone(frames, phone, times) for phone, times in zip(phones, spans, strict=True)]
 
 
 def labeling_log_probability(frames: Floats, phones: Sequence[int]) -> float:
@@ -125,7 +127,40 @@ def _predecessors(scores: Floats, may_skip: NDArray[np.bool_]) -> Floats:
     return before
 
 
-def _aligned(frames: Floats, phone: int, times: Sequence[int]) -> AlignedPhone:
+def _align_phone(frames: Floats, phone: int, times: Sequence[int]) -> AlignedPhone:
     """The phone at these frames; `times` is in descending order."""
     confidence = float(np.exp(frames[times, phone].mean()))
     return AlignedPhone(int(phone), times[-1], times[0], min(confidence, 1.0))
+
+
+def ctc_greedy(log_probabilities: Tensor, lengths: Tensor | None = None) -> list[list[int]]:
+    """The phones of each row's likeliest path: repeats merged, then blanks removed.
+
+    Args:
+        log_probabilities: (B, T, C), or other scores in the same order, such as logits; class 0 is
+            the blank.
+        lengths: (B,) int, each row's frames, in 0..T; all T by default.
+
+    Returns:
+        For each row its phones, from 1 to C - 1.
+
+    Raises:
+        ValueError, TypeError: another shape, or lengths out of range.
+    """
+    check_classes(log_probabilities)
+    best = log_probabilities.argmax(-1)  # (B, T)
+    is_phone = best != BLANK
+    is_phone[:, 1:] &= best[:, 1:] != best[:, :-1]
+    if lengths is not None:
+        lengths_within("lengths", lengths, *best.shape)
+        is_phone &= (
+            torch.arange(best.shape[1], device=best.device) < lengths.to(best.device)[:, None]
+        )
+    return [row[mask].tolist() for row, mask in zip(best.cpu(), is_phone.cpu(), strict=True)]
+
+
+def check_classes(log_probabilities: Tensor) -> None:
+    """Refuses anything but (B, T, C) with the blank and at least one phone."""
+    if log_probabilities.ndim != 3 or log_probabilities.shape[2] < 2:
+        wanted = "shape (batch, frames, classes) with the blank and at least one phone"
+        raise ValueError(expected("log_probabilities", wanted, tuple(log_probabilities.shape)))

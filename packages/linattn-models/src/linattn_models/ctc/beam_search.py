@@ -12,13 +12,15 @@ from torch import Tensor
 
 from linattn_core.errors import expected
 from linattn_models.ctc.alignment import (
+    BLANK,
     AlignedPhone,
     Floats,
     as_frames,
+    check_classes,
     ctc_align,
+    ctc_greedy,
     labeling_log_probability,
 )
-from linattn_models.ctc.labels import BLANK, check_classes, ctc_greedy
 from linattn_models.ctc.prefixes import LanguageModel, Prefixes
 from linattn_models.validation import at_least, in_range, lengths_within
 
@@ -117,14 +119,14 @@ class BeamSearch:
         greedy = ctc_greedy(torch.from_numpy(frames)[None])[0]
         if greedy not in candidates:
             candidates.append(greedy)
-        scored = [self._scored(frames, phones) for phones in candidates]
+        scored = [self._score(frames, phones) for phones in candidates]
         possible = sorted((s for s in scored if s[0] > -np.inf), key=lambda s: -s[0])
         return [
             Hypothesis(tuple(ctc_align(frames, phones)), log_probability, score)
             for score, log_probability, phones in possible[:n_best]
         ]
 
-    def _scored(self, frames: Floats, phones: list[int]) -> tuple[float, float, list[int]]:
+    def _score(self, frames: Floats, phones: list[int]) -> tuple[float, float, list[int]]:
         log_probability = labeling_log_probability(frames, phones)
         prior = self.prefixes.final_prior(self.prefixes.node(phones))
         return log_probability + prior, log_probability, phones
@@ -144,7 +146,7 @@ class BeamSearch:
         stay, grow = best[best < len(nodes)], best[best >= len(nodes)] - len(nodes)
         row, label = np.divmod(grow, prefixes.num_classes)
         parents = [nodes[entry] for entry in row]
-        new = list(map(prefixes.extended, parents, label.tolist()))
+        new = list(map(prefixes.extend, parents, label.tolist()))
         self._nodes = [nodes[entry] for entry in stay] + new
         self._ending_blank = np.concatenate([blank[stay], np.full(len(new), -np.inf)])
         self._ending_phone = np.concatenate([phone[stay], grown[row, label]])

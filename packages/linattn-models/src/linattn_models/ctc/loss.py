@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from linattn_core.errors import expected
-from linattn_models.ctc.labels import BLANK, check_classes
+from linattn_models.ctc.alignment import BLANK, check_classes
 from linattn_models.validation import integers, lengths_within
 
 

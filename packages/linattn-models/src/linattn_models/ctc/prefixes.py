@@ -58,7 +58,7 @@ class Prefixes:
         if lm is not None and (known := len(lm.log_probs(lm.start)) - 1) != num_classes - 1:
             raise ValueError(expected("lm", f"{num_classes - 1} phones, as the frames", known))
 
-    def extended(self, node: int, phone: int) -> int:
+    def extend(self, node: int, phone: int) -> int:
         """The node of a prefix extended by one phone; made if it does not exist."""
         child = self._children.get((node, phone))
         if child is None:
@@ -89,7 +89,7 @@ class Prefixes:
         """The node of the prefix with these phones."""
         node = 0
         for phone in phones:
-            node = self.extended(node, phone)
+            node = self.extend(node, phone)
         return node
 
     def phones(self, node: int) -> list[int]:

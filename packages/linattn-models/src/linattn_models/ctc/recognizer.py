@@ -1,16 +1,16 @@
-"""What the recognizers share: the checks of frames, the loss and greedy decoding."""
+"""What the recognizers share: layers before the model, the loss and greedy decoding."""
 
 from __future__ import annotations
 
 from typing import cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from linattn_core.errors import expected
+from linattn_models.ctc.alignment import BLANK, ctc_greedy
 from linattn_models.ctc.config import FrontConfig
-from linattn_models.ctc.labels import BLANK, ctc_greedy
-from linattn_models.ctc.layers import Subsampling, past_lengths
 from linattn_models.ctc.loss import ctc_loss
 from linattn_models.validation import lengths_within
 
@@ -79,7 +79,7 @@ class Recognizer(nn.Module):
         if lengths is not None:
             lengths = self.output_lengths(lengths)
             padding = past_lengths(lengths, frames.shape[1])
-        log_probabilities = classified(self.output, self.hidden(frames, lengths, padding))
+        log_probabilities = log_softmax_of(self.output, self.hidden(frames, lengths, padding))
         return log_probabilities if padding is None else blank_past(log_probabilities, padding)
 
     def loss(
@@ -115,7 +115,7 @@ def check_frames(frames: Tensor, num_features: int, weight: Tensor) -> None:
         raise TypeError(expected("frames", f"{weight.dtype}, as the weights", frames.dtype, advice))
 
 
-def classified(output: nn.Linear, hidden: Tensor) -> Tensor:
+def log_softmax_of(output: nn.Linear, hidden: Tensor) -> Tensor:
     """Log-probabilities of the classes, in the dtype of the weights, also inside autocast."""
     return cast(Tensor, output(hidden)).log_softmax(-1, dtype=output.weight.dtype)
 
@@ -125,3 +125,62 @@ def blank_past(log_probabilities: Tensor, padding: Tensor) -> Tensor:
     certain = torch.full_like(log_probabilities[0, 0], -torch.inf)
     certain[BLANK] = 0.0
     return torch.where(padding.unsqueeze(-1), certain, log_probabilities)
+
+
+class Subsampling(nn.Module):
+    """Two 3 x 3 convolutions of stride 2 over time and features, each followed by ReLU.
+
+    Args:
+        channels: output channels of both convolutions.
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(1, channels, 3, stride=2, padding=1)
+        self.second = nn.Conv2d(channels, channels, 3, stride=2, padding=1)
+
+    def num_outputs(self, features: int) -> int:
+        """The number of features of an output frame, for `features` of an input frame."""
+        return self.second.out_channels * ((features + 3) // 4)
+
+    def forward(self, frames: Tensor, lengths: Tensor | None) -> Tensor:
+        """(B, T, F), with zeros in the padding -> (B, ceil(T / 4), channels * ceil(F / 4))."""
+        maps = F.relu(self.first(frames.unsqueeze(1)))  # (B, channels, T / 2, F / 2)
+        if lengths is not None:
+            # The bias has made padding nonzero, and the next convolution sees one frame of it.
+            padding = past_lengths((lengths + 1) // 2, maps.shape[2])
+            maps = maps.masked_fill(padding[:, None, :, None], 0.0)
+        return F.relu(self.second(maps)).transpose(1, 2).flatten(2)
+
+
+class Convolution(nn.Module):
+    """x + conv(norm(x)), a depthwise convolution over neighboring frames.
+
+    Args:
+        embed_dim: E.
+        kernel: the number of frames that an output sees, odd.
+    """
+
+    def __init__(self, embed_dim: int, kernel: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(embed_dim)
+        self.depthwise = nn.Conv1d(
+            embed_dim, embed_dim, kernel, padding=kernel // 2, groups=embed_dim
+        )
+
+    def forward(self, x: Tensor, padding: Tensor | None) -> Tensor:
+        """(B, N, E) -> (B, N, E).
+
+        Args:
+            x: (B, N, E).
+            padding: (B, N) bool, True at padding, where the convolution sees zeros.
+        """
+        inputs = self.norm(x)
+        if padding is not None:
+            inputs = inputs.masked_fill(padding.unsqueeze(-1), 0.0)
+        return x + cast(Tensor, self.depthwise(inputs.transpose(1, 2))).transpose(1, 2)
+
+
+def past_lengths(lengths: Tensor, length: int) -> Tensor:
+    """(B, length) bool, True at padding: at or past each row's length."""
+    return torch.arange(length, device=lengths.device) >= lengths.unsqueeze(1)

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from linattn_models.ctc.config import CTCTransformerConfig
-from linattn_models.ctc.layers import Convolution
-from linattn_models.ctc.recognizer import Recognizer
+from linattn_models.ctc.recognizer import Convolution, Recognizer
 from linattn_models.positions import sinusoids
 from linattn_models.transformer import Transformer
 from linattn_models.validation import exact_keys

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from linattn_core.errors import expected, quote
 from linattn_models.heads import Categorical, Head
-from linattn_models.heads.base import at_least_single, checked_temperature
+from linattn_models.heads.base import at_least_single, resolve_temperature
 from linattn_models.validation import fields_at_least
 
 # How many of the likeliest tokens are sorted to find the end of a nucleus.
@@ -103,7 +103,7 @@ class Sampling:
     filters: Filters = field(default_factory=Filters)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "temperature", checked_temperature(self.temperature))
+        object.__setattr__(self, "temperature", resolve_temperature(self.temperature))
 
     def check(self, head: Head, device: torch.device) -> None:
         """Refuses a generator of another kind of device, and filters for a head without logits."""

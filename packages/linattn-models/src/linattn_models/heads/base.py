@@ -110,7 +110,7 @@ class Drawn(ABC):
 
     def empty_noise(self, leading: tuple[int, ...], temperature: float, *, like: Tensor) -> Draw:
         """As `noise`, but the memory holds no random numbers yet; see `fill`."""
-        temperature = checked_temperature(temperature)
+        temperature = resolve_temperature(temperature)
         if temperature == 0:
             return Draw(0.0, None, None)
         waits, uniform = self.noise_sizes
@@ -135,7 +135,7 @@ class Drawn(ABC):
         return {"kind": self.kind, **asdict(cast(Any, self))}
 
 
-def checked_temperature(temperature: float) -> float:
+def resolve_temperature(temperature: float) -> float:
     """The temperature; 0 for values so small that logits divided by them would overflow."""
     in_range("temperature", temperature, 0.0, math.inf)
     return temperature if temperature >= _LEAST_TEMPERATURE else 0.0

@@ -86,7 +86,9 @@ class MixtureOfLogistics(Drawn):
         channels = tokens.unsqueeze(-1) if self.channels == 1 else tokens
         x = self._to_unit(channels, mixture.means.dtype)  # (..., C)
         log_mass = self._log_mass(
-            channels.unsqueeze(-1), x.unsqueeze(-1) - _conditioned(mixture, x), mixture.log_scales
+            channels.unsqueeze(-1),
+            x.unsqueeze(-1) - _condition_means(mixture, x),
+            mixture.log_scales,
         )  # (..., C, K)
         log_weights = torch.log_softmax(mixture.logits, -1)
         return -torch.logsumexp(log_weights + log_mass.sum(-2), -1)
@@ -169,7 +171,7 @@ class MixtureOfLogistics(Drawn):
         return torch.where(tokens == self.levels - 1, log_above_lower, middle)
 
 
-def _conditioned(mixture: _Mixture, x: Tensor) -> Tensor:
+def _condition_means(mixture: _Mixture, x: Tensor) -> Tensor:
     """Means (..., C, K) given the values x (..., C) of the channels before."""
     if mixture.coefficients is None:
         return mixture.means

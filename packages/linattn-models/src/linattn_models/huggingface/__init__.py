@@ -32,10 +32,9 @@ check_version(__version__)
 
 from linattn_models.huggingface.cache import StateLayer  # noqa: E402
 from linattn_models.huggingface.configuration import LinattnConfig  # noqa: E402
-from linattn_models.huggingface.conversion import convert  # noqa: E402
+from linattn_models.huggingface.conversion import convert, load_converted  # noqa: E402
 from linattn_models.huggingface.converted import ConvertedAttention  # noqa: E402
 from linattn_models.huggingface.interface import register  # noqa: E402
-from linattn_models.huggingface.loading import load_converted  # noqa: E402
 from linattn_models.huggingface.model import LinattnForCausalLM  # noqa: E402
 from linattn_models.huggingface.transfer import transfer_attention  # noqa: E402
 from linattn_models.huggingface.window import WindowedState, windowed_attention  # noqa: E402

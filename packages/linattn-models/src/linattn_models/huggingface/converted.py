@@ -182,7 +182,7 @@ def softmax_attention(call: Call) -> Tensor:
     )  # fmt: skip
 
 
-def _converted(
+def _compute_converted(
     call: Call,
     converted: Callable[[Call, StateLayer | None], Tensor] | None = None,
     layer: StateLayer | None = None,
@@ -219,4 +219,4 @@ def _began(state: State) -> Tensor:
     return inside if state.linear is None else inside | _began(state.linear)
 
 
-register_function(NAME, _converted)
+register_function(NAME, _compute_converted)

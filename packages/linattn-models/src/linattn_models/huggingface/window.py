@@ -104,7 +104,7 @@ def windowed_attention(
     if state is not None:
         _check(state, key, value, window_size)
         kept = state.keys.shape[2]
-        mask = _joined(state.mask, mask, state.batch, kept, length, key.device)
+        mask = _join_masks(state.mask, mask, state.batch, kept, length, key.device)
         key, value = torch.cat((state.keys, key), 2), torch.cat((state.values, value), 2)
     out, log_sum = _softmax(query, key, value, mask, window_size)
     linear, first = None if state is None else state.linear, window_size - kept
@@ -166,7 +166,7 @@ def _softmax(
     blocks, span = -(-length // block), size - 1 + block
     # The first column is that of the first query's window: columns are added, or left out.
     left, right = size - 1 - (columns - length), blocks * block - length
-    rows = _padded(query, 0, right).unflatten(2, (blocks, block)).unflatten(1, (kv_heads, -1))
+    rows = _pad(query, 0, right).unflatten(2, (blocks, block)).unflatten(1, (kv_heads, -1))
     rows = rows.transpose(2, 3).flatten(3, 4)  # (B, H_kv, blocks, H / H_kv * block, D)
     key, value = (_in_blocks(x, left, right, span, block) for x in (key, value))
     dtype = accumulation_dtype(query.dtype)
@@ -190,7 +190,7 @@ def _softmax(
     return in_order(out), in_order(log_sum)[..., 0]
 
 
-def _padded(x: Tensor, left: int, right: int) -> Tensor:
+def _pad(x: Tensor, left: int, right: int) -> Tensor:
     """x (B, H, L, D) with more or, where a number is below 0, fewer positions at its ends."""
     if left > 0 or right > 0:
         return F.pad(x, (0, 0, left, right))
@@ -199,7 +199,7 @@ def _padded(x: Tensor, left: int, right: int) -> Tensor:
 
 def _in_blocks(x: Tensor, left: int, right: int, span: int, block: int) -> Tensor:
     """The columns of each block, (B, H_kv, blocks, span, ...)."""
-    x = _padded(x, left, right)
+    x = _pad(x, left, right)
     return x[:, :, None] if x.shape[2] == span else x.unfold(2, span, block).transpose(3, 4)
 
 
@@ -220,7 +220,7 @@ def _visible(mask: Tensor, size: int) -> Tensor:
     return (distance >= 0) & (distance < size) & (mask[:, :, None] | (distance == 0))
 
 
-def _joined(
+def _join_masks(
     before: Tensor | None, mask: Tensor | None, batch: int, kept: int, length: int,
     device: torch.device,
 ) -> Tensor | None:  # fmt: skip

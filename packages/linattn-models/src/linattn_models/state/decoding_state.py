@@ -99,7 +99,7 @@ class DecodingState:
             ValueError: no states, or states of different models, dtypes or devices.
             TypeError: not a list of states.
         """
-        states = _alike(states)
+        states = _check_alike(states)
         layers = tuple(
             type(parts[0]).cat(parts)
             for parts in zip(*(state.layers for state in states), strict=True)
@@ -186,16 +186,16 @@ class DecodingState:
 
     def clone(self) -> DecodingState:
         """A copy that shares no memory with this state."""
-        copied = self._mapped(lambda layer: layer.clone(), Tensor.clone)
+        copied = self._map(lambda layer: layer.clone(), Tensor.clone)
         return replace(copied, cursor=self.cursor.clone())
 
     def detach(self) -> DecodingState:
         """The same memory, detached from autograd."""
-        return self._mapped(lambda layer: layer.detach(), Tensor.detach)
+        return self._map(lambda layer: layer.detach(), Tensor.detach)
 
     def to(self, *args: Any, **kwargs: Any) -> DecodingState:
         """The state, moved or cast as by `torch.Tensor.to`; positions are moved but not cast."""
-        moved = self._mapped(lambda x: x.to(*args, **kwargs), lambda x: x.to(*args, **kwargs))
+        moved = self._map(lambda x: x.to(*args, **kwargs), lambda x: x.to(*args, **kwargs))
         return replace(moved, cursor=self.cursor.to(moved.device))
 
     @property
@@ -203,7 +203,7 @@ class DecodingState:
         """The device of the state."""
         return self.layers[0][0].device
 
-    def _mapped(
+    def _map(
         self, layer: Callable[[LayerState], LayerState], tensor: Callable[[Tensor], Tensor]
     ) -> DecodingState:
         parameters = None if self.parameters is None else tensor(self.parameters)
@@ -253,7 +253,7 @@ def _sizes_of_parts(sizes: object, batch: int) -> int | list[int]:
     return several
 
 
-def _alike(states: object) -> list[DecodingState]:
+def _check_alike(states: object) -> list[DecodingState]:
     """The states as a list, which must be of one model, dtype and device."""
     if isinstance(states, DecodingState) or not isinstance(states, Iterable):
         wanted = "a list of DecodingState"

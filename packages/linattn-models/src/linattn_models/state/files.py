@@ -57,7 +57,7 @@ def read_state_file(file: Path) -> StateContent:
         raise FileNotFoundError(expected(str(file), _WHOLE, "no such file"))
     tensors, metadata = _read(file)
     if metadata.get("format") != FORMAT:
-        raise _refused(file, "another kind of file")
+        raise _refusal(file, "another kind of file")
     if metadata.get("version") != VERSION:
         got = f"version {quote(metadata.get('version'))}"
         raise ValueError(expected(str(file), f"version {VERSION}", got, "update linattn-models"))
@@ -65,12 +65,12 @@ def read_state_file(file: Path) -> StateContent:
     layers = _layers(file, tensors)
     max_length = _max_length(file, metadata.get("max_length", ""), layers)
     if position is None or position.dtype != torch.int64:
-        raise _refused(file, "one without positions")
+        raise _refusal(file, "one without positions")
     for what, x in (("position", position), ("parameters", parameters)):
         _check_rows(file, what, x, layers[0][0].shape[0], 1 if what == "position" else 2)
     low, high = (int(bound) for bound in position.aminmax())
     if low < 0 or (max_length is not None and high > max_length):
-        raise _refused(file, f"positions {low} to {high} with room for {max_length}")
+        raise _refusal(file, f"positions {low} to {high} with room for {max_length}")
     return StateContent(layers, position, max_length, parameters)
 
 
@@ -81,7 +81,7 @@ def _read(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             tensors = {name: content.get_tensor(name).clone() for name in content.keys()}  # noqa: SIM118
             return tensors, content.metadata() or {}
     except SafetensorError as error:
-        raise _refused(file, str(error)) from None
+        raise _refusal(file, str(error)) from None
 
 
 def _layers(file: Path, tensors: dict[str, Tensor]) -> tuple[LayerState, ...]:
@@ -91,13 +91,13 @@ def _layers(file: Path, tensors: dict[str, Tensor]) -> tuple[LayerState, ...]:
         own = {name: tensors.pop(name) for name in list(tensors) if name.startswith(prefix)}
         layers.append(_layer(file, {name.removeprefix(prefix): x for name, x in own.items()}))
     if not layers or len({layer[0].shape[0] for layer in layers}) > 1:
-        raise _refused(file, "no layers, or layers of different batches")
+        raise _refusal(file, "no layers, or layers of different batches")
     return tuple(layers)
 
 
 def _layer(file: Path, tensors: dict[str, Tensor]) -> LayerState:
     if any(not x.is_floating_point() or x.numel() == 0 for x in tensors.values()):
-        raise _refused(file, "a layer without numbers")
+        raise _refusal(file, "a layer without numbers")
     if tensors.keys() == {"s", "z"}:
         sums = LinearAttentionState(**tensors)
         if sums.s.ndim == 4 and sums.z.shape == sums.s.shape[:3] and sums.s.dtype == sums.z.dtype:
@@ -107,23 +107,23 @@ def _layer(file: Path, tensors: dict[str, Tensor]) -> LayerState:
         if cache.keys.ndim == 4 and cache.keys.shape == cache.values.shape:
             return cache
     shapes = {name: tuple(x.shape) for name, x in tensors.items()}
-    raise _refused(file, f"a layer of {shapes}")
+    raise _refusal(file, f"a layer of {shapes}")
 
 
 def _max_length(file: Path, text: str, layers: tuple[LayerState, ...]) -> int | None:
     if text and not (text.isdecimal() and len(text) < 19):
-        raise _refused(file, f"max_length {quote(text)}")
+        raise _refusal(file, f"max_length {quote(text)}")
     max_length = int(text) if text else None
     for layer in layers:
         if isinstance(layer, KeyValueCache) and layer.max_length != max_length:
-            raise _refused(file, f"a cache of {layer.max_length} positions for {max_length}")
+            raise _refusal(file, f"a cache of {layer.max_length} positions for {max_length}")
     return max_length
 
 
 def _check_rows(file: Path, what: str, x: Tensor | None, batch: int, dims: int) -> None:
     if x is not None and (x.ndim != dims or x.shape[0] != batch):
-        raise _refused(file, f"{what} of shape {tuple(x.shape)} for {batch} sequences")
+        raise _refusal(file, f"{what} of shape {tuple(x.shape)} for {batch} sequences")
 
 
-def _refused(file: Path, got: str) -> ValueError:
+def _refusal(file: Path, got: str) -> ValueError:
     return ValueError(expected(str(file), _WHOLE, got))

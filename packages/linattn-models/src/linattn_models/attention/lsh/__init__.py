@@ -1,12 +1,11 @@
 """LSH attention (Reformer; Kitaev, Kaiser and Levskaya, 2020), to compare with linear attention.
 
-hashing          random rotations, buckets, and the order in which a round sorts the positions
-windows          the keys that a chunk sees in a round, except those seen in earlier rounds
-attending        forward: the softmax of each round, joined with that of earlier rounds
-differentiating  backward: recomputes the weights from the same windows
-operators        forward and backward as torch operators
-functional       `lsh_attention`: checks, rotations, the call
-mixer            the layer of a transformer
+hashing     random rotations, buckets, and the order in which a round sorts the positions
+windows     the keys that a chunk sees in a round, except those seen in earlier rounds
+passes      forward and backward: the softmaxes of the rounds, joined
+operators   forward and backward as torch operators
+functional  `lsh_attention`: checks, rotations, the call
+mixer       the layer of a transformer
 """
 
 from linattn_models.attention.lsh.functional import draw_rotations, lsh_attention

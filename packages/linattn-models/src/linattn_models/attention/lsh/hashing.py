@@ -30,7 +30,7 @@ def buckets_of(query: Tensor, rotation: Tensor) -> Tensor:
     return (strongest + half * opposite).squeeze(-1)
 
 
-def sorted_positions(query: Tensor, rotation: Tensor, padding: Tensor | None) -> Tensor:
+def sort_positions(query: Tensor, rotation: Tensor, padding: Tensor | None) -> Tensor:
     """The positions sorted by bucket, and within a bucket by position.
 
     Padding comes last, whatever its bucket, so that padding does not change a sequence's chunks.

@@ -14,10 +14,9 @@ from torch import Tensor
 
 from linattn_core.errors import expected
 from linattn_core.state import accumulation_dtype
-from linattn_models.attention.lsh.attending import attend
-from linattn_models.attention.lsh.differentiating import Saved, differentiate
-from linattn_models.attention.lsh.hashing import sorted_positions
-from linattn_models.attention.lsh.windows import Layout, Round, padded_rows
+from linattn_models.attention.lsh.hashing import sort_positions
+from linattn_models.attention.lsh.passes import Saved, attend, differentiate
+from linattn_models.attention.lsh.windows import Layout, Round, pad_rows
 
 _library = torch.library.Library("linattn_models", "DEF")
 
@@ -41,7 +40,7 @@ def _forward(
         orders = _orders(layout, query, rotations, lengths)
         q, v = (_rows(x, layout, lengths) for x in (query, value))
         out, denominator = attend(layout, _rounds(layout, orders), q, v)
-        return _unpadded(out, layout, value), denominator, orders.int()
+        return _unpad(out, layout, value), denominator, orders.int()
 
 
 def _forward_shapes(
@@ -77,7 +76,7 @@ def _backward(
         rows = (_rows(x, layout, lengths) for x in (query, value, out, grad_out))
         saved = Saved(denominator, *rows)
         grad_query, grad_value = differentiate(layout, _rounds(layout, orders.long()), saved)
-        return _unpadded(grad_query, layout, query), _unpadded(grad_value, layout, value)
+        return _unpad(grad_query, layout, query), _unpad(grad_value, layout, value)
 
 
 def _backward_shapes(
@@ -134,7 +133,7 @@ lsh_attention_operator = torch.ops.linattn_models.lsh_attention
 
 def _rows(x: Tensor, layout: Layout, lengths: Tensor | None) -> Tensor:
     """(B, H, N, X) -> (G P, X) in float32 or float64; padding becomes 0."""
-    rows = padded_rows(x, layout.positions).to(accumulation_dtype(x.dtype))
+    rows = pad_rows(x, layout.positions).to(accumulation_dtype(x.dtype))
     if lengths is None:
         return rows
     places = torch.arange(layout.positions, device=x.device)
@@ -163,7 +162,7 @@ def _orders(layout: Layout, query: Tensor, rotations: Tensor, lengths: Tensor | 
     padding = None
     if lengths is not None:
         padding = torch.arange(length, device=query.device) >= lengths.unsqueeze(1)  # (B, N)
-    orders = torch.stack([sorted_positions(query, rotation, padding) for rotation in rotations])
+    orders = torch.stack([sort_positions(query, rotation, padding) for rotation in rotations])
     past_end = torch.arange(length, layout.positions, device=query.device)
     return torch.cat([orders, past_end.expand(*orders.shape[:2], -1)], 2)
 
@@ -179,7 +178,7 @@ def _rounds(layout: Layout, orders: Tensor) -> list[Round]:
     return rounds
 
 
-def _unpadded(rows: Tensor, layout: Layout, like: Tensor) -> Tensor:
+def _unpad(rows: Tensor, layout: Layout, like: Tensor) -> Tensor:
     """(G P, X) -> (B, H, N, X), the shape and dtype of `like`, without the padding."""
     batch, heads, length, width = like.shape
     whole = rows.view(batch, heads, layout.positions, width)

@@ -152,7 +152,7 @@ def norms_of(query: Tensor) -> Tensor:
     return norm.masked_fill_(norm == 0, torch.inf)
 
 
-def padded_rows(x: Tensor, positions: int) -> Tensor:
+def pad_rows(x: Tensor, positions: int) -> Tensor:
     """(B, H, N, X) -> (G P, X), contiguous, with zeros after each sequence."""
     padding = positions - x.shape[2]
     if padding:  # F.pad copies even without padding
