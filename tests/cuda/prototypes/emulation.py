@@ -15,8 +15,7 @@ import pytest
 import torch
 
 from linattn_cuda import _native
-from linattn_cuda.prototypes.compiler import KERNELS
-from linattn_cuda.prototypes.problem import Launcher, Run
+from linattn_cuda.prototypes.ladder import KERNELS, Launcher, Run
 
 ROOT = Path(__file__).parents[3]
 CUDA = ROOT / "kernels-cuda"

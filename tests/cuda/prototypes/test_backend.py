@@ -110,7 +110,7 @@ def old_gpu(monkeypatch: pytest.MonkeyPatch) -> torch.device:
     monkeypatch.setattr(backend, "unusable", lambda: None)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
-    monkeypatch.setattr(backend.gpu, "shared_bytes", lambda device: 64 << 10)
+    monkeypatch.setattr(backend.ladder, "shared_bytes", lambda device: 64 << 10)
     return torch.device("cuda")
 
 

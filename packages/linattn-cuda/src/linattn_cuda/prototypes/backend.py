@@ -10,9 +10,8 @@ from torch import Tensor
 
 from linattn_core.calls import AttentionCall, Gradients, Output, StepCall
 from linattn_core.state import LinearAttentionState
-from linattn_cuda.prototypes import gpu
-from linattn_cuda.prototypes.ladder import LADDER, Rung
-from linattn_cuda.prototypes.problem import DTYPES
+from linattn_cuda.prototypes import ladder
+from linattn_cuda.prototypes.ladder import DTYPES, LADDER, Rung
 
 WIDEST = 128
 _ELSEWHERE = 'pass backend="auto"'
@@ -147,7 +146,7 @@ def _too_small(rung: Rung, call: AttentionCall) -> str | None:
             rung.name, *rung.capability, name, *capability, _ELSEWHERE
         )
     needed = rung.shared_bytes(call.feature_dim, call.value_dim, call.value_dtype)
-    offered = gpu.shared_bytes(call.device)
+    offered = ladder.shared_bytes(call.device)
     if needed > offered:
         return (
             f"its rung {rung.name} needs {needed:,} bytes of shared memory a block for features of "
