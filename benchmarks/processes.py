@@ -30,13 +30,11 @@ def run_apart(
 ) -> Result:
     """Returns what a module-level function returns for these arguments in a fresh process.
 
+    NotMeasured says why it does not: raised there, or the process died or was stopped.
+
     Args:
         threads: of torch, in that process.
         seconds: how long it may take.
-
-    Raises:
-        NotMeasured: raised there with that reason, or the process ended without an answer, or
-            took too long and was stopped.
     """
     with _ignore_interrupts():  # the child inherits it: only this process handles Ctrl-C
         child = subprocess.Popen(

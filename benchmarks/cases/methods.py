@@ -65,9 +65,6 @@ def method(name: str, problem: Problem, settings: Settings, *, peaks: bool = Fal
     Args:
         peaks: measure the peak memory on a processor too, in a process of its own; on a GPU it
             costs nothing.
-
-    Raises:
-        NotMeasured: its backend or library is not installed.
     """
     if name in VARIANTS:
         return variant_method(VARIANTS[name], problem)

@@ -92,11 +92,7 @@ class Operator:
 
 
 def build(name: str, problem: Problem, settings: Settings) -> Operator:
-    """Returns the operator of that name for the problem.
-
-    Raises:
-        NotMeasured: its backend or library is not installed.
-    """
+    """Returns the operator of that name for the problem; NotMeasured where it is not installed."""
     if name in BACKENDS:
         return _linear(BACKENDS[name], problem)
     if name in LSH_ROUNDS:

@@ -13,11 +13,7 @@ FLASH_LINEAR_ATTENTION = "flash-linear-attention"
 
 
 def load(name: str, settings: Settings) -> types.ModuleType:
-    """Returns a module of a peer's package.
-
-    Raises:
-        NotMeasured: when peers were not asked for, or when it does not import here.
-    """
+    """Returns a module of a peer's package, or raises NotMeasured with the reason why not."""
     if not settings.peers:
         raise NotMeasured("not asked for (--peers)")
     try:
