@@ -26,7 +26,7 @@ def kernels_by_nvrtc(architecture: str) -> dict[str, Kernel]:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "image.cubin")
         for kernel in driver_module().kernel_names():
-            file.write_bytes(compiling.compiled(kernel, architecture)[0])
+            file.write_bytes(compiling.load_or_compile(kernel, architecture)[0])
             found |= kernels_of(file)
     return found
 

@@ -318,7 +318,7 @@ def test_it_says_which_compiler_its_kernels_have(monkeypatch: pytest.MonkeyPatch
     assert CudaBackend().description == (
         "CUDA kernels compiled by NVRTC 13.0 when they are first called, into /kernels"
     )
-    assert given == [compiling.compiled]
+    assert given == [compiling.load_or_compile]
     module.built_with = "nvcc 13.0.88 for sm 90"
     assert CudaBackend().description == "CUDA kernels by nvcc 13.0.88 for sm 90"
     assert len(given) == 1

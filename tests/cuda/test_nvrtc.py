@@ -47,16 +47,16 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         code = f"{architecture}\n{len(compiled)}".encode() + b"\0\n"
         return nvrtc.Image(code, {kernel: f"_Z{kernel}" for kernel in kernels})
 
-    monkeypatch.setattr(nvrtc, "compiled", compile)
+    monkeypatch.setattr(nvrtc, "compile_source", compile)
     monkeypatch.setattr(nvrtc, "version", lambda: "13.0")
     return compiled
 
 
 def test_machine_code_is_kept_on_disk(cache: Path, compiler: list[str]) -> None:
-    first = compiling.compiled("scan", "sm_90")
+    first = compiling.load_or_compile("scan", "sm_90")
 
     assert first == (b"sm_90\n1\0\n", "_Zscan")
-    assert compiling.compiled("scan", "sm_90") == first
+    assert compiling.load_or_compile("scan", "sm_90") == first
     assert compiler == ["scan"]
     assert [x.suffix for x in cache.iterdir()] == [".cubin"]
 
@@ -65,15 +65,15 @@ def test_other_code_is_compiled_again(
     cache: Path, compiler: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another kernel, architecture, version of NVRTC, option, or header."""
-    compiling.compiled("scan", "sm_90")
-    compiling.compiled("step_heads", "sm_90")
-    compiling.compiled("scan", "sm_80")
+    compiling.load_or_compile("scan", "sm_90")
+    compiling.load_or_compile("step_heads", "sm_90")
+    compiling.load_or_compile("scan", "sm_80")
     monkeypatch.setattr(nvrtc, "version", lambda: "13.1")
-    compiling.compiled("scan", "sm_90")
+    compiling.load_or_compile("scan", "sm_90")
     monkeypatch.setattr(nvrtc, "OPTIONS", (*nvrtc.OPTIONS, "--use_fast_math"))
-    compiling.compiled("scan", "sm_90")
+    compiling.load_or_compile("scan", "sm_90")
     monkeypatch.setattr(compiling, "_digest_of_headers", lambda folder: "changed")
-    compiling.compiled("scan", "sm_90")
+    compiling.load_or_compile("scan", "sm_90")
 
     assert compiler == ["scan", "step_heads", "scan", "scan", "scan", "scan"]
     assert len(list(cache.iterdir())) == 6
@@ -81,15 +81,17 @@ def test_other_code_is_compiled_again(
 
 @pytest.mark.parametrize("damage", ["", "_Zscan\n", "shortened", "\udcff"])
 def test_a_damaged_file_is_written_again(cache: Path, compiler: list[str], damage: str) -> None:
-    first = compiling.compiled("scan", "sm_90")
+    first = compiling.load_or_compile("scan", "sm_90")
     (file,) = cache.iterdir()
     whole = file.read_bytes()
     file.write_bytes(
         whole[:-1] if damage == "shortened" else damage.encode(errors="surrogateescape")
     )
 
-    assert compiling.compiled("scan", "sm_90") != first  # the stand-in counts what it compiled
-    assert compiling.compiled("scan", "sm_90") == compiling.compiled("scan", "sm_90")
+    assert (
+        compiling.load_or_compile("scan", "sm_90") != first
+    )  # the stand-in counts what it compiled
+    assert compiling.load_or_compile("scan", "sm_90") == compiling.load_or_compile("scan", "sm_90")
     assert compiler == ["scan", "scan"]
 
 
@@ -101,7 +103,7 @@ def test_a_file_that_was_not_written_leaves_nothing(
         raise OSError("no space left on device")
 
     monkeypatch.setattr(Path, "write_bytes", full)
-    assert compiling.compiled("scan", "sm_90")[1] == "_Zscan"
+    assert compiling.load_or_compile("scan", "sm_90")[1] == "_Zscan"
     assert list(cache.iterdir()) == []
 
 
@@ -120,7 +122,7 @@ def test_without_a_disk_to_write_to_it_compiles(cache: Path, compiler: list[str]
     cache.write_text("a file where the folder would be")
 
     for _ in range(2):
-        assert compiling.compiled("scan", "sm_90")[1] == "_Zscan"
+        assert compiling.load_or_compile("scan", "sm_90")[1] == "_Zscan"
     assert len(compiler) == 2
 
 
@@ -145,7 +147,7 @@ def test_a_user_without_a_home_keeps_nothing(
     monkeypatch.setattr(Path, "home", homeless)
 
     for _ in range(2):
-        assert compiling.compiled("scan", "sm_90")[1] == "_Zscan"
+        assert compiling.load_or_compile("scan", "sm_90")[1] == "_Zscan"
     assert len(compiler) == 2
 
 
@@ -182,7 +184,7 @@ def test_without_nvrtc_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(torch.version, "cuda", None)
     assert "pip install nvidia-cuda-nvrtc`" in str(nvrtc.missing())
     with pytest.raises(RuntimeError, match=r"NVRTC: expected libnvrtc, got no such library; run"):
-        nvrtc.compiled("", (), "sm_90", ())
+        nvrtc.compile_source("", (), "sm_90", ())
 
 
 @pytest.mark.parametrize(
@@ -202,12 +204,12 @@ def test_a_gpu_that_is_newer_than_nvrtc_runs_code_of_its_generation(
 def test_what_nvrtc_refuses_is_shown_with_its_log() -> None:
     source = "__global__ void kernel() { nothing(); }"
     with pytest.raises(RuntimeError, match=r'NVRTC_ERROR_COMPILATION[^`]*"nothing" is undefined'):
-        nvrtc.compiled(source, ("kernel",), "sm_90", ())
+        nvrtc.compile_source(source, ("kernel",), "sm_90", ())
 
 
 @needs_nvrtc
 def test_a_small_kernel(cache: Path) -> None:
-    code, symbol = compiling.compiled("step_heads", "sm_90")
+    code, symbol = compiling.load_or_compile("step_heads", "sm_90")
 
     assert code.startswith(b"\x7fELF")
     assert symbol.encode() in code and "step_heads" in symbol

@@ -124,11 +124,7 @@ class DecoderDescription:
     tokens: TokenCoding | None
 
     def __post_init__(self) -> None:
-        """Refuses tensors that do not fit together, because native code reads them unchecked.
-
-        Raises:
-            CannotCompile: naming the tensor, the expected shape and its own.
-        """
+        """Refuses tensors that do not fit together, because native code reads them unchecked."""
         embed = self.num_heads * self.head_dim
         hidden = self.layers[0].expand.weight.shape[-1] if self.layers else 0
         _check_norm("the last norm", self.norm, embed)
@@ -156,11 +152,7 @@ class DecoderDescription:
 
     @property
     def device(self) -> torch.device:
-        """The device of all tensors.
-
-        Raises:
-            CannotCompile: the tensors are on different devices.
-        """
+        """The device of all tensors."""
         devices = list(dict.fromkeys(x.device for x in self.tensors()))
         if len(devices) > 1:
             names = ", ".join(map(str, devices))
@@ -243,10 +235,11 @@ class TokenFilters(Protocol):
 class NativeDecoder(Protocol):
     """A decoder with packed copies of the weights; later changes of the tensors do not reach it.
 
-    Shapes and dtypes of inputs have been checked; their values have not. States are updated in
-    place. Several threads may call it at once with different states. A decoder that steps states
-    anywhere in memory equally fast inherits `reserve` and `noise` from this protocol, and one that
-    makes one step in a call inherits `most_steps` and `steps`.
+    Shapes and dtypes of inputs have been checked; their values have not. A decoder in native code
+    checks the states, whose addresses it passes on. They are updated in place. Several threads may
+    call it at once with different states. A decoder that steps states anywhere in memory equally
+    fast inherits `reserve` and `noise` from this protocol, and one that makes one step in a call
+    inherits `most_steps` and `steps`.
 
     Attributes:
         nbytes: bytes of the packed weights.

@@ -49,11 +49,7 @@ def map_features(
 
 
 def check_bare_sums(call: AttentionCall, feature_map: str | FeatureMap) -> None:
-    """Refuses numerators and normalizers that are not divided, if the map needs the division.
-
-    Raises:
-        ValueError: `normalize=False` or `return_normalizer=True` with such a map.
-    """
+    """Refuses numerators and normalizers that are not divided, if the map needs the division."""
     if call.normalize and not call.return_normalizer:
         return
     mapping = shared_feature_map(feature_map, call.query.shape[-1])

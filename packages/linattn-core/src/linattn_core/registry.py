@@ -128,11 +128,7 @@ def empty_cache() -> None:
 
 
 def select(name: str, call: AttentionCall | StepCall) -> Backend:
-    """The backend that runs a call: the named one, or with "auto" the first that accepts.
-
-    Raises:
-        ValueError: no backend has that name, or the named one refuses (with its reason).
-    """
+    """The backend that runs a call: the named one, or with "auto" the first that accepts."""
     if name == "auto":
         for entry in installed_backends():
             if entry.backend is not None and entry.backend.refuses(call) is None:
@@ -146,12 +142,7 @@ def select(name: str, call: AttentionCall | StepCall) -> Backend:
 
 
 def find_backend(name: str) -> Backend:
-    """The live backend of that name.
-
-    Raises:
-        ValueError: an unknown name, or a backend that is installed but failed to load (with the
-            reason).
-    """
+    """The live backend of that name."""
     for entry in installed_backends():
         if entry.name == name:
             if entry.backend is None:
@@ -176,10 +167,6 @@ def compile_decoder(name: str, description: DecoderDescription, weights: str) ->
         name: "auto" or the name of a backend.
         description: the model.
         weights: the dtype of the packed matrices, one of `decoder_spec.WEIGHTS`.
-
-    Raises:
-        CannotCompile: the backend refuses, or with "auto" all refuse (with their reasons).
-        ValueError: no backend has that name.
     """
     asked = (
         [find_backend(name)]

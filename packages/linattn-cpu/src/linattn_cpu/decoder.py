@@ -159,7 +159,7 @@ class CpuDecoder(NativeDecoder):
         lengths = None if lengths is None else lengths.contiguous()
         waits = None if draw is None or draw.waits is None else draw.waits.contiguous()
         uniform = None if draw is None or draw.uniform is None else draw.uniform.contiguous()
-        sums = self._checked(states, inputs.shape[0])
+        sums = self._check_states(states, inputs.shape[0])
         addresses = [x.data_ptr() for x in sums]
         self._native.run(
             {
@@ -192,7 +192,7 @@ class CpuDecoder(NativeDecoder):
             "min_p": float(filters.min_p or 0),
         }
 
-    def _checked(self, states: Sequence[LinearAttentionState], batch: int) -> list[Tensor]:
+    def _check_states(self, states: Sequence[LinearAttentionState], batch: int) -> list[Tensor]:
         """The s and z of each layer in turn, after checks.
 
         Every step runs this loop, so that it reads each attribute once.

@@ -20,7 +20,7 @@ class CudaBackend(KernelBackend):
 
     def __init__(self) -> None:
         if _native.built_with == NVRTC:
-            _native.set_compiler(compiling.compiled)
+            _native.set_compiler(compiling.load_or_compile)
 
     @property
     def description(self) -> str:

@@ -1,7 +1,7 @@
 """The kernels compiled by NVRTC when they are first called, and kept on disk for later processes.
 
 A build of linattn-cuda without nvcc holds everything but the kernels: it launches them as the build
-by nvcc does, from the same C++, and asks `compiled` for their machine code.
+by nvcc does, from the same C++, and asks `load_or_compile` for their machine code.
 """
 
 from __future__ import annotations
@@ -25,9 +25,6 @@ def headers() -> Path:
     """The folder of the device headers, beside the compiled module.
 
     Those of a checkout may be newer than the module, which hands its structs to the kernels.
-
-    Raises:
-        RuntimeError: they are not there.
     """
     folder = Path(_native.__file__).parent / "include"
     first = folder / "linattn" / "calls.h"
@@ -68,25 +65,22 @@ def compile_kernels(architecture: str) -> Path:
     folder = cache_folder()
     folder.mkdir(parents=True, exist_ok=True)
     for kernel in _native.kernel_names():
-        compiled(kernel, architecture)
+        load_or_compile(kernel, architecture)
     return folder
 
 
-def compiled(kernel: str, architecture: str) -> tuple[bytes, str]:
+def load_or_compile(kernel: str, architecture: str) -> tuple[bytes, str]:
     """The machine code of one kernel, and the kernel's name in it; from disk if it is there.
 
     Args:
         kernel: its name as C++ in namespace linattn writes it.
         architecture: as "sm_90".
-
-    Raises:
-        RuntimeError: NVRTC is missing, or did not compile it.
     """
     file = cache_folder() / f"{_key(kernel, architecture)}.cubin"
     stored = _read(file)
     if stored is not None:
         return stored
-    image = nvrtc.compiled(_source(kernel), (kernel,), architecture, (headers(),))
+    image = nvrtc.compile_source(_source(kernel), (kernel,), architecture, (headers(),))
     code, symbol = image.code, image.symbols[kernel]
     # Without a disk to write to, each process compiles for itself.
     with contextlib.suppress(OSError):

@@ -66,27 +66,19 @@ def package(major: int) -> str:
 
 @functools.cache
 def version() -> str:
-    """That of CUDA, as "13.0".
-
-    Raises:
-        RuntimeError: without NVRTC.
-    """
+    """That of CUDA, as "13.0"."""
     major, minor = ctypes.c_int(), ctypes.c_int()
-    _loaded().call("nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
+    _require_library().call("nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
     return f"{major.value}.{minor.value}"
 
 
 @functools.cache
 def architectures() -> tuple[str, ...]:
-    """Those that this NVRTC compiles for: ("sm_75", "sm_80", ...).
-
-    Raises:
-        RuntimeError: without NVRTC.
-    """
+    """Those that this NVRTC compiles for: ("sm_75", "sm_80", ...)."""
     count = ctypes.c_int()
-    _loaded().call("nvrtcGetNumSupportedArchs", ctypes.byref(count))
+    _require_library().call("nvrtcGetNumSupportedArchs", ctypes.byref(count))
     numbers = (ctypes.c_int * count.value)()
-    _loaded().call("nvrtcGetSupportedArchs", numbers)
+    _require_library().call("nvrtcGetSupportedArchs", numbers)
     return tuple(f"sm_{x}" for x in numbers)
 
 
@@ -94,9 +86,6 @@ def served_by(architecture: str) -> str | None:
     """Of `architectures()`, the newest whose machine code a GPU of this architecture runs.
 
     None where there is none: it is of the same major version, and of no later minor one.
-
-    Raises:
-        RuntimeError: without NVRTC.
     """
     number = architecture.removeprefix("sm_")
     if not number.isdecimal():  # as 90a, whose code runs nowhere else
@@ -107,7 +96,7 @@ def served_by(architecture: str) -> str | None:
     return f"sm_{major}{max(minors)}" if minors else None
 
 
-def compiled(
+def compile_source(
     source: str, kernels: Sequence[str], architecture: str, folders: Sequence[Path]
 ) -> Image:
     """The kernels of a source, named by C++ expressions, for an architecture as "sm_90".
@@ -118,11 +107,8 @@ def compiled(
         architecture: that of the GPU; where NVRTC does not know it, the code is for the one by
             which it is `served_by`.
         folders: where headers are looked for.
-
-    Raises:
-        RuntimeError: NVRTC is missing, or did not compile it; the message holds its log.
     """
-    library, program = _loaded(), ctypes.c_void_p()
+    library, program = _require_library(), ctypes.c_void_p()
     known = served_by(architecture) or architecture
     options = [*OPTIONS, f"--gpu-architecture={known}", *(f"-I{x}" for x in folders)]
     library.call(
@@ -153,7 +139,7 @@ def _symbol(library: _Library, program: ctypes.c_void_p, kernel: str) -> str:
     return (name.value or b"").decode()
 
 
-def _loaded() -> _Library:
+def _require_library() -> _Library:
     library = _library()
     if library is None:
         advice = f"run python -m pip install {package(_major())}"
@@ -165,13 +151,13 @@ def _loaded() -> _Library:
 def _library() -> _Library | None:
     for path in _places():
         try:
-            return _Library(_opened(Path(path)), path)
+            return _Library(_open_library(Path(path)), path)
         except OSError:
             continue
     return None
 
 
-def _opened(path: Path) -> ctypes.CDLL:
+def _open_library(path: Path) -> ctypes.CDLL:
     if path.is_absolute():
         # What NVRTC opens later by its name alone, and finds only if it is loaded.
         for builtins in path.parent.glob("libnvrtc-builtins.so.*"):

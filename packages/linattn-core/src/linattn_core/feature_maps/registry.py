@@ -136,10 +136,6 @@ def shared_feature_map(feature_map: str | FeatureMap, head_dim: int) -> FeatureM
 
     Random maps that are given by name are drawn with seed 0. So a call with a name is a pure
     function: it has the same features in every call, for a whole sequence and for a step.
-
-    Raises:
-        ValueError: an unknown name, or that of a learned map, which would run untrained.
-        TypeError: neither a name nor a map.
     """
     if not isinstance(feature_map, str):
         return get_feature_map(feature_map, head_dim)

@@ -173,7 +173,7 @@ def compile_rung(
     arguments = f"<linattn::Dtype::{dtype}, {dim}, {value_dim}>"
     names = {f"linattn::prototypes::{kernel}{arguments}": kernel for kernel in kernels}
     try:
-        image = nvrtc.compiled(path.read_text("utf-8"), [*names], arch, (headers(), KERNELS))
+        image = nvrtc.compile_source(path.read_text("utf-8"), [*names], arch, (headers(), KERNELS))
     except RuntimeError as error:
         raise RuntimeError(f"NVRTC did not compile {path} for {arch}: {error}") from error
     return nvrtc.Image(image.code, {names[x]: symbol for x, symbol in image.symbols.items()})
