@@ -13,7 +13,7 @@ from linattn_core import LinearAttentionState
 from linattn_core.decoder_spec import CannotCompile, DecoderDescription
 from linattn_core.errors import expected
 from linattn_models import description
-from linattn_models.attention import Linear, LinearAttention
+from linattn_models.attention import Linear
 from linattn_models.block import Block
 from linattn_models.config import TransformerConfig
 from linattn_models.packing import Packing
@@ -80,12 +80,7 @@ class Transformer(nn.Module):
 
         Cost: O(N) time for linear attention, O(N^2) for softmax, O(N log N) for LSH.
         """
-        check_vector_sequences(x, self.config.embed_dim)
-        if key_lengths is not None:
-            lengths_within("key_lengths", key_lengths, *x.shape[:2])
-            key_lengths = key_lengths.to(x.device)
-        if attn_mask is not None:
-            attn_mask = key_mask_of(attn_mask, x)
+        key_lengths, attn_mask = self._check_keys(x, key_lengths, attn_mask)
         for block, sums in zip(self.blocks, self._read(memory, x.shape[0]), strict=True):
             x = block(x, key_lengths, sums, attn_mask)
         return cast(Tensor, self.norm(x))
@@ -115,14 +110,9 @@ class Transformer(nn.Module):
         if not self.config.cross_attention:
             wanted, got = "cross_attention=True in the configuration", "False"
             raise ValueError(expected("a memory", wanted, got))
-        check_vector_sequences(memory, self.config.embed_dim)
-        if key_lengths is not None:
-            lengths_within("key_lengths", key_lengths, *memory.shape[:2])
-            key_lengths = key_lengths.to(memory.device)
-        if attn_mask is not None:
-            attn_mask = key_mask_of(attn_mask, memory)
-        layers = (cast(LinearAttention, cast(Block, block).cross) for block in self.blocks)
-        return tuple(layer.sums(memory, key_lengths, attn_mask) for layer in layers)
+        key_lengths, attn_mask = self._check_keys(memory, key_lengths, attn_mask)
+        layers = [block.cross for block in self._layers]
+        return tuple(x.sums(memory, key_lengths, attn_mask) for x in layers if x is not None)
 
     def initial_state(
         self,
@@ -150,10 +140,10 @@ class Transformer(nn.Module):
         weight = self.norm.weight
         where = weight.device if device is None else torch.device(device)
         layers = tuple(
-            cast(Block, block).mixer.initial_state(
+            block.mixer.initial_state(
                 batch, max_length, where, _compute_dtype(weight) if dtype is None else dtype
             )
-            for block in self.blocks
+            for block in self._layers
         )
         return DecodingState(layers, START, max_length)
 
@@ -236,11 +226,9 @@ class Transformer(nn.Module):
         x = x if packing is None else packing.pack(x)
         layers: list[LayerState] = []
         read = self._read(memory, batch)
-        for block, past, sums in zip(self.blocks, known, read, strict=True):
+        for block, past, sums in zip(self._layers, known, read, strict=True):
             last = last_only and len(layers) == len(self.blocks) - 1
-            x, layer = cast(Block, block).prefill(
-                x, packing, before.max_length, past, before.cursor, sums, last
-            )
+            x, layer = block.prefill(x, packing, before.max_length, past, before.cursor, sums, last)
             layers.append(layer)
         return cast(Tensor, self.norm(x)), packing, replace(after, layers=tuple(layers))
 
@@ -273,8 +261,8 @@ class Transformer(nn.Module):
         layers = []
         read = self._read(memory, x.shape[0])
         try:
-            for block, layer, sums in zip(self.blocks, state.layers, read, strict=True):
-                x, layer = cast(Block, block).step(x, layer, cursor, sums)
+            for block, layer, sums in zip(self._layers, state.layers, read, strict=True):
+                x, layer = block.step(x, layer, cursor, sums)
                 layers.append(layer)
         except (AttributeError, RuntimeError):
             self.check_state(state)  # only now, because it takes about as long as a step
@@ -296,7 +284,7 @@ class Transformer(nn.Module):
             got += f", causal_block={config.causal_block}" if config.is_causal else ""
             raise CannotCompile(expected("a compiled model", wanted, got, "decode eagerly"))
         description.require(self, Transformer)
-        blocks = [cast(Block, block) for block in self.blocks]
+        blocks = self._layers
         layers = tuple(block.describe() for block in blocks)
         settings = blocks[0].settings()
         for block in blocks:
@@ -315,6 +303,21 @@ class Transformer(nn.Module):
         """A model with the settings that `to_dict` returned, with newly drawn weights."""
         values = exact_keys("the description of a Transformer", values, ["transformer"])
         return cls(TransformerConfig.from_dict(values["transformer"]))
+
+    @property
+    def _layers(self) -> Sequence[Block]:
+        """The blocks, with their type."""
+        return cast(Sequence[Block], self.blocks)
+
+    def _check_keys(
+        self, x: Tensor, key_lengths: Tensor | None, attn_mask: Tensor | None
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """The lengths and the mask of keys x (B, L, E), checked and on the device of x."""
+        check_vector_sequences(x, self.config.embed_dim)
+        if key_lengths is not None:
+            lengths_within("key_lengths", key_lengths, *x.shape[:2])
+            key_lengths = key_lengths.to(x.device)
+        return key_lengths, None if attn_mask is None else key_mask_of(attn_mask, x)
 
     def _read(self, memory: Memory | None, batch: int) -> Sequence[LinearAttentionState | None]:
         """The sums that the cross-attention of each block reads; None without cross-attention."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, cast
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +10,6 @@ from torch import Tensor, nn
 
 from linattn_models.ctc.config import CTCBiLSTMConfig
 from linattn_models.ctc.recognizer import Recognizer
-from linattn_models.validation import exact_keys
 
 
 class CTCBiLSTM(Recognizer):
@@ -23,6 +21,8 @@ class CTCBiLSTM(Recognizer):
         config: the layers.
     """
 
+    kind = "bilstm"
+    config_class = CTCBiLSTMConfig
     config: CTCBiLSTMConfig
 
     def __init__(self, config: CTCBiLSTMConfig) -> None:
@@ -72,13 +72,3 @@ class CTCBiLSTM(Recognizer):
             batch_first=True,
         )
         return outputs
-
-    def to_dict(self) -> dict[str, Any]:
-        """The settings from which `from_dict` builds the model, without weights, as JSON values."""
-        return {"bilstm": self.config.to_dict()}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> CTCBiLSTM:
-        """A model with the settings that `to_dict` returned, with newly drawn weights."""
-        values = exact_keys("the description of a CTCBiLSTM", values, ["bilstm"])
-        return cls(CTCBiLSTMConfig.from_dict(values["bilstm"]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from linattn_core.errors import expected, quote
 from linattn_models.config import TransformerConfig
@@ -31,6 +31,13 @@ class FrontConfig(Protocol):
     @property
     def channels(self) -> int:
         """Channels of the two convolutions."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as JSON values."""
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """The configuration that `to_dict` wrote."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +75,7 @@ class CTCBiLSTMConfig:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> CTCBiLSTMConfig:
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """The configuration that `to_dict` wrote."""
         return from_fields(cls, "the Bi-LSTM configuration", values)
 
@@ -112,7 +119,7 @@ class CTCTransformerConfig:
         return {**asdict(self), "transformer": self.transformer.to_dict()}
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> CTCTransformerConfig:
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """The configuration that `to_dict` wrote."""
         what = "the CTC transformer configuration"
         if isinstance(values, Mapping) and "transformer" in values:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self, cast
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +13,7 @@ from linattn_core.errors import expected
 from linattn_models.ctc.alignment import BLANK, ctc_greedy
 from linattn_models.ctc.config import FrontConfig
 from linattn_models.ctc.loss import ctc_loss
-from linattn_models.validation import lengths_within
+from linattn_models.validation import exact_keys, lengths_within
 
 
 class Recognizer(nn.Module):
@@ -22,8 +23,14 @@ class Recognizer(nn.Module):
 
     Args:
         config: the layers; the subsampling in front is the same for all recognizers.
+
+    Attributes:
+        kind: the key of the configuration in saved models.
+        config_class: the class of the configuration.
     """
 
+    kind: ClassVar[str]
+    config_class: ClassVar[type[FrontConfig]]
     config: FrontConfig
     output: nn.Linear
 
@@ -103,6 +110,16 @@ class Recognizer(nn.Module):
     def greedy(self, frames: Tensor, lengths: Tensor | None = None) -> list[list[int]]:
         """The phones of each row's likeliest path; see `ctc_greedy`."""
         return ctc_greedy(self(frames, lengths))  # past a row's length the blank is certain
+
+    def to_dict(self) -> dict[str, Any]:
+        """The settings from which `from_dict` builds the model, without weights, as JSON values."""
+        return {self.kind: self.config.to_dict()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """A model with the settings that `to_dict` returned, with newly drawn weights."""
+        values = exact_keys(f"the description of a {cls.__name__}", values, [cls.kind])
+        return cls(cls.config_class.from_dict(values[cls.kind]))
 
 
 def check_frames(frames: Tensor, num_features: int, weight: Tensor) -> None:

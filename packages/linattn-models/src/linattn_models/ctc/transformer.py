@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +11,6 @@ from linattn_models.ctc.config import CTCTransformerConfig
 from linattn_models.ctc.recognizer import Convolution, Recognizer
 from linattn_models.positions import sinusoids
 from linattn_models.transformer import Transformer
-from linattn_models.validation import exact_keys
 
 
 class CTCTransformer(Recognizer):
@@ -24,6 +22,8 @@ class CTCTransformer(Recognizer):
         config: the layers.
     """
 
+    kind = "ctc_transformer"
+    config_class = CTCTransformerConfig
     config: CTCTransformerConfig
 
     def __init__(self, config: CTCTransformerConfig) -> None:
@@ -49,13 +49,3 @@ class CTCTransformer(Recognizer):
                 x = self.convolutions[index](x, padding)
             x = block(x, lengths)
         return cast(Tensor, self.transformer.norm(x))
-
-    def to_dict(self) -> dict[str, Any]:
-        """The settings from which `from_dict` builds the model, without weights, as JSON values."""
-        return {"ctc_transformer": self.config.to_dict()}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> CTCTransformer:
-        """A model with the settings that `to_dict` returned, with newly drawn weights."""
-        values = exact_keys("the description of a CTCTransformer", values, ["ctc_transformer"])
-        return cls(CTCTransformerConfig.from_dict(values["ctc_transformer"]))
