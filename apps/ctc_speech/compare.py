@@ -29,9 +29,10 @@ from pathlib import Path
 from typing import Any
 
 from linattn_core.errors import expected
+from linattn_lab.runs import publish
 from linattn_lab.script import parse_flags, require_at_least, run_script
 from linattn_models.files import replace_file
-from linattn_models.training import publish, write_json
+from linattn_models.training import write_json
 from speech.comparison import Comparison, Variant, variants
 from speech.corpora import BadInput, CorpusFlags, CorpusName
 from speech.models import APP

@@ -28,19 +28,31 @@ if __name__ == "__main__":
 
 import dataclasses
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, get_args
 
 from linattn_core.errors import expected
+from linattn_lab.compare import Summary, curves, with_steps
 from linattn_lab.plots import Panel, plot_panels
+from linattn_lab.runs import copy_records, make_folders, publish, run_summary
 from linattn_lab.script import parse_flags, require_at_least, run_script
+from linattn_lab.tables import table_of
 from linattn_models.files import replace_file
-from linattn_models.training import RunFolder, copy_records, run_summary, with_steps, write_json
-from pixels.comparison import YLABEL, compare_attentions, curve
+from linattn_models.training import RunFolder, write_json
+from pixels.comparison import FILES, METRIC, YLABEL, bits, compare_attentions
 from pixels.datasets import DatasetName, load
 from pixels.models import APP
 from pixels.presets import PRESETS, Attention, Recipe
-from pixels.tables import run_table
+
+RUN_COLUMNS: dict[str, Callable[[Summary], str]] = {
+    "attention": lambda run: str(run["attention"]),
+    "updates": lambda run: f"{run['steps']:,}",
+    "parameters": lambda run: f"{run['parameters']:,}",
+    "s of training": lambda run: f"{run['train_seconds']:,.0f}",
+    "bits/dim, test": bits,
+    "validation": lambda run: f"{run['metrics']['validation_bits_per_dim']:.3f}",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,19 +110,18 @@ def of_attentions(flags: Flags) -> str:
     """Times, trains, draws; returns the table."""
     check(flags)
     images, out = load(flags.dataset, flags.data_dir, download=flags.download), flags.folder()
-    for folder in (out, flags.publish):
-        if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)  # refused now, not after the training
-    comparison = compare_attentions(
+    make_folders(out, flags.publish)
+    compared = compare_attentions(
         images, flags.recipe(), flags.attentions, out,
         rounds=flags.rounds, seconds=flags.seconds, only_time=flags.only_time,
     )  # fmt: skip
-    text = comparison.report()
-    comparison.draw(out / "curves.png")
-    write_json(out / "results.json", comparison.results())
+    text = compared.report()
+    compared.draw(out / "curves.png")
+    write_json(out / "results.json", compared.results())
     replace_file(out / "table.md", text.encode())
     if flags.publish is not None:
-        comparison.publish(out, flags.publish)
+        runs = (*compared.equal_updates.values(), *compared.equal_time.values())
+        publish(out, flags.publish, FILES, runs)
     return text
 
 
@@ -135,14 +146,14 @@ def of_runs(flags: Flags) -> str:
     runs = {folder.resolve().name: RunFolder(folder) for folder in flags.runs}
     if len(runs) < len(flags.runs):
         raise ValueError(expected("--runs", "folders of different names", "one name twice"))
-    text = run_table({name: run_summary(run, APP) for name, run in runs.items()})
+    summaries = {name: run_summary(run, APP) for name, run in runs.items()}
+    alone = next(iter(summaries.values()))["metrics"]["independent_pixels_bits_per_dim"]
+    text = table_of(summaries, RUN_COLUMNS, first="run")
+    text += f"\nIndependent pixels cost {alone:.3f} bits/dim.\n"
     axes = {"step": "updates of training", "seconds": "seconds of training"}
-    panels = [
-        Panel(label, {name: curve(run, over) for name, run in runs.items()})
-        for over, label in axes.items()
-    ]
+    panels = [Panel(label, curves(runs, METRIC, over=over)) for over, label in axes.items()]
     out = flags.folder()
-    out.mkdir(parents=True, exist_ok=True)
+    make_folders(out)
     plot_panels(out / "curves.png", panels, ylabel=YLABEL)
     replace_file(out / "table.md", text.encode())
     for name, run in runs.items():

@@ -21,10 +21,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from linattn_lab.runs import publish
 from linattn_lab.script import parse_flags, require_at_least, run_script
 from linattn_models import AutoregressiveTransformer
 from linattn_models.files import replace_file
-from linattn_models.training import RunFolder, publish, write_json
+from linattn_models.training import RunFolder, write_json
 from pixels.datasets import Images, load
 from pixels.measuring import measure, where_it_runs
 from pixels.models import APP

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import shutil
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from linattn_models.training import RunFolder
+from linattn_models.training import RunFolder, write_json
 from tests.training.toy import toy_evaluate, toy_model, toy_run
 
 
@@ -84,3 +85,10 @@ def test_lines_of_another_writer_are_noticed(out: Path) -> None:
         with pytest.raises(ValueError, match="another process writes into the run"):
             toy_run(out, evaluate=evaluate, eval_every=2, checkpoint_every=2)
         shutil.rmtree(out)
+
+
+def test_json_without_a_meaning_is_not_written(tmp_path: Path) -> None:
+    write_json(tmp_path / "a.json", {"a": (1, 2.5)})
+    with pytest.raises(ValueError, match="JSON"):
+        write_json(tmp_path / "a.json", float("nan"))
+    assert json.loads((tmp_path / "a.json").read_text()) == {"a": [1, 2.5]}

@@ -9,16 +9,11 @@ from typing import Any
 
 from torch import nn
 
-from linattn_models.training import (
-    RunFolder,
-    measure_memory,
-    measure_updates,
-    recorded_times,
-    require_run,
-    trained_run,
-    updates_within,
-    with_steps,
-)
+from linattn_lab import compare
+from linattn_lab.compare import read_times, updates_within, with_steps
+from linattn_lab.runs import require_run
+from linattn_lab.updates import measure_memory, measure_updates
+from linattn_models.training import RunFolder
 from speech.batches import BatchCycle, typical_batches
 from speech.corpora import Corpus
 from speech.models import build_model
@@ -83,16 +78,15 @@ class Comparison:
     def timing(self, attentions: Sequence[Attention], rounds: int) -> dict[str, Any]:
         """Seconds and bytes of an update by model, and batches per epoch, as in timings.json."""
         models = {x.model: x for x in variants(attentions, convolution=True)}
-        return recorded_times(
+        times = read_times(
             self.out / "timings.json",
             {"corpus": self.corpus.name, "preset": self.preset},
             list(models),
             lambda: self._measured(models, rounds),
         )
+        return times.model_dump()
 
-    def _measured(
-        self, models: Mapping[str, Variant], rounds: int
-    ) -> tuple[dict[str, float], dict[str, object]]:
+    def _measured(self, models: Mapping[str, Variant], rounds: int) -> dict[str, Any]:
         recipes = {name: x.recipe(self.preset, self.settings) for name, x in models.items()}
         recipe = next(iter(recipes.values()))
         data = load_training_speech(self.corpus, recipe, self.cache)
@@ -103,22 +97,19 @@ class Comparison:
         memory = measure_memory(
             built, data, recognizer_loss, flags, BatchCycle([order.epoch(0)[-1]])
         )
-        seconds, where = measure_updates(
-            built, data, recognizer_loss, flags, rounds, typical_batches(order)
-        )
-        others = {"bytes": memory, "batches": len(order.epoch(0)), "rounds": rounds}
-        return seconds, {**others, "environment": where}
+        times = measure_updates(built, data, recognizer_loss, flags, rounds, typical_batches(order))
+        return {"bytes": memory, "batches": len(order.epoch(0)), **times}
 
     def trained(self, variant: Variant, timing: Mapping[str, Any]) -> RunFolder:
         """The run of a variant, ended: made, resumed, or left as it is if it had ended before."""
-        recipe, out = self._recipe(variant, timing), self.out / variant.name
-        print(f"\n{variant.name}, {recipe.training.steps:,} updates, in {out}", flush=True)
-        return trained_run(
-            out,
-            lambda resume: train_model(self.corpus, recipe, out, self.cache, resume=resume),
+        recipe = self._recipe(variant, timing)
+        plan = compare.Variant(
+            variant.name,
+            recipe.training,
+            lambda _, out, resume: train_model(self.corpus, recipe, out, self.cache, resume=resume),
             self._described(recipe),
-            ended=has_ended,
         )
+        return compare.Comparison(self.out, [plan], has_ended).run(plan)
 
     def ended(
         self, chosen: Sequence[Variant], timing: Mapping[str, Any]

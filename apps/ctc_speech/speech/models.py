@@ -10,13 +10,14 @@ from typing import Any
 import torch
 
 from linattn_core.errors import expected
+from linattn_lab.runs import app_config
 from linattn_models.ctc import (
     CTCBiLSTM,
     CTCBiLSTMConfig,
     CTCTransformer,
     CTCTransformerConfig,
 )
-from linattn_models.training import RunFolder, TrainingFlags, app_config, average_weights
+from linattn_models.training import RunFolder, TrainingFlags, average_weights
 from speech.corpora import BadInput
 from speech.features import FeatureSettings
 from speech.presets import DATA_FIELDS, Recipe

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from linattn_lab.plots import Panel, Points, plot_panels, points
-from linattn_models.training import RunFolder, run_summary
+from linattn_lab.runs import run_summary
+from linattn_models.training import RunFolder
 from speech.comparison import Comparison
 from speech.models import APP
 from speech.selection import Selection

@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
+from linattn_lab.runs import app_config
 from linattn_models import AutoregressiveTransformer
-from linattn_models.training import RunFolder, app_config
+from linattn_models.training import RunFolder
 from pixels.datasets import DatasetName, Images
 from pixels.presets import Attention, Recipe
 from pixels.tokens import Layout, to_tokens

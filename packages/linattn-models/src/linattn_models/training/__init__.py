@@ -1,7 +1,6 @@
 """Training runs that are folders: resumable bit for bit, with one process or many.
 
-`train` makes a run, `RunFolder` reads it, and there are functions that compare several runs. All of
-this needs the extra `[train]`.
+`train` makes a run, `RunFolder` reads it. All of this needs the extra `[train]`.
 """
 
 from __future__ import annotations
@@ -18,25 +17,13 @@ if _missing:
 
 from linattn_models.training.allocation import freed_memory_kept  # noqa: E402
 from linattn_models.training.averaging import average_weights  # noqa: E402
-from linattn_models.training.compare import (  # noqa: E402
-    app_config,
-    copy_records,
-    measure_memory,
-    measure_updates,
-    publish,
-    recorded_times,
-    require_run,
-    run_summary,
-    trained_run,
-    updates_within,
-    with_steps,
-)
 from linattn_models.training.config import TrainingConfig, TrainingFlags, adamw_flags  # noqa: E402
 from linattn_models.training.data import Order, TensorData, TrainingData  # noqa: E402
 from linattn_models.training.optimization import Updater  # noqa: E402
 from linattn_models.training.run import train  # noqa: E402
 from linattn_models.training.run_folder import RunFolder, write_json  # noqa: E402
 from linattn_models.training.runtime import (  # noqa: E402
+    deterministic_kernels,
     environment,
     is_main_process,
     make_accelerator,
@@ -51,22 +38,12 @@ __all__ = [
     "TrainingFlags",
     "Updater",
     "adamw_flags",
-    "app_config",
     "average_weights",
-    "copy_records",
+    "deterministic_kernels",
     "environment",
     "freed_memory_kept",
     "is_main_process",
     "make_accelerator",
-    "measure_memory",
-    "measure_updates",
-    "publish",
-    "recorded_times",
-    "require_run",
-    "run_summary",
     "train",
-    "trained_run",
-    "updates_within",
-    "with_steps",
     "write_json",
 ]

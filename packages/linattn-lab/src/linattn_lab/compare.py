@@ -1,0 +1,208 @@
+"""Trainings of several variants side by side: within equal updates, or within equal time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, ValidationError
+
+from linattn_core.errors import expected
+from linattn_lab.plots import Points, points
+from linattn_lab.runs import require_run
+from linattn_models.training import RunFolder, TrainingFlags, write_json
+
+_EVALUATIONS = 8  # while a model trains, at least: the points of its curve
+
+Summary = Mapping[str, Any]
+"""The content of a run's summary.json."""
+Runs = dict[str, RunFolder]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One of the trainings that are compared.
+
+    Attributes:
+        name: of its run folder, and in tables.
+        flags: how it is trained; their steps are its updates.
+        train: (flags, run folder, whether to resume) makes or resumes the run.
+        settings: what the run's config.json must hold beside steps, seed and schedule; nested names
+            with dots.
+    """
+
+    name: str
+    flags: TrainingFlags
+    train: Callable[[TrainingFlags, Path, bool], object]
+    settings: Mapping[str, object]
+
+    def with_steps(self, steps: int) -> Variant:
+        """The same with other updates, and with at least eight evaluations (if `steps` >= 8)."""
+        return replace(self, flags=with_steps(self.flags, steps))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Variants, and the folder of their runs.
+
+    Attributes:
+        out: the folder; a run is in out/NAME, or in a folder between the two.
+        variants: what is compared, in the order of training.
+        complete: whether the application has done with a run that has this summary; one killed
+            between its last update and its test has a summary, too.
+    """
+
+    out: Path
+    variants: Sequence[Variant]
+    complete: Callable[[Summary], bool] = lambda summary: True
+
+    def equal_updates(self, folder: str = "") -> Runs:
+        """The run of each variant: made, resumed, or left as it is if it had ended before.
+
+        Raises:
+            ValueError: a folder holds a run of another configuration.
+        """
+        return {variant.name: self.run(variant, folder) for variant in self.variants}
+
+    def within(self, seconds: float, pace: Mapping[str, float]) -> Comparison:
+        """The comparison in which each variant has the updates that fit into `seconds`.
+
+        Args:
+            seconds: the budget of each.
+            pace: seconds of an update by the variant's name.
+        """
+        shorter = [x.with_steps(updates_within(seconds, pace[x.name])) for x in self.variants]
+        return replace(self, variants=shorter)
+
+    def run(self, variant: Variant, folder: str = "") -> RunFolder:
+        """The run of one variant, as `equal_updates`."""
+        run = self._folder(variant, folder)
+        print(f"\n{variant.name}, {variant.flags.steps:,} updates, in {run.path}", flush=True)
+        if not self._ended(run):
+            variant.train(variant.flags, run.path, run.holds_run())
+        return run
+
+    def ended(self, folder: str = "") -> tuple[Runs, dict[str, str]]:
+        """The runs that have ended; and, of the others that were begun, how far they are."""
+        runs = {variant.name: self._folder(variant, folder) for variant in self.variants}
+        begun = {name: run for name, run in runs.items() if run.holds_run()}
+        absent = {name: _progress(run) for name, run in begun.items() if not self._ended(run)}
+        return {name: run for name, run in begun.items() if name not in absent}, absent
+
+    def _folder(self, variant: Variant, folder: str) -> RunFolder:
+        run, flags = RunFolder(self.out / folder / variant.name), variant.flags
+        if run.holds_run():
+            training = {name: getattr(flags, name) for name in ("steps", "seed", "schedule")}
+            own = {f"training.{name}": value for name, value in training.items()}
+            require_run(run, {**variant.settings, **own})
+        return run
+
+    def _ended(self, run: RunFolder) -> bool:
+        return run.summary_file.exists() and self.complete(run.summary())
+
+
+def _progress(run: RunFolder) -> str:
+    lines = run.metrics() if run.metrics_file.exists() else []
+    made, steps = max((x["step"] for x in lines), default=0), run.config()["training"]["steps"]
+    return f"unfinished, {made:,} of {steps:,} updates"
+
+
+def with_steps(flags: TrainingFlags, steps: int) -> TrainingFlags:
+    """The flags with `steps` updates, and with at least eight evaluations (if `steps` >= 8)."""
+    share = max(1, steps // _EVALUATIONS)
+    return replace(
+        flags,
+        steps=steps,
+        eval_every=min(share, flags.eval_every or share),
+        checkpoint_every=min(share, flags.checkpoint_every or share),
+    )
+
+
+def updates_within(seconds: float, seconds_per_update: float) -> int:
+    """How many whole updates fit into `seconds`, at least 1."""
+    # (n * s) / s may round to slightly less than n.
+    return max(1, math.floor(seconds / seconds_per_update * (1 + 1e-9)))
+
+
+def curves(
+    runs: Mapping[str, RunFolder],
+    quantity: str,
+    *,
+    split: str = "eval",
+    over: str = "step",
+    pace: Mapping[str, float] | None = None,
+) -> dict[str, Points]:
+    """The values of `quantity` in each run, over "step" or "seconds".
+
+    Args:
+        pace: by run, what a step is multiplied with, such as the seconds of an update.
+    """
+    scales = dict.fromkeys(runs, 1.0) if pace is None else pace
+    return {
+        name: points(run.metrics(), quantity, split=split, over=over, scale=scales[name])
+        for name, run in runs.items()
+    }
+
+
+def name_environments(environments: Iterable[Mapping[str, Any]]) -> str:
+    """Every commit and every machine in records of runs, as a sentence without its end."""
+    records = list(environments)
+    commits = dict.fromkeys((each["commit"] or "unknown")[:7] for each in records)
+    machines = dict.fromkeys(
+        f"torch {each['torch']}, {each['device']}, threads: {each['threads']}" for each in records
+    )
+    return f"commit {', '.join(commits)}; {'; '.join(machines)}"
+
+
+class UpdateTimes(BaseModel, frozen=True, extra="allow"):
+    """The content of timings.json: what updates cost, and what else was said of them.
+
+    Args:
+        seconds: of an update, by model.
+        rounds: the turns that each model had.
+        environment: versions, device, threads.
+    """
+
+    seconds: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(min_length=1)
+    rounds: int
+    environment: dict[str, Any]
+
+
+def read_times(
+    file: Path,
+    about: Mapping[str, object],
+    names: Collection[str],
+    measure: Callable[[], Mapping[str, object]],
+) -> UpdateTimes:
+    """The content of `file`; if the file does not exist, measures the times and writes it.
+
+    So a comparison that continues after an interruption has the same time budgets as before.
+
+    Args:
+        file: a JSON file.
+        about: what the times depend on, such as the dataset and the preset; JSON values.
+        names: the models that must be in the file.
+        measure: returns the fields of `UpdateTimes`, and more if need be.
+
+    Raises:
+        ValueError: the file is damaged, or has the times of other models.
+    """
+    if not file.exists():
+        times = UpdateTimes(**{**about, **measure()})  # type: ignore[arg-type]
+        write_json(file, times.model_dump())
+        return times
+    try:
+        times = UpdateTimes.model_validate_json(file.read_bytes())
+    except ValidationError as error:
+        got = f"{error.errors()[0]['msg']} ({error.errors()[0]['loc']})"
+        advice = "remove it, and they are measured again"
+        raise ValueError(expected(str(file), "the times of updates", got, advice)) from None
+    other = {name: (times.model_extra or {}).get(name) for name in about}
+    if other != dict(about) or not times.seconds.keys() >= set(names):
+        wanted = f"times of {dict(about)}, of {', '.join(names)} together"
+        got = f"times of {other}, of {', '.join(times.seconds)}"
+        raise ValueError(expected(str(file), wanted, got, "choose another --out"))
+    return times

@@ -1,0 +1,96 @@
+"""The records of runs: whose they are, what they hold, and copies of them without weights."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from linattn_core.errors import expected, quote
+from linattn_models.files import replace_file
+from linattn_models.training import RunFolder, write_json
+from linattn_models.validation import json_object
+
+
+def require_run(run: RunFolder, settings: Mapping[str, object]) -> None:
+    """Refuses a run whose `config.json` differs from what is expected.
+
+    Args:
+        settings: values by name, nested names with dots: {"training.steps": 20}.
+
+    Raises:
+        ValueError: naming the first value that differs.
+    """
+    config = run.config()
+    for name, wanted in settings.items():
+        got: Any = config
+        for part in name.split("."):
+            got = got.get(part) if isinstance(got, dict) else None
+        if got != wanted:
+            advice = f"choose another folder than {run.path}"
+            raise ValueError(expected(f"{name} of the run in {run.path}", wanted, got, advice))
+
+
+def run_summary(run: RunFolder, app: str) -> dict[str, Any]:
+    """The summary of a run of `app` that has ended.
+
+    Raises:
+        ValueError: if it has not ended, or is a run of another application.
+    """
+    return _of_app(run.summary(), run, app)
+
+
+def app_config(run: RunFolder, app: str, names: Collection[str]) -> dict[str, Any]:
+    """The `config.json` of a run of `app`.
+
+    Args:
+        names: the values that must be in it.
+
+    Raises:
+        ValueError: the run is of another application, or a value is missing.
+    """
+    config = _of_app(run.config(), run, app)
+    if absent := sorted(set(names) - config.keys()):
+        raise ValueError(expected(str(run.config_file), ", ".join(absent), "none in it"))
+    return config
+
+
+def _of_app(record: dict[str, Any], run: RunFolder, app: str) -> dict[str, Any]:
+    if record.get("app") != app:
+        got = f"one of {quote(record.get('app'))}"
+        raise ValueError(expected(str(run.path), f"a run of {app}", got))
+    return record
+
+
+def make_folders(*folders: Path | None) -> None:
+    """Creates the folders that are given: a file in the way is refused now, not after training."""
+    for folder in folders:
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+
+
+def publish(out: Path, folder: Path, files: Iterable[str], runs: Iterable[RunFolder] = ()) -> None:
+    """Copies files of `out` and the records of runs in it to the same places in `folder`.
+
+    The copies of .json files are compact.
+    """
+    make_folders(folder)
+    for file in files:
+        _copy(out / file, folder / file)
+    for run in runs:
+        copy_records(run, folder / run.path.relative_to(out))
+
+
+def copy_records(run: RunFolder, folder: Path) -> None:
+    """Copies config.json, metrics.jsonl and summary.json of `run` into `folder`: no weights."""
+    make_folders(folder)
+    for file in (run.config_file, run.metrics_file, run.summary_file):
+        _copy(file, folder / file.name)
+
+
+def _copy(file: Path, copy: Path) -> None:
+    content = file.read_bytes()
+    if file.suffix == ".json":
+        write_json(copy, json_object(content, str(file)), compact=True)
+    else:
+        replace_file(copy, content)

@@ -1,0 +1,88 @@
+"""What an update of training costs: the seconds and the memory of several models, in turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from linattn_lab.timing import clock
+from linattn_models.memory import peak_memory
+from linattn_models.training import (
+    Order,
+    TrainingData,
+    TrainingFlags,
+    Updater,
+    deterministic_kernels,
+    environment,
+    freed_memory_kept,
+    make_accelerator,
+)
+
+_UPDATES_PER_ROUND = 3
+
+Loss = Callable[[Any, Any], Tensor]
+
+
+def measure_updates(
+    models: Mapping[str, nn.Module],
+    data: TrainingData,
+    loss: Loss,
+    flags: TrainingFlags,
+    rounds: int,
+    order: Order | None = None,
+) -> dict[str, Any]:
+    """The seconds of an update of each model, with rounds and environment, as in timings.json.
+
+    The models take turns, round by round, so that other load on the machine affects all of them;
+    a time is the median over the rounds. The measurement changes the weights of the models.
+    """
+    accelerator = make_accelerator(flags.config())
+    device = accelerator.device
+    updaters = {
+        name: Updater(accelerator, model.train(), data, loss, flags.config(), order)
+        for name, model in models.items()
+    }
+    times: dict[str, list[float]] = {name: [] for name in models}
+    with deterministic_kernels(device), freed_memory_kept(device):
+        for updater in updaters.values():
+            _seconds_per_update(updater, 0, device)  # warm-up
+        for turn in tqdm(range(1, rounds + 1), desc="timing", unit="round"):
+            for name, updater in updaters.items():
+                times[name].append(_seconds_per_update(updater, turn * _UPDATES_PER_ROUND, device))
+    seconds = {name: median(of_model) for name, of_model in times.items()}
+    return {"seconds": seconds, "rounds": rounds, "environment": environment(device)}
+
+
+def measure_memory(
+    models: Mapping[str, nn.Module],
+    data: TrainingData,
+    loss: Loss,
+    flags: TrainingFlags,
+    order: Order | None = None,
+) -> dict[str, float]:
+    """The bytes by which the memory in use rises during an update of each model, by name.
+
+    The first update is made twice and the second one is measured; the weights change.
+    """
+    accelerator = make_accelerator(flags.config())
+    peaks = {}
+    for name, model in models.items():
+        updater = Updater(accelerator, model.train(), data, loss, flags.config(), order)
+        updater.update(0)  # allocates what the optimizer keeps
+        peaks[name] = peak_memory(accelerator.device, partial(updater.update, 0))[1]
+    return peaks
+
+
+def _seconds_per_update(updater: Updater, first: int, device: torch.device) -> float:
+    readings = clock(device)
+    readings.read()
+    for step in range(first, first + _UPDATES_PER_ROUND):
+        updater.update(step)
+    readings.read()
+    return readings.seconds()[0] / _UPDATES_PER_ROUND

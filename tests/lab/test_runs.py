@@ -1,0 +1,54 @@
+"""The records of runs: whose they are, and copies of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from linattn_lab.runs import app_config, make_folders, publish, run_summary
+from linattn_models.training import RunFolder, write_json
+
+
+def test_a_run_of_another_application_or_without_a_value_is_refused(unbroken: Path) -> None:
+    run = RunFolder(unbroken)
+    assert app_config(run, "toy", ("model", "training")) == run.config()
+    assert run_summary(run, "toy") == run.summary()
+    with pytest.raises(ValueError, match="a run of other"):
+        app_config(run, "other", ())
+    with pytest.raises(ValueError, match="a run of other"):
+        run_summary(run, "other")
+    with pytest.raises(ValueError, match=r"config\.json: expected abc, xyz"):
+        app_config(run, "toy", ("xyz", "model", "abc"))
+
+
+def test_what_is_published_is_compact_stands_where_it_was_and_has_no_weights(
+    unbroken: Path, tmp_path: Path
+) -> None:
+    run, copy = RunFolder(unbroken), RunFolder(tmp_path / "copy" / unbroken.name)
+    results = {"runs": {"a": [1, 2.5e-17, None, "\u03c6 : ,"]}, "nested": {"empty": {}}}
+    write_json(unbroken.parent / "results.json", results)
+    publish(unbroken.parent, tmp_path / "copy", ["results.json"], [run])
+
+    files = {path.relative_to(tmp_path / "copy") for path in tmp_path.rglob("*.json*")}
+    records = {"config.json", "metrics.jsonl", "summary.json"}
+    assert files == {Path("results.json"), *(Path(unbroken.name, name) for name in records)}
+    assert (copy.config(), copy.summary(), copy.metrics()) == (
+        run.config(), run.summary(), run.metrics()
+    )  # fmt: skip
+    text = (tmp_path / "copy" / "results.json").read_text()
+    assert json.loads(text) == results and text.count("\n") == 1
+
+
+def test_a_damaged_file_is_named_and_not_published(tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_text('{"runs": ')
+    with pytest.raises(ValueError, match=r"results\.json"):
+        publish(tmp_path, tmp_path / "copy", ["results.json"])
+    assert not list((tmp_path / "copy").iterdir())
+
+
+def test_a_file_in_the_place_of_a_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(FileExistsError):
+        make_folders(tmp_path / "new", None, tmp_path / "file")
