@@ -29,15 +29,20 @@ from pathlib import Path
 from typing import Any
 
 from linattn_core.errors import expected
-from linattn_lab.runs import publish
+from linattn_lab.runs import make_folders, publish, run_summary
 from linattn_lab.script import parse_flags, require_at_least, run_script
 from linattn_models.files import replace_file
 from linattn_models.training import write_json
-from speech.comparison import Comparison, Variant, variants
+from speech.comparison import (
+    build_comparison,
+    draw_curves,
+    list_recipes,
+    model_name,
+    read_update_times,
+)
 from speech.corpora import BadInput, CorpusFlags, CorpusName
 from speech.models import APP
 from speech.presets import ATTENTIONS, PRESETS, Attention, PresetName
-from speech.results import draw, results_of
 from speech.selection import Selection
 from speech.tables import comparison_document, comparison_table
 
@@ -83,11 +88,6 @@ class Flags(CorpusFlags):
         default = Path("runs", APP, f"compare-{self.corpus}-{self.preset}")
         return self.out if self.out is not None else default
 
-    def chosen(self) -> list[Variant]:
-        """The runs, in the order in which they are made."""
-        of_seeds = [variants(self.attentions, self.convolution, seed) for seed in self.seeds]
-        return [variant for of_seed in of_seeds for variant in of_seed]
-
     def command(self) -> str:
         """What makes these results again: trained, too, even where --finished only compared."""
         corpus = "" if self.corpus == "synthetic" else f" --corpus {self.corpus} --data-dir DIR"
@@ -112,21 +112,36 @@ class Flags(CorpusFlags):
 def main(flags: Flags) -> None:
     """Trains what is not trained yet, prints the table, and writes it."""
     check(flags)
-    out = flags.folder()
-    for folder in (out, flags.publish):
-        if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)  # refused now, not after the training
-    comparison = comparison_of(flags)
-    timing = comparison.timing(flags.attentions, flags.rounds)
+    out, preset = flags.folder(), flags.preset
+    make_folders(out, flags.publish)
+    settings: dict[str, Any] = {"corpus": flags.corpus, "bad_input": flags.bad_input}
+    settings["utterances"] = flags.utterances or PRESETS[preset]("linear").utterances
+    corpus = flags.read(flags.corpus, flags.bad_input, settings["utterances"])
+    # Those with a convolution are timed in any case: they may be asked for later.
+    timed = list_recipes(preset, flags.attentions, True, **settings)
+    times = read_update_times(out / "timings.json", corpus, timed, flags.cache, flags.rounds)
+    minutes = MINUTES[preset] if flags.minutes is None else flags.minutes
+    recipes = list_recipes(preset, flags.attentions, flags.convolution, **settings)
+    comparison = build_comparison(corpus, recipes, flags.seeds, out, flags.cache)
+    pace = {each.name: times.seconds[model_name(each.name)] for each in comparison.variants}
+    comparison = comparison.within(60 * minutes, pace)
     if not flags.finished:
-        for variant in flags.chosen():
-            comparison.trained(variant, timing)
-    runs, absent = comparison.ended(flags.chosen(), timing)
+        comparison.equal_updates()
+    runs, absent = comparison.ended()
     if not runs:
         raise ValueError(expected(str(out), "a run that has ended", "none", "train first"))
-    selection = Selection(comparison.corpus, flags.cache, flags.bad_input, flags.average)
-    results = results_of(comparison, runs, absent, timing, selection, flags.test)
-    draw(out / "curves.png", runs, timing)
+    selection = Selection(corpus, flags.cache, flags.bad_input, flags.average)
+    summaries = {name: run_summary(run, APP) for name, run in runs.items()}
+    for name, run in runs.items():
+        print(f"{name}:", flush=True)
+        recognition = selection.recognize(run, flags.test)
+        summaries[name]["recognition"] = recognition.model_dump(exclude_none=True)
+    results = {
+        **{"app": APP, "corpus": corpus.name, "preset": preset, "minutes": minutes},
+        **{"average": flags.average, "timing": times.model_dump()},
+        **{"runs": summaries, "absent": absent},
+    }
+    draw_curves(out / "curves.png", runs, times)
     write_json(out / "results.json", results)
     replace_file(out / "results.md", comparison_document(results, flags.command()).encode())
     if flags.publish is not None:
@@ -148,16 +163,6 @@ def check(flags: Flags) -> None:
         raise ValueError(expected("--average", wanted, flags.average))
     if flags.minutes is not None and not 0 < flags.minutes < math.inf:
         raise ValueError(expected("--minutes", "more than 0", flags.minutes))
-
-
-def comparison_of(flags: Flags) -> Comparison:
-    """The comparison, its corpus read."""
-    settings: dict[str, Any] = {"corpus": flags.corpus, "bad_input": flags.bad_input}
-    recipe = Variant("linear").recipe(flags.preset, settings)
-    settings["utterances"] = flags.utterances or recipe.utterances
-    corpus = flags.read(flags.corpus, flags.bad_input, settings["utterances"])
-    minutes = MINUTES[flags.preset] if flags.minutes is None else flags.minutes
-    return Comparison(corpus, flags.preset, settings, flags.folder(), flags.cache, minutes)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from linattn_lab.tables import figure, markdown_table
+from speech.comparison import model_name
 from speech.error_rate import KINDS
 from speech.presets import PAPER
 
@@ -66,7 +67,7 @@ def _rates(recognition: Mapping[str, Any], split: str) -> dict[str, str]:
 
 def _costs(name: str, run: Mapping[str, Any], timing: Mapping[str, Any]) -> dict[str, str]:
     """A row of the table of costs, by column."""
-    model = name.partition("-seed")[0]
+    model = model_name(name)
     seconds, size = timing["seconds"][model], timing["bytes"].get(model)
     return {
         "updates": f"{run['steps']:,}",
