@@ -215,13 +215,12 @@ class Transformer(nn.Module):
             shortest, _ = lengths_within("lengths", lengths, batch, length)
             lengths = None if shortest == length else lengths.to(x.device)
         if state is None:
-            check_prompts(length, max_length)
             before = DecodingState((), START, max_length)
         else:
             before = self._continue_from(state, batch, max_length)
         known = before.layers or [None] * len(self.blocks)
         after = replace(before, cursor=before.cursor.after(length, lengths), parameters=None)
-        after.check_room()
+        check_prompts(length if state is None else after.cursor.furthest, after.max_length)
         packing = None if lengths is None else Packing.of(lengths, length)
         x = x if packing is None else packing.pack(x)
         layers: list[LayerState] = []

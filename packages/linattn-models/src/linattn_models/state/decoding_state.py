@@ -60,13 +60,6 @@ class DecodingState:
             advice = "start with a larger max_length"
             raise ValueError(expected("the state of a step", "a free position", got, advice))
 
-    def check_room(self) -> None:
-        """Refuses a cursor past the last position."""
-        if self.max_length is not None and self.cursor.furthest > self.max_length:
-            wanted = f"at most max_length {self.max_length} positions"
-            advice = "shorten the prompts or raise max_length"
-            raise ValueError(expected("prompts", wanted, self.cursor.furthest, advice))
-
     def index_select(self, indices: Tensor | Sequence[int]) -> DecodingState:
         """The states of the rows `indices`, as a copy; a repeated index forks a row.
 
