@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -119,14 +118,13 @@ class Selection:
         rates = {label: of.rate for label, of in errors.items()}
         selected = min(rates, key=lambda label: rates[label])
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        cpu = f"{torch.backends.cpu.get_cpu_capability()}, {os.cpu_count()} cores"
         return Recognition(
             **about,
             dev_rates=rates,
             selected=selected,
             dev=_pair(errors[GREEDY.label], errors[selected]),
             date=date.today().isoformat(),
-            environment={**environment(device), "cpu": cpu},
+            environment=environment(device),
         )
 
     @functools.cached_property

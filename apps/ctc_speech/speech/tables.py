@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from linattn_lab.tables import figure, markdown_table
+from linattn_lab.compare import name_environments
+from linattn_lab.tables import figure, markdown_table, table_of
 from speech.comparison import model_name
 from speech.error_rate import KINDS
 from speech.presets import PAPER
@@ -128,27 +129,16 @@ def _cost_notes(results: Mapping[str, Any]) -> list[str]:
 
 def _provenance(runs: Mapping[str, Mapping[str, Any]]) -> str:
     recognitions = [run["recognition"] for run in runs.values()]
-    trained = [run["environment"] for run in runs.values()]
-    decoded = [recognition["environment"] for recognition in recognitions]
-    machines = [f"{x['device']} ({x['cpu']}), {x['platform']}, torch {x['torch']}" for x in decoded]
-    return (
-        f"Trained at commit {_each(commit(x) for x in trained)}; decoded on "
-        f"{_each(x['date'] for x in recognitions)} at commit "
-        f"{_each(commit(x) for x in decoded)}; {_each(machines)}."
-    )
-
-
-def commit(environment: Mapping[str, Any]) -> str:
-    """The commit that a record names, shortened."""
-    return (environment["commit"] or "unknown")[:9]
-
-
-def _each(values: Iterable[str]) -> str:
-    """Different values, in their order."""
-    return ", ".join(dict.fromkeys(values))
+    dates = ", ".join(dict.fromkeys(recognition["date"] for recognition in recognitions))
+    trained = name_environments(run["environment"] for run in runs.values())
+    decoded = name_environments(recognition["environment"] for recognition in recognitions)
+    return f"Trained at {trained}. Decoded on {dates} at {decoded}."
 
 
 def _paper_table() -> str:
     """Table 3 of the paper: WSJ, on a GPU."""
-    rows = [[name, f"{error}%", f"{seconds:,}"] for name, (error, seconds) in PAPER.items()]
-    return markdown_table(["paper, WSJ", "validation", "s per epoch (GPU)"], rows)
+    columns: dict[str, Callable[[tuple[float, int]], str]] = {
+        "validation": lambda row: f"{row[0]}%",
+        "s per epoch (GPU)": lambda row: f"{row[1]:,}",
+    }
+    return table_of(PAPER, columns, first="paper, WSJ")
