@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
-from linattn_models.training.data import ExampleOrder, TensorData, derived_seed
+from linattn_models.training import train
+from linattn_models.training.data import ExampleOrder, TensorData
+from tests.training.toy import DESCRIBE, ToyData, toy_config, toy_loss, toy_model
 
 sizes = {"examples": st.integers(1, 30), "batch_size": st.integers(1, 40)}
 
@@ -47,13 +52,8 @@ def test_seeds_and_epochs_differ_in_order() -> None:
     assert len({tuple(order.tolist()) for order in orders}) == 4
 
 
-def test_derived_seeds_keep_their_arguments_apart() -> None:
-    seeds = {derived_seed("a", 1, 23), derived_seed("a", 12, 3), derived_seed("b", 1, 23)}
-    assert len(seeds) == 3
-
-
 def test_no_example_is_refused() -> None:
-    with pytest.raises(ValueError, match="expected at least 1 example, got 0"):
+    with pytest.raises(ValueError, match="data"):
         ExampleOrder(0, 4, 0)
 
 
@@ -61,3 +61,40 @@ def test_rows_of_a_tensor_are_examples() -> None:
     data = TensorData(torch.arange(12).view(4, 3))
     assert len(data) == 4
     assert data.batch(torch.tensor([3, 1])).tolist() == [[9, 10, 11], [3, 4, 5]]
+
+
+class Growing:
+    """The first step + 1 examples: no two batches have the same size."""
+
+    def indices(self, step: int) -> Tensor:
+        return torch.arange(step + 1)
+
+
+class Watched(ToyData):
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches: list[list[int]] = []
+
+    def batch(self, indices: Tensor) -> dict[str, Tensor]:
+        self.batches.append(indices.tolist())
+        return super().batch(indices)
+
+
+def test_updates_take_the_examples_of_the_order(tmp_path: Path) -> None:
+    def run(steps: int, resume: bool) -> list[list[int]]:
+        data = Watched()
+        train(
+            toy_model(),
+            data,
+            loss=toy_loss,
+            config=toy_config(steps=steps),
+            order=Growing(),
+            out=tmp_path / "run",
+            describe=DESCRIBE,
+            model_config={},
+            resume=resume,
+        )
+        return data.batches
+
+    assert run(3, resume=False) == [[0], [0, 1], [0, 1, 2]]
+    assert run(4, resume=True) == [[0, 1, 2, 3]]

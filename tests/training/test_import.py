@@ -10,7 +10,7 @@ import pytest
 import linattn_models.training
 
 
-@pytest.mark.parametrize("name", ["accelerate", "filelock", "tensorboard", "tqdm"])
+@pytest.mark.parametrize("name", ["accelerate", "filelock", "pydantic", "tensorboard", "tqdm"])
 def test_a_missing_dependency_names_the_extra(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(

@@ -1,6 +1,8 @@
-"""The state of optimizers is saved as named tensors; schedules give the documented rates."""
+"""The optimizer of a run comes back exactly; schedules give the documented rates."""
 
 from __future__ import annotations
+
+import copy
 
 import pytest
 import torch
@@ -8,80 +10,63 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from linattn_models.training.optimization import (
-    build_optimizer,
-    learning_rate,
-    load_optimizer_tensors,
-    optimizer_tensors,
-    trainable_parameters,
-)
+from linattn_models.training import Updater, make_accelerator
+from linattn_models.training.schedule import learning_rate
 from tests.training.toy import ToyData, toy_config, toy_loss, toy_model
 
-
-def make(name: str) -> tuple[nn.Module, dict[str, nn.Parameter], torch.optim.Optimizer]:
-    model = toy_model(dropout=0.0)
-    parameters = trainable_parameters(model)
-    config = toy_config(optimizer=name, weight_decay=0.01)
-    return model, parameters, build_optimizer(config, parameters)
+CLASSES = {"radam": torch.optim.RAdam, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 
 
-def update(model: nn.Module, optimizer: torch.optim.Optimizer, times: int) -> None:
-    data = ToyData()
+def make_updater(optimizer: str, model: nn.Module | None = None) -> Updater:
+    config = toy_config(optimizer=optimizer, weight_decay=0.01)
+    model = toy_model(dropout=0.0) if model is None else model
+    return Updater(make_accelerator(config), model, ToyData(), toy_loss, config)
+
+
+def update(updater: Updater, times: int) -> None:
     for step in range(times):
-        optimizer.zero_grad()
-        toy_loss(model, data.batch(torch.arange(step, step + 4))).backward()
-        optimizer.step()
+        updater.update(step)
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [("radam", torch.optim.RAdam), ("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW)],
-)
-def test_state_goes_through_named_tensors_exactly(name: str, expected: type) -> None:
-    model, parameters, optimizer = make(name)
-    assert type(optimizer) is expected
-    update(model, optimizer, 7)
-    tensors = {key: t.clone() for key, t in optimizer_tensors(optimizer, parameters).items()}
-    assert {key.rpartition("/")[0] for key in tensors} == set(parameters)
+@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("before", [0, 7])
+def test_the_state_of_the_optimizer_comes_back_exactly(name: str, before: int) -> None:
+    first, second = make_updater(name), make_updater(name)
+    assert type(first.optimizer) is CLASSES[name]
+    update(first, before)
+    second.model.load_state_dict(first.model.state_dict())
+    second.set_state(copy.deepcopy(first.get_state()), before)
+    update(first, 3)
+    update(second, 3)
+    for ours, theirs in zip(first.parameters.values(), second.parameters.values(), strict=True):
+        assert torch.equal(ours, theirs)
 
-    twin, twin_parameters, twin_optimizer = make(name)
-    twin.load_state_dict(model.state_dict())
-    load_optimizer_tensors(twin_optimizer, twin_parameters, tensors)
-    update(model, optimizer, 3)
-    update(twin, twin_optimizer, 3)
-    assert all(map(torch.equal, model.state_dict().values(), twin.state_dict().values()))
+
+def test_the_state_of_other_parameters_is_refused() -> None:
+    frozen = toy_model()
+    frozen[0].requires_grad_(False)
+    with pytest.raises(ValueError, match="optimizer"):
+        make_updater("adam", frozen).set_state(make_updater("adam").get_state(), 0)
 
 
 @pytest.mark.parametrize("name", ["adam", "adamw"])
 def test_one_pass_over_each_tensor_computes_the_same(name: str) -> None:
-    model, parameters, optimizer = make(name)
-    twin, twin_parameters, _ = make(name)
-    twin.load_state_dict(model.state_dict())
-    settings = {x: optimizer.defaults[x] for x in ("lr", "betas", "weight_decay")}
-    separate = type(optimizer)(twin_parameters.values(), **settings, fused=False)
-    assert optimizer.defaults["fused"]
-    for each, by in ((model, optimizer), (twin, separate)):
-        update(each, by, 5)
-    for ours, theirs in zip(parameters.values(), twin_parameters.values(), strict=True):
+    fused, separate = make_updater(name), make_updater(name)
+    assert fused.optimizer.defaults["fused"]
+    for group in separate.optimizer.param_groups:
+        group["fused"] = False
+    update(fused, 5)
+    update(separate, 5)
+    for ours, theirs in zip(fused.parameters.values(), separate.parameters.values(), strict=True):
         torch.testing.assert_close(ours, theirs)
 
 
 def test_frozen_parameters_are_left_out() -> None:
     model = toy_model()
     model[0].requires_grad_(False)
-    assert not any(name.startswith("0.") for name in trainable_parameters(model))
-    with pytest.raises(ValueError, match="expected a parameter that requires a gradient"):
-        trainable_parameters(model.requires_grad_(False))
-
-
-def test_a_parameter_without_a_gradient_so_far_begins_with_zeros() -> None:
-    model, parameters, optimizer = make("adamw")
-    tensors = optimizer_tensors(optimizer, parameters)
-    twin, twin_parameters, twin_optimizer = make("adamw")
-    load_optimizer_tensors(twin_optimizer, twin_parameters, tensors)
-    update(model, optimizer, 3)
-    update(twin, twin_optimizer, 3)
-    assert all(map(torch.equal, model.state_dict().values(), twin.state_dict().values()))
+    assert not any(name.startswith("0.") for name in make_updater("adam", model).parameters)
+    with pytest.raises(ValueError, match="model"):
+        make_updater("adam", model.requires_grad_(False))
 
 
 @given(step=st.integers(0, 99), warmup=st.integers(1, 50))

@@ -11,13 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from linattn_models.training import RunFolder
-from linattn_models.training.checkpoint import read_checkpoint
-from linattn_models.training.optimization import learning_rate
+from linattn_models.training.schedule import learning_rate
 from tests.training.toy import (
     Crash,
     CrashingData,
-    change_record,
     logged,
     same_weights,
     toy_config,
@@ -90,25 +87,9 @@ def test_a_stopped_run_goes_on_with_the_same_rates(
     assert same_weights(out, tmp_path / "whole")
 
 
-def test_a_checkpoint_holds_the_errors_and_an_older_one_may_lack_them(out: Path) -> None:
-    toy_run(out, steps=4, eval_every=2)
-    folder = RunFolder(out).checkpoint_folder(4)
-    assert read_checkpoint(folder).record["errors"] == []  # no schedule follows them
-    change_record(folder, remove="errors")
-    assert toy_run(out, steps=6, eval_every=2, resume=True)["steps"] == 6
-
-
-@pytest.mark.parametrize("errors", [[[1]], [["1", 0.5]], [[1, "x"]], 3])
-def test_damaged_errors_are_refused(out: Path, errors: object) -> None:
-    toy_run(out, steps=2, **UNSTEADY)
-    change_record(RunFolder(out).checkpoint_folder(2), errors=errors)
-    with pytest.raises(ValueError, match=r"errors in .* expected steps with a number or null"):
-        toy_run(out, steps=4, resume=True, **UNSTEADY)
-
-
 def test_an_error_to_follow_is_needed(out: Path) -> None:
-    with pytest.raises(ValueError, match="an error to follow, got none"):
+    with pytest.raises(ValueError, match="plateau"):
         toy_run(out, evaluate=None, **UNSTEADY)
     assert not out.exists()
-    with pytest.raises(ValueError, match="expected 'error', which the schedule"):
+    with pytest.raises(ValueError, match="metrics"):
         toy_run(out, evaluate=lambda model: {"loss": torch.ones(()).item()}, **UNSTEADY)

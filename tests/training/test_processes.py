@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import safetensors.torch
 import torch
 
 from linattn_models.training import RunFolder
+from linattn_models.training.checkpoint import read_checkpoint
 from tests.training.test_plateau import UNSTEADY, assert_rates_follow
 from tests.training.toy import logged, same_weights, toy_run
 
@@ -93,7 +93,7 @@ def test_a_killed_process_holds_no_folder(start: Start, out: Path) -> None:
     wait_until_paused(process, out)
     process.kill()
     ended(process)
-    assert (out / ".lock-holder.json").exists()
+    assert (out / ".lock-holder").exists()
     assert toy_run(out, checkpoint_every=4, resume=True)["steps"] == 12
 
 
@@ -146,10 +146,8 @@ def test_two_processes_with_dropout_resume_bit_for_bit(
     assert code == 0, errors
     assert logged(out) == logged(whole)
     assert same_weights(out, whole)
-    draws = RunFolder(out).checkpoints()[-1] / "rng.safetensors"
-    states = safetensors.torch.load_file(draws)["torch"]  # (processes, bytes)
-    assert len(states) == 2
-    assert not torch.equal(states[0], states[1])
+    first, second = read_checkpoint(RunFolder(out).checkpoints()[-1]).state["random"]
+    assert not torch.equal(first["torch"], second["torch"])
 
 
 def signal_when_paused(process: subprocess.Popen[str], out: Path, number: signal.Signals) -> None:

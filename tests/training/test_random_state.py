@@ -9,11 +9,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linattn_models.training.data import (
-    preserved_random_state,
-    random_tensors,
+from linattn_models.training.random_state import (
+    derive_seed,
+    get_random_state,
+    preserve_random_state,
     seed_all,
-    set_random_tensors,
+    set_random_state,
 )
 
 CPU = torch.device("cpu")
@@ -36,17 +37,17 @@ def test_draws_repeat_after_restoring(seed: int, before: int) -> None:
     seed_all(seed, 0, 0)
     for _ in range(before):
         draws()
-    tensors = random_tensors(CPU)
+    state = get_random_state(CPU)
     expected = [draws() for _ in range(3)]
-    set_random_tensors(tensors, CPU)
+    set_random_state(state, CPU)
     assert [draws() for _ in range(3)] == expected
 
 
-def test_draws_inside_preserved_random_state_are_not_noticed() -> None:
+def test_draws_inside_preserve_random_state_are_not_noticed() -> None:
     seed_all(0, 0, 0)
     expected = draws()
     seed_all(0, 0, 0)
-    with preserved_random_state(CPU):
+    with preserve_random_state(CPU):
         draws()
     assert draws() == expected
 
@@ -57,3 +58,8 @@ def test_processes_and_steps_draw_differently() -> None:
         seed_all(*words)
         seen.update(draws())
     assert len(seen) == 4 * 6
+
+
+def test_derived_seeds_keep_their_arguments_apart() -> None:
+    seeds = {derive_seed("a", 1, 23), derive_seed("a", 12, 3), derive_seed("b", 1, 23)}
+    assert len(seeds) == 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import random
 import shutil
@@ -13,13 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from linattn_models.training import RunFolder, TrainingConfig, train
-from linattn_models.training.checkpoint import (
-    RECORD_FILE,
-    TENSOR_FILES,
-    read_checkpoint,
-    signed_record,
-    write_checkpoint,
-)
+from linattn_models.training.checkpoint import read_checkpoint, write_checkpoint
 
 DESCRIBE = {"app": "toy", "preset": "smoke", "dataset": "noise", "attention": "linear"}
 
@@ -120,22 +115,11 @@ def toy_run(
     )
 
 
-def change_record(folder: Path, remove: str = "sha256", **changes: Any) -> None:
-    """Puts other values into a checkpoint's record, or removes one, and signs it again."""
-    record = json.loads((folder / RECORD_FILE).read_bytes())
-    changed = {**record, **changes}
-    content = {name: changed[name] for name in changed.keys() - {"sha256", remove}}
-    (folder / RECORD_FILE).write_bytes(signed_record(content))
-
-
-def change_tensors(folder: Path, file: str, **changes: Tensor | None) -> None:
-    """Puts other tensors into a checkpoint's file, or removes those that are None, and signs it."""
-    checkpoint = read_checkpoint(folder)
-    changed = {**checkpoint.tensors[file], **changes}
-    kept = {name: tensor for name, tensor in changed.items() if tensor is not None}
+def change_state(folder: Path, **changes: Any) -> None:
+    """Writes a checkpoint anew with other values in its state."""
+    weights, state = read_checkpoint(folder)
     shutil.rmtree(folder)
-    tensors = {name: checkpoint.tensors[name] for name in TENSOR_FILES} | {file: kept}
-    write_checkpoint(folder, tensors, checkpoint.record)
+    write_checkpoint(folder, weights, {**state, **changes})
 
 
 def logged(out: Path) -> list[dict[str, Any]]:
@@ -145,9 +129,13 @@ def logged(out: Path) -> list[dict[str, Any]]:
 
 
 def same_weights(first: Path, second: Path) -> bool:
-    """Whether the last checkpoints of two runs hold the same bits."""
-    folders = [RunFolder(out).latest_checkpoint() for out in (first, second)]
-    return all(
-        (folders[0] / name).read_bytes() == (folders[1] / name).read_bytes()
-        for name in ("model.safetensors", "optimizer.safetensors", "rng.safetensors")
-    )
+    """Whether the last checkpoints of two runs hold the same bits, besides their progress."""
+    return _last_state(first) == _last_state(second)
+
+
+def _last_state(out: Path) -> tuple[bytes, bytes]:
+    folder = RunFolder(out).latest_checkpoint()
+    state = read_checkpoint(folder).state
+    others = io.BytesIO()
+    torch.save({name: state[name] for name in ("optimizer", "random", "scaler")}, others)
+    return (folder / "model.safetensors").read_bytes(), others.getvalue()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-_NEEDED = ("accelerate", "filelock", "tensorboard", "tqdm")
+_NEEDED = ("accelerate", "filelock", "pydantic", "tensorboard", "tqdm")
 _missing = [name for name in _NEEDED if find_spec(name) is None]
 if _missing:
     raise ImportError(
@@ -19,7 +19,6 @@ from linattn_models.training.allocation import freed_memory_kept  # noqa: E402
 from linattn_models.training.averaging import average_weights  # noqa: E402
 from linattn_models.training.config import TrainingConfig, TrainingFlags, adamw_flags  # noqa: E402
 from linattn_models.training.data import Order, TensorData, TrainingData  # noqa: E402
-from linattn_models.training.optimization import Updater  # noqa: E402
 from linattn_models.training.run import train  # noqa: E402
 from linattn_models.training.run_folder import RunFolder, write_json  # noqa: E402
 from linattn_models.training.runtime import (  # noqa: E402
@@ -28,6 +27,7 @@ from linattn_models.training.runtime import (  # noqa: E402
     is_main_process,
     make_accelerator,
 )
+from linattn_models.training.updater import Updater  # noqa: E402
 
 __all__ = [
     "Order",

@@ -8,7 +8,7 @@ from pathlib import Path
 from torch import Tensor
 
 from linattn_core.errors import expected
-from linattn_models.training.checkpoint import read_checkpoint, require_kinds
+from linattn_models.training.checkpoint import read_checkpoint, require_like
 
 
 def average_weights(sources: Iterable[str | Path | Mapping[str, Tensor]]) -> dict[str, Tensor]:
@@ -27,16 +27,16 @@ def average_weights(sources: Iterable[str | Path | Mapping[str, Tensor]]) -> dic
     Cost: reads one source at a time; memory for two sources' weights and for the sums in float64.
     """
     sums: dict[str, Tensor] = {}
-    first: dict[str, Tensor] = {}
-    weights: dict[str, Tensor] = {}  # after the loop those of the last source
+    first: Mapping[str, Tensor] = {}
+    weights: Mapping[str, Tensor] = {}  # after the loop those of the last source
     count = 0
     for count, source in enumerate(sources, start=1):
-        weights = (
-            dict(source) if isinstance(source, Mapping) else read_checkpoint(Path(source)).weights
-        )
+        if isinstance(source, Mapping):
+            weights, name_of_source = source, f"source {count}"
+        else:
+            weights, name_of_source = read_checkpoint(Path(source)).weights, str(source)
         first = first or weights
-        where = f"source {count}" if isinstance(source, Mapping) else source
-        require_kinds(weights, first, where)
+        require_like(weights, first, name_of_source)
         for name, x in weights.items():
             if x.is_floating_point():
                 sums[name] = sums.get(name, 0.0) + x.detach().double()

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, Literal, get_args
 
 from linattn_core.errors import expected, quote
-from linattn_models.validation import as_int, one_of
+from linattn_models.validation import at_least, in_range, one_of
 
 Optimizer = Literal["radam", "adam", "adamw"]
 Schedule = Literal["constant", "cosine", "trapezoid", "step", "plateau"]
@@ -21,71 +21,65 @@ MixedPrecision = Literal["no", "bf16", "fp16"]
 SUMMARIZED = {"seed", "parameters", "steps", "train_seconds", "metrics", "environment"}
 """Names in `summary.json` that the application may not use for its own values."""
 
-FREE_ON_RESUME = frozenset(
-    {"steps", "log_every", "eval_every", "checkpoint_every", "keep_checkpoints"}
-)
+FREE_ON_RESUME = {"steps", "log_every", "eval_every", "checkpoint_every", "keep_checkpoints"}
 """Fields that a resumed run may change: none of them alters the updates already made."""
 
-ENDING = frozenset({"cosine", "trapezoid"})
+ENDING = {"cosine", "trapezoid"}
 """Schedules that reach 0 at the last step, so that a longer run has other rates."""
 
 _COOLDOWN = 5  # the trapezoid falls over the last fifth of the steps
 _LONGEST_WARMUP = 100  # where warmup_steps is None
-# The smallest allowed value of each integer field.
-_LEAST = {
-    **dict.fromkeys(("steps", "batch_size", "log_every", "keep_checkpoints"), 1),
-    **dict.fromkeys(("eval_every", "checkpoint_every", "drop_at", "patience"), 1),
-    **dict.fromkeys(("warmup_steps", "seed"), 0),
-}
-_OPTIONAL = frozenset({"eval_every", "checkpoint_every", "drop_at", "patience"})
-_OPTIONAL |= {"warmup_steps", "clip_norm"}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class TrainingFlags:
-    """How the model is trained."""
+    """How the model is trained.
 
-    # The fields of TrainingConfig, unchecked: presets set them and a command line overrides them.
-    # The docstrings are the help of the flags.
+    Args:
+        steps: updates in all, counted from the beginning of the run and not from the last resume.
+        batch_size: examples an update sees, over all processes together.
+        learning_rate: the highest rate; the schedule and the warm-up scale it.
+        optimizer: radam and adam add weight decay to the gradient, adamw decouples it.
+        betas: decay rates of the optimizer's running means of the gradient and of its square.
+        schedule: constant; cosine: to 0 at the last step; trapezoid: constant, and over the last
+            fifth of the steps linearly to 0; step: times drop-factor after drop-at updates;
+            plateau: times drop-factor whenever the validation error has stopped falling.
+        warmup_steps: updates over which the rate rises from 0; None: a tenth of the steps, at most
+            100.
+        drop_at: for the schedule step: the updates after which the rate drops.
+        drop_factor: for the schedules step and plateau: what the rate is then multiplied by.
+        patience: for the schedule plateau: evaluations in a row that are no better than the best,
+            after which the rate drops.
+        weight_decay: of the optimizer.
+        clip_norm: the largest 2-norm of a gradient, which a larger one is scaled down to; None: no
+            limit.
+        mixed_precision: fp16 scales the loss and needs an accelerator.
+        log_every: updates between two lines of training loss, each the mean since the line before.
+        eval_every: updates between evaluations; None: one at the end.
+        checkpoint_every: updates between checkpoints; None: one at the end or when stopped.
+        keep_checkpoints: how many of the newest checkpoints stay on disk.
+        seed: decides the weights at the start, the order of the examples and every random draw.
+    """
 
+    # Unchecked: presets set the fields and a command line overrides them.
     steps: int
-    """Updates in all, counted from the beginning of the run and not from the last resume."""
     batch_size: int
-    """Examples an update sees, over all processes together."""
     learning_rate: float = 1e-4
-    """The highest rate; the schedule and the warm-up scale it."""
     optimizer: Optimizer = "radam"
-    """radam and adam add weight decay to the gradient, adamw decouples it."""
     betas: tuple[float, float] = (0.9, 0.999)
-    """Decay rates of the optimizer's running means of the gradient and of its square."""
     schedule: Schedule = "constant"
-    """constant; cosine: to 0 at the last step; trapezoid: constant, and over the last fifth of the
-    steps linearly to 0; step: times drop-factor after drop-at updates; plateau:
-    times drop-factor whenever the validation error has stopped falling."""
     warmup_steps: int | None = 0
-    """Updates over which the rate rises from 0; None: a tenth of the steps, at most 100."""
     drop_at: int | None = None
-    """For the schedule step: the updates after which the rate drops."""
     drop_factor: float = 0.1
-    """For the schedules step and plateau: what the rate is then multiplied by."""
     patience: int | None = None
-    """For the schedule plateau: evaluations in a row that are no better than the best, after which
-    the rate drops."""
     weight_decay: float = 0.0
     clip_norm: float | None = None
-    """The largest 2-norm of a gradient, which a larger one is scaled down to; None: no limit."""
     mixed_precision: MixedPrecision = "no"
-    """fp16 scales the loss and needs an accelerator."""
     log_every: int = 10
-    """Updates between two lines of training loss, each the mean since the line before."""
     eval_every: int | None = None
-    """Updates between evaluations; None: one at the end."""
     checkpoint_every: int | None = None
-    """Updates between checkpoints; None: one at the end or when stopped."""
     keep_checkpoints: int = 2
-    """How many of the newest checkpoints stay on disk."""
     seed: int = 0
-    """Decides the weights at the start, the order of the examples and every random draw."""
 
     def config(self) -> TrainingConfig:
         """The same values, checked; an error names the flag."""
@@ -102,25 +96,27 @@ adamw_flags = functools.partial(
 """`TrainingFlags` with AdamW, a short warm-up, a cosine to 0 and clipped gradients."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class TrainingConfig(TrainingFlags):
     """The checked settings of a run: its updates, and how often it is logged and saved.
-
-    The fields are described in `TrainingFlags`.
 
     Raises:
         ValueError: if a field has the wrong type or is out of range.
     """
 
     def __post_init__(self) -> None:
-        for name, least in _LEAST.items():
-            self._require_integer(name, least)
-        for name in ("learning_rate", "drop_factor", "clip_norm"):
-            self._require_number(name, "a finite number above 0", lambda value: value > 0)
+        for name in ("steps", "batch_size", "log_every", "keep_checkpoints"):
+            self._require_integer(name, 1)
+        for name in ("eval_every", "checkpoint_every", "drop_at", "patience"):
+            self._require_integer(name, 1, optional=True)
+        self._require_integer("seed", 0)
+        self._require_integer("warmup_steps", 0, optional=True)
+        self._require_positive("learning_rate", "drop_factor", "clip_norm")
+        in_range("weight_decay", self.weight_decay, 0, math.inf)
         self._require_betas()
-        self._require_number("weight_decay", "a finite number of at least 0", lambda v: v >= 0)
-        for name in ("optimizer", "schedule", "mixed_precision"):
-            one_of(name, getattr(self, name), get_args(get_type_hints(type(self))[name]))
+        one_of("optimizer", self.optimizer, get_args(Optimizer))
+        one_of("schedule", self.schedule, get_args(Schedule))
+        one_of("mixed_precision", self.mixed_precision, get_args(MixedPrecision))
         self._require_schedule()
 
     @property
@@ -135,54 +131,41 @@ class TrainingConfig(TrainingFlags):
         """The updates at the end over which the schedule trapezoid falls: a fifth, at least 1."""
         return max(1, self.steps // _COOLDOWN)
 
-    def settled(self, begun: Mapping[str, Any] | None = None) -> TrainingConfig:
+    def settle_warmup(self, begun: Mapping[str, Any] | None = None) -> TrainingConfig:
         """The configuration with a number for the warm-up: that of `config.json` when resumed.
 
         Args:
             begun: the content of `config.json` of the run that is resumed; None for a new run.
-
-        Raises:
-            ValueError: the schedule is in `ENDING` and `steps` does not exceed the warm-up.
         """
         if self.warmup_steps is not None:
             return self
-        training = {} if begun is None else begun.get("training")
-        before = training.get("warmup_steps") if isinstance(training, dict) else None
-        if isinstance(before, int) and self.schedule in ENDING and before >= self.steps:
-            wanted = f"more than the {before} updates of the warm-up that the run began with"
-            raise ValueError(expected("steps", wanted, self.steps))
-        return dataclasses.replace(self, warmup_steps=self.warmup if before is None else before)
+        before = None if begun is None else begun["training"].get("warmup_steps")
+        return replace(self, warmup_steps=self.warmup if before is None else before)
 
     def to_dict(self) -> dict[str, object]:
         """The fields by name, as plain JSON values."""
-        return {**dataclasses.asdict(self), "betas": list(self.betas)}
+        return {**asdict(self), "betas": list(self.betas)}
 
-    def _require_integer(self, name: str, least: int) -> None:
+    def _require_integer(self, name: str, lowest: int, optional: bool = False) -> None:
         value = getattr(self, name)
-        if name in _OPTIONAL and value is None:
-            return
-        number = as_int(value)
-        if number is None or number < least:
-            wanted = f"an integer of at least {least}{_or_none(name)}"
-            raise ValueError(expected(name, wanted, quote(value)))
-        object.__setattr__(self, name, number)  # JSON has no integers of NumPy
+        if not (optional and value is None):
+            object.__setattr__(self, name, at_least(name, value, lowest))
 
-    def _require_number(self, name: str, wanted: str, allowed: Callable[[float], bool]) -> None:
-        value = getattr(self, name)
-        if name in _OPTIONAL and value is None:
-            return
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not is_number or not math.isfinite(value) or not allowed(value):
-            raise ValueError(expected(name, wanted + _or_none(name), quote(value)))
+    def _require_positive(self, *names: str) -> None:
+        for name in names:
+            value = getattr(self, name)
+            if value is not None:
+                in_range(name, value, 0, math.inf)
+                if value == 0:
+                    raise ValueError(expected(name, "a number above 0", value))
 
     def _require_betas(self) -> None:
         betas: Any = self.betas
-        if isinstance(betas, list):  # from JSON
-            betas = tuple(betas)
-            object.__setattr__(self, "betas", betas)
-        numbers = isinstance(betas, tuple) and len(betas) == 2
-        if not numbers or not all(isinstance(b, float | int) and 0 <= b < 1 for b in betas):
-            raise ValueError(expected("betas", "two numbers from 0 to below 1", quote(betas)))
+        if not isinstance(betas, list | tuple) or len(betas) != 2:
+            raise ValueError(expected("betas", "two numbers", quote(betas)))
+        for beta in betas:
+            in_range("betas", beta, 0, 1)
+        object.__setattr__(self, "betas", tuple(betas))  # a list, if from JSON
 
     def _require_schedule(self) -> None:
         for name, owner in (("drop_at", "step"), ("patience", "plateau")):
@@ -197,18 +180,17 @@ class TrainingConfig(TrainingFlags):
             raise ValueError(expected("warmup_steps", wanted, self.warmup))
 
 
+# help() shows no docstring of a base class.
+TrainingConfig.__doc__ = f"{TrainingConfig.__doc__}{str(TrainingFlags.__doc__).partition('.')[2]}"
+
+
 def run_config(
     describe: Mapping[str, object],
     model_config: Mapping[str, object],
     config: TrainingConfig,
     examples: int,
 ) -> dict[str, Any]:
-    """The content of `config.json`.
-
-    Raises:
-        ValueError: if `describe` has a name that config.json or summary.json uses already.
-        TypeError: if a value is not JSON.
-    """
+    """The content of `config.json`."""
     own = {"model": dict(model_config), "training": config.to_dict(), "examples": examples}
     for name in sorted((own.keys() | SUMMARIZED) & describe.keys()):
         raise ValueError(expected("describe", "names of the application's own", quote(name)))
@@ -218,20 +200,16 @@ def run_config(
 
 def fingerprint(config: Mapping[str, Any]) -> str:
     """A digest of the fields of a `config.json` that a resumed run may not change."""
-    content = json.dumps(_fixed(config), sort_keys=True)
+    content = json.dumps(_fixed_fields(config), sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()
 
 
 def require_same_run(before: Mapping[str, Any], now: Mapping[str, Any], folder: Path) -> None:
-    """Refuses to resume a run with configuration `before` under another configuration, `now`.
-
-    Raises:
-        ValueError: naming every field that differs, with both values.
-    """
-    old, new = _fixed(before), _fixed(now)
-    names = [name for name in sorted(old | new) if _value(old, name) != _value(new, name)]
+    """Refuses another configuration for a resumed run; names every field that differs."""
+    old, new = _fixed_fields(before), _fixed_fields(now)
+    names = [name for name in sorted(old | new) if _show(old, name) != _show(new, name)]
     if names:
-        listed = "; ".join(f"{n} was {_value(old, n)} and is now {_value(new, n)}" for n in names)
+        listed = "; ".join(f"{n} was {_show(old, n)} and is now {_show(new, n)}" for n in names)
         raise ValueError(
             f"the run in {folder} cannot be resumed with another configuration ({listed}): resume "
             "with the same values, or start a new run in another folder"
@@ -247,14 +225,10 @@ def flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _or_none(name: str) -> str:
-    return " or None" if name in _OPTIONAL else ""
-
-
-def _fixed(config: Mapping[str, Any]) -> dict[str, Any]:
+def _fixed_fields(config: Mapping[str, Any]) -> dict[str, Any]:
     free = {f"training.{name}" for name in FREE_ON_RESUME}
     return {name: value for name, value in flatten(config).items() if name not in free}
 
 
-def _value(flat: Mapping[str, Any], name: str) -> str:
+def _show(flat: Mapping[str, Any], name: str) -> str:
     return json.dumps(flat[name]) if name in flat else "absent"

@@ -13,11 +13,12 @@ from accelerate.utils import broadcast_object_list
 from torch import Tensor, nn
 
 from linattn_core.errors import expected
-from linattn_models.training.data import preserved_random_state
-from linattn_models.training.metrics import MetricsLog, checked_metrics, finite_or_none
-from linattn_models.training.optimization import Updater, learning_rate, not_finite
-from linattn_models.training.snapshot import Progress, Snapshots
+from linattn_models.training.metrics import MetricsLog, finite_or_none
+from linattn_models.training.progress import Progress
+from linattn_models.training.random_state import preserve_random_state
+from linattn_models.training.schedule import learning_rate
 from linattn_models.training.stopping import StopRequest
+from linattn_models.training.updater import Updater, not_finite
 
 Evaluate = Callable[[Any], Mapping[str, float]]
 
@@ -32,7 +33,7 @@ class Loop:
     Args:
         updater: makes the updates; holds model, configuration and processes.
         evaluate: (model) -> metrics by name, or None.
-        snapshots: writes the checkpoints.
+        save: writes a checkpoint of the progress; every process calls it.
         progress: the position of the run.
         log: the log of measurements; None on all processes but the main one.
         monitor: the metric that the schedule plateau follows.
@@ -40,7 +41,7 @@ class Loop:
 
     updater: Updater
     evaluate: Evaluate | None
-    snapshots: Snapshots
+    save: Callable[[Progress], None]
     progress: Progress
     log: MetricsLog | None
     monitor: str | None = None
@@ -50,12 +51,8 @@ class Loop:
         """Makes the remaining updates; logs and evaluates after the last one too.
 
         Args:
-            stop: read after every step; once requested, a checkpoint is written and the run ends.
-
-        Raises:
-            KeyboardInterrupt: after a requested stop.
-            ValueError: if the loss or a weight is no longer finite.
-            OSError: if a checkpoint or a line of metrics cannot be written.
+            stop: read after every step; once requested, a checkpoint is written and
+                KeyboardInterrupt is raised.
         """
         config = self.updater.config
         while self.progress.step < config.steps:
@@ -116,13 +113,13 @@ class Loop:
         if self.log is not None:
             model = self.updater.model
             with (
-                preserved_modes(model),
-                preserved_random_state(self.updater.accelerator.device),
+                preserve_modes(model),
+                preserve_random_state(self.updater.accelerator.device),
                 torch.no_grad(),
             ):
-                values = checked_metrics(self.evaluate(model.eval()))
+                values = {n: float(x) for n, x in self.evaluate(model.eval()).items()}
             self.log.log(self.progress.step, "eval", values, self.progress.train_seconds)
-            self.progress.metrics = {n: finite_or_none(value) for n, value in values.items()}
+            self.progress.metrics = finite_or_none(values)
         if self.monitor is not None:
             self.progress.errors.append((self.progress.step, self._monitored(self.monitor)))
         self.updater.accelerator.wait_for_everyone()
@@ -143,7 +140,7 @@ class Loop:
         if self.log is not None:
             self.log.sync()
             self.progress.metrics_lines = self.log.lines
-        self.snapshots.save(self.progress)
+        self.save(self.progress)
 
     def _all_agree_to_stop(self, stop: StopRequest) -> bool:
         accelerator = self.updater.accelerator
@@ -155,7 +152,7 @@ class Loop:
 
 
 @contextmanager
-def preserved_modes(model: nn.Module) -> Iterator[None]:
+def preserve_modes(model: nn.Module) -> Iterator[None]:
     """Restores training or evaluation mode of each module of `model` after the body."""
     modes = {module: module.training for module in model.modules()}
     try:

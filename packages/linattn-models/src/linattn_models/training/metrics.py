@@ -1,4 +1,4 @@
-"""Measurements of runs, as they are logged."""
+"""Measurements of a run: a line of JSON each, TensorBoard and a progress bar."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
@@ -29,11 +28,8 @@ class MetricsLog:
     """
 
     def __init__(self, path: Path, step: int, steps: int) -> None:
-        self._path = path
-        self._file = self._path.open("ab")
-        content = self._path.read_bytes()
-        self._bytes = len(content)
-        self.lines = content.count(b"\n")
+        self.lines = path.read_bytes().count(b"\n")
+        self._file = path.open("ab")
         # purge_step hides the points of a killed run at steps that are now repeated.
         self._writer = SummaryWriter(str(path.parent / "tensorboard"), purge_step=step + 1)
         self._bar = tqdm(total=steps, initial=step, unit="step", file=sys.stderr)
@@ -52,9 +48,15 @@ class MetricsLog:
 
     def log(self, step: int, split: str, values: Mapping[str, float], seconds: float) -> None:
         """Writes one line of measurements at once; inf and nan, which JSON lacks, become null."""
-        named = {name: finite_or_none(value) for name, value in values.items()}
-        line = {"step": step, "split": split, **named, "seconds": round(seconds, 3)}
-        self._bytes += self._file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
+        for name in sorted(values.keys() & NOT_MEASURED):
+            raise ValueError(expected("metrics", "names that no line has already", repr(name)))
+        line = {
+            "step": step,
+            "split": split,
+            **finite_or_none(values),
+            "seconds": round(seconds, 3),
+        }
+        self._file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
         self._file.flush()
         self.lines += 1
         for name, value in values.items():
@@ -65,32 +67,10 @@ class MetricsLog:
             )
 
     def sync(self) -> None:
-        """Flushes every line so far to disk.
-
-        Raises:
-            ValueError: if another process has replaced the file or written into it; the run's lock
-                prevents this only on file systems with locks.
-        """
+        """Flushes every line so far to disk."""
         os.fsync(self._file.fileno())
-        own = os.fstat(self._file.fileno())
-        same = self._path.exists() and os.path.samestat(own, self._path.stat())
-        if not same or own.st_size != self._bytes:
-            wanted = f"the {self.lines} lines that this process wrote"
-            advice = "another process writes into the run, so stop one and resume"
-            raise ValueError(expected(str(self._path), wanted, "a changed file", advice))
 
 
-def finite_or_none(value: float) -> float | None:
-    """`value`, or None where JSON could not hold it."""
-    return value if math.isfinite(value) else None
-
-
-def checked_metrics(values: Mapping[str, Any]) -> dict[str, float]:
-    """The result of an evaluation as plain floats.
-
-    Raises:
-        ValueError: if a metric has a name that each line of `metrics.jsonl` uses already.
-    """
-    for name in sorted(values.keys() & NOT_MEASURED):
-        raise ValueError(expected("metrics", "names that no line has already", repr(name)))
-    return {name: float(value) for name, value in values.items()}
+def finite_or_none(values: Mapping[str, float]) -> dict[str, float | None]:
+    """The values by name, with None where JSON could not hold one."""
+    return {name: value if math.isfinite(value) else None for name, value in values.items()}

@@ -8,22 +8,21 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from linattn_core.errors import expected
 from linattn_models.files import remove_leftovers
 from linattn_models.training.allocation import freed_memory_kept
-from linattn_models.training.checkpoint import read_checkpoint
 from linattn_models.training.config import TrainingConfig, fingerprint, require_same_run, run_config
-from linattn_models.training.data import Order, TrainingData, seed_all
-from linattn_models.training.loop import Evaluate, Loop, preserved_modes
+from linattn_models.training.data import Order, TrainingData
+from linattn_models.training.loop import Evaluate, Loop, preserve_modes
 from linattn_models.training.metrics import MetricsLog
-from linattn_models.training.optimization import Loss, Updater
+from linattn_models.training.progress import Progress, restore_progress, save_progress
+from linattn_models.training.random_state import seed_all
 from linattn_models.training.run_folder import RunFolder
 from linattn_models.training.runtime import deterministic_kernels, environment, make_accelerator
-from linattn_models.training.snapshot import Progress, Snapshots
 from linattn_models.training.stopping import StopRequest
+from linattn_models.training.updater import Loss, Updater
 
 
 def train(
@@ -81,16 +80,20 @@ def train(
     memory. On a CPU with glibc, the process keeps the memory of freed tensors for new ones until
     training ends. An update of the paper's MNIST model then takes a tenth less time.
     """
-    followed = _followed(config, monitor, evaluate)
+    followed = _metric_to_follow(config, monitor, evaluate)
     folder = RunFolder(out)
     begun = folder.config() if resume and folder.holds_run() else None
-    config = config.settled(begun)
+    config = config.settle_warmup(begun)
     described = run_config(describe, model_config, config, len(data))
     accelerator = make_accelerator(config)
     if accelerator.is_main_process:
         _require_startable(folder, described, resume)
     updater = Updater(accelerator, model, data, loss, config, order)
-    snapshots = Snapshots(updater, folder, fingerprint(described))
+    fixed = fingerprint(described)
+
+    def save(progress: Progress) -> None:
+        save_progress(folder, updater, progress, fixed)
+
     with ExitStack() as stack:
         if accelerator.is_main_process:
             stack.enter_context(folder.locked())
@@ -100,7 +103,7 @@ def train(
         progress = Progress()
         latest = folder.latest_checkpoint() if resume else None
         if latest is not None:
-            progress = snapshots.restore(read_checkpoint(latest))
+            progress = restore_progress(latest, updater, fixed)
             if progress.step == config.steps and _has_ended(folder, progress.step):
                 return folder.summary()
         stop = stack.enter_context(StopRequest())
@@ -108,13 +111,13 @@ def train(
         if accelerator.is_main_process:
             _begin(folder, described, progress)
             log = stack.enter_context(MetricsLog(folder.metrics_file, progress.step, config.steps))
-        stack.enter_context(preserved_modes(model))
+        stack.enter_context(preserve_modes(model))
         stack.enter_context(deterministic_kernels(accelerator.device))
         stack.enter_context(freed_memory_kept(accelerator.device))
         model.train()
-        Loop(updater, evaluate, snapshots, progress, log, followed).run(stop)
+        Loop(updater, evaluate, save, progress, log, followed).run(stop)
         if accelerator.is_main_process:
-            own = _summary(folder, config, model, progress, accelerator.device)
+            own = _summarize(folder, updater, progress)
             folder.write_summary({**{name: described[name] for name in describe}, **own})
         accelerator.wait_for_everyone()
     if stop.requested:
@@ -136,7 +139,7 @@ def _require_startable(folder: RunFolder, described: Mapping[str, Any], resume: 
         require_same_run(folder.config(), described, folder.path)
 
 
-def _followed(config: TrainingConfig, monitor: str | None, evaluate: object) -> str | None:
+def _metric_to_follow(config: TrainingConfig, monitor: str | None, evaluate: object) -> str | None:
     if config.schedule != "plateau":
         return None
     if monitor is None or evaluate is None:
@@ -158,22 +161,16 @@ def _begin(folder: RunFolder, described: dict[str, Any], progress: Progress) -> 
         remove_leftovers(place)
 
 
-def _summary(
-    folder: RunFolder,
-    config: TrainingConfig,
-    model: nn.Module,
-    progress: Progress,
-    device: torch.device,
-) -> dict[str, Any]:
+def _summarize(folder: RunFolder, updater: Updater, progress: Progress) -> dict[str, Any]:
     metrics = progress.metrics
     if not metrics:
         trained = [line["loss"] for line in folder.metrics() if line["split"] == "train"]
         metrics = {"train_loss": trained[-1]}
     return {
-        "seed": config.seed,
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "seed": updater.config.seed,
+        "parameters": sum(parameter.numel() for parameter in updater.model.parameters()),
         "steps": progress.step,
         "train_seconds": round(progress.train_seconds, 3),
         "metrics": metrics,
-        "environment": environment(device),
+        "environment": environment(updater.accelerator.device),
     }

@@ -13,15 +13,35 @@ from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
+from pydantic import BaseModel, ValidationError
 from torch import nn
 
-from linattn_core.errors import expected
+from linattn_core.errors import expected, quote
 from linattn_models.files import replace_file
-from linattn_models.training.checkpoint import MODEL_FILE, load_weights, read_checkpoint
+from linattn_models.training.checkpoint import MODEL_FILE, read_checkpoint, require_like
 from linattn_models.training.config import fingerprint
-from linattn_models.validation import json_object
 
-_CHECKPOINT_NAME = re.compile(r"step-\d+")
+
+class _Config(BaseModel, strict=True):
+    """What every `config.json` has."""
+
+    model: dict[str, Any]
+    training: dict[str, Any]
+
+
+class _Summary(BaseModel, strict=True):
+    """What every `summary.json` has."""
+
+    steps: int
+    metrics: dict[str, Any]
+
+
+class _Line(BaseModel, strict=True):
+    """What every line of `metrics.jsonl` has."""
+
+    step: int
+    split: str
+    seconds: float
 
 
 class RunFolder:
@@ -39,8 +59,6 @@ class RunFolder:
         self.metrics_file = self.path / "metrics.jsonl"
         self.summary_file = self.path / "summary.json"
         self.checkpoints_folder = self.path / "checkpoints"
-        self._lock_file = self.path / ".lock"
-        self._holder_file = self.path / ".lock-holder.json"
 
     def holds_run(self) -> bool:
         """Whether a run was begun here."""
@@ -51,20 +69,18 @@ class RunFolder:
         """`config.json`: the description of the run ("app", ...), "model" and "training".
 
         Raises:
-            ValueError: if the file is missing or not a JSON object.
+            ValueError: if the file is missing, or not the configuration of a run.
         """
-        return _read_object(self.config_file)
+        return _parse(_read(self.config_file), _Config, str(self.config_file))
 
     def summary(self) -> dict[str, Any]:
         """`summary.json`: the results of a run that has ended; raises as `config`."""
-        return _read_object(self.summary_file)
+        return _parse(_read(self.summary_file), _Summary, str(self.summary_file))
 
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of `metrics.jsonl`, without an incomplete last one; raises as `config`."""
-        if not self.metrics_file.exists():
-            raise ValueError(expected(str(self.metrics_file), "the log of a run", "no file"))
         return [
-            json_object(line, f"{self.metrics_file}, line {number}")
+            _parse(line, _Line, f"{self.metrics_file}, line {number}")
             for number, line in enumerate(self._complete_lines(), start=1)
         ]
 
@@ -73,8 +89,8 @@ class RunFolder:
         if not self.checkpoints_folder.is_dir():
             return []
         folders = self.checkpoints_folder.iterdir()
-        named = [folder for folder in folders if _CHECKPOINT_NAME.fullmatch(folder.name)]
-        return sorted(named, key=checkpoint_step)
+        named = [folder for folder in folders if re.fullmatch(r"step-\d+", folder.name)]
+        return sorted(named, key=_checkpoint_step)
 
     def latest_checkpoint(self) -> Path | None:
         """The checkpoint of the highest step; None if there is none."""
@@ -97,46 +113,38 @@ class RunFolder:
         folder = self.latest_checkpoint()
         if folder is None:
             raise ValueError(expected(str(self.path), "a checkpoint", "none", "train there first"))
-        checkpoint = read_checkpoint(folder)
-        if checkpoint.record["fingerprint"] != fingerprint(self.config()):
+        weights, state = read_checkpoint(folder)
+        if state["fingerprint"] != fingerprint(self.config()):
             wanted = f"the configuration in {self.config_file}"
             advice = "restore the one or the other"
             raise ValueError(expected(str(folder), wanted, "another one", advice))
-        load_weights(model, checkpoint.weights, folder / MODEL_FILE)
-        return checkpoint_step(folder)
+        require_like(weights, model.state_dict(), folder / MODEL_FILE)
+        model.load_state_dict(weights)
+        return _checkpoint_step(folder)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Locks the folder for the body; another process gets an error that names this one.
 
         The system releases the lock when the process ends for any reason.
-
-        Raises:
-            ValueError: naming the process that holds the lock.
         """
         self.path.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(self._lock_file, timeout=0)
+        holder = self.path / ".lock-holder"
+        lock = FileLock(self.path / ".lock", timeout=0)
         try:
             lock.acquire()
         except Timeout:
-            raise ValueError(self._held()) from None
+            got = holder.read_text(errors="replace") if holder.exists() else "another process"
+            wanted, advice = "a run that no other process writes", "wait for it to end, or stop it"
+            raise ValueError(expected(str(self.path), wanted, got, advice)) from None
         try:
             since = datetime.now().astimezone().isoformat(timespec="seconds")
-            holder = {"pid": os.getpid(), "host": platform.node(), "since": since}
-            write_json(self._holder_file, holder)
+            named = f"process {os.getpid()} on {platform.node()} since {since}"
+            replace_file(holder, named.encode())
             yield
         finally:
-            self._holder_file.unlink(missing_ok=True)
+            holder.unlink(missing_ok=True)
             lock.release()
-
-    def _held(self) -> str:
-        try:
-            holder = _read_object(self._holder_file)
-            holder_name = f"process {holder['pid']} on {holder['host']} since {holder['since']}"
-        except (ValueError, KeyError):  # it has just begun, or just ended
-            holder_name = "another process"
-        advice = "wait for it to end, or stop it"
-        return expected(str(self.path), "a run that no other process writes", holder_name, advice)
 
     def write_config(self, config: dict[str, Any]) -> None:
         """Writes `config` to `config.json`."""
@@ -148,11 +156,7 @@ class RunFolder:
         write_json(self.summary_file, summary)
 
     def cut_metrics(self, lines: int) -> None:
-        """Cuts `metrics.jsonl` to its first `lines` lines; a killed run may have written more.
-
-        Raises:
-            ValueError: if there are fewer.
-        """
+        """Cuts `metrics.jsonl` to its first `lines` lines; a killed run may have written more."""
         first_lines = self._complete_lines()[:lines] if self.metrics_file.exists() else []
         if len(first_lines) < lines:
             wanted = f"the {lines} lines after which the checkpoint was written"
@@ -161,20 +165,7 @@ class RunFolder:
         replace_file(self.metrics_file, b"".join(line + b"\n" for line in first_lines))
 
     def _complete_lines(self) -> list[bytes]:
-        return self.metrics_file.read_bytes().split(b"\n")[:-1]
-
-
-def checkpoint_step(folder: Path) -> int:
-    """The step in the name of a checkpoint folder, step-N."""
-    return int(folder.name.removeprefix("step-"))
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        raise ValueError(expected(str(path), "the record of a run", "no file")) from None
-    return json_object(content, str(path))
+        return _read(self.metrics_file).split(b"\n")[:-1]
 
 
 def write_json(path: Path, value: object, *, compact: bool = False) -> None:
@@ -188,3 +179,26 @@ def write_json(path: Path, value: object, *, compact: bool = False) -> None:
     """
     layout: dict[str, Any] = {"separators": (",", ":")} if compact else {"indent": 2}
     replace_file(path, (json.dumps(value, allow_nan=False, **layout) + "\n").encode())
+
+
+def _checkpoint_step(folder: Path) -> int:
+    return int(folder.name.removeprefix("step-"))
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise ValueError(expected(str(path), "a file of a run", "no file")) from None
+
+
+def _parse(content: bytes, kind: type[BaseModel], where: str) -> dict[str, Any]:
+    """The JSON object in `content`, after the fields of `kind` are checked."""
+    try:
+        kind.model_validate_json(content)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        got = ": ".join([*map(str, fault["loc"]), fault["msg"]])
+        raise ValueError(expected(where, "whole JSON of a run", quote(got))) from error
+    value: dict[str, Any] = json.loads(content)
+    return value
