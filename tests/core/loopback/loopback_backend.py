@@ -12,13 +12,14 @@ class Loopback(ReferenceBackend):
     speed = 5
     double_backward = False
     description = "a test's own"
+    refusal = "float64 is not supported, only float32."
 
     def __init__(self) -> None:
         self.ran: list[str] = []
 
     def refuses(self, call):
         if str(call.value_dtype) == "torch.float64":
-            return "float64 is not supported, only float32."
+            return self.refusal
         return None
 
     def attention(self, call):
