@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -48,6 +50,14 @@ def zeros(tensors: list[Tensor]) -> LinearAttentionState:
     return LinearAttentionState.zeros(
         *query.shape[:2], query.shape[3], value.shape[3], dtype=value.dtype
     )
+
+
+def run_program(*arguments: str) -> None:
+    """Runs Python in a process of its own, which must end well."""
+    ended = subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr or f"ended by signal {-ended.returncode}"
 
 
 @contextmanager

@@ -12,7 +12,6 @@ from linattn_core import (
     linear_attention,
     linear_attention_step,
 )
-from linattn_core.registry import find_backend
 
 from .calls import draw, run
 
@@ -27,13 +26,7 @@ def test_auto_asks_it_first() -> None:
 def test_other_devices_are_refused_with_the_reason() -> None:
     query, key, value, _ = (x.to("meta") for x in draw(1, 1, 4, 4))
 
-    assert explain(query, key, value)["cpu"] == (
-        "it runs on CPU tensors and these are on meta; move them to the CPU."
-    )
-
-
-def test_it_says_what_it_is() -> None:
-    assert "threads by" in find_backend("cpu").description
+    assert "on meta" in explain(query, key, value)["cpu"]
 
 
 @pytest.mark.parametrize("length", [0, 1, 15, 16, 17, 64, 65])
@@ -73,7 +66,7 @@ def test_a_state_that_rows_share_is_not_updated_in_place() -> None:
     )
     x = torch.randn(3, 2, 8)
 
-    with pytest.raises(ValueError, match=r"an expanded tensor with strides .*by .clone\(\)"):
+    with pytest.raises(ValueError, match="state"):
         linear_attention_step(x, x, x, state, inplace=True, backend="cpu")
     assert not state.s.any()
 
@@ -90,29 +83,18 @@ def test_autograd_notices_a_step_in_place() -> None:
 
 
 @pytest.mark.parametrize("is_causal", [True, False])
-def test_values_of_dim_zero_leave_a_z(is_causal: bool) -> None:
+def test_values_of_dim_zero_leave_a_z_with_its_gradient(is_causal: bool) -> None:
     query, value = torch.randn(1, 2, 6, 4), torch.zeros(1, 2, 6, 0)
-
-    _, ours = linear_attention(
-        query, query, value, is_causal=is_causal, return_state=True, backend="cpu"
-    )
-    _, theirs = linear_attention(
-        query, query, value, is_causal=is_causal, return_state=True, backend="reference"
-    )
-
-    torch.testing.assert_close(ours.z, theirs.z)
-
-
-def test_a_state_of_value_dim_zero_has_a_gradient() -> None:
-    query, value = torch.randn(1, 2, 6, 4), torch.zeros(1, 2, 6, 0)
-    z = torch.ones(1, 2, 4, requires_grad=True)
-
-    _, final = linear_attention(
-        query, query, value, is_causal=True, return_state=True, backend="cpu",
-        initial_state=LinearAttentionState(torch.zeros(1, 2, 4, 0), z),
-    )  # fmt: skip
-
-    assert torch.equal(torch.autograd.grad(final.z.sum(), z)[0], torch.ones_like(z))
+    results = []
+    for backend in ("cpu", "reference"):
+        z = torch.ones(1, 2, 4, requires_grad=True)
+        state = LinearAttentionState(torch.zeros(1, 2, 4, 0), z)
+        _, final = linear_attention(
+            query, query, value, is_causal=is_causal, initial_state=state, return_state=True,
+            backend=backend,
+        )  # fmt: skip
+        results.append((final.z, *torch.autograd.grad(final.z.sum(), z)))
+    torch.testing.assert_close(*results)
 
 
 def test_a_returned_state_is_exact_for_bfloat16_too(instruction_set: str) -> None:

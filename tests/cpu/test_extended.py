@@ -18,6 +18,12 @@ from .calls import torch_threads
 
 LONG = Case(batch=1, heads=1, queries=1_500, head_dim=9, value_dim=7)
 CUT = [
+    LONG,
+    LONG.with_(is_causal=False),
+    LONG.with_(queries=2_100, key_lengths=(1_700,)),
+    LONG.with_(queries=2_100, key_lengths=(1_700,), is_causal=False),
+    LONG.with_(queries=1_900, cu_seqlens=(0, 0, 1_800, 1_801, 1_900)),
+    LONG.with_(queries=1_900, cu_seqlens=(0, 0, 1_800, 1_801, 1_900), is_causal=False),
     LONG.with_(heads=3, kv_heads=1, initial_state=True),
     LONG.with_(heads=3, kv_heads=1, is_causal=False, initial_state=True),
     LONG.with_(heads=8, kv_heads=1, queries=200, log_decay="positions"),  # short, with much to do
@@ -35,10 +41,15 @@ BUILT = [
     Case(log_decay="positions", queries=75, head_dim=17, value_dim=64, initial_state=True),
     Case(is_causal=False, queries=75, mask="gaps", normalize=False, return_normalizer=True),
     Case(queries=75, head_dim=64, value_dim=64, mask="gaps"),
+    *(
+        Case(queries=75, head_dim=dim, value_dim=value_dim, key_lengths=(75, 31), is_causal=causal)
+        for dim, value_dim in ((1, 1), (8, 8), (17, 33), (64, 64), (40, 130))
+        for causal in (True, False)
+    ),
 ]
 
 
-@pytest.fixture(params=[1, 2, 5])
+@pytest.fixture(params=[1, 2, 5, 8])
 def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     """Numbers of torch's threads: a sequence is cut into as many parts."""
     with torch_threads(request.param):
@@ -77,7 +88,6 @@ def test_wanted_gradients_are_what_they_are_among_all(kind: str, groups: int, wi
 
 
 def test_a_fixed_decay_takes_no_memory_for_its_gradient() -> None:
-    """Counts the memory that torch allocates."""
     taken = []
     for trained in (False, True):
         x = torch.randn(1, 1, 4096, 64, requires_grad=True)
@@ -85,8 +95,8 @@ def test_a_fixed_decay_takes_no_memory_for_its_gradient() -> None:
         out = linear_attention(x, x, x, is_causal=True, log_decay=decay, backend="cpu").sum()
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as memory:
             out.backward()
-        written = [e.self_cpu_memory_usage for e in memory.events() if e.self_cpu_memory_usage > 0]
-        taken.append(sum(written))
+        sizes = (event.self_cpu_memory_usage for event in memory.events())
+        taken.append(sum(x for x in sizes if x > 0))
         assert (decay.grad is not None) == trained
     assert taken[0] <= taken[1] - 4096 * 4
 
@@ -162,7 +172,7 @@ def test_the_gradient_to_a_mild_decay_stays_exact(rate: float) -> None:
     assert errors["cpu"] <= 2 * errors["reference"] + slack
 
 
-def allocated(call: Callable[[], object]) -> int:
+def count_allocated(call: Callable[[], object]) -> int:
     """Bytes that torch allocates during the call, including those that it frees again."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as watched:
         call()
@@ -186,7 +196,7 @@ def test_groups_are_not_expanded(is_causal: bool) -> None:
     gradient = torch.ones_like(out)
     results = nbytes(out, query, key, value) + 2 * out[..., 0].nbytes
 
-    took = allocated(
+    took = count_allocated(
         lambda: torch.autograd.grad(linear_attention(*leaves, **options), leaves, gradient)
     )
 
@@ -198,7 +208,9 @@ def test_masked_keys_are_not_copied(is_causal: bool) -> None:
     case = Case(batch=1, queries=2_000, head_dim=32, value_dim=8, mask="gaps", is_causal=is_causal)
     query, key, value = (case.inputs()[x].detach() for x in ("query", "key", "value"))
 
-    took = allocated(lambda: linear_attention(query, key, value, backend="cpu", **case.options()))
+    took = count_allocated(
+        lambda: linear_attention(query, key, value, backend="cpu", **case.options())
+    )
 
     assert took < nbytes(value) + key.nbytes // 2
 
