@@ -25,6 +25,8 @@ if __name__ == "__main__":
 
 import dataclasses
 import math
+import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -88,26 +90,6 @@ class Flags(CorpusFlags):
         default = Path("runs", APP, f"compare-{self.corpus}-{self.preset}")
         return self.out if self.out is not None else default
 
-    def command(self) -> str:
-        """What makes these results again: trained, too, even where --finished only compared."""
-        corpus = "" if self.corpus == "synthetic" else f" --corpus {self.corpus} --data-dir DIR"
-        lexicon = " --lexicon FILE" * (self.lexicon is not None)
-        seeds = " ".join(map(str, self.seeds))
-        parts = [
-            f"python apps/ctc_speech/compare.py --preset {self.preset}{corpus}{lexicon}",
-            "--run-commands" * self.run_commands,
-            f"--attentions {' '.join(self.attentions)}" * (self.attentions != ATTENTIONS),
-            "--convolution" * self.convolution,
-            f"--seeds {seeds}" * (self.seeds != (0,)),
-            f"--minutes {self.minutes:g}" if self.minutes is not None else "",
-            f"--rounds {self.rounds}" * (self.rounds != Flags.rounds),
-            f"--average {self.average}" * (self.average > 1),
-            f"--bad-input {self.bad_input}" * (self.bad_input != Flags.bad_input),
-            f"--utterances {self.utterances}" if self.utterances is not None else "",
-            "--no-test" * (not self.test),
-        ]
-        return " ".join(filter(None, parts))
-
 
 def main(flags: Flags) -> None:
     """Trains what is not trained yet, prints the table, and writes it."""
@@ -117,12 +99,12 @@ def main(flags: Flags) -> None:
     settings: dict[str, Any] = {"corpus": flags.corpus, "bad_input": flags.bad_input}
     settings["utterances"] = flags.utterances or PRESETS[preset]("linear").utterances
     corpus = flags.read(flags.corpus, flags.bad_input, settings["utterances"])
+    recipes = list_recipes(preset, flags.attentions, **settings)
     # Those with a convolution are timed in any case: they may be asked for later.
-    timed = list_recipes(preset, flags.attentions, True, **settings)
-    times = read_update_times(out / "timings.json", corpus, timed, flags.cache, flags.rounds)
+    times = read_update_times(out / "timings.json", corpus, recipes, flags.cache, flags.rounds)
     minutes = MINUTES[preset] if flags.minutes is None else flags.minutes
-    recipes = list_recipes(preset, flags.attentions, flags.convolution, **settings)
-    comparison = build_comparison(corpus, recipes, flags.seeds, out, flags.cache)
+    chosen = {x: y for x, y in recipes.items() if flags.convolution or not y.depthwise_kernel}
+    comparison = build_comparison(corpus, chosen, flags.seeds, out, flags.cache)
     pace = {each.name: times.seconds[model_name(each.name)] for each in comparison.variants}
     comparison = comparison.within(60 * minutes, pace)
     if not flags.finished:
@@ -131,19 +113,25 @@ def main(flags: Flags) -> None:
     if not runs:
         raise ValueError(expected(str(out), "a run that has ended", "none", "train first"))
     selection = Selection(corpus, flags.cache, flags.bad_input, flags.average)
-    summaries = {name: run_summary(run, APP) for name, run in runs.items()}
+    summaries = {}
     for name, run in runs.items():
         print(f"{name}:", flush=True)
-        recognition = selection.recognize(run, flags.test)
-        summaries[name]["recognition"] = recognition.model_dump(exclude_none=True)
+        recognition = selection.recognize(run, flags.test).model_dump(exclude_none=True)
+        summaries[name] = {**run_summary(run, APP), "recognition": recognition}
     results = {
-        **{"app": APP, "corpus": corpus.name, "preset": preset, "minutes": minutes},
-        **{"average": flags.average, "timing": times.model_dump()},
-        **{"runs": summaries, "absent": absent},
+        "app": APP,
+        "corpus": corpus.name,
+        "preset": preset,
+        "minutes": minutes,
+        "average": flags.average,
+        "timing": times.model_dump(),
+        "runs": summaries,
+        "absent": absent,
     }
     draw_curves(out / "curves.png", runs, times)
     write_json(out / "results.json", results)
-    replace_file(out / "results.md", comparison_document(results, flags.command()).encode())
+    text = comparison_document(results, shlex.join(["python", *sys.argv]))
+    replace_file(out / "results.md", text.encode())
     if flags.publish is not None:
         publish(out, flags.publish, FILES, runs.values())
     print(f"\n{comparison_table(results)}\nTable, picture and runs are in {out}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,24 +22,20 @@ from speech.training import length_order, load_training_speech, recognizer_loss,
 
 
 def list_recipes(
-    preset: PresetName, attentions: Sequence[Attention], convolution: bool, **settings: Any
+    preset: PresetName, attentions: Sequence[Attention], **settings: Any
 ) -> dict[str, Recipe]:
-    """The recipe of each model, by name.
+    """The recipe of each model, by name; the transformers also with convolutions, as "X-conv".
 
     Args:
-        convolution: whether the transformers are there once more, with a convolution before each
-            block.
         settings: of every recipe, such as the corpus.
     """
-    plain: dict[str, Recipe] = {
-        name: replace(PRESETS[preset](name), depthwise_kernel=0, **settings) for name in attentions
-    }
-    added = {
+    recipes = {name: replace(PRESETS[preset](name), **settings) for name in attentions}
+    plain = {name: replace(recipe, depthwise_kernel=0) for name, recipe in recipes.items()}
+    return plain | {
         f"{name}-conv": replace(recipe, depthwise_kernel=KERNEL)
-        for name, recipe in plain.items()
-        if convolution and name != "lstm"
+        for name, recipe in recipes.items()
+        if name != "lstm"
     }
-    return plain | added
 
 
 def read_update_times(
@@ -66,15 +63,15 @@ def build_comparison(
     corpus: Corpus, recipes: Mapping[str, Recipe], seeds: Sequence[int], out: Path, cache: Path
 ) -> Comparison:
     """Each recipe with each seed: the folder of a seed other than 0 ends in -seedN."""
-    variants = [
-        _variant(f"{name}-seed{seed}" if seed else name, recipe, seed, corpus, cache)
-        for seed in seeds
-        for name, recipe in recipes.items()
-    ]
+    variants = []
+    for seed, (name, recipe) in itertools.product(seeds, recipes.items()):
+        flags = replace(recipe.training, seed=seed)
+        run = f"{name}-seed{seed}" if seed else name
+        variants.append(_variant(run, replace(recipe, training=flags), corpus, cache))
     return Comparison(out, variants, has_ended)
 
 
-def _variant(name: str, recipe: Recipe, seed: int, corpus: Corpus, cache: Path) -> Variant:
+def _variant(name: str, recipe: Recipe, corpus: Corpus, cache: Path) -> Variant:
     def train(flags: TrainingFlags, out: Path, resume: bool) -> object:
         return train_model(corpus, replace(recipe, training=flags), out, cache, resume=resume)
 
@@ -89,7 +86,7 @@ def _variant(name: str, recipe: Recipe, seed: int, corpus: Corpus, cache: Path) 
     }
     if recipe.attention != "lstm":
         settings["model.ctc_transformer.depthwise_kernel"] = recipe.depthwise_kernel
-    return Variant(name, replace(recipe.training, seed=seed), train, settings)
+    return Variant(name, recipe.training, train, settings)
 
 
 def model_name(run: str) -> str:

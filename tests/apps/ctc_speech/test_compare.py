@@ -1,15 +1,18 @@
-"""The comparison: equal times, runs that are kept, and what is published."""
+"""The comparison: equal times, runs that are kept, and what the tables show."""
 
 from __future__ import annotations
 
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from linattn_models.training import RunFolder
 from speech.comparison import list_recipes, model_name
+from speech.error_rate import KINDS
+from speech.tables import comparison_table
 from tests.apps.app_scripts import Script
 from tests.apps.ctc_speech.conftest import other_text
 
@@ -73,7 +76,7 @@ def test_equal_time_is_turned_into_updates_and_ended_runs_are_kept(
     assert done.code == 0, done.stderr
     document = (out / "results.md").read_text()
     assert "Not in the tables: lstm (unfinished, 3 of 3 updates).\n" in document
-    assert "--average 2 --no-test" in document and "--finished" not in document
+    assert "--average 2 --finished --no-test" in document
     assert "test, " not in document and "dev, selected" in document
     other = script("compare", *flags, "--finished", "--minutes", 0.02)
     assert other.code == 2 and "training.steps of the run" in other.stderr
@@ -120,7 +123,79 @@ def test_a_damaged_timing_is_refused(tones: Path, tmp_path: Path, script: Script
 
 
 def test_names_tell_models_and_seeds_apart() -> None:
-    recipes = list_recipes("laptop", ("linear", "lstm"), convolution=True, corpus="an4")
+    recipes = list_recipes("laptop", ("linear", "lstm"), corpus="an4")
     kernels = {name: recipe.depthwise_kernel for name, recipe in recipes.items()}
     assert kernels == {"linear": 0, "lstm": 0, "linear-conv": 11}
     assert [model_name(x) for x in ("linear", "linear-conv-seed1")] == ["linear", "linear-conv"]
+
+
+TIMES = {"seconds": {"linear": 0.25}, "bytes": {}, "batches": 10}
+
+
+def rates(*values: float) -> dict[str, float]:
+    """An error rate, and the shares of substitutions, insertions and deletions."""
+    return dict(zip(("phoneme_error_rate", *KINDS), values, strict=True))
+
+
+def linear_run() -> dict[str, Any]:
+    """As in results.json; the numbers are all different."""
+    return {
+        "steps": 9_600,
+        "parameters": 1_234_567,
+        "metrics": {"phoneme_error_rate": 0.1875},
+        "recognition": {
+            "selected": "3-gram",
+            "dev": {
+                "greedy": rates(0.3, 0.1, 0.11, 0.09),
+                "selected": rates(0.26, 0.12, 0.08, 0.06),
+            },
+            "test": {
+                "greedy": rates(0.2, 0.07, 0.05, 0.08),
+                "selected": rates(0.13, 0.06, 0.02, 0.05),
+            },
+        },
+    }
+
+
+def read_tables(run: dict[str, Any], average: int) -> list[dict[str, str]]:
+    """Of each table the cells of the run, by column."""
+    runs = {"linear-seed1": run}
+    text = comparison_table({"runs": runs, "timing": TIMES, "average": average})
+    tables = []
+    for table in text.strip().split("\n\n"):
+        header, _, cells = ([x.strip() for x in y.split("|")[1:-1]] for y in table.splitlines())
+        tables.append(dict(zip(header, cells, strict=True)))
+    return tables
+
+
+def test_each_cell_is_the_number_that_its_column_names() -> None:
+    errors, costs = read_tables(linear_run(), average=5)
+    assert errors == {
+        "model": "linear-seed1",
+        "test, greedy": "20.00%",
+        "test, selected": "13.00%",
+        "test, last weights": "18.75%",
+        "dev, greedy": "30.00%",
+        "dev, selected": "26.00%",
+        "subst.": "6.00%",
+        "ins.": "2.00%",
+        "del.": "5.00%",
+        "selected": "3-gram",
+    }
+    assert costs == {
+        "model": "linear-seed1",
+        "updates": "9,600",
+        "s per update": "0.250",
+        "s per epoch": "2.50",
+        "parameters": "1,234,567",
+        "memory": "-",
+    }
+    assert "test, last weights" not in read_tables(linear_run(), average=1)[0]
+
+
+def test_without_the_test_set_the_kinds_of_errors_are_those_of_dev() -> None:
+    run = linear_run()
+    del run["recognition"]["test"]
+    errors, _ = read_tables(run, average=5)
+    assert list(errors)[:4] == ["model", "dev, greedy", "dev, selected", "subst."]
+    assert [errors[x] for x in ("subst.", "ins.", "del.")] == ["12.00%", "8.00%", "6.00%"]
