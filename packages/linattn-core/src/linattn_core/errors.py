@@ -13,15 +13,15 @@ def expected(what: str, wanted: object, got: object, advice: str = "") -> str:
     """The sentence "{what}: expected {wanted}, got {got}; {advice}."
 
     Args:
-        what: the argument, field or file that is wrong.
+        what: the argument, field or file that is wrong; control characters are escaped.
         wanted: what would be right, with numbers or names.
         got: what came. A str is inserted without quotes, so pass `quote(value)` for a value that is
             text. Cut at 200 characters, with control characters escaped.
         advice: what to do; may end with a question mark, as `near` does.
     """
-    sentence = f"{what}: expected {wanted}, got {_cut(str(got))}"
+    sentence = f"{_escape(what)}: expected {_escape(str(wanted))}, got {_cut(str(got))}"
     if advice:
-        sentence += f"; {advice}"
+        sentence += f"; {_escape(advice)}"
     return sentence if sentence.endswith((".", "?")) else sentence + "."
 
 
@@ -40,12 +40,12 @@ def quote(value: object) -> str:
 
 
 def _cut(text: str) -> str:
-    escaped = "".join(map(_escaped, text[: LONGEST + 1]))
+    escaped = _escape(text[: LONGEST + 1])
     return escaped if len(escaped) <= LONGEST else escaped[: LONGEST - 3] + "..."
 
 
-def _escaped(character: str) -> str:
-    """The character, or its escape where a terminal would act on it."""
-    if character.isprintable():
-        return character
-    return character.encode("unicode_escape").decode("ascii")
+def _escape(text: str) -> str:
+    """The text with escapes in place of characters on which a terminal would act."""
+    if text.isprintable():
+        return text
+    return "".join(x if x.isprintable() else x.encode("unicode_escape").decode() for x in text)

@@ -1,5 +1,8 @@
 """Checks of the numbers inside tensors, by the operators: a compiler that traces has none yet.
 
+The backward pass checks again what native code relies on. A tensor's memory can change between the
+passes where autograd does not see it: by its NumPy array, or by an assignment to `.data`.
+
 Reading numbers of a GPU waits for it, which is not allowed while a CUDA graph is captured. They are
 not checked then, and the kernels ignore positions outside the tensors.
 """
@@ -11,7 +14,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from linattn_core.calls import AttentionCall, StepCall
+from linattn_core.calls import AttentionCall, Output, StepCall
 from linattn_core.errors import expected
 
 
@@ -27,6 +30,35 @@ def check_attention_values(call: AttentionCall) -> None:
             raise ValueError(expected("key_lengths", wanted, f"a range from {low} to {high}"))
     if call.log_decay is not None:
         _check_decay(call.log_decay)
+
+
+def check_saved(call: AttentionCall, output: Output) -> None:
+    """The inputs of a backward pass still have the shapes that they had in the forward pass."""
+    batch, heads, length = output.normalizer.shape
+    keys = call.query_length if call.is_causal else call.key.shape[2]
+    features, values = call.query.shape[3], output.out.shape[3]
+    kv_heads = call.key.shape[1]
+    if not (
+        call.query.shape == (batch, heads, length, features)
+        and call.key.shape == (batch, kv_heads, keys, features)
+        and call.value.shape == (batch, kv_heads, keys, values)
+        and (kv_heads == heads or (kv_heads and heads % kv_heads == 0))
+        and (call.log_decay is None or call.log_decay.shape == (batch, kv_heads, keys))
+        and (call.attn_mask is None or call.attn_mask.shape == (batch, keys))
+        and (call.initial_state is None or _fits(call, kv_heads, features, values))
+    ):
+        shapes = [tuple(x.shape) for x in (call.query, call.key, call.value)]
+        wanted = "the shapes that they had in the forward pass"
+        advice = "leave the inputs as they are until backward() has run"
+        raise ValueError(expected("query, key and value", wanted, shapes, advice))
+    if call.key_lengths is not None and not call.is_causal:
+        check_attention_values(call)
+
+
+def _fits(call: AttentionCall, kv_heads: int, features: int, values: int) -> bool:
+    s, z = call.initial_state or (None, None)
+    shape = (call.num_sequences, kv_heads, features)
+    return s is not None and z is not None and s.shape == (*shape, values) and z.shape == shape
 
 
 def check_step_values(call: StepCall) -> None:

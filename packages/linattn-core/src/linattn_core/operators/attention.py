@@ -19,6 +19,7 @@ from linattn_core.operators import direct, exported
 from linattn_core.operators.attention_backward import attention_backward
 from linattn_core.operators.library import (
     Flat,
+    copy_lengths,
     merge_arguments,
     pair,
     register,
@@ -70,7 +71,7 @@ def _context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> N
     ctx.set_materialize_grads(call.return_state)
     # Causal gradients compute S again from the initial state; others read the sums over the keys.
     sums = (None, None) if call.is_causal else (s, z)
-    ctx.save_for_backward(out, normalizer, *sums, *tensors)
+    ctx.save_for_backward(out, normalizer, *sums, *copy_lengths(tensors))
 
 
 def _autograd(

@@ -20,6 +20,7 @@ from linattn_core.operators.transforms import (
 from linattn_core.reference import chunked
 from linattn_core.state import LinearAttentionState, accumulation_dtype
 from linattn_core.torch_private import find_observer
+from linattn_core.values import check_saved
 
 _FLAT = Flat(AttentionCall)
 _GRADIENTS = Flat(Gradients)
@@ -41,6 +42,7 @@ def _run(
     grad_normalizer: Tensor | None,
     backend: str,
 ) -> Gradients:
+    check_saved(call, output)
     chosen = registry.select(backend, call)
     # A backend that refuses return_normalizer needs no parameter for the normalizer's gradient.
     extra = () if grad_normalizer is None else (grad_normalizer,)

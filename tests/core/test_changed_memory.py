@@ -1,0 +1,53 @@
+"""Memory that changes between the passes, where autograd does not see it, corrupts nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from linattn_core import backends, linear_attention
+
+BACKENDS = [name for name in ("cpu", "reference") if name in backends()]
+LENGTHS = {"cu_seqlens": ([0, 20, 64], [0, 200, 64], 1), "key_lengths": ([20, 64], [200, 9], 2)}
+
+
+def make_inputs(batch: int = 1) -> list[Tensor]:
+    return [torch.rand(batch, 2, 64, 8, requires_grad=True) for _ in range(3)]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("is_causal", [True, False])
+@pytest.mark.parametrize("name", LENGTHS)
+@pytest.mark.parametrize("masked", [True, False])
+def test_gradients_are_of_the_lengths_of_the_forward_pass(
+    name: str, is_causal: bool, masked: bool, backend: str
+) -> None:
+    before, after, batch = LENGTHS[name]
+    inputs = make_inputs(batch)
+    mask = torch.ones(batch, 64, dtype=torch.bool) if masked else None  # takes the other operator
+
+    def differentiate(change: bool) -> tuple[Tensor, ...]:
+        numbers = np.array(before)
+        lengths = {name: torch.from_numpy(numbers)}
+        out = linear_attention(
+            *inputs, is_causal=is_causal, attn_mask=mask, backend=backend, **lengths
+        )
+        if change:
+            numbers[:] = after
+        return torch.autograd.grad(out.square().sum(), inputs)
+
+    for changed, unchanged in zip(differentiate(True), differentiate(False), strict=True):
+        assert torch.equal(changed, unchanged)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("is_causal", [True, False])
+@pytest.mark.parametrize("position", range(3))
+def test_inputs_of_another_shape_are_refused(position: int, is_causal: bool, backend: str) -> None:
+    inputs = make_inputs()
+    out = linear_attention(*inputs, is_causal=is_causal, backend=backend)
+    inputs[position].data = torch.rand(1, 2, 4, 16)
+    with pytest.raises(ValueError, match="query, key and value"):
+        out.sum().backward()
