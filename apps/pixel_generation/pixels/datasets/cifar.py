@@ -9,12 +9,13 @@ published python batches are pickles, which run what their author wrote; they ar
 
 from __future__ import annotations
 
+import io
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from pixels.datasets.cifar_npz import read_subset
 from pixels.datasets.images import Images, Pixels, hold_out_the_end
 from pixels.datasets.sources import SOURCES, Source, damaged, missing
 
@@ -22,6 +23,8 @@ FOLDER, NPZ_NAME = "cifar-10-batches-bin", "cifar10-subset.npz"
 BATCHES = (*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin")
 CLASSES = 10
 RECORDS, RECORD_BYTES = 10_000, 1 + 3 * 32 * 32
+ARRAYS = ("x_train", "x_test")
+LARGEST_ARRAY = 60_000 * 3 * 32 * 32 + 10_000  # bytes of all images, and of a long header
 
 
 def load(name: str, folders: Sequence[Path]) -> Images:
@@ -59,7 +62,7 @@ def _load_from(folder: Path, source: Source) -> tuple[Pixels, Pixels] | None:
         if (place.name == FOLDER and place.is_dir()) or (place / BATCHES[0]).is_file():
             return _read_batches(place, source)
     path = folder / NPZ_NAME
-    return read_subset(path, source) if path.is_file() else None
+    return read_npz(path, source) if path.is_file() else None
 
 
 def _read_batches(folder: Path, source: Source) -> tuple[Pixels, Pixels]:
@@ -68,3 +71,27 @@ def _read_batches(folder: Path, source: Source) -> tuple[Pixels, Pixels]:
             raise missing(name, [folder], source)
     *train, test = (read_batch(folder / name, source) for name in BATCHES)
     return np.concatenate(train), test
+
+
+def read_npz(path: Path, source: Source) -> tuple[Pixels, Pixels]:
+    """Train and test images of a subset, each (n, 32, 32, 3)."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            train, test = (_read_array(archive, name) for name in ARRAYS)
+    except Exception as error:  # zip and numpy raise a dozen kinds for damaged bytes
+        wanted = "an .npz of x_train and x_test, uint8 of shape (n, 32, 32, 3)"
+        raise damaged(path, wanted, f"a fault in it ({error})", source) from error
+    return train, test
+
+
+def _read_array(archive: zipfile.ZipFile, name: str) -> Pixels:
+    """An array of the archive, of which no more is decompressed than the archive declares."""
+    member = archive.getinfo(f"{name}.npy")
+    if member.file_size > LARGEST_ARRAY:
+        raise ValueError(f"{name} has {member.file_size:,} bytes")
+    with archive.open(member) as file:
+        content = file.read(member.file_size)
+    images: Pixels = np.load(io.BytesIO(content), allow_pickle=False)
+    if images.dtype != np.uint8 or images.shape[1:] != (32, 32, 3) or len(images) == 0:
+        raise ValueError(f"{name} of {images.dtype} and shape {images.shape}")
+    return images

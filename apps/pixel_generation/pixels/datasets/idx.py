@@ -12,7 +12,7 @@ import struct
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import IO
 
 import numpy as np
 
@@ -37,9 +37,11 @@ def load(name: str, folders: Sequence[Path]) -> Images:
 
 def read_images(path: Path, source: Source) -> Pixels:
     """The images (n, 28, 28) of one IDX file, compressed by gzip or not."""
+    with path.open("rb") as file:
+        compressed = file.read(2) == GZIP_MAGIC
     try:
-        with _opened(path, source) as file:
-            return _read(file, path, source)
+        with gzip.open(path) if compressed else path.open("rb") as content:
+            return _read(content, path, source)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise damaged(path, "whole gzip data", f"a fault in it ({error})", source) from error
 
@@ -52,18 +54,7 @@ def _find(name: str, folders: Sequence[Path], source: Source) -> Path:
     raise missing(f"{name} or {name}.gz", folders, source)
 
 
-def _opened(path: Path, source: Source) -> BinaryIO:
-    with path.open("rb") as file:
-        start = file.read(2)
-    if start == GZIP_MAGIC:
-        return cast(BinaryIO, gzip.open(path))
-    if path.suffix == ".gz":
-        got = f"a start of {start.hex(' ') or 'nothing'}"
-        raise damaged(path, "gzip data (which starts with 1f 8b)", got, source)
-    return path.open("rb")
-
-
-def _read(file: BinaryIO, path: Path, source: Source) -> Pixels:
+def _read(file: IO[bytes], path: Path, source: Source) -> Pixels:
     header = file.read(HEADER.size)
     if len(header) < HEADER.size:
         raise damaged(path, f"a header of {HEADER.size} bytes", f"{len(header)} bytes", source)

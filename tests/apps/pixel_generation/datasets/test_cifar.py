@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pixels.datasets import Pixels, cifar, cifar_npz, load
+from pixels.datasets import Pixels, cifar, load
 from pixels.datasets.sources import SOURCES
 
 SOURCE = SOURCES["cifar10"]
@@ -59,10 +59,10 @@ def test_a_batch_that_is_damaged_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "batches" / "data_batch_1.bin"
     content = path.read_bytes()
     path.write_bytes(content[:-1])
-    with pytest.raises(ValueError, match=r"expected 12,292 bytes \(4 records .*got 12,291"):
+    with pytest.raises(ValueError, match="12,291"):
         cifar.read_batch(path, SOURCE)
     path.write_bytes(content[1:] + b"\0")  # all shifted by one byte
-    with pytest.raises(ValueError, match="expected labels 0 to 9, got"):
+    with pytest.raises(ValueError, match="labels"):
         cifar.read_batch(path, SOURCE)
 
 
@@ -70,7 +70,7 @@ def test_a_batch_that_is_missing_is_named(tmp_path: Path) -> None:
     folder = tmp_path / "cifar-10-batches-bin"
     write_batches(folder, images_of(20), images_of(4))
     (folder / "data_batch_4.bin").unlink()
-    with pytest.raises(FileNotFoundError, match=r"expected data_batch_4\.bin in .*kriz"):
+    with pytest.raises(FileNotFoundError, match="data_batch_4"):
         load("cifar10", tmp_path)
 
 
@@ -90,51 +90,75 @@ def test_an_npz_is_read(tmp_path: Path) -> None:
     np.testing.assert_array_equal(read.test, test)
 
 
+def write_npz(path: Path, **arrays: Any) -> Path:
+    np.savez(path, **{"x_train": images_of(2), "x_test": images_of(2), **arrays})
+    return path
+
+
 @pytest.mark.parametrize(
-    ("arrays", "sentence"),
+    "wrong",
     [
-        ({"x_train": images_of(2)}, r"expected an array x_test, got only \['x_train'\]"),
-        ({"x_train": images_of(2), "x_test": images_of(2) / 255}, r"x_test of uint8 .* got .*<f8"),
-        (
-            {"x_train": planes(images_of(2)), "x_test": images_of(2)},
-            r"x_train of uint8 .* got .*\(2, 3072\)",
-        ),
-        (
-            {"x_train": images_of(2)[:0], "x_test": images_of(2)},
-            "expected 1 to 60,000 images in x_train, got 0",
-        ),
-        ({"x_train": np.array([{}]), "x_test": images_of(2)}, r"x_train of uint8 .* got .*\|O"),
+        images_of(2) / 255,
+        planes(images_of(2)),
+        images_of(2)[:0],
+        np.array([{}]),
+        np.broadcast_to(np.zeros((), np.uint8), (60_004, 32, 32, 3)),
     ],
-    ids=["missing", "dtype", "shape", "empty", "pickled"],
+    ids=["dtype", "shape", "empty", "pickled", "large"],
 )
-def test_a_wrong_npz_is_refused(tmp_path: Path, arrays: dict[str, Any], sentence: str) -> None:
+def test_a_wrong_array_is_named(tmp_path: Path, wrong: Any) -> None:
     path = tmp_path / "cifar10-subset.npz"
-    np.savez(path, **arrays)
-    with pytest.raises(ValueError, match=sentence):
-        cifar_npz.read_subset(path, SOURCE)
+    write_npz(path, x_test=wrong)
+    with pytest.raises(ValueError, match=r"subset\.npz"):
+        cifar.read_npz(path, SOURCE)
 
 
-@given(cut=st.integers(0, 20_000))
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_no_truncated_npz_passes(tmp_path: Path, cut: int) -> None:
+def test_a_missing_array_is_named(tmp_path: Path) -> None:
     path = tmp_path / "cifar10-subset.npz"
-    np.savez(path, x_train=images_of(4), x_test=images_of(3))
-    content = path.read_bytes()
-    path.write_bytes(content[: min(cut, len(content) - 1)])
-    with pytest.raises(ValueError, match="expected"):
-        cifar_npz.read_subset(path, SOURCE)
+    np.savez(path, x_train=images_of(2))
+    with pytest.raises(ValueError, match=r"x_test\.npy"):
+        cifar.read_npz(path, SOURCE)
 
 
-def test_a_bare_array_is_no_archive(tmp_path: Path) -> None:
+NPZ = io.BytesIO()
+np.savez_compressed(NPZ, x_train=images_of(2), x_test=images_of(2))
+SIZE = len(NPZ.getvalue())
+
+
+@given(position=st.integers(1, SIZE), value=st.integers(0, 255), cut=st.integers(0, SIZE))
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_damaged_npz_gives_images_or_a_sentence(
+    tmp_path: Path, position: int, value: int, cut: int
+) -> None:
+    content = bytearray(NPZ.getvalue())
+    content[-position] = value  # counted from the end, where the archive's directory is
     path = tmp_path / "cifar10-subset.npz"
-    with path.open("wb") as file:
-        np.save(file, images_of(2))
-    with pytest.raises(ValueError, match=r"expected a whole \.npz archive, got a fault in it"):
-        cifar_npz.read_subset(path, SOURCE)
+    path.write_bytes(content if cut % 2 else content[:cut])
+    with suppress(ValueError):
+        train, test = cifar.read_npz(path, SOURCE)
+        assert train.shape == test.shape == (2, 32, 32, 3)
+
+
+def test_a_zip_bomb_is_read_no_further_than_it_declares(tmp_path: Path) -> None:
+    """Its header declares two images, and so does the archive of the bytes after it."""
+    path = tmp_path / "cifar10-subset.npz"
+    header = io.BytesIO()
+    np.save(header, images_of(2))
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x_train.npy", header.getvalue() + bytes(2**26))
+    declared = (len(header.getvalue()) + 2**26).to_bytes(4, "little")
+    content = path.read_bytes().replace(declared, len(header.getvalue()).to_bytes(4, "little"))
+    path.write_bytes(content)
+    tracemalloc.start()
+    with pytest.raises(ValueError, match="CRC"):
+        cifar.read_npz(path, SOURCE)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2**23
 
 
 def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"cifar-10-batches-bin.*subset\.npz in .*kriz"):
+    with pytest.raises(FileNotFoundError, match="cifar-10-batches-bin"):
         load("cifar10", tmp_path)
 
 
@@ -143,76 +167,3 @@ def test_the_real_subset_has_its_sizes_and_its_mean(shared_data: Callable[[str],
     assert images.train.shape == (9_000, 32, 32, 3) and images.test.shape == (2_000, 32, 32, 3)
     train = np.concatenate([images.train, images.validation])
     assert (train / 255).mean(axis=(0, 1, 2)) == pytest.approx((0.4902, 0.4815, 0.4466), abs=1e-4)
-
-
-def npz_with_header(path: Path, header: str, body: bytes = b"") -> None:
-    """An archive whose x_train has this header, in the form that numpy writes."""
-    line = header.encode() + b"\n"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        start = b"\x93NUMPY\x01\x00" + len(line).to_bytes(2, "little")
-        archive.writestr("x_train.npy", start + line + body)
-
-
-def header_of(shape: str) -> str:
-    return f"{{'descr': '|u1', 'fortran_order': False, 'shape': {shape}, }}"
-
-
-@pytest.mark.parametrize(
-    ("header", "sentence"),
-    [
-        (header_of("(999999999, 32, 32, 3)"), "expected 1 to 60,000 images in x_train, got 999,"),
-        (header_of("(60000, 32, 32, 3)"), "expected 184,320,000 bytes for the 60,000 images"),
-        (header_of("(-1, 32, 32, 3)"), "x_train of uint8 and shape"),
-        (header_of("(" + "9" * 50_000 + ", 32, 32, 3)"), "x_train of uint8 and shape"),
-        ("(" * 50_000, "x_train of uint8 and shape"),
-        ("\x1b[2J\x1b]0;owned\x07" * 1_000, r"got \\x1b\[2J\\x1b\]0;owned\\x07"),
-        ("", "x_train of uint8 and shape .* got nothing"),
-    ],
-    ids=["many", "short", "negative", "digits", "parentheses", "escapes", "empty"],
-)
-def test_an_absurd_npz_header_is_one_short_sentence(
-    tmp_path: Path, header: str, sentence: str
-) -> None:
-    path = tmp_path / "cifar10-subset.npz"
-    npz_with_header(path, header)
-    with pytest.raises(ValueError, match=sentence) as caught:
-        cifar_npz.read_subset(path, SOURCE)
-    assert len(str(caught.value)) < 600 and str(caught.value).isprintable()
-
-
-def test_names_in_an_archive_are_cut_and_escaped(tmp_path: Path) -> None:
-    path = tmp_path / "cifar10-subset.npz"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("\x1b[2J" * 10_000, b"")
-    with pytest.raises(ValueError, match="expected an array x_train") as caught:
-        cifar_npz.read_subset(path, SOURCE)
-    assert len(str(caught.value)) < 600 and str(caught.value).isprintable()
-
-
-def test_a_zip_bomb_is_read_no_further_than_its_header_declares(tmp_path: Path) -> None:
-    path = tmp_path / "cifar10-subset.npz"
-    npz_with_header(path, header_of("(2, 32, 32, 3)"), bytes(2**26))
-    tracemalloc.start()
-    with pytest.raises(ValueError, match=r"expected 6,144 bytes .* of x_train, got more"):
-        cifar_npz.read_subset(path, SOURCE)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < 2**22
-
-
-NPZ = io.BytesIO()
-np.savez(NPZ, x_train=images_of(2), x_test=images_of(2))
-
-
-@given(position=st.integers(0, len(NPZ.getvalue()) - 1), value=st.integers(0, 255))
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_changed_byte_of_an_npz_gives_images_or_a_sentence(
-    tmp_path: Path, position: int, value: int
-) -> None:
-    content = bytearray(NPZ.getvalue())
-    content[-position - 1] = value  # counted from the end, where the archive's directory is
-    path = tmp_path / "cifar10-subset.npz"
-    path.write_bytes(content)
-    with suppress(ValueError):
-        train, test = cifar_npz.read_subset(path, SOURCE)
-        assert train.shape == test.shape == (2, 32, 32, 3)

@@ -6,13 +6,10 @@ import gzip
 import struct
 import tracemalloc
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from pixels.datasets import Pixels, idx, load
 from pixels.datasets.sources import SOURCES
@@ -47,81 +44,52 @@ def test_reads_published_names(tmp_path: Path, name: str, subfolder: bool, zippe
     assert (read.name, read.levels, read.channels, read.dimensions) == (name, 256, 1, 784)
 
 
-Damage = Callable[[bytes], bytes]
 WHOLE = idx_bytes(images_of(3))
-DAMAGES: dict[str, tuple[Damage, str]] = {
-    "empty": (lambda b: b"", "expected a header of 16 bytes, got 0 bytes"),
-    "header cut": (lambda b: b[:15], "expected a header of 16 bytes, got 15 bytes"),
-    "truncated": (lambda b: b[:-7], "expected 2,352 bytes for its 3 images, got 2,345"),
-    "trailing": (lambda b: b + b"x", "expected 2,352 bytes for its 3 images, got more"),
-    "labels": (lambda b: struct.pack(">I", 2049) + b[4:], "magic number 2051 .* got 2049"),
-    "count flipped": (
-        lambda b: b[:4] + b"\xff" + b[5:],
-        "expected 1 to 60,000 images, got 4,278,190,083",
-    ),
-    "shape": (lambda b: b[:8] + struct.pack(">2I", 14, 56) + b[16:], "28x28 pixels, got 14x56"),
-    "none": (lambda b: b[:4] + struct.pack(">I", 0) + b[8:16], "1 to 60,000 images, got 0"),
-}
-
-
-@pytest.mark.parametrize("kind", DAMAGES)
-def test_damage_is_one_sentence(tmp_path: Path, kind: str) -> None:
-    damage, sentence = DAMAGES[kind]
-    path = tmp_path / TRAIN
-    path.write_bytes(damage(WHOLE))
-    with pytest.raises(ValueError, match=sentence) as caught:
-        idx.read_images(path, SOURCE)
-    assert str(path) in str(caught.value) and SOURCE.page in str(caught.value)
-    assert "\n" not in str(caught.value)
+PACKED = gzip.compress(WHOLE)
 
 
 @pytest.mark.parametrize(
-    ("content", "sentence"),
+    ("content", "named"),
     [
-        (WHOLE, "expected gzip data .*got a start of 00 00"),
-        (gzip.compress(WHOLE)[:-20], "expected whole gzip data"),
-        (gzip.compress(WHOLE)[:200] + b"\0" * 50, "expected whole gzip data"),
-        (gzip.compress(WHOLE) + b"tail", "expected whole gzip data"),
+        (WHOLE[:15], "header"),
+        (WHOLE[:-7], "2,345"),
+        (WHOLE + b"x", "more"),
+        (idx_bytes(images_of(3), magic=2049), "2049"),
+        (WHOLE[:4] + b"\xff" + WHOLE[5:], "4,278,190,083"),
+        (WHOLE[:8] + struct.pack(">2I", 14, 56) + WHOLE[16:], "14x56"),
+        (WHOLE[:4] + struct.pack(">I", 0) + WHOLE[8:16], "images"),
+        (PACKED[:-20], "gzip"),
+        (PACKED[:200] + bytes(50), "gzip"),
+        (PACKED + b"tail", "gzip"),
     ],
-    ids=["plain", "truncated", "corrupt", "trailing"],
 )
-def test_damaged_gzip_is_refused(tmp_path: Path, content: bytes, sentence: str) -> None:
-    path = tmp_path / f"{TRAIN}.gz"
+def test_damage_names_the_file_and_the_fault(tmp_path: Path, content: bytes, named: str) -> None:
+    path = tmp_path / TRAIN
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises(ValueError, match=named) as caught:
         idx.read_images(path, SOURCE)
+    assert str(path) in str(caught.value) and SOURCE.page in str(caught.value)
 
 
 def test_a_gzip_bomb_is_read_no_further_than_it_declares(tmp_path: Path) -> None:
     """A header of 3 images, and a stream that would become a gigabyte."""
     path = tmp_path / f"{TRAIN}.gz"
     path.write_bytes(gzip.compress(WHOLE[:16]) + 64 * gzip.compress(bytes(2**24)))
-    with pytest.raises(ValueError, match="expected 2,352 bytes for its 3 images, got more"):
-        idx.read_images(path, SOURCE)
     tracemalloc.start()
-    with suppress(ValueError):
+    with pytest.raises(ValueError, match="more"):
         idx.read_images(path, SOURCE)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 2**21
 
 
-@given(cut=st.integers(0, len(WHOLE) - 1))
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_no_truncation_passes(tmp_path: Path, cut: int) -> None:
-    path = tmp_path / TRAIN
-    path.write_bytes(WHOLE[:cut])
-    with pytest.raises(ValueError, match="expected"):
-        idx.read_images(path, SOURCE)
-
-
 def test_missing_folder_and_files(tmp_path: Path, cache: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="--data-dir: expected a folder"):
+    with pytest.raises(FileNotFoundError, match="--data-dir"):
         load("mnist", tmp_path / "none")
-    with pytest.raises(FileNotFoundError, match=rf"in {cache}/mnist, .*--download.*yann\.lecun"):
+    with pytest.raises(FileNotFoundError, match=f"{cache}/mnist"):
         load("mnist")
     (tmp_path / TRAIN).write_bytes(WHOLE)
-    with pytest.raises(FileNotFoundError, match=f"expected {TEST} or {TEST}.gz .*zalandoresearch"):
+    with pytest.raises(FileNotFoundError, match=TEST):
         load("fashion-mnist", tmp_path)
 
 
