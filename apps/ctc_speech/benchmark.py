@@ -23,7 +23,7 @@ if __name__ == "__main__":
 import dataclasses
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pydantic
 import torch
@@ -36,7 +36,7 @@ from linattn_models.files import replace_file
 from linattn_models.training import environment, write_json
 from speech.costs import benchmark_document, cost_panels
 from speech.models import APP
-from speech.presets import ATTENTIONS, Attention, PresetName, Recipe, paper, smoke
+from speech.presets import ATTENTIONS, PRESETS, Attention, Recipe
 from speech.timing import Cost, Worker, feature_speed, measure_costs, typical_lengths
 
 LENGTHS = (200, 400, 800, 1_600, 2_400, 5_000, 10_000)
@@ -46,7 +46,7 @@ LENGTHS = (200, 400, 800, 1_600, 2_400, 5_000, 10_000)
 class Flags:
     """Time the updates of linear, softmax and LSH attention and of the Bi-LSTM."""
 
-    preset: PresetName = "paper"
+    preset: Literal["paper", "smoke"] = "paper"
     """Size of the models: paper, or smoke for tiny ones."""
     attentions: tuple[Attention, ...] = ATTENTIONS
     """What is timed; lstm is the Bi-LSTM."""
@@ -69,8 +69,9 @@ class Flags:
 
     def recipe(self, attention: Attention) -> Recipe:
         """The model, as the paper has it: on each frame, without convolutions."""
-        recipe = (paper if self.preset == "paper" else smoke)(attention)
-        return dataclasses.replace(recipe, subsampling=1, depthwise_kernel=0)
+        return dataclasses.replace(
+            PRESETS[self.preset](attention), subsampling=1, depthwise_kernel=0
+        )
 
     def settings(self) -> dict[str, Any]:
         """What the points of a measurement have in common."""
@@ -94,19 +95,17 @@ def main(flags: Flags) -> None:
     curve = [[length] * max(1, flags.frames // length) for length in flags.lengths]
     costs = measure(flags, [*epoch, *curve])
     of_epoch, of_curve = ([of for of in costs if of.lengths in x] for x in (epoch, curve))
-    about = {
+    record = {
         "app": APP,
         "preset": flags.preset,
         "rounds": flags.rounds,
         "feature_speed": feature_speed(),
         "environment": environment(torch.device("cuda" if torch.cuda.is_available() else "cpu")),
-    }
-    lines = {
         "epoch": [cost.model_dump() for cost in of_epoch],
         "curve": [cost.model_dump() for cost in of_curve],
     }
-    write_json(flags.out / "benchmark.json", about | lines, compact=True)
-    text = benchmark_document(of_epoch, of_curve, about)
+    write_json(flags.out / "benchmark.json", record, compact=True)
+    text = benchmark_document(of_epoch, of_curve, record)
     replace_file(flags.out / "benchmark.md", text.encode())
     plot_panels(flags.out / "costs.png", cost_panels(of_curve), log_scale=True)
     print(text)
@@ -118,8 +117,6 @@ def check(flags: Flags) -> None:
     require_at_least(flags, {**least, "lengths": 100})
     if not flags.attentions:
         raise ValueError(expected("--attentions", "one name or more", "none"))
-    if flags.preset == "laptop":
-        raise ValueError(expected("--preset", "paper or smoke", "laptop"))
 
 
 def measure(flags: Flags, batches: list[list[int]]) -> list[Cost]:
@@ -128,10 +125,11 @@ def measure(flags: Flags, batches: list[list[int]]) -> list[Cost]:
     points = Points(settings=flags.settings())
     if flags.resume and file.exists():
         points = read_points(file, flags.settings())
-    threads = points.settings["threads"]
     with ExitStack() as stack:
         workers = {
-            attention: stack.enter_context(Worker(flags.recipe(attention), threads))
+            attention: stack.enter_context(
+                Worker(flags.recipe(attention), points.settings["threads"])
+            )
             for attention in flags.attentions
         }
         measured = [cost.lengths for cost in points.costs]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from statistics import median
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from linattn_lab.compare import name_environments
 from linattn_lab.plots import Panel, Points
-from linattn_lab.tables import figure, markdown_table
+from linattn_lab.tables import figure, markdown_table, table_of
 from speech.presets import PAPER
 from speech.timing import Cost
 
@@ -35,37 +35,32 @@ def benchmark_document(
         _epoch_table(_by_attention(epoch)).rstrip(),
         f"An epoch is WSJ's {UTTERANCES:,} utterances; gain: over softmax; GB: the most by which "
         f"memory rose during an update. Medians of {about['rounds']} rounds in which the models "
-        f"took turns; preset {about['preset']}; torch {where['torch']}, {where['device']}, "
-        f"threads: {where['threads']}; backends: {', '.join(where['backends'])}; "
-        f"commit {(where['commit'] or 'unknown')[:9]}.",
-        _curve_table(_by_attention(curve)).rstrip(),
+        f"took turns; preset {about['preset']}; {name_environments([where])}; "
+        f"backends: {', '.join(where['backends'])}.",
+        _curve_table(curve).rstrip(),
         "Seconds of an update and its memory, by the frames of an utterance.",
-        *(["\n".join(failures)] if failures else []),
+        "\n".join(failures),
         "![Seconds and memory of an update over the length](costs.png)",
         f"Features: one core computes the frames of {about['feature_speed']:,.0f} s of audio in a "
         "second.",
     ]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def cost_panels(curve: Sequence[Cost]) -> list[Panel]:
     """Seconds and memory of an update, over the frames of an utterance."""
-    panels = []
-    for title, value in (("seconds per update", _seconds), ("GB of memory", _gigabytes)):
+
+    def panel(title: str, value: Callable[[Cost], float | None]) -> Panel:
         curves: dict[str, Points] = {
-            name: [(of.lengths[0], y) for of in costs if (y := value(of)) is not None]
+            name: [(cost.lengths[0], y) for cost in costs if (y := value(cost)) is not None]
             for name, costs in _by_attention(curve).items()
         }
-        panels.append(Panel("frames of an utterance", curves, title))
-    return panels
+        return Panel("frames of an utterance", curves, title)
 
-
-def _seconds(cost: Cost) -> float | None:
-    return median(cost.seconds) if cost.seconds else None
-
-
-def _gigabytes(cost: Cost) -> float | None:
-    return cost.bytes / 1e9 if cost.seconds else None
+    return [
+        panel("seconds per update", lambda cost: cost.median),
+        panel("GB of memory", lambda cost: cost.gigabytes),
+    ]
 
 
 def _by_attention(costs: Sequence[Cost]) -> dict[str, list[Cost]]:
@@ -73,36 +68,40 @@ def _by_attention(costs: Sequence[Cost]) -> dict[str, list[Cost]]:
     return {name: [cost for cost in costs if cost.attention == name] for name in names}
 
 
-def _epoch_table(by_attention: Mapping[str, list[Cost]]) -> str:
-    seconds = {name: _epoch_seconds(costs) for name, costs in by_attention.items()}
-    longest = {name: _seconds(costs[-1]) for name, costs in by_attention.items()}
-    rows = []
-    for name, costs in by_attention.items():
-        sizes = [size for cost in costs if (size := _gigabytes(cost)) is not None]
-        paper = f"{PAPER[name][1]:,}" if name in PAPER else "-"
-        gains = [_gain(of.get("softmax"), of[name]) for of in (seconds, longest)]
-        rows.append([name, figure(seconds[name]), *gains, figure(max(sizes, default=None)), paper])
-    header = ["model", "s per epoch", "gain", "gain, longest batch", "GB", "the paper's s (GPU)"]
-    return markdown_table(header, rows)
+def _epoch_table(models: Mapping[str, list[Cost]]) -> str:
+    def gain(costs: list[Cost], seconds: Callable[[list[Cost]], float | None]) -> str:
+        one, other = seconds(models.get("softmax", [])), seconds(costs)
+        return "-" if one is None or other is None else f"{figure(one / other)}x"
+
+    def paper(costs: list[Cost]) -> str:
+        name = costs[0].attention
+        return f"{PAPER[name][1]:,}" if name in PAPER else "-"
+
+    columns: dict[str, Callable[[list[Cost]], str]] = {
+        "s per epoch": lambda costs: figure(_epoch_seconds(costs)),
+        "gain": lambda costs: gain(costs, _epoch_seconds),
+        "gain, longest batch": lambda costs: gain(costs, lambda of: of[-1].median if of else None),
+        "GB": lambda costs: figure(max((x.gigabytes for x in costs if x.gigabytes), default=None)),
+        "the paper's s (GPU)": paper,
+    }
+    return table_of(models, columns, first="model")
 
 
 def _epoch_seconds(costs: Sequence[Cost]) -> float | None:
-    seconds = [median(cost.seconds) for cost in costs if cost.seconds]
-    if len(seconds) < len(costs):
+    seconds = [cost.median for cost in costs if cost.median is not None]
+    if not seconds or len(seconds) < len(costs):
         return None
     return sum(seconds) * UTTERANCES / sum(len(cost.lengths) for cost in costs)
 
 
-def _gain(one: float | None, other: float | None) -> str:
-    return f"{figure(one / other)}x" if one is not None and other is not None else "-"
-
-
-def _curve_table(by_attention: Mapping[str, list[Cost]]) -> str:
-    header = ["frames", "utterances", *[f"{name}, s" for name in by_attention]]
-    header += [f"{name}, GB" for name in by_attention]
+def _curve_table(curve: Sequence[Cost]) -> str:
+    models = _by_attention(curve)
+    header = ["frames", "utterances", *[f"{name}, s" for name in models]]
+    header += [f"{name}, GB" for name in models]
     rows = []
-    for costs in zip(*by_attention.values(), strict=True):
+    for costs in zip(*models.values(), strict=True):
         lengths = costs[0].lengths
-        cells = [*map(figure, map(_seconds, costs)), *map(figure, map(_gigabytes, costs))]
-        rows.append([f"{lengths[0]:,}", f"{len(lengths)}", *cells])
+        sizes = [f"{lengths[0]:,}", f"{len(lengths)}"]
+        seconds = [figure(cost.median) for cost in costs]
+        rows.append([*sizes, *seconds, *[figure(cost.gigabytes) for cost in costs]])
     return markdown_table(header, rows)

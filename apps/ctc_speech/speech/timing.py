@@ -7,20 +7,19 @@ crashes or is killed takes no other with it.
 from __future__ import annotations
 
 import functools
-import math
 import multiprocessing
 import signal
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any
 
 import numpy as np
 import pydantic
 import torch
 from torch import Tensor
 
-from linattn_lab.timing import NotMeasured, clock, interleave, stopwatch
+from linattn_lab.timing import NotMeasured, clock, stopwatch
 from linattn_models.memory import lacks_memory, peak_memory
 from linattn_models.training import Updater, make_accelerator
 from speech.audio import RATE
@@ -48,9 +47,19 @@ class Cost(pydantic.BaseModel):
 
     attention: Attention
     lengths: list[int]
-    seconds: list[float]
+    seconds: list[float] = []
     bytes: float = 0.0
     failure: str | None = None
+
+    @property
+    def median(self) -> float | None:
+        """Seconds of an update, if updates are possible."""
+        return statistics.median(self.seconds) if self.seconds else None
+
+    @property
+    def gigabytes(self) -> float | None:
+        """Memory of an update, if updates are possible."""
+        return self.bytes / 1e9 if self.seconds else None
 
 
 class Noise:
@@ -116,26 +125,18 @@ def measure_costs(
     workers: Mapping[Attention, Worker], lengths: list[int], rounds: int
 ) -> list[Cost]:
     """What an update of each model on a batch costs; the models take turns."""
-
-    def samplers(measure: Callable[[Recipe, list[int]], float], names: Any) -> dict[str, Any]:
-        return {name: functools.partial(workers[name].run, measure, lengths) for name in names}
-
-    unlimited = math.inf
-    memory, failures = interleave(samplers(update_bytes, workers), seconds=unlimited, rounds=(1, 1))
-    seconds, failed_later = interleave(
-        samplers(update_seconds, memory), seconds=unlimited, rounds=(rounds, rounds)
-    )
-    failures |= failed_later
-    return [
-        Cost(
-            attention=name,
-            lengths=lengths,
-            seconds=seconds.get(name, []),
-            bytes=memory.get(name, [0.0])[0],
-            failure=failures.get(name),
-        )
-        for name in workers
-    ]
+    costs = {name: Cost(attention=name, lengths=lengths) for name in workers}
+    for turn in range(1 + rounds):
+        for name in [x for x, cost in costs.items() if cost.failure is None]:
+            try:
+                if turn == 0:
+                    costs[name].bytes = workers[name].run(update_bytes, lengths)
+                else:
+                    costs[name].seconds.append(workers[name].run(update_seconds, lengths))
+            except NotMeasured as reason:
+                costs[name].failure = str(reason)
+                costs[name].seconds.clear()
+    return list(costs.values())
 
 
 def update_bytes(recipe: Recipe, lengths: list[int]) -> float:
@@ -183,10 +184,8 @@ def _updater(recipe: Recipe, lengths: Sequence[int]) -> Updater:
 @functools.cache
 def _build_updater(recipe: Recipe) -> tuple[Updater, BatchCycle]:
     config = recipe.training.config()
-    model, order = (
-        build_model(recipe, PHONES).train(),
-        BatchCycle([torch.tensor([2 * FRAMES_PER_PHONE])]),
-    )
+    model = build_model(recipe, PHONES).train()
+    order = BatchCycle([torch.tensor([2 * FRAMES_PER_PHONE])])
     updater = Updater(make_accelerator(config), model, Noise(), recognizer_loss, config, order)
     updater.update(0)  # allocates what the optimizer keeps
     return updater, order
