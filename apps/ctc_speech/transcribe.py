@@ -22,17 +22,16 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
 
 from linattn_core.errors import expected
 from linattn_lab.script import parse_flags, require_at_least, run_script
 from speech.corpora import BadInput
-from speech.decoding import Decoding, Search, build_search
+from speech.decoding import BeamFlags, Decoding, Search, build_search
 from speech.models import TrainedRun, load_run
-from speech.pictures import write_picture
-from speech.transcription import Transcript, printable, transcribe
+from speech.transcription import Transcript, printable, transcribe, write_picture
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,18 +42,11 @@ class Flags:
     """The recordings."""
     run: Path
     """Folder of the run that train.py made."""
+    search: Annotated[BeamFlags, tyro.conf.arg(name="")]
     average: int = 1
     """How many of the newest checkpoints the weights are the mean of."""
     n_best: int = 1
     """How many different transcripts are printed, the best first."""
-    beam: int = 16
-    """Prefixes that the search keeps."""
-    lm: Path | None = None
-    """An ARPA file with a model of phones."""
-    lm_weight: float = 0.5
-    """Weight of the language model's log-probabilities."""
-    insertion_bonus: float | None = None
-    """Added for each phone; if not given 1 with a language model, else 0."""
     bad_input: BadInput = "refuse"
     """Whether a file that cannot be recognized ends this, or is named, left out and counted."""
     json: bool = False
@@ -62,19 +54,13 @@ class Flags:
     pictures: Path | None = None
     """Folder for a picture of each: its filterbank with the probabilities of the phones above."""
 
-    def decoding(self) -> Decoding:
-        """Beam search, with the language model where there is one."""
-        bonus = self.insertion_bonus
-        return Decoding(
-            "beam", self.beam, lm=self.lm, lm_weight=self.lm_weight, insertion_bonus=bonus
-        )
-
 
 def main(flags: Flags) -> None:
     """Prints the phones of every recording."""
     check(flags)
     run = load_run(flags.run, flags.average)
-    search = build_search(flags.decoding(), [], run.inventory)
+    decoding = Decoding(decoder="beam", **vars(flags.search))
+    search = build_search(decoding, [], run.inventory)
     recognized: list[dict[str, Any]] = []
     try:
         for transcript in transcripts(flags, run, search):
@@ -92,7 +78,8 @@ def main(flags: Flags) -> None:
 
 def check(flags: Flags) -> None:
     """Refuses numbers out of range, and recordings whose pictures would overwrite each other."""
-    require_at_least(flags, {"average": 1, "n_best": 1, "beam": 1})
+    require_at_least(flags, {"average": 1, "n_best": 1})
+    require_at_least(flags.search, {"beam": 1})
     if not flags.files:
         raise ValueError(expected("FILE", "at least one recording", "none"))
     stem, count = Counter(path.stem for path in flags.files).most_common(1)[0]

@@ -13,21 +13,27 @@ from linattn_models.ctc import Hypothesis, NGram, ctc_beam_search, ctc_greedy
 
 
 @dataclass(frozen=True)
-class Decoding:
-    """How phones are decoded."""
+class BeamFlags:
+    """A prefix beam search; the docstrings are the help of the flags."""
 
-    decoder: Literal["greedy", "beam"] = "greedy"
-    """greedy: the likeliest path; beam: the likeliest phones over all paths."""
     beam: int = 16
     """Prefixes that a beam search keeps."""
-    ngram: int = 0
-    """For beam: phones of the longest n-gram, of a model of the training transcripts; 0: none."""
     lm: Path | None = None
-    """For beam: an ARPA file to read instead."""
+    """For a beam search: an ARPA file with a model of phones."""
     lm_weight: float = 0.5
     """Weight of the language model's log-probabilities."""
     insertion_bonus: float | None = None
     """Added for each phone; if not given 1 with a language model, else 0."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decoding(BeamFlags):
+    """How phones are decoded."""
+
+    decoder: Literal["greedy", "beam"] = "greedy"
+    """greedy: the likeliest path; beam: the likeliest phones over all paths."""
+    ngram: int = 0
+    """For beam: phones of the longest n-gram, of a model of the training transcripts; 0: none."""
 
     @property
     def bonus(self) -> float:

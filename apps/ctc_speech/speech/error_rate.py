@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import jiwer
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from speech.batches import LengthOrder, Speech
 from speech.models import Recognizer
@@ -77,38 +78,37 @@ def count_errors(said: Sequence[Sequence[str]], heard: Sequence[Sequence[str]]) 
     )
 
 
+@torch.no_grad()
 def evaluate(
-    model: Recognizer, speech: Speech, inventory: Sequence[str], decoders: Sequence[Decode]
+    model: Recognizer,
+    speech: Speech,
+    inventory: Sequence[str],
+    decoders: Sequence[Decode],
+    progress: bool = False,
 ) -> list[Errors]:
     """The errors of `model` on `speech` with each decoder; the model runs once.
 
     Args:
         model: in the mode that it is in.
         decoders: return the phones for the log-probabilities (B, T, C) of rows of lengths (B,).
+        progress: whether a bar is shown.
     """
-    said = _names(speech.classes, inventory)
-    heard = _recognize(model, speech, decoders)
-    return [count_errors(said, _names(phones, inventory)) for phones in heard]
-
-
-@torch.no_grad()
-def _recognize(
-    model: Recognizer, speech: Speech, decoders: Sequence[Decode]
-) -> list[list[list[int]]]:
-    """For each decoder, the phones of each utterance, as numbers."""
     device = next(model.parameters()).device
-    result: list[list[list[int]]] = [[[]] * len(speech) for _ in decoders]
+    heard: list[list[list[int]]] = [[[]] * len(speech) for _ in decoders]
     order = LengthOrder(speech.lengths(), UTTERANCES_AT_ONCE, FRAMES_AT_ONCE, seed=0)
-    for places in order.epoch(0):
-        batch = speech.batch(places)
-        lengths = batch["lengths"].to(device)
-        log_probabilities = model(batch["frames"].to(device), lengths)
-        ends = model.output_lengths(lengths)
-        for decode, heard in zip(decoders, result, strict=True):
-            phones = decode(log_probabilities, ends)
-            for place, of in zip(places.tolist(), phones, strict=True):
-                heard[place] = of
-    return result
+    total = len(speech) * len(decoders)
+    with tqdm(total=total, desc="decoding", unit="utterance", disable=not progress) as bar:
+        for places in order.epoch(0):
+            batch = speech.batch(places)
+            lengths = batch["lengths"].to(device)
+            log_probabilities = model(batch["frames"].to(device), lengths)
+            ends = model.output_lengths(lengths)
+            for decode, phones in zip(decoders, heard, strict=True):
+                for place, of in zip(places.tolist(), decode(log_probabilities, ends), strict=True):
+                    phones[place] = of
+                bar.update(len(places))
+    said = _names(speech.classes, inventory)
+    return [count_errors(said, _names(phones, inventory)) for phones in heard]
 
 
 def _names(classes: Sequence[Sequence[int]], inventory: Sequence[str]) -> list[list[str]]:

@@ -108,7 +108,7 @@ def run_recipe(run: TrainedRun, bad_input: BadInput) -> Recipe:
 
 
 def _build_from(values: dict[str, Any], path: Path) -> Recognizer:
-    kind = CTCBiLSTM if isinstance(values, dict) and "bilstm" in values else CTCTransformer
+    kind = CTCBiLSTM if "bilstm" in values else CTCTransformer
     try:
         return kind.from_dict(values)
     except ValueError as error:

@@ -5,22 +5,20 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pydantic
 import torch
-from torch import Tensor
-from tqdm import tqdm
 
 from linattn_core.errors import expected
 from linattn_models.ctc import NGram
 from linattn_models.training import RunFolder, environment, write_json
 from speech.corpora import BadInput, Corpus, Split
 from speech.decoding import Decoding, Search
-from speech.error_rate import Decode, Errors, evaluate
+from speech.error_rate import Errors, evaluate
 from speech.models import TrainedRun, load_run, run_recipe
 from speech.training import load_speech
 
@@ -32,9 +30,12 @@ GREEDY = Decoding()
 
 def grid() -> list[Decoding]:
     """What is tried on the dev set, for every model the same; of equal ones the first is taken."""
-    settings = itertools.product(ORDERS, WEIGHTS, BONUSES)
-    with_ngram = [Decoding("beam", BEAM, n, None, weight, bonus) for n, weight, bonus in settings]
-    return [GREEDY, Decoding("beam", BEAM), *with_ngram]
+    beam = Decoding(decoder="beam", beam=BEAM)
+    with_ngram = [
+        replace(beam, ngram=order, lm_weight=weight, insertion_bonus=bonus)
+        for order, weight, bonus in itertools.product(ORDERS, WEIGHTS, BONUSES)
+    ]
+    return [GREEDY, beam, *with_ngram]
 
 
 class SplitErrors(pydantic.BaseModel):
@@ -137,10 +138,8 @@ class Selection:
     def _errors(self, trained: TrainedRun, split: Split, labels: Sequence[str]) -> list[Errors]:
         recipe = run_recipe(trained, self.bad_input)
         speech = load_speech(self.corpus, split, recipe, self.cache)
-        total = len(speech) * len(labels)
-        with tqdm(total=total, desc=f"decoding {split}", unit="utterance") as progress:
-            decoders = [_count(self.searches[label].phones, progress) for label in labels]
-            return evaluate(trained.model, speech, trained.inventory, decoders)
+        decoders = [self.searches[label].phones for label in labels]
+        return evaluate(trained.model, speech, trained.inventory, decoders, progress=True)
 
 
 def _read(file: Path) -> Recognition:
@@ -151,15 +150,6 @@ def _read(file: Path) -> Recognition:
         raise ValueError(
             expected(str(file), "the errors of a run", "a damaged record", advice)
         ) from None
-
-
-def _count(decode: Decode, progress: Any) -> Decode:
-    def decode_and_count(log_probabilities: Tensor, lengths: Tensor) -> list[list[int]]:
-        phones = decode(log_probabilities, lengths)
-        progress.update(len(phones))
-        return phones
-
-    return decode_and_count
 
 
 def _pair(greedy: Errors, selected: Errors) -> SplitErrors:

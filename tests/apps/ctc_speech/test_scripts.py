@@ -96,7 +96,7 @@ def test_transcribe_searches_with_the_ngram_that_evaluate_wrote(
         done = script("transcribe", "--run", smoke_run, "--lm", arpa, "--json", *given, recording)
         assert done.code == 0, done.stderr
         (item,) = json.loads(done.stdout)
-        decoding = Decoding("beam", ngram=2, insertion_bonus=bonus)
+        decoding = Decoding(decoder="beam", ngram=2, insertion_bonus=bonus)
         transcript = transcribe(run, recording, Search(decoding, estimated), 1)
         assert item["hypotheses"] == transcript.to_dict()["hypotheses"]
 
@@ -132,7 +132,7 @@ def test_other_phones_and_a_damaged_description_are_refused(
     done = script("evaluate", "--run", smoke_run, *flags)
     assert done.code == 2 and "give the --lexicon of its training, if any" in done.stderr
     run = RunFolder(shutil.copytree(smoke_run, tmp_path / "run"))
-    run.write_config({**run.config(), "model": 3})
+    run.write_config({**run.config(), "model": {}})
     done = script("transcribe", "--run", run.path, tones / "test" / "test-0.wav")
     assert done.code == 2 and "config.json describes no model" in done.stderr
 

@@ -115,7 +115,7 @@ def test_the_default_with_a_5_gram_is_not_worse_than_greedy(repository: Path) ->
     """On AN4's dev set, as published."""
     results = json.loads((repository / "docs/results/speech/results.json").read_text())
     rates = [run["recognition"]["dev_rates"] for run in results["runs"].values()]
-    default = Decoding("beam", ngram=5)
+    default = Decoding(decoder="beam", ngram=5)
     assert default.beam == BEAM
     over_greedy = [of[default.label] - of[GREEDY.label] for of in rates]
     assert max(over_greedy) < 0.001  # one phone of 1,513, in one run of nine
@@ -125,10 +125,10 @@ def test_the_default_with_a_5_gram_is_not_worse_than_greedy(repository: Path) ->
 @pytest.mark.parametrize(
     ("decoding", "bonus"),
     [
-        (Decoding("beam"), 0.0),
-        (Decoding("beam", ngram=3), 1.0),
-        (Decoding("beam", lm=Path("phones.arpa")), 1.0),
-        (Decoding("beam", ngram=3, insertion_bonus=0.0), 0.0),
+        (Decoding(decoder="beam"), 0.0),
+        (Decoding(decoder="beam", ngram=3), 1.0),
+        (Decoding(decoder="beam", lm=Path("phones.arpa")), 1.0),
+        (Decoding(decoder="beam", ngram=3, insertion_bonus=0.0), 0.0),
     ],
 )
 def test_phones_have_a_bonus_where_there_is_an_ngram(decoding: Decoding, bonus: float) -> None:
