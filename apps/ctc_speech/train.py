@@ -15,13 +15,11 @@ if __name__ == "__main__":
     import linattn_lab.interruption  # noqa: F401  (before torch)
 
 import dataclasses
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, get_args
 
-from linattn_core.errors import expected, near, quote
 from linattn_lab.script import peek_flag, preset_flags, require_at_least, run_script
-from speech.corpora import CorpusFlags, CorpusName
+from speech.corpora import CorpusFlags
 from speech.models import APP
 from speech.presets import PRESETS, Attention, PresetName, Recipe
 from speech.training import train_model
@@ -46,28 +44,16 @@ class Flags(CorpusFlags, Recipe):
 
 def main() -> None:
     """Trains, and recognizes the test set."""
-    named("corpus", get_args(CorpusName))
-    chosen = cast(Attention, named("attention", get_args(Attention)))
+    known: dict[str, Attention] = {name: name for name in get_args(Attention)}
+    attention = known.get(peek_flag("attention", "linear"), "linear")  # tyro refuses others
     presets: dict[str, Flags] = {
-        name: Flags(**vars(preset(chosen))) for name, preset in PRESETS.items()
+        name: Flags(**vars(preset(attention))) for name, preset in PRESETS.items()
     }
     flags = preset_flags(presets, "laptop", description=__doc__)
     require_at_least(flags, {"batch_frames": 1, "max_frames": 1, "utterances": 1})
     corpus = flags.read(flags.corpus, flags.bad_input, flags.utterances)
     out = flags.run_folder()
     report(train_model(corpus, flags, out, flags.cache, resume=flags.resume), out)
-
-
-def named(flag: str, known: Sequence[str]) -> str:
-    """The value of a flag, the first of the known ones if it is not given.
-
-    Raises:
-        ValueError: it is not known.
-    """
-    value = peek_flag(flag, known[0])
-    if value not in known:
-        raise ValueError(expected(f"--{flag}", "a known name", quote(value), near(value, known)))
-    return value
 
 
 def report(summary: dict[str, Any], out: Path) -> None:

@@ -32,7 +32,6 @@ from speech.training import recognizer_loss
 PHONES = 72
 FRAMES_PER_PHONE = 12  # frames come every 10 ms
 LONGEST = 2_400
-MEAN = 800
 
 
 class Cost(pydantic.BaseModel):

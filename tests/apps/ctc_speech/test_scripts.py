@@ -149,8 +149,6 @@ def test_times_of_a_short_recording(smoke_run: Path, tmp_path: Path, seconds: fl
 @pytest.mark.parametrize(
     ("flags", "named"),
     [
-        (["--attention", "lstmm"], "'lstm'"),
-        (["--corpus", "an5"], "'an4'"),
         (["--corpus", "an4"], "--data-dir"),
         (["--lexicon", "x"], "--lexicon"),
         (["--run-commands"], "--run-commands"),
