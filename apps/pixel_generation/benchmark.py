@@ -33,8 +33,7 @@ from linattn_models import AutoregressiveTransformer
 from linattn_models.files import replace_file
 from linattn_models.training import RunFolder, write_json
 from pixels.datasets import blank
-from pixels.measuring import outcome_of, where_it_runs
-from pixels.methods import MethodName, methods_named
+from pixels.methods import MethodName, measure_outcome, read_environment, select_methods
 from pixels.models import APP, alike, build_model, default_device, load_run
 from pixels.presets import Attention, paper
 from pixels.tables import benchmark_report
@@ -74,7 +73,7 @@ def main(flags: Flags) -> None:
     require_numbers(flags)
     if flags.threads is not None:
         torch.set_num_threads(flags.threads)
-    methods = methods_named(flags.methods, default_device())
+    methods = select_methods(flags.methods, default_device())
     attentions = list(dict.fromkeys(method.attention for method in methods))
     if flags.runs:
         models, bits, shape = trained(flags.runs, attentions)
@@ -83,7 +82,7 @@ def main(flags: Flags) -> None:
     out = flags.out or Path("runs", APP, f"benchmark-{shape}")
     out.mkdir(parents=True, exist_ok=True)  # refused now, not after all timing
     time = partial(
-        outcome_of,
+        measure_outcome,
         positions=None if flags.whole else flags.positions,
         batch=flags.batch,
         largest=flags.largest_batch or (10_000 if default_device().type == "cuda" else 1_024),
@@ -95,7 +94,7 @@ def main(flags: Flags) -> None:
         "app": APP,
         "shape": shape,
         "model": next(iter(models.values())).to_dict(),
-        "environment": where_it_runs(),
+        "environment": read_environment(),
         "bits_per_dim": bits,
         "speeds": [dataclasses.asdict(speed) for x in outcomes for speed in x.speeds],
         "largest_batches": {x.method.name: x.largest for x in outcomes if x.largest},

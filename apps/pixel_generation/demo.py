@@ -27,7 +27,7 @@ from linattn_models import AutoregressiveTransformer
 from linattn_models.files import replace_file
 from linattn_models.training import RunFolder, write_json
 from pixels.datasets import Images, load
-from pixels.measuring import measure, where_it_runs
+from pixels.methods import measure, read_environment
 from pixels.models import APP
 from pixels.pictures import write_completions, write_samples
 from pixels.presets import Attention, Recipe, demo
@@ -85,7 +85,7 @@ def main(flags: Flags) -> None:
     speeds = measure(models, sorted({1, flags.batch}), flags.positions, DEMO_METHODS)
     results = {
         "app": APP,
-        "environment": where_it_runs(),
+        "environment": read_environment(),
         "runs": summaries,
         "speeds": [dataclasses.asdict(speed) for speed in speeds],
     }

@@ -15,7 +15,7 @@ import torch
 
 from linattn_models import AutoregressiveTransformer
 from pixels.datasets import Pixels
-from pixels.tokens import Layout, batches
+from pixels.tokens import Layout, TokenData, to_tokens
 
 POSITIONS_AT_ONCE = 16_384  # of all images of a batch together: bounds the memory
 PSEUDO_COUNT = 0.5
@@ -35,9 +35,11 @@ def evaluating(model: AutoregressiveTransformer) -> Iterator[None]:
 @torch.no_grad()
 def bits_per_dim(model: AutoregressiveTransformer, images: Pixels, layout: Layout) -> float:
     """Mean of -log2 p over every number of `images`, the model in evaluation mode."""
-    nats = 0.0
+    data, nats = TokenData(images, layout), 0.0
+    size = max(1, POSITIONS_AT_ONCE // to_tokens(images[:1], layout).shape[1])
     with evaluating(model):
-        for tokens in batches(images, layout, POSITIONS_AT_ONCE):
+        for indices in torch.arange(len(images)).split(size):
+            tokens = data.batch(indices)
             nats += model.loss(tokens.to(model.device)).item() * len(tokens)
     return nats / len(images) / math.log(2)
 

@@ -9,7 +9,6 @@ row from the left. A gray pixel is one token, its level. A pixel in color can be
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Literal
 
 import numpy as np
@@ -34,13 +33,6 @@ def to_images(tokens: Tensor, height: int, width: int) -> Pixels:
     channels = levels[0].size // (height * width)
     color = () if channels == 1 else (channels,)
     return levels.reshape(len(levels), height, width, *color)
-
-
-def batches(images: Pixels, layout: Layout, positions: int) -> Iterator[Tensor]:
-    """All of `images` as tokens, in order, in batches of about `positions` positions together."""
-    size = max(1, positions // to_tokens(images[:1], layout).shape[1])
-    for start in range(0, len(images), size):
-        yield to_tokens(images[start : start + size], layout)
 
 
 class TokenData:

@@ -1,30 +1,40 @@
-"""Every method is timed on its own model, by the backend it names; the line below says so."""
+"""Every method is timed on its own model, by its backend; what cannot run says why instead."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import get_args
+from functools import partial
+from typing import Any, get_args
 
 import pytest
 import torch
 
 from linattn_core import backends
+from linattn_lab.throughput import Throughput
 from linattn_models import AutoregressiveTransformer, TransformerConfig
 from linattn_models.attention import LinearMixer
-from pixels.measuring import Speed, measure
+from pixels import methods
 from pixels.methods import (
     LINEAR,
+    LSH_4,
+    SOFTMAX,
+    STATEFUL_SOFTMAX,
     Method,
     MethodName,
     Models,
-    methods_named,
+    Outcome,
+    Speed,
+    measure,
+    select_methods,
     stepping_backends,
     time_method,
 )
 from pixels.presets import Attention
-from pixels.tables import how_it_ran
+from pixels.tables import benchmark_report, benchmark_table, describe_environment
+from tests.apps.app_scripts import cells
 
 CPU = torch.device("cpu")
+measure_outcome = partial(methods.measure_outcome, positions=2, largest=8, most_seconds=20)
 SPEED = Speed("linear", 1, 2.0, 0.5, 100, estimated=False, compiled=True)
 WHERE = {"torch": "2.13.0", "device": "cpu", "threads": 2}
 
@@ -50,14 +60,14 @@ def models() -> Models:
 def test_it_says_what_was_native(steps_by: str, compiled: bool, said: str) -> None:
     speeds = [replace(SPEED, compiled=compiled)] * 2
 
-    line = how_it_ran({**WHERE, "steps_by": steps_by}, speeds)
+    line = describe_environment({**WHERE, "steps_by": steps_by}, speeds)
 
     assert line.startswith("torch 2.13.0, cpu, 2 threads; ") and line.endswith(said)
 
 
 def test_every_method_is_measured_at_every_batch(models: Models) -> None:
     names = ("linear", "stateful-softmax", "softmax", "lsh-1", "lsh-4")
-    speeds = measure(models, [1, 3], 2, methods_named(names, CPU))
+    speeds = measure(models, [1, 3], 2, select_methods(names, CPU))
     assert [(s.method, s.batch) for s in speeds] == [(m, b) for b in (1, 3) for m in names]
     assert all(speed.images_per_second > 0 and speed.estimated for speed in speeds)
     kept = {speed.method: speed.state_bytes_per_image for speed in speeds}
@@ -72,13 +82,13 @@ def test_every_method_is_measured_at_every_batch(models: Models) -> None:
 
 
 def test_linear_eager_is_every_backend_that_steps_here() -> None:
-    methods = methods_named(["linear-eager", "linear", "linear"], CPU)
+    chosen = select_methods(["linear-eager", "linear", "linear"], CPU)
     accepting = stepping_backends(CPU)
     assert "reference" in accepting and set(accepting) <= set(backends())
-    assert [method.backend for method in methods] == [*accepting, None]
-    assert methods[-1] == LINEAR
-    assert f"linear (eager, {accepting[0]})" == methods[0].name
-    assert methods_named(get_args(MethodName), CPU)[0] == LINEAR
+    assert [method.backend for method in chosen] == [*accepting, None]
+    assert chosen[-1] == LINEAR
+    assert f"linear (eager, {accepting[0]})" == chosen[0].name
+    assert select_methods(get_args(MethodName), CPU)[0] == LINEAR
 
 
 def test_an_eager_method_steps_by_the_backend_it_names(
@@ -100,11 +110,92 @@ def test_an_eager_method_steps_by_the_backend_it_names(
 
 
 def test_a_backend_that_is_not_there_is_refused(models: Models) -> None:
-    with pytest.raises(ValueError, match="got 'none'"):
+    with pytest.raises(ValueError, match="none"):
         time_method(models, Method("any", "linear", "stateful", "none"), 1, positions=2)
 
 
 def test_rerunning_is_sampled_even_where_all_is_asked_for(models: Models) -> None:
     long = AutoregressiveTransformer(models["lsh-1"].config, 2, 70).eval()
-    (speed,) = measure({"lsh-1": long}, [1], None, methods_named(["lsh-1"], CPU))
+    (speed,) = measure({"lsh-1": long}, [1], None, select_methods(["lsh-1"], CPU))
     assert speed.estimated
+
+
+def fake_time(models: Models, method: Method, batch: int, positions: int | None) -> Throughput:
+    """Images/s that grow with the batch up to four images."""
+    rate = float(min(batch, 4))
+    return Throughput(rate, 1 / rate, [(0, 0.1), (3, 0.3)], 100, estimated=True, compiled=False)
+
+
+def test_the_best_batch_is_measured_beside_one_image(
+    models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(methods, "time_method", fake_time)
+    outcome = measure_outcome(models, LINEAR)
+    assert outcome.one is not None and outcome.many is not None
+    assert (outcome.one.batch, outcome.many.batch, outcome.largest) == (1, 4, 8)
+    assert [speed.batch for speed in outcome.speeds] == [1, 4]
+    assert outcome.failure is None
+    fixed = measure_outcome(models, LINEAR, batch=3)
+    assert [speed.batch for speed in fixed.speeds] == [1, 3]
+    assert (fixed.largest, fixed.bounded_by) == (3, None)
+    assert [s.batch for s in measure_outcome(models, LINEAR, batch=1).speeds] == [1]
+
+
+def test_a_real_search_ends(models: Models) -> None:
+    outcome = measure_outcome(models, STATEFUL_SOFTMAX)
+    assert outcome.many is not None and 1 <= outcome.many.batch <= 8
+    assert outcome.many.state_bytes_per_image == 2 * 4 * 4 * 4
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("no such\nthing."), RuntimeError("can't allocate memory: 9 GB")]
+)
+def test_what_cannot_run_says_why(
+    models: Models, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def refuse(*arguments: Any, **named: Any) -> Throughput:
+        raise error
+
+    monkeypatch.setattr(methods, "time_method", refuse)
+    outcome = measure_outcome(models, LINEAR)
+    assert outcome.failure == str(error).replace("\n", " ") and outcome.speeds == []
+
+
+def test_a_fault_is_not_hidden(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: Any, **named: Any) -> Throughput:
+        raise RuntimeError("a fault")
+
+    monkeypatch.setattr(methods, "time_method", fail)
+    with pytest.raises(RuntimeError, match="a fault"):
+        measure_outcome(models, LINEAR)
+
+
+def speed(method: str, batch: int, rate: float, estimated: bool = True) -> Speed:
+    return Speed(method, batch, rate, 1 / rate, 80, estimated=estimated, compiled=False)
+
+
+def test_the_table_has_gains_and_dashes() -> None:
+    one, many = speed("linear", 1, 4.0, False), speed("linear", 1_024, 50.0)
+    slow = speed("softmax", 1, 0.5)
+    outcomes = [
+        Outcome(LINEAR, one, many, bounded_by="the largest batch allowed is 1,024"),
+        Outcome(SOFTMAX, slow, slow),
+        Outcome(LSH_4, failure="it did not fit."),
+    ]
+    rows = cells(benchmark_table(outcomes, {"linear": 0.644}))
+    assert rows == {
+        "linear": ["0.644", "~50.0", "1,024", "100x", "0.250", "8.00x", "80"],
+        "softmax": ["-", "~0.500", "1", "1.00x", "~2.00", "1.00x", "80"],
+        "lsh-4": ["-"] * 7,
+    }
+    config = TransformerConfig(num_layers=1, num_heads=1, head_dim=4, ffn_dim=8)
+    where = {"torch": "2", "device": "cpu", "threads": 1, "steps_by": "reference"}
+    record = {
+        "shape": "mnist",
+        "model": {"transformer": config.to_dict(), "max_length": 784},
+        "environment": where,
+        "bits_per_dim": {},
+    }
+    text = benchmark_report(record, outcomes, searched=True)
+    assert "linear: no larger batch was tried" in text and "lsh-4: -, since it did not fit." in text
+    assert text.count("lsh-4") == 3  # ours, the reason, the paper's

@@ -8,11 +8,11 @@ more than that is read of it, however much the compressed file would become.
 from __future__ import annotations
 
 import gzip
+import io
 import struct
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 
@@ -54,7 +54,7 @@ def _find(name: str, folders: Sequence[Path], source: Source) -> Path:
     raise missing(f"{name} or {name}.gz", folders, source)
 
 
-def _read(file: IO[bytes], path: Path, source: Source) -> Pixels:
+def _read(file: gzip.GzipFile | io.BufferedReader, path: Path, source: Source) -> Pixels:
     header = file.read(HEADER.size)
     if len(header) < HEADER.size:
         raise damaged(path, f"a header of {HEADER.size} bytes", f"{len(header)} bytes", source)
