@@ -43,12 +43,12 @@ def driver_module() -> ModuleType:
 
 def _built(name: str, option: str, target: str) -> Path:
     """The folder in which a target was built."""
-    programs = [program("cmake"), program("ninja"), _compiler()]
+    programs = [program("cmake"), program("ninja"), find_compiler()]
     # A folder for each set of tools: CMake keeps their paths, and ninja builds what has changed.
     tools = "\n".join([sys.executable, *programs])
     folder = ROOT / "build" / f"{name}-{hashlib.sha256(tools.encode()).hexdigest()[:12]}"
     folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder / "lock"):
+    with lock(folder / "lock"):
         _build(folder, option, target, *programs)
     return folder
 
@@ -67,7 +67,8 @@ def program(name: str) -> str:
     return shutil.which(name, path=PATH) or pytest.skip(f"{name} is needed to build the emulation")
 
 
-def _compiler() -> str:
+def find_compiler() -> str:
+    """The C++ compiler; skips the test where there is none."""
     for name in (os.environ.get("CXX"), "c++", "g++", "clang++"):
         found = shutil.which(name) if name else None
         if found:
@@ -93,7 +94,7 @@ def _run(*command: str) -> None:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def lock(path: Path) -> Iterator[None]:
     """One process at a time: tests run side by side, and one builds for all."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from contextlib import nullcontext
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from linattn_core import LinearAttentionState, backends, explain, linear_attention_step
+from linattn_core import (
+    LinearAttentionState,
+    backends,
+    explain,
+    linear_attention,
+    linear_attention_step,
+)
 from linattn_core.calls import AttentionCall, StepCall
 from linattn_core.registry import installed_backends
 from linattn_cuda import backend, compiling, device, nvrtc
@@ -24,16 +29,6 @@ CALL = AttentionCall(X, X, X, True, requires_grad=True)
 STEP = StepCall(*3 * (X[:, :, 0],), LinearAttentionState.zeros(1, 2, 64, 64))
 T4 = Gpu("an emulated T4", (7, 5), 40, 65_536)
 V100 = Gpu("an emulated V100", (7, 0), 80, 98_304)
-
-
-def wide_call(dim: int, value_dim: int = 64) -> AttentionCall:
-    query = torch.zeros(1, 2, 8, dim)
-    return CALL._replace(query=query, key=query, value=torch.zeros(1, 2, 8, value_dim))
-
-
-def wide_step(dim: int) -> StepCall:
-    query = torch.zeros(1, 2, dim)
-    return STEP._replace(query=query, key=query)
 
 
 def test_a_launch_makes_its_gpu_current(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,10 +61,10 @@ def test_without_a_gpu_it_says_why_and_others_run() -> None:
 @pytest.mark.parametrize(
     ("built_with", "torch_built", "says"),
     [
-        ("", True, "was built without its CUDA kernels.*LINATTN_CUDA=NVRTC, or .*LINATTN_CUDA=ON"),
-        ("NVRTC", True, "compiled by NVRTC .* libnvrtc was not found; run `python -m pip install "),
-        ("nvcc", False, "torch .* was built without CUDA.*install a torch that is built for CUDA"),
-        ("nvcc", True, "torch finds no GPU, or no driver for it; see whether `nvidia-smi` lists"),
+        ("", True, "without its CUDA kernels"),
+        ("NVRTC", True, "libnvrtc"),
+        ("nvcc", False, "without CUDA"),
+        ("nvcc", True, "no GPU"),
     ],
 )
 def test_what_is_missing_is_said(
@@ -84,8 +79,7 @@ def test_what_is_missing_is_said(
     monkeypatch.setattr(backend, "unbuilt", device.unbuilt)
     monkeypatch.setattr(backend, "unusable", lambda: missing)
 
-    assert missing is not None
-    assert re.search(says, missing)
+    assert missing is not None and says in missing
     assert CudaBackend().unusable() == missing
     assert CudaBackend().refuses_device(torch.device("cuda")) == missing
 
@@ -95,7 +89,7 @@ def test_on_windows_kernels_need_nvcc(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "win32")
 
     told = str(device.unbuilt.__wrapped__())
-    assert "on Windows need nvcc; install the CUDA toolkit" in told and "NVRTC" not in told
+    assert "nvcc" in told and "NVRTC" not in told
 
 
 def test_calls_on_the_cpu_do_not_start_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,35 +106,46 @@ def test_calls_on_the_cpu_do_not_start_cuda(monkeypatch: pytest.MonkeyPatch) -> 
         assert "these are on cpu" in str(CudaBackend().refuses(call))
 
 
-def test_tensors_elsewhere_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backend, "unbuilt", lambda: None)
-
-    for call in (CALL, STEP):
-        assert CudaBackend().refuses(call) == (
-            "it runs on CUDA tensors and these are on cpu; move them to a GPU."
-        )
+def wide_call(dim: int, value_dim: int = 64, dtype: torch.dtype = torch.float32) -> AttentionCall:
+    query = torch.zeros(1, 2, 8, dim, dtype=dtype)
+    value = torch.zeros(1, 2, 8, value_dim, dtype=dtype)
+    return CALL._replace(query=query, key=query, value=value)
 
 
-def test_float64_is_refused(emulation: object) -> None:
+def wide_step(dim: int) -> StepCall:
+    query = torch.zeros(1, 2, dim)
+    return STEP._replace(query=query, key=query)
+
+
+def long_call(length: int) -> AttentionCall:
+    x = torch.zeros(1, 1, 1, 1).expand(1, 1, length, 1)
+    return AttentionCall(x, x, x, True)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "call", "named"),
+    [
+        (H100, wide_call(64, dtype=torch.float64), "float64"),
+        (H100, CALL._replace(log_decay=torch.zeros(1, 2, 8)), "log_decay"),
+        (H100, STEP._replace(log_decay=torch.zeros(1, 2)), "log_decay"),
+        (V100, CALL, "compute capability 7.5"),
+        (V100, STEP, "compute capability 7.5"),
+        (H100, wide_call(257), "257"),
+        (H100, wide_step(8_000), "256,000 bytes of shared memory"),
+        (T4, wide_call(256, 256), "bytes of shared memory"),
+        (H100, long_call(2**31), "2,147,483,648"),
+    ],
+)
+def test_what_has_no_kernel_is_refused(
+    gpu: Gpu, call: AttentionCall | StepCall, named: str, emulation: object
+) -> None:
+    assert named in str(EmulatedBackend(gpu).refuses(call))
+
+
+def test_a_refusal_is_raised(emulation: object) -> None:
     double = torch.zeros(1, 2, 8, 64, dtype=torch.float64)
-
-    assert explain(double, double, double)[WALKING] == (
-        "it has no kernels for float64, as its sums are kept in float32; convert the tensors or "
-        'pass backend="reference".'
-    )
-    with pytest.raises(ValueError, match=r"backend 'emulated' refuses this call: .*float64"):
-        linear_attention_step(
-            double[:, :, 0], double[:, :, 0], double[:, :, 0],
-            LinearAttentionState.zeros(1, 2, 64, 64, dtype=torch.float64), backend=WALKING,
-        )  # fmt: skip
-
-
-def test_decay_is_refused(emulation: object) -> None:
-    refusal = 'its kernels take no log_decay; pass backend="auto" or "reference".'
-    decayed = CALL._replace(log_decay=torch.zeros(1, 2, 8))
-
-    assert EmulatedBackend().refuses(decayed) == refusal
-    assert EmulatedBackend().refuses(STEP._replace(log_decay=torch.zeros(1, 2))) == refusal
+    with pytest.raises(ValueError, match="float64"):
+        linear_attention(double, double, double, backend=WALKING)
 
 
 def test_all_other_arguments_are_accepted(emulation: object) -> None:
@@ -152,46 +157,11 @@ def test_all_other_arguments_are_accepted(emulation: object) -> None:
         CALL._replace(is_causal=False, initial_state=state),
         CALL._replace(**one_head),
         STEP._replace(state_indices=torch.tensor([0]), normalize=False),
+        wide_call(256, 256),
+        wide_step(4_161),
+        long_call(2**31 - 1),
     )
     assert [EmulatedBackend().refuses(call) for call in accepted] == [None] * len(accepted)
-
-
-def test_old_gpus_are_refused(emulation: object) -> None:
-    assert (
-        EmulatedBackend(V100).refuses(CALL)
-        == EmulatedBackend(V100).refuses(STEP)
-        == ("its kernels need compute capability 7.5 and an emulated V100 has 7.0.")
-    )
-
-
-def test_heads_without_a_kernel_are_refused(emulation: object) -> None:
-    assert EmulatedBackend(H100).refuses(wide_call(257)) == (
-        'it has no kernel for features of 257 and values of 64; pass backend="reference".'
-    )
-
-
-def test_steps_of_features_without_room_are_refused_with_the_numbers(emulation: object) -> None:
-    assert EmulatedBackend(H100).refuses(wide_step(8_000)) == (
-        "its kernels for features of 8000 and values of "
-        f"{STEP.value_dim} in float32 need 256,000 bytes of shared memory a block and an emulated "
-        'H100 offers 232,448; pass backend="reference".'
-    )
-    assert EmulatedBackend(H100).refuses(wide_step(4_161)) is None
-
-
-def test_heads_that_a_gpu_has_no_room_for_are_refused_with_the_numbers(
-    emulation: ModuleType,
-) -> None:
-    wide = wide_call(256, 256)
-    float32, highest = emulation.Dtype.float32, emulation.Precision.highest
-    needed = emulation.shared_bytes(256, 256, float32, float32, highest)
-
-    assert 65_536 < needed <= 232_448
-    assert EmulatedBackend(H100).refuses(wide) is None
-    assert EmulatedBackend(T4).refuses(wide) == (
-        f"its kernels for features of 256 and values of 256 in float32 need {needed:,} bytes of "
-        'shared memory a block and an emulated T4 offers 65,536; pass backend="reference".'
-    )
 
 
 @pytest.mark.parametrize(
@@ -217,7 +187,7 @@ def test_a_state_that_rows_share_is_not_updated_in_place(emulation: object) -> N
         torch.zeros(1, 2, 8, 8).expand(3, 2, 8, 8), torch.zeros(1, 2, 8).expand(3, 2, 8)
     )
 
-    with pytest.raises(ValueError, match=r"an expanded tensor with strides .*by .clone\(\)"):
+    with pytest.raises(ValueError, match="state"):
         linear_attention_step(x, x, x, state, inplace=True, backend=WALKING)
 
 
@@ -247,7 +217,6 @@ def test_gpus_that_nothing_was_built_for_are_refused(
 ) -> None:
     reason = device.without_code(H100._replace(capability=capability), built_with)
     assert (reason is None) == runs
-    assert reason is None or "build linattn-cuda with CUDAARCHS=native there" in reason
 
 
 def test_gpus_that_nvrtc_does_not_know_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,22 +224,16 @@ def test_gpus_that_nvrtc_does_not_know_are_refused(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(nvrtc, "architectures", lambda: ("sm_80", "sm_90"))
 
     assert device.without_code(H100, device.NVRTC) is None
-    assert device.without_code(H100._replace(capability=(12, 0)), device.NVRTC) == (
-        "an emulated H100 has compute capability 12.0 and NVRTC 12.4 compiles for sm_80, sm_90; "
-        "install another nvidia-cuda-nvrtc."
-    )
+    newer = H100._replace(capability=(12, 0))
+    assert "NVRTC 12.4" in str(device.without_code(newer, device.NVRTC))
 
 
 @pytest.mark.parametrize(
-    ("driver", "version", "says"),
-    [
-        (12_040, "13.0", "NVRTC 13.0 and the driver, which is of CUDA 12.4, cannot load them; "),
-        (12_040, "12.8", None),
-        (13_000, "12.8", None),
-    ],
+    ("driver", "version", "named"),
+    [(12_040, "13.0", "CUDA 12.4"), (12_040, "12.8", "None"), (13_000, "12.8", "None")],
 )
 def test_a_driver_that_is_older_than_nvrtc_is_named(
-    driver: int, version: str, says: str | None, monkeypatch: pytest.MonkeyPatch
+    driver: int, version: str, named: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Machine code runs on drivers of the same major version and of newer ones."""
     module = SimpleNamespace(
@@ -280,20 +243,12 @@ def test_a_driver_that_is_older_than_nvrtc_is_named(
     monkeypatch.setattr(device, "unbuilt", lambda: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(nvrtc, "version", lambda: version)
-    reason = device.unusable.__wrapped__()
 
-    assert (reason is None) == (says is None)
-    if says is not None and reason is not None:
-        assert says in reason
-        assert reason.endswith("or run `python -m pip install nvidia-cuda-nvrtc-cu12`.")
+    assert named in str(device.unusable.__wrapped__())
 
 
-@pytest.mark.parametrize(
-    ("built_with", "advice"), [("NVRTC", ""), ("nvcc 13.0 for sm 90", " The kernels need a newer ")]
-)
-def test_a_driver_that_does_not_answer(
-    built_with: str, advice: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("built_with", ["NVRTC", "nvcc 13.0 for sm 90"])
+def test_a_driver_that_does_not_answer(built_with: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(index: int) -> None:
         raise RuntimeError("the CUDA driver did not start.")
 
@@ -301,10 +256,8 @@ def test_a_driver_that_does_not_answer(
     monkeypatch.setattr(device, "_native", module)
     monkeypatch.setattr(device, "unbuilt", lambda: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    told = f"the CUDA driver did not start.{advice}"
 
-    reason = str(device.unusable.__wrapped__())
-    assert reason.startswith(told) and (reason == told) == (not advice)
+    assert str(device.unusable.__wrapped__()).startswith("the CUDA driver did not start.")
 
 
 def test_it_says_which_compiler_its_kernels_have(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,12 +268,11 @@ def test_it_says_which_compiler_its_kernels_have(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(nvrtc, "missing", lambda: None)
     monkeypatch.setattr(nvrtc, "version", lambda: "13.0")
 
-    assert CudaBackend().description == (
-        "CUDA kernels compiled by NVRTC 13.0 when they are first called, into /kernels"
-    )
+    told = CudaBackend().description
+    assert "NVRTC 13.0" in told and "/kernels" in told
     assert given == [compiling.load_or_compile]
     module.built_with = "nvcc 13.0.88 for sm 90"
-    assert CudaBackend().description == "CUDA kernels by nvcc 13.0.88 for sm 90"
+    assert module.built_with in CudaBackend().description
     assert len(given) == 1
 
 

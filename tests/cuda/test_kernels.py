@@ -32,6 +32,14 @@ ONE = Case(batch=1, heads=2)
 WIDTHS = (1, 5, 16, 24, 32, 48, 64, 80, 96, 128, 256)
 
 
+@pytest.fixture
+def memory_of_nan() -> Iterator[None]:
+    """torch's deterministic mode hands out memory full of NaN, of workspaces too."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("width", WIDTHS)
 def test_every_width(width: int, dtype: torch.dtype) -> None:
@@ -130,16 +138,6 @@ def test_short_sequences_are_not_cut() -> None:
     assert best_segments(call_of(1, 1_024, 64, 64)) == 4
 
 
-def test_more_positions_than_32_bits_count_are_refused() -> None:
-    x = torch.zeros(1, 1, 1, 1).expand(1, 1, 2**31, 1)
-    call = AttentionCall(x, x, x, True)
-    backend = EmulatedBackend()
-    assert "up to 2,147,483,647 positions and the tensors have 2,147,483,648" in str(
-        backend.refuses(call)
-    )
-    assert backend.refuses(call._replace(query=x[..., 1:, :], key=x[..., 1:, :])) is None
-
-
 @pytest.mark.parametrize(("shared_limit", "segments"), [(232_448, 5), (101_376, 1)])
 def test_segments_depend_on_how_many_blocks_fit(
     shared_limit: int, segments: int, emulation: ModuleType
@@ -223,17 +221,11 @@ def test_any_layout_is_read(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("is_causal", [True, False])
 @pytest.mark.parametrize("backend", NAMES)
+@pytest.mark.usefixtures("memory_of_nan")
 def test_every_output_is_written(backend: str, is_causal: bool) -> None:
-    """torch's deterministic mode hands out memory full of NaN, of workspaces too."""
     case = Case(queries=200, head_dim=17, value_dim=9, key_lengths=(200, 0), is_causal=is_causal)
     empty = Case(queries=0, head_dim=17, value_dim=9, initial_state=True, is_causal=is_causal)
-    torch.use_deterministic_algorithms(True)
-    try:
-        results = [on_backend(x, backend, x.inputs()) for x in (case, empty)]
-    finally:
-        torch.use_deterministic_algorithms(False)
-
-    for found in results:
+    for found in (on_backend(x, backend, x.inputs()) for x in (case, empty)):
         assert [name for name, x in found.items() if not torch.isfinite(x).all()] == []
 
 
@@ -292,22 +284,13 @@ def test_a_matrix_precision_of_high_keeps_sixteen_bits() -> None:
 
 @pytest.mark.parametrize("backend", NAMES)
 @pytest.mark.parametrize("is_causal", [True, False])
-def test_values_of_dim_zero_have_a_normalizer(
-    backend: str, is_causal: bool, every_output_is_written: None
-) -> None:
+@pytest.mark.usefixtures("memory_of_nan")
+def test_values_of_dim_zero_have_a_normalizer(backend: str, is_causal: bool) -> None:
     case = ONE.with_(value_dim=0, is_causal=is_causal, initial_state=True)
     tensors = case.inputs()
     expected = on_backend(case, "reference", tensors)
     for name, x in on_backend(case, backend, tensors).items():
         assert_agree(x, expected[name], name)
-
-
-@pytest.fixture
-def every_output_is_written() -> Iterator[None]:
-    """Fresh memory is NaN: whatever is not written shows."""
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
 
 
 @pytest.mark.parametrize("backend", NAMES)

@@ -88,23 +88,40 @@ def test_a_damaged_file_is_written_again(cache: Path, compiler: list[str], damag
         whole[:-1] if damage == "shortened" else damage.encode(errors="surrogateescape")
     )
 
-    assert (
-        compiling.load_or_compile("scan", "sm_90") != first
-    )  # the stand-in counts what it compiled
-    assert compiling.load_or_compile("scan", "sm_90") == compiling.load_or_compile("scan", "sm_90")
+    second = compiling.load_or_compile("scan", "sm_90")
+    assert second != first  # the stand-in counts what it compiled
+    assert compiling.load_or_compile("scan", "sm_90") == second
     assert compiler == ["scan", "scan"]
 
 
 def test_a_file_that_was_not_written_leaves_nothing(
     cache: Path, compiler: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(file: Path, content: bytes) -> int:
+    def fill_disk(file: Path, content: bytes) -> int:
         file.touch()
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(Path, "write_bytes", fill_disk)
     assert compiling.load_or_compile("scan", "sm_90")[1] == "_Zscan"
     assert list(cache.iterdir()) == []
+
+
+@pytest.mark.parametrize("missing", ["disk", "home"])
+def test_without_a_folder_it_compiles_each_time(
+    missing: str, cache: Path, compiler: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find_no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    if missing == "home":
+        monkeypatch.delenv("LINATTN_CACHE")
+        monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+        monkeypatch.setattr(Path, "home", find_no_home)
+    else:
+        cache.write_text("a file where the folder would be")
+    for _ in range(2):
+        assert compiling.load_or_compile("scan", "sm_90")[1] == "_Zscan"
+    assert compiler == ["scan", "scan"]
 
 
 def test_the_digest_is_of_the_headers_contents(tmp_path: Path) -> None:
@@ -118,14 +135,6 @@ def test_the_digest_is_of_the_headers_contents(tmp_path: Path) -> None:
     assert len(digests) == 2
 
 
-def test_without_a_disk_to_write_to_it_compiles(cache: Path, compiler: list[str]) -> None:
-    cache.write_text("a file where the folder would be")
-
-    for _ in range(2):
-        assert compiling.load_or_compile("scan", "sm_90")[1] == "_Zscan"
-    assert len(compiler) == 2
-
-
 def test_the_folder_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("LINATTN_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -133,22 +142,6 @@ def test_the_folder_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert compiling.cache_folder() == tmp_path / ".cache" / "linattn"
-
-
-def test_a_user_without_a_home_keeps_nothing(
-    compiler: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def homeless() -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.setattr(compiling, "headers", lambda: HEADERS)
-    monkeypatch.delenv("LINATTN_CACHE", raising=False)
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setattr(Path, "home", homeless)
-
-    for _ in range(2):
-        assert compiling.load_or_compile("scan", "sm_90")[1] == "_Zscan"
-    assert len(compiler) == 2
 
 
 def test_all_kernels_ahead_of_their_first_calls(
@@ -169,7 +162,7 @@ def test_headers_are_those_of_the_compiled_module(
         compiling, "_native", SimpleNamespace(__file__=str(tmp_path / "_native.so"))
     )
 
-    with pytest.raises(RuntimeError, match=r"expected .*calls\.h, got no such file; install"):
+    with pytest.raises(RuntimeError, match="calls"):
         compiling.headers.__wrapped__()
     (tmp_path / "include" / "linattn").mkdir(parents=True)
     (tmp_path / "include" / "linattn" / "calls.h").touch()
@@ -179,11 +172,10 @@ def test_headers_are_those_of_the_compiled_module(
 def test_without_nvrtc_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvrtc, "_library", lambda: None)
 
-    monkeypatch.setattr(torch.version, "cuda", "12.8")
-    assert "pip install nvidia-cuda-nvrtc-cu12`" in str(nvrtc.missing())
-    monkeypatch.setattr(torch.version, "cuda", None)
-    assert "pip install nvidia-cuda-nvrtc`" in str(nvrtc.missing())
-    with pytest.raises(RuntimeError, match=r"NVRTC: expected libnvrtc, got no such library; run"):
+    for version, package in (("12.8", "nvidia-cuda-nvrtc-cu12`"), (None, "nvidia-cuda-nvrtc`")):
+        monkeypatch.setattr(torch.version, "cuda", version)
+        assert package in str(nvrtc.missing())
+    with pytest.raises(RuntimeError, match="libnvrtc"):
         nvrtc.compile_source("", (), "sm_90", ())
 
 
@@ -203,7 +195,7 @@ def test_a_gpu_that_is_newer_than_nvrtc_runs_code_of_its_generation(
 @needs_nvrtc
 def test_what_nvrtc_refuses_is_shown_with_its_log() -> None:
     source = "__global__ void kernel() { nothing(); }"
-    with pytest.raises(RuntimeError, match=r'NVRTC_ERROR_COMPILATION[^`]*"nothing" is undefined'):
+    with pytest.raises(RuntimeError, match='"nothing" is undefined'):
         nvrtc.compile_source(source, ("kernel",), "sm_90", ())
 
 

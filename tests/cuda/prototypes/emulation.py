@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import functools
 import hashlib
-import os
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -16,8 +13,8 @@ import torch
 
 from linattn_cuda import _native
 from linattn_cuda.prototypes.ladder import KERNELS, Launcher, Run
+from tests.cuda.emulated_build import ROOT, find_compiler, lock
 
-ROOT = Path(__file__).parents[3]
 CUDA = ROOT / "kernels-cuda"
 SOURCES = (Path(__file__).parent / "harness.cpp", *sorted((CUDA / "emulation").glob("*.cpp")))
 INCLUDED = (CUDA / "emulation", CUDA / "include", KERNELS)
@@ -52,16 +49,11 @@ def _launch(run: Run, device: torch.device) -> None:
 
 @functools.cache
 def _library() -> ctypes.CDLL:
-    compiler = next(
-        (x for x in (os.environ.get("CXX"), "c++", "g++", "clang++") if x and shutil.which(x)), None
-    )
-    if compiler is None:
-        pytest.skip("a C++ compiler is needed to build the emulation")
-    # Named by what it is made of; tests run side by side, and one builds for all.
+    compiler = find_compiler()
+    # Named by what it is made of.
     file = ROOT / "build" / f"prototypes-{_digest(compiler)}.so"
     file.parent.mkdir(exist_ok=True)
-    with (file.parent / "prototypes.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with lock(file.parent / "prototypes.lock"):
         if not file.exists():
             for old in file.parent.glob("prototypes-*.so"):
                 old.unlink()

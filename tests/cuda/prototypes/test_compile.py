@@ -73,5 +73,5 @@ def test_every_dtype_and_the_widest_head(rung: Rung, dtype: torch.dtype) -> None
 
 
 def test_an_unknown_architecture_is_refused() -> None:
-    with pytest.raises(RuntimeError, match=r"NVRTC did not compile .*chunked.cu for sm_1"):
+    with pytest.raises(RuntimeError, match="sm_1"):
         LADDER["chunked"].compile("sm_1")
