@@ -12,7 +12,7 @@ from torch._subclasses import FakeTensorMode
 
 from linattn_core import LinearAttentionState, backends, explain, linear_attention
 from linattn_core.calls import AttentionCall, StepCall
-from linattn_cuda.prototypes import LADDER, backend
+from linattn_cuda.prototypes import LADDER, Rung, backend
 from linattn_cuda.prototypes.backend import CupyBackend, unsupported
 
 
@@ -129,3 +129,9 @@ def test_a_rung_refuses_tensors_of_the_cpu() -> None:
     x = torch.zeros(1, 1, 4, 8)
     with pytest.raises(ValueError, match="on cpu"):
         LADDER["overlapped"].attention(x, x, x)
+
+
+@pytest.mark.parametrize("rung", LADDER.values(), ids=list(LADDER))
+def test_each_rung_defines_its_kernels(rung: Rung) -> None:
+    text = " ".join(rung.source.read_text(encoding="utf-8").split())
+    assert all(f" {kernel}(Call call)" in text for kernel in rung.kernels)
