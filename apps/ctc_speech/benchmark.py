@@ -37,7 +37,7 @@ from linattn_models.training import environment, write_json
 from speech.costs import benchmark_document, cost_panels
 from speech.models import APP
 from speech.presets import ATTENTIONS, PRESETS, Attention, Recipe
-from speech.timing import Cost, Worker, feature_speed, measure_costs, typical_lengths
+from speech.timing import Cost, Worker, make_typical_lengths, measure_costs, measure_feature_speed
 
 LENGTHS = (200, 400, 800, 1_600, 2_400, 5_000, 10_000)
 
@@ -91,7 +91,7 @@ def main(flags: Flags) -> None:
     """Measures, prints the tables, and writes them."""
     check(flags)
     flags.out.mkdir(parents=True, exist_ok=True)  # refused now, not after all timing
-    epoch = typical_lengths(flags.batch_size, flags.batches)
+    epoch = make_typical_lengths(flags.batch_size, flags.batches)
     curve = [[length] * max(1, flags.frames // length) for length in flags.lengths]
     costs = measure(flags, [*epoch, *curve])
     of_epoch, of_curve = ([of for of in costs if of.lengths in x] for x in (epoch, curve))
@@ -99,7 +99,7 @@ def main(flags: Flags) -> None:
         "app": APP,
         "preset": flags.preset,
         "rounds": flags.rounds,
-        "feature_speed": feature_speed(),
+        "feature_speed": measure_feature_speed(),
         "environment": environment(torch.device("cuda" if torch.cuda.is_available() else "cpu")),
         "epoch": [cost.model_dump() for cost in of_epoch],
         "curve": [cost.model_dump() for cost in of_curve],

@@ -24,7 +24,7 @@ from linattn_models.training import write_json
 from speech.corpora import BadInput, Corpus, CorpusFlags
 from speech.decoding import Decoding, build_search
 from speech.error_rate import Errors, evaluate
-from speech.models import TrainedRun, load_run, run_recipe
+from speech.models import TrainedRun, load_run, rebuild_recipe
 from speech.training import load_speech
 
 
@@ -54,7 +54,7 @@ def main(flags: Flags) -> None:
         if file is not None:
             file.parent.mkdir(parents=True, exist_ok=True)  # refused now, not after the evaluation
     run = load_run(flags.run, flags.average)
-    errors = run_errors(run, flags)
+    errors = measure_errors(run, flags)
     print(f"{run.label}, {flags.split}")
     for line in errors.lines():
         print(f"  {line}")
@@ -79,9 +79,9 @@ def check(flags: Flags) -> None:
         raise ValueError(expected(flag, "--decoder beam with it", "--decoder greedy"))
 
 
-def run_errors(run: TrainedRun, flags: Flags) -> Errors:
+def measure_errors(run: TrainedRun, flags: Flags) -> Errors:
     """The errors of a run on a split of its corpus."""
-    recipe = run_recipe(run, flags.bad_input)
+    recipe = rebuild_recipe(run, flags.bad_input)
     corpus = flags.read(recipe.corpus, flags.bad_input, recipe.utterances)
     require_inventory(run, corpus)
     search = build_search(flags.decoding, corpus.transcripts("train"), run.inventory)

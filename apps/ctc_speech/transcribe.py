@@ -31,7 +31,7 @@ from linattn_lab.script import parse_flags, require_at_least, run_script
 from speech.corpora import BadInput
 from speech.decoding import BeamFlags, Decoding, Search, build_search
 from speech.models import TrainedRun, load_run
-from speech.transcription import Transcript, printable, transcribe, write_picture
+from speech.transcription import Transcript, escape_unprintable, transcribe, write_picture
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,14 +63,14 @@ def main(flags: Flags) -> None:
     search = build_search(decoding, [], run.inventory)
     recognized: list[dict[str, Any]] = []
     try:
-        for transcript in transcripts(flags, run, search):
+        for transcript in transcribe_files(flags, run, search):
             recognized.append(transcript.to_dict())
             if not flags.json:
                 print("\n".join(transcript.lines()))
             if flags.pictures is not None:
                 path = transcript.path
                 picture = flags.pictures / f"{path.stem}.png"
-                write_picture(picture, transcript, f"{printable(path.name)}: {run.label}")
+                write_picture(picture, transcript, f"{escape_unprintable(path.name)}: {run.label}")
     finally:  # what was recognized before an error is not lost
         if flags.json:
             print(json.dumps(recognized, indent=2))
@@ -88,7 +88,7 @@ def check(flags: Flags) -> None:
         raise ValueError(expected("--pictures", "a name of its own for each file", got))
 
 
-def transcripts(flags: Flags, run: TrainedRun, search: Search) -> Iterator[Transcript]:
+def transcribe_files(flags: Flags, run: TrainedRun, search: Search) -> Iterator[Transcript]:
     """The recordings as phones; those that cannot be recognized are refused or named and counted.
 
     Raises:

@@ -175,7 +175,7 @@ class BatchCycle:
         return self.batches[step % len(self.batches)]
 
 
-def typical_batches(order: LengthOrder, count: int = 3) -> BatchCycle:
+def pick_typical_batches(order: LengthOrder, count: int = 3) -> BatchCycle:
     """Batches of short, medium and long utterances, by which updates are timed.
 
     Each is the middle one of a part of all batches, sorted by length.
@@ -198,7 +198,7 @@ def find_fault(
     Returns:
         The reason, what was expected, and what came.
     """
-    needed, room = max(1, frames_needed(classes)), -(-min(lengths) // subsampling)
+    needed, room = max(1, count_frames_needed(classes)), -(-min(lengths) // subsampling)
     if needed > room:
         return "more phones than frames", f"{needed} frames for {len(classes)} phones", room
     if max(lengths) > max_frames:
@@ -206,7 +206,7 @@ def find_fault(
     return None
 
 
-def frames_needed(classes: Sequence[int]) -> int:
+def count_frames_needed(classes: Sequence[int]) -> int:
     """The fewest frames that CTC aligns phones to: one each, and a blank between equal ones."""
     repeats = sum(one == other for one, other in itertools.pairwise(classes))
     return len(classes) + repeats

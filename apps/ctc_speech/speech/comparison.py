@@ -14,11 +14,11 @@ from linattn_lab.compare import Comparison, Summary, UpdateTimes, Variant, curve
 from linattn_lab.plots import Panel, plot_panels
 from linattn_lab.updates import measure_memory, measure_updates
 from linattn_models.training import RunFolder, TrainingFlags
-from speech.batches import BatchCycle, typical_batches
+from speech.batches import BatchCycle, pick_typical_batches
 from speech.corpora import Corpus
 from speech.models import build_model
 from speech.presets import KERNEL, PRESETS, Attention, PresetName, Recipe
-from speech.training import length_order, load_training_speech, recognizer_loss, train_model
+from speech.training import build_length_order, load_training_speech, recognizer_loss, train_model
 
 
 def list_recipes(
@@ -46,12 +46,12 @@ def read_update_times(
 
     def measure() -> dict[str, object]:
         data = load_training_speech(corpus, recipe, cache)
-        order, flags = length_order(data, recipe), recipe.training
+        order, flags = build_length_order(data, recipe), recipe.training
         phones = len(corpus.inventory)
         models: dict[str, nn.Module] = {x: build_model(of, phones) for x, of in recipes.items()}
         longest = BatchCycle([order.epoch(0)[-1]])
         memory = measure_memory(models, data, recognizer_loss, flags, longest)
-        typical = typical_batches(order)
+        typical = pick_typical_batches(order)
         times = measure_updates(models, data, recognizer_loss, flags, rounds, typical)
         return {"bytes": memory, "batches": len(order.epoch(0)), **times}
 

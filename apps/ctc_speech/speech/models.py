@@ -101,7 +101,7 @@ def _newest_checkpoints(run: RunFolder, count: int) -> list[Path]:
     return checkpoints[-count:]
 
 
-def run_recipe(run: TrainedRun, bad_input: BadInput) -> Recipe:
+def rebuild_recipe(run: TrainedRun, bad_input: BadInput) -> Recipe:
     """What of a run's recipe decides its data."""
     values = {name: run.config[name] for name in DATA_FIELDS}
     return Recipe(training=TrainingFlags(1, 1), **values | {"bad_input": bad_input})

@@ -19,7 +19,7 @@ from linattn_models.training import RunFolder, environment, write_json
 from speech.corpora import BadInput, Corpus, Split
 from speech.decoding import Decoding, Search
 from speech.error_rate import Errors, evaluate
-from speech.models import TrainedRun, load_run, run_recipe
+from speech.models import TrainedRun, load_run, rebuild_recipe
 from speech.training import load_speech
 
 FILE = "recognition.json"
@@ -28,7 +28,7 @@ ORDERS, WEIGHTS, BONUSES = (3, 5), (0.2, 0.35, 0.5), (0.0, 0.5, 1.0)
 GREEDY = Decoding()
 
 
-def grid() -> list[Decoding]:
+def list_decodings() -> list[Decoding]:
     """What is tried on the dev set, for every model the same; of equal ones the first is taken."""
     beam = Decoding(decoder="beam", beam=BEAM)
     with_ngram = [
@@ -133,10 +133,10 @@ class Selection:
         """The grid, by label, its n-grams estimated from the training transcripts."""
         transcripts = self.corpus.transcripts("train")
         ngrams = {n: NGram.estimate(transcripts, self.corpus.inventory, n) for n in ORDERS}
-        return {of.label: Search(of, ngrams.get(of.ngram)) for of in grid()}
+        return {of.label: Search(of, ngrams.get(of.ngram)) for of in list_decodings()}
 
     def _errors(self, trained: TrainedRun, split: Split, labels: Sequence[str]) -> list[Errors]:
-        recipe = run_recipe(trained, self.bad_input)
+        recipe = rebuild_recipe(trained, self.bad_input)
         speech = load_speech(self.corpus, split, recipe, self.cache)
         decoders = [self.searches[label].phones for label in labels]
         return evaluate(trained.model, speech, trained.inventory, decoders, progress=True)

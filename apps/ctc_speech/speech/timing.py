@@ -80,7 +80,7 @@ class Noise:
         }
 
 
-def typical_lengths(batch: int, batches: int) -> list[list[int]]:
+def make_typical_lengths(batch: int, batches: int) -> list[list[int]]:
     """Batches of similar lengths like those of the paper's corpus: 800 on average, up to 2,400.
 
     The lengths of the corpus are spread as the square of an even spread, from 0 to 2,400.
@@ -129,22 +129,22 @@ def measure_costs(
         for name in [x for x, cost in costs.items() if cost.failure is None]:
             try:
                 if turn == 0:
-                    costs[name].bytes = workers[name].run(update_bytes, lengths)
+                    costs[name].bytes = workers[name].run(measure_bytes, lengths)
                 else:
-                    costs[name].seconds.append(workers[name].run(update_seconds, lengths))
+                    costs[name].seconds.append(workers[name].run(measure_seconds, lengths))
             except NotMeasured as reason:
                 costs[name].failure = str(reason)
                 costs[name].seconds.clear()
     return list(costs.values())
 
 
-def update_bytes(recipe: Recipe, lengths: list[int]) -> float:
+def measure_bytes(recipe: Recipe, lengths: list[int]) -> float:
     """The bytes by which memory rises during an update, which also warms up."""
     updater = _updater(recipe, lengths)
     return peak_memory(updater.accelerator.device, lambda: updater.update(0))[1]
 
 
-def update_seconds(recipe: Recipe, lengths: list[int]) -> float:
+def measure_seconds(recipe: Recipe, lengths: list[int]) -> float:
     """The seconds of an update."""
     updater = _updater(recipe, lengths)
     readings = clock(updater.accelerator.device)
@@ -154,7 +154,7 @@ def update_seconds(recipe: Recipe, lengths: list[int]) -> float:
     return readings.seconds()[0]
 
 
-def feature_speed(seconds: float = 60.0) -> float:
+def measure_feature_speed(seconds: float = 60.0) -> float:
     """Seconds of audio whose frames one core computes in a second; the best of three."""
     generator = np.random.default_rng(0)
     samples = generator.uniform(-1, 1, round(RATE * seconds)).astype(np.float32)

@@ -38,7 +38,7 @@ def train_model(
     dev = load_speech(corpus, "dev", recipe, cache)
     # The test set is read here too, so that bad input in it ends the run before its training.
     test = load_speech(corpus, "test", recipe, cache)
-    order = length_order(data, recipe)
+    order = build_length_order(data, recipe)
     torch.manual_seed(config.seed)  # the weights at the start
     model = build_model(recipe, len(corpus.inventory))
 
@@ -72,7 +72,7 @@ def recognizer_loss(model: Recognizer, batch: Batch) -> torch.Tensor:
     return model.loss(**batch)
 
 
-def length_order(data: Speech, recipe: Recipe) -> LengthOrder:
+def build_length_order(data: Speech, recipe: Recipe) -> LengthOrder:
     """The batches that `recipe` asks for."""
     training = recipe.training
     return LengthOrder(data.lengths(), training.batch_size, recipe.batch_frames, training.seed)

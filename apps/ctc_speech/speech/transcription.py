@@ -65,7 +65,7 @@ class Transcript:
             for hypothesis in best
             for p in hypothesis["phones"]
         ]
-        return [printable(str(self.path)), *rows, *times]
+        return [escape_unprintable(str(self.path)), *rows, *times]
 
     def name(self, number: int) -> str:
         """The phone of a class."""
@@ -89,7 +89,7 @@ class Transcript:
         }
 
 
-def printable(name: str) -> str:
+def escape_unprintable(name: str) -> str:
     """The name of a file on one line: as it is, or escaped where that cannot be printed."""
     return name if name.isprintable() else quote(name)
 

@@ -11,9 +11,9 @@ from speech.batches import (
     LengthOrder,
     SpecAugment,
     Speech,
+    count_frames_needed,
     find_fault,
-    frames_needed,
-    typical_batches,
+    pick_typical_batches,
 )
 
 lengths = st.lists(st.integers(1, 60), min_size=1, max_size=40)
@@ -47,7 +47,7 @@ def test_a_batch_depends_on_nothing_but_seed_and_step(lengths: list[int], steps:
 
 
 def test_updates_are_timed_on_short_medium_and_long_batches() -> None:
-    typical = typical_batches(LengthOrder(list(range(1, 13)), 2, 100, seed=0))
+    typical = pick_typical_batches(LengthOrder(list(range(1, 13)), 2, 100, seed=0))
     timed = [typical.indices(step).tolist() for step in range(4)]
     assert timed == [[2, 3], [6, 7], [10, 11], [2, 3]]
 
@@ -89,4 +89,4 @@ def test_what_ctc_cannot_align_has_a_reason() -> None:
     )
     reason, *_ = find_fault([400], [1], 4, 100) or [""]
     assert reason == "more than 100 frames"
-    assert [frames_needed(c) for c in ([], [1], [1, 2], [1, 1], [2, 2, 2])] == [0, 1, 2, 3, 5]
+    assert [count_frames_needed(c) for c in ([], [1], [1, 2], [1, 1], [2, 2, 2])] == [0, 1, 2, 3, 5]

@@ -11,12 +11,12 @@ import torch
 
 from linattn_lab.timing import NotMeasured
 from speech.presets import Recipe, smoke
-from speech.timing import LONGEST, Noise, Worker, typical_lengths, update_seconds
+from speech.timing import LONGEST, Noise, Worker, make_typical_lengths, measure_seconds
 from tests.apps.app_scripts import Script
 
 
 def test_lengths_of_an_epoch_are_800_frames_on_average() -> None:
-    batches = typical_lengths(8, 6)
+    batches = make_typical_lengths(8, 6)
     lengths = [length for batch in batches for length in batch]
     assert lengths == sorted(lengths) and len(lengths) == 48
     assert sum(lengths) / len(lengths) == pytest.approx(800, rel=0.01)
@@ -69,4 +69,4 @@ def test_a_worker_outlives_a_batch_that_does_not_fit(crash: object, failure: str
     with Worker(smoke("linear"), 1) as worker:
         with pytest.raises(NotMeasured, match=failure):
             worker.run(crash, [50])  # type: ignore[arg-type]
-        assert worker.run(update_seconds, [50]) > 0
+        assert worker.run(measure_seconds, [50]) > 0

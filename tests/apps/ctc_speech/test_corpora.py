@@ -16,7 +16,7 @@ from speech.audio import Ark, Command, File, read_audio
 from speech.corpora import Corpus, CorpusFlags, Split, Utterance
 from speech.corpora.corpus import add_phones, cut_dev
 from speech.corpora.kaldi import read_data_folder
-from speech.corpora.synthetic import mnemonics
+from speech.corpora.synthetic import spell_for_espeak
 from speech.lexicon import parse_lexicon, read_lexicon
 from tests.apps.ctc_speech.conftest import tone
 
@@ -100,7 +100,7 @@ def test_synthetic_needs_the_synthesizer(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_phones_for_the_synthesizer() -> None:
-    assert mnemonics(["S", "EH", "V", "AH", "N"]) == "s'EvVn"
+    assert spell_for_espeak(["S", "EH", "V", "AH", "N"]) == "s'EvVn"
 
 
 def test_a_kaldi_folder_is_read_and_a_speaker_held_out(tones: Path) -> None:

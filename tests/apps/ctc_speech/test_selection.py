@@ -14,7 +14,7 @@ from torch import Tensor
 from linattn_models.training import RunFolder
 from speech.corpora import Corpus, CorpusFlags
 from speech.decoding import Decoding, Search
-from speech.selection import FILE, Selection, grid
+from speech.selection import FILE, Selection, list_decodings
 
 BEST = "3-gram, weight 0.35, bonus 0.5"
 
@@ -41,7 +41,7 @@ def test_the_test_set_is_recognized_once_and_only_when_asked(
 ) -> None:
     on_dev = selection.recognize(run, test=False)
     rates = on_dev.dev_rates
-    assert list(rates) == [decoding.label for decoding in grid()]
+    assert list(rates) == [decoding.label for decoding in list_decodings()]
     assert rates[on_dev.selected] == min(rates.values()) <= rates["greedy"]
     assert on_dev.dev.selected["phoneme_error_rate"] == min(rates.values())
     assert on_dev.test is None and '"test"' not in (run.path / FILE).read_text()
@@ -73,7 +73,7 @@ def test_the_test_set_gets_the_decoding_with_the_fewest_errors_on_dev(
 def test_of_equal_decodings_the_simplest_is_selected(run: RunFolder, selection: Selection) -> None:
     recognition = selection.recognize(run, test=False)
     assert len(set(recognition.dev_rates.values())) == 1
-    assert recognition.selected == grid()[0].label == "greedy"
+    assert recognition.selected == list_decodings()[0].label == "greedy"
 
 
 def _other_phones(corpus: Corpus) -> Corpus:
@@ -124,5 +124,5 @@ def test_phones_have_a_bonus_where_there_is_an_ngram(decoding: Decoding, bonus: 
 
 
 def test_the_grid_begins_with_the_simplest_and_has_no_decoding_twice() -> None:
-    assert grid()[0] == Decoding() and not grid()[1].ngram
-    assert len({decoding.label for decoding in grid()}) == len(grid())
+    assert list_decodings()[0] == Decoding() and not list_decodings()[1].ngram
+    assert len({decoding.label for decoding in list_decodings()}) == len(list_decodings())

@@ -144,7 +144,7 @@ class Synthesizer:
             raise ValueError(expected("voice", "a voice of eSpeak NG", voice))
         library.espeak_SetParameter(_RATE_PARAMETER, rate, 0)
         library.espeak_SetParameter(_PITCH_PARAMETER, pitch, 0)
-        text = " ".join(f"[[{mnemonics(word)}]]" for word in words).encode()
+        text = " ".join(f"[[{spell_for_espeak(word)}]]" for word in words).encode()
         self._pieces.clear()
         library.espeak_Synth(text, len(text) + 1, 0, 1, 0, _UTF8 | _PHONEMES, None, None)
         library.espeak_Synchronize()
@@ -157,7 +157,7 @@ class Synthesizer:
         return 0
 
 
-def mnemonics(phones: Sequence[str]) -> str:
+def spell_for_espeak(phones: Sequence[str]) -> str:
     """A word's phones as eSpeak writes them, the stress on the first vowel."""
     stressed = next((place for place, phone in enumerate(phones) if phone[0] in "AEIOU"), None)
     return "".join("'" * (at == stressed) + PHONEMES[phone] for at, phone in enumerate(phones))
