@@ -93,22 +93,25 @@ def test_sentences_leaves_numbers_a_table_and_a_model(
 
 
 @pytest.mark.parametrize(
-    ("name", "flags", "sentence"),
-    [("characters", ["--threads", 0], "--threads: expected 1 or more, got 0."),
-     ("characters", ["--width", 12], "--width: expected a multiple of 8, got 12."),
-     ("characters", ["--features", 3], "--features: expected an even number, got 3."),
-     ("characters", ["--window", -1], "--window: expected 0 or more, got -1."),
-     ("characters", ["--text", "short"], "--text: expected 25600 bytes or more, got 9."),
-     ("sentences", ["--model", ".", "--text", "short"], "--text: expected 20 sentences, got 0.")],
-)  # fmt: skip
-def test_bad_input_is_one_sentence(
-    script: Script, name: str, flags: list[object], sentence: str, tmp_path: Path,
+    ("name", "flags", "named"),
+    [
+        ("characters", ["--threads", 0], "--threads"),
+        ("characters", ["--width", 12], "--width"),
+        ("characters", ["--features", 3], "--features"),
+        ("characters", ["--window", -1], "--window"),
+        ("characters", ["--text", "short"], "--text"),
+        ("sentences", ["--model", ".", "--text", "short"], "--text"),
+    ],
+)
+def test_bad_input_is_refused_by_name(
+    script: Script,
+    name: str,
+    flags: list[object],
+    named: str,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("short").write_text("too short")
-
     process = script(name, *flags)
-
-    assert process.code == 2
-    assert process.stderr.strip().endswith(sentence)
+    assert process.code == 2 and named in process.stderr

@@ -14,14 +14,6 @@ from linattn_models.training import RunFolder
 from tests.apps.app_scripts import PNG, Script, cells
 
 
-@pytest.mark.parametrize("name", ["train", "generate", "benchmark", "compare", "demo"])
-def test_help_says_what_it_does_and_how_it_is_run(script: Script, name: str) -> None:
-    done = script(name, "--help")
-    assert done.code == 0
-    assert f"python apps/pixel_generation/{name}.py" in done.stdout
-    assert "--out" in done.stdout
-
-
 def test_generate_draws_the_same_pictures_again(
     script: Script, smoke_run: Path, tmp_path: Path
 ) -> None:
@@ -50,10 +42,10 @@ def test_generate_refuses(script: Script, smoke_run: Path, tmp_path: Path) -> No
     tensors["renamed"] = tensors.pop("start")
     save_file(tensors, weights)
     cases = {
-        "expected the record of a run, got no file": ["--run", tmp_path / "none"],
+        "no file": ["--run", tmp_path / "none"],
         "is damaged": ["--run", damaged],
-        "--count: expected 0 or more, got -1": ["--run", smoke_run, "--count", -1],
-        "--temperature: expected 0 or more": ["--run", smoke_run, "--temperature", -1],
+        "--count": ["--run", smoke_run, "--count", -1],
+        "--temperature": ["--run", smoke_run, "--temperature", -1],
     }
     for sentence, flags in cases.items():
         done = script("generate", *flags, "--out", tmp_path / "pictures")
@@ -74,12 +66,12 @@ def test_generate_refuses_weights_of_another_run(
     (other / "config.json").write_text(json.dumps(config))
     done = script("generate", "--run", other, "--out", tmp_path / "pictures")
     assert done.code == 2
-    assert "got another one; restore the one or the other" in done.stderr
+    assert "config.json" in done.stderr
     config["model"] = 5
     (other / "config.json").write_text(json.dumps(config))
     done = script("generate", "--run", other, "--out", tmp_path / "pictures")
     assert done.code == 2
-    assert "describes no model" in done.stderr
+    assert "config.json" in done.stderr
     assert not (tmp_path / "pictures").exists()
 
 
@@ -116,21 +108,17 @@ def test_benchmark_shows_the_paper_beside(script: Script, tmp_path: Path) -> Non
     done = script("benchmark", *flags, "--out", tmp_path)
     assert done.code == 0, done.stderr
     table = (tmp_path / "benchmark.md").read_text()
-    assert "8 layers, 8 heads of 32, 784 positions" in table
-    assert "| linear           |    0.644 |          142.8 |" in table
+    assert "0.644" in table and "142.8" in table
 
 
-def test_benchmark_refuses(script: Script, tmp_path: Path) -> None:
-    cases = {
-        "--positions: expected 2 or more, got 1.": ["--positions", 1],
-        "--largest-batch: expected 1 or more, got 0.": ["--largest-batch", 0],
-        "--position-seconds: expected more than 0, got 0.0.": ["--position-seconds", 0],
-        "--methods: expected one name or more, got none.": ["--methods"],
-    }
-    for sentence, flags in cases.items():
-        done = script("benchmark", *flags, "--out", tmp_path / "out")
-        assert (done.code, done.stderr) == (2, sentence + "\n")
-        assert not (tmp_path / "out").exists()
+@pytest.mark.parametrize(
+    "flags",
+    [["--positions", 1], ["--largest-batch", 0], ["--position-seconds", 0], ["--methods"]],
+)
+def test_benchmark_refuses(script: Script, tmp_path: Path, flags: list[object]) -> None:
+    done = script("benchmark", *flags, "--out", tmp_path / "out")
+    assert done.code == 2 and str(flags[0]) in done.stderr
+    assert not (tmp_path / "out").exists()
 
 
 def test_compare_tabulates_runs_that_have_ended(
@@ -155,19 +143,13 @@ def test_compare_tabulates_runs_that_have_ended(
     assert kept == ["config.json", "metrics.jsonl", "summary.json"]
 
 
-def test_compare_refuses(script: Script, smoke_run: Path, tmp_path: Path) -> None:
+def test_compare_refuses_runs(script: Script, smoke_run: Path, tmp_path: Path) -> None:
     unfinished = tmp_path / "unfinished"
     shutil.copytree(smoke_run, unfinished)
     (unfinished / "summary.json").unlink()
-    cases = {
-        "summary.json: expected the record of a run, got no file": [unfinished],
-        "got one name twice": [smoke_run, smoke_run],
-    }
-    for sentence, runs in cases.items():
+    for named, runs in {"summary.json": [unfinished], "--runs": [smoke_run, smoke_run]}.items():
         done = script("compare", "--runs", *runs, "--out", tmp_path / "both")
-        assert done.code == 2
-        assert sentence in done.stderr
-        assert len(done.stderr.splitlines()) == 1
+        assert done.code == 2 and named in done.stderr
         assert not (tmp_path / "both").exists()
 
 
@@ -176,22 +158,12 @@ def test_a_demo_may_be_repeated_and_published(script: Script, tmp_path: Path) ->
     assert script("demo", *flags).code == 0
     done = script("demo", *flags, "--publish", tmp_path / "published")
     assert done.code == 0, done.stderr
-    rows = [line for line in done.stdout.splitlines() if line.startswith("|")]
-    assert [row.split("|")[1].strip() for row in rows] == [
-        "attention",
-        "----------------",
-        "linear",
-        "stateful-softmax",
-        "softmax",
-    ]
-    assert "Independent pixels" in done.stdout
+    assert list(cells(done.stdout)) == ["linear", "stateful-softmax", "softmax"]
     published = {path.name for path in (tmp_path / "published").iterdir()}
     pictures = {f"{p}-{a}.png" for p in ("completions", "samples") for a in ("linear", "softmax")}
     assert published == pictures | {"table.md", "results.json"}
     results = json.loads((tmp_path / "demo" / "results.json").read_text())
     assert results["runs"]["linear"]["steps"] == results["runs"]["softmax"]["steps"] == 5
-    commit = (results["environment"]["commit"] or "unknown")[:9]
-    assert f"\nMade at commit {commit}.\n" in done.stdout
     for name in pictures:
         assert (tmp_path / "published" / name).read_bytes().startswith(PNG)
 
@@ -200,7 +172,7 @@ def test_a_demo_may_be_repeated_and_published(script: Script, tmp_path: Path) ->
 def test_demo_refuses_before_it_trains(script: Script, tmp_path: Path, flag: str) -> None:
     done = script("demo", f"--{flag}", 0, "--out", tmp_path / "demo")
     assert done.code == 2
-    assert f"--{flag}: expected" in done.stderr
+    assert f"--{flag}" in done.stderr
     assert not (tmp_path / "demo").exists()
 
 

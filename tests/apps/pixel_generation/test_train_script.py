@@ -78,7 +78,7 @@ def test_real_images_are_learned_and_drawn(
     assert [path.name for path in (tmp_path / "samples").iterdir()] == ["samples.png"]
     done = script("generate", "--run", out, "--completed", 2, "--out", tmp_path / "pictures")
     assert done.code == 2
-    assert "got no such file; download it with --download" in done.stderr
+    assert "--download" in done.stderr
     assert not (tmp_path / "pictures").exists()
     few = ["--count", 2, "--completed", 2, "--copies", 1]
     done = script("generate", "--run", out, *where, *few, "--out", tmp_path / "pictures")
@@ -87,42 +87,24 @@ def test_real_images_are_learned_and_drawn(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("arguments", "named"),
     [
-        (
-            ["--dataset", "mnits"],
-            "a known name, got 'mnits'; did you mean 'mnist'",
-        ),
-        (["--dataset", "mnist"], "got no such file; download it with --download"),
-        (
-            ["--dataset", "cifar10", "--data-dir", "{tmp}/none"],
-            "--data-dir: expected a folder",
-        ),
-        (["--dataset", "fashion-mnist", "--data-dir", "{tmp}"], "expected train-images-idx3-ubyte"),
-        (["--steps", "0"], "--steps: expected"),
-        (["--test-images", "0"], "--test-images: expected 1 or more, got 0"),
-        (["--num-heads", "0"], "num_heads: expected an integer"),
-        (["--resume"], "expected a run to resume, got none"),
-    ],
-    ids=[
-        "no name",
-        "no data",
-        "no folder",
-        "no file",
-        "no steps",
-        "no images",
-        "no heads",
-        "nothing to resume",
+        (["--dataset", "mnits"], "did you mean 'mnist'"),
+        (["--dataset", "mnist"], "--download"),
+        (["--dataset", "cifar10", "--data-dir", "{tmp}/none"], "--data-dir"),
+        (["--dataset", "fashion-mnist", "--data-dir", "{tmp}"], "train-images-idx3-ubyte"),
+        (["--steps", "0"], "--steps"),
+        (["--test-images", "0"], "--test-images"),
+        (["--num-heads", "0"], "num_heads"),
+        (["--resume"], "resume"),
     ],
 )
 def test_bad_input_is_one_sentence_and_leaves_nothing(
-    script: Script, tmp_path: Path, arguments: list[str], sentence: str
+    script: Script, tmp_path: Path, arguments: list[str], named: str
 ) -> None:
-    out = tmp_path / "run"
     filled = [argument.format(tmp=tmp_path) for argument in arguments]
-    done = script("train", "--preset", "smoke", *filled, "--out", out)
-    assert done.code == 2
-    assert sentence in done.stderr
+    done = script("train", "--preset", "smoke", *filled, "--out", tmp_path / "run")
+    assert done.code == 2 and named in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert done.stdout == ""
     assert list(tmp_path.iterdir()) == []

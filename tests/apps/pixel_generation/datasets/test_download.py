@@ -110,7 +110,7 @@ def test_a_wrong_checksum_is_refused_and_nothing_kept(served: Served, tmp_path: 
     put_mnist(served.folder)
     source = served.source("mnist")
     (served.folder / GZIPPED[0]).write_bytes(b"changed on the way")
-    with pytest.raises(ValueError, match=r"expected a file with the MD5 \w+, got another one; put"):
+    with pytest.raises(ValueError, match="MD5"):
         fetch(source, tmp_path / "mnist")
     assert list((tmp_path / "mnist").iterdir()) == []
 
@@ -124,7 +124,7 @@ def test_a_damaged_file_is_downloaded_again(served: Served, tmp_path: Path) -> N
 
 def test_a_file_that_is_not_served(served: Served, tmp_path: Path) -> None:
     source = replace(SOURCES["mnist"], base_url=served.address)
-    with pytest.raises(OSError, match=rf"{GZIPPED[0]}: expected a download, got 404 .*; put "):
+    with pytest.raises(OSError, match=GZIPPED[0]):
         fetch(source, tmp_path)
 
 
@@ -135,14 +135,10 @@ def test_without_a_network_one_sentence_says_what_to_do(
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setitem(sources.SOURCES, "mnist", unreachable)
     flags = ["--preset", "smoke", "--dataset", "mnist", "--out", tmp_path / "run"]
-    for asked, sentence in {
-        (): f"in {cache}/mnist, got no such file; download it with --download",
-        ("--download",): f"put {TRAIN}.gz from the MNIST page (http://yann.lecun.com/exdb/mnist) "
-        f"into {cache}/mnist by hand",
-    }.items():
+    for asked, named in {(): "--download", ("--download",): f"{TRAIN}.gz"}.items():
         done = script("train", *flags, *asked)
-        assert done.code == 2
-        assert sentence in done.stderr
+        assert done.code == 2 and named in done.stderr
+        assert f"{cache}/mnist" in done.stderr
         assert len(done.stderr.splitlines()) == 1
         assert not (tmp_path / "run").exists()
 
