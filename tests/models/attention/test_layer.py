@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
@@ -158,75 +157,74 @@ def test_works_in_bfloat16_and_compiles_into_one_graph() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "named"),
     [
-        ({"num_heads": 3}, "embed_dim: expected a multiple of num_heads 3, got 8; pass head_dim"),
-        ({"num_kv_heads": 3}, "num_kv_heads: expected a divisor of num_heads 4, got 3"),
-        ({"num_kv_heads": 0}, "expected a divisor of num_heads 4, got 0"),
-        ({"num_kv_heads": 2.0}, "expected a divisor of num_heads 4, got 2.0"),
-        ({"head_dim": 0}, "head_dim: expected an integer of at least 1, got 0"),
-        ({"num_heads": 0}, "num_heads: expected an integer of at least 1, got 0"),
-        ({"eps": -1.0}, "eps: expected a number of at least 0"),
-        ({"decay": "retnet"}, "decay: expected a known name, got 'retnet'"),
-        ({"feature_map": "elo"}, "did you mean 'elu'"),
+        ({"num_heads": 3}, "embed_dim"),
+        ({"num_kv_heads": 3}, "num_kv_heads"),
+        ({"num_kv_heads": 0}, "num_heads"),
+        ({"num_kv_heads": 2.0}, "num_heads"),
+        ({"head_dim": 0}, "head_dim"),
+        ({"num_heads": 0}, "num_heads"),
+        ({"eps": -1.0}, "eps"),
+        ({"decay": "retnet"}, "decay"),
+        ({"feature_map": "elo"}, "elu"),
         (
             {"feature_map": "hedgehog", "feature_map_options": {"num_heads": 4}, "num_kv_heads": 2},
-            "the Hedgehog map: expected shared weights beside num_kv_heads 2 of 4 heads, got "
-            "weights for 4 heads; leave out its option num_heads.",
+            "num_kv_heads",
         ),
         (
             {"feature_map": Hedgehog(2, num_heads=2)},
-            "the Hedgehog map: expected weights for each of 4 heads, or shared ones, got weights",
+            "Hedgehog",
         ),
     ],
 )
-def test_refuses_sizes_and_names_that_cannot_be_right(fields: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(said)):
+def test_refuses_sizes_and_names_that_cannot_be_right(fields: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
         layer(**fields)
 
 
 @pytest.mark.parametrize(
-    ("call", "error", "said"),
+    ("call", "error", "named"),
     [
-        (lambda a, x: a(x[..., :7]), ValueError, "query: expected shape (batch, length, 8)"),
-        (lambda a, x: a(x, x[0]), ValueError, "key: expected shape (batch, length, 8), got (5, 8)"),
-        (lambda a, x: a(x, value=x), ValueError, "value: expected a key beside it, got none"),
-        (lambda a, x: a(x, x[:, :3], is_causal=True), ValueError, "as many queries as keys"),
+        (lambda a, x: a(x[..., :7]), ValueError, "query"),
+        (lambda a, x: a(x, x[0]), ValueError, "key"),
+        (lambda a, x: a(x, value=x), ValueError, "value"),
+        (lambda a, x: a(x, x[:, :3], is_causal=True), ValueError, "queries"),
         (
             lambda a, x: a(x, attn_mask=torch.zeros(5, 5)),
             TypeError,
-            "attn_mask: expected torch.bool",
+            "attn_mask",
         ),
         (lambda a, x: a(x, key_lengths=torch.tensor([6, 1])), ValueError, "key_lengths"),
-        (lambda a, x: a.step(x, a.initial_state(2)), ValueError, "expected shape (batch, 8)"),
-        (lambda a, x: a.step(x[:, 0], a.initial_state(3)), ValueError, "state: expected s (2, 2"),
-        (lambda a, x: a.step(x[:, 0], (1, 2)), TypeError, "state: expected a LinearAttentionState"),
+        (lambda a, x: a.step(x, a.initial_state(2)), ValueError, "shape"),
+        (lambda a, x: a.step(x[:, 0], a.initial_state(3)), ValueError, "state"),
+        (lambda a, x: a.step(x[:, 0], (1, 2)), TypeError, "state"),
         (
             lambda a, x: a(x, state=LinearAttentionState.zeros(2, 4, 2, 2)),
             ValueError,
-            "initial_state: expected s (2, 2, 2, 2)",
+            "initial_state",
         ),
         (
             lambda a, x: a(x, x, x, key_padding_mask=None),
             TypeError,
-            "got 'key_padding_mask'; pass attn_mask=~key_padding_mask, in which True takes part.",
+            "key_padding_mask",
         ),
         (
             lambda a, x: a(x, x, x, need_weights=False),
             TypeError,
-            "got 'need_weights'; leave it out: weights are never formed, and the result is",
+            "need_weights",
         ),
-        (lambda a, x: a(x, causal=True), TypeError, "got 'causal'; did you mean 'is_causal'?"),
-        (lambda a, x: a.initial_state(0), ValueError, "batch: expected an integer of at least 1"),
+        (lambda a, x: a(x, causal=True), TypeError, "is_causal"),
+        (lambda a, x: a.initial_state(0), ValueError, "batch"),
     ],
 )
-def test_refuses_calls_that_cannot_be_right(call: Any, error: type[Exception], said: str) -> None:
-    with pytest.raises(error, match=re.escape(said)):
+def test_refuses_calls_that_cannot_be_right(call: Any, error: type[Exception], named: str) -> None:
+    with pytest.raises(error, match=named):
         call(layer(num_kv_heads=2), vectors(2, 5))
 
 
 def test_a_layer_with_a_decay_is_causal_only() -> None:
-    with pytest.raises(ValueError, match="log_decay: expected is_causal=True"):
+    with pytest.raises(ValueError, match="log_decay"):
         layer(decay="fixed")(vectors(2, 5))
 
 

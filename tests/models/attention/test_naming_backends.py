@@ -40,14 +40,14 @@ def test_a_name_reaches_every_way_of_running() -> None:
         lambda: model.prefill(tokens[:, :4]),
         lambda: model.step(tokens[:, 4], state),
     ):
-        with pytest.raises(ValueError, match="got 'none'"):
+        with pytest.raises(ValueError, match="none"):
             call()
 
 
 def test_a_model_that_names_one_is_not_compiled() -> None:
     model = tiny_model().float()
     name_backend(model, "reference")
-    with pytest.raises(CannotCompile, match="the layer's backend: expected 'auto', got reference"):
+    with pytest.raises(CannotCompile, match="backend"):
         compile_decoder(model)
     assert "reference" in backends()
     assert model.generate(2).shape == (2, model.max_length)

@@ -111,32 +111,32 @@ def test_a_frame_adds_at_most_a_beam_of_prefixes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "named"),
     [
-        ({"beam": 0}, "beam: expected an integer of at least 1, got 0"),
-        ({"n_best": 0}, "n_best: expected an integer of at least 1, got 0"),
-        ({"lm_weight": -1.0}, "lm_weight: expected a number of at least 0"),
-        ({"insertion_bonus": float("nan")}, "insertion_bonus: expected a number"),
-        ({"lm": LM}, "lm: expected 3 phones, as the frames, got 2"),
-        ({"lengths": torch.tensor([6])}, r"lengths: expected lengths in 0\.\.5, got 6 to 6"),
+        ({"beam": 0}, "beam"),
+        ({"n_best": 0}, "n_best"),
+        ({"lm_weight": -1.0}, "lm_weight"),
+        ({"insertion_bonus": float("nan")}, "insertion_bonus"),
+        ({"lm": LM}, "lm"),
+        ({"lengths": torch.tensor([6])}, "lengths"),
     ],
 )
-def test_options_out_of_range_are_refused(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_options_out_of_range_are_refused(options: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
         ctc_beam_search(torch.zeros(1, 5, 4), **options)
 
 
 def test_frames_that_cannot_be_decoded_are_refused() -> None:
-    with pytest.raises(ValueError, match="expected 4 classes, got 3"):
+    with pytest.raises(ValueError, match="classes"):
         BeamSearch(4).feed(frames_of(2, 3))
-    with pytest.raises(ValueError, match="got nan in frame 1"):
+    with pytest.raises(ValueError, match="frame 1"):
         ctc_beam_search(torch.tensor([[[0.0, 0.0], [torch.nan, 0.0]]]))
-    with pytest.raises(ValueError, match=r"the blank and at least one phone, got \(2, 3\)"):
+    with pytest.raises(ValueError, match="phone"):
         ctc_beam_search(torch.zeros(2, 3))
 
 
 class NothingButTheFirst:
-    """A language model in which phone 1 alone may be said, once."""
+    """A language model in which phone 1 alone may be named, once."""
 
     start = 0
 

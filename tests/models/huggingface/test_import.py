@@ -15,13 +15,13 @@ from linattn_models.huggingface.version import check_version
 
 def test_a_missing_transformers_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(ImportError, match=r"linattn-models with its extra \[transformers\]"):
+    with pytest.raises(ImportError, match=r"\[transformers\]"):
         importlib.reload(linattn_models.huggingface)
 
 
 @pytest.mark.parametrize("version", ["4.57.1", "5.22.0", "5", "unknown"])
 def test_an_old_transformers_is_refused(version: str) -> None:
-    with pytest.raises(ImportError, match=f"expected version 5.23 or later, got {version}"):
+    with pytest.raises(ImportError, match=version):
         check_version(version)
 
 

