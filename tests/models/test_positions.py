@@ -58,7 +58,7 @@ def test_computed_rows_have_the_dtype_of_what_they_are_added_to() -> None:
 
 def test_a_learned_table_ends() -> None:
     assert Positions("learned", 4, 2, std=1.0).limit == 4
-    with pytest.raises(ValueError, match="max_length: expected a number of positions, got None"):
+    with pytest.raises(ValueError, match="max_length"):
         Positions("learned", None, 2, std=1.0)
 
 

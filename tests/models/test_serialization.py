@@ -131,7 +131,7 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("extra", [{"a": object()}, {"a": float("nan")}])
 def test_extra_that_is_not_json_is_refused(extra: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="extra: expected JSON values only"):
+    with pytest.raises(ValueError, match="extra"):
         save(tiny_model(), tmp_path / "model", extra=extra)
     assert list(tmp_path.iterdir()) == []
 

@@ -56,5 +56,9 @@ def random_tokens(model: AutoregressiveTransformer, batch: int, length: int) -> 
     return torch.randint(model.head.levels, (batch, length, *extra))
 
 
+def ints(*shape: int) -> Tensor:
+    return torch.zeros(*shape, dtype=torch.int64)
+
+
 def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)

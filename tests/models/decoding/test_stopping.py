@@ -152,7 +152,5 @@ def test_prompts_and_stop_tokens_that_cannot_be_right_are_refused(
 
 
 def test_tokens_of_several_values_do_not_stop() -> None:
-    with pytest.raises(
-        ValueError, match="stop_tokens: expected a model with one value a token, got 3"
-    ):
+    with pytest.raises(ValueError, match="stop_tokens"):
         tiny_model(head=MixtureOfLogistics(2, 3, 8)).generate(stop_tokens=1)
