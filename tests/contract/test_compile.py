@@ -36,18 +36,13 @@ KINDS = [
 ]
 
 
-def assert_compiles_to_one_graph(case: Case, backend: str) -> None:
-    """The compiled call gives what the eager one gives."""
+@pytest.mark.parametrize("case", KINDS, ids=str)
+def test_compiles_to_one_graph(case: Case, backend: str) -> None:
     tensors, options = case.inputs(), {**case.options(), "backend": backend}
     compiled = torch.compile(linear_attention, fullgraph=True, backend="aot_eager")
     eager = evaluate(linear_attention, tensors, options)
     for name, x in evaluate(compiled, tensors, options).items():
         assert_close(x, eager[name], msg=lambda m, name=name: f"{name}: {m}")
-
-
-@pytest.mark.parametrize("case", KINDS, ids=str)
-def test_compiles_to_one_graph(case: Case, backend: str) -> None:
-    assert_compiles_to_one_graph(case, backend)
 
 
 @pytest.mark.parametrize("feature_map", ["taylor", "favor", "hedgehog"])
@@ -168,7 +163,7 @@ def test_lengths_may_change_without_recompiling(backend: str) -> None:
     assert counts[0] == counts[-1] > 0
 
 
-def operator_arguments(case: Case, backend: str) -> tuple[Any, ...]:
+def _operator_arguments(case: Case, backend: str) -> tuple[Any, ...]:
     tensors, options = case.inputs(), case.options()
     options.pop("enable_gqa", None)
     state = LinearAttentionState(tensors["s"], tensors["z"]) if "s" in tensors else None
@@ -196,20 +191,20 @@ opcheck_reads_gradients = pytest.mark.filterwarnings(
 @opcheck_reads_gradients
 @pytest.mark.parametrize("case", KINDS, ids=str)
 def test_opcheck_attention(case: Case, backend: str) -> None:
-    torch.library.opcheck(torch.ops.linattn.attention, operator_arguments(case, backend))
+    torch.library.opcheck(torch.ops.linattn.attention, _operator_arguments(case, backend))
 
 
 @pytest.mark.parametrize("case", KINDS, ids=str)
 def test_opcheck_attention_without_gradients(case: Case, backend: str) -> None:
     arguments = [
-        x.detach() if isinstance(x, torch.Tensor) else x for x in operator_arguments(case, backend)
+        x.detach() if isinstance(x, torch.Tensor) else x for x in _operator_arguments(case, backend)
     ]
     torch.library.opcheck(torch.ops.linattn.attention_forward, tuple(arguments))
 
 
 @opcheck_reads_gradients
 def test_opcheck_strided_attention(backend: str) -> None:
-    arguments = operator_arguments(Case(), backend)
+    arguments = _operator_arguments(Case(), backend)
     strided = [x.detach().mT.contiguous().mT.requires_grad_() for x in arguments[:3]]
     torch.library.opcheck(torch.ops.linattn.attention, (*strided, *arguments[3:]))
 

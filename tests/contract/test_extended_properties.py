@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 from torch.testing import assert_close
 
 from linattn_core import (
@@ -19,9 +20,14 @@ from .agreement import assert_agree
 from .cases import Case, evaluate, phi
 from .places import widest
 from .rows import Rows
-from .test_properties import assert_all_agree, exact, qkv
+from .test_properties import assert_all_agree, exact
 
 MAY_REFUSE = True
+
+
+def leaves(case: Case) -> tuple[Tensor, Tensor, Tensor]:
+    tensors = case.inputs()
+    return tensors["query"], tensors["key"], tensors["value"]
 
 
 @pytest.mark.parametrize("feature_map", feature_map_names())
@@ -35,7 +41,7 @@ def test_padding_anywhere_changes_nothing(
     lengths = data.draw(st.lists(st.integers(0, 20), min_size=2, max_size=3))
     longest, total = max(lengths), max(lengths) + data.draw(st.integers(0, 3))
     case = Case(batch=len(lengths), heads=2, queries=max(1, longest), head_dim=4, value_dim=3)
-    tensors = [x.abs() for x in qkv(exact(case, backend))]
+    tensors = [x.abs() for x in leaves(exact(case, backend))]
     seeds = torch.Generator("cpu").manual_seed(data.draw(st.integers(0, 99)))
     options = {"is_causal": is_causal, "feature_map": phi(feature_map, 4), "backend": backend}
     rows = Rows(lengths, tensors, torch.rand_like(tensors[2]), options)
@@ -51,7 +57,7 @@ def test_padding_anywhere_changes_nothing(
 
 @pytest.mark.parametrize("is_causal", [True, False])
 def test_shapes_of_a_mask(is_causal: bool, backend: str) -> None:
-    q, k, v = (x.detach() for x in qkv(Case(queries=20)))
+    q, k, v = (x.detach() for x in leaves(Case(queries=20)))
     mask = torch.rand(2, 20) > 0.4
     options = {"is_causal": is_causal, "backend": backend}
     whole = linear_attention(q, k, v, attn_mask=mask, **options)
@@ -68,7 +74,7 @@ def test_shapes_of_a_mask(is_causal: bool, backend: str) -> None:
 
 def test_masks_agree_with_scaled_dot_product_attention_on_what_takes_part(backend: str) -> None:
     """A masked key has no weight there either: changing it changes neither result."""
-    q, k, v = (x.detach() for x in qkv(Case(queries=12, value_dim=8)))
+    q, k, v = (x.detach() for x in leaves(Case(queries=12, value_dim=8)))
     mask = torch.rand(2, 1, 1, 12) > 0.5
     changed = k.masked_fill(~mask.mT, 7.0)
     softmax = torch.nn.functional.scaled_dot_product_attention
@@ -138,7 +144,7 @@ def test_a_decay_of_zero_changes_nothing(shape: tuple[int, ...], backend: str) -
 def test_decay_is_the_naive_formula(rate: float, backend: str) -> None:
     """S = exp(g) S + phi(k) v^T as a loop, at rates at which quotients of powers overflow."""
     case = exact(Case(queries=100, heads=2, head_dim=4, value_dim=3), backend)
-    q, k, v = qkv(case)
+    q, k, v = leaves(case)
     g = -rate * torch.rand(2, 2, 100, dtype=q.dtype)
     out, state = linear_attention(
         q, k, v, is_causal=True, log_decay=g, return_state=True, backend=backend
@@ -173,7 +179,7 @@ def test_a_decay_of_minus_infinity_forgets_all_before(backend: str) -> None:
 
 @pytest.mark.parametrize("is_causal", [True, False])
 def test_without_eps_a_small_normalizer_keeps_its_digits(is_causal: bool, backend: str) -> None:
-    q, k, v = (1e-5 * x.detach().abs() for x in qkv(Case(queries=20)))
+    q, k, v = (1e-5 * x.detach().abs() for x in leaves(Case(queries=20)))
     options = {"is_causal": is_causal, "feature_map": "identity", "return_normalizer": True}
     _, normalizer = linear_attention(q, k, v, eps=0.0, backend=backend, **options)
     exact = q.double() @ k.double().mT
@@ -184,7 +190,7 @@ def test_without_eps_a_small_normalizer_keeps_its_digits(is_causal: bool, backen
 
 def test_constant_values_stay_constant_under_decay(backend: str) -> None:
     """With decay the weights are a convex combination still: constants come out constant."""
-    q, k, _ = (x.detach() for x in qkv(Case(queries=200)))
+    q, k, _ = (x.detach() for x in leaves(Case(queries=200)))
     v = torch.full((2, 3, 200, 2), 1.5)
     decay = -10 * torch.rand(2, 3, 200)
     out = linear_attention(q, k, v, is_causal=True, log_decay=decay, backend=backend)

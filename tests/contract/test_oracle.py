@@ -49,34 +49,38 @@ def test_within_budget(case: Case, dtype: torch.dtype, backend: str) -> None:
 
 
 @st.composite
-def shapes(draw: st.DrawFn, largest_dim: int, fewest_keys: int) -> Case:
-    """A plain call of any shape: whole, padded or packed sequences."""
+def cases(draw: st.DrawFn) -> Case:
     is_causal = draw(st.booleans())
+    batch = draw(st.integers(1, 3))
     queries = draw(st.integers(1, 140))
-    keys = None if is_causal or draw(st.booleans()) else draw(st.integers(fewest_keys, 140))
+    keys = None if is_causal or draw(st.booleans()) else draw(st.integers(1, 140))
     length = queries if keys is None else keys
+    lengths = cu_seqlens = None
     kind = draw(st.sampled_from(("whole", "padded", "packed" if keys is None else "padded")))
-    batch = 1 if kind == "packed" else draw(st.integers(1, 3))
-    lengths = tuple(draw(st.integers(0, length)) for _ in range(batch))
-    inner = sorted(draw(st.lists(st.integers(0, length), max_size=5)))
+    if kind == "padded":
+        lengths = tuple(draw(st.integers(0, length)) for _ in range(batch))
+    elif kind == "packed":
+        batch = 1
+        inner = draw(st.lists(st.integers(0, length), max_size=5))
+        cu_seqlens = (0, *sorted(inner), length)
     return Case(
         batch=batch,
         heads=draw(st.integers(1, 3)),
         queries=queries,
         keys=keys,
-        head_dim=draw(st.integers(1, largest_dim)),
-        value_dim=draw(st.integers(1, largest_dim)),
+        head_dim=draw(st.integers(1, 20)),
+        value_dim=draw(st.integers(1, 20)),
         is_causal=is_causal,
         feature_map=draw(st.sampled_from(("elu", "relu", "identity"))),
-        key_lengths=lengths if kind == "padded" else None,
-        cu_seqlens=(0, *inner, length) if kind == "packed" else None,
+        key_lengths=lengths,
+        cu_seqlens=cu_seqlens,
         initial_state=is_causal and draw(st.booleans()),
         seed=draw(st.integers(0, 99)),
     )
 
 
 @settings(max_examples=60)
-@given(case=shapes(largest_dim=20, fewest_keys=1))
+@given(case=cases())
 def test_any_shape(case: Case, backend: str) -> None:
     case = case.with_(dtype=widest(backend))
     tensors = case.inputs()
