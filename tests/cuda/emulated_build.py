@@ -1,10 +1,11 @@
-"""Builds the kernels' own source for the CPU: the module `_emulated`, and a stand-in driver.
+"""Builds the kernels' own source for the CPU: `_emulated`, the ladder, and a stand-in driver.
 
 Also the module that a machine without nvcc builds, which launches kernels by the driver.
 """
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import functools
 import hashlib
@@ -13,8 +14,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
@@ -41,6 +40,15 @@ def driver_module() -> ModuleType:
     return module
 
 
+@functools.cache
+def ladder_library() -> ctypes.CDLL:
+    """The kernels of linattn_cuda.prototypes, behind the functions of prototypes/harness.cpp."""
+    folder = _built("emulated", "LINATTN_EMULATED=ON", "emulated_ladder")
+    library = ctypes.CDLL(str(folder / "libemulated_ladder.so"))
+    library.prototype_message.restype = ctypes.c_char_p
+    return library
+
+
 def _built(name: str, option: str, target: str) -> Path:
     """The folder in which a target was built."""
     programs = [program("cmake"), program("ninja"), find_compiler()]
@@ -48,7 +56,8 @@ def _built(name: str, option: str, target: str) -> Path:
     tools = "\n".join([sys.executable, *programs])
     folder = ROOT / "build" / f"{name}-{hashlib.sha256(tools.encode()).hexdigest()[:12]}"
     folder.mkdir(parents=True, exist_ok=True)
-    with lock(folder / "lock"):
+    with (folder / "lock").open("w") as lock:  # tests run side by side, and one builds for all
+        fcntl.flock(lock, fcntl.LOCK_EX)
         _build(folder, option, target, *programs)
     return folder
 
@@ -91,11 +100,3 @@ def _run(*command: str) -> None:
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     if ended.returncode != 0:
         pytest.fail(f"{' '.join(command)}\n{ended.stdout}{ended.stderr}", pytrace=False)
-
-
-@contextmanager
-def lock(path: Path) -> Iterator[None]:
-    """One process at a time: tests run side by side, and one builds for all."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

@@ -73,9 +73,6 @@ def lines_of(*options: str, file: Path | str | None = None) -> Iterator[tuple[st
             yield name, line
 
 
-# Registers that a load of four matrices writes, and those that an instruction of the tensor cores
-# reads: of the left operand, the right one, and the sums.
-_LOADED_BY_LDSM, _READ_BY_HMMA = 4, (4, 2, 4)
 _INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+([^;]+;)")
 
 
@@ -86,39 +83,6 @@ def instructions_of(file: Path | str, *options: str) -> dict[str, list[str]]:
         if instruction := _INSTRUCTION.search(line):
             instructions.setdefault(name, []).append(instruction[1])
     return instructions
-
-
-def exposed_loads(instructions: list[str], within: int) -> int:
-    """How many loads of operands from shared memory are waited for.
-
-    Args:
-        instructions: those of a kernel.
-        within: a tensor core reads what was loaded no later than so many instructions after it.
-    """
-    return sum(
-        any(_loaded(line) & _read_by_product(x) for x in instructions[i + 1 : i + 1 + within])
-        for i, line in enumerate(instructions)
-        if "LDSM." in line
-    )
-
-
-def _loaded(load: str) -> set[int]:
-    """The registers that an LDSM writes."""
-    first = int(re.findall(r"\bR(\d+)", load)[0])
-    return set(range(first, first + _LOADED_BY_LDSM))
-
-
-def _read_by_product(line: str) -> set[int]:
-    """The registers that an instruction reads, if it is one of the tensor cores."""
-    if "HMMA." not in line:
-        return set()
-    operands = re.findall(r"\b(R\d+|RZ)\b", line)[1:]
-    return {
-        int(name[1:]) + k
-        for name, count in zip(operands, _READ_BY_HMMA, strict=True)
-        if name != "RZ"
-        for k in range(count)
-    }
 
 
 def code() -> Code:

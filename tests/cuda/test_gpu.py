@@ -18,6 +18,7 @@ from linattn_core import (
 from linattn_core.registry import find_backend
 from tests.contract.agreement import assert_within_budget
 from tests.contract.cases import Case
+from tests.cuda.layouts import LAYOUTS
 
 pytestmark = [
     pytest.mark.gpu,
@@ -166,17 +167,9 @@ def test_a_graph_replays_steps() -> None:
 def test_any_layout_is_read(dtype: torch.dtype) -> None:
     plain = draw(2, 3, 200, 64, dtype=dtype)
     expected = attend(plain)
-
-    def misaligned(x: Tensor) -> Tensor:
-        return torch.empty(x.numel() + 1, dtype=x.dtype, device=x.device)[1:].view(x.shape).copy_(x)
-
-    for layout in (
-        misaligned,
-        lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
-        lambda x: x.mT.contiguous().mT,
-    ):
+    for name, layout in LAYOUTS.items():
         found = attend([layout(x) for x in plain])
-        assert all(torch.equal(x, y) for x, y in zip(found, expected, strict=True))
+        assert all(torch.equal(x, y) for x, y in zip(found, expected, strict=True)), name
 
 
 def test_every_output_is_written() -> None:

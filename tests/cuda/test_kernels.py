@@ -23,6 +23,7 @@ from tests.contract.agreement import assert_agree, assert_within_budget
 from tests.contract.budgets import budget, error
 from tests.contract.cases import Case, by_definition, drawing, on_backend
 from tests.cuda.emulated import CUT, H100, NAMES, WALKING, EmulatedBackend
+from tests.cuda.layouts import LAYOUTS
 
 pytestmark = pytest.mark.usefixtures("emulation")
 
@@ -193,27 +194,10 @@ def test_features_of_a_hundred_stay_finite(backend: str) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_any_layout_is_read(dtype: torch.dtype) -> None:
-    """Misaligned, interleaved with NaN, transposed either way: one answer."""
     case = Case(queries=70, head_dim=24, value_dim=24, dtype=dtype)
     tensors = case.inputs()
     expected = on_backend(case, WALKING, tensors)
-
-    def misaligned(x: Tensor) -> Tensor:
-        memory = torch.empty(x.numel() + 1, dtype=x.dtype)
-        return memory[1:].view(x.shape).copy_(x)
-
-    def interleaved(x: Tensor) -> Tensor:
-        memory = torch.full((*x.shape[:3], 2 * x.shape[3]), torch.nan, dtype=x.dtype)
-        memory[..., ::2] = x
-        return memory[..., ::2]
-
-    layouts = {
-        "misaligned": misaligned,
-        "interleaved": interleaved,
-        "length first": lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
-        "transposed": lambda x: x.mT.contiguous().mT,
-    }
-    for name, layout in layouts.items():
+    for name, layout in LAYOUTS.items():
         laid = {n: layout(x.detach()).requires_grad_() for n, x in tensors.items()}
         for what, x in on_backend(case, WALKING, laid).items():
             assert torch.equal(x, expected[what]), f"{name}, {what}"

@@ -15,34 +15,12 @@ from tests.cuda.machine_code import (
     code,
     cuda_module,
     dump,
-    exposed_loads,
     instructions_of,
     kernels_of,
 )
 
-# How many loads from shared memory a tensor core waits for in each product, as this nvcc compiles
-# it for this architecture. By the arguments of its shape: parts, A, E, C, whether it is a pair.
-COUNTED = "nvcc 13.0", "90"
-EXPOSED = {
-    (1, 32, 32, 64, 0): 12,
-    (1, 32, 32, 64, 1): 20,
-    (1, 64, 64, 32, 0): 25,
-    (1, 64, 64, 32, 1): 47,
-    (1, 128, 64, 32, 0): 55,
-    (1, 256, 32, 32, 0): 106,
-    (2, 32, 32, 32, 0): 16,
-    (2, 32, 32, 32, 1): 15,
-    (2, 64, 64, 16, 0): 16,
-    (2, 64, 64, 16, 1): 48,
-    (2, 128, 64, 16, 0): 59,
-    (2, 256, 64, 16, 0): 60,
-    (3, 32, 32, 32, 0): 8,
-    (3, 32, 32, 32, 1): 7,
-    (3, 64, 64, 16, 0): 19,
-    (3, 64, 64, 16, 1): 15,
-    (3, 128, 64, 16, 0): 27,
-    (3, 256, 32, 16, 0): 27,
-}
+# Instructions are read as this nvcc schedules them for this architecture.
+READ = "nvcc 13.0", "90"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -93,25 +71,15 @@ def test_products_leave_room_for_others() -> None:
 @pytest.fixture(scope="module")
 def products() -> dict[tuple[int, ...], list[str]]:
     """The instructions of each product, by the arguments of its shape."""
-    compiler, architecture = COUNTED
+    compiler, architecture = READ
     if compiler not in cuda_module().built_with or architecture not in architectures():
-        pytest.skip(f"instructions are counted as {compiler} compiles for sm {architecture}")
+        pytest.skip(f"instructions are read as {compiler} compiles for sm {architecture}")
     kernels = instructions_of(str(cuda_module().__file__), "-arch", f"sm_{architecture}")
     return {
         tuple(map(int, re.findall(r"L[ib](\d+)E", name))): instructions
         for name, instructions in kernels.items()
         if "product" in name
     }
-
-
-def test_operands_are_loaded_before_they_are_needed(
-    products: dict[tuple[int, ...], list[str]],
-) -> None:
-    """A load that a product needs within seven instructions is waited for: no more than listed."""
-    exposed = {shape: exposed_loads(lines, within=7) for shape, lines in products.items()}
-
-    assert exposed.keys() == EXPOSED.keys()
-    assert {s: (n, EXPOSED[s]) for s, n in exposed.items() if n > EXPOSED[s]} == {}
 
 
 def test_products_follow_one_another(products: dict[tuple[int, ...], list[str]]) -> None:

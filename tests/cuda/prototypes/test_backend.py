@@ -12,17 +12,20 @@ from torch._subclasses import FakeTensorMode
 
 from linattn_core import LinearAttentionState, backends, explain, linear_attention
 from linattn_core.calls import AttentionCall, StepCall
+from linattn_cuda import device
+from linattn_cuda.device import Gpu
 from linattn_cuda.prototypes import LADDER, Rung, backend
-from linattn_cuda.prototypes.backend import CupyBackend, unsupported
+from linattn_cuda.prototypes.backend import CupyBackend
+from linattn_cuda.prototypes.ladder import refuses_everywhere
 
 
 def call(**changes: Any) -> AttentionCall:
     dim, value_dim = changes.pop("dim", 16), changes.pop("value_dim", 16)
     dtype, value_dtype = changes.pop("dtype", torch.float32), changes.pop("value_dtype", None)
-    device = changes.pop("device", "meta")
+    on = changes.pop("device", "meta")
     with FakeTensorMode():  # tensors of a GPU that is not there
-        query = torch.empty(1, 2, 5, dim, device=device, dtype=dtype)
-        value = torch.empty(1, 2, 5, value_dim, device=device, dtype=value_dtype or dtype)
+        query = torch.empty(1, 2, 5, dim, device=on, dtype=dtype)
+        value = torch.empty(1, 2, 5, value_dim, device=on, dtype=value_dtype or dtype)
     return AttentionCall(query, query, value, True)._replace(**changes)
 
 
@@ -68,12 +71,12 @@ def test_calls_are_refused_where_nothing_runs() -> None:
     ],
 )
 def test_what_no_rung_does_is_refused(changes: dict[str, Any], named: str) -> None:
-    assert named in str(unsupported(call(**changes)))
+    assert named in str(refuses_everywhere(call(**changes)))
 
 
 def test_a_call_that_rungs_take() -> None:
-    assert unsupported(call()) is None
-    assert unsupported(call(dim=128, value_dim=1)) is None
+    assert refuses_everywhere(call()) is None
+    assert refuses_everywhere(call(dim=128, value_dim=1)) is None
 
 
 def test_tensors_of_another_device_are_refused_without_starting_cuda(
@@ -92,9 +95,7 @@ def old_gpu(monkeypatch: pytest.MonkeyPatch) -> torch.device:
     """Of compute capability 7.5, with 64 KiB of shared memory a block."""
     monkeypatch.setattr(backend, "without_cupy", lambda: None)
     monkeypatch.setattr(backend, "unusable", lambda: None)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
-    monkeypatch.setattr(backend.ladder, "shared_bytes", lambda device: 64 << 10)
+    monkeypatch.setattr(device, "gpu_of", lambda on: Gpu("a GPU", (7, 5), 40, 64 << 10))
     return torch.device("cuda")
 
 
@@ -125,10 +126,24 @@ def test_steps_and_gradients_are_refused() -> None:
         ladder.step(step)
 
 
-def test_a_rung_refuses_tensors_of_the_cpu() -> None:
-    x = torch.zeros(1, 1, 4, 8)
-    with pytest.raises(ValueError, match="on cpu"):
-        LADDER["overlapped"].attention(x, x, x)
+X = torch.zeros(1, 1, 4, 8)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "options", "named"),
+    [
+        ((X, X, X), {}, "on cpu"),
+        ((X, X, X[:, :, :3]), {}, "length"),
+        ((X, X[..., :5], X), {}, "dim"),
+        ((X, X, X.double()), {}, "float64"),
+        ((X, X, X), {"feature_map": "favor"}, "favor"),
+    ],
+)
+def test_a_rung_checks_what_its_kernels_rely_on(
+    tensors: tuple[torch.Tensor, ...], options: dict[str, Any], named: str
+) -> None:
+    with pytest.raises((ValueError, TypeError), match=named):
+        LADDER["overlapped"].attention(*tensors, **options)
 
 
 @pytest.mark.parametrize("rung", LADDER.values(), ids=list(LADDER))

@@ -13,7 +13,7 @@ import torch
 
 from linattn_cuda import nvrtc
 from linattn_cuda.prototypes import LADDER, Rung
-from linattn_cuda.prototypes.ladder import DTYPES
+from linattn_cuda.prototypes.plans import DTYPES
 
 if nvrtc.missing():
     pytest.skip(str(nvrtc.missing()), allow_module_level=True)

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from linattn_core import linear_attention, reference
 from linattn_core.calls import AttentionCall
 from linattn_core.pointwise import apply
+from linattn_cuda import _native
 from linattn_cuda.prototypes import LADDER, Rung
-from linattn_cuda.prototypes.backend import unusable
+from linattn_cuda.prototypes.ladder import Arguments, unusable
+from linattn_cuda.prototypes.plans import Problem
 from tests.contract.budgets import budget, error
-
-from .emulation import emulated, set_order
+from tests.cuda.emulated_build import ladder_library
+from tests.cuda.layouts import LAYOUTS
 
 EPS = 1e-6
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -28,6 +30,20 @@ SHAPES = {
     torch.bfloat16: [(1, 2, 130, 80, 64), (1, 1, 129, 72, 56)],
     torch.float16: [(1, 2, 130, 16, 16)],
 }
+
+
+def launch(rung: Rung, problem: Problem, arguments: Arguments, device: torch.device) -> None:
+    """Runs the rung's kernels on CPU tensors, in place of a GPU."""
+    library = ladder_library()
+    dtype = int(_native.Dtype.__members__[problem.dtype])
+    for kernel, (x, y), threads, shared in rung.plan(problem):
+        error = library.run_prototype(
+            kernel.encode(), dtype, *problem.widths, ctypes.c_longlong(x), y, threads, shared,
+            ctypes.byref(arguments),
+        )  # fmt: skip
+        assert error != -1, f"harness.cpp compiles no {kernel} for {problem.dtype, problem.widths}"
+        assert error != -2, library.prototype_message().decode()
+        assert error == 0, f"CUDA error {error} of {kernel}"
 
 
 def draw(shape: tuple[int, ...], dtype: torch.dtype, device: str = "cpu") -> list[Tensor]:
@@ -67,9 +83,11 @@ def rung(request: pytest.FixtureRequest) -> Rung:
     return request.param
 
 
-def run(rung: Rung, tensors: list[Tensor], feature_map: str = "elu", **on: int) -> Tensor:
+def run(
+    rung: Rung, tensors: list[Tensor], feature_map: str = "elu", multiprocessors: int = 1
+) -> Tensor:
     call = AttentionCall(*tensors, True, feature_map, eps=EPS)
-    out, normalizer, state = rung.run(call, emulated(**on))
+    out, normalizer, state = rung.run(call, launch, multiprocessors)
     assert state is None
     assert_exact(rung, tensors, out, normalizer, feature_map)
     return out
@@ -93,22 +111,14 @@ def test_feature_maps(rung: Rung, feature_map: str) -> None:
     run(rung, [query.abs(), key.abs(), value], feature_map)
 
 
-VIEWS = {
-    "length first": lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
-    "dim first": lambda x: x.transpose(2, 3).contiguous().transpose(2, 3),
-    "unaligned": lambda x: F.pad(x, (1, 0))[..., 1:],
-    "every second position": lambda x: x.repeat_interleave(2, 2)[:, :, ::2],
-}
-
-
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("view", VIEWS.values(), ids=list(VIEWS))
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=list(LAYOUTS))
 def test_strides_do_not_matter(
-    rung: Rung, dtype: torch.dtype, view: Callable[[Tensor], Tensor]
+    rung: Rung, dtype: torch.dtype, layout: Callable[[Tensor], Tensor]
 ) -> None:
     tensors = draw((2, 3, 70, 16, 16), dtype)
 
-    assert torch.equal(run(rung, [view(x) for x in tensors]), run(rung, tensors))
+    assert torch.equal(run(rung, [layout(x) for x in tensors]), run(rung, tensors))
 
 
 def test_a_shared_key_head_is_read_in_place(rung: Rung) -> None:
@@ -132,7 +142,7 @@ def test_the_future_does_not_touch_the_past(rung: Rung) -> None:
 def test_empty_heads_and_empty_sequences(rung: Rung) -> None:
     for shape in ((1, 2, 5, 0, 16), (1, 2, 5, 16, 0), (1, 2, 0, 16, 16), (0, 2, 5, 16, 16)):
         call = AttentionCall(*draw(shape, torch.float32), True, eps=EPS)
-        out, normalizer, _ = rung.run(call, emulated())
+        out, normalizer, _ = rung.run(call, launch, 1)
         assert out.shape == (*shape[:3], shape[4]) and not out.any()
         assert normalizer.shape == shape[:3]
 
@@ -141,11 +151,11 @@ def test_empty_heads_and_empty_sequences(rung: Rung) -> None:
 def test_the_order_of_threads_does_not_matter(rung: Rung, order: int) -> None:
     tensors = draw((1, 2, 130, 16, 16), torch.bfloat16)
     plain = run(rung, tensors)
-    set_order(order)
+    ladder_library().set_prototype_order(order)
     try:
         assert torch.equal(run(rung, tensors), plain)
     finally:
-        set_order(0)
+        ladder_library().set_prototype_order(0)
 
 
 @pytest.mark.parametrize("length", [1024, 1100, 2049])

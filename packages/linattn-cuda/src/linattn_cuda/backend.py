@@ -8,7 +8,16 @@ from contextlib import contextmanager
 import torch
 
 from linattn_cuda import _native, compiling, nvrtc
-from linattn_cuda.device import NVRTC, Gpu, gpu_at, unbuilt, unusable, without_code
+from linattn_cuda.device import (
+    NVRTC,
+    Gpu,
+    gpu_of,
+    index_of,
+    not_on_a_gpu,
+    unbuilt,
+    unusable,
+    without_code,
+)
 from linattn_cuda.kernel_backend import KernelBackend
 
 
@@ -35,26 +44,17 @@ class CudaBackend(KernelBackend):
 
     def refuses_device(self, device: torch.device) -> str | None:
         """Anything but memory of a GPU, and a GPU that nothing was built for."""
-        reason = unbuilt()
-        if reason is not None:
-            return reason
-        if device.type != "cuda":
-            return f"it runs on CUDA tensors and these are on {device}; move them to a GPU."
-        return unusable() or without_code(self.gpu(device), _native.built_with)
+        reason = unbuilt() or not_on_a_gpu(device) or unusable()
+        return reason or without_code(gpu_of(device), _native.built_with)
 
     def gpu(self, device: torch.device) -> Gpu:
-        """What the GPU offers; asked for once."""
-        return gpu_at(_index(device))
+        return gpu_of(device)
 
     @contextmanager
     def launching(self, device: torch.device) -> Iterator[int]:
         """The caller's stream on that GPU."""
-        index = _index(device)
+        index = index_of(device)
         with torch.cuda.device(index):
             # torch leaves a thread alone that has not used CUDA before, as is right for GPU 0.
             _native.make_current(index)
             yield torch.cuda.current_stream(index).cuda_stream
-
-
-def _index(device: torch.device) -> int:
-    return torch.cuda.current_device() if device.index is None else device.index

@@ -97,9 +97,25 @@ def _older_driver() -> str | None:
     )
 
 
+def not_on_a_gpu(device: torch.device) -> str | None:
+    """Why kernels cannot run on tensors there, as a sentence; None for a GPU."""
+    if device.type == "cuda":
+        return None
+    return f"it runs on CUDA tensors and these are on {device}; move them to a GPU."
+
+
+def index_of(device: torch.device) -> int:
+    """The number of a GPU; that of the current one where the device has none."""
+    return torch.cuda.current_device() if device.index is None else device.index
+
+
+def gpu_of(device: torch.device) -> Gpu:
+    """What the GPU offers; asked for once."""
+    return _gpu_at(index_of(device))
+
+
 @functools.cache
-def gpu_at(index: int) -> Gpu:
-    """The GPU of that number."""
+def _gpu_at(index: int) -> Gpu:
     major, minor, multiprocessors, shared_bytes = _native.device_attributes(index)
     name = f"GPU {index} ({torch.cuda.get_device_name(index)})"
     return Gpu(name, (major, minor), multiprocessors, shared_bytes)
