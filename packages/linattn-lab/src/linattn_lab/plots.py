@@ -16,9 +16,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 from linattn_core.errors import expected
 from linattn_models.files import replace_file
 from linattn_models.training import RunFolder
-
-# Names in a line of metrics.jsonl that are not measurements.
-_NOT_MEASURED = frozenset({"step", "split", "seconds"})
+from linattn_models.training.metrics import NOT_MEASURED
 
 Line = Mapping[str, Any]  # of metrics.jsonl
 Points = list[tuple[float, float]]
@@ -63,7 +61,7 @@ def plot_run(run: RunFolder) -> Path:
 def run_panels(lines: Sequence[Line]) -> list[Panel]:
     """A panel for each quantity that a run logged, loss first, with a curve for each split."""
     splits = sorted({line["split"] for line in lines})
-    quantities = {name for line in lines for name in line.keys() - _NOT_MEASURED}
+    quantities = {name for line in lines for name in line.keys() - NOT_MEASURED}
     panels = []
     for quantity in sorted(quantities, key=lambda name: (name != "loss", name)):
         curves = {split: points(lines, quantity, split=split) for split in splits}

@@ -9,6 +9,7 @@ from typing import Any
 from linattn_core.errors import expected, quote
 from linattn_models.files import replace_file
 from linattn_models.training import RunFolder, write_json
+from linattn_models.training.config import flatten
 from linattn_models.validation import json_object
 
 
@@ -21,14 +22,12 @@ def require_run(run: RunFolder, settings: Mapping[str, object]) -> None:
     Raises:
         ValueError: naming the first value that differs.
     """
-    config = run.config()
+    config = flatten(run.config())
     for name, wanted in settings.items():
-        got: Any = config
-        for part in name.split("."):
-            got = got.get(part) if isinstance(got, dict) else None
-        if got != wanted:
+        if config.get(name) != wanted:
             advice = f"choose another folder than {run.path}"
-            raise ValueError(expected(f"{name} of the run in {run.path}", wanted, got, advice))
+            what, got = f"{name} of the run in {run.path}", config.get(name)
+            raise ValueError(expected(what, wanted, got, advice))
 
 
 def run_summary(run: RunFolder, app: str) -> dict[str, Any]:

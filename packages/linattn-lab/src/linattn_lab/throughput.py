@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from linattn_core.errors import expected
-from linattn_lab.timing import clock
+from linattn_lab.timing import clock, time_calls
 from linattn_models.autoregressive import AutoregressiveTransformer
 from linattn_models.decoding import (
     CompiledDecoder,
@@ -222,17 +222,8 @@ class _Generation:
 
 def _seconds(step: Callable[[], object], device: torch.device) -> float:
     """The median seconds of several runs after a warm-up; the warm-up itself, if it is long."""
-    warm_up = _repeated(step, 1, device)[0]
+    warm_up = time_calls(device, step)[0]
     if warm_up > 20 * _SECONDS_A_POSITION:
         return warm_up
     repeats = min(_MOST_REPEATS, math.ceil(_SECONDS_A_POSITION / warm_up))
-    return float(np.median(_repeated(step, repeats, device)))
-
-
-def _repeated(step: Callable[[], object], repeats: int, device: torch.device) -> list[float]:
-    readings = clock(device)
-    readings.read()
-    for _ in range(repeats):
-        step()
-        readings.read()
-    return readings.seconds()
+    return float(np.median(time_calls(device, step, repeats)))

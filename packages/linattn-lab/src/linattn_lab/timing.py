@@ -81,7 +81,10 @@ class _CudaClock:
 def stopwatch(device: str) -> Stopwatch:
     """Times single calls by the processor's clock, or by CUDA events with a cold L2 cache."""
     where = torch.device(device)
-    timed = functools.partial(_time_call, where)
+
+    def timed(run: Run) -> float:
+        return time_calls(where, run)[0]
+
     if device != "cuda":
         return timed
     cold = torch.empty(min(LEAD_BYTES, largest_tensor(where)), dtype=torch.int8, device=where)
@@ -120,12 +123,14 @@ def time_behind(timed: Stopwatch, lead: Run, mark: Callable[[], Callable[[], boo
     return behind
 
 
-def _time_call(device: torch.device, run: Run) -> float:
+def time_calls(device: torch.device, run: Run, calls: int = 1) -> list[float]:
+    """The seconds of each of several calls in a row."""
     readings = clock(device)
     readings.read()
-    run()
-    readings.read()
-    return readings.seconds()[0]
+    for _ in range(calls):
+        run()
+        readings.read()
+    return readings.seconds()
 
 
 def _mark() -> Callable[[], bool]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from linattn_lab.timing import clock
+from linattn_lab.timing import time_calls
 from linattn_models.memory import peak_memory
 from linattn_models.training import (
     Order,
@@ -80,9 +80,6 @@ def measure_memory(
 
 
 def _seconds_per_update(updater: Updater, first: int, device: torch.device) -> float:
-    readings = clock(device)
-    readings.read()
-    for step in range(first, first + _UPDATES_PER_ROUND):
-        updater.update(step)
-    readings.read()
-    return readings.seconds()[0] / _UPDATES_PER_ROUND
+    steps = iter(range(first, first + _UPDATES_PER_ROUND))
+    times = time_calls(device, lambda: updater.update(next(steps)), _UPDATES_PER_ROUND)
+    return sum(times) / _UPDATES_PER_ROUND
