@@ -138,7 +138,7 @@ def trained(
     for name in set(attentions) - set(models):
         models[name] = alike(runs[0].model, name)
     bits: dict[str, float] = {
-        run.attention: RunFolder(folder).summary().get("metrics", {}).get("bits_per_dim")
+        run.attention: RunFolder(folder).summary()["metrics"].get("bits_per_dim")
         for run, folder in zip(runs, folders, strict=True)
     }
     return models, bits, runs[0].dataset

@@ -31,7 +31,28 @@ def test_metrics_leave_out_a_line_still_being_written(out: Path) -> None:
     assert RunFolder(out).metrics() == LINES
 
 
-@pytest.mark.parametrize("line", ['{"step": ', "[1]", "\x00", '{"step": 3}'])
+def test_an_edited_configuration_is_refused_before_a_model_is_built(unbroken: Path) -> None:
+    run = RunFolder(unbroken)
+    model, step = run.load_model(lambda config: toy_model() if config == {"width": 8} else None)
+    assert step == 12
+    with torch.no_grad():
+        assert toy_evaluate(model.eval()) == run.summary()["metrics"]
+    content = run.config_file.read_bytes()
+    try:
+        write_json(run.config_file, {**run.config(), "model": {"width": 10**6}})
+        with pytest.raises(ValueError, match=r"config\.json"):
+            run.load_model(lambda config: pytest.fail("built"))
+    finally:
+        run.config_file.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *('{"step": ', "[1]", "\x00", '{"step": 3}'),
+        '{"step": 3, "split": "train", "seconds": 0.5, "loss": "low"}',
+    ],
+)
 def test_a_broken_line_is_named(out: Path, line: str) -> None:
     out.mkdir()
     (out / "metrics.jsonl").write_text(f"{TEXT}{line}\n{TEXT}")
@@ -41,7 +62,13 @@ def test_a_broken_line_is_named(out: Path, line: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["config", "summary"])
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"model": 3, "steps": "7"}', "\xff"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("", "[]", "{}", '{"model": 3, "steps": "7"}', "\xff"),
+        '{"model": {}, "training": {}, "steps": 3, "metrics": {"error": 0.5}}',
+    ],
+)
 def test_a_file_that_is_not_of_a_run_is_named(out: Path, name: str, content: str) -> None:
     out.mkdir()
     (out / f"{name}.json").write_text(content)

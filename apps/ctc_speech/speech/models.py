@@ -84,9 +84,8 @@ def load_run(folder: Path, average: int = 1) -> TrainedRun:
         average: how many of the newest checkpoints the weights are the mean of.
     """
     run = RunFolder(folder)
-    config = app_config(run, APP, ("inventory", "normalize", "channels", "model"))
-    model = _build_from(config["model"], run.config_file)
-    step = run.load_weights(model)
+    config = app_config(run, APP, ("inventory", "normalize", "channels"))
+    model, step = run.load_model(_build_from)
     if average > 1:
         model.load_state_dict(average_weights(_newest_checkpoints(run, average)))
     model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
@@ -107,9 +106,5 @@ def rebuild_recipe(run: TrainedRun, bad_input: BadInput) -> Recipe:
     return Recipe(training=TrainingFlags(1, 1), **values | {"bad_input": bad_input})
 
 
-def _build_from(values: dict[str, Any], path: Path) -> Recognizer:
-    kind = CTCBiLSTM if "bilstm" in values else CTCTransformer
-    try:
-        return kind.from_dict(values)
-    except ValueError as error:
-        raise ValueError(f"{path} describes no model: {error}") from None
+def _build_from(values: dict[str, Any]) -> Recognizer:
+    return (CTCBiLSTM if "bilstm" in values else CTCTransformer).from_dict(values)

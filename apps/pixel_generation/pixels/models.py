@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -45,18 +44,10 @@ def load_run(folder: Path) -> TrainedRun:
         ValueError: the folder is no run of this application, or its checkpoint is damaged.
     """
     run = RunFolder(folder)
-    config = app_config(run, APP, ("dataset", "attention", "layout", "model"))
-    model = _model_of(config["model"], run.config_file)
-    step = run.load_weights(model)
+    config = app_config(run, APP, ("dataset", "attention", "layout"))
+    model, step = run.load_model(AutoregressiveTransformer.from_dict)
     model.to(default_device()).eval()
     return TrainedRun(model, config["dataset"], config["attention"], config["layout"], step)
-
-
-def _model_of(values: dict[str, Any], path: Path) -> AutoregressiveTransformer:
-    try:
-        return AutoregressiveTransformer.from_dict(values)
-    except ValueError as error:
-        raise ValueError(f"{path} describes no model: {error}") from None
 
 
 def alike(model: AutoregressiveTransformer, attention: Attention) -> AutoregressiveTransformer:

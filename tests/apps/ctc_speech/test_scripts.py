@@ -123,7 +123,7 @@ def test_evaluate_refuses_what_it_would_not_use(
     assert f"{named}: expected" in done.stderr and done.stderr.count("\n") == 1
 
 
-def test_other_phones_and_a_damaged_description_are_refused(
+def test_other_phones_and_an_edited_configuration_are_refused(
     smoke_run: Path, tones: Path, tmp_path: Path, script: Script
 ) -> None:
     lexicon = tmp_path / "x.dict"
@@ -134,7 +134,7 @@ def test_other_phones_and_a_damaged_description_are_refused(
     run = RunFolder(shutil.copytree(smoke_run, tmp_path / "run"))
     run.write_config({**run.config(), "model": {}})
     done = script("transcribe", "--run", run.path, tones / "test" / "test-0.wav")
-    assert done.code == 2 and "config.json describes no model" in done.stderr
+    assert done.code == 2 and "config.json, got another one" in done.stderr
 
 
 @pytest.mark.parametrize("seconds", [0.055, 0.105, 0.185])

@@ -6,11 +6,11 @@ import json
 import os
 import platform
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from filelock import FileLock, Timeout
 from pydantic import BaseModel, ValidationError
@@ -20,25 +20,37 @@ from linattn_core.errors import expected, quote
 from linattn_models.files import replace_file
 from linattn_models.training.checkpoint import MODEL_FILE, read_checkpoint, require_like
 from linattn_models.training.config import fingerprint
+from linattn_models.validation import json_object
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+class _Training(BaseModel, strict=True):
+    steps: int
 
 
 class _Config(BaseModel, strict=True):
     """What every `config.json` has."""
 
     model: dict[str, Any]
-    training: dict[str, Any]
+    training: _Training
 
 
 class _Summary(BaseModel, strict=True):
     """What every `summary.json` has."""
 
+    seed: int
+    parameters: int
     steps: int
-    metrics: dict[str, Any]
+    train_seconds: float
+    metrics: dict[str, float | None]
+    environment: dict[str, Any]
 
 
-class _Line(BaseModel, strict=True):
-    """What every line of `metrics.jsonl` has."""
+class _Line(BaseModel, strict=True, extra="allow"):
+    """What every line of `metrics.jsonl` has; all else in it are measurements."""
 
+    __pydantic_extra__: dict[str, float | None]
     step: int
     split: str
     seconds: float
@@ -110,17 +122,34 @@ class RunFolder:
             ValueError: if there is none, if it is damaged, if its tensors do not fit `model`, or if
                 it was written by a run of another configuration.
         """
+        return self.load_model(lambda _: model)[1]
+
+    def load_model(self, build: Callable[[dict[str, Any]], Model]) -> tuple[Model, int]:
+        """The model of this run with the weights of its latest checkpoint, and their step.
+
+        Args:
+            build: makes the model of "model" in `config.json`. Called after `config.json` is known
+                to be that of the checkpoint, so that an edited one costs nothing.
+
+        Raises:
+            ValueError: as `load_weights`, or if `config.json` describes no model.
+        """
         folder = self.latest_checkpoint()
         if folder is None:
             raise ValueError(expected(str(self.path), "a checkpoint", "none", "train there first"))
+        config = self.config()
         weights, state = read_checkpoint(folder)
-        if state["fingerprint"] != fingerprint(self.config()):
+        if state["fingerprint"] != fingerprint(config):
             wanted = f"the configuration in {self.config_file}"
             advice = "restore the one or the other"
             raise ValueError(expected(str(folder), wanted, "another one", advice))
+        try:
+            model = build(config["model"])
+        except ValueError as error:
+            raise ValueError(f"{self.config_file} describes no model: {error}") from None
         require_like(weights, model.state_dict(), folder / MODEL_FILE)
         model.load_state_dict(weights)
-        return _checkpoint_step(folder)
+        return model, _checkpoint_step(folder)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -194,11 +223,11 @@ def _read(path: Path) -> bytes:
 
 def _parse(content: bytes, kind: type[BaseModel], where: str) -> dict[str, Any]:
     """The JSON object in `content`, after the fields of `kind` are checked."""
+    value = json_object(content, where)
     try:
-        kind.model_validate_json(content)
+        kind.model_validate(value)
     except ValidationError as error:
         fault = error.errors()[0]
         got = ": ".join([*map(str, fault["loc"]), fault["msg"]])
-        raise ValueError(expected(where, "whole JSON of a run", quote(got))) from error
-    value: dict[str, Any] = json.loads(content)
+        raise ValueError(expected(where, "JSON of a run", quote(got))) from error
     return value
