@@ -1,9 +1,9 @@
-"""What a benchmark case is, and the one registry that holds them all."""
+"""What a benchmark case is."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 
 from linattn_core.errors import expected
@@ -95,35 +95,11 @@ class Case:
         return self.name.partition("/")[0]
 
 
-class Registry:
-    """Cases by device and name, in the order in which they were added."""
-
-    def __init__(self, *cases: Case) -> None:
-        self._cases: dict[tuple[str, str], Case] = {}
-        self.add(*cases)
-
-    def add(self, *cases: Case) -> None:
-        """Adds the cases; a name can be taken once for a device."""
-        for case in cases:
-            if (case.device, case.name) in self._cases:
-                raise ValueError(f"the benchmark case {case.name!r} is registered twice")
-            self._cases[case.device, case.name] = case
-
-    def __iter__(self) -> Iterator[Case]:
-        return iter(self._cases.values())
-
-    def select(self, part: str = "", device: str = "cpu") -> list[Case]:
-        """The device's cases whose name contains `part`; ValueError where none does."""
-        cases = [case for case in self if case.device == device]
-        if matches := [case for case in cases if part in case.name]:
-            return matches
-        themes = ", ".join(dict.fromkeys(f"{case.theme}/" for case in cases))
-        advice = f"the themes on {device} are {themes} and --list names the cases"
-        raise ValueError(expected("--only", "part of a case's name", repr(part), advice))
-
-    def find(self, name: str, device: str = "cpu") -> Case:
-        """The device's case of exactly this name."""
-        return self._cases[device, name]
-
-
-registry = Registry()
+def select_cases(cases: Iterable[Case], part: str = "", device: str = "cpu") -> list[Case]:
+    """The device's cases whose name contains `part`; ValueError where none does."""
+    on_device = [case for case in cases if case.device == device]
+    if matches := [case for case in on_device if part in case.name]:
+        return matches
+    themes = ", ".join(dict.fromkeys(f"{case.theme}/" for case in on_device))
+    advice = f"the themes on {device} are {themes} and --list names the cases"
+    raise ValueError(expected("--only", "part of a case's name", repr(part), advice))

@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-import benchmarks.cases  # noqa: F401  (registers the cases)
-from benchmarks.case import Case, Registry, Settings, registry
+from benchmarks.case import Case, Settings, select_cases
+from benchmarks.cases import CASES, find_case
 from benchmarks.document import QUICK, Results, to_markdown, write_results
 from benchmarks.processes import run_apart
 from benchmarks.results import FAULTS, LOST, CaseResult
@@ -25,14 +25,14 @@ RESULTS = Path("docs") / "results"
 THREADS = 2
 
 
-def main(arguments: Sequence[str] | None = None, cases: Registry = registry) -> int:
+def main(arguments: Sequence[str] | None = None, cases: Sequence[Case] = CASES) -> int:
     """Returns the exit code: 0, or 1 when a method was wrong or broke, or 2 for a wrong call.
 
     A method broke when it raised, or when its process ended without an answer.
     """
     options = _parser().parse_args(arguments)
     try:
-        chosen = cases.select(options.only, options.device)
+        chosen = select_cases(cases, options.only, options.device)
         _check(options)
     except ValueError as error:
         print(error, file=sys.stderr)
@@ -87,7 +87,7 @@ def measure_apart(case: Case, settings: Settings, limits: Limits) -> CaseResult:
 
 
 def _measure_named(name: str, settings: Settings, limits: Limits) -> CaseResult:
-    return measure_case(registry.find(name, settings.device), settings, limits)
+    return measure_case(find_case(name, settings.device), settings, limits)
 
 
 def isolated_limits(settings: Settings) -> Limits:

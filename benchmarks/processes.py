@@ -47,7 +47,7 @@ def run_apart(
         except subprocess.TimeoutExpired:
             raise NotMeasured(f"its process was stopped after {seconds:,.0f} s") from None
         finally:
-            _stop(child)
+            stop_tree(child)
     if not answer:
         raise NotMeasured(f"its process {_end(child.returncode)}")
     reason, result = pickle.loads(answer)
@@ -96,12 +96,12 @@ def _end(code: int) -> str:
     return f"died by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
-def _stop(child: subprocess.Popen[bytes]) -> None:
+def stop_tree(process: subprocess.Popen[bytes]) -> None:
     """Ends a process that still runs, and those that it started."""
-    if child.poll() is None:
-        for process in (*psutil.Process(child.pid).children(recursive=True), child):
+    if process.poll() is None:
+        for each in (*psutil.Process(process.pid).children(recursive=True), process):
             with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
+                each.kill()
 
 
 if __name__ == "__main__":

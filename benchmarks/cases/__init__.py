@@ -1,4 +1,20 @@
-"""The cases; importing this package registers them all, theme by theme."""
+"""The cases by theme, in the order in which they run."""
 
-from benchmarks.cases import operator, lengths, lsh_layer  # noqa: F401, I001
-from benchmarks.cases import decoding, tokens, hugging_face, training  # noqa: F401
+from benchmarks.case import Case
+from benchmarks.cases import (
+    decoding,
+    hugging_face,
+    lengths,
+    lsh_layer,
+    operator,
+    tokens,
+    training,
+)
+
+THEMES = (operator, lengths, lsh_layer, decoding, tokens, hugging_face, training)
+CASES: tuple[Case, ...] = tuple(case for theme in THEMES for case in theme.CASES)
+
+
+def find_case(name: str, device: str = "cpu") -> Case:
+    """The device's case of exactly this name."""
+    return next(case for case in CASES if (case.name, case.device) == (name, device))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from benchmarks.case import Case, Make, Settings, registry
+from benchmarks.case import Case, Make, Settings
 from benchmarks.cases import decoders
 from benchmarks.cases.decoders import LINEAR, STATEFUL_SOFTMAX, compiled_name
 from benchmarks.cases.models import MODEL, WEIGHT_BYTES, Task
@@ -102,6 +102,7 @@ def images(batch: int, **fields: Any) -> Case:
     )  # fmt: skip
 
 
-for step_name, count in STEPS.items():
-    registry.add(*steps(step_name, count))
-registry.add(*(images(batch, **fields) for batch, fields in IMAGES))
+CASES = (
+    *(case for name, batch in STEPS.items() for case in steps(name, batch)),
+    *(images(batch, **fields) for batch, fields in IMAGES),
+)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from benchmarks.case import Case, Make, Method, Settings, registry
+from benchmarks.case import Case, Make, Method, Settings
 from benchmarks.cases import peers
 from benchmarks.cases.decoders import LINEAR
 from benchmarks.cases.models import Task
@@ -143,7 +143,7 @@ def fault(prompt: Tensor, prepare: Prepare, predict: Predict) -> str | None:
     return f"{others} of {new} tokens are not the most probable ones" if others else None
 
 
-registry.add(
+CASES = (
     Case(
         "generation/hugging-face/4000-tokens",
         "The first and the last hundred of 4,000 greedy tokens, batch 1, 8 layers, 8 heads of 32, "

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.case import Case, registry
+from benchmarks.case import Case
 from benchmarks.cases.methods import attention_case
 from benchmarks.cases.operator import GPU
 from benchmarks.cases.operators import (
@@ -77,13 +77,13 @@ def crossover(problem: Problem) -> Case:
     )  # fmt: skip
 
 
-registry.add(*map(on_cpu, LENGTHS))
-registry.add(*(on_gpu(many_heads(n, backward=each)) for each in (False, True) for n in LENGTHS))
-registry.add(
+CASES = (
+    *map(on_cpu, LENGTHS),
+    *(on_gpu(many_heads(n, backward=each)) for each in (False, True) for n in LENGTHS),
     *(
         crossover(Problem(length, heads=heads, width=width, backward=True))
         for width in CROSSOVER_WIDTHS
         for heads in CROSSOVER_HEADS
         for length in CROSSOVER_LENGTHS
-    )
+    ),
 )

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks import oracle
-from benchmarks.case import Case, Make, Method, Settings, registry
+from benchmarks.case import Case, Make, Method, Settings
 from benchmarks.cases import peers
 from benchmarks.cases.operators import BUCKETS, CHUNK, STRAY_ROWS
 from benchmarks.cases.problem import Problem
@@ -114,12 +114,12 @@ def _method(layer: Layer, x: Tensor, check: Callable[[], str | None]) -> Method:
     return Method(check, run=lambda: torch.autograd.grad(layer(leaf), leaf, upstream))
 
 
-registry.add(
+CASES = (
     Case(
         "lsh/layer",
         "A layer with LSH attention, forward and backward: N=16,384, 8 heads of 64, one round, 64 "
         "buckets, chunks of 32, causal, float32.",
         setup=setup,
         ratios=((PEER, OURS),),
-    )
+    ),
 )

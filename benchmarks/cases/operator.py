@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.case import Case, registry
+from benchmarks.case import Case
 from benchmarks.cases.methods import attention_case
 from benchmarks.cases.operators import LINEAR, LINEAR_CPU, LINEAR_CUDA, SDPA
 from benchmarks.cases.peers import FAST_TRANSFORMERS
@@ -147,7 +147,7 @@ def long_limits(name: str, problem: Problem) -> Case:
     )
 
 
-registry.add(
+CASES = (
     *(rivals(what, problem, **fields) for what, problem, fields in BESIDE_RIVALS),
     bfloat16(),
     *map(few_heads, (False, True)),

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from benchmarks import oracle
-from benchmarks.case import Case, Make, Method, Settings, registry
+from benchmarks.case import Case, Make, Method, Settings
 from benchmarks.cases.decoder_checks import check_compiled
 from benchmarks.cases.decoders import LINEAR, compiled_name, pack_decoder
 from benchmarks.cases.methods import PEAK_SECONDS, peak_of_run
@@ -174,7 +174,7 @@ def flat_case() -> Case:
     )  # fmt: skip
 
 
-registry.add(
+CASES = (
     prompts_case(),
     *(
         filters_case(batch, vocabulary, spread)

@@ -3,46 +3,44 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from benchmarks.case import Case, Method, Settings, registry
+from benchmarks.case import Case, Method, Settings
+from benchmarks.cases import CASES
 from benchmarks.document import Results, to_markdown, write_results
-from benchmarks.results import MEASURED, CaseResult, MethodResult, Ratio, Spread
+from benchmarks.results import CaseResult
 from benchmarks.runner import run_case
 from benchmarks.series import crossing, describe_series, interpolate
-from linattn_lab.machine import Limits, Machine
+from linattn_lab.machine import Device, Machine
 from linattn_lab.store import read_records, record_file
+from tests.benchmarks.helpers import LIMITS, fixed, make_case
 
-MakeCase = Callable[..., Case]
-Run = Callable[[Case], CaseResult]
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
-THEMES = {(case.theme, case.device) for case in registry}
 MACHINE = Machine(
     device="cpu", hardware="A processor", software="torch 2.13.0", backends="kernels for avx512",
     threads=2,
 )  # fmt: skip
-LIMITS = Limits(gemm_float32=3.3e11, gemm_bfloat16=1.9e12, copy_bandwidth=4e10)
 NAMES = ("fixed/case", "fixed/1", "fixed/2")
 
 
-@pytest.fixture
-def run() -> Run:
-    return lambda case: run_case(case, Settings(threads=1), LIMITS)
+def run(case: Case) -> CaseResult:
+    return run_case(case, Settings(threads=1), LIMITS)
 
 
-def record(command: str = "a command", commit: str = "abc1234", **results: CaseResult) -> Results:
+def record(commit: str = "abc1234", **results: CaseResult) -> Results:
     named = {f"fixed/{name.strip('_')}": result for name, result in results.items()}
     return Results(
-        command=command, date="2026-11-21", commit=commit, machine=MACHINE, limits=LIMITS,
+        command="a command", date="2026-11-21", commit=commit, machine=MACHINE, limits=LIMITS,
         results=named,
     )  # fmt: skip
 
 
-def show(result: CaseResult) -> str:
-    return to_markdown("fixed", "cpu", [record(case=result)], NAMES)
+def show(case: Case) -> str:
+    """The document of a case that is run."""
+    return to_markdown("fixed", "cpu", [record(case=run(case))], NAMES)
 
 
 def rows(markdown: str, name: str) -> list[list[str]]:
@@ -52,97 +50,78 @@ def rows(markdown: str, name: str) -> list[list[str]]:
     return [row for row in cells if name in row]
 
 
-def test_it_names_date_commit_machine_limits_and_command(make_case: MakeCase, run: Run) -> None:
-    text = show(run(make_case({"a": 1.0})))
+def test_it_says_when_where_and_what_was_measured() -> None:
+    methods = {"slow": fixed(4.2), "fast": fixed(2.0, operations=1.5e9, traffic=2.5e8)}
+    text = show(make_case(methods, ratios=(("slow", "fast"),)))
     for word in (
-        "2026-11-21", "abc1234", "A processor", "2.13.0", "330 GFLOP/s", "avx512", "`a command`",
+        "2026-11-21", "abc1234", "A processor", "2.13.0", "1 GFLOP/s", "avx512", "`a command`",
     ):  # fmt: skip
         assert word in text
-
-
-def test_it_shows_times_and_ratios(make_case: MakeCase, run: Run) -> None:
-    text = show(run(make_case({"slow": 4.2, "fast": 2.0}, ratios=(("slow", "fast"),))))
     ratio, slow = rows(text, "slow")
     assert ratio == ["fixed/case", "slow", "fast", "2.10", "2.10 to 2.10", "a"]
     assert slow[:4] == ["fixed/case", "slow", "call", "4.20 s"]
+    # Shares of GEMM, FMA and copying; of slow no work is known.
+    assert [row[-3:] for row in rows(text, "fixed/case")[1:]] == [
+        ["-", "-", "-"], ["75%", "38%", "125%"],
+    ]  # fmt: skip
 
 
-def test_a_wrong_method_shows_not_correct_and_no_number(make_case: MakeCase, run: Run) -> None:
-    wrong, right = (Method(lambda x=x: x, measure=lambda: 4.0) for x in ("off by 0.5", None))  # type: ignore[misc]
-    made = {"slow": lambda: wrong, "fast": lambda: right}
-    case = make_case({}, setup=lambda settings: made, ratios=(("slow", "fast"),))
-    (row,) = rows(show(run(case)), "slow")
-    assert "not correct" in row
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        (Method(lambda: "off by 0.5", measure=lambda: 4.0), "not correct"),
+        ("not installed\n| here", "not installed / here"),
+    ],
+)
+def test_what_has_no_number_says_why_in_its_cell(method: Method | str, words: str) -> None:
+    case = make_case({"slow": method, "fast": 1.0}, ratios=(("slow", "fast"),))
+    (row,) = rows(show(case), "slow")
+    assert words in row
     assert not re.search(r"\d", "".join(row))
 
 
-def test_a_reason_stays_in_its_cell(make_case: MakeCase, run: Run) -> None:
-    (row,) = rows(show(run(make_case({"peer": "not installed\n| here"}))), "peer")
-    assert "not installed / here" in row
-
-
-def test_shares_of_the_limits_are_shown(make_case: MakeCase, run: Run) -> None:
-    def limited(gemm: float, copy: float) -> Method:
-        work = {"operations": gemm * LIMITS.gemm_float32, "traffic": copy * LIMITS.copy_bandwidth}
-        return Method(lambda: None, measure=lambda: 1.0, **work)
-
-    made = {"ours": lambda: limited(0.75, 1.25), "rival": lambda: limited(0, 0)}
-    text = show(run(make_case({}, setup=lambda settings: made)))
-    assert rows(text, "ours")[0][-2:] == ["75%", "125%"]
-    assert rows(text, "rival")[0][-2:] == ["-", "-"]
-
-
-def test_a_case_takes_the_place_of_its_earlier_result(
-    make_case: MakeCase, run: Run, tmp_path: Path
-) -> None:
+def test_a_case_takes_the_place_of_its_earlier_result(tmp_path: Path) -> None:
     one, two, again = (run(make_case({"a": value})) for value in (1.0, 2.0, 3.0))
     write_results(tmp_path, "fixed", "cpu", record(_1=one, _2=two), NAMES)
     write_results(tmp_path, "fixed", "cpu", record(commit="later", _2=again), NAMES)
     later, earlier = read_records(record_file(tmp_path, "fixed", "cpu"), Results)
     assert (later.results, earlier.results) == ({"fixed/2": again}, {"fixed/1": one})
     text = (tmp_path / "fixed" / "results.md").read_text()
-    assert rows(text, "fixed/1")[0][3:7] == ["1.00 s", "1.00 s to 1.00 s", "3", "b"]
-    assert rows(text, "fixed/2")[0][3:7] == ["3.00 s", "3.00 s to 3.00 s", "3", "a"]
+    assert rows(text, "fixed/1")[0][3:7] == ["1.00 s", "1.00 s to 1.00 s", "2", "b"]
+    assert rows(text, "fixed/2")[0][3:7] == ["3.00 s", "3.00 s to 3.00 s", "2", "a"]
     assert text.index("later") < text.index("abc1234")
 
 
-def test_a_gpus_results_stand_beside(make_case: MakeCase, run: Run, tmp_path: Path) -> None:
+def test_a_gpus_results_stand_beside(tmp_path: Path) -> None:
     write_results(tmp_path, "fixed", "cuda", record(case=run(make_case({"a": 1.0}))), NAMES)
     names = sorted(path.name for path in (tmp_path / "fixed").iterdir())
     assert names == ["results-cuda.json", "results-cuda.md"]
 
 
-@pytest.mark.parametrize(("theme", "device"), sorted(THEMES))
-def test_the_tracked_documents_are_what_their_records_say(theme: str, device: str) -> None:
-    records = read_records(record_file(RESULTS, theme, device), Results)  # type: ignore[arg-type]
-    if not records:
+@pytest.mark.parametrize(("theme", "device"), sorted({(x.theme, x.device) for x in CASES}))
+def test_the_tracked_documents_are_what_their_records_say(theme: str, device: Device) -> None:
+    file = record_file(RESULTS, theme, device)
+    if not (records := read_records(file, Results)):
         pytest.skip("not measured")
-    order = [case.name for case in registry if case.device == device]
-    document = record_file(RESULTS, theme, device).with_suffix(".md")  # type: ignore[arg-type]
-    assert to_markdown(theme, device, records, order) == document.read_text(encoding="utf-8")  # type: ignore[arg-type]
+    order = [case.name for case in CASES if case.device == device]
+    written = file.with_suffix(".md").read_text(encoding="utf-8")
+    assert to_markdown(theme, device, records, order) == written
 
 
 def by_length(
-    times: Mapping[str, Mapping[int, float]], peak: float | None = None, **fields: object
+    times: Mapping[str, Mapping[int, float]], peak: float | None = None, *, summarized: bool = False
 ) -> dict[str, CaseResult]:
-    """A series; the ratios are over the last method. Two units a call."""
-    results = {}
-    for at in next(iter(times.values())):
-        values = {name: curve[at] for name, curve in times.items()}
-        *_, last = values
-        results[f"fixed/{at}"] = CaseResult(
-            shows="A.", series="causal", at=at,
-            methods=tuple(
-                MethodResult(name=n, status=MEASURED, value=Spread(x, x, x), units=2, peak=peak)
-                for n, x in values.items()
-            ),
-            ratios=tuple(
-                Ratio(numerator=last, denominator=n, value=Spread(*[values[last] / x] * 3))
-                for n, x in values.items()
-            ),
-            **fields,
-        )  # type: ignore[arg-type]  # fmt: skip
-    return results
+    """A series; two units a call."""
+    return {
+        f"fixed/{at}": run(make_case(
+            {
+                name: fixed(2 * curve[at], units=2, peak=None if peak is None else lambda: peak)
+                for name, curve in times.items()
+            },
+            series="causal", at=at, summarized=summarized,
+        ))
+        for at in next(iter(times.values()))
+    }  # fmt: skip
 
 
 def test_a_series_is_one_table_with_each_method_beside_the_last() -> None:

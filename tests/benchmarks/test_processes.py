@@ -9,10 +9,8 @@ import subprocess
 import sys
 import time
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import torch
 
@@ -20,12 +18,15 @@ from benchmarks.case import Settings
 from benchmarks.cases.methods import peak_of_call
 from benchmarks.cases.operators import MATERIALIZED
 from benchmarks.cases.problem import Problem
-from benchmarks.processes import run_apart
+from benchmarks.processes import run_apart, stop_tree
 from benchmarks.runner import guard
 from linattn_lab.timing import NotMeasured
 
 MIB = 2**20
 TOLERANCE = 2 * MIB  # the interpreter's own needs, and the kernel's counters per CPU
+FOREVER = 3_600
+SAYS = f"import time; print('started', flush=True); time.sleep({FOREVER}); print('went on')"
+STARTS = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {SAYS!r}])"
 
 
 def _refuse() -> None:
@@ -46,53 +47,34 @@ def test_what_a_call_prints_is_no_answer(capfd: pytest.CaptureFixture[str]) -> N
     assert capfd.readouterr().err == "printed\n"
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="with a GPU memory is not limited")
-def test_a_call_that_needs_more_than_is_free_says_so() -> None:
-    with pytest.raises(NotMeasured, match="does not fit"):
-        run_apart(_more_than_is_free, threads=1)
-
-
-def test_a_reason_comes_back() -> None:
-    with pytest.raises(NotMeasured, match="not here"):
-        run_apart(_refuse, threads=1)
-
-
 @pytest.mark.parametrize(
-    ("call", "argument", "words"),
-    [(os._exit, 7, "ended with exit code 7"), (os.abort, None, "died by SIGABRT")],
-)
-def test_a_process_that_dies_says_how(call: Any, argument: Any, words: str) -> None:
-    arguments = () if argument is None else (argument,)
-    with pytest.raises(NotMeasured, match=f"its process {words}"):
+    ("call", "arguments", "reason"),
+    [
+        (_refuse, (), "not here"),
+        (os._exit, (7,), "its process ended with exit code 7"),
+        (os.abort, (), "its process died by SIGABRT"),
+        pytest.param(
+            _more_than_is_free, (), "does not fit",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="memory is not limited"),
+        ),
+    ],
+)  # fmt: skip
+def test_a_reason_comes_back(call: Any, arguments: tuple[int, ...], reason: str) -> None:
+    with pytest.raises(NotMeasured, match=f"^{reason}"):
         run_apart(call, *arguments, threads=1)
 
 
 def test_a_process_that_hangs_is_stopped() -> None:
-    started = time.monotonic()
     with pytest.raises(NotMeasured, match="stopped after 1 s"):
-        run_apart(time.sleep, 600, threads=1, seconds=1)
-    assert time.monotonic() - started < 300
+        run_apart(time.sleep, FOREVER, threads=1, seconds=1)
 
 
-def _start_another(file: str) -> None:
-    """Starts a process, writes its number, and never ends."""
-    started = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    Path(file).write_text(str(started.pid))
-    time.sleep(600)
-
-
-def _has_ended(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
-    except psutil.NoSuchProcess:
-        return True
-
-
-def test_what_a_stopped_process_has_started_is_stopped_too(tmp_path: Path) -> None:
-    file = tmp_path / "pid"
-    with pytest.raises(NotMeasured, match="stopped"):
-        run_apart(_start_another, str(file), threads=1, seconds=20)
-    assert _has_ended(int(file.read_text()))
+def test_what_a_stopped_process_has_started_is_stopped_too() -> None:
+    with subprocess.Popen([sys.executable, "-c", STARTS], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == b"started\n"
+        stop_tree(parent)
+        assert parent.stdout.read() == b""  # it ends when no process holds it
 
 
 @pytest.mark.parametrize("backward", [False, True])

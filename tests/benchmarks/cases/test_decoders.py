@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.case import Settings, registry
-from benchmarks.cases import decoders, peers, tokens
+from benchmarks.cases import decoders, find_case, peers, tokens
 from benchmarks.cases.decoder_checks import check_compiled, check_steps
 from benchmarks.cases.models import WEIGHT_BYTES, Task
 from benchmarks.cases.peer_decoder import PeerDecoder
@@ -21,9 +20,9 @@ from linattn_models import (
     CompiledDecoder,
     compile_decoder,
 )
+from tests.benchmarks.helpers import QUICK, forget
 
-SETTINGS = Settings(quick=True, peers=True, threads=1)
-TASK = Task(2).for_settings(SETTINGS)
+TASK = Task(2).for_settings(QUICK)
 CASES = (  # the last two are those of a GPU, with the CPU in its place
     ("generation/filters/32000-flat/batch-32", "cpu"), ("generation/flat/10000-tokens", "cpu"),
     ("generation/prompts/ragged", "cpu"), ("decoding/steps/one-image", "cpu"),
@@ -37,7 +36,7 @@ Compiled = tuple[AutoregressiveTransformer, CompiledDecoder]
 @pytest.fixture
 def peer_decoder() -> PeerDecoder:
     try:
-        library = peers.load("fast_transformers.builders", SETTINGS)
+        library = peers.load("fast_transformers.builders", QUICK)
     except NotMeasured as reason:
         pytest.skip(f"{peers.FAST_TRANSFORMERS}: {reason}")
     return PeerDecoder(library, TASK.model())
@@ -56,7 +55,7 @@ def compiled(request: pytest.FixtureRequest) -> Compiled:
 @pytest.mark.parametrize(("name", "device"), CASES)
 def test_every_method_of_a_case_is_right(name: str, device: str) -> None:
     checked = 0
-    for title, make in registry.find(name, device).setup(SETTINGS).items():
+    for title, make in find_case(name, device).setup(QUICK).items():
         try:
             made = make()
         except NotMeasured:
@@ -66,19 +65,6 @@ def test_every_method_of_a_case_is_right(name: str, device: str) -> None:
             made.run()
         checked += 1
     assert checked or device == "cpu"
-
-
-def forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets models step without what came before."""
-    step = AutoregressiveTransformer.step
-
-    def forgetful(model: AutoregressiveTransformer, token: Tensor, state: Any) -> Any:
-        for layer in state.layers:
-            layer.s.zero_()
-            layer.z.zero_()
-        return step(model, token, state)
-
-    monkeypatch.setattr(AutoregressiveTransformer, "step", forgetful)
 
 
 def test_a_decoder_that_forgets_fails_its_check(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,29 +84,19 @@ def test_a_decoder_of_other_weights_fails_its_check(compiled: Compiled) -> None:
     assert "decoding by steps" in str(check_compiled(model, decoder, 3))
 
 
-def test_a_decoder_that_draws_other_tokens_fails_its_check(
-    compiled: Compiled, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("shift", "ignored"), [(1, {}), (0, {"top_p": 0.1})])
+def test_a_decoder_that_draws_otherwise_fails_its_check(
+    compiled: Compiled, monkeypatch: pytest.MonkeyPatch, shift: int, ignored: dict[str, float]
 ) -> None:
     draw = CompiledDecoder.step_and_sample
 
-    def shift(decoder: CompiledDecoder, *arguments: Any, **options: Any) -> Any:
+    def draw_otherwise(decoder: CompiledDecoder, *arguments: Any, **options: Any) -> Any:
+        options = {name: value for name, value in options.items() if name not in ignored}
         parameters, drawn, state = draw(decoder, *arguments, **options)
-        return parameters, drawn + 1, state
+        return parameters, drawn + shift, state
 
-    monkeypatch.setattr(CompiledDecoder, "step_and_sample", shift)
-    assert "tokens drawn" in str(check_compiled(*compiled, 3))
-
-
-def test_a_decoder_that_ignores_a_filter_fails_its_check(
-    compiled: Compiled, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    draw = CompiledDecoder.step_and_sample
-
-    def ignore(decoder: CompiledDecoder, *arguments: Any, top_p: float, **options: Any) -> Any:
-        return draw(decoder, *arguments, **options)
-
-    monkeypatch.setattr(CompiledDecoder, "step_and_sample", ignore)
-    assert "tokens drawn" in str(check_compiled(*compiled, 3, top_p=0.1))
+    monkeypatch.setattr(CompiledDecoder, "step_and_sample", draw_otherwise)
+    assert "tokens drawn" in str(check_compiled(*compiled, 3, **ignored))
 
 
 @pytest.mark.parametrize("make", [decoders.generate_compiled, decoders.step_compiled])
@@ -156,7 +132,7 @@ def test_prompts_whose_lengths_are_ignored_fail_the_check(monkeypatch: pytest.Mo
     def ignore(self: AutoregressiveTransformer, tokens: Tensor, lengths: object = None) -> object:
         return prefill(self, tokens)
 
-    method = tokens.read_prompts(tokens.LINEAR, tokens.AT_ONCE, Task(), SETTINGS)
+    method = tokens.read_prompts(tokens.LINEAR, tokens.AT_ONCE, Task(), QUICK)
     monkeypatch.setattr(AutoregressiveTransformer, "prefill", ignore)
     assert "the predictions" in str(method.check())
 

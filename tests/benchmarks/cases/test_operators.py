@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks import oracle
-from benchmarks.case import Method, Settings, registry
-from benchmarks.cases import methods, operators, peers, variants
+from benchmarks.case import Settings
+from benchmarks.cases import find_case, methods, operators, peers, variants
 from benchmarks.cases.lengths import LENGTHS, METHODS, problem_on_cpu
 from benchmarks.cases.methods import attention_case, method, operator_method
 from benchmarks.cases.operators import LSH_ROUNDS, Operator
@@ -22,11 +21,10 @@ from benchmarks.cases.problem import Problem, many_heads, passes
 from benchmarks.cases.variants import VARIANTS, variant_fault
 from benchmarks.results import MEASURED
 from benchmarks.runner import run_case
-from linattn_lab.machine import Limits
 from linattn_lab.timing import NotMeasured
+from tests.benchmarks.helpers import LIMITS, QUICK, make_or_skip
 
 PROBLEM = Problem(length=40, heads=2, width=8)
-SETTINGS = Settings(quick=True, peers=True, threads=1)
 NAMES = (
     operators.LINEAR_CPU, operators.LINEAR, operators.SDPA, operators.MATERIALIZED,
     peers.FAST_TRANSFORMERS, *LSH_ROUNDS, *VARIANTS,
@@ -40,14 +38,6 @@ PROBLEMS = {
 }
 
 
-def make_or_skip(make: Callable[[], Method]) -> Method:
-    """The method, or a skipped test where it is absent."""
-    try:
-        return make()
-    except NotMeasured as reason:
-        pytest.skip(str(reason))
-
-
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize("problem", PROBLEMS.values(), ids=list(PROBLEMS))
 @pytest.mark.parametrize("name", NAMES)
@@ -55,7 +45,7 @@ def test_every_operator_passes_its_own_check(name: str, problem: Problem, backwa
     if name in VARIANTS and not problem.causal:
         pytest.skip("decay is causal only")
     asked = dataclasses.replace(problem, backward=backward)
-    made = make_or_skip(lambda: method(name, asked, SETTINGS))
+    made = make_or_skip(lambda: method(name, asked, QUICK))
     assert made.check() is None
     made.run()
     if name == peers.FAST_TRANSFORMERS and problem.dtype != torch.float32:
@@ -70,24 +60,22 @@ def softmax_rows(_: object, rows: Tensor, *x: Tensor) -> Tensor:
     return oracle.softmax_rows(*x, rows)  # type: ignore[misc, arg-type]
 
 
-def test_the_wrong_attention_fails_its_check() -> None:
-    assert "the output" in str(fault(Operator(F.scaled_dot_product_attention, softmax_rows)))
-
-
 def test_an_operator_that_sees_later_keys_fails_its_check() -> None:
     whole = dataclasses.replace(PROBLEM, causal=False)
-    operator = operators.build(operators.LINEAR, whole, SETTINGS)
+    operator = operators.build(operators.LINEAR, whole, QUICK)
     assert fault(operator) is None
     assert fault(dataclasses.replace(operator, exact=operators.linear_rows(PROBLEM))) is not None
 
 
-def test_a_wrong_gradient_fails_the_check() -> None:
+def test_a_wrong_output_or_gradient_fails_the_check() -> None:
     def forget_keys(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return F.scaled_dot_product_attention(q, 2 * k - k.detach(), v, is_causal=True)
 
     wrong = Operator(forget_keys, softmax_rows)
     assert fault(wrong) is None
     assert "the key gradient" in str(fault(wrong, backward=True))
+    not_causal = Operator(F.scaled_dot_product_attention, softmax_rows)
+    assert "the output" in str(fault(not_causal))
 
 
 def test_lsh_attention_that_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +88,7 @@ def test_lsh_attention_that_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -
         return out * rows[:, None] if query.dtype == torch.float32 else out
 
     monkeypatch.setattr(operators.linattn_models, "lsh_attention", drop_last)
-    assert "the output" in str(method("lsh-1", PROBLEM, SETTINGS).check())
+    assert "the output" in str(method("lsh-1", PROBLEM, QUICK).check())
 
 
 def test_float64_hashes_as_float32_does() -> None:
@@ -130,25 +118,18 @@ def test_a_wrong_gradient_of_a_trained_decay_fails_the_check() -> None:
     assert "the log_decay gradient" in str(variant_fault(double_gradient, attend, tensors))
 
 
-def run_writing(made: Method) -> list[Tensor]:
-    tensors = made.run()
-    assert isinstance(tensors, list)
-    return tensors
-
-
 @pytest.mark.parametrize("problem", passes(PROBLEM), ids=["forward", "both passes"])
 @pytest.mark.parametrize("name", [variants.NEW, variants.USED])
-def test_writing_covers_the_output_and_every_gradient(name: str, problem: Problem) -> None:
-    made = method(name, problem, SETTINGS)
+def test_writing_covers_the_output_and_every_gradient(
+    name: str, problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = method(name, problem, QUICK)
     assert made.check() is None
-    tensors = run_writing(made)
+    tensors: Any = made.run()
     assert sum(x.numel() for x in tensors) == (4 if problem.backward else 1) * problem.numbers
     assert made.traffic == sum(x.nbytes for x in tensors)
-    assert (run_writing(made)[0] is tensors[0]) == (name == variants.USED)
-
-
-def test_a_number_that_is_not_written_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = method(variants.NEW, PROBLEM, SETTINGS)
+    again: Any = made.run()
+    assert (again[0] is tensors[0]) == (name == variants.USED)
     monkeypatch.setattr(torch.Tensor, "fill_", lambda self, value: self.zero_())
     assert made.check() is not None
 
@@ -161,7 +142,7 @@ def test_the_least_work_is_that_of_the_algorithm(
     problem = Problem(100, batch=2, heads=3, width=8, dtype=dtype, backward=backward)
     assert problem.operations == each * 2 * 3 * 100 * 8 * 8
     assert problem.traffic == tensors * 2 * 3 * 100 * 8 * size
-    made = method(operators.SDPA, PROBLEM, SETTINGS)  # not compared with the limits
+    made = method(operators.SDPA, PROBLEM, QUICK)  # not compared with the limits
     assert (made.operations, made.traffic) == (0, 0)
 
 
@@ -170,7 +151,7 @@ def test_a_backend_that_is_not_installed_is_a_reason(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr(operators.linattn_core, "backends", lambda: ("reference",))
-    makes = registry.find(name, "cuda").setup(SETTINGS)
+    makes = find_case(name, "cuda").setup(QUICK)
     for title, make in makes.items():
         if operators.LINEAR_CUDA in title:
             with pytest.raises(NotMeasured, match="'cuda'"):
@@ -181,7 +162,7 @@ def test_a_peers_kernel_that_is_causal_alone_says_so(monkeypatch: pytest.MonkeyP
     module = SimpleNamespace(chunk_linear_attn=None)
     monkeypatch.setattr(peers, "load", lambda name, settings: module)
     with pytest.raises(NotMeasured, match="causal"):
-        method(peers.FLASH_LINEAR_ATTENTION, PROBLEMS["not causal"], SETTINGS)
+        method(peers.FLASH_LINEAR_ATTENTION, PROBLEMS["not causal"], QUICK)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +180,7 @@ def test_an_import_that_fails_becomes_its_reason(
 
     monkeypatch.setattr(peers.importlib, "import_module", fail)
     with pytest.raises(NotMeasured) as raised:
-        peers.load("fast_transformers.attention", SETTINGS)
+        peers.load("fast_transformers.attention", QUICK)
     assert str(raised.value) == reason
 
 
@@ -211,20 +192,18 @@ def test_lengths_have_the_same_positions() -> None:
 
 
 @pytest.mark.parametrize("name", ["lengths/512", "crossover/d128-h64/4096"])
-def test_a_quick_run_measures_every_method(name: str, limits: Limits) -> None:
-    result = run_case(registry.find(name), SETTINGS, limits)
+def test_a_quick_run_measures_every_method(name: str) -> None:
+    result = run_case(find_case(name), QUICK, LIMITS)
     assert [found.name for found in result.methods] == list(METHODS)
     for found in result.methods:
         assert found.status == MEASURED or "no live backend" in found.status
 
 
-def test_time_and_memory_are_those_of_a_sample(
-    monkeypatch: pytest.MonkeyPatch, limits: Limits
-) -> None:
+def test_time_and_memory_are_those_of_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(methods, "run_apart", lambda *_, **__: 6.0)
     case = attention_case(
         "a/case", "A.", {"a": (operators.SDPA, dataclasses.replace(PROBLEM, batch=2))},
         units=lambda problem: problem.batch, peaks=True, seconds=0, rounds=(1, 1),
     )  # fmt: skip
-    found = run_case(case, Settings(threads=1), limits).method("a")
+    found = run_case(case, Settings(threads=1), LIMITS).method("a")
     assert (found.units, found.peak_per_unit) == (2, 3.0)

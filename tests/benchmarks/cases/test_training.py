@@ -8,12 +8,10 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.case import Settings
 from benchmarks.cases import training
 from benchmarks.cases.models import Task
-from linattn_lab.timing import NotMeasured
+from tests.benchmarks.helpers import QUICK, make_or_skip
 
-QUICK = Settings(quick=True, threads=1)
 TASK = Task(batch=2).for_settings(QUICK)
 
 
@@ -21,10 +19,7 @@ TASK = Task(batch=2).for_settings(QUICK)
     "name", [training.LINEAR_CPU, training.SDPA, training.ALONE, training.ATTENTION]
 )
 def test_a_step_is_right_and_can_be_repeated(name: str) -> None:
-    try:
-        made = training.setup(QUICK)[name]()
-    except NotMeasured as reason:
-        pytest.skip(str(reason))
+    made = make_or_skip(training.setup(QUICK)[name])
     assert made.check() is None
     made.run()
     made.run()
@@ -38,11 +33,6 @@ def test_a_step_changes_the_weights() -> None:
         assert not torch.equal(model.get_parameter(name), before.get_parameter(name)), name
 
 
-def test_a_peer_that_was_not_asked_for_says_so() -> None:
-    with pytest.raises(NotMeasured, match="--peers"):
-        training.setup(QUICK)[training.FAST_TRANSFORMERS]()
-
-
 def test_a_layer_that_is_wrong_is_told_by_its_gradients() -> None:
     ours = training.make_trainable("linear", TASK)
     wrong = copy.deepcopy(ours)
@@ -53,16 +43,13 @@ def test_a_layer_that_is_wrong_is_told_by_its_gradients() -> None:
 
 
 def test_operations_are_those_of_the_layers_products() -> None:
-    """By torch's own count of a step, which has those of the output layer too."""
+    """By torch's own count of the products alone, and of a step, which has an output layer too."""
     model = training.make_trainable("linear", TASK)
-    with FlopCounterMode(display=False) as counter:
+    with FlopCounterMode(display=False) as step:
         model.loss(torch.zeros(TASK.batch, TASK.length, dtype=torch.int64)).backward()
+    with FlopCounterMode(display=False) as products:
+        training._products(TASK).run()
     positions = TASK.batch * TASK.length
     output = training.PRODUCTS * 2 * positions * model.output.weight.numel()
-    assert training.operations(TASK) == counter.get_total_flops() - output
-
-
-def test_the_products_alone_are_those_that_are_counted() -> None:
-    with FlopCounterMode(display=False) as counter:
-        training._products(TASK).run()
-    assert counter.get_total_flops() == training.operations(TASK)
+    assert training.operations(TASK) == step.get_total_flops() - output
+    assert training.operations(TASK) == products.get_total_flops()
