@@ -21,7 +21,8 @@ if __name__ == "__main__":
     import linattn_lab.interruption  # noqa: F401  (before torch)
 
 import dataclasses
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,16 +31,22 @@ import torch
 from tqdm import tqdm
 
 from linattn_core.errors import expected
-from linattn_lab.plots import plot_panels
+from linattn_lab.compare import name_environments
+from linattn_lab.plots import Panel, Points, plot_panels
 from linattn_lab.script import parse_flags, require_at_least, run_script
+from linattn_lab.tables import figure, markdown_table, table_of
 from linattn_models.files import replace_file
 from linattn_models.training import environment, write_json
-from speech.costs import benchmark_document, cost_panels
 from speech.models import APP
-from speech.presets import ATTENTIONS, PRESETS, Attention, Recipe
+from speech.presets import ATTENTIONS, PAPER, PRESETS, Attention, Recipe
 from speech.timing import Cost, Worker, make_typical_lengths, measure_costs, measure_feature_speed
 
 LENGTHS = (200, 400, 800, 1_600, 2_400, 5_000, 10_000)
+UTTERANCES = 37_416  # of WSJ's training set
+VALUES: dict[str, Callable[[Cost], float | None]] = {
+    "s": lambda cost: cost.median,
+    "GB": lambda cost: cost.gigabytes,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +87,7 @@ class Flags:
         return {**shared, "attentions": list(self.attentions)}
 
 
-class Points(pydantic.BaseModel):
+class Measured(pydantic.BaseModel):
     """The content of points.json."""
 
     settings: dict[str, Any]
@@ -91,23 +98,24 @@ def main(flags: Flags) -> None:
     """Measures, prints the tables, and writes them."""
     check(flags)
     flags.out.mkdir(parents=True, exist_ok=True)  # refused now, not after all timing
-    epoch = make_typical_lengths(flags.batch_size, flags.batches)
-    curve = [[length] * max(1, flags.frames // length) for length in flags.lengths]
-    costs = measure(flags, [*epoch, *curve])
-    of_epoch, of_curve = ([of for of in costs if of.lengths in x] for x in (epoch, curve))
+    batches = make_typical_lengths(flags.batch_size, flags.batches)
+    equal = [[length] * max(1, flags.frames // length) for length in flags.lengths]
+    costs = measure(flags, [*batches, *equal])
+    epoch, curve = ([of for of in costs if of.lengths in part] for part in (batches, equal))
     record = {
         "app": APP,
         "preset": flags.preset,
         "rounds": flags.rounds,
         "feature_speed": measure_feature_speed(),
         "environment": environment(torch.device("cuda" if torch.cuda.is_available() else "cpu")),
-        "epoch": [cost.model_dump() for cost in of_epoch],
-        "curve": [cost.model_dump() for cost in of_curve],
+        "epoch": [cost.model_dump() for cost in epoch],
+        "curve": [cost.model_dump() for cost in curve],
     }
     write_json(flags.out / "benchmark.json", record, compact=True)
-    text = benchmark_document(of_epoch, of_curve, record)
+    text = document(epoch, curve, record)
     replace_file(flags.out / "benchmark.md", text.encode())
-    plot_panels(flags.out / "costs.png", cost_panels(of_curve), log_scale=True)
+    panels = [curve_panel(curve, unit) for unit in VALUES]
+    plot_panels(flags.out / "costs.png", panels, log_scale=True)
     print(text)
 
 
@@ -121,35 +129,119 @@ def check(flags: Flags) -> None:
 
 def measure(flags: Flags, batches: list[list[int]]) -> list[Cost]:
     """The costs of each batch; they are stored as soon as they are measured."""
-    file = flags.out / "points.json"
-    points = Points(settings=flags.settings())
-    if flags.resume and file.exists():
-        points = read_points(file, flags.settings())
+    file, settings = flags.out / "points.json", flags.settings()
+    stored = flags.resume and file.exists()
+    measured = read_measured(file, settings) if stored else Measured(settings=settings)
+    done = [cost.lengths for cost in measured.costs]
     with ExitStack() as stack:
         workers = {
-            attention: stack.enter_context(
-                Worker(flags.recipe(attention), points.settings["threads"])
-            )
-            for attention in flags.attentions
+            name: stack.enter_context(closing(Worker(flags.recipe(name), settings["threads"])))
+            for name in flags.attentions
         }
-        measured = [cost.lengths for cost in points.costs]
-        for lengths in tqdm([x for x in batches if x not in measured], desc="timing", unit="batch"):
-            points.costs += measure_costs(workers, lengths, flags.rounds)
-            write_json(file, points.model_dump())
-    return [cost for lengths in batches for cost in points.costs if cost.lengths == lengths]
+        for lengths in tqdm([x for x in batches if x not in done], desc="timing", unit="batch"):
+            measured.costs += measure_costs(workers, lengths, flags.rounds)
+            write_json(file, measured.model_dump())
+    return [cost for lengths in batches for cost in measured.costs if cost.lengths == lengths]
 
 
-def read_points(file: Path, settings: dict[str, Any]) -> Points:
-    """The points of a measurement that was interrupted."""
+def read_measured(file: Path, settings: dict[str, Any]) -> Measured:
+    """What an interrupted measurement with the same settings has measured."""
     try:
-        points = Points.model_validate_json(file.read_bytes())
+        measured = Measured.model_validate_json(file.read_bytes())
     except ValueError:
         advice = "leave --resume out"
         raise ValueError(expected(str(file), "measured costs", "a damaged file", advice)) from None
-    if points.settings != settings:
+    if measured.settings != settings:
         advice = "give the same flags, or leave --resume out"
-        raise ValueError(expected(str(file), str(settings), str(points.settings), advice))
-    return points
+        raise ValueError(expected(str(file), str(settings), str(measured.settings), advice))
+    return measured
+
+
+def document(epoch: Sequence[Cost], curve: Sequence[Cost], record: Mapping[str, Any]) -> str:
+    """Seconds per epoch, costs by length, and what could not be measured.
+
+    Args:
+        epoch: of the batches that represent an epoch.
+        curve: of the batches of equal lengths.
+        record: the content of benchmark.json.
+    """
+    where = record["environment"]
+    parts = [
+        "# What an update of a recognizer costs",
+        epoch_table(epoch),
+        f"An epoch is WSJ's {UTTERANCES:,} utterances; gain: over softmax; GB: the most by which "
+        f"memory rose during an update. Medians of {record['rounds']} rounds in which the models "
+        f"took turns; preset {record['preset']}; {name_environments([where])}; "
+        f"backends: {', '.join(where['backends'])}.",
+        curve_table(curve),
+        "Seconds of an update and its memory, by the frames of an utterance.",
+        "\n".join(
+            f"{cost.attention}, {max(cost.lengths):,} frames: -, since {cost.failure}."
+            for cost in (*epoch, *curve)
+            if cost.failure
+        ),
+        "![Seconds and memory of an update over the length](costs.png)",
+        f"Features: one core computes the frames of {record['feature_speed']:,.0f} s of audio in "
+        "a second.",
+    ]
+    return "\n\n".join(part.rstrip() for part in parts if part) + "\n"
+
+
+def curve_panel(curve: Sequence[Cost], unit: str) -> Panel:
+    """Seconds or memory of each model over the frames of an utterance, where they were measured."""
+    curves: dict[str, Points] = {
+        name: [(cost.lengths[0], y) for cost in costs if (y := VALUES[unit](cost)) is not None]
+        for name, costs in by_attention(curve).items()
+    }
+    return Panel("frames of an utterance", curves, f"{unit} of an update")
+
+
+def epoch_table(epoch: Sequence[Cost]) -> str:
+    """The seconds per epoch of each model, their gain over softmax, and the memory."""
+    models = by_attention(epoch)
+
+    def gain(costs: list[Cost], seconds: Callable[[list[Cost]], float | None]) -> str:
+        one, other = seconds(models.get("softmax", [])), seconds(costs)
+        return "-" if one is None or other is None else f"{figure(one / other)}x"
+
+    def paper(costs: list[Cost]) -> str:
+        name = costs[0].attention
+        return f"{PAPER[name][1]:,}" if name in PAPER else "-"
+
+    columns: dict[str, Callable[[list[Cost]], str]] = {
+        "s per epoch": lambda costs: figure(epoch_seconds(costs)),
+        "gain": lambda costs: gain(costs, epoch_seconds),
+        "gain, longest batch": lambda costs: gain(costs, lambda of: of[-1].median if of else None),
+        "GB": lambda costs: figure(max((x.gigabytes for x in costs if x.gigabytes), default=None)),
+        "the paper's s (GPU)": paper,
+    }
+    return table_of(models, columns, first="model")
+
+
+def epoch_seconds(costs: Sequence[Cost]) -> float | None:
+    """Seconds per epoch, if every batch that represents it was measured."""
+    seconds = [cost.median for cost in costs if cost.median is not None]
+    if not seconds or len(seconds) < len(costs):
+        return None
+    return sum(seconds) * UTTERANCES / sum(len(cost.lengths) for cost in costs)
+
+
+def curve_table(curve: Sequence[Cost]) -> str:
+    """Seconds and memory of each model, a row for each length."""
+    models = by_attention(curve)
+    header = [f"{name}, {unit}" for unit in VALUES for name in models]
+    rows = []
+    for costs in zip(*models.values(), strict=True):
+        lengths = costs[0].lengths
+        values = [figure(value(cost)) for value in VALUES.values() for cost in costs]
+        rows.append([f"{lengths[0]:,}", str(len(lengths)), *values])
+    return markdown_table(["frames", "utterances", *header], rows)
+
+
+def by_attention(costs: Sequence[Cost]) -> dict[str, list[Cost]]:
+    """The costs of each model."""
+    names = dict.fromkeys(cost.attention for cost in costs)
+    return {name: [cost for cost in costs if cost.attention == name] for name in names}
 
 
 if __name__ == "__main__":

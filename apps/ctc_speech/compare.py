@@ -37,6 +37,8 @@ from linattn_models.files import replace_file
 from linattn_models.training import write_json
 from speech.comparison import (
     build_comparison,
+    comparison_document,
+    comparison_table,
     draw_curves,
     list_recipes,
     model_name,
@@ -46,7 +48,6 @@ from speech.corpora import BadInput, CorpusFlags, CorpusName
 from speech.models import APP
 from speech.presets import ATTENTIONS, PRESETS, Attention, PresetName
 from speech.selection import Selection
-from speech.tables import comparison_document, comparison_table
 
 MINUTES: dict[PresetName, float] = {"smoke": 0.02, "laptop": 40.0, "paper": 1_440.0}
 FILES = ("results.md", "curves.png", "results.json", "timings.json")

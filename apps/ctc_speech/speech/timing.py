@@ -97,10 +97,8 @@ class Worker:
         self.recipe, self.threads = recipe, threads
         self._pool = _start_process(threads)
 
-    def __enter__(self) -> Worker:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
+    def close(self) -> None:
+        """Ends the process."""
         self._pool.shutdown()
 
     def run(self, measure: Callable[[Recipe, list[int]], float], lengths: list[int]) -> float:

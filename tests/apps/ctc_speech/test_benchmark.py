@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -66,7 +67,7 @@ def lack_memory(recipe: Recipe, lengths: list[int]) -> float:
 
 @pytest.mark.parametrize(("crash", "failure"), [(kill, "killed"), (lack_memory, "did not fit")])
 def test_a_worker_outlives_a_batch_that_does_not_fit(crash: object, failure: str) -> None:
-    with Worker(smoke("linear"), 1) as worker:
+    with closing(Worker(smoke("linear"), 1)) as worker:
         with pytest.raises(NotMeasured, match=failure):
             worker.run(crash, [50])  # type: ignore[arg-type]
         assert worker.run(measure_seconds, [50]) > 0

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from linattn_models.training import RunFolder
-from speech.comparison import list_recipes, model_name
+from speech.comparison import comparison_table, list_recipes, model_name
 from speech.error_rate import KINDS
-from speech.tables import comparison_table
 from tests.apps.app_scripts import Script
 from tests.apps.ctc_speech.conftest import other_text
 
