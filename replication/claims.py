@@ -87,6 +87,11 @@ class Rule:
         return IN_DIRECTION if low <= value <= high else NOT_CONFIRMED
 
 
+def divide(figures: Figures, name: str, over: str) -> float | None:
+    """A figure over another; None where they cannot be compared."""
+    return Rule(name, over=over).value(figures) if {name, over} <= figures.keys() else None
+
+
 def make_rule(kind: str, figure: str, over: str, first: str, second: str) -> Rule:
     """The rule of a line; see the module's words."""
     if kind == "within":

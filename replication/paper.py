@@ -132,7 +132,7 @@ def publish(evidence: Evidence, folder: Path) -> None:
     add_record(record_file(FOLDER.parent, FOLDER.name, evidence.device), evidence.record)
     name = evidence.experiment
     for attention, run in find_trainings(folder / name).items():
-        for picture in (run / f"{kind}.png" for kind in PICTURES):
+        for picture in (run.path / f"{kind}.png" for kind in PICTURES):
             if picture.exists():
                 kept = FOLDER / "pictures" / name / f"{attention}-{picture.name}"
                 kept.parent.mkdir(parents=True, exist_ok=True)

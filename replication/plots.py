@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
 from linattn_lab.plots import Panel, Points, plot_panels, points
-from replication.claims import CLAIMS, Figures
+from replication.claims import CLAIMS, divide
+from replication.readers import BEST
 from replication.records import Evidence
 
 RIVALS = {"softmax": "softmax that reruns", "stateful-softmax": "softmax with a cache"}
+LINEAR_TIME = re.compile(r"linear/(\d+)/(\d+)/seconds")
 TOKENS = {"mnist": 784, "cifar10": 3_072}
 METHODS = ("linear", "softmax SDPA", "softmax, N x N", "lsh-1", "lsh-4", "lsh-8")
 ORDER = ("linear", "softmax", "lsh-1", "lsh-4", "lstm")
@@ -45,24 +49,20 @@ def speedup_panel(known: dict[str, Evidence], rival: str) -> Panel:
     curves: dict[str, Points] = {}
     grid = known["speedup"].figures if "speedup" in known else {}
     for name, ours in grid.items():
-        way, length, batch, _ = name.split("/")
-        theirs = grid.get(f"{rival}/{length}/{batch}/seconds")
-        if way == "linear" and theirs is not None:
-            curves.setdefault(f"batch {batch}", []).append((int(length), theirs / ours))
+        if (parts := LINEAR_TIME.fullmatch(name)) and ours > 0:
+            length, batch = parts.groups()
+            if theirs := grid.get(f"{rival}/{length}/{batch}/seconds"):
+                curves.setdefault(f"batch {batch}", []).append((int(length), theirs / ours))
     for device, end in (("CPU", ""), ("GPU", "-cuda")):
         images = {n: known.get(f"generation-{x}{end}") for x, n in TOKENS.items()}
         curves[f"best batches, {device}"] = [
-            (tokens, best_gain(each.figures, rival)) for tokens, each in images.items() if each
+            (tokens, gain)
+            for tokens, each in images.items()
+            if each and (gain := divide(each.figures, f"linear/{BEST}", f"{rival}/{BEST}"))
         ]
     paper: Points = [(tokens, paper_gain(shape, rival)) for shape, tokens in TOKENS.items()]
     shown = {name: sorted(curve) for name, curve in curves.items()} | {"the paper, GPU": paper}
-    return Panel("tokens", without_empty(shown), f"times as fast as {RIVALS[rival]}")
-
-
-def best_gain(figures: Figures, rival: str) -> float:
-    """Images per second over a rival's, each at its best batch."""
-    speed = "best/images-per-second"
-    return figures[f"linear/{speed}"] / figures[f"{rival}/{speed}"]
+    return Panel("tokens", keep_drawable(shown), f"times as fast as {RIVALS[rival]}")
 
 
 def paper_gain(shape: str, rival: str) -> float:
@@ -84,11 +84,11 @@ def length_panels(known: dict[str, Evidence]) -> list[Panel]:
             method: [
                 (int(parts[1]) / 1_000, scale * value)
                 for name, value in figures.items()
-                if (parts := name.split("/"))[0] == method and parts[1:] == [parts[1], what]
+                if (parts := name.split("/"))[0] == method and parts[2:] == [what]
             ]
             for method in METHODS
         }
-        panels.append(Panel("N, thousands", without_empty(curves), title))
+        panels.append(Panel("N, thousands", keep_drawable(curves), title))
     return panels
 
 
@@ -100,9 +100,10 @@ def learning_panel(
     ordered = sorted(trained, key=lambda x: (ORDER.index(x) if x in ORDER else len(ORDER), x))
     curves = {x: points(trained[x], quantity, split=split, over=over) for x in ordered}
     label = {"step": "updates", "seconds": "seconds"}[over]
-    return Panel(label, without_empty(curves), title)
+    return Panel(label, keep_drawable(curves), title)
 
 
-def without_empty(curves: Mapping[str, Points]) -> dict[str, Points]:
-    """The curves that have points."""
-    return {name: curve for name, curve in curves.items() if curve}
+def keep_drawable(curves: Mapping[str, Points]) -> dict[str, Points]:
+    """What an axis of powers can show: curves with points above zero."""
+    shown = {n: [(x, y) for x, y in each if 0 < y < math.inf] for n, each in curves.items()}
+    return {name: curve for name, curve in shown.items() if curve}

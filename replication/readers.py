@@ -5,19 +5,21 @@ A reader takes the folder of a run, and those of the runs that its experiment st
 
 from __future__ import annotations
 
-import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
 from statistics import linear_regression, median_high
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, RootModel
 
 from benchmarks.results import CaseResult
 from benchmarks.series import by_series, points
-from linattn_lab.machine import Device
-from linattn_lab.store import Record, latest_results, read_records, record_file
+from linattn_core.errors import expected
+from linattn_lab.store import Record, latest_results, read_model, read_records, record_file
+from linattn_models.training import RunFolder
 from replication.claims import Figures
 
 LINEAR = ("linear (cpu)", "linear (cuda)", "linear (torch)")
@@ -26,29 +28,100 @@ QUANTITIES = (
     ("time", attrgetter("seconds"), "exponent"),
     ("memory", attrgetter("peak_per_unit"), "memory-exponent"),
 )
+STEP_CASE = "decoding/steps/one-image"
 STEPS = {"linear (eager)": "linear", "stateful softmax": "stateful-softmax"}
 FIT_FROM, FEWEST_POINTS = 4_096, 2  # lengths of which an exponent is fitted
 WSJ = 37_416  # utterances of an epoch
+BEST = "best/images-per-second"
+BITS = "bits_per_dim"
 PICTURES = ("samples", "completions")
 CURVE_POINTS = 50  # that are kept of each split of a training
 
 
-def read_json(file: Path) -> Any:
-    """What a file holds."""
-    return json.loads(file.read_text(encoding="utf-8"))
+Positive = Annotated[float, Field(gt=0)]
+
+
+class Named(RootModel[dict[str, float]]):
+    """Figures by name."""
+
+    root: Annotated[dict[str, float], Field(min_length=1)]
+
+
+class Speed(BaseModel):
+    """Of benchmark.json: a method at a batch."""
+
+    method: str
+    batch: int
+    seconds_per_image: Positive
+    images_per_second: Positive
+    state_bytes_per_image: float
+
+
+class Speeds(BaseModel):
+    """What apps/pixel_generation/benchmark.py leaves."""
+
+    speeds: list[Speed]
+    largest_batches: dict[str, int] = {}
+
+
+class Trained(BaseModel):
+    """Of results.json: a training."""
+
+    steps: int = 0
+    metrics: dict[str, float | None]
+
+
+class TrainedTwice(BaseModel):
+    """The same for equal updates and in equal time."""
+
+    equal_updates: Trained
+    equal_time: Trained
+
+
+class ComparedImages(BaseModel):
+    """What apps/pixel_generation/compare.py leaves."""
+
+    attentions: dict[str, TrainedTwice]
+
+
+class ComparedSpeech(BaseModel):
+    """What apps/ctc_speech/compare.py leaves."""
+
+    runs: dict[str, Trained]
+
+
+class Batch(BaseModel):
+    """Updates of a batch; their seconds, unless it failed."""
+
+    attention: str
+    failure: str | None = None
+    seconds: list[float] = []
+    lengths: Annotated[list[int], Field(min_length=1)]
+
+
+class Epoch(BaseModel):
+    """What apps/ctc_speech/benchmark.py leaves."""
+
+    epoch: list[Batch]
+
+
+def pick(values: Mapping[str, float | None], name: str, file: Path) -> float:
+    """The value of that name, which a file has to hold."""
+    value = values.get(name)
+    if value is None:
+        raise ValueError(expected(str(file), name, f"only {', '.join(values)}"))
+    return value
 
 
 def flat(folder: Path) -> Figures:
     """The figures of a process of our own, which writes them by name."""
-    figures: Figures = read_json(folder / "figures.json")
-    return figures
+    return read_model(folder / "figures.json", Named).root
 
 
 def read_cases(folder: Path) -> dict[str, CaseResult]:
     """What benchmarks left, on either device."""
-    on_gpu = record_file(folder.parent, folder.name, "cuda").exists()
-    device: Device = "cuda" if on_gpu else "cpu"
-    file = record_file(folder.parent, folder.name, device)
+    on_cpu, on_gpu = (record_file(folder.parent, folder.name, x) for x in ("cpu", "cuda"))  # type: ignore[arg-type]
+    file = on_gpu if on_gpu.exists() else on_cpu
     return latest_results(read_records(file, Record[CaseResult]))
 
 
@@ -58,9 +131,11 @@ def lengths(folder: Path) -> Figures:
     They are of both passes; documents of a GPU hold those of the forward pass alone, too.
     """
     series = by_series(read_cases(folder))
-    members = next(series[name] for name in series if "forward and backward" in name)
+    members = [x for name, each in series.items() if "forward and backward" in name for x in each]
     names = {method.name for member in members for method in member.methods}
-    linear = next(name for name in LINEAR if name in names)
+    linear = next((name for name in LINEAR if name in names), "")
+    if not linear:
+        raise ValueError(expected(str(folder), "times of linear attention, both passes", "none"))
     figures: dict[str, float] = {}
     for what, quantity, growth in QUANTITIES:
         ours = dict(points(members, linear, quantity))
@@ -87,8 +162,10 @@ def fit_exponent(values: Sequence[tuple[float, float]]) -> float:
 
 def decoding(folder: Path) -> Figures:
     """The time of the last step over that of the first, for one image."""
-    case = read_cases(folder)["decoding/steps/one-image"]
-    times = {method.name: method.seconds for method in case.methods}
+    cases = read_cases(folder)
+    if STEP_CASE not in cases:
+        raise ValueError(expected(str(folder), STEP_CASE, f"only {', '.join(cases)}"))
+    times = {method.name: method.seconds for method in cases[STEP_CASE].methods}
     figures: dict[str, float] = {}
     for method, label in STEPS.items():
         first = times.get(f"{method}, first step")
@@ -105,21 +182,20 @@ def generation(folder: Path) -> Figures:
     "linear" has its layers in PyTorch, step by step, and the fastest backend of the operator;
     "linear-compiled" has the compiled decoder.
     """
-    record = read_json(folder / "benchmark.json")
-    methods = [speed["method"] for speed in record["speeds"]]
+    measured = read_model(folder / "benchmark.json", Speeds)
+    methods = [speed.method for speed in measured.speeds]
     eager = next((name for name in methods if name.startswith("linear (eager")), "")
     names = {"linear": "linear-compiled", eager: "linear"}
     figures: dict[str, float] = {}
-    for speed in record["speeds"]:
-        method, batch = speed["method"], speed["batch"]
-        name = names.get(method, method)
-        if batch == 1:
-            figures[f"{name}/1/seconds"] = speed["seconds_per_image"]
+    for speed in measured.speeds:
+        name = names.get(speed.method, speed.method)
+        if speed.batch == 1:
+            figures[f"{name}/1/seconds"] = speed.seconds_per_image
         # The best batch comes after one image alone; where that is the best, there is no other.
-        figures[f"{name}/best/images-per-second"] = speed["images_per_second"]
-        figures[f"{name}/best/batch"] = batch
-        figures[f"{name}/state-bytes"] = speed["state_bytes_per_image"]
-        if largest := record.get("largest_batches", {}).get(method):
+        figures[f"{name}/{BEST}"] = speed.images_per_second
+        figures[f"{name}/best/batch"] = speed.batch
+        figures[f"{name}/state-bytes"] = speed.state_bytes_per_image
+        if largest := measured.largest_batches.get(speed.method):
             figures[f"{name}/largest-batch"] = largest
     return figures
 
@@ -149,22 +225,18 @@ def cpu_over_gpu(cpu: Path, gpu: Path) -> dict[str, float]:
     return {name.removesuffix(end): here[name] / there[name] for name in names}
 
 
-def find_trainings(folder: Path) -> dict[str, Path]:
+def find_trainings(folder: Path) -> dict[str, RunFolder]:
     """The run of each training by name; of runs with equal updates and in equal time the former."""
     for places in ("updates/*", "time/*", "*"):
         if files := sorted(folder.glob(f"{places}/summary.json")):
-            return {file.parent.name: file.parent for file in files}
+            return {file.parent.name: RunFolder(file.parent) for file in files}
     return {}
 
 
 def read_curves(folder: Path) -> dict[str, list[dict[str, Any]]]:
     """The metrics of each training by name, at most `CURVE_POINTS` lines of a split."""
-    return {
-        name: thin_metrics(
-            [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-        )
-        for name, run in find_trainings(folder).items()
-    }
+    runs = find_trainings(folder)
+    return {name: thin_metrics(run.metrics()) for name, run in runs.items()}
 
 
 def thin_metrics(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -183,12 +255,13 @@ def thin_metrics(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def copied_sequences(folder: Path) -> Figures:
     """The loss on held-out sequences, and what the claims compare."""
-    summaries = {x: read_json(run / "summary.json") for x, run in find_trainings(folder).items()}
-    loss = {name: summary["metrics"]["loss"] for name, summary in summaries.items()}
+    runs = find_trainings(folder)
+    loss = {x: pick(run.summary()["metrics"], "loss", run.summary_file) for x, run in runs.items()}
+    linear = pick(loss, "linear", folder)
     return {
         **{f"{name}/loss": value for name, value in loss.items()},
-        **{f"{name}/loss-over-linear": value / loss["linear"] for name, value in loss.items()},
-        "linear/loss-above-softmax": loss["linear"] - loss["softmax"],
+        **{f"{name}/loss-over-linear": value / linear for name, value in loss.items()},
+        "linear/loss-above-softmax": linear - pick(loss, "softmax", folder),
     }
 
 
@@ -200,20 +273,22 @@ def trained_images(folder: Path) -> Figures:
     """
     figures: dict[str, float] = {}
     for name, run in find_trainings(folder).items():
-        summary = read_json(run / "summary.json")
-        bits, updates = summary["metrics"]["bits_per_dim"], summary["steps"]
+        summary = run.summary()
+        metrics, updates = summary["metrics"], summary["steps"]
+        bits = pick(metrics, BITS, run.summary_file)
         figures |= {f"{name}/bits": bits, f"{name}/updates": updates}
         for picture in PICTURES:
-            if (run / f"{picture}.png").exists():
-                share = bits / summary["metrics"]["independent_pixels_bits_per_dim"]
+            if (run.path / f"{picture}.png").exists():
+                alone = pick(metrics, "independent_pixels_bits_per_dim", run.summary_file)
                 figures[f"{name}/updates-drawn"] = updates
-                figures[f"{name}/{picture}-over-independent"] = share
-    for name, result in read_json(folder / "results.json")["attentions"].items():
-        figures[f"{name}/bits-equal-time"] = result["equal_time"]["metrics"]["bits_per_dim"]
-        curve = result["equal_updates"]
-        if "bits_per_dim" not in curve["metrics"]:  # trained for equal time alone
-            figures[f"{name}/bits"] = curve["metrics"]["validation_bits_per_dim"]
-            figures[f"{name}/updates"] = curve["steps"]
+                figures[f"{name}/{picture}-over-independent"] = bits / alone
+    file = folder / "results.json"
+    for name, result in read_model(file, ComparedImages).attentions.items():
+        figures[f"{name}/bits-equal-time"] = pick(result.equal_time.metrics, BITS, file)
+        curve = result.equal_updates
+        if BITS not in curve.metrics:  # trained for equal time alone
+            figures[f"{name}/bits"] = pick(curve.metrics, f"validation_{BITS}", file)
+            figures[f"{name}/updates"] = curve.steps
     return figures
 
 
@@ -222,9 +297,10 @@ def speech_errors(folder: Path) -> Figures:
 
     Other seeds ("-seedN") are left out: not every model has them, and all are compared alike.
     """
+    file = folder / "results.json"
     return {
-        f"{name}/per": 100 * run["metrics"]["dev_phoneme_error_rate"]
-        for name, run in read_json(folder / "results.json")["runs"].items()
+        f"{name}/per": 100 * pick(run.metrics, "dev_phoneme_error_rate", file)
+        for name, run in read_model(file, ComparedSpeech).runs.items()
         if "-seed" not in name
     }
 
@@ -232,10 +308,10 @@ def speech_errors(folder: Path) -> Figures:
 def speech_epochs(folder: Path) -> Figures:
     """Seconds per epoch of WSJ, from batches that stand for it."""
     times, utterances = defaultdict[str, float](float), defaultdict[str, int](int)
-    for batch in read_json(folder / "benchmark.json")["epoch"]:
-        if not batch.get("failure"):
-            times[batch["attention"]] += median_high(batch["seconds"])
-            utterances[batch["attention"]] += len(batch["lengths"])
+    for batch in read_model(folder / "benchmark.json", Epoch).epoch:
+        if batch.seconds and not batch.failure:
+            times[batch.attention] += median_high(batch.seconds)
+            utterances[batch.attention] += len(batch.lengths)
     return {f"{x}/seconds-per-epoch": WSJ / utterances[x] * y for x, y in times.items()}
 
 

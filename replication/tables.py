@@ -9,8 +9,9 @@ from pathlib import Path
 
 from linattn_lab.machine import Device
 from linattn_lab.tables import figure, markdown_table
-from replication.claims import ABOVE_ZERO, CLAIMS, VERDICTS, Claim, Rule
+from replication.claims import ABOVE_ZERO, CLAIMS, VERDICTS, Claim, Figures, Rule, divide
 from replication.experiments import EXPERIMENTS
+from replication.readers import BEST
 from replication.records import Evidence, find_evidence, judge_claim
 
 SECTIONS = {
@@ -149,21 +150,19 @@ def generation_figures(evidence: list[Evidence]) -> list[tuple[str, Device, dict
     return [(shape, known[x].device, known[x].figures) for x, shape in names if x in known]
 
 
-def speed_cells(figures: dict[str, float], name: str) -> list[str]:
+def speed_cells(figures: Figures, name: str) -> list[str]:
     """The cells of a method."""
-    speed, alone = "best/images-per-second", "1/seconds"
-    rivals = ("softmax", "stateful-softmax")
-    many = [figures[f"{name}/{speed}"] / figures[f"{x}/{speed}"] for x in rivals]
-    one = [figures[f"{x}/{alone}"] / figures[f"{name}/{alone}"] for x in rivals]
-    cells = [figures[f"{name}/{speed}"], figures[f"{name}/best/batch"], *many]
-    cells += [figures[f"{name}/{alone}"], *one, figures[f"{name}/state-bytes"]]
-    return [f"{x:,.0f}" if x >= 1_000 or x == int(x) else figure(x) for x in cells]
+    rivals, alone = ("softmax", "stateful-softmax"), "1/seconds"
+    many = [divide(figures, f"{name}/{BEST}", f"{x}/{BEST}") for x in rivals]
+    one = [divide(figures, f"{x}/{alone}", f"{name}/{alone}") for x in rivals]
+    cells = [figures.get(f"{name}/{BEST}"), figures.get(f"{name}/best/batch"), *many]
+    cells += [figures.get(f"{name}/{alone}"), *one, figures.get(f"{name}/state-bytes")]
+    return [f"{x:,.0f}" if x is not None and x % 1 == 0 else figure(x) for x in cells]
 
 
 def measurements_table(evidence: Sequence[Evidence]) -> str:
     """When, where and how long each experiment ran, and the machines."""
-    order = list(EXPERIMENTS)
-    chosen = sorted(evidence, key=lambda each: order.index(each.experiment))
+    chosen = [each for name in EXPERIMENTS for each in evidence if each.experiment == name]
     machines = list(dict.fromkeys(describe_machine(each) for each in chosen))
     rows = [
         [
@@ -172,7 +171,7 @@ def measurements_table(evidence: Sequence[Evidence]) -> str:
             each.record.date,
             f"`{each.record.commit}`",
             f"{machines.index(describe_machine(each)) + 1}",
-            duration(EXPERIMENTS[each.experiment].seconds[each.measurement.preset]),
+            duration(EXPERIMENTS[each.experiment].seconds.get(each.measurement.preset)),
             duration(each.measurement.seconds),
         ]
         for each in chosen
@@ -189,8 +188,10 @@ def describe_machine(evidence: Evidence) -> str:
     return f"{machine.hardware}; {threads}; {machine.software.partition(', linattn')[0]}"
 
 
-def duration(seconds: float) -> str:
+def duration(seconds: float | None) -> str:
     """A time in the largest unit of which there are two."""
+    if seconds is None:
+        return "-"
     for size, unit in ((86_400, "days"), (3_600, "h"), (60, "min")):
         if seconds >= 2 * size:
             return f"{figure(seconds / size)} {unit}"

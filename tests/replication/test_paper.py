@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
@@ -114,14 +115,15 @@ def test_pictures_of_trained_models_are_published(
     run.mkdir(parents=True)
     (run / "samples.png").write_bytes(b"picture")
     (run / "summary.json").write_text("{}")
-    (run / "metrics.jsonl").write_text('{"step":1,"split":"train","loss":0.5}\n')
+    line = {"step": 1, "split": "train", "seconds": 2.0, "loss": 0.5}
+    (run / "metrics.jsonl").write_text(f"{json.dumps(line)}\n")
 
     main(flags)
 
     picture = tmp_path / "kept" / "pictures" / "equations" / "linear-samples.png"
     assert picture.read_bytes() == b"picture"
     curves = read_by_name(tmp_path / "kept")["equations"].measurement.curves
-    assert curves == {"linear": [{"step": 1, "split": "train", "loss": 0.5}]}
+    assert curves == {"linear": [line]}
 
 
 def test_what_this_machine_lacks_is_named(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,12 @@ from replication import readers
 def write_json(file: Path, record: object) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(record))
+
+
+def write_run(folder: Path, steps: int = 9, **metrics: float | None) -> None:
+    """What a training leaves when it ends."""
+    summary = {"seed": 0, "parameters": 1, "train_seconds": 1.0, "environment": {}}
+    write_json(folder / "summary.json", summary | {"steps": steps, "metrics": metrics})
 
 
 def make_speed(method: str, seconds: float, batch: int = 1) -> dict[str, object]:
@@ -111,7 +118,7 @@ def test_a_gpu_is_compared_with_the_cpu_beside_it(tmp_path: Path) -> None:
 
 def test_losses_are_compared_with_linear_and_softmax(tmp_path: Path) -> None:
     for name, loss in (("linear", 0.5), ("softmax", 0.25), ("lsh-4", 2.0)):
-        write_json(tmp_path / name / "summary.json", {"metrics": {"loss": loss}})
+        write_run(tmp_path / name, loss=loss)
 
     figures = readers.copied_sequences(tmp_path)
 
@@ -121,10 +128,12 @@ def test_losses_are_compared_with_linear_and_softmax(tmp_path: Path) -> None:
 
 def test_a_picture_counts_where_it_was_drawn(tmp_path: Path) -> None:
     metrics = {"bits_per_dim": 1.0, "independent_pixels_bits_per_dim": 2.0}
-    summary: dict[str, Any] = {"steps": 9, "metrics": metrics}
-    results = {"equal_time": {"metrics": {"bits_per_dim": 1.5}}, "equal_updates": summary}
+    results = {
+        "equal_time": {"metrics": {"bits_per_dim": 1.5}},
+        "equal_updates": {"steps": 9, "metrics": metrics},
+    }
     for name in ("linear", "lsh-1"):
-        write_json(tmp_path / "updates" / name / "summary.json", summary)
+        write_run(tmp_path / "updates" / name, **metrics)
     (tmp_path / "updates" / "lsh-1" / "samples.png").touch()
     write_json(tmp_path / "results.json", {"attentions": {"lsh-1": results}})
 
@@ -142,12 +151,45 @@ def test_error_rates_are_of_seed_0_and_epochs_sums_of_batches(tmp_path: Path) ->
     batches = [
         {"attention": "linear", "seconds": [3.0, 1.0, 2.0], "lengths": [9, 9]},
         {"attention": "linear", "seconds": [4.0], "lengths": [9]},
-        {"attention": "softmax", "failure": "does not fit"},
+        {"attention": "softmax", "lengths": [9], "failure": "does not fit"},
     ]
     write_json(tmp_path / "benchmark.json", {"epoch": batches})
 
     assert readers.speech_errors(tmp_path) == {"linear/per": 10.0, "lstm/per": 50.0}
     assert readers.speech_epochs(tmp_path) == {"linear/seconds-per-epoch": 37_416 / 3 * 6.0}
+
+
+@pytest.mark.parametrize(
+    ("read", "file"),
+    [
+        (readers.flat, "figures.json"), (readers.lengths, "results.json"),
+        (readers.decoding, "results-cuda.json"), (readers.generation, "benchmark.json"),
+        (readers.copied_sequences, "linear/summary.json"),
+        (readers.trained_images, "results.json"), (readers.speech_errors, "results.json"),
+        (readers.speech_epochs, "benchmark.json"), (readers.read_curves, "linear/metrics.jsonl"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize(
+    "content", [b"", b"[3]", b"{}", b'{"\xff', b'{"runs": []}', b"[" * 100_000, b'{"x": "y"}\n']
+)
+def test_an_odd_file_is_refused_by_its_name(
+    tmp_path: Path, read: Callable[[Path], object], file: str, content: bytes
+) -> None:
+    if file == "linear/metrics.jsonl":
+        write_run(tmp_path / "linear")
+        content += b"\n"  # else it is a line that was not finished
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_bytes(content)
+
+    with pytest.raises(ValueError, match=f"^{tmp_path}.*expected"):
+        read(tmp_path)
+
+
+def test_a_training_without_a_number_is_named(tmp_path: Path) -> None:
+    write_run(tmp_path / "linear", loss=None)
+
+    with pytest.raises(ValueError, match=r"linear/summary\.json.*loss"):
+        readers.copied_sequences(tmp_path)
 
 
 @given(st.lists(st.sampled_from(["train", "eval"]), max_size=300))

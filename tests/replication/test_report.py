@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from linattn_lab.machine import Device, Machine
-from linattn_lab.store import Record
+from linattn_lab.store import Record, add_record
 from replication import equations, speedup
 from replication.claims import CLAIMS, CONFIRMED, IN_DIRECTION, NOT_RUN
 from replication.plots import draw_plots, paper_gain
@@ -81,6 +81,32 @@ def test_the_kept_document_is_that_of_the_kept_records() -> None:
     pictures = sorted((FOLDER / "pictures").glob("*/*.png"))
 
     assert (FOLDER / "claims.md").read_text() == write_claims(read_evidence(), pictures)
+
+
+@pytest.mark.parametrize("value", [None, 0.0, -1.0, float("nan"), float("inf")])
+def test_records_without_some_figures_are_shown(tmp_path: Path, value: float | None) -> None:
+    odd = []
+    for each in read_evidence():
+        figures = {} if value is None else dict.fromkeys(each.figures, value)
+        measurement = each.measurement.model_copy(update={"figures": figures, "curves": {}})
+        results = {each.experiment: measurement, "unknown": measurement}
+        record = each.record.model_copy(update={"results": results})
+        odd += [Evidence(name, record) for name in results]
+
+    assert "| confirmed " in write_claims(odd)
+    assert len(draw_plots(odd, tmp_path)) == 4
+
+
+@pytest.mark.parametrize("line", [{"step": 1}, {"step": 1, "split": "x", "seconds": "y"}])
+def test_a_kept_curve_with_an_odd_line_is_refused_by_its_file(
+    tmp_path: Path, line: dict[str, object]
+) -> None:
+    measurement = CPU.measurement.model_copy(update={"curves": {"linear": [line]}})
+    record = CPU.record.model_copy(update={"results": {"copy": measurement}})
+    add_record(tmp_path / "results.json", record)
+
+    with pytest.raises(ValueError, match=r"results\.json.*line of metrics"):
+        read_evidence(tmp_path)
 
 
 def test_pictures_are_drawn_with_and_without_measurements(tmp_path: Path) -> None:

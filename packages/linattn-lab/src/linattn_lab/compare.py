@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 
 from linattn_core.errors import expected
 from linattn_lab.plots import Points, points
 from linattn_lab.runs import require_run
+from linattn_lab.store import read_model
 from linattn_models.training import RunFolder, TrainingFlags, write_json
 
 _EVALUATIONS = 8  # while a model trains, at least: the points of its curve
@@ -194,12 +195,7 @@ def read_times(
         times = UpdateTimes(**{**about, **measure()})  # type: ignore[arg-type]
         write_json(file, times.model_dump())
         return times
-    try:
-        times = UpdateTimes.model_validate_json(file.read_bytes())
-    except ValidationError as error:
-        got = f"{error.errors()[0]['msg']} ({error.errors()[0]['loc']})"
-        advice = "remove it, and they are measured again"
-        raise ValueError(expected(str(file), "the times of updates", got, advice)) from None
+    times = read_model(file, UpdateTimes)
     other = {name: (times.model_extra or {}).get(name) for name in about}
     if other != dict(about) or not times.seconds.keys() >= set(names):
         wanted = f"times of {dict(about)}, of {', '.join(names)} together"

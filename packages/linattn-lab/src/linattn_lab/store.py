@@ -9,12 +9,12 @@ import datetime
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import torch
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, ValidationError
 
-from linattn_core.errors import expected
+from linattn_core.errors import expected, quote
 from linattn_lab.machine import Device, Limits, Machine
 from linattn_models.files import replace_file
 from linattn_models.training import environment
@@ -22,6 +22,7 @@ from linattn_models.training import environment
 DIGITS = 4  # significant digits; measurements are not more precise
 
 Result = TypeVar("Result")
+Model = TypeVar("Model", bound=BaseModel)
 
 
 class Record(BaseModel, Generic[Result], frozen=True):
@@ -35,11 +36,15 @@ class Record(BaseModel, Generic[Result], frozen=True):
     """
 
     command: str
-    date: str
-    commit: str
+    date: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")]
+    commit: Annotated[str, Field(pattern=r"^\w+$")]
     machine: Machine
     limits: Limits | None = None
     results: dict[str, Result]
+
+
+class _File(BaseModel, Generic[Model]):
+    records: list[Model]
 
 
 def new_record(
@@ -73,13 +78,22 @@ def read_records(file: Path, kind: type[Record[Result]]) -> list[Record[Result]]
     """
     if not file.exists():
         return []
+    return read_model(file, _File[kind]).records  # type: ignore[valid-type]
+
+
+def read_model(file: Path, kind: type[Model]) -> Model:
+    """Returns the content of a JSON file, which another program or a hand may have written.
+
+    Raises:
+        ValueError: the file is damaged or has other fields than `kind`.
+    """
     try:
-        records = json.loads(file.read_text(encoding="utf-8"))["records"]
-        return [kind.model_validate(record) for record in records]
-    except (ValueError, KeyError, TypeError) as error:
-        got = str(error).splitlines()[0]
-        advice = "move the file away and measure again"
-        raise ValueError(expected(str(file), "records of results", got, advice)) from error
+        return kind.model_validate_json(file.read_bytes())
+    except ValidationError as error:
+        fault = error.errors()[0]
+        got = quote(": ".join([*map(str, fault["loc"]), fault["msg"]]))
+        advice = "remove it, and measure again"
+        raise ValueError(expected(str(file), "JSON of results", got, advice)) from None
 
 
 def add_record(file: Path, record: Record[Any]) -> None:
