@@ -1,25 +1,17 @@
-"""Audio: where it is, and its samples: one channel, 16 kHz, checked."""
+"""Audio as samples: one channel, 16 kHz, checked."""
 
 from __future__ import annotations
 
-import functools
-import io
-import lzma
 import re
-import subprocess
-import tarfile
-import zlib
-from dataclasses import dataclass
-from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import soundfile
 import soxr
 
-from linattn_core.errors import expected, quote
-from speech.lexicon import require_file
+from linattn_core.errors import expected
+from speech.sources import Source
 
 Samples = npt.NDArray[np.float32]
 Channels = Literal["average", "refuse"]
@@ -33,95 +25,6 @@ _PIECE = 1 << 20  # samples read at once: a damaged header claims any number
 _STREAMED = 0x7FFF_F000  # a WAV header with so many bytes or more was streamed: length unknown
 _WAV_BYTES = re.compile(r"^data : (\d+) \(should be (\d+)\)", re.MULTILINE)
 _SPHERE_SAMPLES = re.compile(rb"sample_count -i (\d+)")
-
-
-@dataclass(frozen=True)
-class File:
-    """A whole audio file."""
-
-    path: Path
-
-    @property
-    def name(self) -> str:
-        return str(self.path)
-
-    def stamp(self) -> str:
-        return _file_stamp(self.path)
-
-    def open(self) -> BinaryIO:
-        require_file(self.path, "an audio file")
-        return self.path.open("rb")
-
-
-@dataclass(frozen=True)
-class Member:
-    """A file in a tar archive, packed or not; the archive's files are unpacked into memory."""
-
-    archive: Path
-    member: str
-
-    @property
-    def name(self) -> str:
-        return f"{self.archive}, {self.member}"
-
-    def stamp(self) -> str:
-        return f"{_file_stamp(self.archive)} {self.member}"
-
-    def open(self) -> BinaryIO:
-        files = _read_members(self.archive)
-        if self.member not in files:
-            raise ValueError(expected(str(self.archive), f"a member {self.member}", "none"))
-        return io.BytesIO(files[self.member])
-
-
-@dataclass(frozen=True)
-class Ark:
-    """An audio file that begins at an offset of a Kaldi archive."""
-
-    path: Path
-    offset: int
-
-    @property
-    def name(self) -> str:
-        return f"{self.path}:{self.offset}"
-
-    def stamp(self) -> str:
-        return f"{_file_stamp(self.path)} {self.offset}"
-
-    def open(self) -> BinaryIO:
-        require_file(self.path, "a Kaldi archive")
-        with self.path.open("rb") as file:
-            file.seek(self.offset)
-            head = file.read(8)
-            if head[:4] != b"RIFF":
-                raise ValueError(expected(self.name, "a WAV file (RIFF)", quote(head[:4])))
-            return io.BytesIO(head + file.read(int.from_bytes(head[4:], "little")))
-
-
-@dataclass(frozen=True)
-class Command:
-    """A shell command whose output is an audio file, as a line in Kaldi's lists with a final |."""
-
-    line: str
-
-    @property
-    def name(self) -> str:
-        return f"the command {quote(self.line)}"
-
-    def stamp(self) -> str:
-        return self.line
-
-    def open(self) -> BinaryIO:
-        done = subprocess.run(self.line, shell=True, capture_output=True, check=False)
-        if done.returncode or not done.stdout:
-            got = f"exit code {done.returncode}: {done.stderr.decode(errors='replace').strip()}"
-            raise ValueError(expected(self.name, "an audio file on its output", quote(got)))
-        return io.BytesIO(done.stdout)
-
-
-# Each has a `name` for errors, a `stamp()` that changes with the audio, as far as that is seen
-# without reading it, and `open()`.
-Source = File | Member | Ark | Command
 
 
 def read_audio(
@@ -233,22 +136,3 @@ def _span(file: soundfile.SoundFile, start: float, end: float | None, name: str)
         wanted = f"a part within its {length:.2f} s"
         raise ValueError(expected(name, wanted, f"{start} to {end} s"))
     return first, last
-
-
-def _file_stamp(path: Path) -> str:
-    if not path.exists():
-        return f"{path} absent"
-    status = path.stat()
-    return f"{path} {status.st_size} {status.st_mtime_ns}"
-
-
-@functools.lru_cache(maxsize=1)
-def _read_members(archive: Path) -> dict[str, bytes]:
-    """All files in one pass: a packed archive has no other way to its last member."""
-    require_file(archive, "a tar archive")
-    try:
-        with tarfile.open(archive) as tar:
-            files = ((item.name, tar.extractfile(item)) for item in tar if item.isfile())
-            return {name.removeprefix("./"): file.read() for name, file in files if file}
-    except (tarfile.TarError, EOFError, OSError, lzma.LZMAError, zlib.error) as error:
-        raise ValueError(expected(str(archive), "a whole tar archive", error)) from error

@@ -15,10 +15,11 @@ from matplotlib.figure import Figure
 from linattn_core.errors import expected, quote
 from linattn_models.ctc import Hypothesis
 from linattn_models.files import replace_file
-from speech.audio import File, read_audio
+from speech.audio import read_audio
 from speech.decoding import Search
 from speech.features import STEP_SECONDS, Frames, filterbank, normalize
 from speech.models import TrainedRun
+from speech.sources import File
 
 MAX_FRAMES = 24_000  # four minutes
 LABELED = 0.3  # a probability from which on a phone has its name in the picture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import tarfile
 from collections.abc import Callable
@@ -10,8 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
+import torch
 
-from speech.audio import Ark, Command, File, Member, change_speed, read_audio
+from linattn_models.memory import peak_memory
+from speech.audio import change_speed, read_audio
+from speech.sources import Ark, Command, File, Member
 from tests.apps.ctc_speech.conftest import tone
 
 
@@ -150,3 +154,33 @@ def test_other_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(b"no archive")
     with pytest.raises(ValueError, match=r"a\.tar"):
         read_audio(Member(tmp_path / "a.tar", "x.wav"))
+
+
+def test_an_archive_takes_no_more_memory_than_it_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sparse = tarfile.TarInfo("a.wav")
+    sparse.size, claimed = 1, 1 << 28
+    sparse.pax_headers = {"GNU.sparse.map": "0,1", "GNU.sparse.size": str(claimed)}
+    for name, mode in (("a.tar", "w"), ("a.tar.xz", "w:xz")):
+        with tarfile.open(tmp_path / name, mode, format=tarfile.PAX_FORMAT) as tar:  # type: ignore[call-overload]
+            tar.addfile(sparse, io.BytesIO(b"x"))
+
+    def refuse() -> None:
+        for archive in tmp_path.iterdir():
+            with pytest.raises(ValueError, match=rf"^{archive}: expected a member a\.wav"):
+                read_audio(Member(archive, "a.wav"))
+
+    assert peak_memory(torch.device("cpu"), refuse)[1] < claimed / 4
+    monkeypatch.setattr("speech.sources.LARGEST", 5_000)
+    with tarfile.open(tmp_path / "zeros.tar.xz", "w:xz") as tar:
+        zeros = tarfile.TarInfo("a.wav")
+        zeros.size = 1_000_000
+        tar.addfile(zeros, io.BytesIO(bytes(zeros.size)))
+    with pytest.raises(ValueError, match="at most 5000 bytes"):
+        read_audio(Member(tmp_path / "zeros.tar.xz", "a.wav"))
+    with (tmp_path / "long.ark").open("wb") as file:
+        file.write(b"RIFF" + b"\xff" * 4)
+        file.truncate(9_000)
+    with pytest.raises(ValueError, match=r"long\.ark:0: expected at most 5000 bytes"):
+        read_audio(Ark(tmp_path / "long.ark", 0))

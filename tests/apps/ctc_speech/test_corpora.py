@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 import soundfile
 
-from speech.audio import Ark, Command, File, read_audio
+from speech.audio import read_audio
 from speech.corpora import Corpus, CorpusFlags, Split, Utterance
 from speech.corpora.corpus import add_phones, cut_dev
 from speech.corpora.kaldi import read_data_folder
 from speech.corpora.synthetic import spell_for_espeak
 from speech.lexicon import parse_lexicon, read_lexicon
+from speech.sources import Ark, Command, File
 from tests.apps.ctc_speech.conftest import tone
 
 

@@ -11,9 +11,9 @@ import soundfile
 import torch
 
 from linattn_models.memory import peak_memory
-from speech.audio import File
 from speech.corpora import Utterance
 from speech.features import FeatureSettings, filterbank, load_frames, normalize_by, read_frames
+from speech.sources import File
 from tests.apps.ctc_speech.conftest import tone
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from linattn_core.errors import expected
-from speech.audio import Source
 from speech.lexicon import Lexicon, Phones
+from speech.sources import Source
 
 Split = Literal["train", "dev", "test"]
 BadInput = Literal["refuse", "skip"]

@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from linattn_core.errors import expected, quote
-from speech.audio import Ark, Command, File, Source
 from speech.corpora.corpus import SPLITS, BadInput, Corpus, Split, Utterance, add_phones, cut_dev
 from speech.lexicon import Lexicon, read_lines, require_file
+from speech.sources import Ark, Command, File, Source
 
 
 def load_kaldi(

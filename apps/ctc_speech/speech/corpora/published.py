@@ -11,9 +11,9 @@ from collections import Counter
 from pathlib import Path
 
 from linattn_core.errors import expected, quote
-from speech.audio import File, Member, Source
 from speech.corpora.corpus import BadInput, Corpus, Split, Utterance, add_phones, cut_dev
 from speech.lexicon import parse_lexicon, read_lexicon, read_lines, require_file
+from speech.sources import File, Member, Source
 
 AN4_PAGE = "https://github.com/cmusphinx/an4"
 AN4_ARCHIVE = "an4-wav.tar.xz"

@@ -19,9 +19,10 @@ import soundfile
 
 from linattn_core.errors import expected
 from linattn_models.files import new_folder
-from speech.audio import RATE, File, Samples, resample
+from speech.audio import RATE, Samples, resample
 from speech.corpora.corpus import SPLITS, Corpus, Split, Utterance
 from speech.lexicon import Lexicon, Phones, read_lexicon
+from speech.sources import File
 
 VERSION = 1  # of what is made; a new one makes it again
 INDEX = "utterances.json"
