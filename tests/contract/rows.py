@@ -10,6 +10,8 @@ from torch import Tensor
 
 from linattn_core import LinearAttentionState, linear_attention
 
+from .terms import Results, terms
+
 
 @dataclass
 class Rows:
@@ -36,6 +38,25 @@ class Rows:
         out = torch.cat([x for x, _ in parts], 2)
         state = LinearAttentionState.cat([x for _, x in parts])
         return self._results(out[0], state, out * self._joined(self.weights))
+
+    def sizes(self) -> list[Tensor]:
+        """The sum of absolute terms of every number of the results.
+
+        The loss is curved in the state: an error of s is one of the derivative of sin(s), which is
+        at most 1. So the upstream gradient of the state is as large as the terms of the state.
+        """
+        exists = torch.arange(self.weights.shape[2]) < torch.tensor(self.lengths)[:, None]
+        weights = self.weights.double() * exists[:, None, :, None]
+
+        def arriving(sums: Results) -> Results:
+            return {"out": weights, **{name: 1 + sums[name].detach() for name in ("s", "z")}}
+
+        options = {name: x for name, x in self.options.items() if name != "backend"}
+        tensors = dict(zip(("query", "key", "value"), self.tensors, strict=True))
+        lengths = {"key_lengths": torch.tensor(self.lengths)}
+        sums = terms(tensors, options | lengths, arriving).sums
+        out = self._joined(sums["out"])[0]
+        return [out, *(sums[x] for x in ("s", "z", "grad_query", "grad_key", "grad_value"))]
 
     def packed(self) -> list[Tensor]:
         """The rows end to end."""

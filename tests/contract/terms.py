@@ -43,12 +43,15 @@ class Terms(NamedTuple):
     saved: Results
 
 
-def terms(tensors: Results, options: dict[str, Any]) -> Terms:
+def terms(
+    tensors: Results, options: dict[str, Any], arriving: Callable[[Results], Results] = upstream
+) -> Terms:
     """Those of output, state, normalizer and gradients of a call.
 
     Args:
         tensors: query, key, value and, where there are, s, z and log_decay.
         options: the other arguments of `linear_attention`; causal where they do not say.
+        arriving: the upstream gradients of results, by name, which it gets with positive terms.
     """
     exact = {name: x.detach().double() for name, x in tensors.items()}
     mapping = get_feature_map(options.get("feature_map", "elu"), exact["query"].shape[-1])
@@ -59,7 +62,8 @@ def terms(tensors: Results, options: dict[str, Any]) -> Terms:
     leaves = {n: x if n == "log_decay" else x.abs() for n, x in features.items()}
     leaves = {name: x.detach().requires_grad_() for name, x in leaves.items()}
     sums = _bare_sums(leaves, options)
-    losses, output = _losses(sums, signed, options)
+    upstreams = {name: x.abs() for name, x in arriving(sums).items()}
+    losses, output = _losses(sums, signed, options, upstreams)
     by_loss = []
     for loss in losses:
         gradients = torch.autograd.grad(
@@ -85,12 +89,11 @@ def _bare_sums(features: Results, options: dict[str, Any]) -> Results:
 
 
 def _losses(
-    sums: Results, signed: Results, options: dict[str, Any]
+    sums: Results, signed: Results, options: dict[str, Any], arriving: Results
 ) -> tuple[tuple[Tensor, Tensor], Tensor]:
     """The losses whose gradients are the terms, all and the saved ones; the terms of the output."""
-    arriving = {name: x.abs() for name, x in upstream(signed).items()}
     if not options.get("return_normalizer", False):
-        del arriving["normalizer"]
+        arriving = {name: x for name, x in arriving.items() if name != "normalizer"}
     loss = sum((x * sums[name]).sum() for name, x in arriving.items() if name != "out")
     out, grad_out = sums["out"], arriving["out"]
     if not options.get("normalize", True):

@@ -45,14 +45,14 @@ def test_padding_anywhere_changes_nothing(
     seeds = torch.Generator("cpu").manual_seed(data.draw(st.integers(0, 99)))
     options = {"is_causal": is_causal, "feature_map": phi(feature_map, 4), "backend": backend}
     rows = Rows(lengths, tensors, torch.rand_like(tensors[2]), options)
-    expected = rows.alone()
+    expected, sizes = rows.alone(), rows.sizes()
     orders = [torch.randperm(total, generator=seeds, device="cpu") for _ in lengths]
     anywhere = [x[:n].sort().values for x, n in zip(orders, lengths, strict=True)]
     right = [torch.arange(n) for n in lengths]
     left = [total - n + x for n, x in zip(lengths, right, strict=True)]
     for results in (rows.packed(), *(rows.padded(x, total) for x in (right, left, anywhere))):
-        for got, wanted in zip(results, expected, strict=True):
-            assert_agree(got, wanted)
+        for got, wanted, size in zip(results, expected, sizes, strict=True):
+            assert_agree(got, wanted, size=size)
 
 
 @pytest.mark.parametrize("is_causal", [True, False])
