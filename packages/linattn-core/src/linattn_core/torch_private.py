@@ -88,6 +88,15 @@ def _is_exporting() -> bool:
     return torch.onnx.is_in_onnx_export()
 
 
+def is_tracing() -> bool:
+    """Whether torch.jit.trace records the call.
+
+    Its check repeats the call under no_grad and compares the graphs, so the operator with gradients
+    must be recorded both times.
+    """
+    return torch._C._get_tracing_state() is not None
+
+
 def version_of(x: Tensor) -> int | None:
     """The number of writes into a tensor so far; None for one of inference mode, which counts none.
 

@@ -28,7 +28,7 @@ from linattn_core.operators.library import (
 )
 from linattn_core.operators.transforms import make_transformable, refuse_forward_mode
 from linattn_core.state import LinearAttentionState, accumulation_dtype
-from linattn_core.torch_private import find_observer
+from linattn_core.torch_private import find_observer, is_tracing
 
 _FLAT = Flat(AttentionCall)
 _GRADIENTS = Flat(Gradients)
@@ -130,6 +130,7 @@ def attention(
         refuse_forward_mode()
     if observer == "onnx":
         return _select_results(call, *exported.attention(call))
+    call = call._replace(requires_grad=call.requires_grad or is_tracing())
     arguments = (*_FLAT.pack(call), backend)
     if observer in ("func", "vmap"):
         out, s, z, normalizer = _transformed(*arguments)

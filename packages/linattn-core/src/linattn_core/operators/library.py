@@ -19,7 +19,7 @@ _library = torch.library.Library("linattn", "DEF")
 
 _TYPES = {
     Tensor: "Tensor", Tensor | None: "Tensor?", bool: "bool", float: "float", str: "str",
-    tuple[str, ...]: "str[]",
+    tuple[str, ...]: "str",
 }  # fmt: skip
 
 
@@ -50,9 +50,11 @@ def register(
 
 
 class Flat(Generic[Record]):
-    """Converts a record of linattn_core.calls to flat arguments, the state as two tensors s and z.
+    """Converts a record of linattn_core.calls to flat arguments.
 
-    The schema is read from the record's annotations, so that a new field needs no change here.
+    The state becomes two tensors s and z, and names become one string, because torch.jit.trace
+    takes no list of strings. The schema is read from the record's annotations, so that a new field
+    needs no change here.
 
     Attributes:
         names: the arguments, s and z in place of the state.
@@ -66,6 +68,7 @@ class Flat(Generic[Record]):
         self._state: int = next(i for i, x in enumerate(record._fields) if hints[x] in states)
         of_tensors = (Tensor, Tensor | None)
         self._tensors = [i for i, x in enumerate(record._fields) if hints[x] in of_tensors]
+        self._names = [i for i, x in enumerate(record._fields) if hints[x] == tuple[str, ...]]
         state = states[hints[record._fields[self._state]]]
         alias_s, alias_z = ("(a!)", "(b!)") if in_place else ("", "")
         declared = [(x, _TYPES.get(hints[x], "")) for x in record._fields]
@@ -83,7 +86,9 @@ class Flat(Generic[Record]):
     def pack(self, call: Record) -> tuple[Any, ...]:
         """The flat arguments of a record."""
         i = self._state
-        fields: tuple[Any, ...] = tuple(call)
+        fields: list[Any] = list(call)
+        for names in self._names:
+            fields[names] = " ".join(fields[names])
         return (*fields[:i], *(fields[i] or (None, None)), *fields[i + 1 :])
 
     def tensors(self, call: Record) -> Sequence[Tensor | None]:
@@ -95,8 +100,10 @@ class Flat(Generic[Record]):
     def unpack(self, arguments: Sequence[Any]) -> Record:
         """The record of flat arguments; the inverse of `pack`."""
         i = self._state
-        state = pair(arguments[i], arguments[i + 1])
-        record: Record = self._record(*arguments[:i], state, *arguments[i + 2 :])
+        fields = [*arguments[:i], pair(arguments[i], arguments[i + 1]), *arguments[i + 2 :]]
+        for names in self._names:
+            fields[names] = tuple(fields[names].split())
+        record: Record = self._record(*fields)
         return record
 
 

@@ -17,7 +17,7 @@ from linattn_core.operators.transforms import (
     refuse_in_place,
 )
 from linattn_core.state import LinearAttentionState
-from linattn_core.torch_private import find_observer
+from linattn_core.torch_private import find_observer, is_tracing
 from linattn_core.values import check_step_values
 
 _FLAT = Flat(StepCall)
@@ -123,7 +123,7 @@ def step(call: StepCall, backend: str) -> tuple[Tensor, LinearAttentionState]:
     if observer in ("func", "vmap"):
         out, s, z = _transformed(*_FLAT.pack(call), backend)
         return out, LinearAttentionState(s, z)
-    if not call.requires_grad:
+    if not call.requires_grad and (observer == "nobody" or not is_tracing()):
         call = call._replace(state=_copy_state(call.state))
         return step_(call, backend), call.state
     out, s, z = _differentiable(*_FLAT.pack(call), backend)
