@@ -220,8 +220,13 @@ def build(session: nox.Session) -> None:
             "python", "-m", "build", "--no-isolation", "--outdir", str(DIST), str(package.folder)
         )
     session.run("twine", "check", "--strict", *(str(path) for path in sorted(DIST.iterdir())))
-    for package in PACKAGES:
-        import_alone(session, package)
+    with tempfile.TemporaryDirectory() as folder:
+        torch = environment(session, Path(session.bin, "python"), Path(folder, "torch"))
+        session.run(
+            str(torch), "-m", "pip", "install", "-c", "constraints.txt", "torch", external=True
+        )
+        for package in PACKAGES:
+            import_alone(session, package, Path(folder, package.name), torch)
 
 
 @nox.session
@@ -391,7 +396,11 @@ def install_packages(session: nox.Session, *requirements: str, cuda: str | None 
     chosen = cuda or ("AUTO" if shutil.which("nvidia-smi") else "OFF")
     folders = (package.with_extra(str(package.folder)) for package in PACKAGES)
     editable = (argument for folder in folders for argument in ("-e", folder))
-    env = {"LINATTN_CUDA": os.environ.get("LINATTN_CUDA", chosen)}
+    env = {
+        "LINATTN_CUDA": os.environ.get("LINATTN_CUDA", chosen),
+        # Beside its pyproject.toml, so that one session's objects serve the next.
+        "SKBUILD_BUILD_DIR": "build/{cache_tag}",
+    }
     install(session, "--no-build-isolation", *editable, *requirements, env=env)
 
 
@@ -423,19 +432,28 @@ def path_without(program: str) -> str:
     return os.pathsep.join(folder for folder in folders if not Path(folder, program).exists())
 
 
-def import_alone(session: nox.Session, package: Package) -> None:
-    """Installs a package from its wheel into an empty environment, and imports it there."""
+def import_alone(session: nox.Session, package: Package, folder: Path, torch: Path) -> None:
+    """Installs a package from its wheel into an environment of its own, and imports it there.
+
+    Every package needs torch, which is large: the environment sees that of the python `torch`.
+    """
     (wheel,) = DIST.glob(f"{package.module}-*.whl")
-    with tempfile.TemporaryDirectory() as empty, session.chdir(empty):
-        session.run("python", "-m", "venv", "venv")
-        python = str(Path(empty, "venv", "Scripts" if os.name == "nt" else "bin", "python"))
-        pip = (python, "-m", "pip", "install", "-c", str(ROOT / "constraints.txt"))
-        local = ("--find-links", str(DIST))
-        session.run(*pip, *local, str(wheel), external=True)
-        session.run(python, "-I", "-c", import_check(package.module), external=True)
-        if package.extra_module:
-            session.run(*pip, *local, package.with_extra(str(wheel)), external=True)
-            session.run(python, "-I", "-c", f"import {package.extra_module}", external=True)
+    python = environment(session, Path(session.bin, "python"), folder)
+    site_packages(python).joinpath("torch.pth").write_text(f"{site_packages(torch)}\n")
+    pip = (
+        str(python), "-m", "pip", "install", "-c", "constraints.txt", "--find-links", str(DIST),
+    )  # fmt: skip
+    session.run(*pip, str(wheel), external=True)
+    session.run(str(python), "-I", "-c", import_check(package.module), external=True)
+    if package.extra_module:
+        session.run(*pip, package.with_extra(str(wheel)), external=True)
+        session.run(str(python), "-I", "-c", f"import {package.extra_module}", external=True)
+
+
+def site_packages(python: Path) -> Path:
+    """Returns where an environment's python looks for packages."""
+    question = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    return Path(subprocess.check_output([python, "-c", question], text=True).strip())
 
 
 def import_check(module: str) -> str:
