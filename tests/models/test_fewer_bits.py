@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from torch import nn
 
 from linattn_models import (
@@ -15,9 +14,9 @@ from linattn_models import (
     load,
     load_decoder,
     save,
-    serialization,
 )
 from linattn_models.serialization import Model
+from tests.models.saved import change_weights
 from tests.models.tiny import random_tokens, tiny_config, tiny_model, tiny_transformer
 
 
@@ -64,8 +63,13 @@ def test_fewer_bits_take_fewer_bytes(tmp_path: Path) -> None:
     sizes = []
     for weights in (None, "bfloat16", "int8"):
         save(model, tmp_path / "model", weights=weights)
-        sizes.append((tmp_path / "model" / serialization.WEIGHTS_FILE).stat().st_size)
+        sizes.append((tmp_path / "model" / "model.safetensors").stat().st_size)
     assert sizes[1] < 0.55 * sizes[0] and sizes[2] < 0.3 * sizes[0]
+
+
+def remove_largest(tensors: dict[str, torch.Tensor]) -> None:
+    for name in [name for name in tensors if "largest" in name]:
+        del tensors[name]
 
 
 def test_fewer_bits_that_cannot_be_are_refused(tmp_path: Path) -> None:
@@ -75,9 +79,7 @@ def test_fewer_bits_that_cannot_be_are_refused(tmp_path: Path) -> None:
         save(tiny_model(), tmp_path / "model", weights="int8")
     assert not (tmp_path / "model").exists()
     save(tiny_model().float(), tmp_path / "model", weights="int8")
-    file = tmp_path / "model" / serialization.WEIGHTS_FILE
-    tensors = load_file(file)
-    save_file({name: x for name, x in tensors.items() if "largest" not in name}, file)
+    change_weights(tmp_path / "model", remove_largest)
     with pytest.raises(ValueError, match="int8"):
         load(tmp_path / "model")
     save(tiny_model("softmax"), tmp_path / "model")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import json
+import shutil
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +20,14 @@ from linattn_models import (
     MixtureOfLogistics,
     compile_decoder,
     load,
+    model_files,
     read_config,
     save,
-    serialization,
 )
 from linattn_models.block import Block
 from linattn_models.serialization import Model
 from tests.models.decoding.decoders import needs_cpu_backend
+from tests.models.saved import change_config, change_weights
 from tests.models.tiny import random_tokens, tiny_config, tiny_model, tiny_transformer
 
 MODELS: dict[str, Callable[[], Model]] = {
@@ -94,21 +97,80 @@ def test_loading_leaves_the_random_state_alone(tmp_path: Path) -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_saving_again_replaces(tmp_path: Path) -> None:
-    first, second = tiny_model(), tiny_model("softmax")
-    for model in (first, second):
-        save(model, tmp_path / "model")
-    assert load(tmp_path / "model").to_dict() == second.to_dict()
-    assert [x.name for x in tmp_path.iterdir()] == ["model"]
+def test_saving_replaces_files_inside_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / ("n" * 245)
+    folder.mkdir()
+    (folder / "notes.txt").write_text("mine")
+    monkeypatch.chdir(folder)
+    for model in (tiny_model(), tiny_model("softmax")):
+        save(model, ".")
+        assert load(".").to_dict() == load(folder).to_dict() == model.to_dict()
+    files = {"config.json", "model.safetensors", "notes.txt"}
+    assert {x.name for x in Path.cwd().iterdir()} == files
+    assert (folder / "notes.txt").read_text() == "mine"
 
 
-def test_a_folder_with_other_things_is_not_replaced(tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(ValueError, match=r"that saving may replace, got one with 'notes.txt'"):
+def test_what_is_no_model_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    with pytest.raises(ValueError, match=r"config\.json: expected the configuration of a saved"):
         save(tiny_model(), tmp_path)
-    assert (tmp_path / "notes.txt").read_text() == "mine"
     with pytest.raises(ValueError, match="expected a folder, got a file"):
-        save(tiny_model(), tmp_path / "notes.txt")
+        save(tiny_model(), tmp_path / "config.json")
+    assert [x.name for x in tmp_path.iterdir()] == ["config.json"]
+
+
+class Killed(BaseException):
+    """Ends a save without its clean-up, as SIGKILL does."""
+
+
+@pytest.mark.parametrize("renames", [0, 1])
+def test_a_killed_save_leaves_the_old_or_the_new_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renames: int
+) -> None:
+    old, new = tiny_model(), tiny_model("softmax")
+    save(old, tmp_path)
+    calls, replace = iter(range(9)), Path.replace
+
+    def rename_or_die(path: Path, target: Path) -> Path:
+        if next(calls) == renames:
+            raise Killed
+        return replace(path, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", rename_or_die)
+        patch.setattr(shutil, "rmtree", lambda *_, **options: None)
+        with pytest.raises(Killed):
+            save(new, tmp_path)
+    assert load(tmp_path).to_dict() == (new if renames else old).to_dict()
+    save(old, tmp_path)
+    assert load(tmp_path).to_dict() == old.to_dict()
+    assert sorted(x.name for x in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
+
+
+def test_a_load_beside_saves_gives_one_of_the_models(tmp_path: Path) -> None:
+    """Two threads save models whose weights and settings tell them apart."""
+    models = {eps: tiny_model(eps=eps) for eps in (1e-3, 1e-4)}
+    for eps, model in models.items():
+        model.start.data.fill_(eps)
+    save(models[1e-3], tmp_path)
+    ended = threading.Event()
+
+    def save_until_ended(eps: float) -> None:
+        while not ended.is_set():
+            save(models[eps], tmp_path)
+
+    with ThreadPoolExecutor() as pool:
+        writers = [pool.submit(save_until_ended, eps) for eps in models]
+        try:
+            for _ in range(20):
+                loaded = load(tmp_path)
+                assert loaded.config.attention.eps == pytest.approx(loaded.start[0].item())
+        finally:
+            ended.set()
+        for writer in writers:
+            writer.result()
 
 
 def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,12 +182,13 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.M
         path.write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(serialization, "save_file", fill_up)
+    monkeypatch.setattr(model_files, "save_file", fill_up)
     with pytest.raises(OSError, match="No space left"):
         save(tiny_model("softmax"), folder)
     with pytest.raises(OSError, match="No space left"):
         save(tiny_model("softmax"), tmp_path / "other")
     assert [x.name for x in tmp_path.iterdir()] == ["model"]
+    assert len(list(folder.iterdir())) == 2
     assert load(folder).to_dict() == before.to_dict()
 
 
@@ -181,13 +244,22 @@ def to_integers(tensors: dict[str, Any]) -> None:
     ],
 )
 def test_weights_that_do_not_fit_are_refused(change: Change, name: str, tmp_path: Path) -> None:
-    save(tiny_model(), tmp_path / "model")
-    path = tmp_path / "model" / "model.safetensors"
-    tensors = load_file(path)
-    change(tensors)
-    save_file(tensors, path)
+    save(tiny_model(), tmp_path)
+    change_weights(tmp_path, change)
     with pytest.raises(ValueError, match=name):
-        load(tmp_path / "model")
+        load(tmp_path)
+
+
+def test_other_weights_than_those_that_were_saved_are_refused(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        save(tiny_model(), tmp_path / folder)
+    weights = load_file(tmp_path / "b" / "model.safetensors")
+    weights["start"] += 1
+    save_file(weights, tmp_path / "a" / "model.safetensors")
+    with pytest.raises(ValueError, match=r"model\.safetensors: expected .* sha256"):
+        load(tmp_path / "a")
+    change_config(tmp_path / "a", drop("sha256"))  # as of another program
+    assert load(tmp_path / "a").start.equal(weights["start"])
 
 
 def drop(key: str) -> Change:
@@ -220,13 +292,6 @@ def test_configurations_that_do_not_fit_are_refused(
     with pytest.raises(ValueError, match=name) as refusal:
         load(tmp_path / "model")
     assert "\n" not in str(refusal.value)
-
-
-def change_config(folder: Path, change: Change) -> None:
-    path = folder / "config.json"
-    config = json.loads(path.read_text())
-    change(config)
-    path.write_text(json.dumps(config))
 
 
 ABSURD = 10**6
@@ -327,12 +392,13 @@ def test_saving_through_a_link_replaces_what_it_points_to(tmp_path: Path) -> Non
 def test_configurations_that_came_before_groups_and_decays_load(tmp_path: Path) -> None:
     model = tiny_model(positions="sinusoidal")
     save(model, tmp_path / "model")
-    path = tmp_path / "model" / "config.json"
-    config = json.loads(path.read_text())
-    for name in ("num_kv_heads", "causal_block"):
-        del config["transformer"][name]
-    del config["transformer"]["attention"]["decay"]
-    path.write_text(json.dumps(config))
+
+    def remove(config: dict[str, Any]) -> None:
+        for name in ("num_kv_heads", "causal_block"):
+            del config["transformer"][name]
+        del config["transformer"]["attention"]["decay"]
+
+    change_config(tmp_path / "model", remove)
     loaded = load(tmp_path / "model")
     assert loaded.to_dict() == model.to_dict()
     assert "positions.table" in load_file(tmp_path / "model" / "model.safetensors")

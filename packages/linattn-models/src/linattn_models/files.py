@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 import shutil
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from linattn_core.errors import expected, quote
+if sys.platform != "win32":
+    import fcntl
 
 TEMPORARY_PREFIX = ".tmp-"
 
@@ -24,19 +27,37 @@ def write_file(path: Path, content: bytes) -> None:
 
 def replace_file(path: Path, content: bytes) -> None:
     """Writes `content` to `path` atomically; if it fails, an older file stays as it was."""
-    temporary = _temporary_sibling(path)
-    try:
-        write_file(temporary, content)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    _flush(path.parent)
+    with replace_files(path.parent, path.name) as fresh:
+        (fresh / path.name).write_bytes(content)
+
+
+@contextmanager
+def replace_files(folder: Path, *names: str) -> Iterator[Path]:
+    """A temporary folder, whose files replace those in `folder`, in this order, after the body.
+
+    If the body raises, the older files stay as they were. Another process that replaces the same
+    files waits for this one. What a killed one left behind is removed.
+    """
+    fresh = fresh_folder(folder, *names)
+    with _locked_folder(fresh):
+        yield fresh
+        for name in names:
+            _flush(fresh / name)
+        for name in names:
+            (fresh / name).replace(folder / name)
+        _flush(folder)
+
+
+def fresh_folder(folder: Path, *names: str) -> Path:
+    """The folder in which `replace_files` keeps new files until they replace the older ones."""
+    digest = hashlib.sha256(os.fsencode("/".join(names))).hexdigest()
+    return folder / f"{TEMPORARY_PREFIX}{digest[:16]}"
 
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
     """An empty temporary folder, renamed to `path` when the body ends; removed if it raises."""
-    temporary = _temporary_sibling(path)
+    temporary = _unused_sibling(path)
     try:
         temporary.mkdir()
         yield temporary
@@ -47,33 +68,9 @@ def new_folder(path: Path) -> Iterator[Path]:
     _flush(path.parent)
 
 
-@contextmanager
-def replace_folder(folder: Path, replaceable: Collection[str]) -> Iterator[Path]:
-    """As `new_folder`, but may replace an older `folder` that holds only files in `replaceable`.
-
-    If the body raises, the older folder stays as it was.
-    """
-    folder = folder.resolve()  # what a symbolic link points to, not the link
-    _refuse_to_destroy(folder, replaceable)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    aside = _temporary_sibling(folder)
-    try:
-        with new_folder(folder) as fresh:
-            yield fresh
-            for file in fresh.iterdir():
-                _flush(file)
-            if folder.exists():
-                folder.rename(aside)
-    except BaseException:
-        if aside.exists() and not folder.exists():
-            aside.rename(folder)
-        raise
-    shutil.rmtree(aside, ignore_errors=True)
-
-
 def remove_folder(path: Path) -> None:
     """Renames a folder and then removes it, so that no partial folder is left under its name."""
-    renamed = _temporary_sibling(path)
+    renamed = _unused_sibling(path)
     path.rename(renamed)
     shutil.rmtree(renamed)
 
@@ -81,26 +78,56 @@ def remove_folder(path: Path) -> None:
 def remove_leftovers(folder: Path) -> None:
     """Removes the temporary files and folders in `folder` that a killed process left behind."""
     for leftover in folder.glob(f"{TEMPORARY_PREFIX}*"):
-        if leftover.is_dir():
-            shutil.rmtree(leftover)
-        else:
-            leftover.unlink()
+        _remove(leftover)
 
 
-def _temporary_sibling(path: Path) -> Path:
-    # A new name each time, so that files of a killed process do not conflict.
-    return path.with_name(f"{TEMPORARY_PREFIX}{path.name}-{secrets.token_hex(4)}")
+@contextmanager
+def _locked_folder(folder: Path) -> Iterator[None]:
+    """Makes an empty folder for the body alone, and removes it afterwards."""
+    descriptor = _make_and_lock(folder)
+    try:
+        for leftover in folder.iterdir():
+            _remove(leftover)
+        yield
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        if descriptor is not None:
+            os.close(descriptor)
 
 
-def _refuse_to_destroy(folder: Path, replaceable: Collection[str]) -> None:
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(expected(str(folder), "a folder", "a file", "choose another name"))
-    present = folder.iterdir() if folder.exists() else iter(())
-    others = sorted(path.name for path in present if path.name not in replaceable)
-    if others:
-        wanted = "a new folder, or one that saving may replace"
-        advice = "choose a new or an empty folder"
-        raise ValueError(expected(str(folder), wanted, f"one with {quote(others[0])}", advice))
+def _make_and_lock(folder: Path) -> int | None:
+    """The descriptor that holds the lock until it is closed, or the process ends for any reason."""
+    while True:
+        folder.mkdir(exist_ok=True)
+        if sys.platform == "win32":  # which has no such locks
+            return None
+        try:
+            descriptor = os.open(folder, os.O_RDONLY)
+        except FileNotFoundError:
+            continue  # another process has removed it meanwhile
+        with suppress(OSError):  # some file systems have no locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if _is_open_as(descriptor, folder):
+            return descriptor
+        os.close(descriptor)
+
+
+def _is_open_as(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+
+
+def _unused_sibling(path: Path) -> Path:
+    return path.with_name(f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}")
 
 
 def _flush(path: Path) -> None:

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from linattn_core.errors import expected, near, quote
@@ -18,14 +16,17 @@ from linattn_models.ctc import CTCBiLSTM, CTCTransformer
 from linattn_models.decoding import CompiledDecoder, CompiledTransformer, compile_decoder
 from linattn_models.encoder_decoder import EncoderDecoder
 from linattn_models.fewer_bits import FEWER_BITS, reduce_bits, restore_bits
-from linattn_models.files import replace_folder
+from linattn_models.model_files import (
+    CONFIG_FILE,
+    DIGEST,
+    WEIGHTS_FILE,
+    read_model_config,
+    read_model_files,
+    write_model_files,
+)
 from linattn_models.seq2seq import Seq2SeqTransformer
 from linattn_models.transformer import Transformer
-from linattn_models.validation import json_object, one_of
-
-CONFIG_FILE = "config.json"
-WEIGHTS_FILE = "model.safetensors"
-FORMAT_VERSION = 2
+from linattn_models.validation import one_of
 
 Model = (
     Transformer
@@ -37,7 +38,7 @@ Model = (
 )
 
 # What `save` adds to a model's `to_dict`.
-_OWN_KEYS = ("format_version", "model", "weights", "extra")
+_OWN_KEYS = ("format_version", DIGEST, "model", "weights", "extra")
 _CLASSES: dict[str, type[Model]] = {cls.__name__: cls for cls in get_args(Model)}
 _OTHER = "was it saved from another configuration?"
 
@@ -50,17 +51,20 @@ def save(
 ) -> None:
     """Writes the model's configuration and weights into `folder`; if it fails, nothing changes.
 
+    A process that is killed while it saves leaves a folder that loads the old or the new model.
+
     Args:
         model: a transformer of this package's classes, or a recognizer, on any device.
-        folder: created if it does not exist; a model saved there before is replaced.
+        folder: created if it does not exist. A model saved there before is replaced, file by file;
+            other files stay.
         extra: JSON values to store beside the configuration, such as the data's name;
             `read_config(folder)["extra"]` returns them.
         weights: "bfloat16" or "int8" writes the matrices of linear layers in a half or a quarter of
             the bytes, rounded as `compile_decoder` rounds them on the CPU; None as they are.
 
     Raises:
-        ValueError: a model of another class, other weights, a folder with other files in it, or
-            `extra` that is not JSON.
+        ValueError: a model of another class, other weights, `extra` that is not JSON, or a folder
+            whose `config.json` is not that of a saved model.
         TypeError: weights in fewer bits of a model that is not in float32.
         OSError: the disk is full or cannot be written.
     """
@@ -74,24 +78,17 @@ def save(
     if weights is not None:
         one_of("weights", weights, FEWER_BITS)
     config = {
-        "format_version": FORMAT_VERSION,
         "model": kind,
         **model.to_dict(),
         **({} if weights is None else {"weights": weights}),
         "extra": dict(extra or {}),
     }
     try:
-        text = json.dumps(config, indent=2, allow_nan=False)
+        json.dumps(config, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ValueError(expected("extra", "JSON values only", error)) from None
-    tensors = _separate(model.state_dict() if weights is None else reduce_bits(model, weights))
-    with replace_folder(Path(folder), (CONFIG_FILE, WEIGHTS_FILE)) as fresh:
-        (fresh / CONFIG_FILE).write_text(text + "\n", encoding="utf-8")
-        try:
-            save_file(tensors, fresh / WEIGHTS_FILE)
-        except SafetensorError as error:
-            wanted = "a folder in which the weights can be written"
-            raise OSError(expected(str(folder), wanted, error)) from None
+    tensors = model.state_dict() if weights is None else reduce_bits(model, weights)
+    write_model_files(Path(folder), config, tensors)
 
 
 def load(folder: str | Path) -> Model:
@@ -102,11 +99,17 @@ def load(folder: str | Path) -> Model:
     Raises:
         FileNotFoundError: no such folder, or one of its two files is absent.
         ValueError: a configuration that is not JSON, has an unknown or missing key or another
-            version; weights that are damaged or do not fit the configuration.
+            version; weights that are damaged, do not fit the configuration, or are others than
+            those of its "sha256" (weights of another program need none).
     """
-    config = read_config(folder)
-    path, weights = Path(folder) / CONFIG_FILE, Path(folder) / WEIGHTS_FILE
-    tensors = _read_weights(weights)
+    return _load(Path(folder))[0]
+
+
+def _load(folder: Path) -> tuple[Model, str]:
+    """The model, and the weights with which it was saved, by their name."""
+    config, tensors = read_model_files(folder)
+    path, weights = folder / CONFIG_FILE, folder / WEIGHTS_FILE
+    _require_known_model(path, config)
     if config.get("weights") is not None:
         tensors = _restore_bits(weights, tensors)
     cls = _CLASSES[config["model"]]
@@ -117,7 +120,7 @@ def load(folder: str | Path) -> Model:
     with torch.random.fork_rng(devices=[]):
         model: Model = cls.from_dict(description)
     model.load_state_dict(tensors, assign=True)
-    return model.eval()
+    return model.eval(), config.get("weights") or "float32"
 
 
 def load_decoder(
@@ -142,9 +145,9 @@ def load_decoder(
 
     Cost: the time to read the folder and pack the weights; the model is not kept.
     """
-    weights = read_config(folder).get("weights") or "float32"
-    model = cast(AutoregressiveTransformer, load(folder))
-    return compile_decoder(model.to(device), weights, backend, max_length)
+    model, weights = _load(Path(folder))
+    decoded = cast(AutoregressiveTransformer, model.to(device))
+    return compile_decoder(decoded, weights, backend, max_length)
 
 
 def read_config(folder: str | Path) -> dict[str, Any]:
@@ -155,42 +158,13 @@ def read_config(folder: str | Path) -> dict[str, Any]:
         ValueError: not JSON, another version of the format, or an unknown kind of model.
     """
     path = Path(folder) / CONFIG_FILE
-    if not path.is_file():
-        wanted, advice = "the configuration of a model", "name a folder that `save` wrote"
-        raise FileNotFoundError(expected(str(path), wanted, "no file", advice))
-    config = json_object(path.read_bytes(), str(path))
-    version = config.get("format_version")
-    if version != FORMAT_VERSION:
-        wanted = f"format_version {FORMAT_VERSION}"
-        raise ValueError(expected(str(path), wanted, quote(version), "update linattn-models"))
-    one_of(f"{path}: the model", config.get("model"), _CLASSES)
+    config = read_model_config(path)
+    _require_known_model(path, config)
     return config
 
 
-def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors contiguous and in memory of their own, as safetensors takes them.
-
-    Cost: copies of those that are not, such as tied weights; the others are not copied.
-    """
-    separate: dict[str, Tensor] = {}
-    seen: set[tuple[torch.device, int]] = set()
-    for name, x in tensors.items():
-        memory = x.device, x.untyped_storage().data_ptr()
-        dense = x.detach().contiguous()
-        separate[name] = dense.clone() if memory in seen else dense
-        seen.add(memory)
-    return separate
-
-
-def _read_weights(path: Path) -> dict[str, Tensor]:
-    if not path.is_file():
-        wanted, advice = "the weights of a model", "restore the file, or save the model again"
-        raise FileNotFoundError(expected(str(path), wanted, "no file", advice))
-    try:
-        # Copied to memory that torch has aligned, so that products round as before saving.
-        return {name: x.clone() for name, x in load_file(path).items()}
-    except SafetensorError as error:
-        raise ValueError(expected(str(path), "a whole safetensors file", error)) from None
+def _require_known_model(path: Path, config: Mapping[str, Any]) -> None:
+    one_of(f"{path}: the model", config.get("model"), _CLASSES)
 
 
 def _restore_bits(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

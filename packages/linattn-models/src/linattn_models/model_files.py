@@ -1,0 +1,148 @@
+"""The two files of a saved model: written together, and read as they were written together."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from linattn_core.errors import expected, quote
+from linattn_models.files import fresh_folder, replace_files
+from linattn_models.validation import json_object
+
+CONFIG_FILE = "config.json"
+WEIGHTS_FILE = "model.safetensors"
+FORMAT_VERSION = 2
+# Replaced in this order: the configuration, with the digest of the weights, completes a save.
+_FILES = (WEIGHTS_FILE, CONFIG_FILE)
+DIGEST = "sha256"  # the key of the weights' digest in the configuration
+
+
+def write_model_files(
+    folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> None:
+    """Replaces the files in `folder`; if it fails, nothing changes.
+
+    Args:
+        config: JSON values; format and digest are added.
+    """
+    own_memory = _separate(tensors)
+    described = {"format_version": FORMAT_VERSION, DIGEST: _digest(own_memory), **config}
+    text = json.dumps(described, indent=2) + "\n"
+    with _folder_for_model(folder), replace_files(folder, *_FILES) as fresh:
+        (fresh / CONFIG_FILE).write_text(text, encoding="utf-8")
+        try:
+            save_file(own_memory, fresh / WEIGHTS_FILE)
+        except SafetensorError as error:
+            wanted = "a folder in which the weights can be written"
+            raise OSError(expected(str(folder), wanted, error)) from None
+        shutil.copymode(fresh / CONFIG_FILE, fresh / WEIGHTS_FILE)  # safetensors makes it private
+
+
+def read_model_files(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The configuration and the weights that were saved together.
+
+    While a model is saved, and after a process was killed between the two renames, the weights are
+    new where the configuration is not: that of the weights is still in its temporary folder.
+
+    Cost: reads the weights and computes their SHA-256.
+    """
+    path, weights = folder / CONFIG_FILE, folder / WEIGHTS_FILE
+    config = read_model_config(path)
+    while True:
+        tensors = _read_weights(weights)
+        digest = _digest(tensors) if DIGEST in config else None  # none by another program
+        if config.get(DIGEST) == digest:
+            return config, tensors
+        with suppress(ValueError, FileNotFoundError):
+            pending = read_model_config(fresh_folder(folder, *_FILES) / CONFIG_FILE)
+            if pending.get(DIGEST) == digest:
+                return pending, tensors
+        before, config = config, read_model_config(path)
+        if config == before:
+            wanted = f"the weights that {CONFIG_FILE} names by {DIGEST}"
+            raise ValueError(expected(str(weights), wanted, "others", "save the model again"))
+
+
+def read_model_config(path: Path) -> dict[str, Any]:
+    """The content of a configuration of this version of the format."""
+    if not path.is_file():
+        wanted, advice = "the configuration of a model", "name a folder that `save` wrote"
+        raise FileNotFoundError(expected(str(path), wanted, "no file", advice))
+    config = json_object(path.read_bytes(), str(path))
+    version = config.get("format_version")
+    if version != FORMAT_VERSION:
+        wanted = f"format_version {FORMAT_VERSION}"
+        raise ValueError(expected(str(path), wanted, quote(version), "update linattn-models"))
+    return config
+
+
+@contextmanager
+def _folder_for_model(folder: Path) -> Iterator[None]:
+    """Creates a folder that may be written; removes it again if the body raises."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(expected(str(folder), "a folder", "a file", "choose another name"))
+    path = folder / CONFIG_FILE
+    if path.exists() and not _is_of_a_saved_model(path):
+        wanted = "the configuration of a saved model, to replace it"
+        raise ValueError(expected(str(path), wanted, "another file", "choose another folder"))
+    is_new = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        if is_new:
+            with suppress(OSError):
+                folder.rmdir()
+        raise
+
+
+def _is_of_a_saved_model(path: Path) -> bool:
+    try:
+        return "format_version" in json_object(path.read_bytes(), str(path))
+    except ValueError:
+        return False
+
+
+def _read_weights(path: Path) -> dict[str, Tensor]:
+    if not path.is_file():
+        wanted, advice = "the weights of a model", "restore the file, or save the model again"
+        raise FileNotFoundError(expected(str(path), wanted, "no file", advice))
+    try:
+        # Copied to memory that torch has aligned, so that products round as before saving.
+        return {name: x.clone() for name, x in load_file(path).items()}
+    except SafetensorError as error:
+        raise ValueError(expected(str(path), "a whole safetensors file", error)) from None
+
+
+def _digest(tensors: Mapping[str, Tensor]) -> str:
+    """The SHA-256 of names, dtypes, shapes and values."""
+    digest = hashlib.sha256()
+    for name, x in sorted(tensors.items()):
+        digest.update(f"{name} {x.dtype} {tuple(x.shape)}\n".encode())
+        digest.update(x.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors contiguous and in memory of their own, as safetensors takes them.
+
+    Cost: copies of those that are not, such as tied weights; the others are not copied.
+    """
+    separate: dict[str, Tensor] = {}
+    seen: set[tuple[torch.device, int]] = set()
+    for name, x in tensors.items():
+        memory = x.device, x.untyped_storage().data_ptr()
+        dense = x.detach().contiguous()
+        separate[name] = dense.clone() if memory in seen else dense
+        seen.add(memory)
+    return separate
