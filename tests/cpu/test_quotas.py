@@ -6,12 +6,10 @@ Quotas are written where the kernel would write them, in a mount namespace of th
 from __future__ import annotations
 
 import json
-import math
 import os
 import shutil
 import subprocess
 import sys
-from itertools import product
 
 import pytest
 
@@ -33,72 +31,58 @@ def write_groups(own, files):
         (FOLDER / name).write_text(content)
     mount("--bind", str(FOLDER / "own"), f"/proc/{os.getpid()}/cgroup")
 
-def print_cores(case):
+for own, files in json.load(sys.stdin):
     child = os.fork()
     if child == 0:
-        write_groups(*case)
+        write_groups(own, files)
         print(_native.available_cores(), flush=True)
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     subprocess.run(["umount", "--lazy", str(FOLDER)], check=True)
-
-for case in json.load(sys.stdin):
-    print_cores(case)
 """
 ISOLATED = ("unshare", "--mount", "--map-root-user")
 MOUNTS = (*ISOLATED, "mount", "-t", "tmpfs", "none", "/sys/fs/cgroup")
-NONE, HALF, ONE, MORE, MANY = math.inf, 0.5, 1.0, 1.2, 100.0
-
-Case = tuple[str, dict[str, str]]
-
-
-def version_2(own: str, **quotas: float) -> Case:
-    """A process in the group `own`, and quotas of groups in cores, with "_" for "/" in names."""
-    files = {}
-    for group, quota in quotas.items():
-        limit = "max" if quota == NONE else str(round(quota * 50_000))
-        files[f"{group.replace('_', '/')}/cpu.max"] = f"{limit} 50000\n"
-    return f"0::{own}\n", files
+# Version 1 lists the groups of other controllers too.
+V1 = "12:memory:/other\n3:cpu,cpuacct:{}\n2:cpuset:/other\n"
+HALF, ONE, MORE, MANY, NONE = "25000 50000", "50000 50000", "60000 50000", "5000000 50000", "max 1"
+ALL = 10**6
 
 
-def version_1(own: str, **quotas: float) -> Case:
-    """As `version_2`, beside lines of other controllers."""
+def version_1(**quotas: int) -> dict[str, str]:
+    """Files of groups by their quotas per 80 ms; "_" stands for "/"."""
     files = {}
     for group, quota in quotas.items():
         folder = f"cpu/{group.replace('_', '/')}"
-        files[f"{folder}/cpu.cfs_quota_us"] = str(-1 if quota == NONE else round(quota * 80_000))
-        files[f"{folder}/cpu.cfs_period_us"] = "80000"
-    return f"12:memory:/other\n3:cpu,cpuacct:{own}\n2:cpuset:/other\n", files
+        files |= {f"{folder}/cpu.cfs_quota_us": str(quota), f"{folder}/cpu.cfs_period_us": "80000"}
+    return files
 
 
-NESTED = list(product((NONE, HALF, ONE, MORE, MANY), repeat=2))
-OTHERS = version_1("/a", a=NONE, other=ONE, a_b=ONE)
-# The cases by name, and the quotas of each that count: the process gets the smallest.
-CASES: dict[str, list[tuple[Case, tuple[float, ...]]]] = {
-    "version 2, a group and the one around it": [
-        (version_2("/a/b", a=outer, a_b=inner), (outer, inner)) for outer, inner in NESTED
-    ],
-    "version 1, a group and the one around it": [
-        (version_1("/a/b", a=outer, a_b=inner), (outer, inner)) for outer, inner in NESTED
-    ],
-    "other groups": [
-        (version_2("/a", ab=ONE, a_b=ONE), ()),
-        (OTHERS, ()),
-        (("5:cpuacct:/a\n6:memory:/a\n", version_1("/a", a=ONE)[1]), ()),
-    ],
-    "no quota that can be read": [
-        (("", {}), ()),
-        (("0::/a/b\n", {}), ()),
-        (("no group\n", {}), ()),
-        (("0::/\n", {"cpu.max": "nonsense"}), ()),
-    ],
+# The content of /proc/self/cgroup, files in /sys/fs/cgroup, and the cores of the process.
+CASES: dict[str, tuple[str, dict[str, str], int]] = {
+    "no group": ("", {}, ALL),
+    "no line of a group": ("no group\n", {}, ALL),
+    "no file": ("0::/a/b\n", {}, ALL),
+    "no number": ("0::/\n", {"cpu.max": "nonsense"}, ALL),
+    "no limit": ("0::/a/b\n", {"a/cpu.max": NONE, "a/b/cpu.max": NONE}, ALL),
+    "the group": ("0::/a/b\n", {"a/cpu.max": NONE, "a/b/cpu.max": ONE}, 1),
+    "the group around it": ("0::/a/b\n", {"a/cpu.max": ONE, "a/b/cpu.max": MANY}, 1),
+    "the smaller one": ("0::/a/b\n", {"a/cpu.max": MANY, "a/b/cpu.max": MORE}, 2),
+    "rounded up": ("0::/a/b\n", {"a/cpu.max": HALF, "a/b/cpu.max": MORE}, 1),
+    "more than there are": ("0::/a\n", {"a/cpu.max": "99999999 1"}, ALL),
+    "other groups": ("0::/a\n", {"ab/cpu.max": ONE, "a/b/cpu.max": ONE}, ALL),
     # Its group has a path of the host, of which nothing is mounted inside.
-    "a container": [(("0::/docker/1f3a\n", {"cpu.max": "50000 100000"}), (HALF,))],
+    "a container": ("0::/docker/1f3a\n", {"cpu.max": HALF}, 1),
+    "1: no limit": (V1.format("/a/b"), version_1(a=-1, a_b=-1), ALL),
+    "1: the group": (V1.format("/a/b"), version_1(a=-1, a_b=80_000), 1),
+    "1: the group around it": (V1.format("/a/b"), version_1(a=40_000, a_b=8_000_000), 1),
+    "1: rounded up": (V1.format("/a/b"), version_1(a=8_000_000, a_b=96_000), 2),
+    "1: other groups": (V1.format("/a"), version_1(a=-1, other=80_000, a_b=80_000), ALL),
+    "1: other controllers": ("5:cpuacct:/a\n6:memory:/a\n", version_1(a=80_000), ALL),
 }
 
 
 @pytest.fixture(scope="module")
-def counted() -> dict[str, list[int]]:
+def counted() -> dict[str, int]:
     """The available cores of a process in each case; skips where no namespace can be made."""
     if shutil.which("unshare") is None or not hasattr(os, "sched_getaffinity"):
         pytest.skip("no unshare here")
@@ -106,24 +90,18 @@ def counted() -> dict[str, list[int]]:
         pytest.skip("mounting in a namespace is not allowed here")
     ended = subprocess.run(
         [*ISOLATED, sys.executable, "-W", "ignore", "-c", PROGRAM],
-        input=json.dumps([case for cases in CASES.values() for case, _ in cases]),
+        input=json.dumps([case[:2] for case in CASES.values()]),
         capture_output=True,
         text=True,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr
-    counts = map(int, ended.stdout.split())
-    return {name: [next(counts) for _ in cases] for name, cases in CASES.items()}
+    return dict(zip(CASES, map(int, ended.stdout.split()), strict=True))
 
 
 @pytest.mark.xdist_group("quotas")  # one worker asks for all cases at once
 @pytest.mark.parametrize("name", CASES)
 def test_cores_are_those_of_the_mask_and_of_the_smallest_quota(
-    name: str, counted: dict[str, list[int]]
+    name: str, counted: dict[str, int]
 ) -> None:
-    mask = len(os.sched_getaffinity(0))
-
-    assert counted[name] == [
-        min([mask, *(math.ceil(quota) for quota in quotas if quota < math.inf)])
-        for _, quotas in CASES[name]
-    ]
+    assert counted[name] == min(len(os.sched_getaffinity(0)), CASES[name][2])

@@ -14,14 +14,13 @@ from linattn_core import (
     LinearAttentionState,
     backends,
     explain,
-    linear_attention_step,
 )
 from linattn_core.calls import AttentionCall, StepCall
 from linattn_core.registry import installed_backends
 from linattn_cuda import backend, compiling, device, nvrtc
 from linattn_cuda.backend import CudaBackend
 from linattn_cuda.device import Gpu
-from tests.cuda.emulated import H100, WALKING, EmulatedBackend
+from tests.cuda.emulated import H100, EmulatedBackend
 
 X = torch.zeros(1, 2, 8, 64)
 CALL = AttentionCall(X, X, X, True, requires_grad=True)
@@ -170,16 +169,6 @@ def test_a_gpu_takes_all_heads_up_to_its_widest(
             accepted.append(width)
 
     assert accepted == [x for x in (1, 32, 33, 64, 65, 128) if x <= widest]
-
-
-def test_a_state_that_rows_share_is_not_updated_in_place(emulation: object) -> None:
-    x = torch.randn(3, 2, 8)
-    state = LinearAttentionState(
-        torch.zeros(1, 2, 8, 8).expand(3, 2, 8, 8), torch.zeros(1, 2, 8).expand(3, 2, 8)
-    )
-
-    with pytest.raises(ValueError, match="state"):
-        linear_attention_step(x, x, x, state, inplace=True, backend=WALKING)
 
 
 ALL = "nvcc 13.0 for sm 75, 80, 90, 100, 120, PTX 120"

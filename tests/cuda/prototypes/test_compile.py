@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,6 +10,7 @@ import torch
 from linattn_cuda import nvrtc
 from linattn_cuda.prototypes import LADDER, Rung
 from linattn_cuda.prototypes.plans import DTYPES
+from tests.cuda.machine_code import dump
 
 if nvrtc.missing():
     pytest.skip(str(nvrtc.missing()), allow_module_level=True)
@@ -40,27 +37,14 @@ def test_machine_code(rung: Rung, arch: str, tmp_path: Path) -> None:
     assert image.startswith(b"\x7fELF")
     for kernel in rung.kernels:
         assert kernel.encode() in image
-    listing = disassembled(image, tmp_path)
-    if listing is not None:
-        on_tensor_cores = rung.name not in ("recurrent", "chunked")
-        assert ("HMMA.16816.F32.BF16" in listing) == on_tensor_cores
-        # Copies that pass by the registers.
-        assert ("LDGSTS" in listing) == (rung.name in ("overlapped", "split"))
-        assert "STL" not in listing, "registers are spilled"
-
-
-def disassembled(image: bytes, folder: Path) -> str | None:
-    """The instructions; None where there is no nvdisasm."""
-    nvidia = importlib.util.find_spec("nvidia")
-    places = nvidia.submodule_search_locations if nvidia is not None else []
-    folders = [str(x) for place in places or [] for x in Path(place).glob("*/bin")]
-    program = shutil.which("nvdisasm", path=os.pathsep.join([*folders, os.environ["PATH"]]))
-    if program is None:
-        return None
-    (folder / "image.cubin").write_bytes(image)
-    return subprocess.run(
-        [program, str(folder / "image.cubin")], capture_output=True, text=True, check=True
-    ).stdout
+    file = tmp_path / "image.cubin"
+    file.write_bytes(image)
+    listing = "".join(dump("-sass", file=file))
+    on_tensor_cores = rung.name not in ("recurrent", "chunked")
+    assert ("HMMA.16816.F32.BF16" in listing) == on_tensor_cores
+    # Copies that pass by the registers.
+    assert ("LDGSTS" in listing) == (rung.name in ("overlapped", "split"))
+    assert "STL" not in listing, "registers are spilled"
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
