@@ -226,11 +226,13 @@ def test_steps_equal_the_whole(
 
 
 @pytest.mark.parametrize("normalize", [True, False])
-def test_step_gradients(normalize: bool, backend: str) -> None:
+@pytest.mark.parametrize(("dim", "value_dim"), [(2, 3), (2, 0), (0, 3)])
+def test_step_gradients(dim: int, value_dim: int, normalize: bool, backend: str) -> None:
     dtype = widest(backend)
     if dtype != torch.float64:
         pytest.skip("rounding drowns finite differences")
-    shapes = (2, 4, 2), (2, 2, 2), (2, 2, 3), (2, 2, 2, 3), (2, 2, 2), (2, 2)
+    rows = (2, 2, dim), (2, 2, value_dim)
+    shapes = (2, 4, dim), *rows, (2, 2, dim, value_dim), (2, 2, dim), (2, 2)
     inputs = [torch.rand(x, dtype=dtype, requires_grad=True) for x in shapes]
 
     def attend(q, k, v, s, z, decay):

@@ -5,12 +5,11 @@ from __future__ import annotations
 import enum
 from types import SimpleNamespace
 
-import pytest
 import torch
 
 from linattn_core import LinearAttentionState
 from linattn_core.calls import AttentionCall, StepCall
-from linattn_core.native import Fields, check_own_memory, make_readable, new_gradients, new_state
+from linattn_core.native import Fields, make_readable, new_gradients, new_state
 
 MODULE = SimpleNamespace(
     Dtype=enum.Enum("Dtype", ["float32", "bfloat16"]),
@@ -59,11 +58,3 @@ def test_what_native_code_writes() -> None:
     gradients = new_gradients(CALL)
     assert gradients.query.is_contiguous() and gradients.value.dtype == torch.bfloat16
     assert gradients.initial_state is None
-
-
-def test_expanded_states_are_refused() -> None:
-    state = LinearAttentionState(
-        torch.zeros(1, 3, 4, 6).expand(2, -1, -1, -1), torch.zeros(2, 3, 4)
-    )
-    with pytest.raises(ValueError, match="state"):
-        check_own_memory(state)

@@ -216,19 +216,3 @@ def mark_written(*tensors: Tensor) -> None:
     tracked = [x for x in tensors if not x.is_inference()]
     if tracked:
         torch.autograd.graph.increment_version(tracked)
-
-
-def check_own_memory(state: LinearAttentionState) -> None:
-    """Refuses a state whose rows share memory, because each row would change the others."""
-    for name, x in (("s", state.s), ("z", state.z)):
-        if 0 in x.stride() and any(
-            stride == 0 and size > 1 for stride, size in zip(x.stride(), x.shape, strict=True)
-        ):
-            raise ValueError(
-                expected(
-                    f"the state's {name}",
-                    "memory of its own for each sequence",
-                    f"an expanded tensor with strides {x.stride()}",
-                    "make it by .clone()",
-                )
-            )

@@ -16,6 +16,7 @@ from linattn_core.operators.transforms import (
     refuse_forward_mode,
     refuse_in_place,
 )
+from linattn_core.overlap import check_own_memory
 from linattn_core.state import LinearAttentionState
 from linattn_core.torch_private import find_observer, is_tracing
 from linattn_core.values import check_step_values
@@ -27,6 +28,7 @@ _SCHEMA_IN_PLACE = f"({Flat(StepCall, in_place=True).schema}, str backend) -> Te
 
 def _step_(*arguments: Any) -> Tensor:
     call = _FLAT.unpack(arguments[:-1])
+    check_own_memory(call.state)
     check_step_values(call)
     return registry.select(arguments[-1], call).step(call)
 
@@ -84,7 +86,7 @@ def _step_gradients(
     q_in = q_in.unflatten(1, (heads, groups))  # (B, H_kv, G, F)
     q, k = pointwise.apply(phi, q_in), pointwise.apply(phi, k_in)
     g = grad_out.to(s.dtype).unflatten(1, (heads, groups))  # (B, H_kv, G, M)
-    h = torch.zeros_like(g[..., :1])
+    h: Tensor | float = 0.0
     if ctx.normalize:
         normalizer = (q * z[:, :, None]).sum(-1, keepdim=True) + ctx.eps  # (B, H_kv, G, 1)
         g = g / normalizer
@@ -134,6 +136,7 @@ def step_(call: StepCall, backend: str) -> Tensor:
     """The output (B, H, M); the state of the call is updated in place."""
     observer = find_observer(_FLAT.tensors(call))
     if observer == "nobody":
+        check_own_memory(call.state)
         check_step_values(call)
         return registry.select(backend, call).step(call)
     if observer == "forward mode":
