@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from benchmarks.case import Case, Settings, select_cases
 from benchmarks.cases import CASES, find_case
-from benchmarks.document import QUICK, Results, to_markdown, write_results
+from benchmarks.document import QUICK, Results, to_markdown, try_results, write_results
 from benchmarks.processes import run_apart
 from benchmarks.results import FAULTS, LOST, CaseResult
 from benchmarks.runner import lost_case, measure_case
@@ -34,16 +34,18 @@ def main(arguments: Sequence[str] | None = None, cases: Sequence[Case] = CASES) 
     try:
         chosen = select_cases(cases, options.only, options.device)
         _check(options)
-    except ValueError as error:
+        if options.list:
+            print("\n".join(f"{case.name}: {case.shows}" for case in chosen))
+            return 0
+        folder = options.out or (None if options.quick else RESULTS)
+        for theme in {case.theme for case in chosen}:
+            try_results(folder, theme, options.device)
+    except (ValueError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
-    if options.list:
-        print("\n".join(f"{case.name}: {case.shows}" for case in chosen))
-        return 0
     settings = Settings(options.quick, options.peers, options.threads, options.device)
     torch.set_num_threads(settings.threads)
     order = [case.name for case in cases if case.device == settings.device]
-    folder = options.out or (None if options.quick else RESULTS)
     return int(_measure_all(chosen, order, settings, _command(options), folder) > 0)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from benchmarks.results import CaseResult, MethodResult, Spread
 from benchmarks.series import describe_series
 from linattn_lab.machine import Device
+from linattn_lab.runs import make_folders
 from linattn_lab.store import Record, add_record, read_records, record_file
 from linattn_lab.tables import figure, markdown_table, memory, seconds
 from linattn_models.files import replace_file
@@ -41,6 +42,15 @@ def write_results(
     add_record(file, record)
     text = to_markdown(theme, device, read_records(file, Results), order)
     replace_file(file.with_suffix(".md"), text.encode())
+
+
+def try_results(folder: Path | None, theme: str, device: Device) -> None:
+    """Refuses a folder that cannot be written, and older results that cannot be read."""
+    if folder is None:
+        return
+    file = record_file(folder, theme, device)
+    make_folders(file.parent)
+    read_records(file, Results)
 
 
 def to_markdown(

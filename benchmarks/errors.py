@@ -16,6 +16,7 @@ from tqdm import tqdm
 
 from linattn_core import linear_attention
 from linattn_lab.machine import describe_machine
+from linattn_lab.runs import make_folders
 from linattn_lab.script import parse_flags, require_at_least, run_script
 from linattn_lab.store import Record, new_record
 from linattn_lab.tables import markdown_table
@@ -50,7 +51,7 @@ def main(flags: Flags) -> None:
     # At a single position the reference is exact: there is nothing to compare with.
     require_at_least(flags, {"lengths": 2, "widths": 1})
     file = flags.out / "operator" / "errors.md"
-    file.parent.mkdir(parents=True, exist_ok=True)  # refused now, not after the last size
+    make_folders(file.parent)
     sizes = [(length, width) for width in flags.widths for length in flags.lengths]
     rows = [
         [f"{length:,}", str(width), *map(_cell, compare_errors(length, width, flags.backend))]

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from linattn_core import backends, explain, get_feature_map, linear_attention
 from linattn_core.reference import chunked, quadratic, recurrent
+from linattn_lab.runs import make_folders
 from linattn_lab.script import parse_flags, run_script
 
 Attend = Callable[..., Tensor]
@@ -37,7 +38,7 @@ class Flags:
 
 def main(flags: Flags) -> None:
     """Computes the differences, and writes them."""
-    flags.out.mkdir(parents=True, exist_ok=True)
+    make_folders(flags.out)
     torch.manual_seed(flags.seed)
     query, key = torch.randn(2, BATCH, HEADS, LENGTH, DIM, dtype=torch.float64)
     value = torch.randn(BATCH, HEADS, LENGTH, WIDTH, dtype=torch.float64)

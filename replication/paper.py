@@ -30,6 +30,7 @@ import tyro
 from tqdm import tqdm
 
 from linattn_core.errors import expected
+from linattn_lab.runs import make_folders
 from linattn_lab.script import parse_flags, run_script
 from linattn_lab.store import add_record, record_file
 from linattn_lab.tables import figure, markdown_table
@@ -69,7 +70,10 @@ def main(flags: Flags) -> None:
         advice = "a smoke run's figures mean nothing"
         raise ValueError(expected("--publish", "the preset laptop or paper", "smoke", advice))
     folder = flags.out.absolute() / flags.preset
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folders(folder)
+    if flags.publish:
+        make_folders(FOLDER)
+        read_evidence(FOLDER)  # what is damaged is refused before hours of work
     with RunFolder(folder).locked():  # runs beside each other would time each other's load
         run_all(names, flags.preset, folder, again=flags.again)
     evidence = [each for each in read_evidence(folder) if each.experiment in names]

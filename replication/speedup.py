@@ -20,6 +20,7 @@ import torch
 from tqdm import tqdm
 
 from linattn_core.errors import expected
+from linattn_lab.runs import make_folders
 from linattn_lab.script import parse_flags, require_at_least, run_script
 from linattn_lab.throughput import generation_throughput
 from linattn_models import AutoregressiveTransformer, MixtureOfLogistics, TransformerConfig
@@ -58,7 +59,7 @@ def main(flags: Flags) -> None:
     require_at_least(flags, {"positions": 2, "lengths": 2, "batches": 1, "threads": 1})
     if not 0 < flags.case_seconds < math.inf:
         raise ValueError(expected("--case-seconds", "more than 0, finite", flags.case_seconds))
-    flags.out.mkdir(parents=True, exist_ok=True)  # refused now, not after all timing
+    make_folders(flags.out)
     if flags.threads is not None:
         torch.set_num_threads(flags.threads)
     figures: dict[str, float] = {}

@@ -33,6 +33,7 @@ from tqdm import tqdm
 from linattn_core.errors import expected
 from linattn_lab.compare import name_environments
 from linattn_lab.plots import Panel, Points, plot_panels
+from linattn_lab.runs import make_folders
 from linattn_lab.script import parse_flags, require_at_least, run_script
 from linattn_lab.tables import figure, markdown_table, table_of
 from linattn_models.files import replace_file
@@ -97,7 +98,7 @@ class Measured(pydantic.BaseModel):
 def main(flags: Flags) -> None:
     """Measures, prints the tables, and writes them."""
     check(flags)
-    flags.out.mkdir(parents=True, exist_ok=True)  # refused now, not after all timing
+    make_folders(flags.out)
     batches = make_typical_lengths(flags.batch_size, flags.batches)
     equal = [[length] * max(1, flags.frames // length) for length in flags.lengths]
     costs = measure(flags, [*batches, *equal])

@@ -19,6 +19,7 @@ from typing import Annotated, Literal
 import tyro
 
 from linattn_core.errors import expected
+from linattn_lab.runs import make_folders
 from linattn_lab.script import parse_flags, require_at_least, run_script
 from linattn_models.training import write_json
 from speech.corpora import BadInput, Corpus, CorpusFlags
@@ -52,7 +53,7 @@ def main(flags: Flags) -> None:
     check(flags)
     for file in (flags.out, flags.write_lm):
         if file is not None:
-            file.parent.mkdir(parents=True, exist_ok=True)  # refused now, not after the evaluation
+            make_folders(file.parent)
     run = load_run(flags.run, flags.average)
     errors = measure_errors(run, flags)
     print(f"{run.label}, {flags.split}")

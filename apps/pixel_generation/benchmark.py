@@ -28,6 +28,7 @@ import torch
 from tqdm import tqdm
 
 from linattn_core.errors import expected
+from linattn_lab.runs import make_folders
 from linattn_lab.script import parse_flags, require_at_least, run_script
 from linattn_models import AutoregressiveTransformer
 from linattn_models.files import replace_file
@@ -80,7 +81,7 @@ def main(flags: Flags) -> None:
     else:
         models, bits, shape = untrained(flags.shape, attentions), {}, flags.shape
     out = flags.out or Path("runs", APP, f"benchmark-{shape}")
-    out.mkdir(parents=True, exist_ok=True)  # refused now, not after all timing
+    make_folders(out)
     time = partial(
         measure_outcome,
         positions=None if flags.whole else flags.positions,

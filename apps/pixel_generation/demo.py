@@ -21,7 +21,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from linattn_lab.runs import publish
+from linattn_lab.runs import make_folders, publish
 from linattn_lab.script import parse_flags, require_at_least, run_script
 from linattn_models import AutoregressiveTransformer
 from linattn_models.files import replace_file
@@ -72,7 +72,7 @@ def main(flags: Flags) -> None:
     recipes = {attention: flags.recipe(attention) for attention in ATTENTIONS}
     for folder in (flags.out, flags.publish):
         if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)  # refused now, not after the training
+            make_folders(folder)
     models, summaries = {}, {}
     for attention, recipe in recipes.items():
         say(f"Training with {attention} attention, {recipe.training.steps:,} updates")

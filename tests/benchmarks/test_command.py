@@ -125,3 +125,14 @@ def test_a_bad_call_is_one_sentence_and_exit_code_two(
     said = capsys.readouterr().err
     assert said.startswith(arguments[0])
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("place", ["fixed", "fixed/results.json"])
+def test_results_that_could_not_be_written_are_refused_before_the_work(
+    place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / place).parent.mkdir(exist_ok=True)
+    (tmp_path / place).write_text("in the way")
+    assert main([*FLAGS, "--out", str(tmp_path)], [STOPPED]) == 2
+    said = capsys.readouterr().err
+    assert str(tmp_path / place) in said and said.count("\n") == 1

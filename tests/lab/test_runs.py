@@ -48,7 +48,10 @@ def test_a_damaged_file_is_named_and_not_published(tmp_path: Path) -> None:
     assert not list((tmp_path / "copy").iterdir())
 
 
-def test_a_file_in_the_place_of_a_folder_is_refused(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(FileExistsError):
         make_folders(tmp_path / "new", None, tmp_path / "file")
+    with pytest.raises(OSError, match="/proc"):
+        make_folders(tmp_path / "new", Path("/proc"))
+    assert list((tmp_path / "new").iterdir()) == []

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import transformers
 
+from linattn_lab.runs import make_folders
 from linattn_lab.script import require_at_least
 from linattn_models.files import replace_file
 from linattn_models.training import environment, write_json
@@ -34,7 +35,7 @@ def prepare(flags: Any, least: Mapping[str, int], name: str) -> Path:
     torch.manual_seed(0)
     transformers.utils.logging.disable_progress_bar()
     out: Path = flags.out or Path("runs", "conversion", name)
-    out.mkdir(parents=True, exist_ok=True)  # refused now, not after the training
+    make_folders(out)
     return out
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from linattn_core.errors import expected, quote
@@ -62,10 +63,12 @@ def _of_app(record: dict[str, Any], run: RunFolder, app: str) -> dict[str, Any]:
 
 
 def make_folders(*folders: Path | None) -> None:
-    """Creates the folders that are given: a file in the way is refused now, not after training."""
+    """Creates the folders that are given, and tries to write: refused now, not after the work."""
     for folder in folders:
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
+            with TemporaryFile(dir=folder):
+                pass
 
 
 def publish(out: Path, folder: Path, files: Iterable[str], runs: Iterable[RunFolder] = ()) -> None:
