@@ -37,7 +37,7 @@ class Record(BaseModel, Generic[Result], frozen=True):
 
     command: str
     date: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")]
-    commit: Annotated[str, Field(pattern=r"^\w+$")]
+    commit: str
     machine: Machine
     limits: Limits | None = None
     results: dict[str, Result]
