@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from linattn_core import backends, linear_attention
+from linattn_core import LinearAttentionState, backends, linear_attention
 
 BACKENDS = [name for name in ("cpu", "reference") if name in backends()]
 LENGTHS = {"cu_seqlens": ([0, 20, 64], [0, 200, 64], 1), "key_lengths": ([20, 64], [200, 9], 2)}
@@ -42,12 +42,29 @@ def test_gradients_are_of_the_lengths_of_the_forward_pass(
         assert torch.equal(changed, unchanged)
 
 
+CHANGED = {
+    "shape": lambda x: x.new_zeros(1, 2, 4, 16)[..., : x.shape[-1]],
+    "dtype": lambda x: x.half(),
+}
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("is_causal", [True, False])
-@pytest.mark.parametrize("position", range(3))
-def test_inputs_of_another_shape_are_refused(position: int, is_causal: bool, backend: str) -> None:
-    inputs = make_inputs()
-    out = linear_attention(*inputs, is_causal=is_causal, backend=backend)
-    inputs[position].data = torch.rand(1, 2, 4, 16)
-    with pytest.raises(ValueError, match="query, key and value"):
+@pytest.mark.parametrize("change", CHANGED)
+@pytest.mark.parametrize("name", ["query", "key", "value", "log_decay", "s", "z"])
+def test_inputs_that_changed_are_refused(
+    name: str, change: str, is_causal: bool, backend: str
+) -> None:
+    if name == "log_decay" and not is_causal:
+        pytest.skip("only causal calls decay")
+    inputs = dict(zip(("query", "key", "value"), make_inputs(), strict=True))
+    s, z = torch.rand(1, 2, 8, 8, requires_grad=True), torch.rand(1, 2, 8, requires_grad=True)
+    decay = -torch.rand(1, 2, 64)
+    options = {"initial_state": LinearAttentionState(s, z), "log_decay": decay.requires_grad_()}
+    if not is_causal:
+        del options["log_decay"]
+    out = linear_attention(**inputs, is_causal=is_causal, backend=backend, **options)
+    changed = {**inputs, "s": s, "z": z, "log_decay": decay}[name]
+    changed.data = CHANGED[change](changed)
+    with pytest.raises(ValueError, match=r"^query, key and value"):
         out.sum().backward()

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from linattn_core.calls import AttentionCall, Output, StepCall
 from linattn_core.errors import expected
+from linattn_core.state import LinearAttentionState
 
 
 def check_attention_values(call: AttentionCall) -> None:
@@ -33,33 +34,41 @@ def check_attention_values(call: AttentionCall) -> None:
 
 
 def check_saved(call: AttentionCall, output: Output) -> None:
-    """The inputs of a backward pass still have the shapes that they had in the forward pass."""
-    batch, heads, length = output.normalizer.shape
+    """The inputs of a backward pass still are what native code takes them for."""
+    out, normalizer = output.out, output.normalizer
+    batch, heads, length = normalizer.shape
     keys = call.query_length if call.is_causal else call.key.shape[2]
-    features, values = call.query.shape[3], output.out.shape[3]
+    features, values = call.query.shape[3], out.shape[3]
     kv_heads = call.key.shape[1]
     if not (
         call.query.shape == (batch, heads, length, features)
         and call.key.shape == (batch, kv_heads, keys, features)
         and call.value.shape == (batch, kv_heads, keys, values)
         and (kv_heads == heads or (kv_heads and heads % kv_heads == 0))
-        and (call.log_decay is None or call.log_decay.shape == (batch, kv_heads, keys))
+        and call.key.dtype == call.query.dtype
+        and call.value.dtype == out.dtype
+        and call.query.device == call.key.device == call.value.device == out.device
+        and (call.log_decay is None or _fits(call.log_decay, (batch, kv_heads, keys), normalizer))
         and (call.attn_mask is None or call.attn_mask.shape == (batch, keys))
-        and (call.initial_state is None or _fits(call, kv_heads, features, values))
+        and (call.initial_state is None or _fits_state(call, call.initial_state, normalizer))
     ):
-        shapes = [tuple(x.shape) for x in (call.query, call.key, call.value)]
-        wanted = "the shapes that they had in the forward pass"
+        tensors = (call.query, call.key, call.value)
+        got = ", ".join(f"{x.dtype} {tuple(x.shape)} on {x.device}" for x in tensors)
+        wanted = "the shapes, dtypes and device that they had in the forward pass"
         advice = "leave the inputs as they are until backward() has run"
-        raise ValueError(expected("query, key and value", wanted, shapes, advice))
+        raise ValueError(expected("query, key and value", wanted, got, advice))
     # Kernels on a GPU ignore positions outside of tensors, and reading numbers would wait for it.
     if call.key_lengths is not None and call.key_lengths.is_cpu and not call.is_causal:
         check_attention_values(call)
 
 
-def _fits(call: AttentionCall, kv_heads: int, features: int, values: int) -> bool:
-    s, z = call.initial_state or (None, None)
-    shape = (call.num_sequences, kv_heads, features)
-    return s is not None and z is not None and s.shape == (*shape, values) and z.shape == shape
+def _fits_state(call: AttentionCall, state: LinearAttentionState, like: Tensor) -> bool:
+    shape = (call.num_sequences, call.kv_heads, call.feature_dim)
+    return _fits(state.s, (*shape, call.value_dim), like) and _fits(state.z, shape, like)
+
+
+def _fits(x: Tensor, shape: tuple[int, ...], like: Tensor) -> bool:
+    return x.shape == shape and x.dtype == like.dtype and x.device == like.device
 
 
 def check_step_values(call: StepCall) -> None:
