@@ -14,6 +14,7 @@ from typing import Literal, TypeVar
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 
 R = TypeVar("R")
@@ -95,6 +96,16 @@ def is_tracing() -> bool:
     must be recorded both times.
     """
     return torch._C._get_tracing_state() is not None
+
+
+def is_fake_or_mapped(x: Tensor) -> bool:
+    """Whether it has no numbers: a fake tensor, or one that vmap maps, within other transforms."""
+    functorch = torch._C._functorch
+    while functorch.is_functorch_wrapped_tensor(x):
+        if functorch.is_batchedtensor(x):
+            return True
+        x = functorch.get_unwrapped(x)
+    return isinstance(x, FakeTensor)
 
 
 def version_of(x: Tensor) -> int | None:

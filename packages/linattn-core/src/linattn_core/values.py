@@ -3,8 +3,8 @@
 The backward pass checks again what native code relies on. A tensor's memory can change between the
 passes where autograd does not see it: by its NumPy array, or by an assignment to `.data`.
 
-Reading numbers of a GPU waits for it, which is not allowed while a CUDA graph is captured. They are
-not checked then, and the kernels ignore positions outside the tensors.
+Where the numbers cannot be read (`can_be_read`) they are not checked. Kernels on a GPU ignore
+positions outside the tensors.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from torch import Tensor
 from linattn_core.calls import AttentionCall, Output, StepCall
 from linattn_core.errors import expected
 from linattn_core.state import LinearAttentionState
+from linattn_core.torch_private import is_fake_or_mapped
 
 
 def check_attention_values(call: AttentionCall) -> None:
     """0 <= key_lengths <= L; cu_seqlens from 0 to L, never falling; log_decay <= 0."""
     length = call.key_length
-    if call.cu_seqlens is not None and _can_be_read(call.cu_seqlens):
+    if call.cu_seqlens is not None and can_be_read(call.cu_seqlens):
         _check_bounds(call.cu_seqlens.tolist(), length)
-    if call.key_lengths is not None and _can_be_read(call.key_lengths) and call.batch:
+    if call.key_lengths is not None and can_be_read(call.key_lengths) and call.batch:
         low, high = int(call.key_lengths.min()), int(call.key_lengths.max())
         if low < 0 or high > length:
             wanted = f"numbers between 0 and the key length {length}"
@@ -75,11 +76,18 @@ def check_step_values(call: StepCall) -> None:
     """log_decay <= 0; state_indices are -1 or slots of the state, each used once."""
     if call.log_decay is not None:
         _check_decay(call.log_decay)
-    if call.state_indices is not None and _can_be_read(call.state_indices):
+    if call.state_indices is not None and can_be_read(call.state_indices):
         _check_slots(call.state_indices.tolist(), call.state.z.shape[0])
 
 
-def _can_be_read(x: Tensor) -> bool:
+def can_be_read(x: Tensor) -> bool:
+    """Whether the numbers of a tensor can be read now.
+
+    They cannot while a compiler traces, under vmap, on the meta device, of fake tensors, and while
+    a CUDA graph is captured, which must not wait for the GPU.
+    """
+    if torch.compiler.is_compiling() or x.is_meta or is_fake_or_mapped(x):
+        return False
     return not (x.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
@@ -92,7 +100,7 @@ def _check_bounds(bounds: list[int], length: int) -> None:
 
 
 def _check_decay(decay: Tensor) -> None:
-    if _can_be_read(decay) and decay.numel() and not bool((decay <= 0).all()):
+    if can_be_read(decay) and decay.numel() and not bool((decay <= 0).all()):
         worst = decay[~(decay <= 0)].flatten()[0].item()
         advice = "it is the logarithm of a factor of at most 1"
         raise ValueError(expected("log_decay", "numbers of at most 0", worst, advice))

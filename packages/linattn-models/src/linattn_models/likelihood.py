@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from linattn_core.errors import expected
+from linattn_core.values import can_be_read
 from linattn_models.heads import Head
 from linattn_models.validation import lengths_within
 
@@ -66,6 +67,6 @@ def mean_loss(head: Head, log_probs: Tensor, lengths: Tensor | None) -> Tensor:
     if lengths is None:
         return -log_probs.mean() / head.channels
     count = lengths.sum().to(log_probs.device)
-    if not count:
+    if can_be_read(count) and not count:
         raise ValueError(expected("lengths", "one token at least", "none"))
     return -log_probs.sum() / (count * head.channels)

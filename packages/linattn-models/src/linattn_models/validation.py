@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from linattn_core.errors import LONGEST, expected, near, quote
+from linattn_core.values import can_be_read
 
 Fields = TypeVar("Fields")
 
@@ -137,8 +138,8 @@ def lengths_within(
 ) -> tuple[int, int]:
     """Checks that lengths (batch,) are in shortest..longest; returns the smallest and the largest.
 
-    Under torch.compile only shape and dtype are checked, since reading values would break the
-    graph; the result is then (shortest, longest).
+    Where values cannot be read, as under torch.compile and vmap, only shape and dtype are checked;
+    the result is then (shortest, longest).
 
     Cost: waits for the device once.
     """
@@ -146,7 +147,7 @@ def lengths_within(
     if lengths.shape != (batch,):
         shape = f"shape ({batch},), one number a row"
         raise ValueError(expected(name, shape, tuple(lengths.shape)))
-    if torch.compiler.is_compiling():
+    if not can_be_read(lengths):
         return shortest, longest
     if batch == 0:
         return longest, longest

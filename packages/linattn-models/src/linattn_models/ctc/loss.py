@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from linattn_core.errors import expected
+from linattn_core.values import can_be_read
 from linattn_models.ctc.alignment import BLANK, check_classes
 from linattn_models.validation import integers, lengths_within
 
@@ -85,6 +86,8 @@ def _check_targets(targets: Tensor, target_lengths: Tensor, batch: int, classes:
         wanted = f"shape ({batch}, phones), a row for each of frames"
         raise ValueError(expected("targets", wanted, tuple(targets.shape)))
     lengths_within("target_lengths", target_lengths, batch, targets.shape[1])
+    if not (can_be_read(targets) and can_be_read(target_lengths)):
+        return
     phones = targets[_within(targets, target_lengths)]
     if phones.numel() and not 1 <= int(phones.min()) <= int(phones.max()) < classes:
         wanted = f"phones in 1..{classes - 1}, since {BLANK} is the blank"
@@ -93,6 +96,8 @@ def _check_targets(targets: Tensor, target_lengths: Tensor, batch: int, classes:
 
 def _check_room(lengths: Tensor, targets: Tensor, target_lengths: Tensor) -> None:
     needed = ctc_frames_needed(targets, target_lengths)
+    if not (can_be_read(lengths) and can_be_read(needed)):
+        return
     short = (needed > lengths).nonzero().flatten().tolist()
     if short:
         row = short[0]

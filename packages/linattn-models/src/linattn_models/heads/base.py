@@ -12,6 +12,7 @@ from torch import Tensor
 
 from linattn_core.decoder_spec import Draw, Sampler
 from linattn_core.errors import expected
+from linattn_core.values import can_be_read
 from linattn_models.validation import in_range
 
 # Lower temperatures count as 0. Logits up to 1e8, divided by this one, are finite in float32.
@@ -159,7 +160,7 @@ def check_tokens(
     if leading is not None and tokens.shape != (*leading, *token_shape(head)):
         shape = (*leading, *token_shape(head))
         raise ValueError(expected(what, f"shape {shape}", tuple(tokens.shape)))
-    if tokens.device.type != "cpu" or tokens.numel() == 0 or torch.compiler.is_compiling():
+    if tokens.device.type != "cpu" or tokens.numel() == 0 or not can_be_read(tokens):
         return
     low, high = (int(bound) for bound in tokens.aminmax())
     if low < 0 or high >= head.levels:
