@@ -212,3 +212,10 @@ def test_refuses_what_cannot_be_right(
 def test_options_that_the_feature_map_lacks_are_refused() -> None:
     with pytest.raises(TypeError, match="num_feature"):
         tiny_transformer(feature_map="favor", feature_map_options={"num_feature": 6})
+
+
+def test_a_model_without_memory_has_a_state_of_the_same_shapes() -> None:
+    model = tiny_transformer()
+    expected = model.initial_state(3).layers
+    for got, wanted in zip(model.to("meta").initial_state(3).layers, expected, strict=True):
+        assert got.s.is_meta and got.s.shape == wanted.s.shape

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from linattn_core.autocast import autocast_dtype
 from linattn_core.calls import AttentionCall, StepCall
 from linattn_core.errors import expected, quote
 from linattn_core.state import LinearAttentionState, accumulation_dtype
@@ -99,10 +100,9 @@ def in_one_dtype(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Ten
     tensors = query, key, value
     if not all(isinstance(x, Tensor) and x.is_floating_point() for x in tensors):
         return tensors
-    dtypes, kind = {x.dtype for x in tensors}, query.device.type
-    if len(dtypes) == 1 or torch.float64 in dtypes or not torch.is_autocast_enabled(kind):
+    dtypes, dtype = {x.dtype for x in tensors}, autocast_dtype(query.device.type)
+    if dtype is None or len(dtypes) == 1 or torch.float64 in dtypes:
         return tensors
-    dtype = torch.get_autocast_dtype(kind)
     return query.to(dtype), key.to(dtype), value.to(dtype)
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from linattn_core import LinearAttentionState
+from linattn_core.autocast import autocast_dtype
 from linattn_core.decoder_spec import CannotCompile, DecoderDescription
 from linattn_core.errors import expected
 from linattn_models import description
@@ -372,6 +373,4 @@ class Transformer(nn.Module):
 
 def _compute_dtype(weight: Tensor) -> torch.dtype:
     """The dtype of keys and values: that of the weights; inside autocast, autocast's dtype."""
-    if torch.is_autocast_enabled(weight.device.type):
-        return torch.get_autocast_dtype(weight.device.type)
-    return weight.dtype
+    return autocast_dtype(weight.device.type) or weight.dtype

@@ -8,6 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from linattn_core.autocast import without_autocast
 from linattn_core.errors import expected
 from linattn_core.feature_maps.base import FeatureMap
 from linattn_core.state import accumulation_dtype
@@ -60,7 +61,7 @@ class RandomFeatures(FeatureMap):
         if x.shape[-1] != self.projection.shape[1]:
             raise self._refuse(x, f"head dim {self.projection.shape[1]}")
         # Autocast would multiply in half precision, and exp and sin would magnify its rounding.
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x.device.type):
             return x @ self.projection.to(x).T  # (..., N, rows)
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from linattn_core import registry
+from linattn_core.autocast import without_autocast
 from linattn_core.calls import AttentionCall, Gradients, Output
 from linattn_core.errors import expected
 from linattn_core.operators.library import Flat, merge_arguments, pair, register, split_arguments
@@ -94,7 +95,7 @@ def _autograd(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         wanted, got = "first derivatives", "a second derivative"
         advice = 'pass backend="reference" to linear_attention'
         raise RuntimeError(expected(f"backend {chosen.name!r}", wanted, got, advice))
-    with torch.enable_grad(), torch.autocast(call.device.type, enabled=False):
+    with torch.enable_grad(), without_autocast(call.device.type):
         # New tensors for all arguments, because this is the derivative by each argument alone:
         # grad_out may depend on the queries, and keys and queries may be one tensor.
         alone = [_detach_inputs(x) for x in tensors]

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar, get_type_hints
 import torch
 from torch import Tensor
 
+from linattn_core.autocast import autocast_dtype, without_autocast
 from linattn_core.calls import AttentionCall, Gradients, StepCall
 from linattn_core.state import LinearAttentionState
 
@@ -149,9 +150,9 @@ def in_full_precision(kernel: Callable[..., R]) -> Callable[..., R]:
     @functools.wraps(kernel)
     def run(*arguments: Any) -> R:
         kind = arguments[0].device.type
-        if not torch.is_autocast_enabled(kind):  # asking is cheaper than entering the context
+        if autocast_dtype(kind) is None:  # asking is cheaper than entering the context
             return kernel(*arguments)
-        with torch.autocast(kind, enabled=False):
+        with without_autocast(kind):
             return kernel(*arguments)
 
     return run

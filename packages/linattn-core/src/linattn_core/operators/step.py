@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from linattn_core import pointwise, registry
+from linattn_core.autocast import without_autocast
 from linattn_core.calls import StepCall
 from linattn_core.operators import exported
 from linattn_core.operators.library import Flat, register
@@ -69,7 +70,7 @@ def _context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> N
 def _step_autograd(
     ctx: Any, grad_out: Tensor, grad_s: Tensor, grad_z: Tensor
 ) -> tuple[Tensor | None, ...]:
-    with torch.autocast(grad_out.device.type, enabled=False):
+    with without_autocast(grad_out.device.type):
         by_name = _step_gradients(ctx, grad_out, grad_s, grad_z)
     return (*map(by_name.get, _FLAT.names), None)
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from linattn_core import choice, registry
+from linattn_core.autocast import autocast_dtype
 from linattn_core.decoder_spec import WEIGHTS, CannotCompile, DecoderDescription, NativeDecoder
 from linattn_core.errors import expected
 from linattn_core.torch_private import version_of
@@ -211,7 +212,7 @@ def choose_decoder(
 
 def _worth_packing(model: TokenModel, steps: int) -> bool:
     # In autocast the model computes in half precision, and a compiled decoder does not.
-    return steps >= _FEWEST_STEPS and not torch.is_autocast_enabled(model.device.type)
+    return steps >= _FEWEST_STEPS and autocast_dtype(model.device.type) is None
 
 
 @dataclass(frozen=True)

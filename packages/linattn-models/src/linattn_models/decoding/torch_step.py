@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from linattn_core import LinearAttentionState, linear_attention, linear_attention_step
+from linattn_core.autocast import without_autocast
 from linattn_core.decoder_spec import (
     Affine,
     CannotCompile,
@@ -81,7 +82,7 @@ class TorchStep:
             (B, P), or for vectors (B, E).
         """
         tokens = self.model.tokens
-        with torch.autocast(self.device.type, enabled=False):
+        with without_autocast(self.device.type):
             if tokens is None:
                 return self._layers(inputs.clone(), partial(self._attend_next, states))
             x = _embedded(tokens, inputs)  # (B, E)
@@ -94,7 +95,7 @@ class TorchStep:
         """Whole prompts, as `NativeDecoder.prefill`; also returns the states."""
         tokens = self.model.tokens
         states: list[LinearAttentionState] = []
-        with torch.autocast(self.device.type, enabled=False):
+        with without_autocast(self.device.type):
             x = inputs.clone() if tokens is None else _entered(tokens, inputs)  # (B, N, E)
             packing = None if lengths is None else Packing.of(lengths, x.shape[1])
             x = x if packing is None else packing.pack(x)  # (1, T, E)

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from linattn_core import LinearAttentionState, linear_attention
+from linattn_core.autocast import without_autocast
 from linattn_core.errors import expected
 from linattn_core.feature_maps import Hedgehog
 from linattn_core.state import accumulation_dtype
@@ -135,7 +136,7 @@ def windowed_attention(
 def _log_scale(query: Tensor, feature_map: Hedgehog, log_gamma: Tensor) -> Tensor:
     """log g_i, (B, H, N)."""
     dtype = accumulation_dtype(query.dtype)
-    with torch.autocast(query.device.type, enabled=False):
+    with without_autocast(query.device.type):
         projected = query.to(dtype) @ feature_map.query_weight.to(dtype)
         both = torch.cat((projected, -projected), -1)
         return both.logsumexp(-1) + (log_gamma.to(dtype) - math.log(4))[:, None]
@@ -170,7 +171,7 @@ def _softmax(
     rows = rows.transpose(2, 3).flatten(3, 4)  # (B, H_kv, blocks, H / H_kv * block, D)
     key, value = (_in_blocks(x, left, right, span, block) for x in (key, value))
     dtype = accumulation_dtype(query.dtype)
-    with torch.autocast(query.device.type, enabled=False):
+    with without_autocast(query.device.type):
         # (B, H_kv, blocks, H / H_kv, block, span)
         scores = (rows.to(dtype) @ key.to(dtype).mT).unflatten(3, (-1, block))
         if mask is not None or block > 1:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from linattn_core.autocast import without_autocast
 from linattn_core.errors import expected
 from linattn_core.state import accumulation_dtype
 from linattn_models.attention.lsh.hashing import sort_positions
@@ -35,7 +36,7 @@ def _forward(
     chunk: int,
     causal: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    with torch.autocast(query.device.type, enabled=False):
+    with without_autocast(query.device.type):
         layout = _layout(query, lengths, chunk, causal)
         orders = _orders(layout, query, rotations, lengths)
         q, v = (_rows(x, layout, lengths) for x in (query, value))
@@ -71,7 +72,7 @@ def _backward(
     chunk: int,
     causal: bool,
 ) -> tuple[Tensor, Tensor]:
-    with torch.autocast(query.device.type, enabled=False):
+    with without_autocast(query.device.type):
         layout = _layout(query, lengths, chunk, causal)
         rows = (_rows(x, layout, lengths) for x in (query, value, out, grad_out))
         saved = Saved(denominator, *rows)
