@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import re
-from typing import Literal
+from typing import BinaryIO, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,7 @@ WINDOW_SECONDS = 0.025
 LOWEST_RATE = 1_000  # a header with less is damaged; resampling would fill the memory
 OVERSHOOT_SECONDS = 0.5  # a part may end this long after its file, as Kaldi allows
 
+_HEAD = 1_024  # bytes
 _PIECE = 1 << 20  # samples read at once: a damaged header claims any number
 _STREAMED = 0x7FFF_F000  # a WAV header with so many bytes or more was streamed: length unknown
 _WAV_BYTES = re.compile(r"^data : (\d+) \(should be (\d+)\)", re.MULTILINE)
@@ -79,25 +81,44 @@ def require_samples(samples: Samples, rate: float, name: str) -> None:
 
 def _decode(source: Source, start: float, end: float | None) -> tuple[Samples, int]:
     """(samples, channels) in -1..1, and samples per second."""
-    with source.open() as content:
-        head = content.read(1_024)
-        content.seek(0)
+    with source.open() as opened:
+        head = opened.read(_HEAD)
+        opened.seek(0)
+        content = _finish_header(opened, head)
         try:
             with soundfile.SoundFile(content) as file:
                 _require_whole(file, head, source.name)
                 first, last = _span(file, start, end, source.name)
-                file.seek(first)
-                samples = _read(file, last - first)
                 rate = file.samplerate
+                if file.seekable():
+                    file.seek(first)
+                else:  # as of GSM 6.10: a state goes through all samples
+                    _read(file, first)
+                samples = _read(file, last - first)
         except (RuntimeError, TypeError) as error:  # of libsndfile; of a name that ends in .raw
             wanted = "audio as WAV, FLAC, OGG or NIST SPHERE"
             got = getattr(error, "error_string", error)
-            raise ValueError(expected(source.name, wanted, got, "restore or remove it")) from error
+            packed = head.startswith(b"NIST_1A") and b"shorten" in head
+            advice = "unpack it with sph2pipe -f wav" if packed else "restore or remove it"
+            raise ValueError(expected(source.name, wanted, got, advice)) from error
     if len(samples) < last - first:
         raise _cut_short(source.name, f"{last - first} samples", len(samples))
     if rate < LOWEST_RATE:
         raise ValueError(expected(source.name, f"at least {LOWEST_RATE} samples a second", rate))
     return samples, rate
+
+
+def _finish_header(content: BinaryIO, head: bytes) -> BinaryIO:
+    """A WAV file whose samples have the size 0, since it was streamed, with the size for that."""
+    place = 12 if head[:4] == b"RIFF" and head[8:12] == b"WAVE" else len(head)
+    while place < len(head) and head[place : place + 4] != b"data":
+        size = int.from_bytes(head[place + 4 : place + 8], "little")
+        place += 8 + size + size % 2
+    if head[place + 4 : place + 8] != bytes(4):
+        return content
+    whole = bytearray(content.read())
+    whole[place + 4 : place + 8] = b"\xff" * 4
+    return io.BytesIO(whole)
 
 
 def _read(file: soundfile.SoundFile, count: int) -> Samples:

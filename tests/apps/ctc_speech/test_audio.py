@@ -102,15 +102,34 @@ def test_a_file_that_is_cut_short_is_refused(tmp_path: Path, format: str) -> Non
             read_audio(source)
 
 
-@pytest.mark.parametrize("bytes_in_header", [0x7FFF_FFFF, 0xFFFF_FFFF])
-def test_a_streamed_wav_has_no_length(tmp_path: Path, bytes_in_header: int) -> None:
+@pytest.mark.parametrize("bytes_in_header", [0, 0x7FFF_FFFF, 0xFFFF_FFFF])
+def test_a_streamed_wav_ends_with_its_file(tmp_path: Path, bytes_in_header: int) -> None:
     path = tmp_path / "a.wav"
     soundfile.write(path, tone(440, 0.5), 16_000)
     content = bytearray(path.read_bytes())
-    place = content.index(b"data") + 4
-    content[place : place + 4] = bytes_in_header.to_bytes(4, "little")
+    for place in (4, content.index(b"data") + 4):
+        content[place : place + 4] = bytes_in_header.to_bytes(4, "little")
     path.write_bytes(content)
-    assert len(read_audio(File(path))) == 8_000
+    np.testing.assert_allclose(read_audio(File(path)), tone(440, 0.5), atol=1 / 32_000)
+
+
+SEQUENTIAL = [
+    *(("WAV", subtype) for subtype in ("GSM610", "G721_32", "IMA_ADPCM", "NMS_ADPCM_16")),
+    *(("AU", subtype) for subtype in ("G721_32", "G723_24", "G723_40")),
+    ("AIFF", "GSM610"),
+    ("W64", "GSM610"),
+]
+
+
+@pytest.mark.parametrize(("format", "subtype"), SEQUENTIAL)
+def test_files_that_cannot_seek_are_read_whole_and_in_part(
+    tmp_path: Path, format: str, subtype: str
+) -> None:
+    path = tmp_path / "a"
+    soundfile.write(path, tone(440, 1.0), 16_000, format=format, subtype=subtype)
+    whole = read_audio(File(path))
+    assert np.corrcoef(whole[:16_000], tone(440, 1.0))[0, 1] > 0.9
+    assert np.array_equal(read_audio(File(path), start=0.25, end=0.5), whole[4_000:8_000])
 
 
 def _claim_too_much(path: Path) -> None:
@@ -149,6 +168,10 @@ def test_other_files_are_named(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "a.wav", tone(440, 0.5), 16_000)
     with pytest.raises(ValueError, match=r"a\.raw"):
         read_audio(File((tmp_path / "a.wav").rename(tmp_path / "a.raw")))
+    fields = "sample_rate -i 16000\nsample_coding -s26 pcm,embedded-shorten-v2.00\nend_head\n"
+    (tmp_path / "a.sph").write_bytes(f"NIST_1A\n   1024\n{fields}".ljust(2_000).encode())
+    with pytest.raises(ValueError, match=r"a\.sph.* sph2pipe"):
+        read_audio(File(tmp_path / "a.sph"))
     with pytest.raises(FileNotFoundError, match=r"none\.wav"):
         read_audio(File(tmp_path / "none.wav"))
     (tmp_path / "a.tar").write_bytes(b"no archive")
