@@ -24,7 +24,6 @@ if __name__ == "__main__":
     import linattn_lab.interruption  # noqa: F401  (before torch)
 
 import dataclasses
-import math
 import shlex
 import sys
 from pathlib import Path
@@ -50,6 +49,7 @@ from speech.presets import ATTENTIONS, PRESETS, Attention, PresetName
 from speech.selection import Selection
 
 MINUTES: dict[PresetName, float] = {"smoke": 0.02, "laptop": 40.0, "paper": 1_440.0}
+YEAR = 525_600  # minutes
 FILES = ("results.md", "curves.png", "results.json", "timings.json")
 
 
@@ -150,8 +150,8 @@ def check(flags: Flags) -> None:
     if flags.average > keep and not flags.finished:
         wanted = f"at most the {keep} checkpoints that preset {flags.preset} keeps"
         raise ValueError(expected("--average", wanted, flags.average))
-    if flags.minutes is not None and not 0 < flags.minutes < math.inf:
-        raise ValueError(expected("--minutes", "more than 0", flags.minutes))
+    if flags.minutes is not None and not 0 < flags.minutes <= YEAR:
+        raise ValueError(expected("--minutes", f"more than 0, at most {YEAR:,}", flags.minutes))
 
 
 if __name__ == "__main__":

@@ -68,7 +68,8 @@ def check(flags: Flags) -> None:
     """Refuses numbers out of range, and a language model that nothing would use."""
     decoding = flags.decoding
     require_at_least(flags, {"average": 1})
-    require_at_least(decoding, {"beam": 1, "ngram": 0})
+    require_at_least(decoding, {"ngram": 0})
+    decoding.check()
     if flags.write_lm is not None and (decoding.lm is not None or not decoding.ngram):
         got = "none" if decoding.lm is None else "--lm"
         raise ValueError(expected("--write-lm", "an n-gram to estimate, by --ngram", got))

@@ -79,7 +79,7 @@ def main(flags: Flags) -> None:
 def check(flags: Flags) -> None:
     """Refuses numbers out of range, and recordings whose pictures would overwrite each other."""
     require_at_least(flags, {"average": 1, "n_best": 1})
-    require_at_least(flags.search, {"beam": 1})
+    flags.search.check()
     if not flags.files:
         raise ValueError(expected("FILE", "at least one recording", "none"))
     stem, count = Counter(path.stem for path in flags.files).most_common(1)[0]

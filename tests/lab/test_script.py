@@ -125,6 +125,12 @@ def test_a_return_is_success(
     )
 
 
+@pytest.mark.parametrize("flag", ["batch-size", "seed"])
+def test_an_integer_of_more_than_64_bits_is_refused_by_its_flag(flag: str) -> None:
+    with pytest.raises(ValueError, match=f"^--{flag}: expected"):
+        parse(f"--{flag}", str(10**20))
+
+
 @pytest.mark.parametrize(
     ("error", "code", "sentence"),
     [
@@ -132,6 +138,7 @@ def test_a_return_is_success(
         (OSError(errno.ENOENT, "No such file", "x.gz"), 2, "[Errno 2] No such file: 'x.gz'\n"),
         (KeyboardInterrupt(), 130, "interrupted\n"),
         (KeyboardInterrupt("stopped after step 5"), 130, "stopped after step 5\n"),
+        (MemoryError(), 2, "not enough memory, ask for a smaller model or batch\n"),
         (SystemExit(3), 3, ""),
     ],
 )

@@ -20,6 +20,8 @@ Channels = Literal["average", "refuse"]
 RATE = 16_000  # samples per second of everything that leaves this module
 WINDOW_SECONDS = 0.025
 LOWEST_RATE = 1_000  # a header with less is damaged; resampling would fill the memory
+LOUDEST = 1e6  # in magnitude; sums of squares of louder samples overflow
+MOST_SAMPLES = 1 << 28  # of a recording or its part, all channels together; 4.6 hours of one
 OVERSHOOT_SECONDS = 0.5  # a part may end this long after its file, as Kaldi allows
 
 _HEAD = 1_024  # bytes
@@ -45,16 +47,16 @@ def read_audio(
 
     Raises:
         ValueError: no audio, damaged, cut short, several channels that are refused, shorter than
-            one window of 25 ms, fewer than 1,000 samples a second, or a sample that is not finite.
+            one window of 25 ms, hours long, fewer than 1,000 samples a second, or a sample that is
+            NaN or far too large.
         OSError: the file does not exist.
     """
     samples, rate = _decode(source, start, end)
     if samples.shape[1] > 1 and channels == "refuse":
         advice = "average the channels with --channels average"
         raise ValueError(expected(source.name, "one channel", samples.shape[1], advice))
-    mono = samples.mean(axis=1, dtype=np.float32)
-    require_samples(mono, rate, source.name)
-    return resample(mono, rate)
+    require_samples(samples, rate, source.name)
+    return resample(samples.mean(axis=1, dtype=np.float32), rate)
 
 
 def resample(samples: Samples, rate: float) -> Samples:
@@ -70,13 +72,14 @@ def change_speed(samples: Samples, speed: float) -> Samples:
 
 
 def require_samples(samples: Samples, rate: float, name: str) -> None:
-    """Refuses audio that is shorter than a window, or has a sample that is not finite."""
+    """Refuses audio that is shorter than a window, or has a sample that is NaN or far too large."""
     seconds = len(samples) / rate
     if seconds < WINDOW_SECONDS:
         wanted = f"at least one window of {WINDOW_SECONDS} s"
         raise ValueError(expected(name, wanted, f"{seconds:.4f} s"))
-    if broken := int((~np.isfinite(samples)).sum()):
-        raise ValueError(expected(name, "finite samples", f"{broken} NaN or infinite"))
+    if others := samples.size - int((np.abs(samples) <= LOUDEST).sum()):
+        wanted = f"samples of at most {LOUDEST:,.0f}"
+        raise ValueError(expected(name, wanted, f"{others} that are NaN or larger"))
 
 
 def _decode(source: Source, start: float, end: float | None) -> tuple[Samples, int]:
@@ -150,10 +153,17 @@ def _cut_short(name: str, wanted: str, got: int) -> ValueError:
 
 
 def _span(file: soundfile.SoundFile, start: float, end: float | None, name: str) -> tuple[int, int]:
-    first = round(start * file.samplerate)
-    length = file.frames / file.samplerate
-    last = file.frames if end is None else min(file.frames, round(end * file.samplerate))
-    if not 0 <= first <= last or (end or 0.0) > length + OVERSHOOT_SECONDS:
+    """The first sample of a part, and the one after its last."""
+    rate, length = file.samplerate, file.frames / file.samplerate
+    if not 0 <= start <= (length if end is None else min(end, length)) or (
+        end is not None and end > length + OVERSHOOT_SECONDS
+    ):
         wanted = f"a part within its {length:.2f} s"
         raise ValueError(expected(name, wanted, f"{start} to {end} s"))
+    first = round(start * rate)
+    last = file.frames if end is None else min(file.frames, round(end * rate))
+    needed = (last - first) * file.channels * max(1.0, RATE / rate)
+    if needed > MOST_SAMPLES:
+        wanted = f"at most {MOST_SAMPLES:,} samples at 16 kHz"
+        raise ValueError(expected(name, wanted, f"{needed:,.0f}", "cut it into parts"))
     return first, last

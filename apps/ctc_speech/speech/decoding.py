@@ -9,7 +9,10 @@ from typing import Literal
 
 from torch import Tensor
 
+from linattn_core.errors import expected
 from linattn_models.ctc import Hypothesis, NGram, ctc_beam_search, ctc_greedy
+
+LARGEST_BEAM = 10_000  # its square is the size of a matrix
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,11 @@ class BeamFlags:
     """Weight of the language model's log-probabilities."""
     insertion_bonus: float | None = None
     """Added for each phone; if not given 1 with a language model, else 0."""
+
+    def check(self) -> None:
+        """Refuses a beam that is out of range."""
+        if not 1 <= self.beam <= LARGEST_BEAM:
+            raise ValueError(expected("--beam", f"1 to {LARGEST_BEAM:,}", self.beam))
 
 
 @dataclass(frozen=True, kw_only=True)

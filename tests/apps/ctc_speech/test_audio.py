@@ -73,7 +73,7 @@ def test_a_part_of_a_file(tmp_path: Path) -> None:
     for start, end, samples in ((0.25, 0.5, slice(4_000, 8_000)), (0.5, 1.4, slice(8_000, None))):
         part = read_audio(File(path), start=start, end=end)
         np.testing.assert_allclose(part, tone(440, 1.0)[samples], atol=1e-6)
-    for start, end in ((2.0, 3.0), (0.5, 1.6), (-0.1, 0.5), (0.5, 0.4)):
+    for start, end in ((2.0, 3.0), (0.5, 1.6), (-0.1, 0.5), (0.5, 0.4), (1e308, None)):
         with pytest.raises(ValueError, match=r"a\.wav"):
             read_audio(File(path), start=start, end=end)
 
@@ -86,6 +86,8 @@ def test_arks_and_commands_give_what_files_give(tmp_path: Path) -> None:
         assert np.array_equal(read_audio(source), read_audio(File(wav)))
     with pytest.raises(ValueError, match=r"a\.ark"):
         read_audio(Ark(ark, 0))
+    with pytest.raises(ValueError, match=r"a\.ark"):
+        read_audio(Ark(ark, 10**17))
     with pytest.raises(ValueError, match="exit 3"):
         read_audio(Command("exit 3"))
 
@@ -148,7 +150,7 @@ def _float_samples(samples: np.ndarray) -> Callable[[Path], object]:
     [
         _float_samples(np.zeros(0, np.float32)),
         _float_samples(np.zeros(399, np.float32)),
-        _float_samples(np.full(800, np.nan, np.float32)),
+        *(_float_samples(np.full((800, 2), x, np.float32)) for x in (np.nan, 1e30, 3e38)),
         lambda path: soundfile.write(path, tone(440, 0.5), 1),
         lambda path: path.write_bytes(b""),
         lambda path: path.write_bytes(b"RIFF\0\0\0\0WAVE"),
@@ -162,6 +164,14 @@ def test_audio_that_cannot_be_used_is_named(
     write(tmp_path / "a.wav")
     with pytest.raises(ValueError, match=r"a\.wav"):
         read_audio(File(tmp_path / "a.wav"))
+
+
+def test_hours_at_once_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    soundfile.write(tmp_path / "a.flac", np.zeros(16_000), 8_000)
+    monkeypatch.setattr("speech.audio.MOST_SAMPLES", 20_000)
+    assert len(read_audio(File(tmp_path / "a.flac"), end=1.0)) == 16_000
+    with pytest.raises(ValueError, match=r"a\.flac: expected at most 20,000 samples"):
+        read_audio(File(tmp_path / "a.flac"))
 
 
 def test_other_files_are_named(tmp_path: Path) -> None:

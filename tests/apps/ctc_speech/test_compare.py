@@ -106,7 +106,14 @@ def test_updates_are_measured_and_the_times_are_kept(
 
 @pytest.mark.parametrize(
     ("flag", "values"),
-    [("minutes", [0]), ("seeds", [0, 0]), ("seeds", [-1]), ("average", [0]), ("average", [3])],
+    [
+        ("minutes", [0]),
+        ("minutes", [1e300]),
+        ("seeds", [0, 0]),
+        ("seeds", [-1]),
+        ("average", [0]),
+        ("average", [3]),
+    ],
 )
 def test_numbers_out_of_range(flag: str, values: list[int], tmp_path: Path, script: Script) -> None:
     flags = [f"--{flag}", *values, "--out", tmp_path / "out"]

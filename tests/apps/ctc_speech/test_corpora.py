@@ -131,13 +131,17 @@ def test_kaldi_segments_arks_and_commands(tmp_path: Path) -> None:
     ("file", "line", "where"),
     [
         ("wav.scp", "a /x/c.wav", "wav.scp, line 2"),
+        ("wav.scp", f"b /x/b.ark:{10**30}", "wav.scp, b"),
         ("text", "a ONE", "text, line 2"),
         ("text", "", "text: .*'b'"),
         ("utt2spk", "", "utt2spk: .*'b'"),
         ("segments", "a a 0 1", "segments, line 2"),
         ("segments", "b c 0 1", "wav.scp: .*'c'"),
         ("segments", "b b 0", "segments, b"),
-        *(("segments", f"b b {x}", "segments, b") for x in ("0 nan", "0 inf", "-1 1", "1 1")),
+        *(
+            ("segments", f"b b {x}", "segments, b")
+            for x in ("0 nan", "0 1e308", "1e308 -1", "-1 1", "1 1")
+        ),
     ],
 )
 def test_lists_with_a_fault_are_refused(file: str, line: str, where: str, tmp_path: Path) -> None:

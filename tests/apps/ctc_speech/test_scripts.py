@@ -112,6 +112,9 @@ def test_transcribe_searches_with_the_ngram_that_evaluate_wrote(
         (["--lm", "x.arpa"], "--lm"),
         (["--decoder", "beam", "--ngram", 3, "--lm", "x.arpa"], "--lm"),
         (["--average", 0], "--average"),
+        (["--decoder", "beam", "--beam", 0], "--beam"),
+        (["--decoder", "beam", "--beam", 10**9], "--beam"),
+        (["--average", 10**20], "--average"),
         (["--average", 3], "--average"),
     ],
 )

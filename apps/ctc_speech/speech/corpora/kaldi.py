@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -12,6 +11,9 @@ from linattn_core.errors import expected, quote
 from speech.corpora.corpus import SPLITS, BadInput, Corpus, Split, Utterance, add_phones, cut_dev
 from speech.lexicon import Lexicon, read_lines, require_file
 from speech.sources import Ark, Command, File, Source
+
+LATEST = 1e6  # seconds in a recording
+OFFSET_DIGITS = 18  # at most, so that it is an offset of a file
 
 
 def load_kaldi(
@@ -85,8 +87,8 @@ def _segments(
             wanted = "a recording, a start and an end in seconds"
             raise ValueError(expected(f"{path}, {key}", wanted, quote(rest))) from None
         # Kaldi writes -1 for the end of the recording. NaN fails each comparison: it is refused.
-        if not (0 <= start < math.inf and (end < 0 or start < end < math.inf)):
-            wanted = "a start of at least 0 and an end after it (-1: the end of the recording)"
+        if not (0 <= start < LATEST and (end < 0 or start < end < LATEST)):
+            wanted = f"a start from 0 to {LATEST:g} and an end after it (-1: that of the recording)"
             raise ValueError(expected(f"{path}, {key}", wanted, quote(rest)))
         yield key, recording, start, None if end < 0 else end
 
@@ -99,6 +101,8 @@ def _source(place: str, where: str, run_commands: bool) -> Source:
         return Command(place.removesuffix("|").strip())
     path, colon, offset = place.rpartition(":")
     if colon and offset.isdecimal():
+        if len(offset) > OFFSET_DIGITS:
+            raise ValueError(expected(where, "an offset in bytes", quote(offset)))
         return Ark(Path(path), int(offset))
     return File(Path(place))
 

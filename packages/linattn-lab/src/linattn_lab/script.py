@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import signal
 import sys
@@ -66,9 +67,11 @@ def parse_flags(
 
     Raises:
         SystemExit: 0 after `--help`; 2 after flags that do not parse, with what is wrong on stderr.
+        ValueError: an integer that does not fit into 64 bits.
     """
     optional: dict[str, Any] = {} if default is None else {"default": default}
     flags: Flags = tyro.cli(kind, prog=sys.argv[0], description=description, args=args, **optional)
+    _require_64_bits(flags)
     return flags
 
 
@@ -97,9 +100,9 @@ def run_script(main: Callable[[], object]) -> NoReturn:
     except (MemoryError, RuntimeError) as error:
         if not lacks_memory(error):
             raise
-        _leave(error, EXIT_BAD_INPUT, "not enough memory, ask for a smaller model or batch: ")
+        _leave(error, EXIT_BAD_INPUT, "not enough memory, ask for a smaller model or batch")
     except KeyboardInterrupt as error:
-        _leave(error, EXIT_INTERRUPTED)
+        _leave(error, EXIT_INTERRUPTED, "" if str(error) else "interrupted")
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
     sys.exit(0)
@@ -123,9 +126,20 @@ def require_at_least(flags: object, least: Mapping[str, int]) -> None:
             raise ValueError(expected(flag, f"{minimum} or more", value))
 
 
+def _require_64_bits(flags: object) -> None:
+    """Refuses an integer that torch and numpy cannot hold."""
+    for field in dataclasses.fields(flags) if dataclasses.is_dataclass(flags) else ():
+        value = getattr(flags, field.name)
+        for each in value if isinstance(value, tuple) else (value,):
+            if isinstance(each, int) and abs(each) >= 1 << 63:
+                flag = f"--{field.name.replace('_', '-')}"
+                raise ValueError(expected(flag, "a number of 64 bits", each))
+            _require_64_bits(each)
+
+
 def _leave(error: BaseException, code: int, advice: str = "") -> NoReturn:
     if os.environ.get(DEBUG_VARIABLE) == "1":
         traceback.print_exception(error)
-    sentence = " ".join(str(error).split()) or "interrupted"
-    print(f"{advice}{sentence}", file=sys.stderr)
+    parts = [advice, " ".join(str(error).split())]
+    print(": ".join(filter(None, parts)) or type(error).__name__, file=sys.stderr)
     sys.exit(code)
