@@ -14,7 +14,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from linattn_core import feature_map_names
+from linattn_core import feature_map_names, get_feature_map, register_feature_map
+from linattn_core.feature_maps import registry
 from linattn_models import (
     AutoregressiveTransformer,
     MixtureOfLogistics,
@@ -339,6 +340,16 @@ def test_sizes_that_overflow_are_refused(tmp_path: Path) -> None:
     change_config(tmp_path / "model", lambda c: c["transformer"].update(huge))
     with pytest.raises(ValueError, match="another configuration"):
         load(tmp_path / "model")
+
+
+def test_a_large_option_of_a_registered_feature_map_is_no_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "_factories", dict(registry._factories))
+    register_feature_map("seeded", lambda head_dim, seed: get_feature_map("elu", head_dim))
+    model = tiny_model(feature_map="seeded", feature_map_options={"seed": 20240607})
+    save(model, tmp_path)
+    assert load(tmp_path).to_dict() == model.to_dict()
 
 
 @pytest.mark.parametrize("feature_map", feature_map_names())

@@ -193,12 +193,14 @@ def _check_sizes(path: Path, description: Mapping[str, Any], tensors: Mapping[st
 
 
 def _integers(values: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
-    """All integers in nested mappings, with their keys."""
+    """The integers in nested mappings, with their keys; of a feature map's options, sizes alone."""
     pending = [values]
     while pending:
         for name, value in pending.pop().items():
             if isinstance(value, Mapping):
-                pending.append(value)
+                options = name == "feature_map_options"  # of which only this is known to be a size
+                sizes = {x: value[x] for x in value if x == "num_features"}
+                pending.append(sizes if options else value)
             elif isinstance(value, int):
                 yield name, value
 
