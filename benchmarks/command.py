@@ -62,7 +62,7 @@ def _measure_all(
     limits = isolated_limits(settings)
     records: dict[str, Results] = {}
     faults = 0
-    with tqdm(cases, unit="case") as bar:
+    with tqdm(cases, unit="case", disable=None) as bar:
         for case in bar:
             bar.set_description(case.name, refresh=sys.stderr.isatty())
             result = measure(case, settings, limits)

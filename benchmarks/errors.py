@@ -55,7 +55,7 @@ def main(flags: Flags) -> None:
     sizes = [(length, width) for width in flags.widths for length in flags.lengths]
     rows = [
         [f"{length:,}", str(width), *map(_cell, compare_errors(length, width, flags.backend))]
-        for length, width in tqdm(sizes, unit="size")
+        for length, width in tqdm(sizes, unit="size", disable=None)
     ]
     record: Record[str] = new_record("python -m benchmarks.errors", describe_machine(), {})
     parts = [

@@ -18,7 +18,7 @@ is 1. Smoke runs get no verdict.
 from __future__ import annotations
 
 if __name__ == "__main__":
-    import linattn_lab.interruption  # noqa: F401  (before torch)
+    import linattn_lab.startup  # noqa: F401  (before torch)
 
 import dataclasses
 import shutil

@@ -7,7 +7,7 @@ report itself is written by hand.
 from __future__ import annotations
 
 if __name__ == "__main__":
-    import linattn_lab.interruption  # noqa: F401  (before torch)
+    import linattn_lab.startup  # noqa: F401  (before torch)
 
 import dataclasses
 from pathlib import Path

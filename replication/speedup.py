@@ -63,7 +63,8 @@ def main(flags: Flags) -> None:
     if flags.threads is not None:
         torch.set_num_threads(flags.threads)
     figures: dict[str, float] = {}
-    for length, way in tqdm([(n, way) for n in flags.lengths for way in WAYS], unit="curve"):
+    curves = [(length, way) for length in flags.lengths for way in WAYS]
+    for length, way in tqdm(curves, unit="curve", disable=None):
         for batch, seconds in time_batches(flags, length, way).items():
             figures[f"{way}/{length}/{batch}/seconds"] = seconds
     (flags.out / "figures.json").write_text(json.dumps(figures, indent=1))

@@ -13,7 +13,8 @@ of them held out. Into --out go results.json, results.md and the converted model
 from __future__ import annotations
 
 if __name__ == "__main__":
-    import linattn_lab.interruption  # noqa: F401  (before torch)
+    import linattn_lab.startup
+    import linattn_lab.threads  # noqa: F401
 
 import copy
 import dataclasses

@@ -10,7 +10,8 @@ attention. A comparison that was stopped continues with the same command and --r
 from __future__ import annotations
 
 if __name__ == "__main__":
-    import linattn_lab.interruption  # noqa: F401  (before torch)
+    import linattn_lab.startup
+    import linattn_lab.threads  # noqa: F401
 
 import dataclasses
 from collections.abc import Callable, Mapping

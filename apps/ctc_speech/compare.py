@@ -21,7 +21,8 @@ train.py made in these folders, with as many updates, are taken as they are.
 from __future__ import annotations
 
 if __name__ == "__main__":
-    import linattn_lab.interruption  # noqa: F401  (before torch)
+    import linattn_lab.startup
+    import linattn_lab.threads  # noqa: F401
 
 import dataclasses
 import shlex

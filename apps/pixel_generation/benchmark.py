@@ -15,7 +15,7 @@ a ~. A method that cannot run has a dash, and the reason below the table.
 from __future__ import annotations
 
 if __name__ == "__main__":
-    import linattn_lab.interruption  # noqa: F401  (before torch)
+    import linattn_lab.startup  # noqa: F401  (before torch)
 
 import dataclasses
 import math

@@ -16,7 +16,8 @@ is running an RNN.
 from __future__ import annotations
 
 if __name__ == "__main__":
-    import linattn_lab.interruption  # noqa: F401  (before torch)
+    import linattn_lab.startup
+    import linattn_lab.threads  # noqa: F401
 
 import dataclasses
 import math

@@ -12,7 +12,8 @@ with the same command and --resume.
 from __future__ import annotations
 
 if __name__ == "__main__":
-    import linattn_lab.interruption  # noqa: F401  (before torch)
+    import linattn_lab.startup
+    import linattn_lab.threads  # noqa: F401
 
 import dataclasses
 from pathlib import Path

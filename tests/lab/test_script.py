@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 from typing import Annotated, Literal
@@ -54,6 +56,7 @@ def test_help_shows_the_values_of_the_preset(capsys: pytest.CaptureFixture[str])
     assert end.value.code == 0
     text = capsys.readouterr().out
     assert "default: 20" in text and "777" not in text
+    assert "--out None|PATH" in text
 
 
 @pytest.mark.parametrize(
@@ -73,6 +76,26 @@ def test_flags_that_do_not_parse_are_named_with_code_2(
     assert end.value.code == 2
     out, errors = capsys.readouterr()
     assert out == "" and named in errors
+
+
+@pytest.mark.parametrize("flags", [["--help"], []])
+def test_a_reader_that_has_ended_ends_the_script_quietly(flags: list[str]) -> None:
+    lines = (
+        "import sys",
+        "from linattn_lab.script import parse_flags, run_script",
+        "from linattn_models.training import TrainingConfig, TrainingFlags",
+        "def main():",
+        "    parse_flags(TrainingFlags, description='x', default=TrainingFlags(1, 1))",
+        "    print('long ' * 10**6)",
+        "run_script(main)",
+    )
+    command = [sys.executable, "-c", "\n".join(lines), *flags]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    process.stderr.close()
+    assert process.wait() == 141
 
 
 def test_a_flag_that_is_required_is_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -172,6 +172,17 @@ class _Failing(ToyData):
         return super().batch(indices)
 
 
+def test_progress_is_a_line_for_each_loss_where_stderr_is_no_terminal(
+    out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    toy_run(out, steps=1200, log_every=500, evaluate=None, batch_size=1)
+    errors = capsys.readouterr().err
+    assert [line.partition(":")[0] for line in errors.splitlines()] == [
+        *("step 500 of 1,200", "step 1,000 of 1,200", "step 1,200 of 1,200")
+    ]
+    assert "\r" not in errors
+
+
 def test_a_folder_that_holds_a_run_is_not_overwritten(out: Path) -> None:
     toy_run(out, steps=2)
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}

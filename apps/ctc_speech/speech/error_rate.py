@@ -97,7 +97,9 @@ def evaluate(
     heard: list[list[list[int]]] = [[[]] * len(speech) for _ in decoders]
     order = LengthOrder(speech.lengths(), UTTERANCES_AT_ONCE, FRAMES_AT_ONCE, seed=0)
     total = len(speech) * len(decoders)
-    with tqdm(total=total, desc="decoding", unit="utterance", disable=not progress) as bar:
+    with tqdm(
+        total=total, desc="decoding", unit="utterance", disable=None if progress else True
+    ) as bar:
         for places in order.epoch(0):
             batch = speech.batch(places)
             lengths = batch["lengths"].to(device)

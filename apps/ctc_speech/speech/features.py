@@ -140,7 +140,9 @@ def _compute(
     frames: list[Frames] = []
     speakers: list[str] = []
     reasons: dict[str, str] = {}
-    for item in tqdm(utterances, desc=f"features, speed {speed:g}", disable=not progress):
+    for item in tqdm(
+        utterances, desc=f"features, speed {speed:g}", disable=None if progress else True
+    ):
         try:
             frames.append(_utterance_frames(item, settings, speed))
             speakers.append(item.speaker)

@@ -22,6 +22,9 @@ from linattn_models.memory import lacks_memory
 DEBUG_VARIABLE = "LINATTN_DEBUG"
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
+EXIT_CLOSED_OUTPUT = 141  # as of a program that SIGPIPE ends
+
+_registry = tyro.constructors.ConstructorRegistry()
 
 Flags = TypeVar("Flags")
 
@@ -70,9 +73,33 @@ def parse_flags(
         ValueError: an integer that does not fit into 64 bits.
     """
     optional: dict[str, Any] = {} if default is None else {"default": default}
-    flags: Flags = tyro.cli(kind, prog=sys.argv[0], description=description, args=args, **optional)
+    flags: Flags = tyro.cli(
+        kind,
+        prog=sys.argv[0],
+        description=description,
+        args=args,
+        registry=_registry,
+        **optional,
+    )
     _require_64_bits(flags)
     return flags
+
+
+@_registry.primitive_rule
+def _write_none_plainly(
+    kind: tyro.constructors.PrimitiveTypeInfo,
+) -> tyro.constructors.PrimitiveConstructorSpec[None] | None:
+    """In `--help`, `None|PATH` for a flag that may be None."""
+    if kind.type is not type(None):
+        return None
+    return tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="None",
+        choices=("None",),
+        instance_from_str=lambda words: None,
+        is_instance=lambda value: value is None,
+        str_from_instance=lambda value: ["None"],
+    )
 
 
 def peek_flag(name: str, default: str, args: Sequence[str] | None = None) -> str:
@@ -88,13 +115,18 @@ def run_script(main: Callable[[], object]) -> NoReturn:
     A ValueError, an OSError or a lack of memory becomes one sentence on stderr; with
     LINATTN_DEBUG=1 in the environment the traceback is printed before it. Any other exception is a
     bug and keeps its traceback. A warning is printed as one sentence. Ctrl-C raises
-    KeyboardInterrupt, even if an import of the script has set another handler.
+    KeyboardInterrupt, even if an import of the script has set another handler. Where a reader of
+    the output such as `head` has ended, the process ends quietly, with 141.
     """
     warnings.formatwarning = lambda message, *_: f"warning: {message}\n"
     try:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        main()
+        _call_and_flush(main)
+    except BrokenPipeError:
+        # What is left in the buffers goes nowhere, or Python would complain when it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(EXIT_CLOSED_OUTPUT)
     except (ValueError, OSError) as error:
         _leave(error, EXIT_BAD_INPUT)
     except (MemoryError, RuntimeError) as error:
@@ -106,6 +138,15 @@ def run_script(main: Callable[[], object]) -> NoReturn:
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
     sys.exit(0)
+
+
+def _call_and_flush(main: Callable[[], object]) -> None:
+    try:
+        main()
+    except SystemExit:  # after --help
+        sys.stdout.flush()
+        raise
+    sys.stdout.flush()
 
 
 def require_at_least(flags: object, least: Mapping[str, int]) -> None:

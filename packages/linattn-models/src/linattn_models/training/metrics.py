@@ -1,4 +1,4 @@
-"""Measurements of a run: a line of JSON each, TensorBoard and a progress bar."""
+"""Measurements of a run: a line of JSON each, TensorBoard, and progress on stderr."""
 
 from __future__ import annotations
 
@@ -32,7 +32,11 @@ class MetricsLog:
         self._file = path.open("ab")
         # purge_step hides the points of a killed run at steps that are now repeated.
         self._writer = SummaryWriter(str(path.parent / "tensorboard"), purge_step=step + 1)
-        self._bar = tqdm(total=steps, initial=step, unit="step", file=sys.stderr)
+        self._steps = steps
+        # Elsewhere than on a terminal a bar would fill a file: there it is a line for each loss.
+        self._bar = tqdm(
+            total=steps, initial=step, unit="step", file=sys.stderr, disable=not sys.stderr.isatty()
+        )
 
     def __enter__(self) -> MetricsLog:
         return self
@@ -62,9 +66,11 @@ class MetricsLog:
         for name, value in values.items():
             self._writer.add_scalar(f"{split}/{name}", value, step)
         if split == "train":
-            self._bar.set_postfix(
-                loss=f"{values['loss']:.4f}", lr=f"{values['learning_rate']:.1e}", refresh=False
-            )
+            loss, rate = f"{values['loss']:.4f}", f"{values['learning_rate']:.1e}"
+            self._bar.set_postfix(loss=loss, lr=rate, refresh=False)
+            if self._bar.disable:
+                place = f"step {step:,} of {self._steps:,}"
+                print(f"{place}: loss {loss}, learning rate {rate}", file=sys.stderr)
 
     def sync(self) -> None:
         """Flushes every line so far to disk."""
