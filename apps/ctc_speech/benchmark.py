@@ -34,7 +34,7 @@ from linattn_core.errors import expected
 from linattn_lab.compare import name_environments
 from linattn_lab.plots import Panel, Points, plot_panels
 from linattn_lab.runs import make_folders
-from linattn_lab.script import parse_flags, require_at_least, run_script
+from linattn_lab.script import parse_flags, require_at_least, require_one_process, run_script
 from linattn_lab.tables import figure, markdown_table, table_of
 from linattn_models.files import replace_file
 from linattn_models.training import environment, write_json
@@ -97,6 +97,7 @@ class Measured(pydantic.BaseModel):
 
 def main(flags: Flags) -> None:
     """Measures, prints the tables, and writes them."""
+    require_one_process()
     check(flags)
     make_folders(flags.out)
     batches = make_typical_lengths(flags.batch_size, flags.batches)

@@ -32,7 +32,7 @@ from typing import Any
 
 from linattn_core.errors import expected
 from linattn_lab.runs import make_folders, publish, run_summary
-from linattn_lab.script import parse_flags, require_at_least, run_script
+from linattn_lab.script import parse_flags, require_at_least, require_one_process, run_script
 from linattn_models.files import replace_file
 from linattn_models.training import write_json
 from speech.comparison import (
@@ -95,6 +95,7 @@ class Flags(CorpusFlags):
 
 def main(flags: Flags) -> None:
     """Trains what is not trained yet, prints the table, and writes it."""
+    require_one_process()
     check(flags)
     out, preset = flags.folder(), flags.preset
     make_folders(out, flags.publish)

@@ -19,7 +19,13 @@ import dataclasses
 from pathlib import Path
 from typing import Any, get_args
 
-from linattn_lab.script import peek_flag, preset_flags, require_at_least, run_script
+from linattn_lab.script import (
+    peek_flag,
+    preset_flags,
+    require_at_least,
+    require_one_process,
+    run_script,
+)
 from speech.corpora import CorpusFlags
 from speech.models import APP
 from speech.presets import PRESETS, Attention, PresetName, Recipe
@@ -45,6 +51,7 @@ class Flags(CorpusFlags, Recipe):
 
 def main() -> None:
     """Trains, and recognizes the test set."""
+    require_one_process()  # batches of similar lengths differ in size, and are not shared
     known: dict[str, Attention] = {name: name for name in get_args(Attention)}
     attention = known.get(peek_flag("attention", "linear"), "linear")  # tyro refuses others
     presets: dict[str, Flags] = {

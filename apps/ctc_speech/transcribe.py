@@ -28,6 +28,7 @@ from typing import Annotated, Any
 import tyro
 
 from linattn_core.errors import expected
+from linattn_lab.runs import make_folders
 from linattn_lab.script import parse_flags, require_at_least, run_script
 from speech.corpora import BadInput
 from speech.decoding import BeamFlags, Decoding, Search, build_search
@@ -59,6 +60,7 @@ class Flags:
 def main(flags: Flags) -> None:
     """Prints the phones of every recording."""
     check(flags)
+    make_folders(flags.pictures)
     run = load_run(flags.run, flags.average)
     decoding = Decoding(decoder="beam", **vars(flags.search))
     search = build_search(decoding, [], run.inventory)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import PartialState
 
 from linattn_core.errors import expected
 from linattn_lab.plots import plot_run
@@ -30,9 +29,6 @@ def train_model(
 
     The test set is recognized once, after training.
     """
-    processes = PartialState().num_processes
-    if processes > 1:  # batches of similar lengths differ in size, and are not shared
-        raise ValueError(expected("training", "one process", f"{processes} under torchrun"))
     config = recipe.training.config()
     data = load_training_speech(corpus, recipe, cache)
     dev = load_speech(corpus, "dev", recipe, cache)

@@ -127,7 +127,6 @@ def write_picture(path: Path, transcript: Transcript, title: str) -> None:
     top.set_title(title, parse_math=False)  # names of files and phones may have dollar signs
     content = io.BytesIO()
     drawing.savefig(content, format="png", dpi=100)
-    path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, content.getvalue())
 
 

@@ -126,7 +126,7 @@ def test_odd_names_are_printed_on_one_line_and_drawn(
     assert picture.stem == recording.stem
 
 
-def test_pictures_of_files_of_one_name_are_refused(
+def test_pictures_that_cannot_be_written_are_refused_before_the_work(
     recordings: list[Path], smoke_run: Path, tmp_path: Path, script: Script
 ) -> None:
     same = tmp_path / "other" / recordings[0].name
@@ -134,3 +134,6 @@ def test_pictures_of_files_of_one_name_are_refused(
     done = script("transcribe", *flags, recordings[0], same)
     assert done.code == 2 and "--pictures" in done.stderr
     assert not done.stdout and not (tmp_path / "pictures").exists()
+    flags = ["--run", smoke_run, "--pictures", recordings[1]]  # a file is in the way
+    done = script("transcribe", *flags, recordings[0])
+    assert done.code == 2 and str(recordings[1]) in done.stderr and not done.stdout

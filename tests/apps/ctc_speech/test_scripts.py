@@ -167,6 +167,16 @@ def test_bad_flags_end_in_one_sentence(
     assert named in done.stderr and done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("name", ["train", "compare", "benchmark"])
+def test_several_processes_are_refused_before_any_work(
+    name: str, tmp_path: Path, script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    done = script(name, "--preset", "smoke", "--out", tmp_path / "out")
+    assert done.code == 2 and "expected one process, got 2 of torchrun" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
 def test_errors_are_counted_by_kind() -> None:
     said = [["A", "B", "C"], ["A"]]
     errors = count_errors(said, [["A", "X", "C", "D"], []])

@@ -178,6 +178,17 @@ def _require_64_bits(flags: object) -> None:
             _require_64_bits(each)
 
 
+def require_one_process() -> None:
+    """Refuses torchrun, on every rank, before any work: for scripts that share none.
+
+    Raises:
+        ValueError: there are several processes.
+    """
+    processes = os.environ.get("WORLD_SIZE", "1")
+    if processes != "1":
+        raise ValueError(expected(sys.argv[0], "one process", f"{processes} of torchrun"))
+
+
 def _leave(error: BaseException, code: int, advice: str = "") -> NoReturn:
     if os.environ.get(DEBUG_VARIABLE) == "1":
         traceback.print_exception(error)
