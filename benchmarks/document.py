@@ -10,7 +10,7 @@ from benchmarks.series import describe_series
 from linattn_lab.machine import Device
 from linattn_lab.runs import make_folders
 from linattn_lab.store import Record, add_record, read_records, record_file
-from linattn_lab.tables import figure, markdown_table, memory, seconds
+from linattn_lab.tables import code, figure, literal, markdown_table, memory, seconds
 from linattn_models.files import replace_file
 
 Results = Record[CaseResult]
@@ -57,18 +57,18 @@ def to_markdown(
     theme: str, device: Device, records: Sequence[Results], order: Iterable[str]
 ) -> str:
     """Returns the document for readers; results of cases that are in no order are left out."""
-    letters = {name: chr(ord("a") + n) for n, each in enumerate(records) for name in each.results}
+    numbers = {name: str(n) for n, each in enumerate(records, 1) for name in each.results}
     known = {name: result for each in records for name, result in each.results.items()}
     results = {name: known[name] for name in order if name in known}
-    runs = (f"- **run {chr(ord('a') + n)}**: {_describe(each)}" for n, each in enumerate(records))
+    runs = (f"- **run {n}**: {_describe(each)}" for n, each in enumerate(records, 1))
     parts = [
         f"# Measured: {theme}, {device}",
         *([QUICK] if any("--quick" in each.command for each in records) else []),
         "Each case shows the latest run that measured it:",
         "\n".join(runs),
         *describe_series(results),
-        *_ratios(results, letters),
-        *_methods(results, letters),
+        *_ratios(results, numbers),
+        *_methods(results, numbers),
         CLOSING.format(gemm=GEMM[device]),
     ]
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
@@ -76,10 +76,11 @@ def to_markdown(
 
 def _describe(record: Results) -> str:
     machine, limits = record.machine, record.limits
-    said = (
-        f"`{record.command}`, {record.date}, commit {record.commit}; {machine.hardware}, "
-        f"{machine.threads} threads used; {machine.software}; backends: {machine.backends}."
+    where = literal(
+        f"{record.date}, commit {record.commit}; {machine.hardware}, {machine.threads} threads "
+        f"used; {machine.software}; backends: {machine.backends}."
     )
+    said = f"{code(record.command)}, {where}"
     if limits is None:
         return said
     rates = {
@@ -92,11 +93,11 @@ def _describe(record: Results) -> str:
     return f"{said} Limits: {', '.join([*shown, copy])}."
 
 
-def _ratios(results: Mapping[str, CaseResult], letters: Mapping[str, str]) -> list[str]:
+def _ratios(results: Mapping[str, CaseResult], runs: Mapping[str, str]) -> list[str]:
     """One row for each pair of methods that a case compares."""
     rows = [
         [name, each.numerator, each.denominator, figure(each.value.median),
-         _quartiles(each.value, figure), letters[name]]
+         _quartiles(each.value, figure), runs[name]]
         for name, result in results.items()
         if result.series is None
         for each in result.ratios
@@ -104,13 +105,13 @@ def _ratios(results: Mapping[str, CaseResult], letters: Mapping[str, str]) -> li
     return ["## Side by side", markdown_table(RATIOS, rows)] if rows else []
 
 
-def _methods(results: Mapping[str, CaseResult], letters: Mapping[str, str]) -> list[str]:
+def _methods(results: Mapping[str, CaseResult], runs: Mapping[str, str]) -> list[str]:
     """One row for each method of each case that is in no series, which has its tables.
 
     Columns that are empty in every row are left out.
     """
     rows = [
-        _method_row(name, result, method, letters[name])
+        _method_row(name, result, method, runs[name])
         for name, result in results.items()
         if result.series is None
         for method in result.methods
@@ -123,8 +124,8 @@ def _methods(results: Mapping[str, CaseResult], letters: Mapping[str, str]) -> l
 
 
 def _method_row(case: str, result: CaseResult, method: MethodResult, run: str) -> list[str]:
-    name = f"{method.name} [{method.note}]" if method.note else method.name
-    median = _one_line(method.status) if method.value is None else seconds(method.seconds)
+    name = f"{method.name}, {method.note}" if method.note else method.name
+    median = method.status if method.value is None else seconds(method.seconds)
     quartiles = "-" if method.value is None else _quartiles(method.value, seconds)
     shares = map(_percent, (method.share_of_gemm, method.share_of_fma, method.share_of_copy))
     rounds = str(method.rounds or "-")
@@ -139,8 +140,3 @@ def _quartiles(value: Spread, show: Callable[[float], str]) -> str:
 
 def _percent(share: float | None) -> str:
     return "-" if share is None else f"{share:.0%}"
-
-
-def _one_line(words: str) -> str:
-    """The text, such as an error, as one cell: on one line, without the bar of a table."""
-    return " ".join(words.replace("|", "/").split())

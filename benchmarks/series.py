@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from benchmarks.results import CaseResult, MethodResult
-from linattn_lab.tables import markdown_table, memory, seconds
+from linattn_lab.tables import literal, markdown_table, memory, seconds
 
 LINEAR = "linear"
 CROSSOVER = (
@@ -23,7 +23,7 @@ def describe_series(results: Mapping[str, CaseResult]) -> list[str]:
     """Returns the headings and tables of all series."""
     parts: list[str] = []
     for name, members in by_series(results).items():
-        parts += [f"## By length: {name}", _by_length(members)]
+        parts += [f"## By length: {literal(name)}", _by_length(members)]
     if summarized := by_series(results, summarized=True):
         parts += ["## Crossover", CROSSOVER, _crossover(summarized)]
     return parts
@@ -33,7 +33,7 @@ def by_series(results: Mapping[str, CaseResult], *, summarized: bool = False) ->
     """Returns the cases by series: of those that have a table each, or that one summarizes."""
     members: Series = {}
     for result in results.values():
-        if result.series is not None and result.summarized == summarized:
+        if result.series is not None and result.at is not None and result.summarized == summarized:
             members.setdefault(result.series, []).append(result)
     return members
 

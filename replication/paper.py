@@ -38,7 +38,14 @@ from linattn_models.training import RunFolder
 from replication.claims import CLAIMS, Claim, select_claims
 from replication.experiments import EXPERIMENTS, Preset
 from replication.readers import PICTURES, find_trainings
-from replication.records import FOLDER, Evidence, find_evidence, judge_claim, read_evidence
+from replication.records import (
+    FOLDER,
+    Evidence,
+    find_evidence,
+    judge_claim,
+    list_pictures,
+    read_evidence,
+)
 from replication.run import run_experiment
 
 
@@ -136,8 +143,8 @@ def publish(evidence: Evidence, folder: Path) -> None:
     add_record(record_file(FOLDER.parent, FOLDER.name, evidence.device), evidence.record)
     name = evidence.experiment
     for attention, run in find_trainings(folder / name).items():
-        for picture in (run.path / f"{kind}.png" for kind in PICTURES):
-            if picture.exists():
+        for picture in list_pictures(run.path, "*.png"):
+            if picture.stem in PICTURES:
                 kept = FOLDER / "pictures" / name / f"{attention}-{picture.name}"
                 kept.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(picture, kept)

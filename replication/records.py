@@ -78,6 +78,12 @@ def read_evidence(folder: Path = FOLDER) -> list[Evidence]:
     return [Evidence(name, record) for record in records for name in record.results]
 
 
+def list_pictures(folder: Path, pattern: str = "pictures/*/*.png") -> list[Path]:
+    """The pictures in a folder; a link to a file outside of it is none."""
+    own = folder.resolve()
+    return [x for x in sorted(folder.glob(pattern)) if x.resolve().is_relative_to(own)]
+
+
 def find_evidence(claim: Claim, evidence: list[Evidence]) -> Evidence | None:
     """Returns the latest sound measurement; of one day that of the better experiment, on a GPU."""
     sound = (

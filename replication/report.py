@@ -15,7 +15,7 @@ from pathlib import Path
 from linattn_lab.script import parse_flags, run_script
 from linattn_models.files import replace_file
 from replication.plots import draw_plots
-from replication.records import FOLDER, read_evidence
+from replication.records import FOLDER, list_pictures, read_evidence
 from replication.tables import write_claims
 
 
@@ -30,7 +30,7 @@ class Flags:
 def main(flags: Flags) -> None:
     """Writes claims.md and the pictures."""
     evidence = read_evidence(flags.folder)
-    pictures = sorted((flags.folder / "pictures").glob("*/*.png"))
+    pictures = list_pictures(flags.folder)
     replace_file(flags.folder / "claims.md", write_claims(evidence, pictures).encode())
     figures = draw_plots(evidence, flags.folder / "figures")
     print("\n".join(f"written: {file}" for file in (flags.folder / "claims.md", *figures)))

@@ -6,9 +6,10 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from urllib.parse import quote
 
 from linattn_lab.machine import Device
-from linattn_lab.tables import figure, markdown_table
+from linattn_lab.tables import figure, literal, markdown_table
 from replication.claims import ABOVE_ZERO, CLAIMS, VERDICTS, Claim, Figures, Rule, divide
 from replication.experiments import EXPERIMENTS
 from replication.readers import BEST
@@ -70,8 +71,8 @@ def write_claims(evidence: list[Evidence], pictures: Iterable[Path] = ()) -> str
 
 def show_picture(picture: Path) -> str:
     """A picture under what it shows."""
-    place = "/".join(picture.parts[-3:])
-    return f"{picture.parent.name}, {picture.stem}:\n\n![{picture.stem}]({place})\n"
+    what, place = literal(picture.stem), quote("/".join(picture.parts[-3:]))
+    return f"{literal(picture.parent.name)}, {what}:\n\n![{what}]({place})\n"
 
 
 def claims_table(claims: Iterable[Claim], evidence: list[Evidence]) -> str:
@@ -169,7 +170,7 @@ def measurements_table(evidence: Sequence[Evidence]) -> str:
             each.experiment,
             each.measurement.preset,
             each.record.date,
-            f"`{each.record.commit}`",
+            each.record.commit,
             f"{machines.index(describe_machine(each)) + 1}",
             duration(EXPERIMENTS[each.experiment].seconds.get(each.measurement.preset)),
             duration(each.measurement.seconds),
@@ -185,7 +186,8 @@ def describe_machine(evidence: Evidence) -> str:
     """The hardware, the threads and the versions of Python and torch."""
     machine = evidence.record.machine
     threads = f"{machine.threads} thread" + "s" * (machine.threads != 1)
-    return f"{machine.hardware}; {threads}; {machine.software.partition(', linattn')[0]}"
+    software = machine.software.partition(", linattn")[0]
+    return literal(f"{machine.hardware}; {threads}; {software}")
 
 
 def duration(seconds: float | None) -> str:

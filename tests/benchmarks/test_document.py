@@ -58,7 +58,7 @@ def test_it_says_when_where_and_what_was_measured() -> None:
     ):  # fmt: skip
         assert word in text
     ratio, slow = rows(text, "slow")
-    assert ratio == ["fixed/case", "slow", "fast", "2.10", "2.10 to 2.10", "a"]
+    assert ratio == ["fixed/case", "slow", "fast", "2.10", "2.10 to 2.10", "1"]
     assert slow[:4] == ["fixed/case", "slow", "call", "4.20 s"]
     # Shares of GEMM, FMA and copying; of slow no work is known.
     assert [row[-3:] for row in rows(text, "fixed/case")[1:]] == [
@@ -66,18 +66,32 @@ def test_it_says_when_where_and_what_was_measured() -> None:
     ]  # fmt: skip
 
 
+def test_text_of_a_record_is_shown_and_never_markup() -> None:
+    odd = "x![y](/etc/hostname) `z`\n# w"
+    case = run(make_case({odd: 1.0, "b": 1.0}, series=odd, at=1, shows=odd, unit=odd))
+    alone = case.model_copy(update={"series": None})
+    fields = dict.fromkeys(("hardware", "software", "backends"), odd)
+    known = record(commit=odd, _1=case, _2=alone)
+    odd_record = known.model_copy(
+        update={"machine": MACHINE.model_copy(update=fields), "command": odd}
+    )
+    text = to_markdown("fixed", "cpu", [odd_record], NAMES)
+    spans = re.sub(r"`[^`\n]*`", "", text.replace(r"\`", ""))
+    assert "![y" not in spans and "\n# w" not in text and "`" not in spans
+
+
 @pytest.mark.parametrize(
     ("method", "words"),
     [
         (Method(lambda: "off by 0.5", measure=lambda: 4.0), "not correct"),
-        ("not installed\n| here", "not installed / here"),
+        ("not installed\n![here](/etc/hostname)", r"not installed !\[here\](/etc/hostname)"),
     ],
 )
 def test_what_has_no_number_says_why_in_its_cell(method: Method | str, words: str) -> None:
     case = make_case({"slow": method, "fast": 1.0}, ratios=(("slow", "fast"),))
     (row,) = rows(show(case), "slow")
     assert words in row
-    assert not re.search(r"\d", "".join(row))
+    assert [cell for cell in row if re.search(r"\d", cell)] == ["1"]  # the run
 
 
 def test_a_case_takes_the_place_of_its_earlier_result(tmp_path: Path) -> None:
@@ -87,8 +101,8 @@ def test_a_case_takes_the_place_of_its_earlier_result(tmp_path: Path) -> None:
     later, earlier = read_records(record_file(tmp_path, "fixed", "cpu"), Results)
     assert (later.results, earlier.results) == ({"fixed/2": again}, {"fixed/1": one})
     text = (tmp_path / "fixed" / "results.md").read_text()
-    assert rows(text, "fixed/1")[0][3:7] == ["1.00 s", "1.00 s to 1.00 s", "2", "b"]
-    assert rows(text, "fixed/2")[0][3:7] == ["3.00 s", "3.00 s to 3.00 s", "2", "a"]
+    assert rows(text, "fixed/1")[0][3:7] == ["1.00 s", "1.00 s to 1.00 s", "2", "2"]
+    assert rows(text, "fixed/2")[0][3:7] == ["3.00 s", "3.00 s to 3.00 s", "2", "1"]
     assert text.index("later") < text.index("abc1234")
 
 

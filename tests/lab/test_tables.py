@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from linattn_lab.tables import figure, markdown_table, memory, seconds
+from linattn_lab.tables import code, figure, literal, markdown_table, memory, seconds
+
+INLINING = "![x](/etc/hostname) <img src=a> `b` | a_b _c_ **d** &lt; $e$ \x1b[1m\n```{include} f"
 
 
 def test_cells_stay_as_they_are_written_and_columns_line_up() -> None:
@@ -14,6 +18,25 @@ def test_cells_stay_as_they_are_written_and_columns_line_up() -> None:
     assert lines[3] == "| longer | 1,000 |"
     assert lines[1].startswith("|:") and lines[1].endswith(":|")
     assert len(set(map(len, lines))) == 1 and table.endswith("|\n")
+
+
+@given(st.one_of(st.text(), st.text(alphabet="![](<>)`_*|\\&;$ {}x\n")))
+def test_text_of_a_record_is_never_markup(text: str) -> None:
+    parser = pytest.importorskip("markdown_it").MarkdownIt("commonmark").enable("table")
+    shown = " ".join("".join(x if x.isprintable() else " " for x in text).split())
+    (inline,) = [x for x in parser.parse(f"x {literal(text)} y") if x.type == "inline"]
+    assert {x.type for x in inline.children} == {"text"}
+    assert "".join(x.content for x in inline.children).split() == f"x {shown} y".split()
+    table = markdown_table(["a", "b"], [[f"x{text}", "1"]])
+    cells = [x.content for x in parser.parse(table) if x.type == "inline"]
+    assert len(cells) == 4 and cells[3] == "1"
+    assert table.count("\n") == 3
+
+
+def test_what_could_inline_a_file_is_shown_as_it_is() -> None:
+    assert literal(INLINING).startswith(r"!\[x\](/etc/hostname) \<img src=a\> \`b\` \| a_b \_c\_")
+    assert "\x1b" not in literal(INLINING)
+    assert code("a `b`\nc") == "`a 'b' c`"
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,7 @@ def test_pictures_of_trained_models_are_published(
     run = flags.out / "laptop" / "equations" / "updates" / "linear"
     run.mkdir(parents=True)
     (run / "samples.png").write_bytes(b"picture")
+    (run / "completions.png").symlink_to(__file__)  # of what is outside, no copy is made
     (run / "summary.json").write_text("{}")
     line = {"step": 1, "split": "train", "seconds": 2.0, "loss": 0.5}
     (run / "metrics.jsonl").write_text(f"{json.dumps(line)}\n")
@@ -122,6 +123,7 @@ def test_pictures_of_trained_models_are_published(
 
     picture = tmp_path / "kept" / "pictures" / "equations" / "linear-samples.png"
     assert picture.read_bytes() == b"picture"
+    assert list(picture.parent.iterdir()) == [picture]
     curves = read_by_name(tmp_path / "kept")["equations"].measurement.curves
     assert curves == {"linear": [line]}
 

@@ -19,6 +19,7 @@ from replication.records import (
     Measurement,
     find_evidence,
     judge_claim,
+    list_pictures,
     read_evidence,
 )
 from replication.tables import claims_table, write_claims
@@ -95,6 +96,26 @@ def test_records_without_some_figures_are_shown(tmp_path: Path, value: float | N
 
     assert "| confirmed " in write_claims(odd)
     assert len(draw_plots(odd, tmp_path)) == 4
+
+
+def test_text_of_a_record_and_names_of_pictures_are_never_markup(tmp_path: Path) -> None:
+    odd = "x![y](/etc/hostname)`z`$\\a$"
+    machine = CPU.record.machine.model_copy(update={"hardware": odd, "software": odd})
+    lines = [{"step": x, "split": "train", "seconds": 1.0, "loss": 0.5} for x in (1, 2)]
+    measurement = CPU.measurement.model_copy(update={"curves": {odd: lines}})
+    update = {"commit": odd, "machine": machine, "results": {"copy": measurement}}
+    evidence = [Evidence("copy", CPU.record.model_copy(update=update))]
+    folder = tmp_path / "pictures" / "copy"
+    folder.mkdir(parents=True)
+    (folder / "a](b.png").touch()
+    (folder / "c.png").symlink_to(__file__)
+
+    text = write_claims(evidence, list_pictures(tmp_path))
+
+    assert text.count("![") == 1
+    assert r"![a\](b](pictures/copy/a%5D%28b.png)" in text
+    assert re.findall(r"(?<!\\)`", text.split("## Measurements")[1]) == []
+    assert len(draw_plots(evidence, tmp_path)) == 4
 
 
 @pytest.mark.parametrize("line", [{"step": 1}, {"step": 1, "split": "x", "seconds": "y"}])

@@ -14,6 +14,7 @@ from linattn_core.errors import expected
 from linattn_lab.plots import Points, points
 from linattn_lab.runs import require_run
 from linattn_lab.store import read_model
+from linattn_lab.tables import literal
 from linattn_models.training import RunFolder, TrainingFlags, write_json
 
 _EVALUATIONS = 8  # while a model trains, at least: the points of its curve
@@ -155,7 +156,7 @@ def name_environments(environments: Iterable[Mapping[str, Any]]) -> str:
     machines = dict.fromkeys(
         f"torch {each['torch']}, {each['device']}, threads: {each['threads']}" for each in records
     )
-    return f"commit {', '.join(commits)}; {'; '.join(machines)}"
+    return literal(f"commit {', '.join(commits)}; {'; '.join(machines)}")
 
 
 class UpdateTimes(BaseModel, frozen=True, extra="allow"):

@@ -11,6 +11,7 @@ from typing import Any
 
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from linattn_core.errors import expected
@@ -104,7 +105,7 @@ def plot_panels(
         else:
             place.xaxis.set_major_locator(MaxNLocator("auto", integer=True))  # no half updates
         place.grid(alpha=0.3)
-        if not beside:
+        if panel.curves and not beside:
             place.legend()
     for place in axes:  # now that limits, which panels may share, include every curve
         for axis in (place.xaxis,) * log_x + (place.yaxis,) * log_scale:
@@ -112,6 +113,8 @@ def plot_panels(
     axes[0].set(ylabel=ylabel)
     if beside:
         drawing.legend(*axes[0].get_legend_handles_labels(), loc="outside right center")
+    for text in drawing.findobj(Text):
+        text.set_parse_math(False)  # a name of a run or of a quantity is no formula
     picture = io.BytesIO()
     drawing.savefig(picture, format="png", dpi=120)
     replace_file(path, picture.getvalue())

@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from tabulate import tabulate
 
+MARKUP = re.compile(r"[\\`*\[\]<>|&$]|(?<![^\W_])_|_(?![^\W_])")  # of x86_64, the line is none
 Record = TypeVar("Record")
 
 
+def literal(text: str) -> str:
+    """Text that a record or a file holds as Markdown shows it: on one line, and never as markup."""
+    return MARKUP.sub(r"\\\g<0>", _one_line(text))
+
+
+def code(text: str) -> str:
+    """The same as code, such as a command."""
+    return f"`{_one_line(text).replace('`', chr(39))}`"
+
+
+def _one_line(text: str) -> str:
+    return " ".join("".join(x if x.isprintable() else " " for x in text).split())
+
+
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table with padded columns, the first aligned left, the others right."""
+    """A Markdown table with padded columns, the first aligned left, the others right.
+
+    Cells are shown as they are: markup in them is escaped.
+    """
+    header, *rows = [[literal(cell) for cell in row] for row in (header, *rows)]
     aligned = ["left", *["right"] * (len(header) - 1)]
     return f"{tabulate(rows, header, 'pipe', colalign=aligned, disable_numparse=True)}\n"
 
