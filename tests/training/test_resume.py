@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from tests.training.toy import (
     logged,
     noisy_loss,
     same_weights,
+    toy_evaluate,
     toy_model,
     toy_run,
 )
@@ -183,11 +185,35 @@ def test_a_warm_up_that_nobody_gave_is_kept_by_a_resume(out: Path) -> None:
         toy_run(out, steps=40, warmup_steps=4, resume=True)
 
 
-def test_a_checkpoint_of_other_processes_warns_that_draws_start_afresh(out: Path) -> None:
+@pytest.mark.parametrize(
+    ("changes", "named"), [({"random": [{}, {}]}, "2 process"), ({"threads": 7}, "7 threads")]
+)
+def test_a_checkpoint_of_other_processes_or_threads_warns(
+    out: Path, changes: dict[str, Any], named: str
+) -> None:
     toy_run(out, steps=2)
-    change_state(out / "checkpoints" / "step-2", random=[{}, {}])
-    with pytest.warns(UserWarning, match="2 process"):
+    change_state(out / "checkpoints" / "step-2", **changes)
+    with pytest.warns(UserWarning, match=named):
         toy_run(out, steps=4, resume=True)
+
+
+def test_a_folder_that_is_moved_while_it_trains_is_named_and_may_come_back(
+    out: Path, unbroken: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    elsewhere = out.with_name("elsewhere")
+
+    def move(model: torch.nn.Module) -> dict[str, float]:
+        if out.exists() and len(RunFolder(out).metrics()) > 6:
+            out.rename(elsewhere)
+        return toy_evaluate(model)
+
+    with pytest.raises(FileNotFoundError, match="run: expected the run that began there"):
+        toy_run(out, evaluate=move, checkpoint_every=4, eval_every=3)
+    assert not out.exists() and "Traceback" not in capsys.readouterr().err
+    elsewhere.rename(out)
+    toy_run(out, resume=True, checkpoint_every=4, eval_every=3)
+    assert logged(out) == logged(unbroken)
+    assert same_weights(out, unbroken)
 
 
 def test_a_checkpoint_of_another_run_is_refused(out: Path, tmp_path: Path) -> None:

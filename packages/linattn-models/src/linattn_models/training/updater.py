@@ -89,6 +89,7 @@ class Updater:
         state = self.optimizer.state
         return {
             "device": accelerator.device.type,
+            "threads": torch.get_num_threads(),
             "optimizer": {name: state.get(p, {}) for name, p in self.parameters.items()},
             "scaler": None if scaler is None else scaler.state_dict(),
             # One for each process.
@@ -107,6 +108,13 @@ class Updater:
         if self.accelerator.scaler is not None:
             self.accelerator.scaler.load_state_dict(state["scaler"])
         self._set_random_state(state["random"], state["device"], step)
+        threads, now = state["threads"], torch.get_num_threads()
+        if self.accelerator.device.type == "cpu" and threads != now:
+            warnings.warn(
+                f"the checkpoint was written with {threads} threads and is resumed with {now}: "
+                "sums are rounded in another order than in a run that was not stopped",
+                stacklevel=2,
+            )
 
     def _set_random_state(self, states: list[dict[str, Any]], device: str, step: int) -> None:
         now = self.accelerator
