@@ -52,6 +52,8 @@ CASES = [
     Case(return_normalizer=True, is_causal=False, mask="left"),
     Case(return_normalizer=True, batch=1, cu_seqlens=(0, 20, 37), feature_map="relu"),
     Case(return_normalizer=True, normalize=False, log_decay="positions", heads=4, kv_heads=2),
+    Case(value_dim=0, initial_state=True, return_normalizer=True),
+    Case(value_dim=0, initial_state=True, is_causal=False),
 ]
 
 

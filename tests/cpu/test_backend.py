@@ -71,21 +71,6 @@ def test_autograd_notices_a_step_in_place() -> None:
         out.pow(2).sum().backward()
 
 
-@pytest.mark.parametrize("is_causal", [True, False])
-def test_values_of_dim_zero_leave_a_z_with_its_gradient(is_causal: bool) -> None:
-    query, value = torch.randn(1, 2, 6, 4), torch.zeros(1, 2, 6, 0)
-    results = []
-    for backend in ("cpu", "reference"):
-        z = torch.ones(1, 2, 4, requires_grad=True)
-        state = LinearAttentionState(torch.zeros(1, 2, 4, 0), z)
-        _, final = linear_attention(
-            query, query, value, is_causal=is_causal, initial_state=state, return_state=True,
-            backend=backend,
-        )  # fmt: skip
-        results.append((final.z, *torch.autograd.grad(final.z.sum(), z)))
-    torch.testing.assert_close(*results)
-
-
 def test_a_returned_state_is_exact_for_bfloat16_too(instruction_set: str) -> None:
     """Rounded products are for outputs alone, and only where no state is asked for."""
     half = draw(1, 2, 500, 64, dtype=torch.bfloat16)

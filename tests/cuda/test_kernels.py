@@ -267,17 +267,6 @@ def test_a_matrix_precision_of_high_keeps_sixteen_bits() -> None:
 
 
 @pytest.mark.parametrize("backend", NAMES)
-@pytest.mark.parametrize("is_causal", [True, False])
-@pytest.mark.usefixtures("memory_of_nan")
-def test_values_of_dim_zero_have_a_normalizer(backend: str, is_causal: bool) -> None:
-    case = ONE.with_(value_dim=0, is_causal=is_causal, initial_state=True)
-    tensors = case.inputs()
-    expected = on_backend(case, "reference", tensors)
-    for name, x in on_backend(case, backend, tensors).items():
-        assert_agree(x, expected[name], name)
-
-
-@pytest.mark.parametrize("backend", NAMES)
 @pytest.mark.parametrize("dtype", [torch.float32, *HALVES], ids=str)
 def test_tiny_features_do_not_underflow(backend: str, dtype: torch.dtype) -> None:
     """Their products are too small for the inverse of their sum to be a number."""
