@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import weakref
 from dataclasses import dataclass
@@ -226,6 +227,7 @@ class _Packed:
     decoder: CompiledDecoder
     description: DecoderDescription
     signature: tuple[Any, ...]
+    checksums: Tensor
 
 
 # Not an attribute of the models, so that copies, pickles and state dicts do not contain it.
@@ -241,23 +243,26 @@ def packed_decoder(model: TokenModel, positions: int | None = None) -> CompiledD
     """
     description = model.describe(positions)
     with _lock:
-        signature = _signature(model, description)
+        signature, checksums = _signature(model, description), _checksums(description)
         packed = _cache.pop(model, None)
-        if packed is None or packed.signature != signature:
+        if (
+            packed is None
+            or packed.signature != signature
+            or not torch.equal(packed.checksums, checksums)
+        ):
             del packed  # frees its memory before the next is packed
             decoder = compile_described(model, description, "float32", "auto")
-            packed = _Packed(cast(CompiledDecoder, decoder), description, signature)
+            packed = _Packed(cast(CompiledDecoder, decoder), description, signature, checksums)
         _cache[model] = packed
         return packed.decoder
 
 
 def _signature(model: TokenModel, description: DecoderDescription) -> tuple[Any, ...]:
-    """A value that changes whenever the decoder has to be compiled again."""
+    """What a decoder depends on, apart from the values of the weights."""
     tokens = description.tokens
     norms = [description.norm]
     for layer in description.layers:
         norms += [layer.norm1, layer.norm2]
-    tensors = list(description.tensors())
     return (
         choice.current,
         model.config,
@@ -269,10 +274,27 @@ def _signature(model: TokenModel, description: DecoderDescription) -> tuple[Any,
         description.activation,
         description.norm_first,
         tuple(norm.eps for norm in norms),
-        tuple(_identity(x) for x in tensors),
-        # Sums too, because writes through `.data` or into a NumPy view do not change the version.
-        tuple(torch.stack([x.sum() for x in tensors]).tolist()),
+        tuple(_identity(x) for x in description.tensors()),
     )
+
+
+@torch.no_grad()
+def _checksums(description: DecoderDescription) -> Tensor:
+    """A number for each row of each weight, in which every place has a factor of its own.
+
+    Writes through `.data` or into a NumPy view do not change a tensor's version, and an exchange of
+    rows or columns does not change its sum. The numbers are returned as bits, for NaN equals NaN.
+    """
+    factors: dict[int, Tensor] = {}
+    rows = []
+    for x in description.tensors():
+        width = x.shape[-1]
+        if width not in factors:
+            # Fractional parts of multiples of an irrational number: none occurs twice.
+            places = torch.arange(1, width + 1, dtype=torch.float64, device=x.device)
+            factors[width] = (places * (math.sqrt(5) / 2)).frac().float() + 0.5
+        rows.append(x.reshape(-1, width) @ factors[width])
+    return torch.cat(rows).view(torch.int32)
 
 
 def _identity(x: Tensor) -> tuple[Any, ...]:
