@@ -35,6 +35,7 @@ from linattn_lab.compare import name_environments
 from linattn_lab.plots import Panel, Points, plot_panels
 from linattn_lab.runs import make_folders
 from linattn_lab.script import parse_flags, require_at_least, require_one_process, run_script
+from linattn_lab.store import read_model
 from linattn_lab.tables import figure, markdown_table, table_of
 from linattn_models.files import replace_file
 from linattn_models.training import environment, write_json
@@ -148,11 +149,7 @@ def measure(flags: Flags, batches: list[list[int]]) -> list[Cost]:
 
 def read_measured(file: Path, settings: dict[str, Any]) -> Measured:
     """What an interrupted measurement with the same settings has measured."""
-    try:
-        measured = Measured.model_validate_json(file.read_bytes())
-    except ValueError:
-        advice = "leave --resume out"
-        raise ValueError(expected(str(file), "measured costs", "a damaged file", advice)) from None
+    measured = read_model(file, Measured)
     if measured.settings != settings:
         advice = "give the same flags, or leave --resume out"
         raise ValueError(expected(str(file), str(settings), str(measured.settings), advice))

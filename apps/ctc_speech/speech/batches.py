@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -15,37 +14,25 @@ from speech.features import Frames
 
 Batch = dict[str, Tensor]
 
+# Bands of time: how many, their most frames, and the largest share of an utterance of one.
+TIME_MASKS, TIME_WIDTH, TIME_SHARE = 2, 40, 0.2
+BIN_MASKS, BIN_WIDTH = 2, 8  # bands of frequency: how many, and their most bins
 JITTER = 0.1  # how far, as a share, lengths are moved before they are sorted
 
 
-@dataclass(frozen=True)
-class SpecAugment:
-    """Random bands of time and of frequency are set to the mean, 0 (Park et al. 2019).
+def mask_bands(frames: Tensor) -> Tensor:
+    """A copy of the frames (T, F) in which bands of time and of frequency are 0, the mean.
 
-    There is no time warping.
+    As SpecAugment (Park et al. 2019), without time warping; drawn from torch's generator.
     """
-
-    time_masks: int = 2
-    """Bands of time; 0 for none."""
-    time_width: int = 40
-    """The most frames of such a band."""
-    time_share: float = 0.2
-    """The largest share of an utterance that such a band covers."""
-    bin_masks: int = 2
-    """Bands of frequency; 0 for none."""
-    bin_width: int = 8
-    """The most bins of such a band."""
-
-    def mask(self, frames: Tensor) -> Tensor:
-        """A copy of the frames (T, F) with bands of 0, drawn from torch's generator."""
-        frames = frames.clone()
-        length, bins = frames.shape
-        widest = min(self.time_width, int(length * self.time_share))
-        for _ in range(self.time_masks):
-            frames[_draw_band(length, widest)] = 0.0
-        for _ in range(self.bin_masks):
-            frames[:, _draw_band(bins, self.bin_width)] = 0.0
-        return frames
+    frames = frames.clone()
+    length, bins = frames.shape
+    widest = min(TIME_WIDTH, int(length * TIME_SHARE))
+    for _ in range(TIME_MASKS):
+        frames[_draw_band(length, widest)] = 0.0
+    for _ in range(BIN_MASKS):
+        frames[:, _draw_band(bins, BIN_WIDTH)] = 0.0
+    return frames
 
 
 def _draw_band(size: int, widest: int) -> slice:
@@ -58,20 +45,20 @@ class Speech:
     """Utterances to train on or to evaluate.
 
     Args:
-        frames: of each utterance, one array for each speed; the first is the speech as it is.
+        frames: of each utterance, one array for each speed, of which a batch draws one.
         classes: the phones of each, as numbers from 1.
-        augment: masks of the frames; None for none. With it, a speed is drawn as well.
+        masked: whether `mask_bands` masks the frames of a batch.
     """
 
     def __init__(
         self,
         frames: Sequence[Sequence[Frames]],
         classes: Sequence[Sequence[int]],
-        augment: SpecAugment | None = None,
+        masked: bool = False,
     ) -> None:
         self.frames = frames
         self.classes = classes
-        self.augment = augment
+        self.masked = masked
 
     def __len__(self) -> int:
         return len(self.frames)
@@ -101,9 +88,9 @@ class Speech:
 
     def _frames(self, place: int) -> Tensor:
         speeds = self.frames[place]
-        drawn = int(torch.randint(len(speeds), ())) if self.augment and len(speeds) > 1 else 0
+        drawn = int(torch.randint(len(speeds), ())) if len(speeds) > 1 else 0
         frames = torch.from_numpy(speeds[drawn]).float()
-        return self.augment.mask(frames) if self.augment else frames
+        return mask_bands(frames) if self.masked else frames
 
 
 class LengthOrder:

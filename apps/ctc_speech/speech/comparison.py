@@ -27,7 +27,7 @@ from speech.corpora import Corpus
 from speech.error_rate import KINDS
 from speech.models import build_model
 from speech.presets import KERNEL, PAPER, PRESETS, Attention, PresetName, Recipe
-from speech.training import build_length_order, load_training_speech, recognizer_loss, train_model
+from speech.training import build_length_order, load_speech, recognizer_loss, train_model
 
 Results = Mapping[str, Any]
 """The content of results.json."""
@@ -67,7 +67,7 @@ def read_update_times(
     recipe = next(iter(recipes.values()))
 
     def measure() -> dict[str, object]:
-        data = load_training_speech(corpus, recipe, cache)
+        data = load_speech(corpus, "train", recipe, cache)
         order, flags = build_length_order(data, recipe), recipe.training
         phones = len(corpus.inventory)
         models: dict[str, nn.Module] = {x: build_model(of, phones) for x, of in recipes.items()}

@@ -13,7 +13,7 @@ from typing import Any
 import pydantic
 import torch
 
-from linattn_core.errors import expected
+from linattn_lab.store import read_model
 from linattn_models.ctc import NGram
 from linattn_models.training import RunFolder, environment, write_json
 from speech.corpora import BadInput, Corpus, Split
@@ -87,7 +87,7 @@ class Selection:
             test: whether the test set is recognized, too.
         """
         file, about = run.path / FILE, self._about(run)
-        recognition = _read(file) if file.exists() else None
+        recognition = read_model(file, Recognition) if file.exists() else None
         if recognition is not None and not about.items() <= recognition.model_dump().items():
             recognition = None
         if recognition is None or (test and recognition.test is None):
@@ -140,16 +140,6 @@ class Selection:
         speech = load_speech(self.corpus, split, recipe, self.cache)
         decoders = [self.searches[label].phones for label in labels]
         return evaluate(trained.model, speech, trained.inventory, decoders, progress=True)
-
-
-def _read(file: Path) -> Recognition:
-    try:
-        return Recognition.model_validate_json(file.read_bytes())
-    except ValueError:
-        advice = "remove the file to measure them again"
-        raise ValueError(
-            expected(str(file), "the errors of a run", "a damaged record", advice)
-        ) from None
 
 
 def _pair(greedy: Errors, selected: Errors) -> SplitErrors:

@@ -12,12 +12,12 @@ from linattn_core.errors import expected
 from linattn_lab.plots import plot_run
 from linattn_models.ctc import ctc_greedy
 from linattn_models.training import RunFolder, train
-from speech.batches import Batch, LengthOrder, SpecAugment, Speech, find_fault
+from speech.batches import Batch, LengthOrder, Speech, find_fault
 from speech.corpora import Corpus, Split
 from speech.error_rate import Errors, evaluate
 from speech.features import FeatureSettings, load_frames
 from speech.models import APP, Recognizer, build_model
-from speech.presets import DATA_FIELDS, Recipe
+from speech.presets import DATA_FIELDS, SPEEDS, Recipe
 
 DESCRIBED = (*DATA_FIELDS, "bad_input", "batch_frames", "speed_perturbation", "spec_augment")
 
@@ -30,7 +30,7 @@ def train_model(
     The test set is recognized once, after training.
     """
     config = recipe.training.config()
-    data = load_training_speech(corpus, recipe, cache)
+    data = load_speech(corpus, "train", recipe, cache)
     dev = load_speech(corpus, "dev", recipe, cache)
     # The test set is read here too, so that bad input in it ends the run before its training.
     test = load_speech(corpus, "test", recipe, cache)
@@ -95,30 +95,20 @@ def _finish(errors: Errors, batches: int, run: RunFolder) -> dict[str, Any]:
     return {**summary, "errors": errors}
 
 
-def load_training_speech(corpus: Corpus, recipe: Recipe, cache: Path) -> Speech:
-    """The training set, at every speed, with its augmentation."""
-    augment = SpecAugment() if recipe.spec_augment else None
-    if augment is None and recipe.speed_perturbation:
-        augment = SpecAugment(time_masks=0, bin_masks=0)
-    return load_speech(corpus, "train", recipe, cache, recipe.speeds(), augment)
+def load_speech(corpus: Corpus, split: Split, recipe: Recipe, cache: Path) -> Speech:
+    """The utterances of a split that can be used; others are refused, or left out and counted.
 
-
-def load_speech(
-    corpus: Corpus,
-    split: Split,
-    recipe: Recipe,
-    cache: Path,
-    speeds: tuple[float, ...] = (1.0,),
-    augment: SpecAugment | None = None,
-) -> Speech:
-    """The utterances of a split that can be used; others are refused, or left out and counted."""
+    Those for training have the speeds and the masks of the recipe.
+    """
     settings, bad_input = FeatureSettings(recipe.normalize, recipe.channels), recipe.bad_input
+    training = split == "train"
+    speeds = SPEEDS if training and recipe.speed_perturbation else SPEEDS[:1]
     utterances = corpus.splits[split]
     by_speed = [
         load_frames(utterances, settings, cache, speed=x, bad_input=bad_input, progress=True)
         for x in speeds
     ]
-    skipped = Counter(corpus.skipped if split == "train" else ())
+    skipped = Counter(corpus.skipped if training else ())
     frames, classes = [], []
     for item in utterances:
         # Very short audio may be long enough at one speed and not at another.
@@ -141,4 +131,4 @@ def load_speech(
         raise ValueError(expected(f"{corpus.name}, {split}", wanted, "none"))
     for reason, count in skipped.items():
         print(f"{corpus.name}, {split}: {count} utterances left out: {reason}", flush=True)
-    return Speech(frames, classes, augment)
+    return Speech(frames, classes, masked=training and recipe.spec_augment)

@@ -81,15 +81,6 @@ def test_a_fault_of_held_out_speech_ends_a_run_before_its_training(
     assert not (tmp_path / "run").exists()
 
 
-def test_stereo_is_averaged_or_refused(folder: Path, tmp_path: Path, script: Script) -> None:
-    stereo = np.stack([tone(440, 0.8)] * 2, axis=1)
-    soundfile.write(folder / "train" / "train-0.wav", stereo, 16_000)
-    done = script("train", *smoke_flags(folder, tmp_path / "run"), "--steps", 2)
-    assert done.code == 0, done.stderr
-    refused = script("train", *smoke_flags(folder, tmp_path / "no"), "--channels", "refuse")
-    assert refused.code == 2 and "train-0.wav: expected" in refused.stderr
-
-
 @pytest.fixture
 def recordings(tones: Path, tmp_path: Path) -> list[Path]:
     """Three recordings, to be damaged."""

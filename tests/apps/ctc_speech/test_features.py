@@ -80,6 +80,10 @@ def test_kept_frames_are_mapped_and_not_read(tmp_path: Path) -> None:
 
 
 def test_bad_audio_is_refused_or_left_out(tmp_path: Path, utterances: list[Utterance]) -> None:
+    soundfile.write(tmp_path / "1.wav", np.zeros((8_000, 2)), 16_000)
+    assert len(load_frames(utterances, FeatureSettings(), tmp_path)) == 3
+    with pytest.raises(ValueError, match=r"1\.wav: expected one channel"):
+        load_frames(utterances, FeatureSettings(channels="refuse"), tmp_path)
     (tmp_path / "1.wav").write_bytes(b"")
     cache, settings = tmp_path / "cache", FeatureSettings()
     with pytest.raises(ValueError, match=r"1\.wav"):
