@@ -62,7 +62,7 @@ def take_steps():
 mine = take_steps()
 child = os.fork()
 if child == 0:
-    signal.alarm(60)
+    signal.alarm(600)  # a child that waits for its parent's helpers
     os._exit(0 if torch.equal(take_steps(), mine) else 1)
 assert os.waitpid(child, 0)[1] == 0
 """
@@ -205,11 +205,11 @@ def test_a_decoder_beside_busy_processes_steps_the_same(
 def test_helpers_without_work_sleep() -> None:
     """A helper that waits in a loop would be running whenever the test looks."""
     take_steps(small_decoder())
-    running = []
-    for _ in range(5):
+    for _ in range(100):
         time.sleep(0.1)
-        running.append(other_threads_running())
-    assert min(running) == 0, running
+        if other_threads_running() == 0:
+            return
+    pytest.fail("helpers run without work")
 
 
 def other_threads_running() -> int:

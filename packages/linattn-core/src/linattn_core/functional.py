@@ -249,7 +249,8 @@ def linear_attention_step(
 
     Raises:
         ValueError, TypeError: as for `linear_attention`; ValueError also for `inplace` where a
-            gradient is required, or a slot that is out of range or used twice.
+            gradient is required or numbers of the state share memory, or a slot that is out of
+            range or used twice.
 
     Cost: O(F M) time and memory per head, however many positions came before.
     """
