@@ -10,13 +10,9 @@ import pytest
 import torch
 from accelerate.utils import DistributedType
 
-from linattn_models.training.runtime import (
-    deterministic_kernels,
-    environment,
-    make_accelerator,
-    source_commit,
-)
-from tests.training.toy import toy_config, toy_run
+from linattn_models.training import runtime
+from linattn_models.training.runtime import deterministic_kernels, environment, source_commit
+from tests.training.toy import toy_run
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -42,37 +38,22 @@ def test_what_cannot_be_found_is_none(tmp_path: Path, monkeypatch: pytest.Monkey
     assert environment(torch.device("cpu"))["commit"] is None
 
 
-def test_it_names_device_and_threads() -> None:
-    recorded = environment(torch.device("cpu"))
-    assert recorded["device"] == "cpu"
-    assert recorded["threads"] == torch.get_num_threads()
-
-
-def pretend(monkeypatch: pytest.MonkeyPatch, processes: int, kind: DistributedType) -> None:
+@pytest.mark.parametrize(
+    ("processes", "kind", "named"),
+    [
+        (3, DistributedType.MULTI_CPU, "batch_size: expected a multiple of the 3"),
+        (2, DistributedType.FSDP, "got accelerate set up for FSDP"),
+    ],
+)
+def test_processes_that_cannot_share_a_batch_or_a_model_are_refused(
+    out: Path, monkeypatch: pytest.MonkeyPatch, processes: int, kind: DistributedType, named: str
+) -> None:
     accelerator = SimpleNamespace(
         num_processes=processes, distributed_type=kind, device=torch.device("cpu")
     )
-    monkeypatch.setattr(
-        "linattn_models.training.runtime.Accelerator", lambda **settings: accelerator
-    )
-
-
-def test_a_batch_that_the_processes_cannot_share(
-    out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pretend(monkeypatch, 3, DistributedType.MULTI_CPU)
-    make_accelerator(toy_config(batch_size=6))
-    with pytest.raises(ValueError, match=r"expected a multiple of the 3 processes .*, got 4"):
+    monkeypatch.setattr(runtime, "Accelerator", lambda **settings: accelerator)
+    with pytest.raises(ValueError, match=named):
         toy_run(out, batch_size=4)
-    assert not out.exists()
-
-
-def test_ways_to_share_a_model_that_checkpoints_do_not_know(
-    out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pretend(monkeypatch, 2, DistributedType.FSDP)
-    with pytest.raises(ValueError, match="got accelerate set up for FSDP"):
-        toy_run(out)
     assert not out.exists()
 
 

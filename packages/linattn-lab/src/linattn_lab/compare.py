@@ -41,10 +41,6 @@ class Variant:
     train: Callable[[TrainingFlags, Path, bool], object]
     settings: Mapping[str, object]
 
-    def with_steps(self, steps: int) -> Variant:
-        """The same with other updates, and with at least eight evaluations (if `steps` >= 8)."""
-        return replace(self, flags=with_steps(self.flags, steps))
-
 
 @dataclass(frozen=True)
 class Comparison:
@@ -76,8 +72,11 @@ class Comparison:
             seconds: the budget of each.
             pace: seconds of an update by the variant's name.
         """
-        shorter = [x.with_steps(updates_within(seconds, pace[x.name])) for x in self.variants]
-        return replace(self, variants=shorter)
+        variants = []
+        for variant in self.variants:
+            flags = with_steps(variant.flags, updates_within(seconds, pace[variant.name]))
+            variants.append(replace(variant, flags=flags))
+        return replace(self, variants=variants)
 
     def run(self, variant: Variant, folder: str = "") -> RunFolder:
         """The run of one variant, as `equal_updates`."""

@@ -98,11 +98,7 @@ adamw_flags = functools.partial(
 
 @dataclass(frozen=True)
 class TrainingConfig(TrainingFlags):
-    """The checked settings of a run: its updates, and how often it is logged and saved.
-
-    Raises:
-        ValueError: if a field has the wrong type or is out of range.
-    """
+    """The checked settings of a run. A field of a wrong type or out of range is a ValueError."""
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "log_every", "keep_checkpoints"):
@@ -181,7 +177,7 @@ class TrainingConfig(TrainingFlags):
 
 
 # help() shows no docstring of a base class.
-TrainingConfig.__doc__ = f"{TrainingConfig.__doc__}{str(TrainingFlags.__doc__).partition('.')[2]}"
+TrainingConfig.__doc__ = str(TrainingConfig.__doc__) + str(TrainingFlags.__doc__).partition(".")[2]
 
 
 def run_config(
