@@ -52,9 +52,11 @@ class Flags(CorpusFlags):
 def main(flags: Flags) -> None:
     """Prints the errors, and writes them where they are asked for."""
     check(flags)
-    for file in (flags.out, flags.write_lm):
+    for flag, file in (("--out", flags.out), ("--write-lm", flags.write_lm)):
         if file is not None:
             make_folders(file.parent)
+            if file.is_dir():
+                raise ValueError(expected(flag, "a file", f"the folder {file}"))
     run = load_run(flags.run, flags.average)
     errors = measure_errors(run, flags)
     print(f"{run.label}, {flags.split}")

@@ -111,6 +111,7 @@ def test_transcribe_searches_with_the_ngram_that_evaluate_wrote(
         (["--ngram", 3], "--ngram"),
         (["--lm", "x.arpa"], "--lm"),
         (["--decoder", "beam", "--ngram", 3, "--lm", "x.arpa"], "--lm"),
+        (["--out", "/tmp"], "--out"),
         (["--average", 0], "--average"),
         (["--decoder", "beam", "--beam", 0], "--beam"),
         (["--decoder", "beam", "--beam", 10**9], "--beam"),
