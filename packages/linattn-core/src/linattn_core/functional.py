@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, Literal, overload
+from typing import Any, Literal, Unpack, overload
 
 import torch
 from torch import Tensor
@@ -21,8 +21,16 @@ from linattn_core.mapping import (
     kernel_feature_map,
     map_features,
 )
+from linattn_core.reference.definition import Settings
 from linattn_core.registry import answers
 from linattn_core.state import LinearAttentionState
+
+
+class _Options(Settings, total=False):
+    """The arguments of `linear_attention` that do not change what it returns."""
+
+    enable_gqa: bool
+    backend: str
 
 
 @overload
@@ -31,19 +39,9 @@ def linear_attention(
     key: Tensor,
     value: Tensor,
     *,
-    is_causal: bool = ...,
-    feature_map: str | FeatureMap = ...,
-    attn_mask: Tensor | None = ...,
-    key_lengths: Tensor | None = ...,
-    cu_seqlens: Tensor | None = ...,
-    initial_state: LinearAttentionState | None = ...,
     return_state: Literal[False] = ...,
-    log_decay: Tensor | None = ...,
-    enable_gqa: bool = ...,
-    normalize: bool = ...,
     return_normalizer: Literal[False] = ...,
-    eps: float = ...,
-    backend: str = ...,
+    **options: Unpack[_Options],
 ) -> Tensor: ...
 
 
@@ -53,19 +51,9 @@ def linear_attention(
     key: Tensor,
     value: Tensor,
     *,
-    is_causal: bool = ...,
-    feature_map: str | FeatureMap = ...,
-    attn_mask: Tensor | None = ...,
-    key_lengths: Tensor | None = ...,
-    cu_seqlens: Tensor | None = ...,
-    initial_state: LinearAttentionState | None = ...,
     return_state: Literal[True],
-    log_decay: Tensor | None = ...,
-    enable_gqa: bool = ...,
-    normalize: bool = ...,
     return_normalizer: Literal[False] = ...,
-    eps: float = ...,
-    backend: str = ...,
+    **options: Unpack[_Options],
 ) -> tuple[Tensor, LinearAttentionState]: ...
 
 
@@ -75,19 +63,9 @@ def linear_attention(
     key: Tensor,
     value: Tensor,
     *,
-    is_causal: bool = ...,
-    feature_map: str | FeatureMap = ...,
-    attn_mask: Tensor | None = ...,
-    key_lengths: Tensor | None = ...,
-    cu_seqlens: Tensor | None = ...,
-    initial_state: LinearAttentionState | None = ...,
     return_state: Literal[False] = ...,
-    log_decay: Tensor | None = ...,
-    enable_gqa: bool = ...,
-    normalize: bool = ...,
     return_normalizer: Literal[True],
-    eps: float = ...,
-    backend: str = ...,
+    **options: Unpack[_Options],
 ) -> tuple[Tensor, Tensor]: ...
 
 
@@ -97,19 +75,9 @@ def linear_attention(
     key: Tensor,
     value: Tensor,
     *,
-    is_causal: bool = ...,
-    feature_map: str | FeatureMap = ...,
-    attn_mask: Tensor | None = ...,
-    key_lengths: Tensor | None = ...,
-    cu_seqlens: Tensor | None = ...,
-    initial_state: LinearAttentionState | None = ...,
     return_state: Literal[True],
-    log_decay: Tensor | None = ...,
-    enable_gqa: bool = ...,
-    normalize: bool = ...,
     return_normalizer: Literal[True],
-    eps: float = ...,
-    backend: str = ...,
+    **options: Unpack[_Options],
 ) -> tuple[Tensor, Tensor, LinearAttentionState]: ...
 
 

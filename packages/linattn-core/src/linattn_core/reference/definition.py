@@ -16,7 +16,7 @@ from linattn_core.feature_maps.registry import shared_feature_map
 from linattn_core.state import LinearAttentionState
 
 
-class Options(TypedDict, total=False):
+class Settings(TypedDict, total=False):
     """The settings of `linear_attention` that every form takes."""
 
     is_causal: bool
@@ -25,11 +25,16 @@ class Options(TypedDict, total=False):
     key_lengths: Tensor | None
     cu_seqlens: Tensor | None
     initial_state: LinearAttentionState | None
-    return_state: bool
     log_decay: Tensor | None
     normalize: bool
-    return_normalizer: bool
     eps: float
+
+
+class Options(Settings, total=False):
+    """The settings, and what is returned beside the output."""
+
+    return_state: bool
+    return_normalizer: bool
 
 
 class Features(NamedTuple):
