@@ -6,21 +6,14 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Literal, Unpack, overload
 
-import torch
 from torch import Tensor
 
-from linattn_core import checks, choice, operators
+from linattn_core import choice, operators
 from linattn_core.arguments import pack_results
 from linattn_core.calls import AttentionCall, StepCall
 from linattn_core.errors import expected, near, quote
 from linattn_core.feature_maps.base import FeatureMap
-from linattn_core.mapping import (
-    check_bare_sums,
-    erase_padding,
-    is_applied_inside,
-    kernel_feature_map,
-    map_features,
-)
+from linattn_core.mapping import kernel_feature_map, prepare_attention, prepare_step
 from linattn_core.reference.definition import Settings
 from linattn_core.registry import answers
 from linattn_core.state import LinearAttentionState
@@ -171,7 +164,7 @@ def linear_attention(
         initial_state, return_state, eps, False, attn_mask, log_decay, normalize,
         return_normalizer,
     )  # fmt: skip
-    call = _ready(call, feature_map, backend, enable_gqa)
+    call = prepare_attention(call, feature_map, backend, enable_gqa)
     out, state, normalizer = operators.attention(call, backend)
     if normalizer is not None:
         return pack_results(out, normalizer - call.eps, state)
@@ -228,7 +221,7 @@ def linear_attention_step(
         query, key, value, state, kernel_feature_map(feature_map), eps, False, state_indices,
         log_decay, normalize,
     )  # fmt: skip
-    call = _ready_step(call, feature_map, backend, inplace, enable_gqa)
+    call = prepare_step(call, feature_map, backend, inplace, enable_gqa)
     if not inplace:
         return operators.step(call, backend)
     if call.requires_grad:
@@ -271,9 +264,9 @@ def explain(
     if state is not None:
         inplace = options.pop("inplace", False)
         step = StepCall(*tensors, state, feature_map=name, **options)
-        return answers(_ready_step(step, feature_map, backend, inplace, enable_gqa))
+        return answers(prepare_step(step, feature_map, backend, inplace, enable_gqa))
     call = AttentionCall(*tensors, feature_map=name, **options)
-    return answers(_ready(call, feature_map, backend, enable_gqa))
+    return answers(prepare_attention(call, feature_map, backend, enable_gqa))
 
 
 def _check_options_known(call: Callable[..., Any], options: dict[str, Any]) -> None:
@@ -282,53 +275,3 @@ def _check_options_known(call: Callable[..., Any], options: dict[str, Any]) -> N
         if name not in known:
             what = f"an argument of {call.__name__}"
             raise TypeError(expected("explain", what, quote(name), near(name, known)))
-
-
-def _ready(
-    call: AttentionCall, feature_map: str | FeatureMap, backend: str, enable_gqa: bool
-) -> AttentionCall:
-    """The checked call; its feature map is applied if the kernels do not apply it themselves."""
-    call = checks.check_attention(call, backend, enable_gqa=enable_gqa)
-    if not is_applied_inside(feature_map):
-        check_bare_sums(call, feature_map)
-        query, key = map_features(call.query, erase_padding(call), feature_map)
-        call = call._replace(query=query, key=key)
-    checks.check_feature_dim(call.initial_state, "initial_state", call.key.shape[-1])
-    if _requires_grad(call.query, call.key, call.value, call.initial_state, call.log_decay):
-        return call._replace(requires_grad=True)
-    return call
-
-
-def _ready_step(
-    call: StepCall,
-    feature_map: str | FeatureMap,
-    backend: str,
-    inplace: bool,
-    enable_gqa: bool,
-) -> StepCall:
-    """The checked call; its feature map is applied if the kernels do not apply it themselves."""
-    call = checks.check_step(call, backend, enable_gqa=enable_gqa, inplace=inplace)
-    if not is_applied_inside(feature_map):
-        # Feature maps act on (B, H, N, D); a step is a sequence of one.
-        query, key = map_features(call.query[:, :, None], call.key[:, :, None], feature_map)
-        call = call._replace(query=query[:, :, 0], key=key[:, :, 0])
-    checks.check_feature_dim(call.state, "state", call.key.shape[-1])
-    if _requires_grad(call.query, call.key, call.value, call.state, call.log_decay):
-        return call._replace(requires_grad=True)
-    return call
-
-
-def _requires_grad(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    state: LinearAttentionState | None,
-    decay: Tensor | None,
-) -> bool:
-    return torch.is_grad_enabled() and (
-        query.requires_grad
-        or key.requires_grad
-        or value.requires_grad
-        or (state is not None and (state.s.requires_grad or state.z.requires_grad))
-        or (decay is not None and decay.requires_grad)
-    )

@@ -1,18 +1,19 @@
-"""The feature map of a call: whether the kernels apply it, or it runs before the operator."""
+"""A call as the operator takes it: checked, and with its feature map applied unless kernels do."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from linattn_core import pointwise
-from linattn_core.calls import AttentionCall
+from linattn_core import checks, pointwise
+from linattn_core.calls import AttentionCall, StepCall
 from linattn_core.errors import expected
 from linattn_core.feature_maps.base import FeatureMap
 from linattn_core.feature_maps.registry import shared_feature_map
 from linattn_core.reference.definition import absent_keys
-from linattn_core.state import accumulation_dtype
+from linattn_core.state import LinearAttentionState, accumulation_dtype
 
 
 def kernel_feature_map(feature_map: Any) -> str:
@@ -22,18 +23,62 @@ def kernel_feature_map(feature_map: Any) -> str:
     return getattr(feature_map, "pointwise", None) or "identity"
 
 
-def is_applied_inside(feature_map: Any) -> bool:
+def prepare_attention(
+    call: AttentionCall, feature_map: str | FeatureMap, backend: str, enable_gqa: bool
+) -> AttentionCall:
+    """The checked call; its feature map is applied if the kernels do not apply it themselves."""
+    call = checks.check_attention(call, backend, enable_gqa=enable_gqa)
+    if not _is_applied_inside(feature_map):
+        _check_bare_sums(call, feature_map)
+        query, key = _map_features(call.query, _erase_padding(call), feature_map)
+        call = call._replace(query=query, key=key)
+    checks.check_feature_dim(call.initial_state, "initial_state", call.key.shape[-1])
+    if _requires_grad(call, call.initial_state):
+        return call._replace(requires_grad=True)
+    return call
+
+
+def prepare_step(
+    call: StepCall,
+    feature_map: str | FeatureMap,
+    backend: str,
+    inplace: bool,
+    enable_gqa: bool,
+) -> StepCall:
+    """The checked call; its feature map is applied if the kernels do not apply it themselves."""
+    call = checks.check_step(call, backend, enable_gqa=enable_gqa, inplace=inplace)
+    if not _is_applied_inside(feature_map):
+        # Feature maps act on (B, H, N, D); a step is a sequence of one.
+        query, key = _map_features(call.query[:, :, None], call.key[:, :, None], feature_map)
+        call = call._replace(query=query[:, :, 0], key=key[:, :, 0])
+    checks.check_feature_dim(call.state, "state", call.key.shape[-1])
+    if _requires_grad(call, call.state):
+        return call._replace(requires_grad=True)
+    return call
+
+
+def _requires_grad(call: AttentionCall | StepCall, state: LinearAttentionState | None) -> bool:
+    return torch.is_grad_enabled() and (
+        call.query.requires_grad
+        or call.key.requires_grad
+        or call.value.requires_grad
+        or (state is not None and (state.s.requires_grad or state.z.requires_grad))
+        or (call.log_decay is not None and call.log_decay.requires_grad)
+    )
+
+
+def _is_applied_inside(feature_map: Any) -> bool:
     """Whether kernels apply the map themselves."""
     return feature_map in pointwise.POINTWISE or getattr(feature_map, "pointwise", None) is not None
 
 
-def erase_padding(call: AttentionCall) -> Tensor:
+def _erase_padding(call: AttentionCall) -> Tensor:
     """The keys, 0 where absent, for maps that run before the operator: padding may hold NaN."""
     gone = absent_keys(call.key, call.key_lengths, call.attn_mask)
     return call.key if gone is None else call.key.masked_fill(gone, 0)
 
 
-def map_features(
+def _map_features(
     query: Tensor, key: Tensor, feature_map: str | FeatureMap
 ) -> tuple[Tensor, Tensor]:
     """phi(Q) and phi(K), for a map that the kernels do not apply."""
@@ -48,7 +93,7 @@ def map_features(
     return mapped_query, mapped_key
 
 
-def check_bare_sums(call: AttentionCall, feature_map: str | FeatureMap) -> None:
+def _check_bare_sums(call: AttentionCall, feature_map: str | FeatureMap) -> None:
     """Refuses numerators and normalizers that are not divided, if the map needs the division."""
     if call.normalize and not call.return_normalizer:
         return
