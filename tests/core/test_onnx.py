@@ -121,6 +121,21 @@ def test_everything_at_once_not_causal() -> None:
         assert_same(session, module, arguments(*size))
 
 
+@pytest.mark.parametrize("decay", [False, True])
+@pytest.mark.parametrize("example", [1, 64])
+def test_an_example_of_any_length_serves_every_other(example: int, decay: bool) -> None:
+    """Also one within a single chunk."""
+    module = Prefill(is_causal=True)
+
+    def arguments(length: int) -> dict[str, Tensor]:
+        decays = {"log_decay": -torch.rand(2, 4, length)} if decay else {}
+        return tensors(2, length) | decays
+
+    session = Session(module, arguments(example), log_decay={0: ANY, 2: ANY})
+    for length in (1, 63, 64, 65, 150, 1000):
+        assert_same(session, module, arguments(length))
+
+
 class EveryMap(nn.Module):
     """A call with each map; a learned one is a part of the model."""
 
