@@ -13,30 +13,25 @@ import pytest
 from tests.cuda.emulated_build import SOURCE, program
 
 
-def configure(folder: Path, nvcc: str, *options: str) -> subprocess.CompletedProcess[str]:
-    """CMake's first step; the build has not begun when it ends."""
+def configure(folder: Path, option: str, release: str | None) -> subprocess.CompletedProcess[str]:
+    """CMake's first step, with an nvcc of this release that compiles nothing, or none."""
     pybind11 = pytest.importorskip("pybind11")
+    nvcc = folder / "nvcc"
+    if release is not None:
+        said = f"echo 'Cuda compilation tools, release {release}'"
+        nvcc.write_text(f'#!/bin/sh\n{said}\ntest "$1" = --version\n')
+        nvcc.chmod(0o755)
     # Architectures that the caller has chosen for its own build would change what is refused.
     inherited = {name: value for name, value in os.environ.items() if name != "CUDAARCHS"}
     return subprocess.run(
         [
-            program("cmake"), "-G", "Ninja", "-S", str(SOURCE), "-B", str(folder),
+            program("cmake"), "-G", "Ninja", "-S", str(SOURCE), "-B", str(folder / "build"),
             "-D", f"CMAKE_MAKE_PROGRAM={program('ninja')}",
             "-D", f"Python_EXECUTABLE={sys.executable}",
-            "-D", f"pybind11_DIR={pybind11.get_cmake_dir()}", *options,
+            "-D", f"pybind11_DIR={pybind11.get_cmake_dir()}", "-D", f"LINATTN_CUDA={option}",
         ],
-        env={**inherited, "CUDACXX": nvcc}, capture_output=True, text=True, check=False,
+        env={**inherited, "CUDACXX": str(nvcc)}, capture_output=True, text=True, check=False,
     )  # fmt: skip
-
-
-def fake_nvcc(folder: Path, release: str) -> str:
-    """A program in nvcc's place that compiles nothing."""
-    nvcc = folder / "nvcc"
-    nvcc.write_text(
-        f"#!/bin/sh\necho 'Cuda compilation tools, release {release}'\ntest \"$1\" = --version\n"
-    )
-    nvcc.chmod(0o755)
-    return str(nvcc)
 
 
 @pytest.mark.parametrize(
@@ -52,8 +47,7 @@ def test_without_a_useful_nvcc(
     option: str, release: str | None, built_with: str, tmp_path: Path
 ) -> None:
     """AUTO leaves the kernels to NVRTC."""
-    nvcc = str(tmp_path / "no" / "nvcc") if release is None else fake_nvcc(tmp_path, release)
-    ended = configure(tmp_path / "build", nvcc, "-D", f"LINATTN_CUDA={option}")
+    ended = configure(tmp_path, option, release)
 
     assert ended.returncode == 0, ended.stderr
     rules = (tmp_path / "build" / "build.ninja").read_text()
@@ -73,8 +67,7 @@ def test_without_a_useful_nvcc(
 def test_a_build_that_cannot_be_is_refused(
     option: str, release: str | None, named: str, tmp_path: Path
 ) -> None:
-    nvcc = str(tmp_path / "no" / "nvcc") if release is None else fake_nvcc(tmp_path, release)
-    ended = configure(tmp_path / "build", nvcc, "-D", f"LINATTN_CUDA={option}")
+    ended = configure(tmp_path, option, release)
 
     assert ended.returncode != 0
     assert named in " ".join(ended.stderr.split())

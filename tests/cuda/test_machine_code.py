@@ -44,24 +44,17 @@ def test_every_architecture_is_in_the_module() -> None:
         assert (machine, ptx) == ({"75", "80", "90", "100", "120"}, {"120"})
 
 
-def test_products_run_on_tensor_cores() -> None:
-    """Every product, and no other kernel."""
-    for architecture in on_tensor_cores():
-        kernels = kernels_of(str(cuda_module().__file__), "-arch", f"sm_{architecture}")
-        products = {name for name in kernels if "product" in name}
+def test_products_run_on_tensor_cores_and_leave_room_for_others() -> None:
+    """Every product, and no other kernel.
 
-        assert len(products) == 18, architecture
-        assert {name for name, x in kernels.items() if x.products} == products, architecture
-
-
-def test_products_leave_room_for_others() -> None:
-    """Sixteen warps a multiprocessor hide each other's waits; that is worth some spilled registers.
-
-    Of the widest kernels in several parts, shared memory holds one block alone.
+    Sixteen warps a multiprocessor hide each other's waits; that is worth some spilled registers. Of
+    the widest kernels in several parts, shared memory holds one block alone.
     """
     for architecture in on_tensor_cores():
         kernels = kernels_of(str(cuda_module().__file__), "-arch", f"sm_{architecture}")
         products = {name: x for name, x in kernels.items() if "product" in name}
+        assert len(products) == 18, architecture
+        assert {name for name, x in kernels.items() if x.products} == set(products), architecture
         limits = {name: 255 if ALONE.search(name) else 128 for name in products}
         assert all(x.registers <= limits[name] for name, x in products.items()), architecture
         spilled = {name: x.spilled for name, x in products.items() if x.spilled > MOST_SPILLED}
