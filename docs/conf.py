@@ -48,7 +48,7 @@ myst_enable_extensions = ["amsmath", "dollarmath"]
 myst_heading_anchors = 3
 nb_execution_mode = "cache"
 nb_execution_cache_path = str(ROOT / "build" / "docs" / "executed")
-nb_execution_timeout = 300
+nb_execution_timeout = 3_600  # a guard alone: a machine may be busy
 nb_execution_raise_on_error = True
 
 LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:|#)([^)#\s]+)(#[^)\s]*)?\)")

@@ -24,7 +24,7 @@ class Slow(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path, target=None):
         if name == "torch":
             print("importing", flush=True)
-            time.sleep(60)
+            time.sleep(3600)
 sys.meta_path.insert(0, Slow())
 program = sys.argv[1]
 if program.endswith(".py"):
@@ -46,5 +46,5 @@ def test_ctrl_c_while_a_program_imports_is_one_line(program: str) -> None:
     )
     assert process.stdout is not None and process.stdout.readline() == "importing\n"
     process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=60) == ("", "interrupted\n")
+    assert process.communicate() == ("", "interrupted\n")
     assert process.returncode == 130

@@ -45,7 +45,7 @@ def start(repository: Path) -> Start:
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    output, errors = process.communicate(timeout=120)
+    output, errors = process.communicate()
     return process.returncode, output, errors
 
 

@@ -42,7 +42,9 @@ class PausingData(CrashingData):
         while not (self.folder / "signaled").exists():
             time.sleep(0.02)
         if "RANK" in os.environ:
-            time.sleep(2.0)  # torchrun passes the signal on in its own time
+            stop: Any = signal.getsignal(signal.SIGINT)
+            while not stop.__self__.requested:  # torchrun passes the signal on in its own time
+                time.sleep(0.02)
 
 
 def main() -> None:
