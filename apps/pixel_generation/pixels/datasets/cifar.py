@@ -24,6 +24,7 @@ BATCHES = (*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.
 CLASSES = 10
 RECORDS, RECORD_BYTES = 10_000, 1 + 3 * 32 * 32
 ARRAYS = ("x_train", "x_test")
+PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # zipfile unpacks others without a limit
 LARGEST_ARRAY = 60_000 * 3 * 32 * 32 + 10_000  # bytes of all images, and of a long header
 
 
@@ -89,6 +90,8 @@ def _read_array(archive: zipfile.ZipFile, name: str) -> Pixels:
     member = archive.getinfo(f"{name}.npy")
     if member.file_size > LARGEST_ARRAY:
         raise ValueError(f"{name} has {member.file_size:,} bytes")
+    if member.compress_type not in PACKINGS:
+        raise ValueError(f"{name} is not packed as numpy does it")
     with archive.open(member) as file:
         content = file.read(member.file_size)
     images: Pixels = np.load(io.BytesIO(content), allow_pickle=False)

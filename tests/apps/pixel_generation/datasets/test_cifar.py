@@ -157,6 +157,19 @@ def test_a_zip_bomb_is_read_no_further_than_it_declares(tmp_path: Path) -> None:
     assert peak < 2**23
 
 
+@pytest.mark.parametrize("packing", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_packing_that_zipfile_does_not_bound_is_refused(tmp_path: Path, packing: int) -> None:
+    path = tmp_path / "cifar10-subset.npz"
+    with zipfile.ZipFile(path, "w", packing) as archive:
+        archive.writestr("x_train.npy", bytes(2**26))
+    tracemalloc.start()
+    with pytest.raises(ValueError, match="x_train is not packed"):
+        cifar.read_npz(path, SOURCE)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2**20
+
+
 def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="cifar-10-batches-bin"):
         load("cifar10", tmp_path)
