@@ -71,9 +71,7 @@ def main(flags: Flags) -> None:
     require_at_least(flags, {"batch": 1, "positions": 2})
     images = load("digits")
     recipes = {attention: flags.recipe(attention) for attention in ATTENTIONS}
-    for folder in (flags.out, flags.publish):
-        if folder is not None:
-            make_folders(folder)
+    make_folders(flags.out, flags.publish)
     models, summaries = {}, {}
     for attention, recipe in recipes.items():
         say(f"Training with {attention} attention, {recipe.training.steps:,} updates")

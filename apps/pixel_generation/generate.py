@@ -24,6 +24,7 @@ import math
 from pathlib import Path
 
 from linattn_core.errors import expected
+from linattn_lab.runs import make_folders
 from linattn_lab.script import parse_flags, require_at_least, run_script
 from pixels.datasets import blank, load
 from pixels.models import load_run
@@ -72,6 +73,7 @@ def main(flags: Flags) -> None:
     if completed:
         images = load(run.dataset, flags.data_dir, download=flags.download)
     out = flags.out if flags.out is not None else flags.run
+    make_folders(out)
     draw = Draw(flags.temperature, flags.seed, progress=True)
     label = f"{run.dataset}, {run.attention} attention, step {run.step:,}"
     count = affordable_samples(run.model, images) if flags.count is None else flags.count

@@ -10,6 +10,7 @@ import pytest
 from matplotlib.image import imread
 from safetensors.numpy import load_file, save_file
 
+from linattn_models import AutoregressiveTransformer
 from linattn_models.training import RunFolder
 from tests.apps.app_scripts import PNG, Script, cells
 
@@ -53,6 +54,15 @@ def test_generate_refuses(script: Script, smoke_run: Path, tmp_path: Path) -> No
         assert sentence in done.stderr
         assert len(done.stderr.splitlines()) == 1
         assert not (tmp_path / "pictures").exists()
+
+
+def test_generate_tries_its_folder_before_it_draws(
+    script: Script, smoke_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(AutoregressiveTransformer, "generate", None)
+    (tmp_path / "file").touch()
+    done = script("generate", "--run", smoke_run, "--out", tmp_path / "file")
+    assert done.code == 2 and str(tmp_path / "file") in done.stderr
 
 
 def test_generate_refuses_weights_of_another_run(
