@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from linattn_models.memory import lacks_memory
 from linattn_models.training import train
 from linattn_models.training.data import ExampleOrder, TensorData
 from tests.training.toy import DESCRIBE, ToyData, toy_config, toy_loss, toy_model
@@ -98,3 +99,10 @@ def test_updates_take_the_examples_of_the_order(tmp_path: Path) -> None:
 
     assert run(3, resume=False) == [[0], [0, 1], [0, 1, 2]]
     assert run(4, resume=True) == [[0, 1, 2, 3]]
+
+
+@pytest.mark.parametrize("batch_size", [10**15, 2 * 10**18])
+def test_a_batch_that_no_memory_can_hold_fails_at_once(batch_size: int) -> None:
+    with pytest.raises(RuntimeError) as caught:
+        ExampleOrder(3, batch_size, 0).indices(0)
+    assert lacks_memory(caught.value)

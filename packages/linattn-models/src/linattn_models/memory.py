@@ -82,7 +82,8 @@ def lacks_memory(error: BaseException) -> bool:
     # torch's allocator for the CPU raises a plain RuntimeError.
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
-    return "allocate memory" in str(error) or "not enough memory" in str(error)
+    reasons = ("allocate memory", "not enough memory", "Storage size calculation overflowed")
+    return any(reason in str(error) for reason in reasons)
 
 
 def _left_in_cgroup(files: tuple[str, str, str, str]) -> float:

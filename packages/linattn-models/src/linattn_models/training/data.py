@@ -63,16 +63,14 @@ class ExampleOrder:
 
     def indices(self, step: int) -> Tensor:
         """The examples of the update that follows `step` others: (batch_size,) int64."""
-        position = step * self.batch_size
-        remaining = self.batch_size
-        pieces = []
-        while remaining:
-            epoch, start = divmod(position, self.examples)
-            piece = self._permute(epoch)[start : start + remaining]
-            pieces.append(piece)
-            position += len(piece)
-            remaining -= len(piece)
-        return torch.cat(pieces)
+        # Allocated first: a batch that no memory can hold fails at once.
+        batch, filled = torch.empty(self.batch_size, dtype=torch.int64), 0
+        while filled < self.batch_size:
+            epoch, start = divmod(step * self.batch_size + filled, self.examples)
+            piece = self._permute(epoch)[start : start + self.batch_size - filled]
+            batch[filled : filled + len(piece)] = piece
+            filled += len(piece)
+        return batch
 
     def _permute(self, epoch: int) -> Tensor:
         if epoch != self._epoch:
