@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 pytest.importorskip("transformers", reason="needs the extra [transformers]")
 
+import transformers
 from transformers import (
     BartConfig,
     BartForCausalLM,
@@ -457,6 +458,23 @@ class TestRefusals:
 
         model.config.sliding_window = None
         assert len(layers(convert(model))) == 1
+
+    @pytest.mark.parametrize("kind", ["DiffLlama", "HrmText", "Zaya"])
+    def test_a_layer_whose_cache_holds_more_than_its_keys_and_values(self, kind: str) -> None:
+        config = getattr(transformers, f"{kind}Config")(
+            vocab_size=tiny.VOCABULARY, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+            num_attention_heads=4, num_key_value_heads=4, head_dim=8, pad_token_id=0,
+            bos_token_id=1, eos_token_id=2,
+        )  # fmt: skip
+        model = getattr(transformers, f"{kind}ForCausalLM")(config).train()
+        tokens, implementation = tiny.tokens(1, 4), model.config._attn_implementation
+        before = model.eval()(tokens).logits
+        with pytest.raises(
+            ValueError, match=r"^model\.(L_module\.)?layers\.0\.self_attn: expected"
+        ):
+            convert(model.train())
+        assert model.training and model.config._attn_implementation == implementation
+        assert torch.equal(model.eval()(tokens).logits, before)
 
     def test_a_layer_whose_head_dim_has_another_name(self) -> None:
         model = tiny.MODELS["llama"]()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -17,6 +18,7 @@ from linattn_core.errors import expected, quote
 from linattn_models.huggingface.converted import HEAD_DIMS, NAME, ConvertedAttention, cache_name
 from linattn_models.huggingface.interface import sees_only_the_past
 from linattn_models.huggingface.padding import check_no_padding_behind
+from linattn_models.huggingface.pieces import find_misfit
 from linattn_models.huggingface.support import dispatches_by_name
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -56,7 +58,11 @@ def convert(model: Model, *, num_features: int | None = None, window_size: int =
     Raises:
         ValueError, TypeError: a layer whose attention cannot be replaced, with the reason; a model
             without attention layers; what is no model; a num_features that is not positive and
-            even; a negative window_size, or one for layers that are not causal.
+            even; a negative window_size, or one for layers that are not causal. The model is then
+            as it was.
+
+    Cost: a causal model reads eight tokens, whole and in two pieces: a layer whose outputs differ,
+    because it keeps more in its cache than keys and values, cannot be replaced.
     """
     _check_arguments(model, num_features, window_size)
     layers = dict(_attention_layers(model))
@@ -67,19 +73,38 @@ def convert(model: Model, *, num_features: int | None = None, window_size: int =
         if window_size and not sees_only_the_past(attention, None):
             reason = "it is not causal, as a window needs: pass window_size=0"
             raise _refusal(name, attention, reason)
-    for name, attention in layers.items():
-        parent, _, child = name.rpartition(".")
-        replaced = ConvertedAttention(attention, num_features, window_size)
-        setattr(model.get_submodule(parent), child, replaced.train(attention.training))
-        cast(Any, attention.config)._attn_implementation = NAME
+    replaced = {
+        name: ConvertedAttention(attention, num_features, window_size).train(attention.training)
+        for name, attention in layers.items()
+    }
+    with _undone_if_refused(model, layers):
+        for name, layer in replaced.items():
+            model.set_submodule(name, layer)
+            cast(Any, layer.attention).config._attn_implementation = NAME
+        if misfit := find_misfit(model, replaced):
+            name, reason = misfit
+            raise _refusal(name, layers[name], reason)
     marked = cast(Any, model)
     # Always a number: transformers does not save fields that are None.
-    marked.config.linattn_features = 2 * replaced.feature_map.query_weight.shape[-1]
+    marked.config.linattn_features = 2 * layer.feature_map.query_weight.shape[-1]
     marked.config.linattn_window = window_size
     marked._is_stateful = True  # no token can be taken back, so generation is not speculative
     if hasattr(model, "generate"):
         model.register_forward_pre_hook(_check_last_logits, with_kwargs=True)
     return model
+
+
+@contextmanager
+def _undone_if_refused(model: nn.Module, layers: Mapping[str, nn.Module]) -> Iterator[None]:
+    """Puts the layers back if an error leaves the block."""
+    names = [cast(Any, layer).config._attn_implementation for layer in layers.values()]
+    try:
+        yield
+    except Exception:
+        for (name, layer), implementation in zip(layers.items(), names, strict=True):
+            model.set_submodule(name, layer)
+            cast(Any, layer).config._attn_implementation = implementation
+        raise
 
 
 def _check_last_logits(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
