@@ -1,0 +1,27 @@
+"""A whole model exported to ONNX from a short example runs on any length."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from linattn_models import AutoregressiveTransformer, TransformerConfig
+from tests.core.test_onnx import ANY, Session, assert_same, pytestmark  # noqa: F401
+
+
+class Tokens(nn.Module):
+    """The model, by the name of its argument."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = AutoregressiveTransformer(TransformerConfig(2, 2, 8, 16), 7, 1000)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.model(tokens)
+
+
+def test_a_model_from_two_positions() -> None:
+    module = Tokens()
+    session = Session(module, {"tokens": torch.zeros(2, 2).long()}, tokens={0: ANY, 1: ANY})
+    for length in (1, 64, 65, 1000):
+        assert_same(session, module, {"tokens": torch.randint(7, (3, length))})
