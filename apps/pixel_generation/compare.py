@@ -36,7 +36,7 @@ from typing import Literal, get_args
 from linattn_core.errors import expected
 from linattn_lab.compare import Summary, curves, with_steps
 from linattn_lab.plots import Panel, plot_panels
-from linattn_lab.runs import copy_records, make_folders, publish, run_summary
+from linattn_lab.runs import copy_records, make_folders, publish
 from linattn_lab.script import parse_flags, require_at_least, run_script
 from linattn_lab.tables import table_of
 from linattn_models.files import replace_file
@@ -45,6 +45,7 @@ from pixels.comparison import FILES, METRIC, YLABEL, bits, compare_attentions
 from pixels.datasets import DatasetName, load
 from pixels.models import APP
 from pixels.presets import PRESETS, Attention, Recipe
+from pixels.training import tested_summary
 
 RUN_COLUMNS: dict[str, Callable[[Summary], str]] = {
     "attention": lambda run: str(run["attention"]),
@@ -147,7 +148,7 @@ def of_runs(flags: Flags) -> str:
     runs = {folder.resolve().name: RunFolder(folder) for folder in flags.runs}
     if len(runs) < len(flags.runs):
         raise ValueError(expected("--runs", "folders of different names", "one name twice"))
-    summaries = {name: run_summary(run, APP) for name, run in runs.items()}
+    summaries = {name: tested_summary(run) for name, run in runs.items()}
     alone = next(iter(summaries.values()))["metrics"]["independent_pixels_bits_per_dim"]
     text = table_of(summaries, RUN_COLUMNS, first="run")
     text += f"\nIndependent pixels cost {alone:.3f} bits/dim.\n"

@@ -21,7 +21,6 @@ from linattn_lab.compare import (
     with_steps,
 )
 from linattn_lab.plots import Panel, plot_panels, points
-from linattn_lab.runs import run_summary
 from linattn_lab.tables import figure, table_of
 from linattn_lab.updates import measure_updates
 from linattn_models.training import RunFolder, TrainingFlags
@@ -30,7 +29,7 @@ from pixels.models import APP, build_model
 from pixels.paper import PAPER
 from pixels.presets import Attention, Recipe
 from pixels.tokens import TokenData
-from pixels.training import mean_nats, train_model
+from pixels.training import mean_nats, tested_summary, train_model
 
 FILES = ("table.md", "curves.png", "results.json", "timings.json")
 METRIC, YLABEL = "bits_per_dim", "bits/dim, validation images"
@@ -96,7 +95,7 @@ class Compared:
                 name: {
                     "seconds_an_update": self.times.seconds[name],
                     "equal_updates": self._after_equal_updates(run),
-                    "equal_time": run_summary(self.equal_time[name], APP),
+                    "equal_time": tested_summary(self.equal_time[name]),
                 }
                 for name, run in self.equal_updates.items()
             },
@@ -105,7 +104,7 @@ class Compared:
     def _after_equal_updates(self, run: RunFolder) -> dict[str, Any]:
         """The run's summary; with --only-time, the point of its curve after the shared updates."""
         if self.shared is None:
-            return run_summary(run, APP)
+            return tested_summary(run)
         value = dict(points(run.metrics(), METRIC, split="eval"))[self.shared]
         return {"steps": self.shared, "metrics": {"validation_bits_per_dim": value}}
 

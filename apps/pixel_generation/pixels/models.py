@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, get_args
 
 import torch
 
+from linattn_core.errors import expected, quote
 from linattn_lab.runs import app_config
 from linattn_models import AutoregressiveTransformer
 from linattn_models.training import RunFolder
@@ -15,6 +17,7 @@ from pixels.presets import Attention, Recipe
 from pixels.tokens import Layout, to_tokens
 
 APP = "pixel_generation"
+KNOWN: dict[str, Any] = {"dataset": DatasetName, "attention": Attention, "layout": Layout}
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,11 @@ def load_run(folder: Path) -> TrainedRun:
         ValueError: the folder is no run of this application, or its checkpoint is damaged.
     """
     run = RunFolder(folder)
-    config = app_config(run, APP, ("dataset", "attention", "layout"))
+    config = app_config(run, APP, KNOWN)
+    for name, names in KNOWN.items():
+        if config[name] not in get_args(names):
+            what, wanted = f"{name} in {run.config_file}", " or ".join(get_args(names))
+            raise ValueError(expected(what, wanted, quote(config[name])))
     model, step = run.load_model(AutoregressiveTransformer.from_dict)
     model.to(default_device()).eval()
     return TrainedRun(model, config["dataset"], config["attention"], config["layout"], step)

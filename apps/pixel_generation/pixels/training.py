@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from linattn_core.errors import expected
 from linattn_lab.plots import plot_run
+from linattn_lab.runs import run_summary
 from linattn_models import AutoregressiveTransformer
 from linattn_models.training import RunFolder, is_main_process, train
 from pixels.datasets import Images
@@ -18,6 +20,7 @@ from pixels.pictures import affordable_samples, write_samples
 from pixels.presets import Recipe
 from pixels.tokens import TokenData
 
+TESTED = ("bits_per_dim", "validation_bits_per_dim", "independent_pixels_bits_per_dim")
 DESCRIBED = ("preset", "dataset", "attention", "layout")
 
 
@@ -71,4 +74,19 @@ def finish(
     label = f"{images.name}, {summary['attention']} attention, step {summary['steps']:,}"
     write_samples(run.path / "samples.png", model, images, affordable_samples(model, images), label)
     plot_run(run)
+    return summary
+
+
+def tested_summary(run: RunFolder) -> dict[str, Any]:
+    """The summary of a run of this application that was trained and tested.
+
+    Raises:
+        ValueError: the run has not come so far, or its summary lacks a value.
+    """
+    summary = run_summary(run, APP)
+    values = {**summary["metrics"], "attention": summary.get("attention")}
+    absent = [name for name in ("attention", *TESTED) if values.get(name) is None]
+    if absent:
+        advice = "resume its training"
+        raise ValueError(expected(str(run.summary_file), ", ".join(absent), "none in it", advice))
     return summary

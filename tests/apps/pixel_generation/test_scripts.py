@@ -163,6 +163,29 @@ def test_compare_refuses_runs(script: Script, smoke_run: Path, tmp_path: Path) -
         assert not (tmp_path / "both").exists()
 
 
+@pytest.mark.parametrize(
+    ("file", "name", "value"),
+    [
+        ("summary", "attention", None),
+        ("summary", "metrics", {"bits_per_dim": 1.0}),
+        ("config", "dataset", "digit"),
+        ("config", "attention", []),
+        ("config", "layout", None),
+    ],
+)
+def test_an_odd_value_of_a_run_is_named(
+    script: Script, smoke_run: Path, tmp_path: Path, file: str, name: str, value: object
+) -> None:
+    odd = tmp_path / "odd"
+    shutil.copytree(smoke_run, odd)
+    path = odd / f"{file}.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), name: value}))
+    flags = ["compare", "--runs"] if file == "summary" else ["generate", "--run"]
+    done = script(*flags, odd, "--out", tmp_path / "out")
+    assert done.code == 2 and str(path) in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_demo_may_be_repeated_and_published(script: Script, tmp_path: Path) -> None:
     flags = ["--steps", 5, "--batch", 2, "--positions", 2, "--out", tmp_path / "demo"]
     assert script("demo", *flags).code == 0
