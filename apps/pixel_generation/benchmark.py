@@ -35,7 +35,7 @@ from linattn_models.files import replace_file
 from linattn_models.training import RunFolder, write_json
 from pixels.datasets import blank
 from pixels.methods import MethodName, measure_outcome, read_environment, select_methods
-from pixels.models import APP, alike, build_model, default_device, load_run
+from pixels.models import APP, build_model, default_device, load_run, with_attention
 from pixels.presets import Attention, paper
 from pixels.tables import benchmark_report
 
@@ -77,9 +77,9 @@ def main(flags: Flags) -> None:
     methods = select_methods(flags.methods, default_device())
     attentions = list(dict.fromkeys(method.attention for method in methods))
     if flags.runs:
-        models, bits, shape = trained(flags.runs, attentions)
+        models, bits, shape = load_models(flags.runs, attentions)
     else:
-        models, bits, shape = untrained(flags.shape, attentions), {}, flags.shape
+        models, bits, shape = build_models(flags.shape, attentions), {}, flags.shape
     out = flags.out or Path("runs", APP, f"benchmark-{shape}")
     make_folders(out)
     time = partial(
@@ -117,17 +117,17 @@ def require_numbers(flags: Flags) -> None:
         raise ValueError(expected("--methods", "one name or more", "none"))
 
 
-def untrained(shape: Shape, attentions: Collection[Attention]) -> Models:
+def build_models(shape: Shape, attentions: Collection[Attention]) -> Models:
     """The paper's model for images of this shape, with random weights."""
     images, recipe = blank(shape), paper(shape)
     recipes = {name: dataclasses.replace(recipe, attention=name) for name in attentions}
     return {x: build_model(y, images).to(default_device()) for x, y in recipes.items()}
 
 
-def trained(
+def load_models(
     folders: Sequence[Path], attentions: Collection[Attention]
 ) -> tuple[Models, dict[str, float], str]:
-    """The runs' models; an attention without a run gets random weights in a model alike."""
+    """The runs' models; an attention without a run gets random weights in the same model."""
     runs = [load_run(folder) for folder in folders]
     names = [run.attention for run in runs]
     if len(set(names)) != len(names):
@@ -137,7 +137,7 @@ def trained(
         raise ValueError(expected("--runs", "runs on one dataset", ", ".join(datasets)))
     models: Models = {run.attention: run.model for run in runs}
     for name in set(attentions) - set(models):
-        models[name] = alike(runs[0].model, name)
+        models[name] = with_attention(runs[0].model, name)
     bits: dict[str, float] = {
         run.attention: RunFolder(folder).summary()["metrics"].get("bits_per_dim")
         for run, folder in zip(runs, folders, strict=True)

@@ -104,11 +104,11 @@ class Flags:
 
 def main(flags: Flags) -> None:
     """Prints the table of the comparison that the flags ask for."""
-    text = of_runs(flags) if flags.runs else of_attentions(flags)
+    text = compare_runs(flags) if flags.runs else train_attentions(flags)
     print(f"\n{text}\nTable, picture and runs are in {flags.folder()}.")
 
 
-def of_attentions(flags: Flags) -> str:
+def train_attentions(flags: Flags) -> str:
     """Times, trains, draws; returns the table."""
     check(flags)
     images, out = load(flags.dataset, flags.data_dir, download=flags.download), flags.folder()
@@ -143,7 +143,7 @@ def check(flags: Flags) -> None:
         raise ValueError(expected("--seconds", "more than 0", flags.seconds))
 
 
-def of_runs(flags: Flags) -> str:
+def compare_runs(flags: Flags) -> str:
     """Draws the finished runs and copies their records; returns the table."""
     runs = {folder.resolve().name: RunFolder(folder) for folder in flags.runs}
     if len(runs) < len(flags.runs):

@@ -192,7 +192,7 @@ def compare_attentions(
     )
     timed = comparison.within(budget, times.seconds)
     if only_time:
-        runs = alike(timed, recipe.training).equal_updates("time")
+        runs = share_schedule(timed, recipe.training).equal_updates("time")
         return Compared(recipe, budget, False, times, runs, runs, shared_updates(runs))
     updates = comparison.equal_updates("updates")
     time = {
@@ -219,7 +219,7 @@ def variant(images: Images, recipe: Recipe) -> Variant:
     return Variant(recipe.attention, recipe.training, train, settings)
 
 
-def alike(timed: Comparison, training: TrainingFlags) -> Comparison:
+def share_schedule(timed: Comparison, training: TrainingFlags) -> Comparison:
     """The same updates, by flags with which all curves are of the same training at first.
 
     They are evaluated after the same updates, with the same rates until the shortest one cools

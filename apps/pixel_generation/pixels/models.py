@@ -57,7 +57,9 @@ def load_run(folder: Path) -> TrainedRun:
     return TrainedRun(model, config["dataset"], config["attention"], config["layout"], step)
 
 
-def alike(model: AutoregressiveTransformer, attention: Attention) -> AutoregressiveTransformer:
+def with_attention(
+    model: AutoregressiveTransformer, attention: Attention
+) -> AutoregressiveTransformer:
     """A model with random weights that differs from `model` in its attention alone."""
     values = model.to_dict()
     values["transformer"] = model.config.with_attention(attention).to_dict()
