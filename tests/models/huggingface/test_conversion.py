@@ -40,6 +40,7 @@ from linattn_models.huggingface import (
     StateLayer,
     convert,
     load_converted,
+    register,
     transfer_attention,
 )
 from linattn_models.huggingface.converted import softmax_attention
@@ -410,6 +411,19 @@ def test_rows_that_ended_in_padding_follow_their_states() -> None:
     assert all(layer.state is None and layer.ready is None for layer in cache.layers)
 
 
+@pytest.mark.parametrize("kind", tiny.DECODERS)
+def test_a_registered_model_keeps_what_it_learned(kind: str, tmp_path: Path) -> None:
+    register()
+    model, ids = tiny.MODELS[kind](), tiny.tokens(2, 9)
+    model.set_attn_implementation("linattn")
+    wanted = model(ids, use_cache=False).logits
+    convert(model, feature_map="elu").save_pretrained(tmp_path)
+    for each in (model, load_converted(tmp_path, dtype=torch.float64)):
+        cache = DynamicCache()
+        pieces = [each(piece, past_key_values=cache).logits for piece in ids.split(4, 1)]
+        torch.testing.assert_close(torch.cat(pieces, 1), wanted)
+
+
 class TestRefusals:
     def test_a_second_conversion(self) -> None:
         with pytest.raises(ValueError, match=r"h\.0\.attn"):
@@ -563,7 +577,7 @@ class TestRefusals:
 
     def test_a_folder_without_feature_maps(self, tmp_path: Path) -> None:
         model = tiny.gpt2()
-        model.config.linattn_features = 8
+        model.config.update(converted("gpt2").config.to_diff_dict())
         model.save_pretrained(tmp_path)
         with pytest.raises(ValueError, match="weights"):
             load_converted(tmp_path)

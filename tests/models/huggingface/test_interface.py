@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from transformers import (
     MptForCausalLM,
     PreTrainedModel,
 )
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from linattn_core import linear_attention
 from linattn_core.reference import quadratic
@@ -226,6 +228,40 @@ def test_a_custom_name_and_feature_map() -> None:
     model.set_attn_implementation("linattn")
 
     assert not torch.allclose(relu, model(ids).logits)
+
+
+def test_a_saved_model_keeps_its_attention(kind: str, tmp_path: Path) -> None:
+    model, ids = linear(kind), tiny.tokens(1, 6)
+    model.save_pretrained(tmp_path)
+    loaded = type(model).from_pretrained(tmp_path, dtype=torch.float64)
+    assert torch.equal(loaded(ids, use_cache=False).logits, model(ids, use_cache=False).logits)
+
+    model.set_attn_implementation("sdpa")
+    model.save_pretrained(tmp_path)
+    assert type(model).from_pretrained(tmp_path).config._attn_implementation == "sdpa"
+
+
+def test_a_saved_model_with_another_feature_map_is_refused(tmp_path: Path) -> None:
+    register("linattn-other", feature_map="relu")
+    model = tiny.gpt2()
+    model.set_attn_implementation("linattn-other")
+    model.save_pretrained(tmp_path)
+    register("linattn-other", feature_map="elu")
+    loaded = type(model).from_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"^linattn-other: expected"):
+        loaded(tiny.tokens(1, 3))
+
+
+def test_a_name_that_is_not_registered_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register("linattn-gone")
+    model = tiny.gpt2()
+    model.set_attn_implementation("linattn-gone")
+    model.save_pretrained(tmp_path)
+    monkeypatch.delitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "linattn-gone")
+    with pytest.raises(ValueError, match="linattn-gone"):
+        type(model).from_pretrained(tmp_path)
 
 
 _NOT_DISPATCHING = {

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-import json
 import math
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -25,7 +23,6 @@ from linattn_models.huggingface import (
     ConvertedAttention,
     WindowedState,
     convert,
-    load_converted,
     transfer_attention,
     windowed_attention,
 )
@@ -291,18 +288,6 @@ def test_a_window_begins_nearer_to_the_teacher() -> None:
     errors = [transfer_attention(converted("llama", size), batches)[0] for size in (0, 2, 7, 13)]
 
     assert errors == sorted(errors, reverse=True)
-
-
-def test_a_model_that_was_saved_without_the_field_has_no_window(tmp_path: Path) -> None:
-    model = converted("llama", 0)
-    model.save_pretrained(tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    assert config.pop("linattn_window") == 0
-    (tmp_path / "config.json").write_text(json.dumps(config))
-
-    ids = tiny.tokens(2, 5)
-
-    torch.testing.assert_close(load_converted(tmp_path)(ids).logits, model(ids).logits)
 
 
 @pytest.mark.parametrize(("use_cache", "size"), [(False, 100), (True, SIZE)])

@@ -15,7 +15,13 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from linattn_core.errors import expected, quote
-from linattn_models.huggingface.converted import HEAD_DIMS, NAME, ConvertedAttention, cache_name
+from linattn_models.huggingface.converted import (
+    HEAD_DIMS,
+    NAME,
+    ConvertedAttention,
+    cache_name,
+    shape_of,
+)
 from linattn_models.huggingface.interface import sees_only_the_past
 from linattn_models.huggingface.padding import check_no_padding_behind
 from linattn_models.huggingface.pieces import find_misfit
@@ -35,7 +41,13 @@ _MORE_THAN_SOFTMAX = {
 }
 
 
-def convert(model: Model, *, num_features: int | None = None, window_size: int = 0) -> Model:
+def convert(
+    model: Model,
+    *,
+    num_features: int | None = None,
+    window_size: int = 0,
+    feature_map: str = "hedgehog",
+) -> Model:
     """Replaces every attention layer of a model, in place, by linear attention.
 
     For models that dispatch attention by name, such as GPT-2, GPT-NeoX, Llama with grouped heads,
@@ -47,10 +59,15 @@ def convert(model: Model, *, num_features: int | None = None, window_size: int =
     linear attention for the keys before them (see `windowed_attention`). The model starts nearer to
     its teacher. The state also holds these w keys and values; once it does, it does not grow.
 
+    A model that was trained with `register()` keeps what it learned by its feature map, "elu": it
+    computes the same, and generates from a state.
+
     Args:
         model: a `PreTrainedModel`; pass a copy if you need the original model too.
         num_features: F of each head's map, even; twice the head dim by default.
         window_size: w, for causal models; 0 for no window.
+        feature_map: "hedgehog", learned by each head; or a name that `linear_attention` knows, of
+            a map that takes neither a num_features nor a window.
 
     Returns:
         The model. `save_pretrained` saves it, `load_converted` loads it.
@@ -58,13 +75,13 @@ def convert(model: Model, *, num_features: int | None = None, window_size: int =
     Raises:
         ValueError, TypeError: a layer whose attention cannot be replaced, with the reason; a model
             without attention layers; what is no model; a num_features that is not positive and
-            even; a negative window_size, or one for layers that are not causal. The model is then
-            as it was.
+            even; a negative window_size, or one for layers that are not causal; an unknown
+            feature_map, or one with a num_features or a window. The model is then as it was.
 
     Cost: a causal model reads eight tokens, whole and in two pieces: a layer whose outputs differ,
     because it keeps more in its cache than keys and values, cannot be replaced.
     """
-    _check_arguments(model, num_features, window_size)
+    _check_arguments(model, num_features, window_size, feature_map)
     layers = dict(_attention_layers(model))
     if not layers:
         wanted = "a model of transformers with layers that dispatch attention by name"
@@ -74,20 +91,21 @@ def convert(model: Model, *, num_features: int | None = None, window_size: int =
             reason = "it is not causal, as a window needs: pass window_size=0"
             raise _refusal(name, attention, reason)
     replaced = {
-        name: ConvertedAttention(attention, num_features, window_size).train(attention.training)
+        name: ConvertedAttention(attention, num_features, window_size, feature_map)
         for name, attention in layers.items()
     }
     with _undone_if_refused(model, layers):
         for name, layer in replaced.items():
-            model.set_submodule(name, layer)
+            model.set_submodule(name, layer.train(layer.attention.training))
             cast(Any, layer.attention).config._attn_implementation = NAME
         if misfit := find_misfit(model, replaced):
             name, reason = misfit
             raise _refusal(name, layers[name], reason)
     marked = cast(Any, model)
     # Always a number: transformers does not save fields that are None.
-    marked.config.linattn_features = 2 * layer.feature_map.query_weight.shape[-1]
+    marked.config.linattn_features = layer.feature_map.feature_dim(shape_of(layer.attention)[2])
     marked.config.linattn_window = window_size
+    marked.config.linattn_feature_map = feature_map
     marked._is_stateful = True  # no token can be taken back, so generation is not speculative
     if hasattr(model, "generate"):
         model.register_forward_pre_hook(_check_last_logits, with_kwargs=True)
@@ -118,7 +136,9 @@ def _check_last_logits(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str
         check_no_padding_behind(kwargs.get("attention_mask"))
 
 
-def _check_arguments(model: object, num_features: object, window_size: object) -> None:
+def _check_arguments(
+    model: object, num_features: object, window_size: object, feature_map: object
+) -> None:
     """Refuses what is not a model, and numbers that are no int."""
     if not isinstance(model, nn.Module):
         advice = "build it first" if isinstance(model, type) else ""
@@ -129,6 +149,11 @@ def _check_arguments(model: object, num_features: object, window_size: object) -
         raise TypeError(expected("window_size", "an int", quote(window_size)))
     if window_size < 0:
         raise ValueError(expected("window_size", "0 or more", window_size))
+    if not isinstance(feature_map, str):
+        raise TypeError(expected("feature_map", "a name", quote(feature_map)))
+    if feature_map != "hedgehog" and (num_features is not None or window_size):
+        wanted = "'hedgehog' with a num_features or a window_size"
+        raise ValueError(expected("feature_map", wanted, quote(feature_map)))
 
 
 def _attention_layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -203,8 +228,13 @@ def load_converted(folder: str | Path, **options: Any) -> PreTrainedModel:
 
     def build(self: nn.Module, config: Any, *args: Any, **kwargs: Any) -> None:
         cls.__init__(self, config, *args, **kwargs)
-        window_size = getattr(config, "linattn_window", 0)  # models saved before had none
-        convert(self, num_features=config.linattn_features, window_size=window_size)
+        learned = config.linattn_feature_map == "hedgehog"
+        convert(
+            self,
+            num_features=config.linattn_features if learned else None,
+            window_size=config.linattn_window,
+            feature_map=config.linattn_feature_map,
+        )
 
     loader: Any = type(cls.__name__, (cls,), {"__init__": build, "__module__": cls.__module__})
     both = options.pop("output_loading_info", False)
@@ -234,7 +264,8 @@ def _saved_class(folder: str | Path) -> Any:
         raise ValueError(expected(str(path), "a model's config with its model_type", "none"))
     names = config.get("architectures") or ["no class of a model"]
     cls = getattr(transformers, names[0], None)
-    if "linattn_features" not in config or cls is None:
+    fields = ("linattn_features", "linattn_window", "linattn_feature_map")
+    if not all(name in config for name in fields) or cls is None:
         advice = "load it by from_pretrained and convert it"
         raise ValueError(expected(str(folder), wanted, names[0], advice))
     return cls

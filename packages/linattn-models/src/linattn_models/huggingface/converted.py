@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from linattn_core import LinearAttentionState, linear_attention, linear_attention_step
 from linattn_core.errors import expected
-from linattn_core.feature_maps import Hedgehog
+from linattn_core.feature_maps import Hedgehog, get_feature_map
 from linattn_models.huggingface.cache import StateLayer, state_layer
 from linattn_models.huggingface.interface import Call, register_function
 from linattn_models.huggingface.padding import check_left_padded
@@ -34,25 +34,37 @@ class ConvertedAttention(nn.Module):
     With a `window_size` w, a causal layer uses softmax for the last w keys of each query, its own
     included, and linear attention for the keys before them; see `windowed_attention`.
 
+    Another `feature_map` is that of `register`: nothing is learned, and the scale has no effect.
+
     Args:
         attention: a layer of transformers that dispatches attention by name.
         num_features: F, even; twice the head dim by default.
         window_size: w; 0 for no window.
+        feature_map: "hedgehog", or another name that `linear_attention` knows, without a window.
 
     Attributes:
+        learned: whether the feature map has weights.
         log_gamma: (H,), the trained weight of linear attention beside a window; None without one.
         teaching: whether to return softmax attention and to set `error`; see `transfer_attention`.
         error: that of the last forward against softmax, a scalar; None if not teaching.
     """
 
     def __init__(
-        self, attention: nn.Module, num_features: int | None = None, window_size: int = 0
+        self,
+        attention: nn.Module,
+        num_features: int | None = None,
+        window_size: int = 0,
+        feature_map: str = "hedgehog",
     ) -> None:
         super().__init__()
         self.attention = attention
         heads, kv_heads, head_dim = shape_of(attention)
-        self.feature_map = Hedgehog(head_dim, num_features, heads)
-        self.feature_map.key_weight = nn.Parameter(self.feature_map.key_weight[:kv_heads].clone())
+        self.feature_map = get_feature_map(feature_map, head_dim)
+        self.learned = feature_map == "hedgehog"
+        if self.learned:
+            self.feature_map = Hedgehog(head_dim, num_features, heads)
+            key_weight = self.feature_map.key_weight[:kv_heads].clone()
+            self.feature_map.key_weight = nn.Parameter(key_weight)
         weight = next(attention.parameters())
         self.feature_map.to(weight)
         self.window_size = window_size
@@ -90,8 +102,9 @@ class ConvertedAttention(nn.Module):
                 advice = "load the model without offloading its weights (device_map)"
                 wanted, got = f"on {call.query.device}", parameter.device
                 raise ValueError(expected("feature maps", wanted, got, advice))
-        scaling = call.query.shape[-1] ** -0.5 if call.scaling is None else call.scaling
-        root = scaling**0.5
+        root = 1.0
+        if self.learned:
+            root = (call.query.shape[-1] ** -0.5 if call.scaling is None else call.scaling) ** 0.5
         out = self.attend(call._replace(query=call.query * root, key=call.key * root), layer)
         if not self.teaching:
             return out
@@ -142,7 +155,7 @@ class ConvertedAttention(nn.Module):
         return windowed_attention(
             call.query, call.key, call.value, None if call.mask is None else call.mask[:, 0, 0],
             cast("WindowedState | None", state), window_size=self.window_size,
-            feature_map=self.feature_map, log_gamma=cast(Tensor, self.log_gamma),
+            feature_map=cast(Hedgehog, self.feature_map), log_gamma=cast(Tensor, self.log_gamma),
         )  # fmt: skip
 
 

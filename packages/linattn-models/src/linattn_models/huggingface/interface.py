@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,7 @@ from linattn_core.checks import check_options
 from linattn_core.errors import expected, quote
 from linattn_core.feature_maps.registry import shared_feature_map
 from linattn_core.registry import find_backend
+from linattn_models.huggingface.names import refuse_other_settings, registered, remember
 from linattn_models.huggingface.support import check_dispatches
 
 # Arguments with which models change the attention weights, and what each of them is.
@@ -34,8 +35,6 @@ _OF_SOFTMAX = {
     "sliding_window": "a sliding window",
     "softcap": "capped scores",
 }
-# The names that `register` was called with.
-_registered: set[str] = set()
 # Maps that are given by name are built once with this head dim, to refuse what no model can use.
 _USUAL_HEAD_DIM = 64
 
@@ -88,6 +87,10 @@ def register(
     caps and sinks. Under `torch.compile` pass an `attention_mask`: without one, transformers
     treats every batch as packed.
 
+    `save_pretrained` writes the name into config.json, so that `from_pretrained` builds the same
+    attention, or refuses where the name is not registered. A model that was saved with another
+    feature map or eps than the name has now is refused when it runs.
+
     Args:
         name: the value of `attn_implementation`; a name that `register` got before is replaced.
         feature_map, eps, backend: as for `linear_attention`; learned maps need `convert`.
@@ -101,7 +104,7 @@ def register(
     check_options(eps, backend)
     if backend != "auto":
         find_backend(backend)
-    _registered.add(name)
+    remember(name, feature_map, eps)
     register_function(name, partial(_linear, feature_map=feature_map, eps=eps, backend=backend))
 
 
@@ -112,7 +115,7 @@ def _check_name(name: str) -> None:
     if not re.fullmatch(r"[\w.-]+", name):
         wanted = "letters, digits, '.', '-' and '_'"  # others mean kernels from a hub
         raise ValueError(expected("name", wanted, quote(name)))
-    taken = {"eager", *ALL_ATTENTION_FUNCTIONS.valid_keys()} - _registered
+    taken = {"eager", *ALL_ATTENTION_FUNCTIONS.valid_keys()} - registered.keys()
     if name in taken:
         wanted = "one that transformers does not have"
         raise ValueError(expected("name", wanted, quote(name), "choose another"))
@@ -199,11 +202,13 @@ def _linear(
 ) -> Tensor:
     """The attention function that `register` registers."""
     queries, keys = call.query.shape[2], call.key.shape[2]
+    refuse_other_settings(cast(Any, call.module).config)
     _refuse_dropout(call.dropout)
     _refuse_scaling(call.scaling, call.query.shape[-1])
     if call.is_causal and queries != keys:
         wanted = f"no cache, so {queries} keys for {queries} queries"
-        advice = "pass use_cache=False, or convert(model) for a state of fixed size"
+        name = f"feature_map={feature_map!r}" if isinstance(feature_map, str) else "..."
+        advice = f"pass use_cache=False, or convert(model, {name}) for a state of fixed size"
         raise ValueError(expected("causal linear attention", wanted, f"{keys} keys", advice))
     return linear_attention(
         call.query, call.key, call.value, is_causal=call.is_causal, feature_map=feature_map,

@@ -52,6 +52,9 @@ def transfer_attention(
     if not layers:
         got = f"a {type(model).__name__} without any"
         raise ValueError(expected("transfer_attention", "converted layers", got, "convert it"))
+    if not layers[0].learned:
+        got = "maps without weights"
+        raise ValueError(expected("transfer_attention", "learned feature maps", got))
     if not isinstance(batches, Iterable):
         raise TypeError(expected("batches", "an iterable of batches", quote(batches)))
     _check_learning_rate(learning_rate)

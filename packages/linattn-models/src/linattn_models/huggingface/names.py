@@ -1,0 +1,52 @@
+"""The names of registered attention: a config saves them, which transformers alone leaves out."""
+
+from __future__ import annotations
+
+from functools import wraps
+from typing import Any
+
+from transformers import PreTrainedConfig
+
+from linattn_core import FeatureMap
+from linattn_core.errors import expected
+
+_FIELD = "linattn_attention"
+
+registered: dict[str, dict[str, Any]] = {}
+"""What a config saves of each name that `register` was called with."""
+
+
+def remember(name: str, feature_map: str | FeatureMap, eps: float) -> None:
+    """From now on a config whose attention has this name saves the name and its settings."""
+    described = feature_map if isinstance(feature_map, str) else repr(feature_map)
+    registered[name] = {"feature_map": described, "eps": float(eps)}
+    if not hasattr(PreTrainedConfig.to_dict, _FIELD):
+        PreTrainedConfig.to_dict = _with_names(PreTrainedConfig.to_dict)
+
+
+def refuse_other_settings(config: PreTrainedConfig) -> None:
+    """Refuses a model that was saved with another feature map or eps than its name has now."""
+    name = config._attn_implementation
+    saved, here = getattr(config, _FIELD, None), registered.get(name)
+    if saved is not None and here is not None and saved != here:
+        wanted, got = (f"feature_map={x['feature_map']!r}, eps={x['eps']:g}" for x in (saved, here))
+        advice = "register what the model was saved with, or load it with another name"
+        raise ValueError(expected(name, wanted, got, advice))
+
+
+def _with_names(written: Any) -> Any:
+    """`PreTrainedConfig.to_dict`, and the name of a registered attention."""
+
+    @wraps(written)
+    def to_dict(config: PreTrainedConfig) -> dict[str, Any]:
+        content: dict[str, Any] = written(config)
+        name = config._attn_implementation
+        if name in registered:
+            content["attn_implementation"] = name  # an argument of every config
+            content.setdefault(_FIELD, registered[name])
+        else:
+            content.pop(_FIELD, None)
+        return content
+
+    setattr(to_dict, _FIELD, True)
+    return to_dict
