@@ -15,7 +15,6 @@ pytest.importorskip("transformers", reason="needs the extra [transformers]")
 
 import transformers
 from transformers import (
-    BartConfig,
     BartForCausalLM,
     BartForConditionalGeneration,
     DistilBertConfig,
@@ -23,7 +22,6 @@ from transformers import (
     DynamicCache,
     GPTNeoXConfig,
     GPTNeoXForCausalLM,
-    MistralConfig,
     MistralForCausalLM,
     T5Config,
     T5EncoderModel,
@@ -51,12 +49,6 @@ ROWS = [tiny.tokens(1, length, seed=length)[0] for length in (7, 3, 5)]
 LEFT = {name: x for name, x in tiny.padded(ROWS, "left").items() if name != "position_ids"}
 
 
-@pytest.fixture(params=tiny.MODELS)
-def kind(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    return name
-
-
 # Sizes of windows; test_window.py has what windows alone do.
 windows = pytest.mark.parametrize("window_size", [0, 2])
 KINDS_AND_WINDOWS = [(kind, size) for kind in tiny.DECODERS for size in (0, 4)]
@@ -64,10 +56,6 @@ KINDS_AND_WINDOWS = [(kind, size) for kind in tiny.DECODERS for size in (0, 4)]
 
 def converted(kind: str, window_size: int = 0, **fields: Any) -> Any:
     return convert(tiny.MODELS[kind](**fields), window_size=window_size)
-
-
-def layers(model: nn.Module) -> list[ConvertedAttention]:
-    return [module for module in model.modules() if isinstance(module, ConvertedAttention)]
 
 
 def batches(number: int) -> list[dict[str, Tensor]]:
@@ -86,12 +74,12 @@ def test_every_layer_is_replaced_and_weights_stay(kind: str) -> None:
 
     assert convert(model) is model
 
-    assert len(layers(model)) == 2
+    assert len(tiny.layers(model)) == 2
     after = {n.rpartition(".")[2]: x for n, x in model.state_dict().items()}
     assert after.keys() - before.keys() == {"query_weight", "key_weight"}
     assert all(torch.equal(after[name], x) for name, x in before.items())
     kv_heads = 2 if kind == "llama" else 4
-    assert layers(model)[0].feature_map.key_weight.shape == (kv_heads, 4, 4)
+    assert tiny.layers(model)[0].feature_map.key_weight.shape == (kv_heads, 4, 4)
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -139,7 +127,7 @@ def test_the_teacher_is_the_model_itself(kind: str) -> None:
     teacher = tiny.MODELS[kind]()
     student = convert(copy.deepcopy(teacher))
     batch = tiny.padded(ROWS, "left")
-    for layer in layers(student):
+    for layer in tiny.layers(student):
         layer.teaching = True
 
     logits = student(**batch).logits
@@ -181,10 +169,10 @@ def test_layers_that_take_no_cache_or_by_another_name(build: Any) -> None:
     batch = {"pixel_values": images} if build is vit else LEFT
 
     errors = transfer_attention(student, [batch])
-    for layer in layers(student):
+    for layer in tiny.layers(student):
         layer.teaching = True
     taught, wanted = student(**batch)[0], teacher(**batch)[0]
-    for layer in layers(student):
+    for layer in tiny.layers(student):
         layer.teaching = False
 
     real = torch.ones(wanted.shape[:2]) if build is vit else LEFT["attention_mask"]
@@ -245,7 +233,7 @@ def test_transfer_brings_each_layer_nearer_to_its_softmax(kind: str) -> None:
 
 def test_the_error_is_that_of_the_definition() -> None:
     model = converted("llama")
-    (layer, _) = layers(model)
+    (layer, _) = tiny.layers(model)
     calls: list[Call] = []
 
     def attend(call: Call, state: StateLayer | None) -> Tensor:
@@ -306,22 +294,11 @@ def test_lora_trains_few_weights_merges_and_is_saved(tmp_path: Path) -> None:
 
     assert losses[-1] < 0.9 * losses[0]
     torch.testing.assert_close(merged(tokens).logits, wanted)
-    assert len(layers(merged)) == 2
+    assert len(tiny.layers(merged)) == 2
     merged.save_pretrained(tmp_path)
     loaded = load_converted(tmp_path)
     torch.testing.assert_close(loaded(tokens).logits, wanted)
     assert loaded.generate(tokens, max_new_tokens=3).shape == (2, 11)
-
-
-# peft asks transformers by the older of two names.
-@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
-def test_an_adapter_alone_is_not_a_converted_model(tmp_path: Path) -> None:
-    peft = pytest.importorskip("peft", reason="LoRA needs peft")
-    lora = peft.LoraConfig(r=2, target_modules=["q_proj"])
-    peft.get_peft_model(converted("llama"), lora).save_pretrained(tmp_path)
-
-    with pytest.raises(ValueError, match="adapter"):
-        load_converted(tmp_path)
 
 
 @pytest.mark.parametrize(("kind", "window_size"), KINDS_AND_WINDOWS)
@@ -424,54 +401,51 @@ def test_a_registered_model_keeps_what_it_learned(kind: str, tmp_path: Path) -> 
         torch.testing.assert_close(torch.cat(pieces, 1), wanted)
 
 
+def without_head_dim() -> Any:
+    model = tiny.llama()
+    del model.model.layers[1].self_attn.head_dim
+    return model
+
+
+def with_keys_of_another_sequence() -> Any:
+    def forward(hidden: Tensor, key_value_states: Tensor | None = None, **rest: Any) -> None:
+        pass
+
+    model = tiny.llama()
+    model.model.layers[1].self_attn.forward = forward
+    return model
+
+
+class OldAttention(nn.Linear):
+    """A layer that dispatches nothing."""
+
+
 class TestRefusals:
-    def test_a_second_conversion(self) -> None:
-        with pytest.raises(ValueError, match=r"h\.0\.attn"):
-            convert(converted("gpt2"))
-
-    def test_cross_attention(self) -> None:
-        with pytest.raises(ValueError, match=r"h\.0\.crossattention"):
-            converted("gpt2", add_cross_attention=True)
-
-    @pytest.mark.parametrize("cls", [BartForConditionalGeneration, BartForCausalLM])
-    def test_an_encoder_with_a_decoder(self, cls: Any) -> None:
-        config = BartConfig(
-            vocab_size=tiny.VOCABULARY, d_model=16, encoder_layers=1, decoder_layers=1,
-            encoder_attention_heads=2, decoder_attention_heads=2, encoder_ffn_dim=16,
-            decoder_ffn_dim=16, max_position_embeddings=64,
-        )  # fmt: skip
-        with pytest.raises(ValueError, match=r"layers\.0\.self_attn"):
-            convert(cls(config))
-
-    def test_a_layer_with_keys_of_another_sequence(self) -> None:
-        model = tiny.llama()
-        layer = model.model.layers[1].self_attn
-
-        def forward(hidden: Tensor, key_value_states: Tensor | None = None, **rest: Any) -> None:
-            pass
-
-        layer.forward = forward
-        with pytest.raises(ValueError, match=r"layers\.1\.self_attn"):
-            convert(model)
-
-    def test_a_bias_of_the_scores(self) -> None:
-        config = T5Config(
-            vocab_size=tiny.VOCABULARY, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2
-        )
-        with pytest.raises(ValueError, match="SelfAttention"):
-            convert(T5EncoderModel(config))
+    @pytest.mark.parametrize(
+        ("build", "named"),
+        [
+            (lambda: converted("gpt2"), r"h\.0\.attn"),
+            (lambda: tiny.gpt2(add_cross_attention=True), r"h\.0\.crossattention"),
+            (lambda: BartForConditionalGeneration(tiny.bart()), r"layers\.0\.self_attn"),
+            (lambda: BartForCausalLM(tiny.bart()), r"layers\.0\.self_attn"),
+            (lambda: T5EncoderModel(T5Config(d_model=16, num_layers=1)), "SelfAttention"),
+            (with_keys_of_another_sequence, r"layers\.1\.self_attn"),
+            (without_head_dim, r"layers\.1\.self_attn"),
+            (lambda: nn.Sequential(nn.Linear(2, 2), OldAttention(2, 2)), "OldAttention"),
+            (lambda: nn.Linear(2, 2), "Linear"),
+        ],
+    )
+    def test_layers_that_cannot_be_replaced(self, build: Any, named: str) -> None:
+        with pytest.raises(ValueError, match=named):
+            convert(build())
 
     def test_a_sliding_window(self) -> None:
-        config = MistralConfig(
-            vocab_size=tiny.VOCABULARY, hidden_size=16, intermediate_size=24, num_hidden_layers=1,
-            num_attention_heads=2, num_key_value_heads=1, sliding_window=3, head_dim=8,
-        )  # fmt: skip
-        model = MistralForCausalLM(config)
+        model = MistralForCausalLM(tiny.sliding())
         with pytest.raises(ValueError, match=r"layers\.0\.self_attn"):
             convert(model)
 
         model.config.sliding_window = None
-        assert len(layers(convert(model))) == 1
+        assert len(tiny.layers(convert(model))) == 1
 
     @pytest.mark.parametrize("kind", ["DiffLlama", "HrmText", "Zaya"])
     def test_a_layer_whose_cache_holds_more_than_its_keys_and_values(self, kind: str) -> None:
@@ -490,12 +464,6 @@ class TestRefusals:
         assert model.training and model.config._attn_implementation == implementation
         assert torch.equal(model.eval()(tokens).logits, before)
 
-    def test_a_layer_whose_head_dim_has_another_name(self) -> None:
-        model = tiny.MODELS["llama"]()
-        del model.model.layers[1].self_attn.head_dim
-        with pytest.raises(ValueError, match=r"layers\.1\.self_attn"):
-            convert(model)
-
     def test_packed_sequences(self) -> None:
         positions = torch.tensor([[0, 1, 2, 0, 1, 2]])
         with pytest.raises(ValueError, match="position_ids"):
@@ -503,22 +471,10 @@ class TestRefusals:
 
     def test_weights_that_are_not_on_the_device(self) -> None:
         model = converted("llama")
-        for layer in layers(model):
+        for layer in tiny.layers(model):
             layer.feature_map.to("meta")
         with pytest.raises(ValueError, match="meta"):
             model(tiny.tokens(1, 3))
-
-    def test_a_layer_that_dispatches_nothing(self) -> None:
-        class OldAttention(nn.Linear):
-            pass
-
-        model = nn.Sequential(nn.Linear(2, 2), OldAttention(2, 2))
-        with pytest.raises(ValueError, match="OldAttention"):
-            convert(model)
-
-    def test_a_model_without_attention(self) -> None:
-        with pytest.raises(ValueError, match="Linear"):
-            convert(nn.Linear(2, 2))
 
     def test_transfer_without_conversion(self) -> None:
         with pytest.raises(ValueError, match="converted"):
@@ -539,7 +495,7 @@ class TestRefusals:
         model = tiny.gpt2()
         with pytest.raises(error, match="num_features"):
             convert(model, num_features=features)
-        assert not layers(model)
+        assert not tiny.layers(model)
 
     @pytest.mark.parametrize(
         ("batches", "rate", "name"),
@@ -557,26 +513,24 @@ class TestRefusals:
         with pytest.raises((TypeError, ValueError), match=name):
             transfer_attention(converted("gpt2"), batches, learning_rate=rate)
 
-    def test_what_is_no_folder_of_a_model(self, tmp_path: Path) -> None:
+    def test_what_is_no_folder_of_a_converted_model(self, tmp_path: Path) -> None:
         with pytest.raises(TypeError, match="folder"):
             load_converted(None)  # type: ignore[arg-type]
         for folder in (tmp_path, tmp_path / "nowhere"):
             with pytest.raises(ValueError, match=folder.name):
                 load_converted(folder)
-
-    @pytest.mark.parametrize("content", ["{}", "{"])
-    def test_a_config_of_nothing(self, content: str, tmp_path: Path) -> None:
-        (tmp_path / "config.json").write_text(content)
-        with pytest.raises(ValueError, match="model_type"):
+        (tmp_path / "adapter_config.json").touch()
+        with pytest.raises(ValueError, match="adapter"):
             load_converted(tmp_path)
-
-    def test_a_folder_of_another_model(self, tmp_path: Path) -> None:
-        tiny.gpt2().save_pretrained(tmp_path)
+        (tmp_path / "adapter_config.json").unlink()
+        for content in ("{}", "{"):
+            (tmp_path / "config.json").write_text(content)
+            with pytest.raises(ValueError, match="model_type"):
+                load_converted(tmp_path)
+        model = tiny.gpt2()
+        model.save_pretrained(tmp_path)
         with pytest.raises(ValueError, match="converted"):
             load_converted(tmp_path)
-
-    def test_a_folder_without_feature_maps(self, tmp_path: Path) -> None:
-        model = tiny.gpt2()
         model.config.update(converted("gpt2").config.to_diff_dict())
         model.save_pretrained(tmp_path)
         with pytest.raises(ValueError, match="weights"):

@@ -20,7 +20,6 @@ from transformers import DynamicCache
 
 from linattn_core.feature_maps import Hedgehog
 from linattn_models.huggingface import (
-    ConvertedAttention,
     WindowedState,
     convert,
     transfer_attention,
@@ -237,19 +236,15 @@ def test_the_state_does_not_grow_and_tokens_may_come_in_pieces(kind: str) -> Non
     for piece in tokens.split([1, 1, 4, 1, 9, 1, 3], dim=1):
         pieces.append(model(piece, past_key_values=cache, use_cache=True).logits)
         sizes.append([layer.state.nbytes for layer in cache.layers])
-        held = [bytes_held(layer.state) for layer in cache.layers]
-        assert held == sizes[-1]
+        for layer in cache.layers:
+            tensors = [layer.state.keys, layer.state.values, *(layer.state.linear or ())]
+            # Of the memory behind the tensors, which views may share with larger ones.
+            assert sum(x.untyped_storage().nbytes() for x in tensors) == layer.state.nbytes
 
     torch.testing.assert_close(torch.cat(pieces, 1), model(tokens).logits, rtol=1e-9, atol=1e-9)
     assert sizes[0] < sizes[1] < sizes[2]
     assert all(size == sizes[2] for size in sizes[2:])
     assert all(isinstance(layer.state, WindowedState) for layer in cache.layers)
-
-
-def bytes_held(state: WindowedState) -> int:
-    """Of the memory behind the tensors, which views may share with larger ones."""
-    tensors = [state.keys, state.values, *(state.linear or ())]
-    return sum(x.untyped_storage().nbytes() for x in tensors)
 
 
 def test_rows_of_a_state_are_selected_and_repeated() -> None:
@@ -267,7 +262,7 @@ def test_rows_of_a_state_are_selected_and_repeated() -> None:
 
 def test_transfer_trains_the_new_weights_alone() -> None:
     model = converted("llama", 2)
-    new = {id(x) for layer in layers(model) for x in layer.new_parameters()}
+    new = {id(x) for layer in tiny.layers(model) for x in layer.new_parameters()}
     before = {name: x.clone() for name, x in model.named_parameters()}
 
     errors = transfer_attention(model, [tiny.tokens(3, 14)] * 40, learning_rate=3e-2)
@@ -276,10 +271,6 @@ def test_transfer_trains_the_new_weights_alone() -> None:
     assert sum("log_gamma" in name for name in before) == 2
     for name, weight in model.named_parameters():
         assert torch.equal(weight, before[name]) == (id(weight) not in new), name
-
-
-def layers(model: nn.Module) -> list[ConvertedAttention]:
-    return [module for module in model.modules() if isinstance(module, ConvertedAttention)]
 
 
 def test_a_window_begins_nearer_to_the_teacher() -> None:
@@ -312,7 +303,7 @@ class TestRefusals:
         for model in (tiny.bert(), tiny.llama(is_causal=False)):
             with pytest.raises(ValueError, match="causal"):
                 convert(model, window_size=4)
-            assert not layers(model)
+            assert not tiny.layers(model)
 
     def test_a_call_that_is_not_causal(self) -> None:
         with pytest.raises(ValueError, match="is_causal"):

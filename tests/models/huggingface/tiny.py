@@ -5,16 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import (
+    BartConfig,
     BertConfig,
     BertForMaskedLM,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
+    MistralConfig,
     PreTrainedModel,
 )
+
+from linattn_models.huggingface import ConvertedAttention
 
 VOCABULARY = 17
 # What generation asks for: no token ends a sequence, and padding has a token of its own.
@@ -46,6 +50,25 @@ def bert(**fields: Any) -> PreTrainedModel:
 
 MODELS = {"gpt2": gpt2, "llama": llama, "bert": bert}
 DECODERS = {"gpt2": gpt2, "llama": llama}
+
+
+def sliding() -> MistralConfig:
+    return MistralConfig(
+        vocab_size=VOCABULARY, hidden_size=16, intermediate_size=24, num_hidden_layers=1,
+        num_attention_heads=2, num_key_value_heads=1, sliding_window=3, head_dim=8,
+    )  # fmt: skip
+
+
+def bart() -> BartConfig:
+    return BartConfig(
+        vocab_size=VOCABULARY, d_model=16, encoder_layers=1, decoder_layers=1,
+        encoder_attention_heads=2, decoder_attention_heads=2, encoder_ffn_dim=16,
+        decoder_ffn_dim=16, max_position_embeddings=64,
+    )  # fmt: skip
+
+
+def layers(model: nn.Module) -> list[ConvertedAttention]:
+    return [module for module in model.modules() if isinstance(module, ConvertedAttention)]
 
 
 def ready(cls: type[PreTrainedModel], config: Any) -> PreTrainedModel:
