@@ -7,6 +7,7 @@ from typing import cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from linattn_models.ctc.config import CTCBiLSTMConfig
 from linattn_models.ctc.recognizer import Recognizer
@@ -41,6 +42,9 @@ class CTCBiLSTM(Recognizer):
         """(B, N, num_inputs) -> (B, N, 2 hidden_dim)."""
         if lengths is None or padding is None:
             return cast(Tensor, self.lstm(frames)[0])
+        if not isinstance(self.lstm, nn.LSTM):  # quantized: it has no backward pass
+            packed = pack_padded_sequence(frames, lengths.cpu(), True, enforce_sorted=False)
+            return pad_packed_sequence(self.lstm(packed)[0], True, total_length=frames.shape[1])[0]
         # Not packed: the backward pass of packed rows is O(N^2) on a CPU.
         places = torch.arange(frames.shape[1], device=frames.device)
         reverse = torch.where(padding, places, lengths.unsqueeze(1) - 1 - places).unsqueeze(-1)

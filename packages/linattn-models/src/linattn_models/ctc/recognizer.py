@@ -13,6 +13,7 @@ from linattn_core.errors import expected
 from linattn_models.ctc.alignment import BLANK, ctc_greedy
 from linattn_models.ctc.config import FrontConfig
 from linattn_models.ctc.loss import ctc_loss
+from linattn_models.precision import precision_of
 from linattn_models.validation import exact_keys, lengths_within
 
 
@@ -75,7 +76,7 @@ class Recognizer(nn.Module):
         Raises:
             ValueError, TypeError: another shape or dtype, or lengths out of 1..T.
         """
-        check_frames(frames, self.config.num_features, self.output.weight)
+        check_frames(frames, self.config.num_features, precision_of(self.output)[1])
         padding = None
         if lengths is not None:
             lengths_within("lengths", lengths, frames.shape[0], frames.shape[1], shortest=1)
@@ -122,19 +123,19 @@ class Recognizer(nn.Module):
         return cls(cls.config_class.from_dict(values[cls.kind]))
 
 
-def check_frames(frames: Tensor, num_features: int, weight: Tensor) -> None:
+def check_frames(frames: Tensor, num_features: int, dtype: torch.dtype) -> None:
     """Refuses frames that are not (B, T, F) in the dtype of the weights, or are empty."""
     if frames.ndim != 3 or 0 in frames.shape or frames.shape[2] != num_features:
         wanted = f"shape (batch, frames, {num_features}) with at least one row and one frame"
         raise ValueError(expected("frames", wanted, tuple(frames.shape)))
-    if frames.dtype != weight.dtype:
+    if frames.dtype != dtype:
         advice = "convert them by .to()"
-        raise TypeError(expected("frames", f"{weight.dtype}, as the weights", frames.dtype, advice))
+        raise TypeError(expected("frames", f"{dtype}, as the weights", frames.dtype, advice))
 
 
 def log_softmax_of(output: nn.Linear, hidden: Tensor) -> Tensor:
     """Log-probabilities of the classes, in the dtype of the weights, also inside autocast."""
-    return cast(Tensor, output(hidden)).log_softmax(-1, dtype=output.weight.dtype)
+    return cast(Tensor, output(hidden)).log_softmax(-1, dtype=precision_of(output)[1])
 
 
 def blank_past(log_probabilities: Tensor, padding: Tensor) -> Tensor:

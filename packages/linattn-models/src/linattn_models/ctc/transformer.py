@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from linattn_models.ctc.config import CTCTransformerConfig
 from linattn_models.ctc.recognizer import Convolution, Recognizer
 from linattn_models.positions import sinusoids
+from linattn_models.precision import precision_of
 from linattn_models.transformer import Transformer
 
 
@@ -39,11 +40,11 @@ class CTCTransformer(Recognizer):
 
     def hidden(self, frames: Tensor, lengths: Tensor | None, padding: Tensor | None) -> Tensor:
         """(B, N, num_inputs) -> (B, N, E)."""
-        weight = self.output.weight
-        with torch.device(weight.device):
+        device, dtype = precision_of(self.output)
+        with torch.device(device):
             positions = sinusoids(frames.shape[1], self.config.transformer.embed_dim)
         # In the dtype of the weights, so that the residual stream is float32 also inside autocast.
-        x = self.input(frames) + positions.to(weight.dtype)
+        x = self.input(frames) + positions.to(dtype)
         for index, block in enumerate(self.transformer.blocks):
             if self.convolutions:
                 x = self.convolutions[index](x, padding)

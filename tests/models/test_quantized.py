@@ -1,0 +1,82 @@
+"""Models whose linear layers and LSTMs torch.ao.quantization replaced by int8."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from linattn_models import (
+    AutoregressiveTransformer,
+    CTCBiLSTM,
+    CTCBiLSTMConfig,
+    CTCTransformer,
+    CTCTransformerConfig,
+    LinearAttention,
+    MixtureOfLogistics,
+    Seq2SeqTransformer,
+    TransformerConfig,
+)
+from tests.models.tiny import seeded
+
+LAYERS = TransformerConfig(num_layers=2, num_heads=2, head_dim=8, ffn_dim=16)
+SPEECH = {"num_features": 6, "num_phones": 4}
+
+
+def quantize(model: nn.Module) -> Any:
+    kinds = {nn.Linear, nn.LSTM}
+    return torch.ao.quantization.quantize_dynamic(model.eval(), kinds, dtype=torch.qint8)
+
+
+def assert_near(got: torch.Tensor, wanted: torch.Tensor) -> None:
+    """The distance that rounding to 8 bits explains."""
+    assert (got - wanted).norm() < 0.1 * wanted.norm()
+
+
+@pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*deprecated:UserWarning")
+class TestQuantized:
+    @pytest.mark.parametrize("attention", ["linear", "softmax", "lsh"])
+    @pytest.mark.parametrize("head", [9, MixtureOfLogistics(3, 1, 9)])
+    def test_token_models(self, attention: str, head: Any) -> None:
+        torch.manual_seed(0)
+        model = AutoregressiveTransformer(LAYERS.with_attention(attention), head, max_length=20)
+        small, tokens = quantize(model), torch.arange(6)[None]
+        assert_near(small.loss(tokens), model.loss(tokens))
+        drawn = small.generate(2, length=20, generator=seeded())
+        assert drawn.shape == (2, 20)
+        if attention != "lsh":
+            parameters, state = small.prefill(tokens)
+            assert_near(parameters, model.prefill(tokens)[0])
+            assert small.step(tokens[:, 0], state)[0].shape == parameters.shape
+
+    def test_a_layer(self) -> None:
+        layer, x = LinearAttention(16, 2), torch.randn(2, 5, 16, generator=seeded())
+        small = quantize(layer)
+        assert_near(small(x, is_causal=True), layer(x, is_causal=True))
+        assert_near(small(x, x.roll(1, 1), x), layer(x, x.roll(1, 1), x))
+        state = small.initial_state(2)
+        assert_near(small.step(x[:, 0], state)[0], layer.step(x[:, 0], layer.initial_state(2))[0])
+
+    def test_seq2seq(self) -> None:
+        encoder = TransformerConfig(1, 2, 8, 16, is_causal=False)
+        decoder = TransformerConfig(1, 2, 8, 16, cross_attention=True)
+        model = quantize(Seq2SeqTransformer(encoder, decoder, 12, 10, max_length=20))
+        state = model.read(torch.ones(2, 5, dtype=torch.int64))
+        assert model.generate(state=state, length=4).shape == (2, 4)
+
+    @pytest.mark.parametrize("kind", ["transformer", "bilstm"])
+    def test_speech_models(self, kind: str) -> None:
+        torch.manual_seed(0)
+        config = TransformerConfig(1, 2, 8, 16, is_causal=False)
+        model = (
+            CTCTransformer(CTCTransformerConfig(transformer=config, **SPEECH))
+            if kind == "transformer"
+            else CTCBiLSTM(CTCBiLSTMConfig(hidden_dim=8, num_layers=2, **SPEECH))
+        ).eval()
+        frames, lengths = torch.randn(2, 12, 6, generator=seeded()), torch.tensor([12, 7])
+        small = quantize(model)
+        assert_near(small(frames).exp(), model(frames).exp())
+        assert_near(small(frames, lengths).exp(), model(frames, lengths).exp())
