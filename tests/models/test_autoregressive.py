@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from tests.models.tiny import (
     HEADS,
     MAX_LENGTH,
     heads,
+    ints,
     random_tokens,
     seeded,
     tiny_config,
@@ -162,44 +162,31 @@ def test_a_full_sequence_refuses_to_go_on(attention: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("head", "tokens", "error", "said"),
+    ("head", "tokens"),
     [
-        (
-            7,
-            torch.zeros(2, 3, 3, dtype=torch.int64),
-            ValueError,
-            "shape (batch, length), got (2, 3, 3)",
-        ),
-        (7, torch.zeros(2, 0, dtype=torch.int64), ValueError, "length 1 to 9, got 0"),
-        (7, torch.zeros(2, 10, dtype=torch.int64), ValueError, "length 1 to 9, got 10"),
-        (7, torch.zeros(2, 3), TypeError, "int64, got torch.float32"),
-        (7, torch.tensor([[1, 7]]), ValueError, "values in 0..6, got 1 to 7"),
-        (
-            HEADS[2],
-            torch.zeros(2, 3, dtype=torch.int64),
-            ValueError,
-            "shape (batch, length, 3), got (2, 3)",
-        ),
-        (HEADS[2], torch.full((1, 2, 3), 8), ValueError, "values in 0..7, got 8 to 8"),
+        (7, ints(2, 3, 3)),
+        (7, ints(2, 0)),
+        (7, ints(2, 10)),
+        (7, torch.zeros(2, 3)),
+        (7, torch.tensor([[1, 7]])),
+        (HEADS[2], ints(2, 3)),
+        (HEADS[2], torch.full((1, 2, 3), 8)),
     ],
 )
-def test_refuses_tokens_that_cannot_be_right(
-    head: Any, tokens: Tensor, error: type[Exception], said: str
-) -> None:
-    model = tiny_model(head=head)
-    with pytest.raises(error, match=re.escape(said)):
-        model.loss(tokens)
+def test_refuses_tokens_that_cannot_be_right(head: Any, tokens: Tensor) -> None:
+    with pytest.raises((ValueError, TypeError), match=r"^tokens"):
+        tiny_model(head=head).loss(tokens)
 
 
 def test_refuses_tokens_of_another_shape_in_a_step() -> None:
     model = tiny_model(head=HEADS[2])
     _, state = model.prefill(random_tokens(model, 2, 3))
     with pytest.raises(ValueError, match="shape"):
-        model.step(torch.zeros(2, dtype=torch.int64), state)
+        model.step(ints(2), state)
 
 
 def test_refuses_models_that_cannot_be_built() -> None:
-    with pytest.raises(ValueError, match="expected True, got False; its outputs would see"):
+    with pytest.raises(ValueError, match="is_causal"):
         tiny_model(is_causal=False)
     with pytest.raises(ValueError, match="positions"):
         tiny_model(positions="sinusoid")

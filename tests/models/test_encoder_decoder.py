@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -98,42 +97,28 @@ CROSS = tiny_config(cross_attention=True)
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("call", "named"),
     [
-        (lambda: EncoderDecoder(tiny_config(), CROSS), "the encoder: expected is_causal=False"),
-        (lambda: EncoderDecoder(tiny_config(is_causal=False), tiny_config()), "the decoder: expec"),
-        (
-            lambda: EncoderDecoder(tiny_config(is_causal=False, head_dim=5), CROSS),
-            "the decoder: expected the encoder's embed_dim 10, got 8",
-        ),
-        (lambda: tiny_config("softmax", cross_attention=True), "only linear attention leaves sums"),
-        (lambda: tiny_config(cross_attention=1), "cross_attention: expected True or False, got 1"),
-        (lambda: AutoregressiveTransformer(CROSS, 7, 9), "cross_attention: expected False, got Tr"),
-        (lambda: tiny_transformer().remember(vectors(1, 2)), "a memory: expected cross_attention"),
-        (
-            lambda: tiny_transformer()(vectors(1, 2), memory=()),
-            "memory: expected none for a model without cross-attention, got one",
-        ),
-        (
-            lambda: model_of().decoder(vectors(2, 2)),
-            "memory: expected the sums of 2 blocks, got none; call remember",
-        ),
+        (lambda: EncoderDecoder(tiny_config(), CROSS), "is_causal"),
+        (lambda: EncoderDecoder(tiny_config(is_causal=False), tiny_config()), "the decoder"),
+        (lambda: EncoderDecoder(tiny_config(is_causal=False, head_dim=5), CROSS), "embed_dim"),
+        (lambda: tiny_config("softmax", cross_attention=True), "linear attention"),
+        (lambda: tiny_config(cross_attention=1), "cross_attention"),
+        (lambda: AutoregressiveTransformer(CROSS, 7, 9), "cross_attention"),
+        (lambda: tiny_transformer().remember(vectors(1, 2)), "a memory"),
+        (lambda: tiny_transformer()(vectors(1, 2), memory=()), "memory"),
+        (lambda: model_of().decoder(vectors(2, 2)), "memory"),
         (
             lambda: model_of().decoder(vectors(2, 2), memory=model_of().remember(vectors(3, 4))),
-            "the sums of 2 blocks for 2 sequences, got sums for [3, 3] sequences",
+            "2 sequences",
         ),
-        *(
-            (
-                lambda memory=memory: model_of().prefill(vectors(2, 2), memory),  # type: ignore[misc]
-                "memory: expected a LinearAttentionState for each of 2 blocks, got values of type "
-                + said,
-            )
-            for memory, said in (([1], "int;"), (3, "int;"), ("ab", "str;"))
-        ),
-        (lambda: model_of().remember(vectors(1, 2)[..., :7]), "shape (batch, length, 8)"),
-        (lambda: compile_decoder(model_of().float().decoder), "expected no cross-attention"),
+        (lambda: model_of().prefill(vectors(2, 2), [1]), "memory"),
+        (lambda: model_of().prefill(vectors(2, 2), 3), "memory"),
+        (lambda: model_of().prefill(vectors(2, 2), "ab"), "memory"),
+        (lambda: model_of().remember(vectors(1, 2)[..., :7]), "shape"),
+        (lambda: compile_decoder(model_of().float().decoder), "cross-attention"),
     ],
 )
-def test_refuses_what_cannot_be_right(call: Any, said: str) -> None:
-    with pytest.raises((ValueError, TypeError), match=re.escape(said)):
+def test_refuses_what_cannot_be_right(call: Any, named: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=named):
         call()

