@@ -157,3 +157,12 @@ def test_heads_without_a_list_of_tokens_are_refused() -> None:
     model = AutoregressiveTransformer(tiny_config(), MixtureOfLogistics(2, 1, 17), 9)
     with pytest.raises(ValueError, match="Categorical"):
         model.beam_search(num_beams=2)
+
+
+def test_a_logit_of_infinity_is_certain() -> None:
+    model = spread_model("linear")
+    with torch.no_grad():
+        model.output.bias[3] = torch.inf
+    tokens, scores = model.beam_search(num_beams=3, length=4)
+    assert tokens[0, 0].tolist() == [3, 3, 3, 3] and scores[0, 0] == 0
+    assert not scores.isnan().any()

@@ -171,6 +171,19 @@ def test_refuses_a_generator_of_another_device() -> None:
 
 
 @heads
+def test_refuses_a_seed_in_place_of_a_generator(head: Head) -> None:
+    model = tiny_model(head=head)
+    parameters = torch.zeros(1, model.head.num_parameters)
+    for draw in (
+        model.generate,
+        lambda **x: list(model.stream(**x)),
+        lambda **x: model.head.sample(parameters, **x),
+    ):
+        with pytest.raises(TypeError, match=r"^generator"):
+            draw(generator=3)
+
+
+@heads
 @given(lengths=st.lists(st.integers(0, MAX_LENGTH), min_size=1, max_size=4), data=st.data())
 def test_rows_of_any_lengths_are_greedy_as_each_alone(
     head: Head, lengths: list[int], data: st.DataObject

@@ -86,7 +86,11 @@ class _Beam:
         parameters, _ = predictor.draw(Sampling(0.0))
         check.add(parameters)
         batch, width = self._sums.shape
-        log_probs = at_least_single(parameters).log_softmax(-1).view(batch, width, -1)
+        logits = at_least_single(parameters)
+        # A logit of infinity is certain; log_softmax of it would be NaN.
+        log_probs = (
+            logits.clamp(max=torch.finfo(logits.dtype).max).log_softmax(-1).view(batch, width, -1)
+        )
         best, token = self._best(log_probs)  # (B, K) each
         self._sums, self._counts = self._sums_of(log_probs, best, token)
         going = ~self._ended.gather(1, best)

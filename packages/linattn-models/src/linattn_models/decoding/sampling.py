@@ -12,7 +12,7 @@ from torch import Tensor
 
 from linattn_core.errors import expected, quote
 from linattn_models.heads import Categorical, Head
-from linattn_models.heads.base import at_least_single, resolve_temperature
+from linattn_models.heads.base import at_least_single, check_generator, resolve_temperature
 from linattn_models.validation import fields_at_least
 
 # How many of the likeliest tokens are sorted to find the end of a nucleus.
@@ -95,7 +95,7 @@ class Sampling:
         filters: the tokens that may be drawn.
 
     Raises:
-        ValueError: a negative temperature.
+        ValueError, TypeError: a negative temperature; a generator that is none.
     """
 
     temperature: float = 1.0
@@ -103,6 +103,7 @@ class Sampling:
     filters: Filters = field(default_factory=Filters)
 
     def __post_init__(self) -> None:
+        check_generator(self.generator)
         object.__setattr__(self, "temperature", resolve_temperature(self.temperature))
 
     def check(self, head: Head, device: torch.device) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from linattn_core.decoder_spec import Draw, Sampler
-from linattn_core.errors import expected
+from linattn_core.errors import expected, quote
 from linattn_core.values import can_be_read
 from linattn_models.validation import in_range
 
@@ -92,6 +92,7 @@ class Drawn(ABC):
             ValueError: a negative temperature, or parameters of another width.
         """
         check_parameters(cast(Head, self), parameters)
+        check_generator(generator)
         parameters = at_least_single(parameters)
         draw = self.noise(parameters.shape[:-1], temperature, generator, like=parameters)
         return self.choose(parameters, draw)
@@ -206,6 +207,13 @@ def _check_dtype(what: str, tokens: Tensor) -> None:
 def at_least_single(parameters: Tensor) -> Tensor:
     """The parameters, half precision cast to float32, as it is too coarse for probabilities."""
     return parameters if parameters.dtype == torch.float64 else parameters.float()
+
+
+def check_generator(generator: object) -> None:
+    """Refuses what is no generator, such as a seed."""
+    if generator is not None and not isinstance(generator, torch.Generator):
+        advice = "make it by torch.Generator().manual_seed(seed)"
+        raise TypeError(expected("generator", "a torch.Generator", quote(generator), advice))
 
 
 def fill(draw: Draw, generator: torch.Generator | None) -> None:
