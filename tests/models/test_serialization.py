@@ -306,10 +306,7 @@ HUGE = 10**30
             ),
             "num_features",
         ),
-        (
-            lambda c: c["transformer"].update(attention={"kind": "lsh", "rounds": ABSURD}),
-            "rounds",
-        ),
+        (lambda c: c["transformer"].update(attention={"kind": "lsh", "rounds": ABSURD}), "rounds"),
         (lambda c: c["transformer"].update(attention="\x1b[2J" * 10**4), "attention"),
         (lambda c: c.update(model="x" * 10**5), "model"),
     ],

@@ -172,10 +172,7 @@ def test_works_in_bfloat16_and_compiles_into_one_graph() -> None:
             {"feature_map": "hedgehog", "feature_map_options": {"num_heads": 4}, "num_kv_heads": 2},
             "num_kv_heads",
         ),
-        (
-            {"feature_map": Hedgehog(2, num_heads=2)},
-            "Hedgehog",
-        ),
+        ({"feature_map": Hedgehog(2, num_heads=2)}, "Hedgehog"),
     ],
 )
 def test_refuses_sizes_and_names_that_cannot_be_right(fields: dict[str, Any], named: str) -> None:
@@ -190,11 +187,7 @@ def test_refuses_sizes_and_names_that_cannot_be_right(fields: dict[str, Any], na
         (lambda a, x: a(x, x[0]), ValueError, "key"),
         (lambda a, x: a(x, value=x), ValueError, "value"),
         (lambda a, x: a(x, x[:, :3], is_causal=True), ValueError, "queries"),
-        (
-            lambda a, x: a(x, attn_mask=torch.zeros(5, 5)),
-            TypeError,
-            "attn_mask",
-        ),
+        (lambda a, x: a(x, attn_mask=torch.zeros(5, 5)), TypeError, "attn_mask"),
         (lambda a, x: a(x, key_lengths=torch.tensor([6, 1])), ValueError, "key_lengths"),
         (lambda a, x: a.step(x, a.initial_state(2)), ValueError, "shape"),
         (lambda a, x: a.step(x[:, 0], a.initial_state(3)), ValueError, "state"),
@@ -204,16 +197,8 @@ def test_refuses_sizes_and_names_that_cannot_be_right(fields: dict[str, Any], na
             ValueError,
             "initial_state",
         ),
-        (
-            lambda a, x: a(x, x, x, key_padding_mask=None),
-            TypeError,
-            "key_padding_mask",
-        ),
-        (
-            lambda a, x: a(x, x, x, need_weights=False),
-            TypeError,
-            "need_weights",
-        ),
+        (lambda a, x: a(x, x, x, key_padding_mask=None), TypeError, "key_padding_mask"),
+        (lambda a, x: a(x, x, x, need_weights=False), TypeError, "need_weights"),
         (lambda a, x: a(x, causal=True), TypeError, "is_causal"),
         (lambda a, x: a.initial_state(0), ValueError, "batch"),
     ],

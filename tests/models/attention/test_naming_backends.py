@@ -51,10 +51,3 @@ def test_a_model_that_names_one_is_not_compiled() -> None:
         compile_decoder(model)
     assert "reference" in backends()
     assert model.generate(2).shape == (2, model.max_length)
-
-
-def test_the_name_is_not_saved() -> None:
-    model = tiny_model()
-    name_backend(model, "reference")
-    fresh = AutoregressiveTransformer.from_dict(model.to_dict())
-    assert {m.backend for m in fresh.modules() if isinstance(m, LinearMixer)} == {"auto"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
@@ -24,13 +25,17 @@ def frames_of(length: int, classes: int, seed: int = 0, sharpness: float = 2.0) 
     return scores - np.logaddexp.reduce(scores, axis=1, keepdims=True)
 
 
+def spelled(path: Iterable[int]) -> list[int]:
+    """The phones of a path, by the definition."""
+    return [label for label, _ in itertools.groupby(path) if label]
+
+
 def every_path(frames: Floats) -> dict[Labels, list[tuple[float, Path]]]:
     """The log-probability of every path, by the phones that it gives."""
     length, classes = frames.shape
     paths: dict[Labels, list[tuple[float, Path]]] = defaultdict(list)
     for path in itertools.product(range(classes), repeat=length):
-        labels = tuple(label for label, _ in itertools.groupby(path) if label)
-        paths[labels].append((float(frames[range(length), path].sum()), path))
+        paths[tuple(spelled(path))].append((float(frames[range(length), path].sum()), path))
     return paths
 
 

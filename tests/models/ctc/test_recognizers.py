@@ -1,8 +1,9 @@
-"""The CTC transformer reads each row as if it stood alone, whatever its attention and layers."""
+"""A recognizer reads each row as if it stood alone, whatever its layers; it learns and is saved."""
 
 from __future__ import annotations
 
 import dataclasses
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from linattn_models import (
+    CTCBiLSTM,
+    CTCBiLSTMConfig,
     CTCTransformer,
     CTCTransformerConfig,
     Lsh,
@@ -23,15 +27,17 @@ from linattn_models import (
     save,
 )
 from linattn_models.attention import Attention
-from tests.models.ctc.spelling import assert_learns_to_spell
+from tests.models.ctc.test_alignment import spelled
 
 FEATURES = 6
 PHONES = 4
 ATTENTIONS: list[Attention | str] = ["linear", "softmax", Lsh(rounds=2, buckets=4, chunk=3)]
+# The attention, or the Bi-LSTM, and the kernel of the transformer's depthwise convolutions.
+KINDS: list[tuple[Any, int]] = [*product(ATTENTIONS, (0, 5)), ("bilstm", 0)]
 
 every_attention = pytest.mark.parametrize("attention", ATTENTIONS, ids=str)
 every_front = pytest.mark.parametrize("subsampling", [1, 4])
-every_kernel = pytest.mark.parametrize("kernel", [0, 5])
+every_kind = pytest.mark.parametrize(("kind", "kernel"), KINDS, ids=str)
 
 
 def tiny_config(attention: Attention | str = "linear", **fields: Any) -> CTCTransformerConfig:
@@ -40,34 +46,44 @@ def tiny_config(attention: Attention | str = "linear", **fields: Any) -> CTCTran
     return CTCTransformerConfig(PHONES, **{**sizes, **fields})
 
 
-def tiny(attention: Attention | str = "linear", **fields: Any) -> CTCTransformer:
+def tiny_bilstm(**fields: Any) -> CTCBiLSTM:
+    sizes = {"num_layers": 2, "hidden_dim": 6, "channels": 3, **fields}
+    return CTCBiLSTM(CTCBiLSTMConfig(PHONES, FEATURES, **sizes)).double().eval()
+
+
+def tiny(kind: Any = "linear", kernel: int = 0, **fields: Any) -> CTCTransformer | CTCBiLSTM:
     """In float64, where equalities that hold to rounding hold to 1e-9."""
-    return CTCTransformer(tiny_config(attention, **fields)).double().eval()
+    if kind == "bilstm":
+        return tiny_bilstm(**fields)
+    config = tiny_config(kind, depthwise_kernel=kernel, **fields)
+    return CTCTransformer(config).double().eval()
 
 
 def frames_of(batch: int, length: int) -> Tensor:
     return torch.randn(batch, length, FEATURES, dtype=torch.float64)
 
 
-def test_the_paper_s_shape_is_the_default() -> None:
+def test_the_paper_s_shapes_are_the_defaults() -> None:
     model = CTCTransformer(CTCTransformerConfig(num_phones=72))
     transformer = model.config.transformer
     assert (transformer.num_layers, transformer.num_heads, transformer.head_dim) == (9, 6, 32)
-    out = model(torch.randn(2, 7, 40))
-    assert out.shape == (2, 7, 73)
-    torch.testing.assert_close(out.exp().sum(-1), torch.ones(2, 7))
+    bilstm = CTCBiLSTM(CTCBiLSTMConfig(num_phones=72))
+    assert (bilstm.lstm.num_layers, bilstm.lstm.hidden_size) == (3, 320)
+    for recognizer in (model, bilstm):
+        out = recognizer(torch.randn(2, 7, 40))
+        assert out.shape == (2, 7, 73)
+        torch.testing.assert_close(out.exp().sum(-1), torch.ones(2, 7))
 
 
-@every_attention
+@every_kind
 @every_front
-@every_kernel
 @settings(max_examples=15)
 @given(data=st.data())
 def test_padding_never_changes_an_output(
-    attention: Attention | str, subsampling: int, kernel: int, data: st.DataObject
+    kind: Any, kernel: int, subsampling: int, data: st.DataObject
 ) -> None:
     torch.manual_seed(0)
-    model = tiny(attention, subsampling=subsampling, depthwise_kernel=kernel)
+    model = tiny(kind, kernel, subsampling=subsampling)
     lengths = torch.tensor(data.draw(st.lists(st.integers(1, 21), min_size=1, max_size=3)))
     length = int(lengths.max()) + data.draw(st.integers(0, 9))
     frames = frames_of(len(lengths), length)
@@ -83,13 +99,12 @@ def test_padding_never_changes_an_output(
         assert (together[row, n:, 1:] == -torch.inf).all()
 
 
-@every_attention
+@every_kind
 @every_front
-@every_kernel
 def test_gradients_of_padded_rows_are_those_of_rows_alone(
-    attention: Attention | str, subsampling: int, kernel: int
+    kind: Any, kernel: int, subsampling: int
 ) -> None:
-    model = tiny(attention, subsampling=subsampling, depthwise_kernel=kernel)
+    model = tiny(kind, kernel, subsampling=subsampling)
     lengths, counts = torch.tensor([19, 9, 14]), torch.tensor([3, 1, 2])
     phones = torch.tensor([[1, 1, 2], [4, 0, 0], [3, 2, 0]])
     frames = frames_of(3, 19)
@@ -116,8 +131,9 @@ def test_output_lengths(subsampling: int, expected: list[int]) -> None:
     assert [model(frames_of(1, n)).shape[1] for n in lengths.tolist()] == expected
 
 
-def test_it_sees_all_frames_and_their_order() -> None:
-    model, frames = tiny(), frames_of(1, 6)
+@pytest.mark.parametrize("kind", ["linear", "bilstm"])
+def test_it_sees_all_frames_and_their_order(kind: str) -> None:
+    model, frames = tiny(kind), frames_of(1, 6)
     before = model(frames)
     for changed in range(6):
         other = frames.clone()
@@ -128,7 +144,7 @@ def test_it_sees_all_frames_and_their_order() -> None:
 
 @every_attention
 def test_inside_autocast_sums_stay_in_float32(attention: Attention | str) -> None:
-    model, frames = tiny(attention, subsampling=4, depthwise_kernel=3).float(), frames_of(2, 9)
+    model, frames = tiny(attention, 3, subsampling=4).float(), frames_of(2, 9)
     seen: list[torch.dtype] = []
     model.transformer.norm.register_forward_pre_hook(lambda _, args: seen.append(args[0].dtype))
     with torch.autocast("cpu", torch.bfloat16):
@@ -138,10 +154,31 @@ def test_inside_autocast_sums_stay_in_float32(attention: Attention | str) -> Non
     assert model.bfloat16()(frames.bfloat16()).dtype == torch.bfloat16
 
 
-def test_learns_to_spell() -> None:
+@pytest.mark.parametrize("kind", ["linear", "bilstm"])
+def test_learns_to_spell(kind: str) -> None:
+    """Sixteen rows of noise with phones in them, each phone a direction, held for some frames."""
     torch.manual_seed(0)
-    model = CTCTransformer(tiny_config(depthwise_kernel=5))
-    assert_learns_to_spell(model, FEATURES, PHONES, steps=150)
+    fields = {"hidden_dim": 16} if kind == "bilstm" else {}
+    model = tiny(kind, 5, **fields).float().train()
+    directions = torch.randn(PHONES + 1, FEATURES)
+    directions[0] = 0
+    lengths = torch.randint(12, 25, (16,))
+    frames, spellings = torch.zeros(16, 24, FEATURES), []
+    for row, length in enumerate(lengths.tolist()):
+        path = torch.randint(PHONES + 1, (length // 4 + 1,)).repeat_interleave(4)[:length]
+        frames[row, :length] = directions[path] + 0.1 * torch.randn(length, FEATURES)
+        spellings.append(spelled(path.tolist()))
+    target_lengths = torch.tensor([len(row) for row in spellings])
+    targets = pad_sequence([torch.tensor(p) for p in spellings], batch_first=True)
+
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-2)
+    for _ in range(150):
+        optimizer.zero_grad()
+        loss = model.loss(frames, lengths, targets, target_lengths)
+        loss.backward()
+        optimizer.step()
+    assert loss.item() < 0.05
+    assert model.greedy(frames, lengths) == spellings
 
 
 def test_greedy_is_that_of_the_log_probabilities() -> None:
@@ -164,18 +201,17 @@ def test_a_transcript_longer_than_its_frames_is_counted_and_refused() -> None:
         model.loss(frames, lengths, phones, counts)
 
 
-@every_attention
+@every_kind
 @every_front
-@every_kernel
 def test_saved_and_loaded_it_is_the_same(
-    attention: Attention | str, subsampling: int, kernel: int, tmp_path: Path
+    kind: Any, kernel: int, subsampling: int, tmp_path: Path
 ) -> None:
-    model = tiny(attention, subsampling=subsampling, depthwise_kernel=kernel)
+    model = tiny(kind, kernel, subsampling=subsampling)
     frames, lengths = frames_of(2, 9), torch.tensor([9, 3])
     save(model, tmp_path / "model", extra={"corpus": "noise"})
     loaded = load(tmp_path / "model")
-    assert isinstance(loaded, CTCTransformer) and not loaded.training
-    assert loaded.config == model.config
+    assert type(loaded) is type(model) and not loaded.training
+    assert loaded.to_dict() == model.to_dict()
     assert torch.equal(loaded(frames, lengths), model(frames, lengths))
 
 
@@ -196,7 +232,7 @@ CAUSAL = TransformerConfig(1, 1, 2, 4).to_dict()
         ({"depthwise": 3}, "depthwise"),
     ],
 )
-def test_configurations_that_cannot_be_are_refused(fields: dict[str, Any], named: str) -> None:
+def test_transformers_that_cannot_be_are_refused(fields: dict[str, Any], named: str) -> None:
     with pytest.raises(ValueError, match=named):
         CTCTransformerConfig.from_dict({**tiny_config().to_dict(), **fields})
 
@@ -204,3 +240,54 @@ def test_configurations_that_cannot_be_are_refused(fields: dict[str, Any], named
 def test_the_transformer_is_a_configuration() -> None:
     with pytest.raises(ValueError, match="transformer"):
         dataclasses.replace(tiny_config(), transformer=None)
+
+
+@pytest.mark.parametrize("lengths", [None, torch.tensor([6])])
+def test_dropout_acts_in_training_mode_alone(lengths: Tensor | None) -> None:
+    model, frames = tiny_bilstm(dropout=0.5), frames_of(1, 6)
+    assert torch.equal(model(frames, lengths), model(frames, lengths))
+    assert not torch.equal(model.train()(frames, lengths), model(frames, lengths))
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"num_phones": 0}, "num_phones"),
+        ({"num_phones": 3, "num_layers": 0}, "num_layers"),
+        ({"num_phones": 3, "hidden_dim": 1.5}, "hidden_dim"),
+        ({"num_phones": 3, "num_features": True}, "num_features"),
+        ({"num_phones": 3, "dropout": 1.0}, "dropout"),
+        ({"num_phones": 3, "subsampling": 2}, "subsampling"),
+        ({"num_phones": 3, "dropout": 0.1, "num_layers": 1}, "dropout"),
+        ({}, "num_phones"),
+        ({"num_phones": 3, "layers": 3}, "layers"),
+    ],
+)
+def test_bilstms_that_cannot_be_are_refused(fields: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        CTCBiLSTMConfig.from_dict(fields)
+
+
+FRAMES = torch.zeros(2, 4, FEATURES, dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("frames", "lengths", "named"),
+    [
+        (FRAMES[0], None, "shape"),
+        (FRAMES[..., :3], None, "shape"),
+        (FRAMES[:, :0], None, "frame"),
+        (FRAMES[:0], None, "row"),
+        (FRAMES.long(), None, "int64"),
+        (FRAMES.float(), None, "float32"),
+        (FRAMES, torch.tensor([4, 0]), "lengths"),
+        (FRAMES, torch.tensor([5, 4]), "lengths"),
+        (FRAMES, torch.tensor([4]), "lengths"),
+        (FRAMES, torch.tensor([4.0, 4.0]), "lengths"),
+    ],
+)
+def test_frames_that_cannot_be_are_refused(
+    frames: Tensor, lengths: Tensor | None, named: str
+) -> None:
+    with pytest.raises((ValueError, TypeError), match=named):
+        tiny("bilstm")(frames, lengths)
