@@ -111,18 +111,6 @@ def test_gradient_reaches_every_parameter(attention: str, head: Head) -> None:
         assert parameter.grad is not None and parameter.grad.abs().sum() > 0, name
 
 
-def test_learns_a_sequence_by_heart(attention: str) -> None:
-    model = tiny_model(attention).float().train()
-    tokens = torch.tensor([[3, 1, 4, 1, 5, 2, 6, 5, 3]])
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
-    for _ in range(60):
-        optimizer.zero_grad()
-        model.loss(tokens).backward()
-        optimizer.step()
-    assert model.loss(tokens) < 0.1
-    assert torch.equal(model.generate(temperature=0.0), tokens)
-
-
 def test_loss_compiles_into_one_graph(attention: str) -> None:
     model = tiny_model(attention, MixtureOfLogistics(2, 3, 8))
     compiled = torch.compile(model.loss, fullgraph=True, backend="aot_eager")

@@ -68,14 +68,6 @@ def test_the_source_is_seen_whole_and_its_padding_is_not() -> None:
     torch.testing.assert_close(out, model(source[:, :3], target))
 
 
-@pytest.mark.parametrize("fields", FIELDS)
-def test_gradient_reaches_every_parameter(fields: dict[str, Any]) -> None:
-    model = model_of(**fields)
-    (model(vectors(2, 5), vectors(2, 4)) * torch.randn(2, 4, 8)).sum().backward()
-    for name, parameter in model.named_parameters():
-        assert parameter.grad is not None and parameter.grad.abs().sum() > 0, name
-
-
 def test_round_trips(tmp_path: Path) -> None:
     model = model_of(num_kv_heads=1, decay="fixed")
     save(model, tmp_path / "model")
@@ -83,14 +75,6 @@ def test_round_trips(tmp_path: Path) -> None:
     assert isinstance(loaded, EncoderDecoder) and loaded.to_dict() == model.to_dict()
     source, target = vectors(1, 3), vectors(1, 2)
     assert torch.equal(loaded(source, target), model(source, target))
-
-
-def test_drops_out_in_training_only() -> None:
-    model = model_of(dropout=0.5)
-    source, target = vectors(1, 3), vectors(1, 2)
-    assert torch.equal(model(source, target), model(source, target))
-    model.train()
-    assert not torch.equal(model(source, target), model(source, target))
 
 
 CROSS = tiny_config(cross_attention=True)

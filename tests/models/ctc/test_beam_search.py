@@ -82,18 +82,6 @@ def test_rows_end_at_their_lengths() -> None:
     assert [(h.labels, h.score) for h in together[1]] == [([], 0.0)]
 
 
-def test_the_language_model_decides_what_frames_leave_open() -> None:
-    certain = frames_of(6, 3, 0) * 0 - 99.0
-    certain[[0, 2, 4], [1, 0, 0]] = 0.0
-    certain[[1, 3, 5]] = [0.0, -99.0, -99.0]
-    certain[2] = [-99.0, np.log(0.55), np.log(0.45)]
-    after_a = NGram.estimate([[1, 2]] * 20, ["a", "b"], order=2)
-    frames = torch.from_numpy(certain)[None]
-    assert ctc_beam_search(frames)[0][0].labels == [1, 1]
-    assert ctc_beam_search(frames, lm=after_a, lm_weight=1.0)[0][0].labels == [1, 2]
-    assert ctc_beam_search(frames, insertion_bonus=-200.0)[0][0].labels == []
-
-
 def test_certain_blanks_and_impossible_phones() -> None:
     frames = torch.full((1, 4, 3), -torch.inf)
     frames[..., 0] = 0.0

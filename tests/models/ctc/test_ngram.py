@@ -116,8 +116,6 @@ def replaced(old: str, new: str) -> Callable[[str], str]:
     ("damage", "named"),
     [
         (lambda text: "", "line 1"),
-        (lambda text: "nothing\nof it", "line 3"),
-        (cut(10), "line 11"),
         (cut(17), "line 18"),
         (replaced("ngram 1 = 5", "ngram 1 = 4"), "line 12"),
         (replaced("ngram 1 = 5", "ngram 1 = 6"), "line 14"),
@@ -125,7 +123,6 @@ def replaced(old: str, new: str) -> Callable[[str], str]:
         (replaced("ngram 1 = 5\nngram  2=3\n", ""), r"expected ngram 1=\.\.\., got '\\\\1-grams"),
         (replaced("ngram  2=3", "ngram 2=999999999999999999"), "expected log10 p, 2 words"),
         (replaced("-0.25 a", "a quarter"), "line 11"),
-        (replaced("-0.25 a", "nan a"), "line 11"),
         (replaced("-0.25 a", "0.25 a"), "expected the logarithm of a probability, got '0.25 a"),
         (replaced("-0.125", "inf"), "expected the logarithm of a probability"),
         (replaced("-0.25 a", "-0.25 </s>"), "line 11"),
@@ -174,9 +171,3 @@ def test_what_cannot_be_estimated_is_refused(
 def test_a_phone_out_of_range_is_refused(phone: int) -> None:
     with pytest.raises(ValueError, match="phones"):
         NGram.estimate([[1]], PHONES).log_prob([], phone)
-
-
-def test_an_empty_transcript_is_an_end() -> None:
-    model = NGram.estimate([[]], PHONES, order=3)
-    assert math.exp(model.log_prob([], END)) > 0.5
-    assert model.perplexity([[]]) < 2

@@ -488,13 +488,14 @@ class TestRefusals:
             transfer_attention(model, batches(1))
 
     @pytest.mark.parametrize(
-        ("features", "error"),
-        [("8", TypeError), (8.0, TypeError), (7, ValueError), (0, ValueError)],
-    )
-    def test_a_number_of_features(self, features: Any, error: type[Exception]) -> None:
+        ("name", "size"),
+        [("num_features", "8"), ("num_features", 8.0), ("num_features", 7), ("num_features", 0),
+         ("window_size", -1), ("window_size", 2.0), ("window_size", True)],
+    )  # fmt: skip
+    def test_sizes_that_no_layer_has(self, name: str, size: Any) -> None:
         model = tiny.gpt2()
-        with pytest.raises(error, match="num_features"):
-            convert(model, num_features=features)
+        with pytest.raises((TypeError, ValueError), match=name):
+            convert(model, **{name: size})
         assert not tiny.layers(model)
 
     @pytest.mark.parametrize(

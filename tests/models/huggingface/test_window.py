@@ -309,13 +309,6 @@ class TestRefusals:
         with pytest.raises(ValueError, match="is_causal"):
             converted("llama")(tiny.tokens(1, 3), is_causal=False, use_cache=False)
 
-    @pytest.mark.parametrize(
-        ("size", "error"), [(-1, ValueError), (2.0, TypeError), (True, TypeError)]
-    )
-    def test_a_size(self, size: Any, error: type[Exception]) -> None:
-        with pytest.raises(error, match="window_size"):
-            convert(tiny.gpt2(), window_size=size)
-
     @pytest.mark.parametrize(("before", "after"), [(0, 4), (4, 0), (4, 5), (5, 4)])
     def test_a_state_of_another_window(self, before: int, after: int) -> None:
         ids = tiny.tokens(1, 7)
