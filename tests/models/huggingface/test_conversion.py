@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 pytest.importorskip("transformers", reason="needs the extra [transformers]")
 
@@ -107,20 +108,26 @@ def test_generation_by_the_state_is_generation_without_one(
     assert len({tuple(row.tolist()) for row in cached}) == 3
 
 
-@pytest.mark.parametrize("kind", tiny.DECODERS)
-def test_the_state_does_not_grow_and_tokens_may_come_in_pieces(kind: str) -> None:
-    model, cache = converted(kind), DynamicCache()
+@pytest.mark.parametrize(("kind", "window_size"), KINDS_AND_WINDOWS)
+def test_the_state_does_not_grow_and_tokens_may_come_in_pieces(kind: str, window_size: int) -> None:
+    model, cache = converted(kind, window_size), DynamicCache()
     tokens = tiny.tokens(2, 20)
-    whole = model(tokens).logits
     pieces, sizes = [], []
-    for piece in tokens.split([5, 1, 4, 1, 9], dim=1):
+    for piece in tokens.split([1, 1, 4, 1, 9, 1, 3], dim=1):
         pieces.append(model(piece, past_key_values=cache, use_cache=True).logits)
         sizes.append([layer.state.nbytes for layer in cache.layers])
+        # Of the memory behind the tensors, which views may share with larger ones.
+        tensors = [tree_leaves(layer.state) for layer in cache.layers]
+        held = [
+            sum(x.untyped_storage().nbytes() for x in each if x is not None) for each in tensors
+        ]
+        assert held == sizes[-1]
 
-    torch.testing.assert_close(torch.cat(pieces, 1), whole, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(torch.cat(pieces, 1), model(tokens).logits, rtol=1e-9, atol=1e-9)
     assert all(isinstance(layer, StateLayer) for layer in cache.layers)
     assert cache.get_seq_length() == 20
-    assert all(size == sizes[0] for size in sizes)
+    # A window is full after three pieces, and the state behind it begins then.
+    assert all(size == sizes[2] for size in sizes[2 if window_size else 0 :])
 
 
 def test_the_teacher_is_the_model_itself(kind: str) -> None:

@@ -228,25 +228,6 @@ def test_a_window_over_all_tokens_is_the_softmax_model(kind: str) -> None:
     assert student.generate(**LEFT, **settings).equal(teacher.generate(**LEFT, **settings))
 
 
-@pytest.mark.parametrize("kind", tiny.DECODERS)
-def test_the_state_does_not_grow_and_tokens_may_come_in_pieces(kind: str) -> None:
-    model, cache = converted(kind), DynamicCache()
-    tokens = tiny.tokens(2, 20)
-    pieces, sizes = [], []
-    for piece in tokens.split([1, 1, 4, 1, 9, 1, 3], dim=1):
-        pieces.append(model(piece, past_key_values=cache, use_cache=True).logits)
-        sizes.append([layer.state.nbytes for layer in cache.layers])
-        for layer in cache.layers:
-            tensors = [layer.state.keys, layer.state.values, *(layer.state.linear or ())]
-            # Of the memory behind the tensors, which views may share with larger ones.
-            assert sum(x.untyped_storage().nbytes() for x in tensors) == layer.state.nbytes
-
-    torch.testing.assert_close(torch.cat(pieces, 1), model(tokens).logits, rtol=1e-9, atol=1e-9)
-    assert sizes[0] < sizes[1] < sizes[2]
-    assert all(size == sizes[2] for size in sizes[2:])
-    assert all(isinstance(layer.state, WindowedState) for layer in cache.layers)
-
-
 def test_rows_of_a_state_are_selected_and_repeated() -> None:
     model, cache = converted("llama"), DynamicCache()
     tokens = tiny.tokens(2, 9)
