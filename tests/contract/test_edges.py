@@ -163,6 +163,18 @@ def test_autocast_casts_tensors_of_several_dtypes(backend: str) -> None:
 
 
 @pytest.mark.parametrize("inplace", [True, False])
+def test_a_step_goes_on_from_a_state_of_inference_mode(inplace: bool, backend: str) -> None:
+    inputs = [torch.randn(2, 3, 4) for _ in range(3)]
+    with torch.inference_mode():
+        state = LinearAttentionState.zeros(2, 3, 4, 4)
+    wanted, after = linear_attention_step(*inputs, state.clone(), backend=backend)
+    with torch.no_grad():
+        out, new = linear_attention_step(*inputs, state, inplace=inplace, backend=backend)
+    for got, same in ((out, wanted), (new.s, after.s), (new.z, after.z)):
+        assert_close(got, same)
+
+
+@pytest.mark.parametrize("inplace", [True, False])
 def test_autocast_lowers_nothing_in_a_step(inplace: bool, backend: str) -> None:
     q, k, v = (torch.randn(2, 3, 8).requires_grad_(not inplace) for _ in range(3))
     results = []

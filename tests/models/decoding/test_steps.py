@@ -131,6 +131,16 @@ def test_a_clone_is_not_touched_by_steps(attention: str) -> None:
         torch.testing.assert_close(steps_from(model, copy, x)[0], first)
 
 
+@pytest.mark.parametrize("grad", [False, True])
+def test_a_state_of_inference_mode_goes_on_outside(attention: str, grad: bool) -> None:
+    model, x = tiny_transformer(attention), vectors(2, 6)
+    with torch.inference_mode():
+        _, state = model.prefill(x[:, :3], max_length=ROOM)
+    with torch.set_grad_enabled(grad):
+        out, _ = steps_from(model, state, x[:, 3:])
+    torch.testing.assert_close(out, model(x)[:, 3:])
+
+
 def test_without_gradients_the_state_is_updated_in_place(attention: str) -> None:
     model = tiny_transformer(attention)
     state = model.initial_state(2, max_length=ROOM)

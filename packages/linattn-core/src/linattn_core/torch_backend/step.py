@@ -25,6 +25,8 @@ def step(call: StepCall) -> Tensor:
     if call.state_indices is not None:
         return _on_slots(call, call.state_indices)
     value, (s, z) = call.value, call.state
+    if s.is_inference() and not torch.is_inference_mode_enabled():
+        return _on_inference_tensors(call)
     dtype = value.dtype
     if dtype != s.dtype:
         value = value.to(s.dtype)
@@ -38,6 +40,16 @@ def step(call: StepCall) -> Tensor:
     numerator, normalizer = _read(q, s, z)
     out = numerator.div_(normalizer.add_(call.eps)) if call.normalize else numerator
     return out if dtype == out.dtype else out.to(dtype)
+
+
+def _on_inference_tensors(call: StepCall) -> Tensor:
+    """The step on a copy, which is written back where torch allows it: inside inference mode."""
+    copy = call.state.clone()
+    out = step(call._replace(state=copy))
+    with torch.inference_mode():
+        for old, new in zip(call.state, copy, strict=True):
+            old.copy_(new)
+    return out
 
 
 def _read(q: Tensor, s: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:

@@ -159,9 +159,13 @@ class SoftmaxMixer(Mixer):
 
 
 def _writable(state: LayerState) -> KeyValueCache:
-    """The cache to write to: a copy with gradients on, because autograd needs the old one."""
+    """The cache to write to: a copy with gradients on, because autograd needs the old one.
+
+    Also outside of inference mode for a cache that was made inside: torch refuses to write there.
+    """
     cache = cast(KeyValueCache, state)
-    return cache.clone() if torch.is_grad_enabled() else cache
+    made_inside = cache.keys.is_inference() and not torch.is_inference_mode_enabled()
+    return cache.clone() if torch.is_grad_enabled() or made_inside else cache
 
 
 def _write(cache: KeyValueCache, key: Tensor, value: Tensor, position: int | Tensor) -> None:
