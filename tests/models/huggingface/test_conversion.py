@@ -550,6 +550,13 @@ class TestRefusals:
         with pytest.raises(ValueError, match="weights"):
             load_converted(tmp_path, **change)
 
+    def test_a_converted_folder_that_is_loaded_without_its_layers(self, tmp_path: Path) -> None:
+        model = converted("gpt2")
+        model.save_pretrained(tmp_path)
+        loaded = type(model).from_pretrained(tmp_path)
+        with pytest.raises(ValueError, match="convert"):
+            loaded(tiny.tokens(1, 3))
+
     def test_the_name_without_conversion(self) -> None:
         model = tiny.gpt2()
         model.set_attn_implementation("linattn-converted")

@@ -15,6 +15,7 @@ from linattn_core.errors import expected
 from linattn_core.feature_maps import Hedgehog, get_feature_map
 from linattn_models.huggingface.cache import StateLayer, state_layer
 from linattn_models.huggingface.interface import Call, register_function
+from linattn_models.huggingface.names import remember
 from linattn_models.huggingface.padding import check_left_padded
 from linattn_models.huggingface.window import WindowedState, windowed_attention
 
@@ -233,3 +234,4 @@ def _began(state: State) -> Tensor:
 
 
 register_function(NAME, _compute_converted)
+remember(NAME, {})

@@ -23,7 +23,7 @@ from linattn_core.checks import check_options
 from linattn_core.errors import expected, quote
 from linattn_core.feature_maps.registry import shared_feature_map
 from linattn_core.registry import find_backend
-from linattn_models.huggingface.names import refuse_other_settings, registered, remember
+from linattn_models.huggingface.names import describe, refuse_other_settings, registered, remember
 from linattn_models.huggingface.support import check_dispatches
 
 # Arguments with which models change the attention weights, and what each of them is.
@@ -104,7 +104,7 @@ def register(
     check_options(eps, backend)
     if backend != "auto":
         find_backend(backend)
-    remember(name, feature_map, eps)
+    remember(name, describe(feature_map, eps))
     register_function(name, partial(_linear, feature_map=feature_map, eps=eps, backend=backend))
 
 
@@ -115,7 +115,9 @@ def _check_name(name: str) -> None:
     if not re.fullmatch(r"[\w.-]+", name):
         wanted = "letters, digits, '.', '-' and '_'"  # others mean kernels from a hub
         raise ValueError(expected("name", wanted, quote(name)))
-    taken = {"eager", *ALL_ATTENTION_FUNCTIONS.valid_keys()} - registered.keys()
+    taken = {"eager", *ALL_ATTENTION_FUNCTIONS.valid_keys()} - {
+        own for own, settings in registered.items() if settings
+    }
     if name in taken:
         wanted = "one that transformers does not have"
         raise ValueError(expected("name", wanted, quote(name), "choose another"))

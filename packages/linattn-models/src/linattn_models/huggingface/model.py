@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from os import PathLike
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -12,11 +14,29 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from linattn_core.errors import expected, quote
 from linattn_models.autoregressive import AutoregressiveTransformer
+from linattn_models.files import replace_file
 from linattn_models.heads.base import check_sequences
 from linattn_models.huggingface.cache import StateLayer, state_layer
 from linattn_models.huggingface.configuration import LinattnConfig
 from linattn_models.huggingface.padding import Padding, check_prompts, check_unpadded
 from linattn_models.state import DecodingState, check_end, less_one
+
+_CARD = """\
+---
+library_name: transformers
+tags: [linattn, linear-attention]
+---
+
+A causal language model with linear attention. It needs the package linattn-models with its extra
+[transformers], and the first import below, which makes it known to the Auto classes:
+
+```python
+import linattn_models.huggingface
+from transformers import AutoModelForCausalLM
+
+model = AutoModelForCausalLM.from_pretrained("this folder")
+```
+"""
 
 
 class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
@@ -131,6 +151,13 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
         out = CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=cache)
         as_tuple = not (self.config.return_dict if return_dict is None else return_dict)
         return out.to_tuple() if as_tuple else out
+
+    def save_pretrained(self, save_directory: str | PathLike[str], **options: Any) -> None:
+        """As in `PreTrainedModel`; also a README.md that says how to load the folder."""
+        super().save_pretrained(save_directory, **options)
+        card = Path(save_directory, "README.md")
+        if Path(save_directory).is_dir() and not card.exists():
+            replace_file(card, _CARD.encode())
 
     def prepare_inputs_for_generation(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, **kwargs: Any

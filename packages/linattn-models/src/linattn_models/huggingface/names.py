@@ -13,13 +13,18 @@ from linattn_core.errors import expected
 _FIELD = "linattn_attention"
 
 registered: dict[str, dict[str, Any]] = {}
-"""What a config saves of each name that `register` was called with."""
+"""What a config saves of each name, beside the name; empty for the name of converted layers."""
 
 
-def remember(name: str, feature_map: str | FeatureMap, eps: float) -> None:
-    """From now on a config whose attention has this name saves the name and its settings."""
+def describe(feature_map: str | FeatureMap, eps: float) -> dict[str, Any]:
+    """The settings of `register`, as a config saves them."""
     described = feature_map if isinstance(feature_map, str) else repr(feature_map)
-    registered[name] = {"feature_map": described, "eps": float(eps)}
+    return {"feature_map": described, "eps": float(eps)}
+
+
+def remember(name: str, settings: dict[str, Any]) -> None:
+    """From now on a config whose attention has this name saves the name and the settings."""
+    registered[name] = settings
     if not hasattr(PreTrainedConfig.to_dict, _FIELD):
         PreTrainedConfig.to_dict = _with_names(PreTrainedConfig.to_dict)
 
@@ -43,7 +48,8 @@ def _with_names(written: Any) -> Any:
         name = config._attn_implementation
         if name in registered:
             content["attn_implementation"] = name  # an argument of every config
-            content.setdefault(_FIELD, registered[name])
+        if settings := registered.get(name):
+            content.setdefault(_FIELD, settings)
         else:
             content.pop(_FIELD, None)
         return content
