@@ -226,16 +226,22 @@ def test_it_trains_with_checkpointed_activations(window_size: int) -> None:
     torch.testing.assert_close(*gradients)
 
 
-def test_transfer_brings_each_layer_nearer_to_its_softmax(kind: str) -> None:
-    model = convert(tiny.MODELS[kind](), num_features=16).train()
-    frozen = {n: x.clone() for n, x in model.named_parameters() if "feature_map" not in n}
+@pytest.mark.parametrize(
+    ("kind", "window_size"), [("gpt2", 0), ("llama", 0), ("llama", 2), ("bert", 0)]
+)
+def test_transfer_brings_each_layer_nearer_to_its_softmax(kind: str, window_size: int) -> None:
+    model = convert(tiny.MODELS[kind](), num_features=16, window_size=window_size).train()
+    new = {id(x) for layer in tiny.layers(model) for x in layer.new_parameters()}
+    before = {name: x.clone() for name, x in model.named_parameters()}
 
     errors = transfer_attention(model, batches(2) * 15, learning_rate=5e-2)
 
     assert sum(errors[-2:]) < 0.6 * sum(errors[:2])
-    parameters = dict(model.named_parameters())
-    assert all(torch.equal(parameters[name], x) for name, x in frozen.items())
-    assert all(x.requires_grad for x in parameters.values()) and model.training
+    assert sum("log_gamma" in name for name in before) == (2 if window_size else 0)
+    for name, x in model.named_parameters():
+        assert torch.equal(x, before[name]) == (id(x) not in new), name
+        assert x.requires_grad
+    assert model.training
 
 
 def test_the_error_is_that_of_the_definition() -> None:
