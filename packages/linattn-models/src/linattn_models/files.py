@@ -97,12 +97,15 @@ def _locked_folder(folder: Path) -> Iterator[None]:
 
 def _make_and_lock(folder: Path) -> int | None:
     """The descriptor that holds the lock until it is closed, or the process ends for any reason."""
-    while True:
+    if sys.platform == "win32":  # which has no such locks
         folder.mkdir(exist_ok=True)
-        if sys.platform == "win32":  # which has no such locks
-            return None
+        return None
+    while True:
+        # Not `mkdir(exist_ok=True)`, which looks again whether the folder is there.
+        with suppress(FileExistsError):
+            folder.mkdir()
         try:
-            descriptor = os.open(folder, os.O_RDONLY)
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         except FileNotFoundError:
             continue  # another process has removed it meanwhile
         with suppress(OSError):  # some file systems have no locks
