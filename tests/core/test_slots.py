@@ -50,6 +50,18 @@ def test_empty_rows_change_no_slot(inference: bool) -> None:
         assert all(torch.equal(x, y) for x, y in zip(before, state, strict=True))
 
 
+def test_slots_made_in_inference_mode_are_updated_outside() -> None:
+    rows = call([1, -1])
+    with torch.inference_mode():
+        state = rows.state.clone()
+    expected = state.clone()
+    for own in (state, expected):
+        linear_attention_step(
+            *rows[:3], own, state_indices=rows.state_indices, inplace=True, backend="reference"
+        )
+    assert all(torch.equal(x, y) for x, y in zip(state, expected, strict=True))
+
+
 @pytest.mark.parametrize(("indices", "slots"), [([], 4), ([-1, -1], 0)])
 def test_no_rows_and_no_slots(indices: list[int], slots: int) -> None:
     assert not step(call(indices, slots)._replace(state_indices=torch.tensor(indices).int())).any()

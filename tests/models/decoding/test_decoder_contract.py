@@ -192,6 +192,11 @@ def test_inference_mode_comes_and_goes(compiled: Kind) -> None:
             close(actual, expected)
             assert actual.is_inference() == inside
         decoder = compiled.decoder(model)
+    with torch.inference_mode():
+        _, state = decoder.prefill(tokens[:, :1])
+    for position in (1, 2):
+        actual, state = decoder.step(tokens[:, position], state)
+        close(actual, expected[:, position + 1])
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)

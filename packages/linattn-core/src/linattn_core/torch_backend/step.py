@@ -22,11 +22,11 @@ def step(call: StepCall) -> Tensor:
 
     Cost: O(F M) per head, however many positions came before.
     """
+    if call.state.s.is_inference() and not torch.is_inference_mode_enabled():
+        return _on_inference_tensors(call)
     if call.state_indices is not None:
         return _on_slots(call, call.state_indices)
     value, (s, z) = call.value, call.state
-    if s.is_inference() and not torch.is_inference_mode_enabled():
-        return _on_inference_tensors(call)
     dtype = value.dtype
     if dtype != s.dtype:
         value = value.to(s.dtype)

@@ -164,8 +164,13 @@ def _writable(state: LayerState) -> KeyValueCache:
     Also outside of inference mode for a cache that was made inside: torch refuses to write there.
     """
     cache = cast(KeyValueCache, state)
-    made_inside = cache.keys.is_inference() and not torch.is_inference_mode_enabled()
-    return cache.clone() if torch.is_grad_enabled() or made_inside else cache
+    return cache.clone() if torch.is_grad_enabled() or _is_locked(cache.keys) else cache
+
+
+def _is_locked(x: Tensor) -> bool:
+    if torch.compiler.is_compiling():  # there is no mode to ask for in a graph
+        return False
+    return x.is_inference() and not torch.is_inference_mode_enabled()
 
 
 def _write(cache: KeyValueCache, key: Tensor, value: Tensor, position: int | Tensor) -> None:

@@ -217,7 +217,8 @@ class _Slot:
         self._put(inputs, position, draw)
         stepped = run()
         if states is not self.states:
-            _copy(self.states, states)
+            with torch.inference_mode():  # outside, torch does not write what was made inside
+                _copy(self.states, states)
         return stepped
 
     def _make_inputs(self, device: torch.device) -> None:
