@@ -73,9 +73,12 @@ class Positions(nn.Module):
         """The vectors (..., E) plus those of `position`: an int for all, or (...) int64."""
         if self.kind == "none":
             return vectors
-        if isinstance(position, int) and self.table is not None and position < len(self.table):
+        if isinstance(position, Tensor):
+            return vectors + self._rows(position.to(vectors.device), vectors)
+        if self.table is not None and position < len(self.table):
             return vectors + self.table[position].to(vectors.dtype)
-        return vectors + self._rows(torch.as_tensor(position, device=vectors.device), vectors)
+        place = torch.full((), position, dtype=torch.int64, device=vectors.device)
+        return vectors + self._rows(place, vectors)
 
     def rows(self, least: int, like: Tensor) -> Tensor:
         """A table (rows, E) with at least `least` rows, for a compiled decoder; cached."""

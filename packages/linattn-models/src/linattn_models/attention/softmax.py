@@ -174,9 +174,9 @@ def _is_locked(x: Tensor) -> bool:
 
 
 def _write(cache: KeyValueCache, key: Tensor, value: Tensor, position: int | Tensor) -> None:
-    if isinstance(position, int):
-        cache.keys[:, :, position] = key
-        cache.values[:, :, position] = value
+    if not isinstance(position, Tensor):
+        cache.keys.select(2, position).copy_(key)  # indexing would read a symbol's number
+        cache.values.select(2, position).copy_(value)
         return
     rows = torch.arange(key.shape[0], device=key.device)
     cache.keys.transpose(1, 2).index_put_((rows, position), key)

@@ -7,6 +7,9 @@ files            a state on disk
 checks           checks of states and positions
 """
 
+import torch
+
+from linattn_core.torch_private import register_namedtuple
 from linattn_models.state.cache import KeyValueCache, LayerState, zero_states
 from linattn_models.state.checks import (
     check_end,
@@ -41,3 +44,9 @@ __all__ = [
     "room_for",
     "zero_states",
 ]
+
+# States are pytrees, and exported programs that take one can be saved and loaded.
+register_namedtuple(KeyValueCache, "linattn_models.KeyValueCache")
+for _kind in (Cursor, DecodingState):
+    torch.export.register_dataclass(_kind, serialized_type_name=f"linattn_models.{_kind.__name__}")
+    torch.serialization.add_safe_globals([_kind])

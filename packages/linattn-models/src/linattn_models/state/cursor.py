@@ -14,7 +14,8 @@ class Cursor:
     """The position of each row's next input.
 
     Attributes:
-        position: one int for all rows, or (B,) int64 if the rows are at different positions.
+        position: one int for all rows, or (B,) int64 if the rows are at different positions. Ask
+            for a Tensor, not for an int: in an exported program it is a symbol.
         furthest: the largest position; an int, so that reading it never waits for a device.
     """
 
@@ -45,31 +46,32 @@ class Cursor:
 
     def index_select(self, indices: Tensor) -> Cursor:
         """The cursor of the rows `indices`."""
-        if isinstance(self.position, int):
+        if not isinstance(self.position, Tensor):
             return self
         return Cursor.at(self.position.index_select(0, indices.to(self.position.device)))
 
     def clone(self) -> Cursor:
         """A cursor that shares no memory with this one."""
         position = self.position
-        return Cursor(position if isinstance(position, int) else position.clone(), self.furthest)
+        return Cursor(position.clone() if isinstance(position, Tensor) else position, self.furthest)
 
     def to(self, device: torch.device) -> Cursor:
         """The cursor with its position, where that is a tensor, on `device`."""
-        if isinstance(self.position, int):
+        if not isinstance(self.position, Tensor):
             return self
         return Cursor(self.position.to(device), self.furthest)
 
-    @cached_property
+    @property
     def visible(self) -> Tensor | None:
-        """(B, 1, 1, furthest + 1) bool, the cached positions that each row sees; None for all.
+        """(B, 1, 1, furthest + 1) bool, the cached positions that each row sees; None for all."""
+        return self._visible if isinstance(self.position, Tensor) else None
 
-        Computed once, because every layer of a step reads it.
-        """
-        if isinstance(self.position, int):
-            return None
-        slots = torch.arange(self.furthest + 1, device=self.position.device)
-        return (slots <= self.position.unsqueeze(1)).unsqueeze(1).unsqueeze(1)
+    @cached_property
+    def _visible(self) -> Tensor:
+        """Computed once, because every layer of a step reads it."""
+        rows = torch.as_tensor(self.position)
+        slots = torch.arange(self.furthest + 1, device=rows.device)
+        return (slots <= rows.unsqueeze(1)).unsqueeze(1).unsqueeze(1)
 
 
 START = Cursor(0, 0)

@@ -24,6 +24,16 @@ class DecodingState:
     Under `torch.no_grad` a step updates the tensors of its argument in place, so `clone()` a state
     that is needed again. With gradients on, a step does not change its argument.
 
+    It is a pytree, so that a step can be exported. Numbers among its positions are constants of the
+    exported program, unless another example shows that they vary:
+
+        inputs = torch.export.AdditionalInputs()
+        inputs.add((token, later_state))
+        torch.export.export(module, (token, state), dynamic_shapes=inputs)
+
+    where `module.forward` calls the model's `step`. With softmax attention such a program leaves
+    the last position of the cache free.
+
     A model takes states of its own sizes, dtype and device. It does not notice a state of another
     model that agrees in these, such as one with another pointwise feature map.
 
