@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Protocol, cast, overload
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from linattn_core import choice, registry
 from linattn_core.autocast import autocast_dtype
@@ -156,6 +156,8 @@ def choose_predictor(
     no_dropout(model.training, model.config.dropout)
     if method == "rerun":
         prompt.check_stateless()
+    else:
+        _check_gathered(model)
     compiled = choose_decoder(model, method, decoder, prompt.steps, prompt.positions)
     if compiled is not None:
         return partial(FusedPredictor, compiled, prompt, model)
@@ -209,6 +211,21 @@ def choose_decoder(
         if decoder == "compiled":
             raise
         return None
+
+
+def _check_gathered(model: TokenModel) -> None:
+    """Refuses weights that fully_shard divides: only a module's forward gathers them, no step."""
+    if not torch.distributed.is_available():
+        return
+    from torch.distributed.fsdp import FSDPModule
+    from torch.distributed.tensor import DTensor
+
+    if not (isinstance(model, FSDPModule) and isinstance(model, nn.Module)):
+        return
+    if any(isinstance(x, DTensor) for x in model.parameters()):
+        got = "a model that fully_shard has divided among ranks"
+        advice = "call unshard() of each FSDPModule in it, or pass method='rerun'"
+        raise ValueError(expected("model", "whole weights to step with", got, advice))
 
 
 def _worth_packing(model: TokenModel, steps: int) -> bool:
