@@ -14,6 +14,7 @@ from torch import distributed
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from linattn_models import Categorical, Head, Lsh
+from tests.models.decoding.decoders import Kind, model_of
 from tests.models.tiny import (
     ATTENTIONS,
     HEADS,
@@ -200,6 +201,50 @@ def test_rows_of_any_lengths_are_greedy_as_each_alone(
     for row, length in enumerate(lengths):
         alone = model.generate(prefix=prefix[row : row + 1, :length], **fields)
         assert torch.equal(alone[0], together[row])
+
+
+@heads
+@given(
+    lengths=st.lists(st.integers(0, 5), min_size=1, max_size=4),
+    new=st.integers(1, MAX_LENGTH - 5),
+    method=st.sampled_from(["stateful", "rerun"]),
+    attention=st.sampled_from(ATTENTIONS),
+)
+def test_every_row_draws_as_many_new_tokens(
+    head: Head, lengths: list[int], new: int, method: str, attention: str
+) -> None:
+    model = tiny_model(attention, head)
+    fields: dict[str, Any] = {"temperature": 0.0, "method": method}
+    prefix = random_tokens(model, len(lengths), 5)
+    ragged = {"prefix": prefix, "prefix_lengths": torch.tensor(lengths), "max_new_tokens": new}
+    together = model.generate(num_samples=2, **ragged, **fields)[::2]
+    drawn = torch.stack(list(model.stream(**ragged, **fields)), 1)
+    assert together.shape[1] == max(lengths) + new
+    for row, length in enumerate(lengths):
+        alone = model.generate(prefix=prefix[row : row + 1, :length], length=length + new, **fields)
+        assert torch.equal(alone[0], together[row, : length + new])
+        assert torch.equal(alone[0, length:], drawn[row])
+        assert (together[row, length + new :] == -1).all()
+
+
+def test_new_tokens_by_every_decoder(kind: Kind) -> None:
+    model = model_of().to(kind.device)
+    decoder = kind.decoder(model)
+    fields: dict[str, Any] = {"temperature": 0.0, "max_new_tokens": 3, "return_state": True}
+    first, state = decoder.generate(prefix=[[1, 2, 3], [4]], **fields)
+    assert (first >= 0).sum(1).tolist() == [6, 4]
+    more, _ = decoder.generate(state=state, **fields | {"max_new_tokens": 2})
+    whole, _ = decoder.generate(prefix=[[1, 2, 3], [4]], **fields | {"max_new_tokens": 5})
+    assert torch.equal(torch.cat([first[0], more[0]]), whole[0])
+    assert torch.equal(torch.cat([first[1, :4], more[1]]), whole[1, :6])
+
+
+@pytest.mark.parametrize("fields", [{"max_new_tokens": 0}, {"max_new_tokens": 9}, {"length": 4}])
+def test_refuses_wrong_numbers_of_new_tokens(fields: dict[str, int]) -> None:
+    model = tiny_model()
+    for draw in (model.generate, model.stream):
+        with pytest.raises(ValueError, match=r"^max_new_tokens"):
+            draw(prefix=[[1, 2]], **{"max_new_tokens": 1, **fields})
 
 
 def test_prompts_of_different_lengths_are_prefilled_at_once(

@@ -53,6 +53,7 @@ class GenerationMixin:
         prefix: Tokens | None = None,
         prefix_lengths: Tensor | None = None,
         length: int | None = None,
+        max_new_tokens: int | None = None,
         state: DecodingState | None = None,
         return_state: bool = False,
         num_samples: int = 1,
@@ -79,6 +80,8 @@ class GenerationMixin:
                 `compile_decoder` for decoders with weights in bfloat16).
             length: tokens in a complete sequence, including the prefix but not the tokens that
                 `state` has read; by default `max_length`, less the tokens that `state` has read.
+            max_new_tokens: in place of `length`, the number of tokens drawn for each sequence,
+                whatever the length of its prefix.
             state: from `prefill`, `step` or `generate`: each row continues there, with its row of
                 the prefix if there is one. The state is not changed.
             return_state: also return the state after the last token of each sequence, from which
@@ -108,8 +111,8 @@ class GenerationMixin:
 
         Returns:
             (B * num_samples, length) or (B * num_samples, length, 3) int64. With `stop_tokens`, a
-            sequence ends with its stop token, and -1 pads it to the longest. With `return_state`,
-            a tuple of that and a `DecodingState`.
+            sequence ends with its stop token. -1 pads sequences to the longest. With
+            `return_state`, a tuple of that and a `DecodingState`.
 
         Raises:
             ValueError, TypeError: wrong arguments, before anything is drawn; or NaN in the outputs
@@ -120,7 +123,9 @@ class GenerationMixin:
         are packed again when the model has changed.
         """
         sampling = Sampling(temperature, generator, Filters(top_k, top_p, min_p))
-        prompt = read_prompt(self, batch, prefix, prefix_lengths, length, state, return_state)
+        prompt = read_prompt(
+            self, batch, prefix, prefix_lengths, length, max_new_tokens, state, return_state
+        )
         run = self._plan(prompt, sampling, num_samples, stop_tokens, method, decoder, progress)
         tokens = run.sequences.join(list(run))
         if run.final_state is None:
@@ -138,6 +143,7 @@ class GenerationMixin:
         prefix: Tokens | None = None,
         prefix_lengths: Tensor | None = None,
         length: int | None = None,
+        max_new_tokens: int | None = None,
         state: DecodingState | None = None,
         num_samples: int = 1,
         temperature: float = 1.0,
@@ -156,23 +162,24 @@ class GenerationMixin:
         it is complete, which happens earlier for longer prefixes, or has drawn a stop token.
 
         Args:
-            length: as for `generate`. Without one, a model with linear attention and no
-                `max_length` never stops, at a fixed cost per token; softmax attention needs one or
-                the other, to allocate its cache.
+            length, max_new_tokens: as for `generate`. Without them, a model with linear attention
+                and no `max_length` never stops, at a fixed cost per token; softmax attention needs
+                one of the three, to allocate its cache.
             batch and all others: as for `generate`.
 
         Yields:
-            (B,) or (B, 3) int64, length - min(prefix_lengths) times, or until all rows have
-            stopped; B counts every sample.
+            (B,) or (B, 3) int64, length - min(prefix_lengths) or max_new_tokens times, or until
+            all rows have stopped; B counts every sample.
 
         Raises:
             ValueError, TypeError: as for `generate`: wrong arguments at the call, and on the CPU
                 NaN at the token where it occurs.
         """
-        if length is None and self.max_length is None and not self.config.has_cache:
+        asked = length is not None or max_new_tokens is not None
+        if not asked and self.max_length is None and not self.config.has_cache:
             length = ENDLESS
         sampling = Sampling(temperature, generator, Filters(top_k, top_p, min_p))
-        prompt = read_prompt(self, batch, prefix, prefix_lengths, length, state)
+        prompt = read_prompt(self, batch, prefix, prefix_lengths, length, max_new_tokens, state)
         run = self._plan(
             prompt, sampling, num_samples, stop_tokens, method, decoder, progress, streams=True
         )
@@ -218,7 +225,7 @@ class GenerationMixin:
         num_beams = check_beams(self.head, num_beams)
         in_range("length_penalty", length_penalty, 0.0, float("inf"))
         stop = read_stop_tokens(stop_tokens, self.head, self.device)
-        prompt = read_prompt(self, batch, prefix, prefix_lengths, length, state)
+        prompt = read_prompt(self, batch, prefix, prefix_lengths, length, None, state)
         start = self.choose_predictor(method, decoder, prompt)
         tokens, scores = search_beams(start, prompt, num_beams, stop, length_penalty)
         # Copied outside inference mode, because autograd refuses tensors made inside.

@@ -42,16 +42,17 @@ class TokenSource(Protocol):
 
 @dataclass(frozen=True)
 class Prompt:
-    """The prefixes of sequences, each to be continued to the same length.
+    """The prefixes of sequences, each to be continued to the same length or by as many tokens.
 
-    Step i of generation draws the token at position lengths[b] + i of row b. A row with a longer
-    prefix is complete earlier; its later draws are ignored.
+    Step i of generation draws the token at position lengths[b] + i of row b. A row that is
+    complete earlier, because its prefix is longer, goes on; its later draws are ignored.
 
     Attributes:
         tokens: (B, P) or (B, P, 3) int64; 0 past a row's own length.
         lengths: (B,) int64, each row's own length; None when all are P.
-        length: tokens of a complete sequence.
+        length: tokens of a complete sequence, of the longest one with `new_tokens`.
         shortest: the smallest of the lengths.
+        new_tokens: tokens to draw for every row; None where rows are continued to `length`.
         state: the state of the B rows before the tokens; its tokens do not count in the lengths.
         keeps_state: whether the state after the last token is wanted; it takes one more position.
     """
@@ -60,6 +61,7 @@ class Prompt:
     lengths: Tensor | None
     length: int
     shortest: int
+    new_tokens: int | None = None
     state: DecodingState | None = None
     keeps_state: bool = False
 
@@ -80,13 +82,13 @@ class Prompt:
 
     @property
     def steps(self) -> int:
-        """Tokens to draw for the row with the shortest prefix."""
-        return self.length - self.shortest
+        """The most tokens to draw for a row."""
+        return self.length - self.shortest if self.new_tokens is None else self.new_tokens
 
     @property
     def steps_of_rows(self) -> Tensor:
         """(B,) tokens to draw for each row."""
-        if self.lengths is None:
+        if self.lengths is None or self.new_tokens is not None:
             return torch.full((self.batch,), self.steps, device=self.tokens.device)
         return self.length - self.lengths
 
@@ -113,7 +115,7 @@ class Prompt:
 
     def hide_complete(self, step: int, drawn: Tensor) -> Tensor:
         """The tokens (B,) or (B, 3) drawn at a step, -1 in rows that are already complete."""
-        if self.lengths is None:
+        if self.lengths is None or self.new_tokens is not None:
             return drawn.clone()
         complete = self.lengths + step >= self.length  # (B,)
         return drawn.masked_fill(complete.view(-1, *[1] * (drawn.ndim - 1)), -1)
@@ -144,6 +146,7 @@ def read_prompt(
     prefix: Tokens | None,
     prefix_lengths: Tensor | None,
     length: int | None,
+    max_new_tokens: int | None,
     state: DecodingState | None,
     keeps_state: bool = False,
 ) -> Prompt:
@@ -151,22 +154,34 @@ def read_prompt(
     if state is not None and not isinstance(state, DecodingState):
         raise TypeError(expected("state", "a DecodingState", f"a {type(state).__name__}"))
     boolean("return_state", keeps_state)
-    before = _count_tokens(state)
-    length = default_length(source, length, before + (keeps_state and source.longest is not None))
-    check_length(source, length, before, keeps_state)
     if state is not None:
         batch = state.batch if batch is None else batch
         if batch != state.batch:
             raise ValueError(expected("state", f"{batch} sequences", state.batch))
     if not (prefix is None or isinstance(prefix, Tensor)):
         prefix, prefix_lengths = _as_tensors(prefix, prefix_lengths, source.device)
-    prefix = _check_prefix(source, batch, prefix, prefix_lengths, length)
-    prompt = _pad(prefix, prefix_lengths, length)
-    check_tokens(source.head, prompt.tokens)
+    prefix = _check_prefix(source, batch, prefix, prefix_lengths)
+    tokens, lengths, shortest = _pad(prefix, prefix_lengths)
+    before = _count_tokens(state)
+    known = None if max_new_tokens is None else tokens.shape[1]
+    if max_new_tokens is None:
+        room = keeps_state and source.longest is not None
+        length = default_length(source, length, before + room)
+        if prefix.shape[1] > length:
+            wanted = f"at most the {length} tokens of a whole sequence"
+            raise ValueError(expected("prefix", wanted, prefix.shape[1]))
+    else:
+        if length is not None:
+            raise ValueError(expected("max_new_tokens", "no length beside it", f"length={length}"))
+        max_new_tokens = at_least("max_new_tokens", max_new_tokens, 1)
+        length = tokens.shape[1] + max_new_tokens
+    check_length(source, length, before, keeps_state, known)
+    check_tokens(source.head, tokens)
+    prompt = Prompt(tokens, lengths, length, shortest, max_new_tokens, state, keeps_state)
     if keeps_state and not prompt.steps:
         wanted = "more tokens than the prefixes have with return_state"
         raise ValueError(expected("length", wanted, length, "prefill returns the state of prompts"))
-    return replace(prompt, state=state, keeps_state=keeps_state)
+    return prompt
 
 
 def default_length(source: TokenSource, length: int | None, before: int = 0) -> int:
@@ -183,16 +198,25 @@ def default_length(source: TokenSource, length: int | None, before: int = 0) -> 
 
 
 def check_length(
-    source: TokenSource, length: int, before: int = 0, keeps_state: bool = False
+    source: TokenSource,
+    length: int,
+    before: int = 0,
+    keeps_state: bool = False,
+    known: int | None = None,
 ) -> None:
-    """Refuses a length for which the model has too few positions."""
+    """Refuses a length for which the model has too few positions.
+
+    Args:
+        known: tokens of the longest prefix, where the others are `max_new_tokens`.
+    """
     longest = source.longest
     if longest is not None and length + before + keeps_state > longest:
         wanted = f"at most the model's {longest} positions"
-        got = f"{length}"
+        name = "length" if known is None else "max_new_tokens"
+        got = f"{length}" if known is None else f"{length - known} after a prefix of {known}"
         got += f" after the {before} of the state" if before else ""
         got += ", and one more for the state that is returned" if keeps_state else ""
-        raise ValueError(expected("length", wanted, got))
+        raise ValueError(expected(name, wanted, got))
 
 
 def _count_tokens(state: DecodingState | None) -> int:
@@ -200,16 +224,16 @@ def _count_tokens(state: DecodingState | None) -> int:
     return 0 if state is None else max(0, state.cursor.furthest - 1)
 
 
-def _pad(prefix: Tensor, lengths: Tensor | None, length: int) -> Prompt:
-    """The prompt of checked prefixes (B, P) or (B, P, 3), with 0 past each row's length."""
+def _pad(prefix: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None, int]:
+    """The prefixes with 0 past each row's length, their lengths (None: all P) and the shortest."""
     if lengths is None:
-        return Prompt.of(prefix, length)
+        return prefix, None, prefix.shape[1]
     low, high = lengths_within("prefix_lengths", lengths, *prefix.shape[:2])
     lengths = lengths.to(prefix.device, torch.int64)
     prefix = prefix[:, :high]
     beyond = torch.arange(high, device=prefix.device) >= lengths.unsqueeze(1)  # (B, P)
     prefix = prefix.masked_fill(beyond.view(*beyond.shape, *[1] * (prefix.ndim - 2)), 0)
-    return Prompt(prefix, None if low == high else lengths, length, low)
+    return prefix, None if low == high else lengths, low
 
 
 def _as_tensors(
@@ -248,7 +272,6 @@ def _check_prefix(
     batch: int | None,
     prefix: Tensor | None,
     prefix_lengths: Tensor | None,
-    length: int,
 ) -> Tensor:
     """The prefix, which must fit; an empty one for None."""
     if batch is not None:
@@ -267,7 +290,4 @@ def _check_prefix(
         raise ValueError(expected("prefix", where, prefix.device, "move one of them by .to()"))
     if prefix.shape[0] < 1 or batch not in (None, prefix.shape[0]):
         raise ValueError(expected("prefix", f"{batch or 'at least 1'} rows", prefix.shape[0]))
-    if prefix.shape[1] > length:
-        wanted = f"at most the {length} tokens of a whole sequence"
-        raise ValueError(expected("prefix", wanted, prefix.shape[1]))
     return prefix
