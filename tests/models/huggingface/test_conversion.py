@@ -108,6 +108,13 @@ def test_generation_by_the_state_is_generation_without_one(
     assert len({tuple(row.tolist()) for row in cached}) == 3
 
 
+@pytest.mark.parametrize("window_size", [0, 4])
+def test_a_layer_without_any_output_is_replaced(window_size: int) -> None:
+    model = tiny.llama()
+    nn.init.zeros_(model.model.layers[0].self_attn.o_proj.weight)
+    assert len(tiny.layers(convert(model, window_size=window_size))) == 2
+
+
 @pytest.mark.parametrize(("kind", "window_size"), KINDS_AND_WINDOWS)
 def test_the_state_does_not_grow_and_tokens_may_come_in_pieces(kind: str, window_size: int) -> None:
     model, cache = converted(kind, window_size), DynamicCache()
