@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from linattn_core import LinearAttentionState, linear_attention_step
+from linattn_core.overlap import _share, check_own_memory
 
 B, H, D, M = 2, 3, 4, 5
 
@@ -36,6 +39,43 @@ def separate() -> dict[str, LinearAttentionState]:
         "no values": LinearAttentionState(s[..., :0], z),
         "no rows": LinearAttentionState(s[:1].expand(B, -1, -1, -1)[:0], z[:0]),
     }
+
+
+@given(
+    sizes=st.lists(st.integers(1, 3), min_size=4, max_size=4),
+    strides=st.lists(st.integers(0, 12), min_size=4, max_size=4),
+    z_strides=st.lists(st.integers(0, 12), min_size=3, max_size=3),
+    shares_rows=st.booleans(),
+    first=st.integers(0, 60),
+    z_first=st.integers(0, 60),
+)
+def test_shared_memory_is_found_as_by_listing_all_places(
+    sizes: list[int],
+    strides: list[int],
+    z_strides: list[int],
+    shares_rows: bool,
+    first: int,
+    z_first: int,
+) -> None:
+    if shares_rows:
+        z_strides[:2] = strides[:2]
+    memory = torch.arange(200, dtype=torch.float32)
+    s = memory.as_strided(sizes, strides, first)
+    z = memory.as_strided(sizes[:3], z_strides, z_first)
+    places = [*s.flatten().tolist(), *z.flatten().tolist()]
+    if len(set(places)) == len(places):
+        check_own_memory(LinearAttentionState(s, z))
+    else:
+        with pytest.raises(ValueError, match=r"^the state"):
+            check_own_memory(LinearAttentionState(s, z))
+
+
+def test_slots_of_a_large_pool_are_told_apart_without_its_size() -> None:
+    """A terabyte, were it there: s and z of each slot lie side by side."""
+    slots, room = 1 << 20, 1 << 18
+    s, z = ((slots, 8, 64, 64), (room, 4096, 64, 1)), ((slots, 8, 64), (room, 64, 1))
+    assert not _share(s[0], s[1], z[1], 4, 4 * 8 * 4096)
+    assert _share(s[0], s[1], z[1], 4, 4 * 4096)
 
 
 def step_in_place(state: LinearAttentionState) -> torch.Tensor:

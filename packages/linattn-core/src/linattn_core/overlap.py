@@ -56,13 +56,39 @@ def _repeats(layout: _Layout) -> bool:
         return False
     if any(n > 1 and not stride for n, stride in zip(sizes, strides, strict=True)):
         return True
+    if _nests(layout):
+        return False
     taken = torch.zeros(_extent(layout), dtype=torch.bool, device="cpu")
     taken.as_strided(sizes, strides).fill_(True)
     return int(taken.count_nonzero()) < torch.Size(sizes).numel()
 
 
+def _nests(layout: _Layout) -> bool:
+    """Whether every dim steps over all that the dims with smaller strides reach."""
+    reached = 1
+    for stride, n in sorted((stride, n) for n, stride in zip(*layout, strict=True) if n > 1):
+        if stride < reached:
+            return False
+        reached += (n - 1) * stride
+    return True
+
+
+def _without_rows(s: _Layout, z: _Layout, distance: int) -> tuple[_Layout, _Layout]:
+    """Both less the outer dims that they share, of which each row is apart from the next."""
+    while s[0][0] == z[0][0] and s[1][0] == z[1][0]:
+        inner_s, inner_z = ((sizes[1:], strides[1:]) for sizes, strides in (s, z))
+        if not inner_s[0] or not inner_z[0]:
+            break
+        first, end = min(0, distance), max(_extent(inner_s), distance + _extent(inner_z))
+        if s[1][0] < end - first:
+            break
+        s, z = inner_s, inner_z
+    return s, z
+
+
 def _meet(layout: _Layout, other: _Layout, distance: int) -> bool:
     """Whether two tensors, each without repetitions, have a number in one place."""
+    layout, other = _without_rows(layout, other, distance)
     if not -_extent(other) < distance < _extent(layout):
         return False
     first, second = max(0, -distance), max(0, distance)
