@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import threading
@@ -152,6 +153,37 @@ def test_a_killed_save_leaves_the_old_or_the_new_model(
     assert load(tmp_path).to_dict() == (new if renames else old).to_dict()
     save(old, tmp_path)
     assert load(tmp_path).to_dict() == old.to_dict()
+    assert sorted(x.name for x in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
+
+
+def test_an_interrupted_save_is_completed_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Interrupted between the renames with its clean-up, then a disk that is full."""
+    save(tiny_model(), tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["sha256"]  # as a person may
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    new, replace = tiny_model("softmax"), Path.replace
+
+    def interrupt(path: Path, target: Path) -> Path:
+        if path.name == "config.json":
+            raise KeyboardInterrupt
+        return replace(path, target)
+
+    def fill_up(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            save(new, tmp_path)
+    assert load(tmp_path).to_dict() == new.to_dict()
+    with monkeypatch.context() as patch:
+        patch.setattr(model_files, "save_file", fill_up)
+        with pytest.raises(OSError, match="No space"):
+            save(tiny_model(), tmp_path)
+    assert load(tmp_path).to_dict() == new.to_dict()
     assert sorted(x.name for x in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
 
 

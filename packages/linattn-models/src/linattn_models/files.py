@@ -7,7 +7,7 @@ import os
 import secrets
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -35,17 +35,33 @@ def replace_file(path: Path, content: bytes) -> None:
 def replace_files(folder: Path, *names: str) -> Iterator[Path]:
     """A temporary folder, whose files replace those in `folder`, in this order, after the body.
 
-    If the body raises, the older files stay as they were. Another process that replaces the same
-    files waits for this one. What a killed one left behind is removed.
+    The body writes the files in the same order: so those that are left where the first is gone are
+    whole, and the next call completes what was interrupted between two renames. If the body raises,
+    the older files stay as they were. Another process that replaces the same files waits for this
+    one.
     """
     fresh = fresh_folder(folder, *names)
-    with _locked_folder(fresh):
+    with _locked_folder(fresh, names):
+        if _is_half_renamed(fresh, names):
+            _rename(fresh, folder, names)
+        for leftover in fresh.iterdir():
+            _remove(leftover)
         yield fresh
         for name in names:
             _flush(fresh / name)
-        for name in names:
+        _rename(fresh, folder, names)
+
+
+def _is_half_renamed(fresh: Path, names: Sequence[str]) -> bool:
+    first, *rest = ((fresh / name).exists() for name in names)
+    return not first and any(rest)
+
+
+def _rename(fresh: Path, folder: Path, names: Sequence[str]) -> None:
+    for name in names:
+        if (fresh / name).exists():
             (fresh / name).replace(folder / name)
-        _flush(folder)
+    _flush(folder)
 
 
 def fresh_folder(folder: Path, *names: str) -> Path:
@@ -82,15 +98,14 @@ def remove_leftovers(folder: Path) -> None:
 
 
 @contextmanager
-def _locked_folder(folder: Path) -> Iterator[None]:
-    """Makes an empty folder for the body alone, and removes it afterwards."""
+def _locked_folder(folder: Path, names: Sequence[str]) -> Iterator[None]:
+    """Makes a folder for the body alone; removes it afterwards, unless it is half renamed."""
     descriptor = _make_and_lock(folder)
     try:
-        for leftover in folder.iterdir():
-            _remove(leftover)
         yield
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        if not _is_half_renamed(folder, names):
+            shutil.rmtree(folder, ignore_errors=True)
         if descriptor is not None:
             os.close(descriptor)
 

@@ -39,12 +39,12 @@ def write_model_files(
     described = {"format_version": FORMAT_VERSION, DIGEST: _digest(own_memory), **config}
     text = json.dumps(described, indent=2) + "\n"
     with _folder_for_model(folder), replace_files(folder, *_FILES) as fresh:
-        (fresh / CONFIG_FILE).write_text(text, encoding="utf-8")
         try:
             save_file(own_memory, fresh / WEIGHTS_FILE)
         except SafetensorError as error:
             wanted = "a folder in which the weights can be written"
             raise OSError(expected(str(folder), wanted, error)) from None
+        (fresh / CONFIG_FILE).write_text(text, encoding="utf-8")
         shutil.copymode(fresh / CONFIG_FILE, fresh / WEIGHTS_FILE)  # safetensors makes it private
 
 
@@ -60,7 +60,7 @@ def read_model_files(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     config = read_model_config(path)
     while True:
         tensors = _read_weights(weights)
-        digest = _digest(tensors) if DIGEST in config else None  # none by another program
+        digest = _digest(tensors)
         if config.get(DIGEST) == digest:
             return config, tensors
         with suppress(ValueError, FileNotFoundError):
@@ -69,6 +69,8 @@ def read_model_files(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
                 return pending, tensors
         before, config = config, read_model_config(path)
         if config == before:
+            if DIGEST not in config:  # written by another program or a person
+                return config, tensors
             wanted = f"the weights that {CONFIG_FILE} names by {DIGEST}"
             raise ValueError(expected(str(weights), wanted, "others", "save the model again"))
 
