@@ -102,9 +102,11 @@ def main(flags: Flags) -> None:
     check(flags)
     make_folders(flags.out)
     batches = make_typical_lengths(flags.batch_size, flags.batches)
-    equal = [[length] * max(1, flags.frames // length) for length in flags.lengths]
+    distinct = dict.fromkeys(flags.lengths)
+    equal = [[length] * max(1, flags.frames // length) for length in distinct]
     costs = measure(flags, [*batches, *equal])
-    epoch, curve = ([of for of in costs if of.lengths in part] for part in (batches, equal))
+    epoch = [cost for lengths in batches for cost in costs if cost.lengths == lengths]
+    curve = [cost for cost in costs if cost.lengths in equal]
     record = {
         "app": APP,
         "preset": flags.preset,
@@ -131,20 +133,21 @@ def check(flags: Flags) -> None:
 
 
 def measure(flags: Flags, batches: list[list[int]]) -> list[Cost]:
-    """The costs of each batch; they are stored as soon as they are measured."""
+    """The costs of the batches, equal ones once; they are stored as soon as they are measured."""
     file, settings = flags.out / "points.json", flags.settings()
     stored = flags.resume and file.exists()
     measured = read_measured(file, settings) if stored else Measured(settings=settings)
     done = [cost.lengths for cost in measured.costs]
+    distinct = [list(x) for x in dict.fromkeys(map(tuple, batches))]
     with ExitStack() as stack:
         workers = {
             name: stack.enter_context(closing(Worker(flags.recipe(name), settings["threads"])))
             for name in flags.attentions
         }
-        for lengths in tqdm([x for x in batches if x not in done], desc="timing", unit="batch"):
+        for lengths in tqdm([x for x in distinct if x not in done], desc="timing", unit="batch"):
             measured.costs += measure_costs(workers, lengths, flags.rounds)
             write_json(file, measured.model_dump())
-    return [cost for lengths in batches for cost in measured.costs if cost.lengths == lengths]
+    return [cost for cost in measured.costs if cost.lengths in distinct]
 
 
 def read_measured(file: Path, settings: dict[str, Any]) -> Measured:

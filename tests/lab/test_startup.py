@@ -19,7 +19,7 @@ print(*(os.environ.get(name) for name in ("GOMP_SPINCOUNT", "TQDM_DISABLE")))
     ("variables", "settled"),
     [
         ({}, "1000 1"),
-        ({"GOMP_SPINCOUNT": "7", "TQDM_DISABLE": "0"}, "7 0"),
+        ({"GOMP_SPINCOUNT": "7", "TQDM_DISABLE": "yes"}, "7 yes"),
         ({"OMP_WAIT_POLICY": "active"}, "None 1"),
     ],
 )

@@ -1,7 +1,7 @@
 """Imported before torch by scripts that share a machine: idle threads of OpenMP soon sleep.
 
 By default they spin so long that a training beside one busy process falls to a tenth of its speed.
-Scripts that measure times leave the default. What a person has set holds.
+The benchmarks and the replication leave the default. What a person has set holds.
 """
 
 from __future__ import annotations

@@ -67,7 +67,8 @@ def _misplaced(layer: ConvertedAttention, cache: Any, calls: int) -> str:
     """Why the cache does not hold the state of both pieces where the layer says; else empty."""
     attention: Any = layer.attention
     index: int = attention.layer_idx
-    state = cache.layers[index] if index < len(cache.layers) else None
+    states = getattr(cache, "layers", ())  # other caches have none
+    state = states[index] if index < len(states) else None
     if not isinstance(state, StateLayer) or not state.seen:
         return "it keeps no state in the cache"
     if calls != 2 or state.seen != _TOKENS:
