@@ -159,6 +159,17 @@ def test_heads_without_a_list_of_tokens_are_refused() -> None:
         model.beam_search(num_beams=2)
 
 
+def test_each_prompt_gets_as_many_new_tokens() -> None:
+    model = spread_model("linear")
+    together = model.beam_search(prefix=[[1], [2, 3, 4]], num_beams=3, max_new_tokens=4)
+    for row, prompt in enumerate(([1], [2, 3, 4])):
+        whole = len(prompt) + 4
+        alone = model.beam_search(prefix=[prompt], num_beams=3, length=whole)
+        assert torch.equal(together.tokens[row, :, :whole], alone.tokens[0])
+        assert (together.tokens[row, :, whole:] == -1).all()
+        torch.testing.assert_close(together.scores[row], alone.scores[0])
+
+
 def test_a_logit_of_infinity_is_certain() -> None:
     model = spread_model("linear")
     with torch.no_grad():

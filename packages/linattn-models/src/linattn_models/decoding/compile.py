@@ -6,7 +6,7 @@ import math
 import threading
 import weakref
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Protocol, cast, overload
 
 import torch
@@ -300,18 +300,19 @@ def _checksums(description: DecoderDescription) -> Tensor:
     """A number for each row of each weight, in which every place has a factor of its own.
 
     Writes through `.data` or into a NumPy view do not change a tensor's version, and an exchange of
-    rows or columns does not change its sum. The numbers are returned as bits, for NaN equals NaN.
+    rows or columns does not change its sum. As bits, NaN equals NaN.
     """
-    factors: dict[int, Tensor] = {}
-    rows = []
-    for x in description.tensors():
-        width = x.shape[-1]
-        if width not in factors:
-            # Fractional parts of multiples of an irrational number: none occurs twice.
-            places = torch.arange(1, width + 1, dtype=torch.float64, device=x.device)
-            factors[width] = (places * (math.sqrt(5) / 2)).frac().float() + 0.5
-        rows.append(x.reshape(-1, width) @ factors[width])
+    rows = [
+        x.reshape(-1, x.shape[-1]) @ _factors(x.shape[-1], x.device) for x in description.tensors()
+    ]
     return torch.cat(rows).view(torch.int32)
+
+
+@lru_cache(maxsize=64)
+def _factors(width: int, device: torch.device) -> Tensor:
+    """(width,) numbers in [0.5, 1.5): fractional parts of the multiples of an irrational number."""
+    places = torch.arange(1, width + 1, dtype=torch.float64, device=device)
+    return (places * (math.sqrt(5) / 2)).frac().float() + 0.5
 
 
 def _identity(x: Tensor) -> tuple[Any, ...]:

@@ -194,6 +194,7 @@ class GenerationMixin:
         prefix: Tokens | None = None,
         prefix_lengths: Tensor | None = None,
         length: int | None = None,
+        max_new_tokens: int | None = None,
         state: DecodingState | None = None,
         stop_tokens: int | Sequence[int] | None = None,
         length_penalty: float = 0.0,
@@ -210,8 +211,8 @@ class GenerationMixin:
             length_penalty: hypotheses are compared by the sum of their log-probabilities divided by
                 their number of new tokens to this power: 0 compares sums, 1 means; larger values
                 favor longer hypotheses.
-            batch, prefix, prefix_lengths, length, state, stop_tokens, method, decoder: as for
-                `generate`.
+            batch, prefix, prefix_lengths, length, max_new_tokens, state, stop_tokens, method,
+                decoder: as for `generate`.
 
         Returns:
             Tokens (B, K, N) and scores (B, K), best first.
@@ -225,7 +226,7 @@ class GenerationMixin:
         num_beams = check_beams(self.head, num_beams)
         in_range("length_penalty", length_penalty, 0.0, float("inf"))
         stop = read_stop_tokens(stop_tokens, self.head, self.device)
-        prompt = read_prompt(self, batch, prefix, prefix_lengths, length, None, state)
+        prompt = read_prompt(self, batch, prefix, prefix_lengths, length, max_new_tokens, state)
         start = self.choose_predictor(method, decoder, prompt)
         tokens, scores = search_beams(start, prompt, num_beams, stop, length_penalty)
         # Copied outside inference mode, because autograd refuses tensors made inside.
