@@ -11,7 +11,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn, TextIO, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import torch
 import tyro
@@ -123,9 +123,7 @@ def run_script(main: Callable[[], object]) -> NoReturn:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, signal.default_int_handler)
         _call_and_flush(main)
-    except BrokenPipeError as error:
-        if not _is_closed(sys.stdout):  # another pipe, such as one to a worker
-            _leave(error, EXIT_BAD_INPUT)
+    except BrokenPipeError:
         # What is left in the buffers goes nowhere, or Python would complain when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(EXIT_CLOSED_OUTPUT)
@@ -149,15 +147,6 @@ def _call_and_flush(main: Callable[[], object]) -> None:
         sys.stdout.flush()
         raise
     sys.stdout.flush()
-
-
-def _is_closed(stream: TextIO) -> bool:
-    """Whether what waits in the stream's buffer finds no reader."""
-    try:
-        stream.flush()
-    except BrokenPipeError:
-        return True
-    return False
 
 
 def require_at_least(flags: object, least: Mapping[str, int]) -> None:

@@ -98,7 +98,7 @@ class GenerationMixin:
                 dropped from the batch from time to time, to save their cost.
             generator: source of randomness, on the model's device; the same seed gives the same
                 tokens.
-            progress: show a progress bar on stderr, where that is a terminal.
+            progress: show a progress bar on stderr.
             method: "stateful" steps from a state; "rerun" runs all tokens so far for each new one;
                 "auto" is "rerun" for attention that cannot step (LSH), else "stateful". All draw
                 the same random numbers in the same order.

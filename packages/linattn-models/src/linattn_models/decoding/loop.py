@@ -106,8 +106,7 @@ class Run:
         active = self._active_rows()
         ends = Ends(self.sequences) if self._prompt.keeps_state else None
         check = NanCheck()
-        hidden = None if self._progress else True  # None: where stderr is no terminal
-        for step in tqdm(range(steps), desc="generate", unit="step", disable=hidden):
+        for step in tqdm(range(steps), desc="generate", unit="step", disable=not self._progress):
             # Several are drawn at once where nothing reads a token before the next is drawn.
             ahead = 1 if self._streams or active is not None else steps - step
             parameters, token = predictor.draw(self._sampling, ahead)
