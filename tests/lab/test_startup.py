@@ -18,7 +18,7 @@ print(*(os.environ.get(name) for name in ("GOMP_SPINCOUNT", "TQDM_DISABLE")))
 @pytest.mark.parametrize(
     ("variables", "settled"),
     [
-        ({}, "1000 1"),
+        ({}, "5000 1"),
         ({"GOMP_SPINCOUNT": "7", "TQDM_DISABLE": "yes"}, "7 yes"),
         ({"OMP_WAIT_POLICY": "active"}, "None 1"),
     ],
