@@ -207,6 +207,8 @@ def test_a_saved_model_with_another_feature_map_is_refused(tmp_path: Path) -> No
     loaded = type(model).from_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"^linattn-other: expected"):
         loaded(tiny.tokens(1, 3))
+    renamed = type(model).from_pretrained(tmp_path, attn_implementation="linattn")
+    assert renamed(tiny.tokens(1, 3)).logits.isfinite().all()
 
 
 def test_a_name_that_is_not_registered_is_refused(

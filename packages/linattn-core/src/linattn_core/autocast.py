@@ -1,4 +1,4 @@
-"""Autocast, as the operator and the models ask for it: torch refuses to say for meta tensors."""
+"""Autocast, also for meta tensors, where torch itself raises an error."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 
 
-def autocast_dtype(kind: str) -> torch.dtype | None:
-    """The dtype to which autocast casts on this kind of device; None where it is off."""
-    if kind == "meta" or not torch.is_autocast_enabled(kind):
+def autocast_dtype(device_type: str) -> torch.dtype | None:
+    """The dtype to which autocast casts on this type of device; None where it is off."""
+    if device_type == "meta" or not torch.is_autocast_enabled(device_type):
         return None
-    return torch.get_autocast_dtype(kind)
+    return torch.get_autocast_dtype(device_type)
 
 
-def without_autocast(kind: str) -> AbstractContextManager[object]:
-    """Off inside, where sums must stay in the dtype that they have."""
-    return nullcontext() if kind == "meta" else torch.autocast(kind, enabled=False)
+def without_autocast(device_type: str) -> AbstractContextManager[object]:
+    """A context without autocast, in which sums keep their dtype."""
+    if device_type == "meta":
+        return nullcontext()
+    return torch.autocast(device_type, enabled=False)

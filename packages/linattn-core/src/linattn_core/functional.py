@@ -20,7 +20,7 @@ from linattn_core.state import LinearAttentionState
 
 
 class _Options(Settings, total=False):
-    """The arguments of `linear_attention` that do not change what it returns."""
+    """The arguments of `linear_attention` that do not change the type of its result."""
 
     enable_gqa: bool
     backend: str

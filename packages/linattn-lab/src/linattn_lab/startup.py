@@ -1,7 +1,8 @@
 """Imported first by scripts, before torch and tqdm.
 
 Ctrl-C while torch is imported, which takes seconds, is one line; `run_script` takes over later.
-Bars of tqdm are drawn on a terminal only: elsewhere they would fill a file.
+Bars of tqdm are drawn on a terminal only, unless a call says otherwise by `disable`: they would
+fill a file.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ def read_model(file: Path, kind: type[Model]) -> Model:
     except ValidationError as error:
         fault = error.errors()[0]
         got = quote(": ".join([*map(str, fault["loc"]), fault["msg"]]))
-        advice = "remove it, and measure again"
+        advice = "restore the file, or move it away and measure again"
         raise ValueError(expected(str(file), "JSON of results", got, advice)) from None
 
 

@@ -8,17 +8,18 @@ from typing import TypeVar
 
 from tabulate import tabulate
 
-MARKUP = re.compile(r"[\\`*\[\]<>|&$]|(?<![^\W_])_|_(?![^\W_])")  # of x86_64, the line is none
+# An underscore inside a word, as in x86_64, is no markup.
+MARKUP = re.compile(r"[\\`*\[\]<>|&$]|(?<![^\W_])_|_(?![^\W_])")
 Record = TypeVar("Record")
 
 
 def literal(text: str) -> str:
-    """Text that a record or a file holds as Markdown shows it: on one line, and never as markup."""
+    """Text of a record or a file for Markdown: on one line, with all markup escaped."""
     return MARKUP.sub(r"\\\g<0>", _one_line(text))
 
 
 def code(text: str) -> str:
-    """The same as code, such as a command."""
+    """Text as code in Markdown, such as a command, on one line."""
     return f"`{_one_line(text).replace('`', chr(39))}`"
 
 

@@ -95,7 +95,7 @@ class Sampling:
         filters: the tokens that may be drawn.
 
     Raises:
-        ValueError, TypeError: a negative temperature; a generator that is none.
+        ValueError, TypeError: a negative temperature; a generator that is not a torch.Generator.
     """
 
     temperature: float = 1.0

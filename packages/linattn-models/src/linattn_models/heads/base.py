@@ -210,7 +210,7 @@ def at_least_single(parameters: Tensor) -> Tensor:
 
 
 def check_generator(generator: object) -> None:
-    """Refuses what is no generator, such as a seed."""
+    """Refuses anything but a torch.Generator or None, such as a seed."""
     if generator is not None and not isinstance(generator, torch.Generator):
         advice = "make it by torch.Generator().manual_seed(seed)"
         raise TypeError(expected("generator", "a torch.Generator", quote(generator), advice))

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from linattn_core import LinearAttentionState, linear_attention, linear_attention_step
+from linattn_core import FeatureMap, LinearAttentionState, linear_attention, linear_attention_step
 from linattn_core.errors import expected
 from linattn_core.feature_maps import Hedgehog, get_feature_map
 from linattn_models.huggingface.cache import StateLayer, state_layer
@@ -60,12 +60,14 @@ class ConvertedAttention(nn.Module):
         super().__init__()
         self.attention = attention
         heads, kv_heads, head_dim = shape_of(attention)
-        self.feature_map = get_feature_map(feature_map, head_dim)
         self.learned = feature_map == "hedgehog"
+        self.feature_map: FeatureMap
         if self.learned:
-            self.feature_map = Hedgehog(head_dim, num_features, heads)
-            key_weight = self.feature_map.key_weight[:kv_heads].clone()
-            self.feature_map.key_weight = nn.Parameter(key_weight)
+            hedgehog = Hedgehog(head_dim, num_features, heads)
+            hedgehog.key_weight = nn.Parameter(hedgehog.key_weight[:kv_heads].clone())
+            self.feature_map = hedgehog
+        else:
+            self.feature_map = get_feature_map(feature_map, head_dim)
         weight = next(attention.parameters())
         self.feature_map.to(weight)
         self.window_size = window_size

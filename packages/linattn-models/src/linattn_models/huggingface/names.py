@@ -32,7 +32,7 @@ def remember(name: str, settings: dict[str, Any]) -> None:
 def refuse_other_settings(config: PreTrainedConfig) -> None:
     """Refuses a model that was saved with another feature map or eps than its name has now."""
     name = config._attn_implementation
-    saved, here = getattr(config, _FIELD, None), registered.get(name)
+    saved, here = getattr(config, _FIELD, {}).get(name), registered.get(name)
     if saved is not None and here is not None and saved != here:
         wanted, got = (f"feature_map={x['feature_map']!r}, eps={x['eps']:g}" for x in (saved, here))
         advice = "register what the model was saved with, or load it with another name"
@@ -49,7 +49,9 @@ def _with_names(written: Any) -> Any:
         if name in registered:
             content["attn_implementation"] = name  # an argument of every config
         if settings := registered.get(name):
-            content.setdefault(_FIELD, settings)
+            # A loaded config keeps what it was saved with, under the name that it was saved with.
+            saved = content.get(_FIELD, {}).get(name, settings)
+            content[_FIELD] = {name: saved}
         else:
             content.pop(_FIELD, None)
         return content
