@@ -183,6 +183,7 @@ def comparison_document(results: Results, command: str) -> str:
 
 def _notes(results: Results, recognition: Mapping[str, Any]) -> str:
     split, average, timing = _last_split(results), results["average"], results["timing"]
+    both = split == "test" and average > 1  # the mean of the weights, and the last ones
     weights = (
         f"the mean of the last {average} checkpoints' weights"
         if average > 1
@@ -197,14 +198,14 @@ def _notes(results: Results, recognition: Mapping[str, Any]) -> str:
         "selected: the decoding in the last column, with the fewest errors on the dev set. Tried "
         f"for each model: greedy, and a beam of {recognition['beam']} without an n-gram and with "
         f"those of order {grid['order']}, weight {grid['weight']}, bonus {grid['bonus']}.",
-        f'subst., ins., del.: the parts of "{split}, selected"; last weights: greedy, those of the '
-        "last update, as in the curves.",
+        f'subst., ins., del.: the parts of "{split}, selected".',
+        "last weights: greedy, those of the last update, as in the curves." if both else "",
         f"Each model has {results['minutes']:g} minutes of updates, by the seconds per update that "
         f"were measured first, in turns ({timing['rounds']} rounds); torch {where['torch']}, "
         f"{where['device']}, threads: {where['threads']}. {timing.get('note', '')}".rstrip(),
         "memory: by how much it rises during an update of the longest batch.",
     ]
-    return "\n".join(f"- {line}" for line in lines)
+    return "\n".join(f"- {line}" for line in lines if line)
 
 
 def _last_split(results: Results) -> str:
