@@ -211,8 +211,8 @@ class GenerationMixin:
             length_penalty: hypotheses are compared by the sum of their log-probabilities divided by
                 their number of new tokens to this power: 0 compares sums, 1 means; larger values
                 favor longer hypotheses.
-            batch, prefix, prefix_lengths, length, max_new_tokens, state, stop_tokens, method,
-                decoder: as for `generate`.
+            batch, prefix, prefix_lengths, length, max_new_tokens, state: as for `generate`.
+            stop_tokens, method, decoder: as for `generate`.
 
         Returns:
             Tokens (B, K, N) and scores (B, K), best first.
